@@ -31,7 +31,7 @@ pub struct ProfiledBlock {
     pub flops: [u32; FLOP_CLASSES],
 }
 
-/// Executions that an exception, an interrupted string instruction or the end of a turn cut short.
+/// Executions that an exception, an interrupted string instruction or the end of a time slice cut short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartialCounts {
     /// Cut executions.

@@ -92,7 +92,7 @@ impl Counters {
         self.flops.iter().sum()
     }
 
-    /// Whether nothing was counted.
+    /// Returns whether nothing was counted.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

@@ -19,7 +19,7 @@ pub struct Tally {
 impl Tally {
     /// Not a latency: they varied.
     pub const VARIES: u64 = u64::MAX;
-    /// Where the latency is, for machine code.
+    /// Offset of the latency, for machine code.
     pub const LATENCY: usize = std::mem::offset_of!(Tally, latency);
 
     /// Latency of one event where all had the same, 0 where they differed.
@@ -44,7 +44,7 @@ impl Tally {
     }
 }
 
-/// Whose events are counted.
+/// Key of counts: vCPU, address space, privilege.
 pub type Key = (u16, Context, Privilege);
 
 /// A fixed number of event kinds, counted apart for every vCPU, address space and privilege.
@@ -57,8 +57,8 @@ pub struct Ledger {
     current: Vec<(Context, usize)>,
     starts: HashMap<(u16, Context), usize>,
     tallies: Vec<Tally>,
-    /// Advances whenever tallies may lie elsewhere than before.
-    moves: u64,
+    /// Number that changes whenever the tallies may have moved in memory.
+    layout_version: u64,
     /// Costs since they were last taken ([`crate::MemoryModel::take_charges`]).
     pub charges: Charges,
 }
@@ -68,39 +68,39 @@ pub struct Ledger {
 pub struct Account(usize);
 
 impl Ledger {
-    const NOWHERE: usize = usize::MAX;
+    const NO_TALLIES: usize = usize::MAX;
 
-    /// An empty ledger of `events` kinds for `vcpus` vCPUs.
+    /// Makes an empty ledger of `events` kinds for `vcpus` vCPUs.
     pub fn new(events: usize, vcpus: usize) -> Ledger {
         Ledger {
             events,
-            current: vec![(Context::default(), Self::NOWHERE); vcpus],
+            current: vec![(Context::default(), Self::NO_TALLIES); vcpus],
             starts: HashMap::new(),
             tallies: Vec::new(),
-            moves: 0,
+            layout_version: 0,
             charges: Charges::default(),
         }
     }
 
-    /// A number that changes whenever what [`Ledger::places`] answers does.
+    /// Returns a number that changes whenever the answer of [`Ledger::current_tallies`] does.
     #[inline(always)]
-    pub fn moves(&self) -> u64 {
-        self.moves
+    pub fn layout_version(&self) -> u64 {
+        self.layout_version
     }
 
-    /// The address space that a vCPU was in last, and its tallies for user and kernel; None before its first event.
-    pub fn places(&mut self, vcpu: u16) -> Option<(Context, [*mut Tally; 2])> {
+    /// Returns the address space that a vCPU was in last, with the tallies for user and kernel; None before the first event.
+    pub fn current_tallies(&mut self, vcpu: u16) -> Option<(Context, [*mut Tally; 2])> {
         let (context, start) = self.current[usize::from(vcpu)];
         let tallies = self.tallies.get_mut(start..)?;
         let kernel = tallies.get_mut(self.events..)?.as_mut_ptr();
         Some((context, [tallies.as_mut_ptr(), kernel]))
     }
 
-    /// The account that a reference belongs to. It is valid until [`Ledger::clear`].
+    /// Returns the account that a reference belongs to. The account is valid until [`Ledger::clear`].
     #[inline(always)]
     pub fn select(&mut self, reference: &MemRef) -> Account {
         let (context, start) = self.current[usize::from(reference.vcpu)];
-        let start = if context == reference.context && start != Self::NOWHERE {
+        let start = if context == reference.context && start != Self::NO_TALLIES {
             start
         } else {
             self.switch(reference.vcpu, reference.context)
@@ -117,11 +117,11 @@ impl Ledger {
             start
         });
         self.current[usize::from(vcpu)] = (context, start);
-        self.moves += 1;
+        self.layout_version += 1;
         start
     }
 
-    /// The tallies of an account's first kinds, and the charges; None if there are not so many kinds.
+    /// Returns the tallies of an account's first kinds, and the charges; None if there are not so many kinds.
     #[inline(always)]
     pub fn first_tallies<const N: usize>(
         &mut self,
@@ -131,27 +131,27 @@ impl Ledger {
         (N <= self.events).then_some((tallies, &mut self.charges))
     }
 
-    /// Count one event of kind `event` that cost `latency` cycles.
+    /// Counts one event of kind `event` that cost `latency` cycles.
     #[inline]
     pub fn charge(&mut self, account: Account, event: usize, latency: u64) {
         self.tallies[account.0 + event].add(latency);
     }
 
-    /// Count one event of kind `event` without its cycles, which the owner knows where they are always the same.
+    /// Counts one event of kind `event` without cycles, for kinds with a constant cost.
     #[inline(always)]
     pub fn count(&mut self, account: Account, event: usize) {
         self.tallies[account.0 + event].count += 1;
     }
 
-    /// Forget everything.
+    /// Clears all tallies.
     pub fn clear(&mut self) {
-        self.current.fill((Context::default(), Self::NOWHERE));
+        self.current.fill((Context::default(), Self::NO_TALLIES));
         self.starts.clear();
         self.tallies.clear();
-        self.moves += 1;
+        self.layout_version += 1;
     }
 
-    /// Tallies of every key that had an event, indexed by kind, in the order of the keys.
+    /// Returns the tallies of every key that had an event, indexed by kind, in the order of the keys.
     pub fn accounts(&self) -> BTreeMap<Key, &[Tally]> {
         let mut accounts = BTreeMap::new();
         for (&(vcpu, context), &start) in &self.starts {

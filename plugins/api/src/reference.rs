@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
 
-use crate::tables::{MemoryTables, Offer};
+use crate::exported::{ExportedMemory, StateExport};
 use crate::{Charges, Counters};
 
 /// Kind of a memory reference.
@@ -28,7 +28,7 @@ pub enum Side {
 }
 
 impl Access {
-    /// The first-level cache this access goes to.
+    /// Returns the first-level cache that this access goes to.
     pub fn side(self) -> Side {
         if self == Access::Fetch {
             Side::Instruction
@@ -74,22 +74,22 @@ pub struct MemRef {
     pub now: u64,
 }
 
-/// What the engine's filter may answer on its own for a line from now on.
+/// Accesses to a line that the engine's L0 filter cache may answer on its own from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Permission {
     /// Nothing: ask again.
     None,
     /// Reads (or fetches).
     Read,
-    /// Reads; and writes, if the model hears of the first one as [`Hits::modified`]: the line is held alone. Where a filter
-    /// cannot do that it takes this for `Read`.
+    /// Reads, and writes if the first write is reported to the model as [`Hits::modified`]: the line is held alone. An L0 filter cache
+    /// that cannot report the write treats this permission as `Read`.
     Exclusive,
     /// Reads and writes: the line is held modified.
     ReadWrite,
 }
 
-/// A model's answer to a reference. Two words, also where there may be none, so that it is returned in registers: read from memory
-/// in other pieces than it was written in, it would keep the host waiting.
+/// A model's answer to a reference. The answer has two words, also as an `Option`, so that it is returned in registers. An answer in
+/// memory that is read in other pieces than it was written in would stall the host's store forwarding.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
     /// Stall, the permission above it, and [`Outcome::ANSWERED`].
@@ -103,25 +103,25 @@ impl Outcome {
     /// A bit that is always set.
     const ANSWERED: NonZeroU64 = NonZeroU64::new(1 << 63).unwrap();
 
-    /// See the functions of the same names.
+    /// Makes an answer of [`Outcome::stall`], [`Outcome::permission`] and [`Outcome::replaced`].
     #[inline(always)]
-    pub fn new(stall: u32, filter: Permission, replaced: Option<u64>) -> Self {
+    pub fn new(stall: u32, permission: Permission, replaced: Option<u64>) -> Self {
         Self {
-            costs_and_grants: Self::ANSWERED | u64::from(stall) | (filter as u64) << 32,
+            costs_and_grants: Self::ANSWERED | u64::from(stall) | (permission as u64) << 32,
             replaced: replaced.unwrap_or(Self::NO_LINE),
         }
     }
 
-    /// Cycles that the vCPU's clock advances in addition to the instruction's own.
+    /// Returns the cycles by which the vCPU's clock advances in addition to the instruction's own.
     #[inline(always)]
     pub fn stall(self) -> u32 {
         self.costs_and_grants.get() as u32
     }
 
-    /// What the filter of the *requesting* vCPU may answer for this line from now on.
-    /// It replaces what the line's slot held, also where the engine keeps an array for each privilege.
+    /// Returns the permission of the *requesting* vCPU's L0 filter cache for this line from now on. The line and its permission replace
+    /// the contents of the line's slot, also where the engine keeps an array for each privilege.
     #[inline(always)]
-    pub fn filter(self) -> Permission {
+    pub fn permission(self) -> Permission {
         match (self.costs_and_grants.get() >> 32) as u8 {
             0 => Permission::None,
             1 => Permission::Read,
@@ -130,8 +130,8 @@ impl Outcome {
         }
     }
 
-    /// Physical address of the line that left the requesting vCPU's first-level cache for this one. Needed where the
-    /// filter keeps more than one line of a set ([`FilterGeometry::data_ways`]); else it may be None.
+    /// Returns the physical address of the line that left the requesting vCPU's first-level cache for this line. An L0 filter cache needs
+    /// this address if it keeps more than one line of a set ([`L0Geometry::data_ways`]). Otherwise the address may be None.
     #[inline(always)]
     pub fn replaced(self) -> Option<u64> {
         (self.replaced != Self::NO_LINE).then_some(self.replaced)
@@ -142,29 +142,29 @@ impl std::fmt::Debug for Outcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Outcome")
             .field("stall", &self.stall())
-            .field("filter", &self.filter())
+            .field("permission", &self.permission())
             .field("replaced", &self.replaced())
             .finish()
     }
 }
 
-/// What the filter of a vCPU has answered for, and the model has not heard of yet.
+/// Hits that a vCPU's L0 filter cache has answered and that were not reported to the model yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hits<'a> {
-    /// Of the reference's set of the vCPU's first-level cache, the line that was used least recently; None where the filter
-    /// does not hold all lines of that set, or the reference's is among them. The cache replaces it if the set is still full.
+    /// The least recently used line in the reference's set of the vCPU's first-level cache. The cache replaces this line if the set is
+    /// still full. None where the L0 filter cache does not keep all lines of that set, or keeps the reference's line.
     pub oldest: Option<u64>,
-    /// Lines of any set of the data cache that were written under [`Permission::Exclusive`]: they are modified now. Told
+    /// Lines of any set of the data cache that were written under [`Permission::Exclusive`], and are modified now. They are reported
     /// before the next reference of any vCPU.
     pub modified: &'a [u64],
 }
 
-/// A change to some vCPU's filter: its permission for a line becomes at most this.
+/// Change to some vCPU's L0 filter cache: an upper bound of the permission for a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FilterUpdate {
+pub struct L0Update {
     /// vCPU within its node.
     pub vcpu: u16,
-    /// Data or instruction filter.
+    /// Side of the L0 filter cache: data or instructions.
     pub side: Side,
     /// Physical address of the line.
     pub line: u64,
@@ -172,52 +172,53 @@ pub struct FilterUpdate {
     pub permission: Permission,
 }
 
-/// Shape of the engine's filter that keeps a model exact: one slot for each set of the first-level cache (or fewer). A slot
-/// answers for the most recently used line, hits of which change nothing, and for others where the ways say so.
+/// Shape of the engine's L0 filter cache that keeps a model exact: one slot for each set of the first-level cache, or fewer slots. A slot
+/// answers for the set's most recently used line, since a hit of this line changes nothing. A slot answers for further lines if
+/// `data_ways` or `instruction_ways` is more than 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FilterGeometry {
+pub struct L0Geometry {
     /// log2 of the line size in bytes.
     pub line_shift: u8,
-    /// log2 of the number of slots of the data filter; at most log2(sets), and `line_shift + slots <= 12`, so that the
-    /// linear and the physical address agree on the slot.
+    /// log2 of the number of slots for data: at most log2(sets), and `line_shift + slots <= 12`, so that the linear and the physical
+    /// address agree on the slot.
     pub data_slots: u8,
-    /// The same for the instruction filter.
+    /// log2 of the number of slots for instructions.
     pub instruction_slots: u8,
-    /// Lines of a slot that the filter may answer for: 1 is the most recently used alone. More, namely the ways of the
-    /// cache, are allowed where a slot is exactly one set and no other vCPU uses that cache: then the order of hits is the
-    /// filter's affair, and the model hears of its outcome by [`Hits::oldest`].
+    /// Lines that a data slot may answer for. 1: the most recently used line alone. More, namely the ways of the cache, are allowed where
+    /// a slot is exactly one set and no other vCPU uses that cache. The L0 filter cache then keeps the order of the lines, and names the
+    /// least recently used line to the model ([`Hits::oldest`]).
     pub data_ways: u8,
-    /// The same for the instruction filter.
+    /// Lines that an instruction slot may answer for, by the rule of `data_ways`.
     pub instruction_ways: u8,
 }
 
 /// A timing model of the memory system of one node, as the engine drives it.
 pub trait MemoryModel: Send {
-    /// Filter under which this model stays exact.
-    fn filter(&self) -> FilterGeometry;
+    /// Returns the shape of the L0 filter cache under which this model stays exact.
+    fn l0_geometry(&self) -> L0Geometry;
 
-    /// Account for one reference, made after these hits of the same vCPU. Changes to
-    /// filters of any vCPU (also the requesting one, for other lines) are pushed to `updates`; the engine applies them before
-    /// that vCPU's next reference.
+    /// Accounts for one reference that a vCPU made after these hits. Changes to the L0 filter cache of any vCPU are pushed to `updates`
+    /// (also changes for other lines of the requesting vCPU). The engine applies a change before that vCPU's next reference.
     fn reference(
         &mut self,
         hits: Hits<'_>,
         reference: &MemRef,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> Outcome;
 
-    /// What [`MemoryModel::reference`] does for a line that the first level does not hold, if it takes the place of `oldest`
-    /// ([`Hits::oldest`]), no other line's permission changes in any filter, and the answer permits reads; None, with `modified` heard of
-    /// and nothing else done, where that is not so or would take long. A model need not know such a way.
+    /// Accounts for a miss by the fast miss path, with the effect of [`MemoryModel::reference`]. The first level does not hold the line.
+    /// The fast miss path serves the miss if the line replaces `oldest` ([`Hits::oldest`]), no other line's permission changes in any L0
+    /// filter cache, and the answer permits reads. Otherwise, or where the work would take long, the answer is None: then nothing was done
+    /// but to record `modified` ([`Hits::modified`]). A model need not have a fast miss path.
     fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome> {
         let _ = oldest;
         self.modified(reference.vcpu, modified);
         None
     }
 
-    /// Offer a vCPU's tables to an engine that makes machine code, which then does for misses of reads and writes what
-    /// [`MemoryModel::miss`] would. None where the caches are not what [`tables`](crate::tables) describes.
-    fn tables(&mut self, vcpu: u16) -> Option<Offer> {
+    /// Exports the cache state of a vCPU to an engine that generates machine code. The code then does the work of [`MemoryModel::miss`]
+    /// for misses of reads and writes. None where the caches are not as [`exported`](crate::exported) describes.
+    fn export_state(&mut self, vcpu: u16) -> Option<StateExport> {
         let _ = vcpu;
         None
     }
@@ -228,14 +229,14 @@ pub trait MemoryModel: Send {
         Charges::default()
     }
 
-    /// Hear of [`Hits::modified`] alone.
+    /// Records lines that became modified ([`Hits::modified`]), without a reference.
     fn modified(&mut self, vcpu: u16, lines: &[u64]);
 
-    /// Forget statistics, keep state: the end of a warm-up.
+    /// Clears the statistics and keeps the caches' state, at the end of a warm-up.
     fn reset_statistics(&mut self);
 
-    /// Every counter of this model, in an order that does not depend on the host. `counted` are the engine's counters of
-    /// the same interval, needed for hits that the filter answered.
+    /// Returns every counter of this model, in an order that does not depend on the host. `counted` are the engine's counters of the
+    /// same interval, which include the hits that the L0 filter cache answered.
     fn statistics(&self, counted: &[(u16, Context, Privilege, Counters)]) -> Vec<Statistic>;
 }
 
@@ -252,7 +253,7 @@ pub struct MissRef {
     pub now: u64,
 }
 
-/// What the memory answered.
+/// Answer of the memory to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryTiming {
     /// Latency in cycles.
@@ -263,12 +264,13 @@ pub struct MemoryTiming {
 
 /// Main memory behind the caches: decides by physical address which socket is home and how long it takes.
 pub trait MemoryTimingModel: Send {
-    /// Time one request.
+    /// Returns the latency of one request.
     fn request(&mut self, miss: &MissRef) -> MemoryTiming;
-    /// Home socket of a physical address.
+    /// Returns the home socket of a physical address.
     fn home(&self, physical: u64) -> u16;
-    /// Tables by which an engine's machine code does what [`MemoryTimingModel::request`] does for a socket.
-    fn tables(&self, socket: u16) -> Option<MemoryTables> {
+    /// Exports the state by which an engine's machine code does the work of [`MemoryTimingModel::request`] for a socket. None where the
+    /// memory exports nothing.
+    fn export_state(&self, socket: u16) -> Option<ExportedMemory> {
         let _ = socket;
         None
     }

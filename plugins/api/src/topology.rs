@@ -1,4 +1,4 @@
-//! Where a vCPU sits in its node.
+//! Place of a vCPU in its node.
 
 use serde::{Deserialize, Serialize};
 

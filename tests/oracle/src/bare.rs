@@ -8,7 +8,7 @@ use nodescope_machine::cpuid::{CpuidOptions, tables};
 use nodescope_machine::topology::NodeTopology;
 use nodescope_memory::Ram;
 use nodescope_plugin_api::{
-    Access, Context, Counters, FilterUpdate, Hits, MemRef, Outcome, Permission, Privilege,
+    Access, Context, Counters, Hits, L0Update, MemRef, Outcome, Permission, Privilege,
 };
 use nodescope_x86::bits::msr;
 use nodescope_x86::state::seg;
@@ -232,7 +232,7 @@ impl Platform for Bare {
         });
         Context(index as u32)
     }
-    fn reference(&mut self, _: Hits<'_>, reference: &MemRef, _: &mut Vec<FilterUpdate>) -> Outcome {
+    fn reference(&mut self, _: Hits<'_>, reference: &MemRef, _: &mut Vec<L0Update>) -> Outcome {
         Outcome::new(
             0,
             if reference.access == Access::Fetch {

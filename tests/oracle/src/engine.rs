@@ -5,7 +5,7 @@ use iced_x86::{FlowControl, Instruction};
 use nodescope_engine::{EngineError, Vcpu};
 use nodescope_engine_soft::{Activity, SoftVcpu, StepOutcome, Translate};
 use nodescope_memory::{LayoutError, Ram};
-use nodescope_plugin_api::FilterGeometry;
+use nodescope_plugin_api::L0Geometry;
 use nodescope_x86::state::seg;
 use nodescope_x86::{FxImage, General, VcpuState, Vector, Vector256};
 
@@ -36,7 +36,7 @@ const JUMP_TO_ITSELF: [u8; 2] = [0xeb, 0xfe];
 const LIFE: u32 = 20_000;
 
 /// A model's first-level cache: 64 sets of 64 bytes.
-const GEOMETRY: FilterGeometry = FilterGeometry {
+const GEOMETRY: L0Geometry = L0Geometry {
     line_shift: 6,
     data_slots: 6,
     instruction_slots: 6,

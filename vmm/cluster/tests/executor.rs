@@ -16,7 +16,7 @@ use nodescope_machine::acpi::{PlatformDescription, Trigger, VirtioSlot};
 use nodescope_machine::node::{Node, NodeParts, NodeStatus};
 use nodescope_machine::topology::NodeTopology;
 use nodescope_memory::Ram;
-use nodescope_plugin_api::{FilterGeometry, FilterUpdate};
+use nodescope_plugin_api::{L0Geometry, L0Update};
 use nodescope_x86::VcpuState;
 
 /// A cycle a nanosecond.
@@ -151,9 +151,9 @@ impl Vcpu for Idler {
         self.state = state.clone();
     }
 
-    fn attach(&mut self, _: Option<FilterGeometry>) {}
+    fn attach(&mut self, _: Option<L0Geometry>) {}
 
-    fn update_filter(&mut self, _: &[FilterUpdate]) {}
+    fn update_l0(&mut self, _: &[L0Update]) {}
 
     fn flush_counters(&mut self, _: &mut dyn Platform) {}
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use kvm_ioctls::{Cap, VcpuFd};
 use nodescope_counters::guest::VcpuCounters;
 use nodescope_engine::{EngineError, Exit, Kicker, Limit, Platform, Vcpu};
-use nodescope_plugin_api::{FilterGeometry, FilterUpdate};
+use nodescope_plugin_api::{L0Geometry, L0Update};
 use nodescope_x86::bits::{cr4, rflags, xcr0};
 use nodescope_x86::state::seg;
 use nodescope_x86::{CpuidTable, VcpuState};
@@ -302,12 +302,12 @@ impl Vcpu for KvmVcpu {
         self.unfinished = false;
     }
 
-    fn attach(&mut self, filter: Option<FilterGeometry>) {
-        self.attached = filter.is_some();
+    fn attach(&mut self, geometry: Option<L0Geometry>) {
+        self.attached = geometry.is_some();
     }
 
-    fn update_filter(&mut self, _: &[FilterUpdate]) {
-        // There is no filter: running with a model attached is refused.
+    fn update_l0(&mut self, _: &[L0Update]) {
+        // There is no L0 filter cache: running with a model attached is refused.
     }
 
     fn flush_counters(&mut self, _: &mut dyn Platform) {

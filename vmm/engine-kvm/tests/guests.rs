@@ -5,7 +5,7 @@ mod support;
 use iced_x86::code_asm::*;
 use nodescope_engine::{Exit, Limit, Vcpu};
 use nodescope_engine_kvm::KvmVcpu;
-use nodescope_plugin_api::FilterGeometry;
+use nodescope_plugin_api::L0Geometry;
 use nodescope_test_needs::{Need, skip};
 use nodescope_x86::bits::{pte, rflags};
 use nodescope_x86::state::seg;
@@ -561,7 +561,7 @@ fn what_this_engine_lacks_is_refused_by_name() {
     let mut p = Recorder::default();
     let e = v.run(&mut p, Limit::instructions(5)).unwrap_err();
     assert!(e.to_string().contains("number of instructions"), "{e}");
-    v.attach(Some(FilterGeometry {
+    v.attach(Some(L0Geometry {
         line_shift: 6,
         data_slots: 6,
         instruction_slots: 6,

@@ -1,8 +1,8 @@
-//! Decoded blocks.
+//! Basic blocks of decoded operations, which the interpreter executes and the translator translates.
 //!
-//! A block is straight-line code that lies in one page (an instruction that crosses into the next page is a block of its
-//! own). It is keyed by physical address and mode, so it survives changes of address spaces and serves all vCPUs of a node;
-//! each vCPU finds most blocks through a table of its own ([`crate::lookup`]).
+//! A basic block is straight-line code in one page. An instruction that crosses into the next page is a block of its own. The key of a
+//! block is its physical address and mode. So a block survives changes of address spaces, and all vCPUs of a node use it. Each vCPU finds
+//! most blocks through a table of its own ([`crate::lookup`]).
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -19,98 +19,99 @@ use crate::op::Op;
 use crate::pool::Decoded;
 use crate::profile::UNNUMBERED;
 
-/// Straight-line code.
+/// A basic block: decoded straight-line code. Its host code is a translation block ([`crate::native`]).
 pub struct Block {
-    /// Its operations, which other nodes may use, too.
+    /// The block's operations. Other nodes may share them.
     pub decoded: Arc<Decoded>,
     /// Guest-physical address of the first byte.
     pub physical: u64,
     /// Guest-physical address of the second page's first byte, for an instruction that crosses.
     pub second_page: u64,
-    /// Generation of the page(s) it was decoded from, and where the current one is found.
+    /// Generations of the block's page or pages at the time of decoding.
     generation: [u32; 2],
-    cell: [*const AtomicU32; 2],
-    /// Times that it was interpreted since it was last translated.
-    warmth: Cell<u32>,
-    /// `warmth` when cold blocks were last thrown away.
-    seen_warmth: Cell<u32>,
-    /// Mode that it was decoded in.
+    /// The generation counters of these pages.
+    current_generation: [*const AtomicU32; 2],
+    /// Times that the block was interpreted since its last translation.
+    executions: Cell<u32>,
+    /// `executions` at the last eviction of unused blocks.
+    executions_at_eviction: Cell<u32>,
+    /// Mode that the block was decoded in.
     mode: Mode,
-    /// It cannot be translated.
+    /// The block cannot be translated.
     refused: Cell<bool>,
-    /// Its numbers in the profile ([`crate::profile`]) as user and as kernel code, once it has them.
+    /// The block's numbers in the profile ([`crate::profile`]), as user and as kernel code, once the block has numbers.
     pub numbers: [Cell<u32>; 2],
-    /// Host code; most blocks have one.
+    /// The block's host code for each linear address, key and state of the model. Most blocks have one.
     natives: RefCell<SmallVec<[HostCode; 1]>>,
 }
 
 /// Host code of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCode {
-    /// Linear address that it was made for.
+    /// Linear address that the code was made for.
     pub ip: u64,
     pub code: CodeAddress,
-    /// The page that it is shared with; None where the code is this node's own.
+    /// The page of shared code that the code belongs to; None where the code is this node's own.
     pub page: Option<SharedPage>,
-    /// Mode and privilege that it was made for.
+    /// Mode and privilege that the code was made for.
     pub key: u8,
-    /// Made for a window.
+    /// The code was made for a window.
     pub attached: bool,
 }
 
 impl Block {
-    /// Build a block; `cells` are the generation counters of the page(s) it lies in.
+    /// Creates a block; `counters` are the generation counters of the page(s) it lies in.
     pub fn new(
         decoded: Arc<Decoded>,
         physical: u64,
         second_page: u64,
         mode: Mode,
-        cells: [&AtomicU32; 2],
+        counters: [&AtomicU32; 2],
     ) -> Self {
         Self {
             decoded,
             physical,
             second_page,
             mode,
-            generation: cells.map(|c| c.load(Ordering::Relaxed)),
-            cell: cells.map(std::ptr::from_ref),
-            warmth: Cell::new(0),
-            seen_warmth: Cell::new(1),
+            generation: counters.map(|c| c.load(Ordering::Relaxed)),
+            current_generation: counters.map(std::ptr::from_ref),
+            executions: Cell::new(0),
+            executions_at_eviction: Cell::new(1),
             refused: Cell::new(false),
             numbers: [const { Cell::new(UNNUMBERED) }; 2],
             natives: RefCell::default(),
         }
     }
 
-    /// Returns its operations.
+    /// Returns the block's operations.
     #[inline(always)]
     pub fn ops(&self) -> &[Op] {
         &self.decoded.ops
     }
 
-    /// Returns its length in bytes.
+    /// Returns the block's length in bytes.
     #[inline(always)]
     pub fn len(&self) -> u32 {
         self.decoded.len
     }
 
-    /// Count one more time that it is interpreted.
-    pub fn warm_up(&self) -> u32 {
+    /// Counts an execution by the interpreter; returns the count, or zero for a block that cannot be translated.
+    pub fn count_execution(&self) -> u32 {
         if self.refused.get() {
             return 0;
         }
-        let n = self.warmth.get().saturating_add(1);
-        self.warmth.set(n);
+        let n = self.executions.get().saturating_add(1);
+        self.executions.set(n);
         n
     }
 
-    /// It is interpreted for ever.
+    /// Marks the block as one that cannot be translated.
     pub fn never_translate(&self) {
-        self.warmth.set(0);
+        self.executions.set(0);
         self.refused.set(true);
     }
 
-    /// Its host code for a linear address, if there is any.
+    /// Returns the block's host code for a linear address, if there is any.
     pub fn native(&self, ip: u64, key: u8, attached: bool) -> Option<HostCode> {
         self.natives
             .borrow()
@@ -119,33 +120,33 @@ impl Block {
             .copied()
     }
 
-    /// Keep its host code for a linear address. Whether code for another one pays must show again: libraries lie somewhere else
-    /// in each process, and much of what runs in a window runs a few times only.
+    /// Adds host code for a linear address. The count of executions starts again, since code for another address may not pay: libraries
+    /// lie at another address in each process, and most code of a window runs a few times only.
     pub fn add_native(&self, native: HostCode) {
         self.natives.borrow_mut().push(native);
-        self.warmth.set(0);
+        self.executions.set(0);
     }
 
-    /// Whether it was interpreted again since this was last asked, or must stay: the node's own host code and the profile refer to it.
-    /// Code that was written to never runs again.
+    /// Returns whether the block must stay at an eviction. A block stays if the interpreter ran it since the last eviction, or if the
+    /// node's own host code or the profile refers to it. A block whose code was written to never runs again.
     fn is_kept(&self) -> bool {
         let numbered = self.numbers.iter().any(|n| n.get() != UNNUMBERED);
         let own = self.natives.borrow().iter().any(|n| n.page.is_none());
         if numbered || own {
             return true;
         }
-        let warmth = self.warmth.get();
-        let ran = warmth > 1 && warmth != self.seen_warmth.replace(warmth);
+        let executions = self.executions.get();
+        let ran = executions > 1 && executions != self.executions_at_eviction.replace(executions);
         ran && self.is_current()
     }
 
-    /// Whether the code is still what was decoded.
+    /// Returns whether the code is unchanged since it was decoded.
     #[inline]
     pub fn is_current(&self) -> bool {
-        // SAFETY: the cells belong to the code map of guest RAM, which the vCPU that owns this block keeps alive.
+        // SAFETY: the counters belong to the code map of guest RAM, which the vCPU that owns this block keeps alive.
         unsafe {
-            (*self.cell[0]).load(Ordering::Relaxed) == self.generation[0]
-                && (*self.cell[1]).load(Ordering::Relaxed) == self.generation[1]
+            (*self.current_generation[0]).load(Ordering::Relaxed) == self.generation[0]
+                && (*self.current_generation[1]).load(Ordering::Relaxed) == self.generation[1]
         }
     }
 }
@@ -171,48 +172,48 @@ impl Hasher for AddressHasher {
     }
 }
 
-/// Blocks that a node decodes before those that did not run again are thrown away. Where other nodes share the pool, a block is soon found
-/// again, and fewer are kept: some 8 MB. A lone node would decode it anew, and keeps as many as take some 60 MB.
-const MAX_COLD: [usize; 2] = [1 << 17, 1 << 15];
+/// Blocks that a node decodes between two evictions of unused blocks: alone, and where nodes share the decode pool. A lone node would decode
+/// an evicted block anew, and keeps some 60 MB of blocks. Nodes that share the pool soon find an evicted block again, and keep some 8 MB.
+const MAX_UNTRANSLATED: [usize; 2] = [1 << 17, 1 << 15];
 
 /// All blocks of a node.
 pub struct Blocks {
-    /// By what [`Blocks::key`] makes of address and mode: those that lie in one page. They point into `blocks`.
+    /// Blocks in one page, by [`Blocks::key`]. The pointers lead into `blocks`.
     in_page: HashMap<u64, NonNull<Block>, BuildHasherDefault<AddressHasher>>,
-    /// Those that cross, by the second page, too.
+    /// Blocks that cross into a second page, by key and second page.
     across: HashMap<(u64, u64), NonNull<Block>, BuildHasherDefault<AddressHasher>>,
     /// Boxed, since vCPUs keep their addresses while the vector grows.
     #[expect(clippy::vec_box)]
     blocks: Vec<Box<Block>>,
-    /// Blocks that were kept when some were last thrown away.
+    /// Blocks that survived the last eviction.
     kept: usize,
     /// See [`Blocks::set_room`].
-    cold: [usize; 2],
+    max_untranslated: [usize; 2],
 }
 
 impl Default for Blocks {
     fn default() -> Self {
-        Self::with_room(MAX_COLD)
+        Self::with_room(MAX_UNTRANSLATED)
     }
 }
 
 impl Blocks {
-    fn with_room(cold: [usize; 2]) -> Self {
+    fn with_room(max_untranslated: [usize; 2]) -> Self {
         Self {
             in_page: HashMap::default(),
             across: HashMap::default(),
             blocks: Vec::new(),
             kept: 0,
-            cold,
+            max_untranslated,
         }
     }
 
-    /// Keeps at most so many blocks without host code, and at least one; before anything is decoded.
-    pub fn set_room(&mut self, cold: usize) {
-        *self = Self::with_room([cold.max(1); 2]);
+    /// Sets how many blocks may be decoded between two evictions, at least one. Called before anything is decoded.
+    pub fn set_room(&mut self, blocks: usize) {
+        *self = Self::with_room([blocks.max(1); 2]);
     }
 
-    /// The block at a physical address, if its code is still what was decoded.
+    /// Returns the block at a physical address, if its code is unchanged since it was decoded.
     pub fn find(&self, physical: u64, second: u64, mode: Mode) -> Option<&Block> {
         let key = Self::key(physical, mode);
         let block = match second {
@@ -224,17 +225,17 @@ impl Blocks {
         block.is_current().then_some(block)
     }
 
-    /// No physical address needs the upper bits.
+    /// Returns the key of an address and a mode. No physical address needs the two uppermost bits.
     fn key(physical: u64, mode: Mode) -> u64 {
         physical << 2 | mode as u64
     }
 
-    /// Whether there is room for another block; `shared`: other nodes share the pool.
+    /// Returns whether there is room for another block; `shared`: other nodes share the pool.
     pub fn has_room(&self, shared: bool) -> bool {
-        self.blocks.len() < self.kept + self.cold[usize::from(shared)]
+        self.blocks.len() < self.kept + self.max_untranslated[usize::from(shared)]
     }
 
-    /// Add a block.
+    /// Adds a block.
     pub fn insert(&mut self, block: Block) -> &Block {
         let key = Self::key(block.physical, block.mode);
         let block = Box::new(block);
@@ -247,8 +248,8 @@ impl Blocks {
         &self.blocks[self.blocks.len() - 1]
     }
 
-    /// Forgets the blocks that did not run lately and have neither host code nor a number in the profile.
-    pub fn forget_cold(&mut self) {
+    /// Evicts the blocks that did not run lately and have neither host code nor a number in the profile.
+    pub fn evict_unused(&mut self) {
         self.blocks.retain(|block| block.is_kept());
         self.in_page.clear();
         self.across.clear();
@@ -264,8 +265,8 @@ impl Blocks {
         self.kept = self.blocks.len();
     }
 
-    /// Forget all blocks.
+    /// Evicts all blocks.
     pub fn clear(&mut self) {
-        *self = Self::with_room(self.cold);
+        *self = Self::with_room(self.max_untranslated);
     }
 }

@@ -1,16 +1,16 @@
-//! What the vCPUs of a node have decoded and translated: one copy for all of them, since they run the same kernel and mostly
-//! the same programs. It is used by one vCPU at a time.
+//! Decoded and translated code of a node: one copy for all vCPUs, since they run the same kernel and mostly the same programs. One vCPU at
+//! a time uses the code.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nodescope_memory::Ram;
 
 use crate::block::Blocks;
-use crate::native::{SharedPages, Translations};
+use crate::native::{SharedPages, TranslationCache};
 use crate::pool::DecodedPool;
 use crate::profile::Profile;
 
-/// Guest RAM and the code in it, as far as it has been decoded: clones are the same code.
+/// Guest RAM and the code in it, as far as it has been decoded. Clones refer to one and the same code.
 #[derive(Clone)]
 pub struct SharedCode(Arc<Shared>);
 
@@ -20,7 +20,7 @@ struct Shared {
     code: Mutex<Code>,
 }
 
-/// See [`SharedCode`].
+/// Code of a node, behind the lock of [`SharedCode`].
 #[derive(Default)]
 pub struct Code {
     /// Decoded blocks.
@@ -28,12 +28,12 @@ pub struct Code {
     /// Decoded operations, which other nodes may use, too, and native code that carries out vector and x87 instructions.
     pub pool: Arc<DecodedPool>,
     /// Translated blocks that are the node's own.
-    pub translations: Translations,
+    pub translation_cache: TranslationCache,
     /// Pages of the node whose translated code is shared with other nodes.
     pub shared_pages: SharedPages,
     /// Counts of windows by block.
     pub profile: Profile,
-    /// Times that blocks were thrown away. What a vCPU keeps of them must not be used afterwards.
+    /// Number of times that blocks were thrown away. Pointers to earlier blocks must not be used afterwards.
     clears: u64,
 }
 
@@ -42,12 +42,12 @@ pub struct Code {
 unsafe impl Send for Code {}
 
 impl SharedCode {
-    /// Nothing is decoded yet.
+    /// Makes the code of a node; nothing is decoded yet.
     pub fn new(ram: Ram) -> Self {
         Self::with_pool(ram, Arc::default())
     }
 
-    /// Nothing of this node is decoded yet. What other nodes with this pool have decoded is used.
+    /// Makes the code of a node that uses the decoded operations of the other nodes with this pool.
     pub fn with_pool(ram: Ram, pool: Arc<DecodedPool>) -> Self {
         let code = Code {
             pool,
@@ -59,14 +59,14 @@ impl SharedCode {
         }))
     }
 
-    /// The guest RAM.
+    /// Returns the guest RAM.
     pub fn ram(&self) -> &Ram {
         &self.0.ram
     }
 
-    /// Use the code; vCPUs of a node run one after the other.
+    /// Locks the code; vCPUs of a node run one after the other.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Code> {
-        // A panic ends the study: nothing runs on what it left behind.
+        // A panic ends the study, so that nothing uses the code afterwards.
         self.0.code.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -78,12 +78,12 @@ impl std::fmt::Debug for SharedCode {
 }
 
 impl Code {
-    /// See [`Code`].
+    /// Returns how often blocks were thrown away.
     pub fn clears(&self) -> u64 {
         self.clears
     }
 
-    /// Returns whether other nodes share the pool. A lone node would keep there what nobody looks for.
+    /// Returns whether other nodes share the pool. A lone node would keep entries there that no other node looks up.
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.pool) > 1
     }
@@ -94,15 +94,15 @@ impl Code {
             self.clear();
         } else if !self.blocks.has_room(self.is_shared()) {
             self.clears += 1;
-            self.blocks.forget_cold();
+            self.blocks.evict_unused();
         }
     }
 
-    /// Throw away all blocks and translations. Not while translated code runs. Where the pool's native code takes up much room, this
-    /// node goes on with a pool of its own: others may still run the old one's code.
+    /// Throws away all blocks and translations. Not while translated code runs. Where the pool's native code takes up much room, this node goes
+    /// on with a pool of its own, since other nodes may still run code of the old pool.
     pub fn clear(&mut self) {
         self.clears += 1;
-        self.translations.clear();
+        self.translation_cache.clear();
         self.blocks.clear();
         if !self.pool.has_room() {
             self.pool = Arc::new(self.pool.another());

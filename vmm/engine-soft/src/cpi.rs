@@ -1,6 +1,6 @@
-//! How many cycles an instruction takes, and how many instructions fit into cycles.
+//! Cycles per instruction, and the number of instructions that fit into cycles.
 
-/// Cycles an instruction takes in 1/65536, with what division by it needs.
+/// Cycles per instruction in 1/65536, with the reciprocal for divisions.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Cpi {
@@ -10,13 +10,12 @@ pub struct Cpi {
 }
 
 impl Cpi {
-    /// Where the value is, for translated code.
+    /// Offset of the value, for translated code.
     pub const VALUE: usize = std::mem::offset_of!(Self, value);
-    /// Likewise the reciprocal.
+    /// Offset of the reciprocal, for translated code.
     pub const RECIPROCAL: usize = std::mem::offset_of!(Self, reciprocal);
 
-    /// From the study's number; instructions that take no time at all count as if they took the least there is where
-    /// cycles are shared out.
+    /// Makes a value of the study's number. If instructions take no time, divisions use the least time that there is.
     pub fn new(value: u32) -> Self {
         Self {
             value,
@@ -24,19 +23,19 @@ impl Cpi {
         }
     }
 
-    /// Cycles in 1/65536.
+    /// Returns the cycles in 1/65536.
     #[inline(always)]
     pub fn value(self) -> u32 {
         self.value
     }
 
-    /// The same, at least 1.
+    /// Returns the cycles in 1/65536, at least 1.
     #[inline(always)]
     pub fn divisor(self) -> i64 {
         i64::from(self.value).max(1)
     }
 
-    /// Instructions that begin within `cycles` (in 1/65536, more than zero): the quotient, rounded up.
+    /// Returns the number of instructions that begin within `cycles` (in 1/65536, more than zero): the quotient, rounded up.
     #[inline(always)]
     pub fn instructions(self, cycles: i64) -> i64 {
         debug_assert!(cycles > 0);

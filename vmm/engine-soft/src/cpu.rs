@@ -3,17 +3,17 @@
 use std::ptr::NonNull;
 
 use nodescope_engine::Platform;
-use nodescope_plugin_api::{Context, Counters, FilterUpdate};
+use nodescope_plugin_api::{Context, Counters, L0Update};
 use nodescope_x86::bits::rflags;
 use nodescope_x86::{Control, Debug, Events, Exception, FxImage, Msrs, Segments, Time, Vector256};
 
 use crate::code::Code;
 use crate::debug::Breakpoints;
 use crate::features::Features;
-use crate::filter::{DataFilter, InstructionFilter};
 use crate::lookup::BlockTable;
-use crate::mmu::PageTlb;
+use crate::mmu::PageWalkCache;
 use crate::op::{Op, RIP, Trap, attr};
+use crate::softmmu::{DataTlb, InstructionL0};
 
 /// Operating mode as far as decoding and address arithmetic care (SDM vol. 3A §2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,10 +53,10 @@ pub struct Cpu {
     pub block_start: *const Op,
     /// The operation that runs, or ran last.
     pub current: *const Op,
-    /// Loads and stores that hit.
-    pub filter: DataFilter,
-    /// Instruction lines that hit, while a model is attached.
-    pub fetch_filter: InstructionFilter,
+    /// Softmmu TLB of loads and stores, and L0 filter cache for data.
+    pub data_tlb: DataTlb,
+    /// L0 filter cache for instructions, while a model is attached.
+    pub instruction_l0: InstructionL0,
 
     /// Vector registers.
     pub vector: Vector256,
@@ -84,26 +84,26 @@ pub struct Cpu {
 
     /// Why the last [`Trap`] was raised.
     pub exception: Option<Exception>,
-    /// Set instead of `exception` where the study must stop: what was met.
+    /// Reason, set instead of `exception`, for which the study must stop.
     pub stop: Option<String>,
 
-    /// Translations by page.
-    pub tlb: PageTlb,
+    /// Page-walk cache.
+    pub page_walks: PageWalkCache,
     /// Decoded blocks that this vCPU has found.
     pub blocks: BlockTable,
-    /// What the node's vCPUs have decoded and translated, valid while `run` is on the stack.
+    /// Decoded and translated code of the node, valid while `run` is on the stack.
     pub code: Option<NonNull<Code>>,
     /// Guest RAM.
     pub ram: nodescope_memory::Ram,
     /// CPUID template of this vCPU.
     pub cpuid: nodescope_x86::CpuidTable,
-    /// The instructions that it announces.
+    /// The instructions that CPUID announces.
     pub features: Features,
     /// Number within the node.
     pub id: u16,
     /// Seed of RDRAND and RDSEED and how many values were drawn.
     pub random: crate::ops::random::RandomSource,
-    /// What vector and x87 instructions share with the host's registers.
+    /// State that vector and x87 instructions share with the host's registers.
     pub simd: crate::ops::simd::SimdState,
     /// Translated code.
     pub native: crate::native::Native,
@@ -121,7 +121,7 @@ pub struct Cpu {
     /// Counts since the last flush: user, kernel.
     pub counters: [Counters; 2],
     /// Scratch for a model's answer.
-    pub updates: Vec<FilterUpdate>,
+    pub updates: Vec<L0Update>,
     /// Cycles added to the clock by models and by long instructions since the last synchronisation.
     pub stall: u64,
     /// The part of `stall` that models asked for.
@@ -130,8 +130,8 @@ pub struct Cpu {
     pub retired: u64,
     /// Cycles an instruction takes, in 1/65536.
     pub cpi: crate::cpi::Cpi,
-    /// How far it may run.
-    pub turn: crate::turn::Turn,
+    /// Time slice and budget of the running vCPU.
+    pub time_slice: crate::time_slice::TimeSlice,
     /// The access that was just made went to the platform: look at the machine again after this instruction.
     pub touched_platform: bool,
     /// Sum of the code maps' marks when this vCPU last looked.
@@ -173,7 +173,7 @@ macro_rules! int {
 int!(u8, u16, u32, u64);
 
 impl Cpu {
-    /// Read a general register given as a byte offset into the register file.
+    /// Reads a general register given as a byte offset into the register file.
     #[inline(always)]
     pub fn reg<T: Int>(&self, offset: u8) -> T {
         debug_assert!(usize::from(offset) + T::BYTES <= 128);
@@ -189,7 +189,7 @@ impl Cpu {
         }
     }
 
-    /// Write a general register given as a byte offset; a 32-bit write clears the upper half (SDM vol. 1 §3.4.1.1).
+    /// Writes a general register given as a byte offset; a 32-bit write clears the upper half (SDM vol. 1 §3.4.1.1).
     #[inline(always)]
     pub fn set_reg<T: Int>(&mut self, offset: u8, value: T) {
         debug_assert!(usize::from(offset) + T::BYTES <= 128);
@@ -205,7 +205,7 @@ impl Cpu {
         }
     }
 
-    /// Effective address of the memory operand without segment base (what LEA computes before truncation).
+    /// Returns the effective address of the memory operand without segment base (what LEA computes before truncation).
     #[inline(always)]
     pub fn offset(&self, op: &Op) -> u64 {
         // SAFETY: lowering only makes `base` and `index` up to RIP (17), the last element.
@@ -227,7 +227,7 @@ impl Cpu {
         }
     }
 
-    /// Linear address of the memory operand.
+    /// Returns the linear address of the memory operand.
     #[inline(always)]
     pub fn linear(&self, op: &Op) -> u64 {
         if op.attr & (attr::ADDRESS_32 | attr::ADDRESS_16) != 0 {
@@ -247,7 +247,7 @@ impl Cpu {
             .wrapping_add(op.disp as u64)
     }
 
-    /// The same for 16- and 32-bit addresses, which 64-bit code hardly uses: kept out of the handlers' way.
+    /// [`Cpu::linear`] for 16- and 32-bit addresses, which 64-bit code hardly uses: kept out of the handlers.
     #[cold]
     #[inline(never)]
     fn linear_narrow(&self, op: &Op) -> u64 {
@@ -261,60 +261,60 @@ impl Cpu {
         }
     }
 
-    /// Address of an instruction.
+    /// Returns the address of an instruction.
     #[inline(always)]
     pub fn ip(&self, op: &Op) -> u64 {
         self.gpr[RIP as usize].wrapping_add(op.offset.into())
     }
 
-    /// Address of the instruction after this one.
+    /// Returns the address of the instruction after this one.
     #[inline(always)]
     pub fn next_ip(&self, op: &Op) -> u64 {
         self.gpr[RIP as usize].wrapping_add(u64::from(op.offset) + u64::from(op.len))
     }
 
-    /// Set the address of the next instruction; return `Flow::Branch` or another ending flow after it.
+    /// Sets the address of the next instruction; return `Flow::Branch` or another ending flow after it.
     #[inline(always)]
     pub fn set_ip(&mut self, ip: u64) {
         self.gpr[RIP as usize] = ip;
     }
 
-    /// Replace the six status flags.
+    /// Replaces the six status flags.
     #[inline(always)]
     pub fn set_status_flags(&mut self, flags: u64) {
         self.rflags = self.rflags & !rflags::STATUS | flags & rflags::STATUS;
     }
 
-    /// What the node's vCPUs have decoded and translated.
+    /// Returns the decoded and translated code of the node.
     #[inline(always)]
     pub fn code(&mut self) -> &mut Code {
         self.blocks_and_code().1
     }
 
-    /// The same, and which of it this vCPU has found.
+    /// Returns [`Cpu::code`], and the blocks that this vCPU has found.
     #[inline(always)]
     pub fn blocks_and_code(&mut self) -> (&mut BlockTable, &mut Code) {
         let mut code = self.code.expect("called only while the vCPU runs");
-        // SAFETY: who sets the pointer holds the lock and clears the pointer before giving it up; the result borrows `self`,
-        // the only way to it.
+        // SAFETY: code that sets the pointer holds the lock, and clears the pointer before it gives up the lock; the result borrows
+        // `self`, the only access to the pointer.
         (&mut self.blocks, unsafe { code.as_mut() })
     }
 
-    /// Raise an exception: return the trap from the handler.
+    /// Raises an exception: return the trap from the handler.
     #[cold]
     pub fn raise(&mut self, exception: Exception) -> Trap {
         self.exception = Some(exception);
         Trap
     }
 
-    /// Stop the study: the engine does not know this.
+    /// Stops the study, since the engine does not implement something.
     #[cold]
     pub fn unsupported(&mut self, what: impl Into<String>) -> Trap {
         self.stop = Some(what.into());
         Trap
     }
 
-    /// Whether paging is on and the code runs in 64-bit mode or compatibility mode.
+    /// Returns whether paging is on and the code runs in 64-bit mode or compatibility mode.
     pub fn long_mode(&self) -> bool {
         self.control.efer & nodescope_x86::bits::efer::LMA != 0
     }

@@ -1,7 +1,7 @@
 //! Hardware breakpoints (SDM vol. 3B §17.2 and §17.3).
 //!
 //! Breakpoints on code are looked for before each instruction; as long as there are any, instructions run one at a time.
-//! Breakpoints on data cost nothing elsewhere: their pages are kept out of the filter, so that every access to them takes the slow
+//! Breakpoints on data cost nothing elsewhere: their pages are kept out of the softmmu TLB, so that every access to them takes the slow
 //! path and is seen there.
 
 use nodescope_x86::bits::{cr4, dr6, dr7, rflags};
@@ -21,7 +21,7 @@ pub struct Breakpoints {
     code: u8,
     data: u8,
     ports: u8,
-    /// First address that each waits for: of code, of data, or a port.
+    /// First address that each breakpoint waits for: of code, of data, or a port.
     first: [u64; 4],
     /// Bytes from there, for data and ports.
     len: [u8; 4],
@@ -40,7 +40,7 @@ pub enum Watched {
     Port,
 }
 
-/// Numbers of the bits that are set.
+/// Returns the numbers of the bits that are set.
 fn numbers(set: u8) -> impl Iterator<Item = usize> {
     (0..4).filter(move |n| set >> n & 1 != 0)
 }
@@ -75,7 +75,7 @@ impl Breakpoints {
         self.code != 0
     }
 
-    /// Breakpoints that wait for code at an address.
+    /// Returns the breakpoints that wait for code at an address.
     fn at(&self, linear: u64) -> u8 {
         let here = numbers(self.code).filter(|&n| self.first[n] == linear);
         here.fold(0, |all, n| all | 1 << n)
@@ -94,18 +94,18 @@ impl Breakpoints {
 }
 
 impl Cpu {
-    /// Take notice of the debug registers: call it after every change of one of them, or of CR4.DE.
+    /// Takes over the debug registers. Call after every change of one of them, or of CR4.DE.
     pub fn refresh_breakpoints(&mut self) {
         let extensions = self.control.cr4 & cr4::DE != 0;
         let new = Breakpoints::new(self.debug.dr, self.debug.dr7, extensions);
         if (new.data | self.breakpoints.data) != 0 && new != self.breakpoints {
-            // The pages that are watched now may be known, and those that were watched may be known again.
-            self.filter.flush();
+            // Pages that are watched now must leave the TLB, and pages that were watched may enter it again.
+            self.data_tlb.flush();
         }
         self.breakpoints = new;
     }
 
-    /// An access to data that may be watched: a trap follows the instruction.
+    /// Checks an access to data for breakpoints. If there is one, a trap follows the instruction.
     #[inline(always)]
     pub fn watch_access(&mut self, linear: u64, len: usize, access: Watched) {
         let b = &self.breakpoints;
@@ -143,7 +143,7 @@ impl Cpu {
         self.breakpoints.met = 0;
     }
 
-    /// The trap that follows an instruction, for these bits of DR6 and the breakpoints that it has met.
+    /// Returns the trap that follows an instruction, for these bits of DR6 and the breakpoints that it has met.
     pub fn trap_behind(&mut self, because: u64) -> Option<Exception> {
         let met = u64::from(std::mem::take(&mut self.breakpoints.met)) | because;
         (met != 0).then(|| {
@@ -152,7 +152,7 @@ impl Cpu {
         })
     }
 
-    /// The fault before the instruction at the instruction pointer, if it has a breakpoint and is not resumed.
+    /// Returns the fault before the instruction at the instruction pointer, if it has a breakpoint and is not resumed.
     pub fn fault_before(&mut self) -> Option<Exception> {
         if self.rflags & rflags::RF != 0 {
             return None;
@@ -165,7 +165,7 @@ impl Cpu {
         })
     }
 
-    /// `#DB` where a debugger guards the debug registers against access.
+    /// Raises `#DB` where a debugger guards the debug registers against access.
     pub fn guard_debug_registers(&mut self) -> Result<(), Trap> {
         if self.debug.dr7 & dr7::GD == 0 {
             return Ok(());

@@ -6,8 +6,8 @@ use nodescope_x86::bits::{cr0, dr7, efer, rflags};
 use nodescope_x86::state::seg;
 use nodescope_x86::{Exception, MpState, Segment, Vector};
 
+use crate::call_gate::null_stack_segment;
 use crate::cpu::{Cpu, Mode};
-use crate::gate::null_stack_segment;
 use crate::op::{RIP, Trap};
 
 /// Attribute bits of segment descriptors, as [`crate::cpu::Cpu::segments`] holds them.
@@ -19,7 +19,7 @@ pub mod attributes {
     pub const SYSTEM_NOT: u16 = 1 << 4;
 }
 
-/// How an event came about.
+/// Origin of an event.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
     Exception,
@@ -44,7 +44,7 @@ impl Cpu {
             self.segment_base[i] = if flat { 0 } else { self.segments.data[i].base };
         }
         let privilege = self.privilege();
-        self.filter.set_privilege(privilege);
+        self.data_tlb.set_privilege(privilege);
         self.code_key = self.block_key();
         crate::ops::simd::recompute_simd_availability(self);
     }
@@ -57,7 +57,7 @@ impl Cpu {
         } else {
             Privilege::Kernel
         };
-        self.filter.set_privilege(privilege);
+        self.data_tlb.set_privilege(privilege);
     }
 
     /// Run `f` with supervisor rights: descriptor tables, TSS and the frames of delivery are accessed so at any CPL

@@ -11,7 +11,7 @@ use thiserror::Error;
 /// A huge page. Code that runs is spread over more pages than a processor's table of translations for instructions holds.
 pub const HUGE: usize = 2 << 20;
 
-/// The host does not give memory that can be executed.
+/// Error of a host that does not give memory that can be executed.
 #[derive(Debug, Error)]
 #[error(
     "cannot {what} memory for generated code: {source}; allow memfd_create and PROT_EXEC mappings"
@@ -34,7 +34,7 @@ pub struct Executable {
 unsafe impl Send for Executable {}
 
 impl Executable {
-    /// Reserve address space for so many bytes of code, a multiple of [`HUGE`], and of data; the host provides pages as they are
+    /// Reserves address space for so many bytes of code, a multiple of [`HUGE`], and of data; the host provides pages as they are
     /// written. `name`: what the host calls it.
     pub fn new(name: &CStr, code: usize, data: usize) -> Result<Self, ExecutableError> {
         assert!(code.is_multiple_of(HUGE));
@@ -106,12 +106,12 @@ impl Executable {
         })
     }
 
-    /// Address at which the first byte of code will run.
+    /// Returns the address at which the first byte of code will run.
     pub fn address(&self) -> u64 {
         self.execute.as_ptr() as u64
     }
 
-    /// Write code, so many bytes from the first.
+    /// Writes code, so many bytes from the first.
     ///
     /// # Safety
     /// No code that was there before still runs.
@@ -123,12 +123,12 @@ impl Executable {
         }
     }
 
-    /// Address of the first byte of data, of which there are as many as were asked for.
+    /// Returns the address of the first byte of data.
     pub fn data_address(&self) -> u64 {
         self.address() + self.code as u64
     }
 
-    /// Write a word of data, by its number. Code may read it.
+    /// Writes a word of data, by its number. Code may read the word.
     ///
     /// # Safety
     /// Whatever code reads it may find this.
@@ -139,7 +139,7 @@ impl Executable {
         unsafe { AtomicU64::from_ptr(at) }.store(word, Ordering::Release);
     }
 
-    /// Put the code from a multiple of [`HUGE`] on into a huge page. If the host does not do so, only speed differs.
+    /// Puts the code from a multiple of [`HUGE`] on into a huge page. If the host does not do so, only speed differs.
     pub fn make_huge(&mut self, at: usize) {
         assert!(at.is_multiple_of(HUGE) && at < self.code);
         // SAFETY: within the writable view; the call keeps the contents.

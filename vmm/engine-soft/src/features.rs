@@ -22,7 +22,7 @@ enum Announced {
 /// The bit of leaf 8000_0001H ECX by which LAHF and SAHF exist in 64-bit mode (SDM vol. 2A, LAHF).
 const LAHF_IN_64_BIT_MODE: Bit = (0x8000_0001, 0, Ecx, 0);
 
-/// How CPUID announces what the decoder calls a feature (SDM vol. 2A, CPUID; APM vol. 3, appendix E).
+/// Bits of CPUID that announce a feature of the decoder (SDM vol. 2A, CPUID; APM vol. 3, appendix E).
 fn announced(feature: CpuidFeature) -> Announced {
     use CpuidFeature as F;
     let bits: &'static [Bit] = match feature {

@@ -10,27 +10,27 @@ use nodescope_x86::Exception;
 use crate::block::Block;
 use crate::cpu::{Cpu, Mode};
 use crate::features::GuestDecoder;
-use crate::filter::Baseline;
 use crate::lookup::Entry;
 use crate::lower::lower;
 use crate::memory::is_canonical;
 use crate::mmu::{Intent, Page};
 use crate::op::{Op, RIP, Trap};
 use crate::pool::Decoded;
+use crate::softmmu::Baseline;
 
 /// Longest block in instructions.
 pub const MAX_BLOCK: usize = 48;
 /// Longest instruction in bytes (SDM vol. 2A §2.3.11).
 pub const MAX_INSTRUCTION: usize = 15;
 
-/// Operations that were decoded one after the other.
+/// Operations that were decoded in sequence.
 struct Decoding {
     ops: Vec<Op>,
     /// Length in bytes.
     len: usize,
     /// The bytes end within the next instruction.
     cut: bool,
-    /// They are the same wherever in the address space the bytes lie.
+    /// The operations are the same wherever in the address space the bytes lie.
     movable: bool,
 }
 
@@ -46,17 +46,17 @@ fn is_movable(instruction: &Instruction) -> bool {
 }
 
 impl Cpu {
-    /// Distinguishes blocks that decode or translate differently at the same address; kept in [`Cpu::code_key`].
+    /// Returns a key that distinguishes blocks which decode or translate differently at the same address; kept in [`Cpu::code_key`].
     pub fn block_key(&self) -> u8 {
         Self::key_of(self.mode, self.cpl)
     }
 
-    /// The same for a mode and a privilege level.
+    /// Returns the key of [`Cpu::block_key`] for a mode and a privilege level.
     pub const fn key_of(mode: Mode, cpl: u8) -> u8 {
         mode as u8 | ((cpl == 3) as u8) << 2
     }
 
-    /// Linear address of an instruction pointer.
+    /// Returns the linear address of an instruction pointer.
     #[inline(always)]
     pub fn code_linear(&self, ip: u64) -> u64 {
         match self.mode {
@@ -65,7 +65,7 @@ impl Cpu {
         }
     }
 
-    /// The block at the instruction pointer; faults of the fetch are raised.
+    /// Returns the block at the instruction pointer; raises faults of the fetch.
     #[inline(always)]
     pub fn block(&mut self) -> Result<Entry, Trap> {
         let ip = self.gpr[RIP as usize];
@@ -105,7 +105,7 @@ impl Cpu {
             let region = &self.ram.regions()[page.region as usize];
             let offset = (physical - region.start) as usize;
             if region.code.mark(offset, len) {
-                self.filter.drop_writes();
+                self.data_tlb.revoke_writes();
             }
             let cell = region.code.generation_cell(offset);
             let block = Block::new(decoded, physical, 0, mode, [cell, cell]);
@@ -143,7 +143,7 @@ impl Cpu {
         );
         let first_mark = a.code.mark(at, in_page.min(len));
         if b.code.mark(bt, in_second) | first_mark {
-            self.filter.drop_writes();
+            self.data_tlb.revoke_writes();
         }
         let cells = [a.code.generation_cell(at), b.code.generation_cell(bt)];
         let decoded = Arc::new(Decoded::new(ops, len as u32));
@@ -151,8 +151,8 @@ impl Cpu {
         Ok(self.add_block(linear, key, block))
     }
 
-    /// The kernel has no code in devices: the study ends. User code reads ones where there is no RAM, and ones are an invalid
-    /// opcode.
+    /// Ends the study where the kernel fetches from a device, since its code is in RAM. User code reads ones where there is no RAM, and ones
+    /// are an invalid opcode.
     fn fetch_from_device(&mut self, physical: u64) -> Trap {
         if self.cpl == 3 {
             return self.raise(Exception::ud());
@@ -162,7 +162,7 @@ impl Cpu {
         ))
     }
 
-    /// The page that code at an address is fetched from.
+    /// Returns the page that code at an address is fetched from.
     fn code_page(&mut self, linear: u64) -> Result<Page, Trap> {
         if let Some(page) = self.blocks.page(linear, self.code_key) {
             return Ok(*page);
@@ -263,20 +263,21 @@ impl Cpu {
         decoding
     }
 
-    /// Report the lines that entering this block fetches.
+    /// Reports the lines that an entry to this block fetches.
     #[inline(always)]
     pub fn fetch_lines(&mut self, block: &Block, executed_len: u32) {
-        let shift = self.fetch_filter.shift();
+        let shift = self.instruction_l0.shift();
         let line = block.physical >> shift;
         let last = block.physical + u64::from(executed_len.max(1)) - 1;
-        if block.second_page == 0 && last >> shift == line && self.fetch_filter.hit(line << shift) {
+        if block.second_page == 0 && last >> shift == line && self.instruction_l0.hit(line << shift)
+        {
             self.count_fetch();
             return;
         }
         self.fetch_lines_slow(block, executed_len);
     }
 
-    /// Count a fetch, unless executions tell it ([`crate::profile`]).
+    /// Counts a fetch, unless it follows from executions ([`crate::profile`]).
     #[inline(always)]
     fn count_fetch(&mut self) {
         if !self.numbered() {
@@ -286,14 +287,14 @@ impl Cpu {
 
     #[inline(never)]
     fn fetch_lines_slow(&mut self, block: &Block, executed_len: u32) {
-        let shift = self.fetch_filter.shift();
+        let shift = self.instruction_l0.shift();
         let ip = self.gpr[RIP as usize];
         let (mut at, mut left) = (block.physical, u64::from(executed_len.max(1)));
         let mut linear = self.code_linear(ip);
         while left > 0 {
             let line = at >> shift << shift;
             self.count_fetch();
-            if !self.fetch_filter.hit(line) && !self.fetch_filter.promote(line) {
+            if !self.instruction_l0.hit(line) && !self.instruction_l0.promote(line) {
                 let reference = MemRef {
                     vcpu: self.id,
                     privilege: self.privilege(),
@@ -302,10 +303,10 @@ impl Cpu {
                     physical: at,
                     linear,
                     size: 1,
-                    now: self.now_at_head(),
+                    now: self.now_at_block_start(),
                 };
-                let (outcome, position) = self.report(Baseline, &reference, line);
-                self.fetch_filter.enter(line, &outcome, position);
+                let (outcome, placement) = self.report_reference(Baseline, &reference, line);
+                self.instruction_l0.fill(line, &outcome, placement);
             }
             let step = (line + (1 << shift) - at)
                 .min(4096 - (at & 0xfff))

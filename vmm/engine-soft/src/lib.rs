@@ -1,24 +1,24 @@
 //! The portable engine: decodes guest code into blocks of operations and interprets them.
 //!
-//! Reading order: [`vcpu`] (the seam), `run` (the loop), `block` (decoded blocks), `code` (what vCPUs share), `pool` (what nodes share), `lookup`
-//! (what each has found), `features` (what the guest's processor decodes), `lower` (instruction → operation),
-//! `ops` (what operations do), `memory` (loads and stores), `mmu` (translation), `deliver` (exceptions and interrupts), `gate` (call gates), `debug` (breakpoints).
+//! Reading order: [`vcpu`] (the engine interface), `run` (the loop), `block` (decoded blocks), `code` (what vCPUs share), `pool` (what nodes share),
+//! `lookup` (what each has found), `features` (what the guest's processor decodes), `lower` (instruction → operation), `ops` (what
+//! operations do), `memory` (loads and stores), `mmu` (translation), `deliver` (exceptions and interrupts), `call_gate` (call gates),
+//! `debug` (breakpoints).
 
 mod block;
+mod call_gate;
 mod code;
 mod cpi;
 mod cpu;
 mod debug;
 mod deliver;
 mod executable;
+mod fast_miss;
 mod features;
 mod fetch;
-mod filter;
-mod gate;
 mod lookup;
 mod lower;
 mod memory;
-mod miss;
 mod mmu;
 mod native;
 mod op;
@@ -26,8 +26,9 @@ mod ops;
 mod pool;
 mod profile;
 mod run;
+mod softmmu;
 mod split;
-mod turn;
+mod time_slice;
 pub mod vcpu;
 
 pub use code::SharedCode;

@@ -1,4 +1,4 @@
-//! Where a vCPU finds decoded blocks: a direct-mapped table from instruction pointer to block answers nearly every look-up.
+//! Block table of a vCPU: a direct-mapped table from instruction pointer to decoded block, which answers nearly every look-up.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -11,14 +11,14 @@ use crate::op::Op;
 /// Entries of the table from instruction pointer to block.
 const SLOTS: usize = 1 << 14;
 
-/// A block as the run loop wants it.
+/// Entry for a block, as the run loop uses it.
 #[derive(Clone, Copy)]
 pub struct Entry {
     /// First operation.
     pub ops: *const Op,
     /// The block.
     pub block: *const Block,
-    /// Operations.
+    /// Number of operations.
     pub count: u32,
 }
 
@@ -33,9 +33,9 @@ struct Slot {
     tag: u32,
 }
 
-/// Words of the set of pages that hold code.
+/// Words of the bitmap of linear pages that hold code.
 const PAGE_WORDS: usize = 64;
-/// Words of the set of physical pages that blocks lie in.
+/// Words of the bitmap of physical pages that hold blocks.
 const SOURCE_WORDS: usize = 512;
 
 /// Bits of a slot's tag that hold the key; no key has all of them set.
@@ -60,7 +60,7 @@ impl Slot {
     }
 }
 
-/// What happened to a [`BlockTable`], for those who keep what they found in it.
+/// Counts of changes to a [`BlockTable`], by which users of earlier answers see that these are out of date.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Times that translations of the lower / upper half of the address space may have changed.
@@ -71,10 +71,10 @@ pub struct Counts {
     pub clears: u64,
 }
 
-/// The blocks that a vCPU has found.
+/// Table of the blocks that a vCPU has found.
 ///
-/// A slot whose tag holds is valid without another look: the tag goes stale when a translation or any code may have
-/// changed, and then the slot is compared with the page's translation again, and the block with the code map.
+/// A slot with a current tag is valid without a further check. The tag goes stale when a translation or any code may have changed. Then the
+/// slot is compared with the page's translation again, and the block with the code map.
 pub struct BlockTable {
     slots: Box<[Slot]>,
     /// Advances (in steps of `1 << KEY_BITS`) when translations of the lower / upper half of the address space, or code
@@ -82,10 +82,10 @@ pub struct BlockTable {
     epoch: [u32; 2],
     /// Linear pages of each half that slots were filled for under its epoch, by the low bits of the page number.
     pages: [[u64; PAGE_WORDS]; 2],
-    /// Physical pages that these slots' blocks lie in, likewise.
+    /// Physical pages of these slots' blocks, by the low bits of the page number.
     sources: [[u64; SOURCE_WORDS]; 2],
-    /// Where the pages of each half lie that code was fetched from under its epoch, by linear page and key. A page's code lies
-    /// in one place as long as the epoch lasts, so that blocks of a page may lead to each other, whoever linked them.
+    /// Translations of the pages of each half that code was fetched from under its epoch, by linear page and key. A page's code stays in one
+    /// place as long as the epoch lasts, so that blocks of a page may jump to each other, whichever vCPU chained them.
     places: [HashMap<(u64, u8), Page, BuildHasherDefault<AddressHasher>>; 2],
     /// Code in the upper half was fetched, under its epoch, through a page that is not global.
     pub upper_not_global: bool,
@@ -118,7 +118,7 @@ impl BlockTable {
         self.epoch[(ip >> 63) as usize] | u32::from(key)
     }
 
-    /// The block at an instruction pointer, if it was found there before under the same translation. `key` distinguishes
+    /// Returns the block at an instruction pointer, if the block was found there before under the same translation. `key` distinguishes
     /// modes and privileges.
     #[inline(always)]
     pub fn find(&self, ip: u64, key: u8) -> Option<Entry> {
@@ -127,7 +127,7 @@ impl BlockTable {
         (slot.ip == ip && slot.tag == self.tag(ip, key)).then(|| slot.entry())
     }
 
-    /// The block at a physical address, for an instruction pointer that now maps there.
+    /// Returns the block at a physical address, for an instruction pointer that now maps there.
     pub fn find_physical(
         &mut self,
         blocks: &Blocks,
@@ -155,18 +155,18 @@ impl BlockTable {
         Some(self.remember(ip, key, block))
     }
 
-    /// The page of an address that code was fetched from before under the same translations.
+    /// Returns the page of an address, if code was fetched from it before under the same translations.
     pub fn page(&self, linear: u64, key: u8) -> Option<&Page> {
         self.places[(linear >> 63) as usize].get(&(linear >> 12, key))
     }
 
-    /// Code is fetched from this page of an address.
+    /// Adds the page of an address from which code is fetched.
     pub fn add_page(&mut self, linear: u64, key: u8, page: Page) {
         self.note_pages(linear, 1);
         self.places[(linear >> 63) as usize].insert((linear >> 12, key), page);
     }
 
-    /// Find this block at an instruction pointer from now on.
+    /// Adds a block at an instruction pointer.
     pub fn remember(&mut self, ip: u64, key: u8, block: &Block) -> Entry {
         let entry = Entry {
             ops: block.ops().as_ptr(),
@@ -186,12 +186,12 @@ impl BlockTable {
         entry
     }
 
-    /// What has happened so far.
+    /// Returns the counts of changes so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Code in a physical page was written to.
+    /// Makes entries of a physical page stale, whose code was written to.
     pub fn forget_code(&mut self, physical: u64) {
         self.counts.rewrites += 1;
         let (word, bit) = Self::source_bit(physical);
@@ -202,13 +202,13 @@ impl BlockTable {
         }
     }
 
-    /// Code anywhere was written to.
+    /// Makes all entries stale, since code anywhere was written to.
     pub fn forget_all_code(&mut self) {
         self.counts.rewrites += 1;
         self.forget_translations();
     }
 
-    /// All blocks of the node were thrown away so many times: if that is news, forget those found.
+    /// Empties the table if the node's blocks were thrown away since the last call. `clears`: how often they were thrown away so far.
     #[inline]
     pub fn see_clears(&mut self, clears: u64) {
         if self.counts.clears != clears {
@@ -217,7 +217,7 @@ impl BlockTable {
         }
     }
 
-    /// Translations of non-global pages may have changed.
+    /// Makes entries of non-global pages stale, since their translations may have changed.
     pub fn forget_local_translations(&mut self) {
         self.bump(0);
         if self.upper_not_global {
@@ -225,15 +225,15 @@ impl BlockTable {
         }
     }
 
-    /// All translations, or code anywhere, may have changed.
+    /// Makes all entries stale, since all translations, or code anywhere, may have changed.
     pub fn forget_translations(&mut self) {
         self.bump(0);
         self.bump(1);
-        // Whatever is not global will be found again, and noted again.
+        // The next fetch through a page that is not global sets it again.
         self.upper_not_global = false;
     }
 
-    /// The translation of one page may have changed.
+    /// Makes the entries of one page stale, since its translation may have changed.
     pub fn forget_page(&mut self, linear: u64) {
         let (half, word, bit) = Self::page_bit(linear);
         if self.pages[half][word] & bit != 0 {
@@ -241,14 +241,14 @@ impl BlockTable {
         }
     }
 
-    /// Where a page is kept in `pages`.
+    /// Returns half, word and bit of a page in `pages`.
     fn page_bit(linear: u64) -> (usize, usize, u64) {
         let page = (linear >> 12) as usize;
         let half = (linear >> 63) as usize;
         (half, page / 64 % PAGE_WORDS, 1 << (page % 64))
     }
 
-    /// A slot was filled for this instruction pointer: note the page(s) that the block lies in.
+    /// Notes the linear page(s) of a block for which a slot was filled.
     fn note_pages(&mut self, ip: u64, len: u32) {
         for at in [ip, ip.wrapping_add(u64::from(len) - 1)] {
             let (half, word, bit) = Self::page_bit(at);
@@ -256,13 +256,13 @@ impl BlockTable {
         }
     }
 
-    /// Where a physical page is kept in `sources`.
+    /// Returns word and bit of a physical page in `sources`.
     fn source_bit(physical: u64) -> (usize, u64) {
         let page = (physical >> 12) as usize;
         (page / 64 % SOURCE_WORDS, 1 << (page % 64))
     }
 
-    /// A slot was filled with this block: note where it lies.
+    /// Notes the physical page(s) of a block for which a slot was filled.
     fn note_sources(&mut self, ip: u64, block: &Block) {
         let half = (ip >> 63) as usize;
         let second = (block.second_page != 0).then_some(block.second_page);

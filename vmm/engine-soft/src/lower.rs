@@ -7,7 +7,7 @@ use crate::op::{FLAT, Handler, Op, RIP, ZERO, attr};
 use crate::ops;
 use crate::ops::simd::Stubs;
 
-/// What a group sees of an instruction.
+/// Instruction that is lowered, as the groups of `ops` see it.
 pub struct Lowering<'a> {
     /// The instruction; its IP is the guest's own.
     pub instruction: &'a Instruction,
@@ -21,7 +21,7 @@ pub struct Lowering<'a> {
     pub stubs: &'a mut Stubs,
 }
 
-/// Lower one instruction. Unknown ones become an operation that stops the study when (and only when) it is executed.
+/// Lowers one instruction. Unknown instructions become an operation that stops the study when (and only when) it is executed.
 pub fn lower(instruction: &Instruction, mode: Mode, block_ip: u64, stubs: &mut Stubs) -> Op {
     let mut op = Op {
         handler: ops::system::unknown,
@@ -75,7 +75,7 @@ pub fn lower(instruction: &Instruction, mode: Mode, block_ip: u64, stubs: &mut S
     op
 }
 
-/// Describe the memory operand, where there is one, in the operation.
+/// Describes the memory operand, where there is one, in the operation.
 fn memory_operand(i: &Instruction, mode: Mode, block_ip: u64, op: &mut Op) {
     let has = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
     if !has {
@@ -95,7 +95,7 @@ fn memory_operand(i: &Instruction, mode: Mode, block_ip: u64, op: &mut Op) {
         address_size(base, op);
     }
     if index != Register::None {
-        // Vector indices (gathers) are the group's affair.
+        // The group lowers vector indices (gathers).
         if index.is_gpr() {
             op.index = index.number() as u8;
             address_size(index, op);
@@ -139,7 +139,7 @@ fn address_size(register: Register, op: &mut Op) {
     }
 }
 
-/// Index into `Cpu::segment_base`; in 64-bit mode only FS and GS have a base (SDM vol. 1 §3.4.2.1).
+/// Returns the index into `Cpu::segment_base`; in 64-bit mode only FS and GS have a base (SDM vol. 1 §3.4.2.1).
 pub fn segment(register: Register, mode: Mode) -> u8 {
     match register {
         Register::FS => 4,
@@ -152,7 +152,7 @@ pub fn segment(register: Register, mode: Mode) -> u8 {
     }
 }
 
-/// Byte offset of a general register into the register file, as [`Op::dst`] and [`Op::src`] hold it.
+/// Returns the byte offset of a general register into the register file, as [`Op::dst`] and [`Op::src`] hold it.
 pub fn register_offset(register: Register) -> u8 {
     let number = register.full_register().number() as u8 * 8;
     match register {

@@ -1,21 +1,24 @@
 //! Loads and stores of guest-linear memory.
 //!
-//! A load or store first asks the [`crate::filter::DataFilter`]: one compare proves that the address is translated and permitted and, in
-//! a window, that its line is the most recently used of its first-level cache set in a state that allows the access.
-//! Without a model an entry stands for a page, with a model for a line; the look-up is the same.
+//! The fast path of a load or store asks the [`crate::softmmu::DataTlb`]. One compare proves that the address is translated and permitted.
+//! In a window the compare also proves that the line is the most recently used of its first-level cache set, in a state that allows the
+//! access. Without a model an entry stands for a page, with a model for a line; the look-up is the same.
+//!
+//! The slow path follows where the fast path fails: the other lines of the set, the page's entry, a page walk, a device, a report to the
+//! model.
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
-use nodescope_plugin_api::{Access, FilterUpdate, Hits, MemRef, Outcome, Side};
+use nodescope_plugin_api::{Access, Hits, L0Update, MemRef, Outcome, Side};
 use nodescope_x86::{Exception, Vector};
 
 use crate::cpu::Cpu;
 use crate::debug::Watched;
-use crate::filter::{Baseline, Isa, LARGE_SHIFT, Mapped, PAGE_SHIFT, Position};
 use crate::mmu::{Intent, Page};
 use crate::op::{Op, Trap, ZERO, attr};
+use crate::softmmu::{Baseline, Isa, LARGE_SHIFT, PAGE_SHIFT, PageMapping, Placement};
 
-/// Values that live in guest memory: any bit pattern is valid.
+/// Value that lives in guest memory: any bit pattern is valid.
 ///
 /// # Safety
 /// Implementors are plain data without padding or invalid patterns, at most 32 bytes.
@@ -35,28 +38,30 @@ unsafe impl Plain for [u8; 10] {}
 // SAFETY: as above.
 unsafe impl Plain for [u8; 32] {}
 
-/// A piece of an access in RAM, translated.
-struct Place {
+/// Translated piece of an access in RAM.
+struct Translated {
     linear: u64,
     physical: u64,
     host: *mut u8,
     len: usize,
-    /// Later writes to the page need no other look.
+    /// Later writes to the page need no further check.
     writable: bool,
 }
 
-/// Where a piece of an access (within one page and one line) goes.
+/// Target of a piece of an access (within one page and one line).
 enum Target {
+    /// RAM at this host address.
     Host(*mut u8),
+    /// A device at this physical address.
     Device(u64),
 }
 
 impl Cpu {
-    /// Load from a linear address.
+    /// Loads from a linear address.
     #[inline(always)]
     pub fn load<T: Plain>(&mut self, linear: u64) -> Result<T, Trap> {
-        let e = self.filter.entry(linear);
-        if let Some(offset) = self.filter.hit(e.read, linear, size_of::<T>()) {
+        let e = self.data_tlb.entry(linear);
+        if let Some(offset) = self.data_tlb.hit(e.read, linear, size_of::<T>()) {
             // SAFETY: the entry proves that the page (or line) is mapped guest RAM at `host` and the access stays within; any
             // bit pattern is a valid T.
             return Ok(unsafe { ((e.host + offset) as *const T).read_unaligned() });
@@ -64,11 +69,11 @@ impl Cpu {
         self.load_slow(linear)
     }
 
-    /// Store to a linear address.
+    /// Stores to a linear address.
     #[inline(always)]
     pub fn store<T: Plain>(&mut self, linear: u64, value: T) -> Result<(), Trap> {
-        let e = self.filter.entry(linear);
-        if let Some(offset) = self.filter.hit(e.write, linear, size_of::<T>()) {
+        let e = self.data_tlb.entry(linear);
+        if let Some(offset) = self.data_tlb.hit(e.write, linear, size_of::<T>()) {
             // SAFETY: as in `load`; the write tag proves that the page is writable, dirty and holds no decoded code.
             unsafe { ((e.host + offset) as *mut T).write_unaligned(value) };
             return Ok(());
@@ -76,12 +81,11 @@ impl Cpu {
         self.store_slow(linear, value)
     }
 
-    /// Load an operand that the same instruction will store to: faults as a write does (SDM vol. 3A §4.7), before any
-    /// effect.
+    /// Loads an operand that the same instruction will store to. Faults as a write does (SDM vol. 3A §4.7), before any effect.
     #[inline(always)]
     pub fn load_rmw<T: Plain>(&mut self, linear: u64) -> Result<T, Trap> {
-        let e = self.filter.entry(linear);
-        if let Some(offset) = self.filter.hit(e.write, linear, size_of::<T>())
+        let e = self.data_tlb.entry(linear);
+        if let Some(offset) = self.data_tlb.hit(e.write, linear, size_of::<T>())
             && e.read == e.write
         {
             // SAFETY: as in `load`.
@@ -94,34 +98,34 @@ impl Cpu {
     #[inline(never)]
     fn load_rmw_slow<T: Plain>(&mut self, linear: u64) -> Result<T, Trap> {
         let len = size_of::<T>();
-        if let Some(host) = self.filter.promote(linear, len, true) {
+        if let Some(host) = self.data_tlb.promote(linear, len, true) {
             // SAFETY: as in `load_slow`.
             return Ok(unsafe { host.cast::<T>().read_unaligned() });
         }
-        if len <= self.filter.room(linear) && self.known_for_both(linear, len).is_some() {
+        if len <= self.data_tlb.room(linear) && self.look_up_page_for_both(linear, len).is_some() {
             return self.load(linear);
         }
         self.probe_write(linear, len)?;
         if let Some(page) = self.cached_page(linear, Intent::Write)
             && !page.host.is_null()
         {
-            // The load must not take the page for one that cannot be written, and must go where the store will: the guest may have
-            // changed the translation without saying so, which the check for writing has seen and what is known for reading has not.
-            let place = self.place(&page, linear, len);
+            // The load must treat the page as writable, and must use the store's translation. The guest may have changed the translation
+            // without an invalidation. The check for writing has seen the change, but the entries for reading have not.
+            let place = self.translated_in_page(&page, linear, len);
             self.enter_page(&place, &page);
             if self.attached {
-                self.filter.expect(linear, place.host as u64);
+                self.data_tlb.flush_if_moved(linear, place.host as u64);
             }
         }
         self.load(linear)
     }
 
-    /// Let the filter know a page, and the large one that it is a part of.
-    fn enter_page(&mut self, place: &Place, page: &Page) {
+    /// Enters a page into the TLB, and the large page around it.
+    fn enter_page(&mut self, place: &Translated, page: &Page) {
         if self.breakpoints.watch(place.linear, PAGE_SHIFT) {
             return;
         }
-        let at = Mapped {
+        let at = PageMapping {
             linear: place.linear,
             physical: place.physical,
             host: place.host as u64,
@@ -132,22 +136,22 @@ impl Cpu {
             let offset = (place.physical - region.start) as usize;
             let mut large = at;
             large.writable &= !region.code.large_page_has_code(offset);
-            self.filter.enter_large(&large, page.global());
+            self.data_tlb.enter_large_page(&large, page.global());
             if self.attached && large.writable == at.writable {
-                // While entries stand for lines, it is asked where the page's is not there.
-                self.filter.drop_part(place.linear);
+                // In a window, look-ups use the large page's entry if there is no entry of the small page.
+                self.data_tlb.flush_small_page(place.linear);
                 return;
             }
         }
-        self.filter.enter_page(&at, page.global());
+        self.data_tlb.enter_page(&at, page.global());
     }
 
-    /// Where an access within a page of RAM goes.
-    fn place(&self, page: &Page, linear: u64, len: usize) -> Place {
+    /// Translates an access within a page of RAM.
+    fn translated_in_page(&self, page: &Page, linear: u64, len: usize) -> Translated {
         let physical = page.physical | linear & 0xfff;
         let region = &self.ram.regions()[page.region as usize];
         let has_code = region.code.has_code((physical - region.start) as usize);
-        Place {
+        Translated {
             linear,
             physical,
             // SAFETY: the offset lies within the page.
@@ -161,11 +165,11 @@ impl Cpu {
     #[inline(never)]
     fn load_slow<T: Plain>(&mut self, linear: u64) -> Result<T, Trap> {
         let len = size_of::<T>();
-        if let Some(host) = self.filter.promote(linear, len, false) {
-            // SAFETY: as in `load`: lines of the second level are as good as entries.
+        if let Some(host) = self.data_tlb.promote(linear, len, false) {
+            // SAFETY: as in `load`: entries of the way directory prove as much as entries of the TLB.
             return Ok(unsafe { host.cast::<T>().read_unaligned() });
         }
-        if len <= self.filter.room(linear)
+        if len <= self.data_tlb.room(linear)
             && let Target::Host(host) = self.target(linear, len, Access::Read, false)?
         {
             // SAFETY: `target` returns RAM that holds `len` bytes from here; any bit pattern is a valid T.
@@ -181,12 +185,12 @@ impl Cpu {
     #[inline(never)]
     fn store_slow<T: Plain>(&mut self, linear: u64, value: T) -> Result<(), Trap> {
         let len = size_of::<T>();
-        if let Some(host) = self.filter.promote(linear, len, true) {
-            // SAFETY: as in `store`: lines of the second level are as good as entries.
+        if let Some(host) = self.data_tlb.promote(linear, len, true) {
+            // SAFETY: as in `store`: entries of the way directory prove as much as entries of the TLB.
             unsafe { host.cast::<T>().write_unaligned(value) };
             return Ok(());
         }
-        if len <= self.filter.room(linear)
+        if len <= self.data_tlb.room(linear)
             && let Target::Host(host) = self.target(linear, len, Access::Write, false)?
         {
             // SAFETY: `target` returns RAM that takes `len` bytes from here.
@@ -199,17 +203,17 @@ impl Cpu {
         self.write_bytes(linear, bytes)
     }
 
-    /// Read bytes at a linear address, split at pages and lines.
+    /// Reads bytes at a linear address, split at pages and lines.
     pub fn read_bytes(&mut self, linear: u64, buf: &mut [u8]) -> Result<(), Trap> {
         if let Some(split) = self.split(linear, buf.len(), false) {
-            // SAFETY: it is the answer for these bytes.
+            // SAFETY: the split access is for these bytes.
             unsafe { split.read(buf) };
             return Ok(());
         }
         // All pages are translated before anything is read: reading a device may have effects.
         self.check_span(linear, buf.len(), Intent::Read)?;
         let mut at = 0;
-        for_each_piece(self.filter.shift(), linear, buf.len(), |piece, len| {
+        for_each_piece(self.data_tlb.shift(), linear, buf.len(), |piece, len| {
             match self.target(piece, len, Access::Read, at > 0)? {
                 Target::Host(host) => {
                     // SAFETY: `target` returns RAM that holds `len` bytes from here.
@@ -228,16 +232,16 @@ impl Cpu {
         })
     }
 
-    /// Write bytes at a linear address, split at pages and lines; nothing is written where any page faults.
+    /// Writes bytes at a linear address, split at pages and lines. Writes nothing where any page faults.
     pub fn write_bytes(&mut self, linear: u64, bytes: &[u8]) -> Result<(), Trap> {
         if let Some(split) = self.split(linear, bytes.len(), true) {
-            // SAFETY: it is the answer for these bytes.
+            // SAFETY: the split access is for these bytes.
             unsafe { split.write(bytes) };
             return Ok(());
         }
         self.check_span(linear, bytes.len(), Intent::Write)?;
         let mut at = 0;
-        for_each_piece(self.filter.shift(), linear, bytes.len(), |piece, len| {
+        for_each_piece(self.data_tlb.shift(), linear, bytes.len(), |piece, len| {
             match self.target(piece, len, Access::Write, at > 0)? {
                 Target::Host(host) => {
                     // SAFETY: as in `read_bytes`.
@@ -256,17 +260,17 @@ impl Cpu {
         })
     }
 
-    /// Check that a span can be written, without writing: `#PF` as a write.
+    /// Checks that a span can be written, without writing: raises `#PF` as a write.
     pub fn probe_write(&mut self, linear: u64, len: usize) -> Result<(), Trap> {
         self.translate_checked(linear, Intent::Write)?;
         self.check_span(linear, len, Intent::Write)
     }
 
-    /// A contiguous host view of `len` bytes to read from: guest RAM itself, or the bounce buffer (`len` <= 512).
+    /// Returns a contiguous host view of `len` bytes to read from: guest RAM itself, or the bounce buffer (`len` <= 512).
     #[inline]
     pub fn read_span(&mut self, linear: u64, len: usize) -> Result<*const u8, Trap> {
-        let e = self.filter.entry(linear);
-        if let Some(offset) = self.filter.hit_span(e.read, linear, len) {
+        let e = self.data_tlb.entry(linear);
+        if let Some(offset) = self.data_tlb.hit_span(e.read, linear, len) {
             return Ok((e.host + offset) as *const u8);
         }
         self.read_span_slow(linear, len)
@@ -275,10 +279,10 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     fn read_span_slow(&mut self, linear: u64, len: usize) -> Result<*const u8, Trap> {
-        if let Some(host) = self.filter.promote(linear, len, false) {
+        if let Some(host) = self.data_tlb.promote(linear, len, false) {
             return Ok(host);
         }
-        if len <= self.filter.room(linear)
+        if len <= self.data_tlb.room(linear)
             && let Target::Host(host) = self.target(linear, len, Access::Read, false)?
         {
             return Ok(host);
@@ -289,12 +293,12 @@ impl Cpu {
         Ok(self.scratch.0.as_ptr())
     }
 
-    /// A contiguous host place to write `len` bytes to, which reach the guest by [`Cpu::commit_span`] with the same
-    /// arguments. Faults are raised here, before anything is written.
+    /// Returns a contiguous host buffer to write `len` bytes to. [`Cpu::commit_span`] with the same arguments makes the bytes reach the guest.
+    /// Faults are raised here, before anything is written.
     #[inline]
     pub fn write_span(&mut self, linear: u64, len: usize) -> Result<*mut u8, Trap> {
-        let e = self.filter.entry(linear);
-        if let Some(offset) = self.filter.hit_span(e.write, linear, len) {
+        let e = self.data_tlb.entry(linear);
+        if let Some(offset) = self.data_tlb.hit_span(e.write, linear, len) {
             return Ok((e.host + offset) as *mut u8);
         }
         self.write_span_slow(linear, len)
@@ -303,13 +307,13 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     fn write_span_slow(&mut self, linear: u64, len: usize) -> Result<*mut u8, Trap> {
-        // As in translated code, the page tables are not asked where the filter knows the page to be writable.
-        let known = if len > self.filter.room(linear) {
+        // As in translated code, there is no page walk where the TLB has the page as writable.
+        let known = if len > self.data_tlb.room(linear) {
             self.attached
                 && (self.native.served(linear, len, true).is_some()
                     || self.split_is_known(linear, len, true))
         } else {
-            self.known_page(linear, len, true).is_some()
+            self.look_up_page(linear, len, true).is_some()
         };
         if !known {
             self.probe_write(linear, len)?;
@@ -317,24 +321,24 @@ impl Cpu {
         Ok(self.scratch.0.as_mut_ptr())
     }
 
-    /// Where guest memory from `linear` on can be read without another look, and for how many bytes (to the end of the page,
-    /// or of the line while a model is attached); None where a load would take the slow way.
+    /// Returns the host address of guest memory from `linear` on, and the number of bytes that the fast path may read there: to the end of
+    /// the page, or of the line while a model is attached. None where a load would take the slow path.
     #[inline]
-    pub fn read_window(&self, linear: u64) -> Option<(*const u8, usize)> {
-        let e = self.filter.entry(linear);
-        let offset = self.filter.hit(e.read, linear, 1)?;
-        Some(((e.host + offset) as *const u8, self.filter.room(linear)))
+    pub fn direct_read_range(&self, linear: u64) -> Option<(*const u8, usize)> {
+        let e = self.data_tlb.entry(linear);
+        let offset = self.data_tlb.hit(e.read, linear, 1)?;
+        Some(((e.host + offset) as *const u8, self.data_tlb.room(linear)))
     }
 
-    /// The same for writes.
+    /// [`Cpu::direct_read_range`] for writes.
     #[inline]
-    pub fn write_window(&self, linear: u64) -> Option<(*mut u8, usize)> {
-        let e = self.filter.entry(linear);
-        let offset = self.filter.hit(e.write, linear, 1)?;
-        Some(((e.host + offset) as *mut u8, self.filter.room(linear)))
+    pub fn direct_write_range(&self, linear: u64) -> Option<(*mut u8, usize)> {
+        let e = self.data_tlb.entry(linear);
+        let offset = self.data_tlb.hit(e.write, linear, 1)?;
+        Some(((e.host + offset) as *mut u8, self.data_tlb.room(linear)))
     }
 
-    /// Make a write to `place` (from [`Cpu::write_span`] of the same span) take effect.
+    /// Makes a write to `place` (from [`Cpu::write_span`] of the same span) take effect.
     #[inline]
     pub fn commit_span(&mut self, linear: u64, len: usize, place: *mut u8) -> Result<(), Trap> {
         if std::ptr::eq(place, self.scratch.0.as_ptr()) {
@@ -346,7 +350,7 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     fn commit_scratch(&mut self, linear: u64, len: usize) -> Result<(), Trap> {
-        if len <= self.filter.room(linear)
+        if len <= self.data_tlb.room(linear)
             && let Target::Host(host) = self.target(linear, len, Access::Write, false)?
         {
             // SAFETY: `target` returns RAM that takes `len` bytes from here; the scratch buffer is not guest RAM.
@@ -357,7 +361,7 @@ impl Cpu {
         self.write_bytes(linear, &scratch.0[..len])
     }
 
-    /// Translate the second and later pages of a span: the first is translated by the access itself.
+    /// Translates the second and later pages of a span. The access itself translates the first page.
     fn check_span(&mut self, linear: u64, len: usize, intent: Intent) -> Result<(), Trap> {
         if len == 0 {
             return Ok(());
@@ -376,7 +380,7 @@ impl Cpu {
 
     fn translate_checked(&mut self, linear: u64, intent: Intent) -> Result<Page, Trap> {
         if self.long_mode() && !is_canonical(linear) {
-            // The address tells `name_stack_fault` which operand it was.
+            // By the address, `name_stack_fault` recognises the operand.
             return Err(self.raise(Exception {
                 address: linear,
                 ..Exception::gp(0)
@@ -385,7 +389,7 @@ impl Cpu {
         self.translate(linear, intent)
     }
 
-    /// A non-canonical address raises `#SS` where it is relative to SS, `#GP` elsewhere (SDM vol. 1 §3.3.7.1).
+    /// Makes the fault of a non-canonical address `#SS` where the address is relative to SS, `#GP` elsewhere (SDM vol. 1 §3.3.7.1).
     #[cold]
     pub fn name_stack_fault(&mut self, op: &Op) {
         let Some(e) = self.exception else { return };
@@ -405,7 +409,7 @@ impl Cpu {
         self.exception = Some(Exception::with_error(vector, 0));
     }
 
-    /// Translate one piece, report it to an attached model, refill the filter.
+    /// Translates one piece, reports it to an attached model, and refills the TLB.
     fn target(
         &mut self,
         linear: u64,
@@ -416,9 +420,9 @@ impl Cpu {
         let write = access == Access::Write;
         let watched = if write { Watched::Write } else { Watched::Read };
         self.watch_access(linear, len, watched);
-        if let Some(place) = self.known_page(linear, len, write) {
+        if let Some(place) = self.look_up_page(linear, len, write) {
             if self.attached {
-                self.touch_line(&place, access, extra);
+                self.reference_line(&place, access, extra);
             }
             return Ok(Target::Host(place.host));
         }
@@ -427,7 +431,7 @@ impl Cpu {
         if page.host.is_null() {
             return Ok(Target::Device(page.physical | linear & 0xfff));
         }
-        let place = self.place(&page, linear, len);
+        let place = self.translated_in_page(&page, linear, len);
         if write && !place.writable {
             let region = &self.ram.regions()[page.region as usize];
             let offset = (place.physical - region.start) as usize;
@@ -436,14 +440,14 @@ impl Cpu {
                 self.notice_rewrites();
             }
         }
-        self.touch(&place, &page, access, extra);
+        self.enter_and_reference(&place, &page, access, extra);
         Ok(Target::Host(place.host))
     }
 
-    /// The host address of an operand that lies within one page (and line), reported and entered in the filter as loads
-    /// and stores of the interpreter do; None, and nothing done, where that takes more than a cached translation.
+    /// Returns the host address of an operand within one page (and line), for the slow path of translated code. The access is reported to the
+    /// model and fills the TLB, as loads and stores of the interpreter do. Returns None, with nothing done, where a page walk is needed.
     #[inline(always)]
-    pub fn quick_access(
+    pub fn resolve_operand(
         &mut self,
         isa: impl Isa,
         linear: u64,
@@ -451,46 +455,53 @@ impl Cpu {
         read: bool,
         write: bool,
     ) -> Option<*mut u8> {
-        if len > self.filter.room(linear) {
+        if len > self.data_tlb.room(linear) {
             return None;
         }
         let known = if read && write {
-            self.known_for_both(linear, len)
+            self.look_up_page_for_both(linear, len)
         } else {
-            self.known_page(linear, len, write)
+            self.look_up_page(linear, len, write)
         };
         if let Some(place) = known {
             if !self.attached {
                 return Some(place.host);
             }
-            // The guest's data comes nearer while the model is asked.
+            // The host loads the guest's data while the model works.
             // SAFETY: a prefetch has no effect that a program could see.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(place.host.cast()) };
             match (read, write) {
                 (true, true) => {
-                    self.touch_line(&place, Access::Read, false);
-                    self.touch_line(&place, Access::Write, false);
+                    self.reference_line(&place, Access::Read, false);
+                    self.reference_line(&place, Access::Write, false);
                 }
-                // Translated code has asked all of the filter for the line.
-                (_, false) => self.refer(isa, &place, Access::Read),
-                (_, true) => self.refer(isa, &place, Access::Write),
+                // Translated code has looked through all ways for the line.
+                (_, false) => self.report_miss(isa, &place, Access::Read),
+                (_, true) => self.report_miss(isa, &place, Access::Write),
             }
             return Some(place.host);
         }
-        self.access_of_unknown_page(linear, len, read, write)
+        self.resolve_by_page_walk_cache(linear, len, read, write)
     }
 
-    /// [`Cpu::quick_access`] where no model is attached and the filter knows the large page of an operand; None, and nothing done, elsewhere.
+    /// [`Cpu::resolve_operand`] where no model is attached and the TLB has the large page of an operand. Returns None, with nothing done,
+    /// elsewhere.
     #[inline(always)]
-    pub fn place_in_large_page(&mut self, linear: u64, len: usize, write: bool) -> Option<*mut u8> {
-        if len > self.filter.room(linear) {
+    pub fn resolve_in_large_page(
+        &mut self,
+        linear: u64,
+        len: usize,
+        write: bool,
+    ) -> Option<*mut u8> {
+        if len > self.data_tlb.room(linear) {
             return None;
         }
-        self.known_page(linear, len, write).map(|place| place.host)
+        self.look_up_page(linear, len, write)
+            .map(|place| place.host)
     }
 
     #[inline(never)]
-    fn access_of_unknown_page(
+    fn resolve_by_page_walk_cache(
         &mut self,
         linear: u64,
         len: usize,
@@ -502,34 +513,34 @@ impl Cpu {
         if page.host.is_null() || self.breakpoints.watch(linear, PAGE_SHIFT) {
             return None;
         }
-        let place = self.place(&page, linear, len);
+        let place = self.translated_in_page(&page, linear, len);
         if write && !place.writable {
-            // There is code.
+            // The page has code.
             return None;
         }
         if self.attached && read && write {
             // As in `load_rmw_slow`.
-            self.filter.expect(linear, place.host as u64);
+            self.data_tlb.flush_if_moved(linear, place.host as u64);
         }
         if read {
-            self.touch(&place, &page, Access::Read, false);
+            self.enter_and_reference(&place, &page, Access::Read, false);
         }
         if write {
-            self.touch(&place, &page, Access::Write, false);
+            self.enter_and_reference(&place, &page, Access::Write, false);
         }
         Some(place.host)
     }
 
-    /// Where an access within one page and line goes, if the filter knows the page or the large one that it is a part of. Without a model
-    /// the page itself was asked before, and is entered.
+    /// Translates an access within one page and line, if the TLB has the page or the large page around it. Without a model the small page's
+    /// entry was asked before, and is filled from the large page's entry.
     #[inline(always)]
-    fn known_page(&mut self, linear: u64, len: usize, write: bool) -> Option<Place> {
+    fn look_up_page(&mut self, linear: u64, len: usize, write: bool) -> Option<Translated> {
         let page = if self.attached {
-            self.filter.page(linear, write)
+            self.data_tlb.find_page(linear, write)
         } else {
-            self.filter.page_of_large(linear, write)
+            self.data_tlb.refill_from_large_page(linear, write)
         }?;
-        Some(Place {
+        Some(Translated {
             linear,
             physical: page.physical,
             host: page.host as *mut u8,
@@ -538,62 +549,70 @@ impl Cpu {
         })
     }
 
-    /// The same for an operand that is read and then written, unless a line of the page is known elsewhere on the host: then the guest has
-    /// changed the translation without saying so, and the page is forgotten.
-    fn known_for_both(&mut self, linear: u64, len: usize) -> Option<Place> {
-        let place = self.known_page(linear, len, true)?;
+    /// [`Cpu::look_up_page`] for an operand that is read and then written. An entry may have a line of the page at another host address: then
+    /// the guest has changed the translation without an invalidation, and the page is flushed.
+    fn look_up_page_for_both(&mut self, linear: u64, len: usize) -> Option<Translated> {
+        let place = self.look_up_page(linear, len, true)?;
         if self.attached {
-            self.filter.expect(linear, place.host as u64);
-            self.filter.page(linear, true)?;
+            self.data_tlb.flush_if_moved(linear, place.host as u64);
+            self.data_tlb.find_page(linear, true)?;
         }
         Some(place)
     }
 
-    /// Take notice of a page, and of an access within one line of it.
+    /// Enters a page into the TLB, and references a line of it.
     #[inline]
-    fn touch(&mut self, place: &Place, page: &Page, access: Access, extra: bool) {
+    fn enter_and_reference(
+        &mut self,
+        place: &Translated,
+        page: &Page,
+        access: Access,
+        extra: bool,
+    ) {
         self.enter_page(place, page);
         if self.attached {
-            self.touch_line(place, access, extra);
+            self.reference_line(place, access, extra);
         }
     }
 
-    /// Report an access within one line to the attached model, unless the filter permits it after all.
-    fn touch_line(&mut self, place: &Place, access: Access, extra: bool) {
+    /// Reports an access within one line to the attached model, unless the L0 filter cache permits the access after all.
+    fn reference_line(&mut self, place: &Translated, access: Access, extra: bool) {
         let write = access == Access::Write;
         if extra {
-            // The instruction's own count is one; each further line it touches is counted here.
+            // The instruction's own count is one; each further line of the access is counted here.
             self.count_accesses(u64::from(!write), u64::from(write));
         }
-        // Where the filter permits the access, only code on the page or a split brought it here.
-        if !self.filter.permits(place.linear, place.host as u64, write)
+        // The L0 filter cache permits the access only where code on the page or a split access led here.
+        if !self
+            .data_tlb
+            .permits(place.linear, place.host as u64, write)
             && self
-                .filter
+                .data_tlb
                 .promote(place.linear, place.len, write)
                 .is_none()
         {
-            self.refer(Baseline, place, access);
+            self.report_miss(Baseline, place, access);
         }
     }
 
-    /// Report an access within one line that the filter does not permit. Returns the host address; None, and nothing done, where
-    /// the filter does not know the page.
+    /// Reports an access within one line that the L0 filter cache does not permit. Returns the host address; None, with nothing done, where
+    /// the TLB does not have the page.
     #[inline(always)]
-    pub fn refer_known(
+    pub fn report_miss_in_known_page(
         &mut self,
         isa: impl Isa,
         linear: u64,
         len: usize,
         access: Access,
     ) -> Option<*mut u8> {
-        let place = self.known_page(linear, len, access == Access::Write)?;
-        self.refer(isa, &place, access);
+        let place = self.look_up_page(linear, len, access == Access::Write)?;
+        self.report_miss(isa, &place, access);
         Some(place.host)
     }
 
-    /// Report an access that the filter does not permit.
+    /// Reports an access that the L0 filter cache does not permit.
     #[inline(always)]
-    fn refer(&mut self, isa: impl Isa, place: &Place, access: Access) {
+    fn report_miss(&mut self, isa: impl Isa, place: &Translated, access: Access) {
         let reference = MemRef {
             vcpu: self.id,
             privilege: self.privilege(),
@@ -602,96 +621,102 @@ impl Cpu {
             physical: place.physical,
             linear: place.linear,
             size: place.len as u32,
-            now: self.now_at_head(),
+            now: self.now_at_block_start(),
         };
-        let line = self.filter.line(place.physical);
-        let (outcome, position) = self.report(isa, &reference, line);
+        let line = self.data_tlb.line(place.physical);
+        let (outcome, placement) = self.report_reference(isa, &reference, line);
         let host = place.host as u64;
-        self.filter
-            .enter_line(place.linear, host, line, &outcome, position, place.writable);
+        self.data_tlb.fill_line(
+            place.linear,
+            host,
+            line,
+            &outcome,
+            placement,
+            place.writable,
+        );
         if self.breakpoints.watch(place.linear, PAGE_SHIFT) {
-            self.filter.flush_page(place.linear);
+            self.data_tlb.flush_page(place.linear);
         }
     }
 
-    /// Report a reference to `line` to the attached model, with what hits came to that it has not seen, and apply what it
-    /// changes. Its answer, and where the filter is to keep the line, if it keeps whole sets.
+    /// Reports a reference to `line` to the attached model, with the effects of hits since the last report, and applies the model's changes
+    /// to the L0 filter cache. Returns the model's answer, and the line's way if whole sets are kept.
     #[inline(always)]
-    pub fn report(
+    pub fn report_reference(
         &mut self,
         isa: impl Isa,
         reference: &MemRef,
         line: u64,
-    ) -> (Outcome, Option<Position>) {
+    ) -> (Outcome, Option<Placement>) {
         let mut platform = self.platform.expect("called only below run()");
         // SAFETY: as in `Cpu::platform`; nothing else uses the platform until this function returns.
         let platform = unsafe { platform.as_mut() };
         let side = reference.access.side();
         let sets = match side {
-            Side::Data => &self.filter.second.sets,
-            Side::Instruction => &self.fetch_filter.sets,
+            Side::Data => &self.data_tlb.directory.sets,
+            Side::Instruction => &self.instruction_l0.sets,
         };
-        let position = sets.kept().then(|| sets.position(isa, line));
+        let placement = sets.enabled().then(|| sets.placement(isa, line));
         let hits = Hits {
-            oldest: position.and_then(|position| position.oldest),
-            modified: self.filter.second.modified.tell(),
+            oldest: placement.and_then(|placement| placement.oldest),
+            modified: self.data_tlb.directory.modified.drain(),
         };
         let outcome = platform.reference(hits, reference, &mut self.updates);
-        self.wait(outcome.stall());
+        self.add_stall(outcome.stall());
         self.charge_stall(outcome.stall());
         if !self.updates.is_empty() {
-            self.apply_filter_updates();
+            self.apply_l0_updates();
         }
-        (outcome, position)
+        (outcome, placement)
     }
 
     #[inline(never)]
-    fn apply_filter_updates(&mut self) {
+    fn apply_l0_updates(&mut self) {
         let mut updates = std::mem::take(&mut self.updates);
         for update in updates.drain(..) {
-            self.apply_filter_update(&update);
+            self.apply_l0_update(&update);
         }
         self.updates = updates;
     }
 
-    /// Tell the attached model of lines that became modified, before another vCPU runs.
+    /// Reports lines that became modified to the attached model, before another vCPU runs.
     pub fn report_modified(&mut self) {
-        if self.filter.second.modified.count != 0 {
+        if self.data_tlb.directory.modified.count != 0 {
             let id = self.id;
             let mut platform = self.platform.expect("called only below run()");
             // SAFETY: as in `Cpu::platform`; nothing else uses the platform until this function returns.
             let platform = unsafe { platform.as_mut() };
-            platform.modified(id, self.filter.second.modified.tell());
+            platform.modified(id, self.data_tlb.directory.modified.drain());
         }
     }
 
-    /// Lower the filter's permission for a line.
-    pub fn apply_filter_update(&mut self, update: &FilterUpdate) {
+    /// Lowers the L0 filter cache's permission for a line.
+    pub fn apply_l0_update(&mut self, update: &L0Update) {
         match update.side {
-            Side::Data => self.filter.update(update),
-            Side::Instruction => self.fetch_filter.update(update),
+            Side::Data => self.data_tlb.update(update),
+            Side::Instruction => self.instruction_l0.update(update),
         }
     }
 
-    /// Counters of the current privilege.
+    /// Returns the counters of the current privilege.
     pub fn counters_mut(&mut self) -> &mut nodescope_plugin_api::Counters {
         &mut self.counters[usize::from(self.cpl != 3)]
     }
 
-    /// End the current block after the running instruction.
+    /// Ends the current block after the running instruction.
     #[inline]
     pub fn end_block(&mut self) {
         self.block_end = std::ptr::null();
     }
 }
 
-/// Whether bits 63:47 are all equal (4-level paging).
+/// Returns whether bits 63:47 are all equal (4-level paging).
 #[inline]
 pub fn is_canonical(linear: u64) -> bool {
     ((linear as i64) << 16 >> 16) as u64 == linear
 }
 
-/// Call `f` for each piece of a span that lies within one unit of `1 << shift` bytes.
+/// Calls `f` for each piece of a span that lies within one unit of `1 << shift` bytes.
 fn for_each_piece(
     shift: u32,
     linear: u64,

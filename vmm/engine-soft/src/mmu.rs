@@ -1,4 +1,4 @@
-//! Address translation: page walks (SDM vol. 3A §4.5) and the page-granular TLB.
+//! Address translation: page walks (SDM vol. 3A §4.5), and the page-walk cache behind the softmmu TLB.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use nodescope_x86::cpuid::PHYSICAL_BITS;
 use crate::cpu::Cpu;
 use crate::op::Trap;
 
-/// Why memory is touched.
+/// Kind of an access that is translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intent {
     /// Data read.
@@ -21,7 +21,7 @@ pub enum Intent {
     Fetch,
 }
 
-/// A translated page.
+/// Result of a page walk.
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
     /// Linear page number, `u64::MAX` where the slot is empty.
@@ -30,9 +30,9 @@ pub struct Page {
     pub physical: u64,
     /// Host address of the page, null for device memory.
     pub host: *mut u8,
-    /// Region of RAM it lies in (index into `Ram::regions`).
+    /// Region of RAM that has the page (index into `Ram::regions`).
     pub region: u32,
-    /// User pages may be touched at CPL 3.
+    /// CPL 3 may access the page.
     user: bool,
     /// Writable (at CPL 3, or with CR0.WP).
     writable: bool,
@@ -42,9 +42,9 @@ pub struct Page {
     global: bool,
     /// The dirty bit is known to be set.
     dirty: bool,
-    /// It is a part of a large page, of which 2 MiB lie in one piece on the host: regions of RAM consist of such pieces.
+    /// The page is a part of a large page, of which 2 MiB lie in one piece on the host: regions of RAM consist of such pieces.
     large: bool,
-    /// [`PageTlb::epoch`] when it was walked; a page that is not global is valid only under the same.
+    /// [`PageWalkCache::epoch`] at the time of the walk. A page that is not global is valid in this epoch alone.
     epoch: u32,
 }
 
@@ -62,23 +62,24 @@ const EMPTY: Page = Page {
     epoch: 0,
 };
 
-/// Entries of the page TLB, and of that for large pages.
+/// Slots for pages.
 const SLOTS: usize = 8192;
+/// Slots for parts of large pages.
 const LARGE_SLOTS: usize = 512;
-/// log2 of the bytes of what is kept there of large pages.
+/// log2 of the bytes of such a part.
 const LARGE_SHIFT: u32 = 21;
 
-/// Direct-mapped cache of page walks.
-pub struct PageTlb {
+/// Page-walk cache: direct-mapped, by linear address.
+pub struct PageWalkCache {
     pages: Box<[Page]>,
-    /// Parts of 2 MiB of large pages, by their first addresses. None of them is in `pages`.
+    /// Parts of 2 MiB of large pages, by their first addresses. No page of such a part is in `pages`.
     large_pages: Box<[Page]>,
     /// Advances when pages that are not global are dropped.
     epoch: u32,
-    /// Large pages of which some 4 KiB may be cached anywhere: log2 of the size, and the linear address in such units. One
-    /// INVLPG drops all of a large page (SDM vol. 3A §4.10.4.1).
+    /// Large pages of which some 4 KiB may be cached in this or other tables: log2 of the size, and the linear address in units of this size.
+    /// One INVLPG drops all of a large page (SDM vol. 3A §4.10.4.1).
     large: HashSet<(u32, u64)>,
-    /// The last of them to be met.
+    /// The large page that was noted last.
     last_large: (u32, u64),
 }
 
@@ -86,9 +87,9 @@ pub struct PageTlb {
 const LARGE: [u32; 2] = [21, 30];
 
 // SAFETY: the host pointers refer to guest RAM, which `Cpu::ram` keeps alive and which the machine's threads use one at a time.
-unsafe impl Send for PageTlb {}
+unsafe impl Send for PageWalkCache {}
 
-impl Default for PageTlb {
+impl Default for PageWalkCache {
     fn default() -> Self {
         Self {
             pages: vec![EMPTY; SLOTS].into(),
@@ -100,8 +101,8 @@ impl Default for PageTlb {
     }
 }
 
-impl PageTlb {
-    /// Drop everything.
+impl PageWalkCache {
+    /// Drops everything.
     pub fn flush_all(&mut self) {
         self.pages.fill(EMPTY);
         self.large_pages.fill(EMPTY);
@@ -109,29 +110,29 @@ impl PageTlb {
         self.last_large = (0, 0);
     }
 
-    /// Whether an address may lie in a large page that is cached in pieces.
+    /// Returns whether an address may lie in a large page that is cached in pieces.
     pub fn in_large_page(&self, linear: u64) -> bool {
         LARGE
             .iter()
             .any(|&shift| self.large.contains(&(shift, linear >> shift)))
     }
 
-    fn met_large_page(&mut self, page: (u32, u64)) {
+    fn note_large_page(&mut self, page: (u32, u64)) {
         if self.last_large != page {
             self.last_large = page;
             self.large.insert(page);
         }
     }
 
-    /// Drop all but global pages.
-    pub fn flush_local(&mut self) {
+    /// Drops all pages except global pages.
+    pub fn flush_non_global(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
         if self.epoch == 0 {
             self.flush_all();
         }
     }
 
-    /// Drop the translation of one page, which is not in a large one.
+    /// Drops the translation of one page, which is not in a large page.
     pub fn flush_page(&mut self, linear: u64) {
         let slot = &mut self.pages[(linear >> 12) as usize % SLOTS];
         if slot.tag == linear >> 12 {
@@ -139,7 +140,7 @@ impl PageTlb {
         }
     }
 
-    /// The page of an address, if it is there.
+    /// Returns the page of an address, if the cache has it.
     #[inline]
     fn find(&self, linear: u64) -> Option<Page> {
         let page = &self.pages[(linear >> 12) as usize % SLOTS];
@@ -164,9 +165,9 @@ impl PageTlb {
         page.global || page.epoch == self.epoch
     }
 
-    fn enter(&mut self, linear: u64, page: Page) {
+    fn insert(&mut self, linear: u64, page: Page) {
         if page.large {
-            // It may have been a page by itself, of which the guest has not said that it is no more.
+            // The guest may have replaced a small page by the large page without an invalidation.
             self.flush_page(linear);
             let offset = linear & ((1 << LARGE_SHIFT) - 1) & !0xfff;
             self.large_pages[(linear >> LARGE_SHIFT) as usize % LARGE_SLOTS] = Page {
@@ -182,12 +183,12 @@ impl PageTlb {
 }
 
 impl Cpu {
-    /// Translate a linear address at the current privilege; sets accessed and dirty bits, raises `#PF`.
+    /// Translates a linear address at the current privilege; sets accessed and dirty bits, raises `#PF`.
     pub fn translate(&mut self, linear: u64, intent: Intent) -> Result<Page, Trap> {
         self.translate_at(linear, intent, self.privilege())
     }
 
-    /// Current privilege.
+    /// Returns the current privilege.
     #[inline]
     pub fn privilege(&self) -> Privilege {
         if self.cpl == 3 {
@@ -197,21 +198,21 @@ impl Cpu {
         }
     }
 
-    /// The translation of an address that is cached and permits an access at the current privilege; None where a walk would
-    /// be needed or a fault raised. Changes nothing.
+    /// Returns the cached translation of an address, if it permits an access at the current privilege; None where a walk would be needed or
+    /// a fault raised. Changes nothing.
     #[inline]
     pub fn cached_page(&self, linear: u64, intent: Intent) -> Option<Page> {
-        self.cached(linear, intent, self.cpl == 3)
+        self.cached_at(linear, intent, self.cpl == 3)
     }
 
     #[inline]
-    fn cached(&self, linear: u64, intent: Intent, user: bool) -> Option<Page> {
-        self.tlb.find(linear).filter(|page| {
+    fn cached_at(&self, linear: u64, intent: Intent, user: bool) -> Option<Page> {
+        self.page_walks.find(linear).filter(|page| {
             allowed(self, page, intent, user) && (intent != Intent::Write || page.dirty)
         })
     }
 
-    /// Translate at a given privilege: descriptor tables and TSS are read as supervisor at any CPL.
+    /// Translates at a given privilege: descriptor tables and TSS are read as supervisor at any CPL.
     pub fn translate_at(
         &mut self,
         linear: u64,
@@ -219,11 +220,11 @@ impl Cpu {
         privilege: Privilege,
     ) -> Result<Page, Trap> {
         let user = privilege == Privilege::User;
-        if let Some(page) = self.cached(linear, intent, user) {
+        if let Some(page) = self.cached_at(linear, intent, user) {
             return Ok(page);
         }
         let page = self.walk(linear, intent, user)?;
-        self.tlb.enter(linear, page);
+        self.page_walks.insert(linear, page);
         Ok(page)
     }
 
@@ -320,7 +321,7 @@ impl Cpu {
                 page.dirty |= intent == Intent::Write;
             }
             if level > 0 {
-                self.tlb.met_large_page((shift, linear >> shift));
+                self.page_walks.note_large_page((shift, linear >> shift));
             }
             let offset = linear & ((1 << shift) - 1) & !0xfff;
             page.physical = (entry & pte::ADDRESS & !((1 << shift) - 1)) | offset;
@@ -329,9 +330,9 @@ impl Cpu {
         }
     }
 
-    /// Fill in where a page lies in host memory.
+    /// Fills in the place of a page in host memory.
     fn page(&self, mut page: Page) -> Page {
-        page.epoch = self.tlb.epoch;
+        page.epoch = self.page_walks.epoch;
         for (i, r) in self.ram.regions().iter().enumerate() {
             let offset = page.physical.wrapping_sub(r.start);
             if offset < r.len {
@@ -341,19 +342,19 @@ impl Cpu {
                 return page;
             }
         }
-        // A device's.
+        // The page belongs to a device.
         page.large = false;
         page
     }
 
-    /// Read eight aligned bytes of RAM.
+    /// Reads eight aligned bytes of RAM.
     pub fn read_physical_u64(&self, at: u64) -> Option<u64> {
         let r = self.ram.region(at)?;
         // SAFETY: aligned eight bytes within the region, which the host has mapped.
         Some(unsafe { r.host.add((at - r.start) as usize).cast::<u64>().read() })
     }
 
-    /// Write eight aligned bytes of RAM.
+    /// Writes eight aligned bytes of RAM.
     pub fn write_physical_u64(&mut self, at: u64, value: u64) {
         if let Some(r) = self.ram.region(at) {
             let offset = (at - r.start) as usize;
@@ -367,7 +368,7 @@ impl Cpu {
     }
 }
 
-/// Access rights (SDM vol. 3A §4.6).
+/// Returns whether access rights permit an access (SDM vol. 3A §4.6).
 fn allowed(cpu: &Cpu, page: &Page, intent: Intent, user: bool) -> bool {
     if user && !page.user {
         return false;
@@ -389,17 +390,17 @@ fn smap_permits(cpu: &Cpu, page: &Page) -> bool {
 }
 
 impl Page {
-    /// Whether the translation may also serve writes at this privilege without another look.
+    /// Returns whether the translation may also serve writes at this privilege without a further check.
     pub fn write_ready(&self, cpu: &Cpu, privilege: Privilege) -> bool {
         self.dirty && allowed(cpu, self, Intent::Write, privilege == Privilege::User)
     }
 
-    /// Whether it survives a CR3 write.
+    /// Returns whether the page survives a CR3 write.
     pub fn global(&self) -> bool {
         self.global
     }
 
-    /// Whether it is a part of a large page, which lies in one piece on the host.
+    /// Returns whether the page is a part of a large page, which lies in one piece on the host.
     pub fn large(&self) -> bool {
         self.large
     }
@@ -409,10 +410,10 @@ impl Page {
 mod tests {
     use super::*;
 
-    /// As after a guest has put a large page in the place of small ones without saying so, and another part of it was met.
+    /// A guest has replaced small pages by a large page without an invalidation, and another part of the large page was walked.
     #[test]
     fn a_large_page_takes_the_place_of_a_small_one_of_the_same_address() {
-        let mut tlb = PageTlb::default();
+        let mut page_walks = PageWalkCache::default();
         let (linear, other) = (0x40_5000_u64, 0x40_6000_u64);
         let page = |linear: u64, physical, large| Page {
             tag: linear >> 12,
@@ -420,15 +421,15 @@ mod tests {
             large,
             ..EMPTY
         };
-        tlb.enter(linear, page(linear, 0x1000, false));
-        tlb.enter(other, page(other, 0x2000, false));
-        tlb.enter(linear, page(linear, 0x80_5000, true));
-        let found = tlb.find(linear).unwrap();
+        page_walks.insert(linear, page(linear, 0x1000, false));
+        page_walks.insert(other, page(other, 0x2000, false));
+        page_walks.insert(linear, page(linear, 0x80_5000, true));
+        let found = page_walks.find(linear).unwrap();
         assert_eq!((found.tag, found.physical), (linear >> 12, 0x80_5000));
-        let part = tlb.find(0x40_7000).unwrap();
+        let part = page_walks.find(0x40_7000).unwrap();
         assert_eq!((part.tag, part.physical), (0x407, 0x80_7000));
         assert_eq!(
-            tlb.find(other).unwrap().physical,
+            page_walks.find(other).unwrap().physical,
             0x2000,
             "what was walked as a small page stays one until the guest says otherwise"
         );

@@ -1,8 +1,8 @@
-//! A decoded instruction as the interpreter runs it.
+//! Operations: decoded instructions in the form that the interpreter executes.
 
 use crate::cpu::Cpu;
 
-/// What an operation did to the flow of control.
+/// Effect of an operation on the flow of control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// Go on with the next operation.
@@ -16,19 +16,20 @@ pub enum Flow {
     Halt,
 }
 
-/// An operation did not retire: `Cpu::exception` or `Cpu::stop` tells why. Registers and memory are as before it.
+/// Mark of an operation that did not retire: `Cpu::exception` or `Cpu::stop` has the reason. Registers and memory are as before the
+/// operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trap;
 
 /// Result of an operation; one byte.
 pub type Done = Result<Flow, Trap>;
 
-/// The function that executes an operation, or (see [`thread`]) that one and those that follow it: [`Cpu::current`] is the one
-/// that the result speaks of.
+/// Function that executes an operation, or (see [`thread`]) an operation and its successors. [`Cpu::current`] is the operation that the
+/// result belongs to.
 pub type Handler = fn(&mut Cpu, &Op) -> Done;
 
-/// Make a handler that goes on with the next operation by itself: it ends in a jump to that operation's handler, so the host
-/// predicts each jump by its own history and nothing returns to the run loop before the block ends.
+/// Makes a handler that goes on with the next operation by itself (threaded code). The handler ends in a jump to the next operation's
+/// handler. The host then predicts each jump by its own history, and no return to the run loop is needed before the block ends.
 ///
 /// Where the compiler makes a call of the jump, the stack grows by a few words for each operation of the block at most.
 pub fn thread<F: Fn(&mut Cpu, &Op) -> Done + Copy>(_: F) -> Handler {
@@ -80,15 +81,15 @@ pub mod attr {
     pub const STACK: u8 = 1 << 6;
 }
 
-/// A decoded instruction.
+/// Decoded instruction.
 ///
 /// Register operands are *byte offsets* into [`Cpu::gpr`] (`8 * number`, plus 1 for AH, CH, DH, BH), vector operands are
-/// plain numbers; which of `dst`, `src`, `src2`, `imm` and `aux` mean what is the handler's affair. The memory operand
+/// plain numbers. The handler decides the meaning of `dst`, `src`, `src2`, `imm` and `aux`. The memory operand
 /// (at most one for everything but string instructions) is described by `base` … `disp`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Op {
-    /// What to call.
+    /// Function to call.
     pub handler: Handler,
     /// Immediate, or branch target relative to the block's first instruction.
     pub imm: u64,

@@ -14,7 +14,7 @@ use nodescope_plugin_api::FLOP_CLASSES;
 use crate::block::AddressHasher;
 use crate::features::Features;
 use crate::fetch::MAX_BLOCK;
-use crate::native::SharedTranslations;
+use crate::native::SharedTranslationCache;
 use crate::op::Op;
 use crate::ops::simd::Stubs;
 
@@ -50,13 +50,13 @@ impl Decoded {
 }
 
 /// Bytes of the code that an entry is looked up by.
-const HEAD: usize = 16;
+const PREFIX: usize = 16;
 /// Locks of the pool: nodes run on a few host threads.
 const SHARDS: usize = 64;
-/// Operations of a shard from which on those that no node uses are thrown away.
+/// Number of operations of a shard from which on unused entries are thrown away.
 const SWEEP: usize = 1 << 14;
 
-/// Decoded operations, and what they were decoded from.
+/// Decoded operations, with the bytes that they were decoded from.
 struct Entry {
     /// Bytes that decide what is decoded: the block's, or all of the page's where the page's end has cut the block.
     bytes: Box<[u8]>,
@@ -65,13 +65,13 @@ struct Entry {
 }
 
 /// Entries whose offset within the page and first bytes have the same hash.
-type Alike = Vec<Entry>;
+type Bucket = Vec<Entry>;
 
 struct Shard {
-    entries: HashMap<u64, Alike, BuildHasherDefault<AddressHasher>>,
+    entries: HashMap<u64, Bucket, BuildHasherDefault<AddressHasher>>,
     /// Operations of all entries.
     operations: usize,
-    /// As many operations throw unused entries away.
+    /// Number of operations at which unused entries are thrown away.
     bound: usize,
 }
 
@@ -89,17 +89,17 @@ impl Shard {
     /// Throws away the entries that no node uses. The next time is when as many again have come, so that an entry costs little.
     fn sweep(&mut self) {
         let mut operations = 0;
-        self.entries.retain(|_, alike| {
-            alike.retain(|entry| Arc::strong_count(&entry.decoded) > 1);
-            operations += alike.iter().map(|e| e.decoded.ops.len()).sum::<usize>();
-            !alike.is_empty()
+        self.entries.retain(|_, bucket| {
+            bucket.retain(|entry| Arc::strong_count(&entry.decoded) > 1);
+            operations += bucket.iter().map(|e| e.decoded.ops.len()).sum::<usize>();
+            !bucket.is_empty()
         });
         self.operations = operations;
         self.bound = SWEEP.max(2 * operations);
     }
 }
 
-/// How often blocks were decoded, and found decoded.
+/// Counts of blocks that were decoded, and that were found decoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCounts {
     /// Blocks that were decoded.
@@ -114,7 +114,7 @@ pub struct DecodedPool {
     shards: [Mutex<Shard>; SHARDS],
     stubs: Mutex<Stubs>,
     /// Translated code that refers to them.
-    pub(crate) translations: SharedTranslations,
+    pub(crate) translation_cache: SharedTranslationCache,
     decoded: AtomicU64,
     shared: AtomicU64,
 }
@@ -143,7 +143,7 @@ impl DecodedPool {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
             stubs: Mutex::new(stubs),
-            translations: SharedTranslations::default(),
+            translation_cache: SharedTranslationCache::default(),
             decoded: AtomicU64::new(0),
             shared: AtomicU64::new(0),
         }
@@ -166,7 +166,7 @@ impl DecodedPool {
 
     /// Returns the number of blocks that were translated for all nodes.
     pub fn translated(&self) -> usize {
-        self.translations.len()
+        self.translation_cache.len()
     }
 
     /// Returns how often blocks were decoded, and found decoded.
@@ -205,10 +205,10 @@ impl DecodedPool {
         if shard.operations > shard.bound {
             shard.sweep();
         }
-        let alike = shard.entries.entry(hash).or_default();
-        // Most have no other that is alike.
-        alike.reserve_exact(1);
-        alike.push(entry);
+        let bucket = shard.entries.entry(hash).or_default();
+        // Most have no other that is bucket.
+        bucket.reserve_exact(1);
+        bucket.push(entry);
         self.decoded.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -219,8 +219,8 @@ impl DecodedPool {
 
 /// Hashes the offset within the page and the first bytes of code that ends where its page does.
 fn hash(bytes: &[u8]) -> u64 {
-    let mut head = [0; HEAD];
-    let len = bytes.len().min(HEAD);
+    let mut head = [0; PREFIX];
+    let len = bytes.len().min(PREFIX);
     head[..len].copy_from_slice(&bytes[..len]);
     let number = u128::from_le_bytes(head);
     let words = (bytes.len() as u64, number as u64, (number >> 64) as u64);

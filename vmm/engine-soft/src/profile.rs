@@ -1,8 +1,8 @@
-//! Attribution of what a window counts to basic blocks.
+//! Attribution of a window's counts to basic blocks.
 //!
 //! Every block that runs in a window gets a number, which it keeps as long as the node exists. Each vCPU has an array of records for each
-//! of its contexts, a record for each number. The head of a block adds one to the record's executions; misses add their costs to the
-//! record of the running block. A change of the context is a change of one pointer ([`crate::native::Native`] holds it).
+//! of its contexts, a record for each number. The prologue of a translation block adds one to the record's executions; misses add their
+//! costs to the record of the running block. A change of the context is a change of one pointer ([`crate::native::Native`] holds it).
 //!
 //! A block is straight-line code. Its loads, stores, fetches and FLOPs therefore follow from its executions, and nothing else is counted
 //! as the block runs. [`Cpu::settle_profile`] makes counters of executions when a window asks for counters. Executions that were cut
@@ -42,20 +42,20 @@ pub struct Record {
 const _: () = assert!(size_of::<Record>() == 128);
 
 impl Record {
-    /// Where the executions are.
+    /// Offset of the executions.
     pub const EXECUTIONS: usize = offset_of!(Record, executions);
 
-    /// Where further reads are counted.
+    /// Offset of the count of further reads.
     pub const MORE_LOADS: usize = offset_of!(Record, more_loads);
-    /// Where further writes are counted.
+    /// Offset of the count of further writes.
     pub const MORE_STORES: usize = offset_of!(Record, more_stores);
 
-    /// Where answers of a source are counted.
+    /// Returns the offset of the count of a source's answers.
     pub const fn answers(source: Source) -> usize {
         offset_of!(Record, charges) + offset_of!(Charges, answers) + 8 * source as usize
     }
 
-    /// Where cycles of a term are counted.
+    /// Returns the offset of the cycles of a term.
     pub const fn cycles(term: StallTerm) -> usize {
         offset_of!(Record, charges) + offset_of!(Charges, cycles) + 8 * term as usize
     }
@@ -77,22 +77,22 @@ impl Record {
     }
 }
 
-/// Blocks that are told apart. Later ones have no record of their own: their misses are those of block 0, and their instructions are
-/// counted one by one.
+/// Most blocks with a record of their own. The misses of later blocks are attributed to block 0, and their instructions are counted one by
+/// one.
 const MOST_BLOCKS: usize = 1 << 18;
 /// Memory of a node's records, if a guest touches all of them.
 const MOST_BYTES: usize = 1 << 30;
-/// Contexts of all vCPUs that are told apart; later ones share the records of the last.
+/// Most contexts of all vCPUs with records of their own. Later contexts share the records of the last one.
 const MOST_CONTEXTS: usize = 1 << 12;
 
 /// Number of a block that has none yet.
 pub const UNNUMBERED: u32 = u32::MAX;
 
-/// Where a block lies: physical addresses of its pages, width of the code segment, privilege.
-type PlaceOfBlock = (u64, u64, u8, bool);
+/// Location of a block: physical addresses of its pages, width of the code segment, privilege.
+type BlockLocation = (u64, u64, u8, bool);
 
-/// Whose records: vCPU and context.
-type Whose = (u16, Context);
+/// Owner of records: vCPU and context.
+type RecordsOwner = (u16, Context);
 
 /// Records of one context of a vCPU, in memory that the host provides where it is touched.
 struct Records(MmapMut);
@@ -129,7 +129,7 @@ impl Records {
     }
 }
 
-fn place(block: &ProfiledBlock) -> PlaceOfBlock {
+fn place(block: &ProfiledBlock) -> BlockLocation {
     let ProfiledBlock {
         physical,
         second_page,
@@ -145,11 +145,11 @@ fn place(block: &ProfiledBlock) -> PlaceOfBlock {
 pub struct Profile {
     blocks: Vec<ProfiledBlock>,
     /// The last block of each place: code that is decoded anew keeps its number.
-    at: BTreeMap<PlaceOfBlock, u32>,
-    records: BTreeMap<Whose, Records>,
-    /// Whose records were made last.
-    last: Option<Whose>,
-    partial: BTreeMap<(Whose, u32), PartialCounts>,
+    at: BTreeMap<BlockLocation, u32>,
+    records: BTreeMap<RecordsOwner, Records>,
+    /// Owner of the records that were made last.
+    last: Option<RecordsOwner>,
+    partial: BTreeMap<(RecordsOwner, u32), PartialCounts>,
     lost_blocks: u64,
     lost_contexts: u64,
     /// Fewer blocks than [`MOST_BLOCKS`], for tests.
@@ -157,7 +157,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Whether this many contexts and blocks may have records.
+    /// Returns whether this many contexts and blocks may have records.
     fn has_room(&self, contexts: usize, blocks: usize) -> bool {
         let most = self.fewer_blocks.unwrap_or(MOST_BLOCKS);
         contexts <= MOST_CONTEXTS
@@ -165,22 +165,22 @@ impl Profile {
             && contexts * blocks * size_of::<Record>() <= MOST_BYTES
     }
 
-    /// The records of a context of a vCPU; null where the host has no memory for any.
-    pub fn records(&mut self, whose: Whose) -> *mut Record {
-        let full = !self.records.contains_key(&whose)
+    /// Returns the records of a context of a vCPU; null where the host has no memory for any.
+    pub fn records(&mut self, owner: RecordsOwner) -> *mut Record {
+        let full = !self.records.contains_key(&owner)
             && !self.has_room(self.records.len() + 1, self.blocks.len());
-        let whose = match self.last {
+        let owner = match self.last {
             Some(last) if full => {
                 self.lost_contexts += 1;
                 last
             }
-            _ => whose,
+            _ => owner,
         };
-        let records = match self.records.entry(whose) {
+        let records = match self.records.entry(owner) {
             Entry::Occupied(records) => records.into_mut(),
             Entry::Vacant(place) => match Records::new() {
                 Ok(records) => {
-                    self.last = Some(whose);
+                    self.last = Some(owner);
                     place.insert(records)
                 }
                 Err(error) => {
@@ -194,12 +194,12 @@ impl Profile {
         records.pointer()
     }
 
-    /// The numbers given so far.
+    /// Returns the numbers given so far.
     pub fn numbers(&self) -> CodeNumbers {
         let others = self
             .records
             .keys()
-            .filter(|whose| self.last != Some(**whose));
+            .filter(|owner| self.last != Some(**owner));
         CodeNumbers {
             blocks: self.blocks.clone(),
             contexts: others.copied().chain(self.last).collect(),
@@ -208,7 +208,7 @@ impl Profile {
         }
     }
 
-    /// Goes on with numbers that another node's code has been given. False for more than there can be.
+    /// Takes over the numbers of another node's code. Returns false if there are more than fit.
     pub fn restore_numbers(&mut self, numbers: CodeNumbers) -> bool {
         if !self.has_room(numbers.contexts.len(), numbers.blocks.len()) {
             return false;
@@ -216,15 +216,15 @@ impl Profile {
         let blocks = (0..).zip(&numbers.blocks).skip(1);
         self.at = blocks.map(|(number, of)| (place(of), number)).collect();
         self.blocks = numbers.blocks;
-        for whose in numbers.contexts {
-            self.records(whose);
+        for owner in numbers.contexts {
+            self.records(owner);
         }
         self.lost_blocks = numbers.lost_blocks;
         self.lost_contexts = numbers.lost_contexts;
         true
     }
 
-    /// Makes block 0, which is there though no code ever runs.
+    /// Makes block 0, which exists even if no code ever runs.
     fn begin(&mut self) {
         if self.blocks.is_empty() {
             self.blocks.push(ProfiledBlock::default());
@@ -251,7 +251,7 @@ impl Profile {
         number
     }
 
-    /// Adds up, by context and whether it is the kernel's, what blocks count that a vCPU has executed since the last time. A line has
+    /// Adds up the counts of the blocks that a vCPU has executed since the last call, by context and by kernel or user. A line has
     /// `1 << shift` bytes.
     fn settle(&mut self, vcpu: u16, shift: u32, settled: &mut BTreeMap<(Context, bool), Counters>) {
         let own = (vcpu, Context(0))..=(vcpu, Context(u32::MAX));
@@ -283,7 +283,7 @@ impl Profile {
         self.partial.clear();
     }
 
-    /// Everything that was counted. Counts start again from zero.
+    /// Returns all counts, and clears them.
     pub fn take(&mut self) -> BlockProfile {
         self.begin();
         let mut counts: BTreeMap<(Context, u32), BlockCounts> = BTreeMap::new();
@@ -321,24 +321,24 @@ impl Profile {
 }
 
 impl Cpu {
-    /// Whether costs are attributed to blocks.
+    /// Returns whether costs are attributed to blocks.
     #[inline(always)]
     pub fn profiling(&self) -> bool {
         !self.native.records.is_null()
     }
 
-    /// Whether the running block has a record of its own, from whose executions all else follows.
+    /// Returns whether the running block has a record of its own. All its other counts follow from the record's executions.
     #[inline(always)]
     pub fn numbered(&self) -> bool {
         self.profiling() && self.native.record_offset != 0
     }
 
-    /// Use the records of the running context.
+    /// Selects the records of the running context.
     pub fn select_records(&mut self) {
         let context = self.context;
         if self.profiling() && self.native.records_of != Some(context) {
-            let whose = (self.id, context);
-            self.native.records = self.code().profile.records(whose);
+            let owner = (self.id, context);
+            self.native.records = self.code().profile.records(owner);
             self.native.records_of = Some(context);
         }
     }
@@ -424,12 +424,12 @@ impl Cpu {
     pub fn cut_profiled(&mut self, block: &Block, executed: usize, fetched: u32) {
         self.record().executions -= 1;
         let number = self.native.record_offset as u32 / size_of::<Record>() as u32;
-        let whose = (self.id, self.context);
+        let owner = (self.id, self.context);
         let fetches = lines_in(
             block.physical,
             block.second_page,
             fetched,
-            self.fetch_filter.shift(),
+            self.instruction_l0.shift(),
         );
         let mut cut = PartialCounts {
             executions: 1,
@@ -449,7 +449,7 @@ impl Cpu {
             *sum += flops;
         }
         let partial = &mut self.code().profile.partial;
-        partial.entry((whose, number)).or_default().add(&cut);
+        partial.entry((owner, number)).or_default().add(&cut);
     }
 
     /// Make counters of what this vCPU has executed since the last time.
@@ -457,7 +457,7 @@ impl Cpu {
         if !self.profiling() {
             return;
         }
-        let (id, shift) = (self.id, self.fetch_filter.shift());
+        let (id, shift) = (self.id, self.instruction_l0.shift());
         let mut settled: BTreeMap<(Context, bool), Counters> = BTreeMap::new();
         self.code().profile.settle(id, shift, &mut settled);
         for ((context, kernel), counters) in settled {

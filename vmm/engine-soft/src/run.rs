@@ -11,16 +11,16 @@ use crate::fetch::MAX_BLOCK;
 use crate::lookup::Entry;
 use crate::native::{Budget, CodeAddress};
 use crate::op::{Done, Flow, Op, RIP, Trap};
-use crate::turn::Turn;
+use crate::time_slice::TimeSlice;
 
-/// Cycles of an exception before which nothing retired since the last one; others are part of the nominal CPI. Time must pass, or
-/// a guest whose handlers fault at once would stop the study's clock. About what delivery costs a processor.
+/// Cycles of an exception if no instruction retired since the last exception. Other exceptions are part of the nominal CPI. Without these
+/// cycles, a guest whose handlers fault at once would stop the study's clock. The number is about the cost of delivery on a processor.
 const DELIVERY_CYCLES: u64 = 100;
 
-/// Instructions that may be executed beyond the head of a block, less the first.
+/// Instructions that may be executed beyond the beginning of a block, less the first.
 const LAST: i64 = MAX_BLOCK as i64 - 1;
 
-/// What ended the inner loop.
+/// Reason for which the inner loop ended.
 enum End {
     /// The budget is spent, or the machine must be looked at.
     Look,
@@ -30,7 +30,7 @@ enum End {
     Trap,
 }
 
-/// What the run loop does next.
+/// Next step of the run loop.
 enum Next {
     /// Translated code, in which blocks are begun for so many instructions.
     Code(CodeAddress, i64),
@@ -39,14 +39,14 @@ enum Next {
 }
 
 impl Cpu {
-    /// The vCPU's clock in cycles at the running operation: what the guest and its devices take for the time. It does not depend
-    /// on where blocks begin and budgets end.
+    /// Returns the vCPU's clock in cycles at the running operation: the time for the guest and its devices. The time does not depend on where
+    /// blocks begin and budgets end.
     pub fn now(&self) -> u64 {
         self.clock_at(self.retired + executed(self.block_start, self.current))
     }
 
-    /// The clock at the head of the running block, whose references a model takes to be simultaneous but for stalls.
-    pub fn now_at_head(&self) -> u64 {
+    /// Returns the clock at the beginning of the running block. A model sees the block's references as simultaneous, except for stalls.
+    pub fn now_at_block_start(&self) -> u64 {
         self.clock_at(self.retired)
     }
 
@@ -54,25 +54,25 @@ impl Cpu {
         self.time.cycles + self.stall + (self.fixed(retired) >> 16)
     }
 
-    /// Time of so many instructions since the clock was last synchronised, in 1/65536 of a cycle.
+    /// Returns the time of so many instructions since the clock was last synchronised, in 1/65536 of a cycle.
     fn fixed(&self, retired: u64) -> u64 {
         retired * u64::from(self.cpi.value()) + u64::from(self.time.cycle_fraction)
     }
 
-    /// What the run loop's budget is at the head of the running block, where blocks may be begun until the clock shows `until`, which
-    /// lies ahead.
-    pub fn budget_at_head(&self, until: u64) -> i64 {
-        let cycles = until - self.now_at_head();
+    /// Returns the run loop's budget at the beginning of the running block, if blocks may begin until the clock shows `until`, which lies
+    /// ahead.
+    pub fn budget_at_block_start(&self, until: u64) -> i64 {
+        let cycles = until - self.now_at_block_start();
         let fraction = self.fixed(self.retired) & 0xffff;
         ((cycles.min(1 << 40) << 16) - fraction) as i64
     }
 
-    /// Instructions retired since power-on, at the head of the running block.
+    /// Returns the instructions retired since power-on, at the beginning of the running block.
     pub fn instructions(&self) -> u64 {
         self.time.instructions + self.retired
     }
 
-    /// The machine around the running vCPU.
+    /// Returns the machine around the running vCPU.
     pub fn platform(&mut self) -> &mut dyn Platform {
         let mut p = self.platform.expect("called only below run()");
         // SAFETY: `run` stores a pointer to the exclusive reference it was given and clears it before it returns; the
@@ -80,7 +80,7 @@ impl Cpu {
         unsafe { p.as_mut() }
     }
 
-    /// Fold retired instructions and stalls into the clock.
+    /// Folds retired instructions and stalls into the clock.
     pub fn synchronise_clock(&mut self) {
         let fixed = self.fixed(self.retired);
         self.time.cycles += (fixed >> 16) + self.stall;
@@ -93,9 +93,9 @@ impl Cpu {
         self.block_start = self.current;
     }
 
-    /// Run until a limit or an event.
+    /// Runs until a limit or an event.
     pub fn run_until(&mut self, limit: Limit) -> Result<Exit, EngineError> {
-        self.turn = Turn::new(limit);
+        self.time_slice = TimeSlice::new(limit);
         self.notice_code_changes();
         if self.attached {
             self.refresh_context();
@@ -114,7 +114,7 @@ impl Cpu {
                 }
             }
             let spent = self.time.instructions >= limit.instructions;
-            if spent || self.is_turn_over(self.time.cycles) {
+            if spent || self.is_time_slice_over(self.time.cycles) {
                 return Ok(Exit::Limit);
             }
             match self.events.mp {
@@ -147,8 +147,8 @@ impl Cpu {
                 self.events.shadow = shadow;
                 return Ok(Exit::Halted);
             }
-            let mut until = self.turn.limit;
-            // STI lets one instruction pass before what waits, and the next one may be CLI.
+            let mut until = self.time_slice.limit;
+            // STI lets one instruction pass before a pending interrupt, and this instruction may be CLI.
             let behind_sti = shadow == InterruptShadow::Sti;
             let mut waits = behind_sti && nmi;
             if self.rflags & rflags::IF != 0 {
@@ -164,7 +164,7 @@ impl Cpu {
                     self.deliver_anew(exception)?;
                     continue;
                 }
-                // It is for one instruction.
+                // RF is for one instruction.
                 self.rflags &= !rflags::RF;
             }
             self.forget_breakpoints_met();
@@ -174,11 +174,11 @@ impl Cpu {
                 limit.instructions - self.time.instructions
             };
             let before = self.retired;
-            self.turn.until = until;
+            self.time_slice.until = until;
             let end = self.run_blocks(until - now, instructions, true);
             let stepped = trap_flag && self.retired != before;
             match end {
-                // A repeated instruction goes on without another look for breakpoints.
+                // A repeated instruction goes on without another check for breakpoints.
                 End::Look if breakpoints && self.retired == before => self.rflags |= rflags::RF,
                 End::Look => {}
                 End::Halt => {
@@ -204,21 +204,21 @@ impl Cpu {
         }
     }
 
-    /// Deliver an exception that no other delivery raised; the clock is synchronised.
+    /// Delivers an exception that no other delivery raised; the clock is synchronised.
     fn deliver_anew(&mut self, exception: Exception) -> Result<(), EngineError> {
         if self.time.delivered_at == Some(self.time.instructions) {
-            // The first instruction of a handler raised it: where that has a stack of its own, there is no end.
+            // The first instruction of a handler raised the exception. A handler with a stack of its own could go on so for ever.
             self.stall += DELIVERY_CYCLES;
         }
         self.time.delivered_at = Some(self.time.instructions);
         self.deliver_exception(exception)
     }
 
-    /// Execute whole blocks until a number of cycles has passed, but no more than a number of instructions, for which the last block
+    /// Executes whole blocks until a number of cycles has passed, but no more than a number of instructions. For this number, the last block
     /// may be cut. `deliver`: the caller delivers interrupts.
     ///
-    /// Where turns end and interrupts are taken is therefore the same for the interpreter and for translated code, which looks
-    /// at the heads of blocks; and a vCPU goes on where code begins that is known.
+    /// Time slices therefore end, and interrupts are taken, at the same instructions in the interpreter and in translated code, which checks
+    /// its budget at the beginnings of blocks. And a vCPU goes on at the beginning of a block that the block table may have.
     fn run_blocks(&mut self, cycles: u64, instructions: u64, deliver: bool) -> End {
         if self.attached {
             self.run_blocks_as::<true>(cycles, instructions, deliver)
@@ -234,19 +234,19 @@ impl Cpu {
         deliver: bool,
     ) -> End {
         let cpi = self.cpi;
-        self.turn.put_off = 0;
+        self.time_slice.extension = 0;
         let mut budget = (cycles.min(1 << 40) as i64) << 16;
         budget -= i64::from(self.time.cycle_fraction);
         let mut instructions = instructions.min(1 << 40) as i64;
         self.make_room();
         while budget > 0 && instructions > 0 {
-            // As long as nothing stalls, cycles are instructions, too.
+            // Without stalls, cycles correspond to instructions.
             let mut left = cpi.instructions(budget);
             let mut most = instructions;
             let (retired, stall) = (self.retired, self.stall);
             let done = loop {
                 let before = self.retired;
-                // As long as this is above zero, any block may be begun and finished.
+                // While this is above zero, any block may begin and finish.
                 let whole = left.min(most - LAST);
                 let next = match self.known_code(whole) {
                     Some(code) => Next::Code(code, whole),
@@ -287,7 +287,7 @@ impl Cpu {
             };
             let delta = self.retired.wrapping_sub(retired) as i64;
             budget -= delta * cpi.divisor() + (((self.stall - stall) as i64) << 16);
-            budget += std::mem::take(&mut self.turn.put_off);
+            budget += std::mem::take(&mut self.time_slice.extension);
             instructions -= delta;
             match done {
                 Ok(Flow::Next | Flow::Branch) if !self.touched_platform => {}
@@ -299,10 +299,10 @@ impl Cpu {
         End::Look
     }
 
-    /// How a block is to be run; `whole`: see [`Cpu::known_code`], `most`: no more instructions.
+    /// Returns the way to run a block: translated or interpreted. `whole`: see [`Cpu::known_code`]; `most`: no more instructions.
     #[inline(always)]
     fn next_of(&mut self, entry: Entry, whole: i64, most: i64) -> Next {
-        // At the end, this one may still be short enough.
+        // Near the end of the budget, this block may still be short enough.
         let fits = whole > 0 || most >= i64::from(entry.count);
         let code = if fits && !self.take_interpret_next() {
             self.translated(entry)
@@ -312,8 +312,8 @@ impl Cpu {
         code.map_or(Next::Block(entry), |code| Next::Code(code, whole.max(1)))
     }
 
-    /// Execute the first `count` operations of a block; `gpr[RIP]` is the address of the next instruction afterwards (of
-    /// the failing one after a trap).
+    /// Executes the first `count` operations of a block. Afterwards `gpr[RIP]` is the address of the next instruction (of the failing
+    /// instruction after a trap).
     #[inline(always)]
     fn run_block(&mut self, entry: Entry, count: usize) -> Done {
         // SAFETY: `count` is at most the block's length.
@@ -321,7 +321,7 @@ impl Cpu {
         self.run_operations(entry.ops, entry.ops)
     }
 
-    /// Execute operations from `op` to `block_end`; `start` is the first of their block.
+    /// Executes operations from `op` to `block_end`; `start` is the first operation of their block.
     #[inline(always)]
     pub fn run_operations(&mut self, start: *const Op, op: *const Op) -> Done {
         self.block_start = start;
@@ -360,7 +360,7 @@ impl Cpu {
         }
     }
 
-    /// At most `most` operations of a block with a model attached: fetches are reported, events counted.
+    /// Executes at most `most` operations of a block with a model attached: reports fetches, counts events.
     fn run_attached(&mut self, entry: Entry, most: i64) -> Done {
         // SAFETY: blocks are freed only when the cache is cleared, which happens when a block is inserted: not before this
         // one has been executed.
@@ -413,7 +413,7 @@ impl Cpu {
         done
     }
 
-    /// Instruction pointers wrap at the width of the code segment.
+    /// Wraps an instruction pointer at the width of the code segment.
     #[inline(always)]
     pub fn wrap_ip(&self, ip: u64) -> u64 {
         match self.mode {
@@ -423,13 +423,13 @@ impl Cpu {
         }
     }
 
-    /// Execute this many instructions; an exception is returned, not delivered.
+    /// Executes this many instructions; an exception is returned, not delivered.
     pub fn run_undelivered(
         &mut self,
         instructions: u64,
     ) -> Result<crate::vcpu::StepOutcome, EngineError> {
         self.notice_code_changes();
-        self.turn = Turn::default();
+        self.time_slice = TimeSlice::default();
         let end = self.run_blocks(1 << 40, instructions, false);
         self.synchronise_clock();
         Ok(match end {
@@ -442,7 +442,7 @@ impl Cpu {
         })
     }
 
-    /// The exception of the last trap, or the end of the study.
+    /// Returns the exception of the last trap, or an error that ends the study.
     pub fn take_trap(&mut self) -> Result<Exception, EngineError> {
         if let Some(what) = self.stop.take() {
             return Err(self.stop_report(what));
@@ -453,7 +453,7 @@ impl Cpu {
             .expect("a trap without exception or stop reason"))
     }
 
-    /// Describe where the engine stopped.
+    /// Describes where the engine stopped.
     pub fn stop_report(&mut self, what: String) -> EngineError {
         let mut bytes = Vec::new();
         let linear = self.code_linear(self.gpr[RIP as usize]);
@@ -478,19 +478,19 @@ impl Cpu {
         }))
     }
 
-    /// Pages that became code since this vCPU last ran (decoded by other vCPUs) must not be written unseen; code that others
-    /// or devices wrote must not be run as it was.
+    /// Takes notice of changes to code since this vCPU last ran. Pages that other vCPUs decoded must not be written without a check. Code that
+    /// other vCPUs or devices wrote must not run in its old form.
     fn notice_code_changes(&mut self) {
         let marks = self.ram.regions().iter().map(|r| r.code.marks()).sum();
         if marks != self.marks_seen {
             self.marks_seen = marks;
-            self.filter.drop_writes();
+            self.data_tlb.revoke_writes();
         }
         self.notice_rewrites();
     }
 
-    /// Code was written to: blocks of those pages are found no more. Links between their translations stay, since they lead from
-    /// such a page to itself.
+    /// Forgets the blocks of pages whose code was written to. Their translation blocks stay chained, since chains lead from such a page to
+    /// the page itself.
     pub fn notice_rewrites(&mut self) {
         for (region, seen) in self.ram.regions().iter().zip(&mut self.rewrites_seen) {
             let now = region.code.rewrites();
@@ -509,7 +509,7 @@ impl Cpu {
         }
     }
 
-    /// Ask the platform for the address space's index.
+    /// Asks the platform for the index of the address space.
     pub fn refresh_context(&mut self) {
         let (id, cr3) = (self.id, self.control.cr3);
         let context = self.platform().context(id, cr3);
@@ -524,12 +524,12 @@ impl Cpu {
         self.select_records();
     }
 
-    /// Hand counters to the platform.
+    /// Hands counters to the platform.
     pub fn hand_over_counters(&mut self) {
         use nodescope_plugin_api::Privilege;
         let counted = self.counters.iter().any(|counters| !counters.is_empty());
         if counted && !self.context_known {
-            // The vCPU has slept ever since the model was attached: it never ran, and never asked.
+            // The vCPU has slept since the model was attached, so that the context is still unknown.
             self.refresh_context();
         }
         for (i, privilege) in [(0, Privilege::User), (1, Privilege::Kernel)] {

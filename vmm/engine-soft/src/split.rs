@@ -1,15 +1,15 @@
 //! Accesses that lie in two cache lines (split accesses) while a model is attached.
 //!
-//! Memory from `malloc` is aligned to 16 bytes, so every other vector of 32 bytes is split. Both lines are asked for, the lower one
-//! first. The model hears of each line that the filter does not permit, as of any other access. The interpreter and translated code
-//! (`native/split.rs`) both go by the rule of [`Cpu::split_is_known`].
+//! Memory from `malloc` is aligned to 16 bytes, so every other vector of 32 bytes is split. Both lines are asked for, the lower one first.
+//! Each line that the L0 filter cache does not permit is reported to the model, as for any other access. The interpreter and translated
+//! code (`native/split.rs`) both go by the rule of [`Cpu::split_is_known`].
 
 use nodescope_plugin_api::Access;
 
 use crate::cpu::Cpu;
-use crate::filter::{Baseline, Isa};
+use crate::softmmu::{Baseline, Isa};
 
-/// Where the two pieces of a split access are on the host, and the bytes of the first piece.
+/// Host addresses of the two pieces of a split access, and the bytes of the first piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Split {
     hosts: [*mut u8; 2],
@@ -17,18 +17,18 @@ pub struct Split {
 }
 
 impl Split {
-    /// A split access by the host addresses of both pieces: guest RAM to which the filter permits the access.
+    /// Makes a split access of the host addresses of both pieces: guest RAM to which the TLB permits the access.
     pub fn new(hosts: [*mut u8; 2], first: usize) -> Self {
         Self { hosts, first }
     }
 
-    /// The host address of the whole, where both pieces lie in one piece on the host.
+    /// Returns the host address of the whole access, if both pieces are neighbours on the host.
     pub fn in_one_piece(&self) -> Option<*mut u8> {
         let [lower, upper] = self.hosts;
         (lower.wrapping_add(self.first) == upper).then_some(lower)
     }
 
-    /// Read it.
+    /// Reads from both pieces.
     ///
     /// # Safety
     /// This is the answer to a read of `to.len()` bytes ([`Cpu::split`], [`Cpu::split_on`], or the routines of `native/split.rs`), and the
@@ -41,7 +41,7 @@ impl Split {
         }
     }
 
-    /// Write it.
+    /// Writes to both pieces.
     ///
     /// # Safety
     /// This is the answer to a write of `from.len()` bytes, as in [`Split::read`], and the same operation still runs.
@@ -55,8 +55,8 @@ impl Split {
 }
 
 impl Cpu {
-    /// Ask for both lines of an access that lies in two; None, and nothing done, where the access lies in one line or in more than
-    /// two, or where the filter alone does not know enough.
+    /// Looks up both lines of an access that lies in two lines. Returns None, with nothing done, where the access lies in one line or in
+    /// more than two lines, or where the TLB alone cannot prove that the access succeeds.
     #[inline]
     pub fn split(&mut self, linear: u64, len: usize, write: bool) -> Option<Split> {
         if !self.attached {
@@ -68,7 +68,7 @@ impl Cpu {
         self.split_on(Baseline, linear, len, write)
     }
 
-    /// [`Cpu::split`] where translated code has not asked for the lines.
+    /// [`Cpu::split`] where translated code has not looked up the lines.
     #[inline(always)]
     pub fn split_on(
         &mut self,
@@ -80,7 +80,7 @@ impl Cpu {
         if !self.split_is_known(linear, len, write) {
             return None;
         }
-        let first = self.filter.room(linear);
+        let first = self.data_tlb.room(linear);
         let lower = self.piece(isa, linear, first, write)?;
         let second = linear.wrapping_add(first as u64);
         let upper = self.piece(isa, second, len - first, write)?;
@@ -88,37 +88,43 @@ impl Cpu {
         Some(Split::new([lower, upper], first))
     }
 
-    /// Returns whether the filter alone proves that both pieces of an access can be had, so that nothing can fail once the first
-    /// was asked for. The first line must be the most recently used of its set and permit the access, or its page must be known.
-    /// The second page must be known, too; behind a most recently used first line, any line of the second line's set that permits
-    /// the access suffices. Changes nothing.
+    /// Returns whether the TLB alone proves that both pieces of an access succeed, so that nothing can fail once the first line was looked
+    /// up. The first line must be the most recently used of its set and permit the access, or the TLB must have its page. The TLB must have
+    /// the second page, too. If the first line is the most recently used, a way of the second line's set that permits the access suffices
+    /// for the second line. Changes nothing.
     pub fn split_is_known(&self, linear: u64, len: usize, write: bool) -> bool {
-        let first = self.filter.room(linear);
-        if len <= first || len - first > self.filter.room(0) {
+        let first = self.data_tlb.room(linear);
+        if len <= first || len - first > self.data_tlb.room(0) {
             return false;
         }
         let (second, rest) = (linear.wrapping_add(first as u64), len - first);
-        let page_known = |linear| self.filter.page(linear, write).is_some();
-        if self.filter.hits(linear, first, write).is_some() {
-            self.filter.hits(second, rest, write).is_some()
-                || self.filter.lane(second, write).is_some()
+        let page_known = |linear| self.data_tlb.find_page(linear, write).is_some();
+        if self
+            .data_tlb
+            .find_most_recent(linear, first, write)
+            .is_some()
+        {
+            self.data_tlb
+                .find_most_recent(second, rest, write)
+                .is_some()
+                || self.data_tlb.find_way(second, write).is_some()
                 || page_known(second)
         } else {
             page_known(linear) && page_known(second)
         }
     }
 
-    /// One of the pieces.
+    /// Looks up one of the pieces, and reports a miss to the model.
     #[inline(always)]
     fn piece(&mut self, isa: impl Isa, linear: u64, len: usize, write: bool) -> Option<*mut u8> {
-        if let Some(host) = self.filter.hits(linear, len, write) {
+        if let Some(host) = self.data_tlb.find_most_recent(linear, len, write) {
             return Some(host);
         }
-        if let Some(host) = self.filter.promote(linear, len, write) {
+        if let Some(host) = self.data_tlb.promote(linear, len, write) {
             return Some(host);
         }
         let access = if write { Access::Write } else { Access::Read };
-        self.refer_known(isa, linear, len, access)
+        self.report_miss_in_known_page(isa, linear, len, access)
     }
 
     /// The instruction's own count is one access: the second line is counted here.

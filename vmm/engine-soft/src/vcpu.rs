@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 
 use nodescope_engine::{CodeNumbers, EngineError, Exit, Limit, Platform, Vcpu};
-use nodescope_plugin_api::{BlockProfile, Context, Counters, FilterGeometry, FilterUpdate};
+use nodescope_plugin_api::{BlockProfile, Context, Counters, L0Geometry, L0Update};
 use nodescope_x86::{CpuidTable, Exception, FxImage, General, MpState, VcpuState, Vector256};
 
 use crate::code::SharedCode;
@@ -13,14 +13,14 @@ use crate::native::Activity;
 use crate::op::{RIP, ZERO};
 use crate::ops::random::RandomSource;
 
-/// What a vCPU is made from.
+/// Parts that a vCPU is made from.
 #[derive(Clone, Debug)]
 pub struct SoftConfig {
     /// Number within the node.
     pub id: u16,
     /// Guest RAM and the code in it, shared by the node's vCPUs.
     pub code: SharedCode,
-    /// What CPUID answers.
+    /// Answers of CPUID.
     pub cpuid: CpuidTable,
     /// Cycles an instruction takes, in 1/65536.
     pub cpi: u32,
@@ -35,7 +35,7 @@ pub struct SoftConfig {
 pub enum Translate {
     /// None.
     Never,
-    /// Those that were interpreted this many times.
+    /// Blocks that were interpreted this many times.
     After(u32),
 }
 
@@ -46,14 +46,14 @@ impl Default for Translate {
     }
 }
 
-/// What one instruction did.
+/// Result of one instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepOutcome {
-    /// It retired.
+    /// The instruction retired.
     Retired,
-    /// It raised this exception, which was not delivered.
+    /// The instruction raised this exception, which was not delivered.
     Exception(Exception),
-    /// It was HLT.
+    /// The instruction was HLT.
     Halted,
 }
 
@@ -64,12 +64,12 @@ pub struct SoftVcpu {
 }
 
 // SAFETY: the raw pointers inside refer to guest RAM and to decoded blocks that `code` keeps alive and that are used under
-// its lock, to tables that a model lends, only while it is attached, and to a platform only while `run` is on the stack; a
+// its lock, to state that a model exports, only while it is attached, and to a platform only while `run` is on the stack; a
 // vCPU is used by one thread at a time, and so is the model of its node, with it.
 unsafe impl Send for SoftVcpu {}
 
 impl SoftVcpu {
-    /// A vCPU in its reset state.
+    /// Makes a vCPU in its reset state.
     pub fn new(config: SoftConfig) -> Self {
         let state = VcpuState::reset();
         let cpu = Cpu {
@@ -79,8 +79,8 @@ impl SoftVcpu {
             block_end: std::ptr::null(),
             block_start: std::ptr::null(),
             current: std::ptr::null(),
-            filter: Default::default(),
-            fetch_filter: Default::default(),
+            data_tlb: Default::default(),
+            instruction_l0: Default::default(),
             vector: state.vector,
             fx: state.fx,
             cpl: 0,
@@ -94,7 +94,7 @@ impl SoftVcpu {
             time: state.time,
             exception: None,
             stop: None,
-            tlb: Default::default(),
+            page_walks: Default::default(),
             blocks: Default::default(),
             code: None,
             ram: config.code.ram().clone(),
@@ -115,7 +115,7 @@ impl SoftVcpu {
             model_stall: 0,
             retired: 0,
             cpi: crate::cpi::Cpi::new(config.cpi),
-            turn: Default::default(),
+            time_slice: Default::default(),
             touched_platform: false,
             marks_seen: 0,
             rewrites_seen: vec![0; config.code.ram().regions().len()],
@@ -149,8 +149,8 @@ impl SoftVcpu {
         result
     }
 
-    /// Execute one instruction (or one chunk of a REP instruction) without looking at interrupts; an exception that it
-    /// raises is returned, not delivered. For instruction tests.
+    /// Executes one instruction (or one chunk of a REP instruction) without a check for interrupts. An exception is returned, not delivered.
+    /// For instruction tests.
     pub fn step_undelivered(
         &mut self,
         platform: &mut dyn Platform,
@@ -158,7 +158,8 @@ impl SoftVcpu {
         self.run_undelivered(platform, 1)
     }
 
-    /// The same for this many instructions: ends at the first exception or HLT, and wherever the machine must be looked at.
+    /// Executes this many instructions as [`SoftVcpu::step_undelivered`] does. Ends at the first exception or HLT, and wherever the run loop
+    /// must look at the machine.
     pub fn run_undelivered(
         &mut self,
         platform: &mut dyn Platform,
@@ -167,14 +168,14 @@ impl SoftVcpu {
         self.with_platform(platform, |cpu| cpu.run_undelivered(instructions))
     }
 
-    /// Replace what user code can change, and keep everything else, cached translations included. For instruction tests.
+    /// Replaces the registers that user code can change, and keeps everything else, cached translations included. For instruction tests.
     pub fn set_user_registers(&mut self, general: &General, fx: &FxImage, vector: &Vector256) {
         self.cpu.set_general(general);
         self.cpu.fx = *fx;
         self.cpu.vector = *vector;
     }
 
-    /// What user code can change.
+    /// Returns the registers that user code can change.
     pub fn user_registers(&self) -> (General, &FxImage, &Vector256) {
         (self.cpu.general(), &self.cpu.fx, &self.cpu.vector)
     }
@@ -188,7 +189,7 @@ impl SoftVcpu {
     /// itself. For tests, before a vCPU has run.
     pub fn limit_code(&mut self, bytes: usize) {
         let mut code = self.code.lock();
-        code.translations.set_room(bytes);
+        code.translation_cache.set_room(bytes);
         code.pool.stubs().set_room(bytes);
     }
 
@@ -202,14 +203,14 @@ impl SoftVcpu {
         self.code.lock().profile.fewer_blocks = Some(blocks);
     }
 
-    /// How often translated code ran and called out.
+    /// Returns how often translated code ran and called out.
     pub fn activity(&self) -> Activity {
         self.cpu.native.activity()
     }
 
     /// Blocks of the node that were translated since all were last thrown away.
     pub fn translations(&self) -> usize {
-        self.code.lock().translations.len()
+        self.code.lock().translation_cache.len()
     }
 }
 
@@ -265,19 +266,19 @@ impl Vcpu for SoftVcpu {
         cpu.refresh_mode();
     }
 
-    fn attach(&mut self, filter: Option<FilterGeometry>) {
-        self.cpu.attached = filter.is_some();
+    fn attach(&mut self, geometry: Option<L0Geometry>) {
+        self.cpu.attached = geometry.is_some();
         self.cpu.context_known = false;
-        self.cpu.filter.shape(filter);
-        self.cpu.fetch_filter.shape(filter);
+        self.cpu.data_tlb.configure(geometry);
+        self.cpu.instruction_l0.configure(geometry);
         self.cpu.counters = [Counters::default(); 2];
-        // Blocks have code for either case, but code for one shape of the filter does not fit another.
-        self.cpu.native.forget_jumps();
-        self.cpu.forget_ways();
-        if let Some(shape) = filter {
+        // Blocks have code with and without a model, but code for one geometry of the L0 filter cache does not fit another.
+        self.cpu.native.flush_jump_cache();
+        self.cpu.forget_miss_routines();
+        if let Some(shape) = geometry {
             let mut code = self.code.lock();
             let made_for = (shape, self.cpu.profiling());
-            let before = code.translations.window.replace(made_for);
+            let before = code.translation_cache.window.replace(made_for);
             if before.is_some_and(|before| before != made_for) {
                 code.clear();
             }
@@ -313,9 +314,9 @@ impl Vcpu for SoftVcpu {
         self.code.lock().profile.restore_numbers(numbers)
     }
 
-    fn update_filter(&mut self, updates: &[FilterUpdate]) {
+    fn update_l0(&mut self, updates: &[L0Update]) {
         for u in updates {
-            self.cpu.apply_filter_update(u);
+            self.cpu.apply_l0_update(u);
         }
     }
 
@@ -361,27 +362,27 @@ impl Cpu {
         state
     }
 
-    /// Drop all cached translations.
+    /// Drops all cached translations.
     pub fn forget_translations(&mut self) {
-        self.tlb.flush_all();
-        self.filter.flush();
+        self.page_walks.flush_all();
+        self.data_tlb.flush();
         self.blocks.forget_translations();
     }
 
-    /// Drop cached translations of pages that are not global.
+    /// Drops cached translations of pages that are not global.
     pub fn forget_local_translations(&mut self) {
-        self.tlb.flush_local();
-        self.filter.flush_local();
+        self.page_walks.flush_non_global();
+        self.data_tlb.flush_non_global();
         self.blocks.forget_local_translations();
     }
 
-    /// Drop the cached translation of one page, which may be a large one.
+    /// Drops the cached translation of one page, which may be a large page.
     pub fn forget_page(&mut self, linear: u64) {
-        if self.tlb.in_large_page(linear) {
+        if self.page_walks.in_large_page(linear) {
             return self.forget_translations();
         }
-        self.tlb.flush_page(linear);
-        self.filter.flush_page(linear);
+        self.page_walks.flush_page(linear);
+        self.data_tlb.flush_page(linear);
         self.blocks.forget_page(linear);
     }
 }

@@ -1,14 +1,14 @@
-//! Counters that a vCPU hands over belong to an address space that the platform was asked for.
+//! The platform knows the address space of all counters that a vCPU hands over.
 
 #[path = "machine/mod.rs"]
 mod machine;
 
 use machine::*;
 use nodescope_engine::{Limit, Vcpu};
-use nodescope_plugin_api::{Context, Counters, FilterGeometry, Privilege};
+use nodescope_plugin_api::{Context, Counters, L0Geometry, Privilege};
 
 /// A first level of 64 sets, one way each.
-const FILTER: FilterGeometry = FilterGeometry {
+const FILTER: L0Geometry = L0Geometry {
     line_shift: 6,
     data_slots: 6,
     instruction_slots: 6,
@@ -16,7 +16,7 @@ const FILTER: FilterGeometry = FilterGeometry {
     instruction_ways: 1,
 };
 
-/// A machine that counts round and round, in the reset state of a window.
+/// Returns a machine that counts in an endless loop, in the state of a window's beginning.
 fn counting() -> Machine {
     let mut m = Machine::new(|a| {
         let mut again = a.create_label();
@@ -49,7 +49,7 @@ fn a_vcpu_that_sleeps_through_a_window_tells_its_address_space() {
 #[test]
 fn sleep_before_the_first_turn_is_the_own_address_spaces() {
     let mut m = counting();
-    // Another vCPU was faster: context 0 is its address space.
+    // Context 0 is the address space of another vCPU, which was faster.
     m.ports.spaces.push(0xdead_0000);
     m.vcpu.advance_to(1000);
     m.vcpu.run(&mut m.ports, Limit::cycles(1100)).unwrap();
@@ -61,7 +61,7 @@ fn sleep_before_the_first_turn_is_the_own_address_spaces() {
     assert!(counters.instructions >= 100);
 }
 
-/// A window that finds the vCPU in another address space than the one before left it in.
+/// A window begins in another address space than the one in which the window before ended.
 #[test]
 fn another_window_asks_again() {
     let mut m = counting();

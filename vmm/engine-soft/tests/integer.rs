@@ -1,5 +1,5 @@
-//! Integer, control-transfer and string instructions where their definition is easy to get wrong; expected values are the
-//! SDM's. The campaign against the host's CPU (`tests/oracle`) covers the rest.
+//! Integer, control-transfer and string instructions whose definition is easy to get wrong. The expected values are the SDM's. The
+//! differential test (`tests/oracle`) covers all other cases.
 
 mod machine;
 
@@ -100,7 +100,7 @@ fn call_and_return_with_release() {
 #[test]
 fn return_to_a_non_canonical_address_is_a_protection_fault() {
     for target in [1 << 47, 1 << 63, u64::MAX >> 1, !(1 << 47)] {
-        // The load makes the stack's page known, so that translated code returns by itself.
+        // After the load the TLB has the stack's page, so that translated code carries out the return itself.
         let mut m = Machine::new(|a| {
             a.mov(rax, qword_ptr(rsp)).unwrap();
             a.ret().unwrap();
@@ -382,7 +382,7 @@ fn bit_field_extraction_at_the_edges() {
         .set(RBX, u64::MAX)
         .set(RCX, 0x120)
         .steps(1);
-    // AF and PF are undefined, and the host's.
+    // AF and PF are undefined; the engine leaves them as the host does.
     let status = m.status() & !(AF | PF);
     assert_eq!((m.reg(RAX), status), (0xffff_ffff, CF | SF));
 }
@@ -472,7 +472,7 @@ fn repeated_copy_onto_itself_repeats_the_pattern() {
         .poke(DATA, &[1, 2, 3])
         .steps(1);
     assert_eq!(m.peek::<11>(DATA), [1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2]);
-    // Downwards in place: as memmove.
+    // A downward copy with overlap, as memmove makes it.
     let m = Machine::new(|a| a.rep().movsb().unwrap())
         .set(RSI, DATA + 1)
         .set(RDI, DATA)
@@ -606,7 +606,7 @@ fn line_flushes_fault_as_loads() {
     );
 }
 
-/// Translated code does not keep the flags of TEST but makes them again.
+/// Translated code does not store the flags of TEST, but rematerialises them.
 #[test]
 fn flags_that_are_made_again_reach_the_stack() {
     let mut m = Machine::new(|a| {
@@ -625,15 +625,15 @@ fn flags_that_are_made_again_reach_the_stack() {
     assert_eq!(m.vcpu.save().general.gpr[RBX] & 0x8d5, 4);
 }
 
-/// Where a load is carried out by the interpreter while all upper halves are zero, those that are set later must outlive a load
-/// that finds its page in the translation cache alone.
+/// The interpreter carries out a load while all upper halves are zero. Upper halves that are set later must survive another load that
+/// misses the softmmu TLB and finds its page in the page-walk cache.
 #[test]
 fn upper_halves_outlive_loads_that_miss() {
     if !is_x86_feature_detected!("avx2") {
         nodescope_test_needs::skip(nodescope_test_needs::Need::Cpu, "the host has no AVX2");
         return;
     }
-    // Pages that share an entry of the filter, and one that is touched for the first time.
+    // Two pages share an entry of the TLB. Another page is touched for the first time.
     let (page, same, other) = (0x20_0000, 0xa0_0000, 0x80_0000);
     let mut m = Machine::new(|a| {
         a.mov(rbx, qword_ptr(page)).unwrap();

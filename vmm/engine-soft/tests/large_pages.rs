@@ -1,4 +1,4 @@
-//! Large pages that data and code share: what is known of a page of 2 MiB must not hide writes to code in it.
+//! Large pages with data and code: an entry of the TLB for a page of 2 MiB must not hide writes to code in that page.
 
 mod machine;
 
@@ -11,16 +11,17 @@ use nodescope_x86::bits::cr4;
 
 /// A large page, which the machine maps to itself.
 const LARGE: u64 = 4 << 20;
-/// `mov eax, 1; ret` in it.
+/// A function in the large page: `mov eax, 1; ret`.
 const FUNCTION: u64 = LARGE + 0x3000;
 const RETURNS_ONE: [u8; 6] = [0xb8, 1, 0, 0, 0, 0xc3];
 
-/// What the function returns before and after its constant was changed, around which there are other writes to its large page.
+/// Returns the function's results before and after a change of its constant. Other writes to the large page come before and after the
+/// change.
 fn results(program: impl FnOnce(&mut CodeAssembler)) -> (u64, u64) {
     run(Machine::new(program).poke(FUNCTION, &RETURNS_ONE))
 }
 
-/// RSI and RDI at the end.
+/// Runs the machine to HLT; returns RSI and RDI.
 fn run(mut m: Machine) -> (u64, u64) {
     m.vcpu.restore(&m.state);
     let exit = m.vcpu.run(&mut m.ports, Limit::instructions(1000)).unwrap();
@@ -45,7 +46,7 @@ fn change_and_call_again(a: &mut CodeAssembler) {
 #[test]
 fn a_write_to_code_is_seen_where_the_large_page_was_written_before_it_had_code() {
     let found = results(|a| {
-        // Its other pages may be written without another look from here on.
+        // From here on the TLB permits writes to the large page's other 4 KiB pages.
         a.mov(qword_ptr((LARGE + 0x5000) as u32), 7).unwrap();
         a.mov(qword_ptr((LARGE + 0x6000) as u32), 7).unwrap();
         call(a);
@@ -65,7 +66,7 @@ fn a_write_to_code_is_seen_where_the_large_page_was_written_after_it_had_code() 
     assert_eq!(found, (1, 2));
 }
 
-/// Its code is forgotten by a write; then it is data like any other, until it is run again.
+/// A write to code makes the engine forget the code. The bytes are then data, until they are executed again.
 #[test]
 fn a_write_to_code_is_seen_after_the_large_page_has_lost_its_code_and_got_it_back() {
     let found = results(|a| {
@@ -78,7 +79,7 @@ fn a_write_to_code_is_seen_after_the_large_page_has_lost_its_code_and_got_it_bac
     assert_eq!(found, (3, 2));
 }
 
-/// Addresses at the same distance from large pages that lie a whole table of them apart.
+/// Two large pages use one entry of the TLB. An address in each of them has the same offset.
 #[test]
 fn large_pages_that_share_a_place_are_told_apart() {
     let m = Machine::new(|a| {
@@ -97,7 +98,7 @@ fn large_pages_that_share_a_place_are_told_apart() {
     assert_eq!(run(m), (2, 20));
 }
 
-/// Of a large page several parts are known when it comes to mean other memory.
+/// The TLB has several parts of a large page when the page is mapped to other memory.
 #[test]
 fn loading_cr3_renews_all_parts_of_a_large_page() {
     let other = 2 * LARGE;
@@ -129,14 +130,14 @@ fn loading_cr3_renews_all_parts_of_a_large_page() {
     assert_eq!(run(m), (6, 60));
 }
 
-/// The guest takes a large page out of its tables and does not say so: until it does, a processor may go on writing there (SDM vol. 3A
-/// §4.10.3). Both ways to execute do the same, though only the filter still knows the page.
+/// The guest removes a large page from its tables without INVLPG. Until then a processor may continue to write to the page (SDM vol. 3A
+/// §4.10.3). Interpreter and translated code do the same, although only the softmmu TLB still has the page.
 #[test]
 fn what_the_filter_knows_of_a_large_page_is_written_to_without_asking_the_tables() {
     let entry = 0x3000 + (LARGE >> 21) * 8;
     let code: u64 = LARGE + (2 << 20);
-    // Fetched from, the second takes the large page's place among the known translations, but not in the data filter, which forgets what
-    // may be written only where there is code for the first time.
+    // A fetch from the second page replaces the large page in the page-walk cache. The softmmu TLB keeps the large page: it drops
+    // write permissions only when a page has code for the first time.
     let gigabyte = 1 << 30;
     let (first, second) = (gigabyte + code, gigabyte + LARGE);
     type Write = fn(&mut CodeAssembler);
@@ -168,7 +169,7 @@ fn what_the_filter_knows_of_a_large_page_is_written_to_without_asking_the_tables
                 a.jnz(again).unwrap();
                 a.hlt().unwrap();
             })
-            // Present, writable, user, accessed, dirty, large; then it is taken away.
+            // Present, writable, user, accessed, dirty, large; then the entry is removed.
             .set(RCX, LARGE | 0xe7)
             .set(RDX, 2)
             .set(RSI, LARGE + 0x6000)

@@ -1,5 +1,5 @@
-//! The translator against the interpreter: random programs give the same state, memory, log and time. More by
-//! `NODESCOPE_LOCKSTEP_SEEDS` (seeds of each kind) or `scripts/difftest --lockstep` and `--fuzz`.
+//! Lockstep test of translator and interpreter: random programs give the same state, memory, log and time.
+//! `NODESCOPE_LOCKSTEP_SEEDS` sets the number of seeds of each kind; `scripts/difftest --lockstep` and `--fuzz` run more.
 
 use nodescope_oracle::lockstep::{Kind, Tally, run};
 
@@ -12,7 +12,7 @@ fn agree(kind: Kind, seeds: u64) -> Tally {
         Ok(tally) => {
             println!("{kind:?}: {tally:?}");
             assert_eq!(tally.seeds, seeds);
-            // It was the translator that ran.
+            // The translator was used.
             assert!(tally.translations > 5 * seeds, "{tally:?}");
             assert!(tally.events > tally.programs, "{tally:?}");
             tally
@@ -37,8 +37,8 @@ fn nodes_agree() {
     assert!(tally.compatible > tally.slices / 50, "{tally:?}");
 }
 
-/// A real model with small caches counts and holds the same, whether the interpreter asks it, without a filter half of the time, or the
-/// translator's own ways serve the misses, as they serve many.
+/// A real model with small caches has equal counts and contents on both sides. On one side the interpreter asks the model, half of the time
+/// without an L0 filter cache. On the other side miss routines of translated code serve many misses.
 #[test]
 fn caches_agree() {
     let tally = agree(Kind::Caches, 60);
@@ -48,7 +48,7 @@ fn caches_agree() {
     } else {
         nodescope_test_needs::skip(
             nodescope_test_needs::Need::Cpu,
-            "the host has no AVX2 or BMI2, and misses no ways of their own",
+            "the host has no AVX2 or BMI2, so that there are no miss routines",
         );
     }
 }
@@ -58,7 +58,7 @@ fn random_bytes_agree() {
     agree(Kind::Bytes, 30);
 }
 
-/// User code of nothing but random bytes ends in exceptions, never in an error of the engine.
+/// User code of random bytes ends in exceptions, never in an error of the engine.
 #[test]
 fn noise_as_user_code_agrees() {
     let tally = agree(Kind::Noise, 200);
@@ -66,16 +66,16 @@ fn noise_as_user_code_agrees() {
     assert!(tally.compatible > tally.slices / 50, "{tally:?}");
 }
 
-/// Operands with a segment's base that lie elsewhere without it; a read-modify-write of a page that has come to mean other memory
-/// while a model is attached. (`remap.rs` and `system.rs` have what needs no seed.)
+/// Seeds that found errors. In the first three, operands used a segment's base, or a read-modify-write met a page that was mapped to other
+/// memory while a model was attached. (`remap.rs` and `system` test these without seeds.)
 #[test]
-fn what_once_differed_agrees() {
+fn seeds_that_once_differed_agree() {
     for (kind, seed) in [
         (Kind::Bytes, 5360),
         (Kind::Bytes, 6473),
         (Kind::Blocks, 11_002_506),
-        // These differ where an operation that is emitted twice resumes in the wrong one of the two, for loops, runs of PUSH and pairs of a
-        // load and a store, and where a lane hides another of the same key.
+        // Here an operation that was emitted twice resumed in the wrong copy: in a loop, a push/pop run, and a fused load and store. In one
+        // seed a way hid another way with the same key.
         (Kind::Node, 80_000_146),
         (Kind::Caches, 80_000_258),
         (Kind::Node, 80_000_062),

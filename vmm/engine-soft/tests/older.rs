@@ -1,4 +1,5 @@
-//! Instructions that few programs use: far pointers, and those that only 16- and 32-bit code has. Expected values are the SDM's.
+//! Instructions that few programs use: loads of far pointers, and instructions of 16- and 32-bit code alone. The expected values are the
+//! SDM's.
 
 mod machine;
 
@@ -14,7 +15,7 @@ const ZF: u64 = 0x40;
 const SF: u64 = 0x80;
 const OF: u64 = 0x800;
 
-/// One instruction of 32-bit code.
+/// Returns a machine with one instruction of 32-bit code.
 fn compatible(bytes: &[u8]) -> Machine {
     Machine::with_bytes(bytes).bits32()
 }
@@ -22,7 +23,7 @@ fn compatible(bytes: &[u8]) -> Machine {
 #[test]
 fn decimal_adjustment_of_sums_and_differences() {
     for (bytes, ax, flags, expected, status) in [
-        // AAA: adjusts by more than 9, by AF, and not at all.
+        // AAA: adjusts a digit above 9, adjusts for AF, and leaves a digit unchanged.
         (&[0x37][..], 0x010b, 0, 0x0201, AF | CF),
         (&[0x37], 0x0102, AF, 0x0208, AF | CF),
         (&[0x37], 0x0135, CF, 0x0105, PF),
@@ -34,7 +35,7 @@ fn decimal_adjustment_of_sums_and_differences() {
         (&[0x27], 0x002e, 0, 0x0034, AF),
         // DAS: 35 - 47.
         (&[0x2f], 0x00ee, AF | CF | SF, 0x0088, AF | CF | SF | PF),
-        // AAM and AAD, of tens and of other numbers.
+        // AAM and AAD, with base ten and with other bases.
         (&[0xd4, 10], 99, CF, 0x0909, PF),
         (&[0xd4, 16], 0x5a, 0, 0x050a, PF),
         (&[0xd5, 10], 0x0909, 0, 99, PF),
@@ -73,7 +74,7 @@ fn bound_compares_signed_numbers() {
 
 #[test]
 fn arpl_raises_the_requested_privilege_level() {
-    // arpl [ebx], cx: the same for a register is `arpl bx, cx`.
+    // arpl [ebx], cx; for a register: arpl bx, cx
     let m = compatible(&[0x63, 0x0b, 0x63, 0xcb])
         .set(RBX, DATA)
         .set(RCX, 2)
@@ -107,7 +108,7 @@ fn far_pointers_load_a_segment_and_a_register() {
         assert_eq!((loaded.selector, loaded.base), (0x18, 0x1000));
         assert_eq!(m.state.events.shadow, InterruptShadow::None);
     }
-    // A selector beyond the table: nothing is loaded.
+    // A selector beyond the table faults, and nothing is loaded.
     let (m, e) = machine(&[0x48, 0x0f, 0xb4, 0x03])
         .poke(DATA + 8, &0x23_u16.to_le_bytes())
         .fault();
@@ -133,7 +134,7 @@ fn reserved_nops_do_nothing() {
     let before = Machine::with_bytes(&[0x90]).state;
     for second in 0x18..=0x1f_u8 {
         for prefix in [&[][..], &[0x66], &[0xf2], &[0xf3], &[0x48]] {
-            // A register, memory that is not there, and a byte of displacement.
+            // ModRM for a register, for absent memory, and for an operand with a byte of displacement.
             for operand in [&[0xc0][..], &[0x04, 0x25, 0, 0, 5, 0], &[0x40, 0x7f]] {
                 let bytes = [prefix, &[0x0f, second], operand].concat();
                 let m = Machine::with_bytes(&bytes).steps(1);
@@ -155,7 +156,7 @@ fn an_instruction_has_15_bytes_at_most() {
         let (_, e) = Machine::with_bytes(&[vec![0x66; 15], vec![opcode]].concat()).fault();
         assert_eq!((e.vector, e.error), (Vector::GeneralProtection, 0));
     }
-    // add qword ptr fs:[rax+rax+0], 0 with no prefix twice: one byte more than fits.
+    // add qword ptr fs:[rax+rax+0], 0, with each prefix once: one byte too long.
     let mut long = vec![0xf2, 0x64, 0x67, 0x2e, 0x48, 0x81, 0x84, 0x00];
     long.resize(16, 0);
     let (_, e) = Machine::with_bytes(&long).set(RAX, DATA).fault();
@@ -164,14 +165,13 @@ fn an_instruction_has_15_bytes_at_most() {
     Machine::with_bytes(&long).set(RAX, DATA).steps(1);
 }
 
-/// No guest can fill the memory of vector instructions' code: the memory is used again, and stubs that were thrown away are made
-/// again.
+/// No guest can exhaust the memory for stubs of vector instructions: the memory is used again, and evicted stubs are made again.
 #[test]
 fn any_number_of_distinct_vector_instructions_runs() {
     let mut m = Machine::with_bytes(&[0x90]);
     m.state.control.cr4 |= 0x600;
     m.vcpu = bare::vcpu(&m.ram, nodescope_engine_soft::Translate::Never);
-    // The least memory that is allowed: enough for some 300 stubs.
+    // The smallest permitted memory, which has room for some 300 stubs.
     m.vcpu.limit_code(0);
     for round in 0..2 {
         for immediate in 0..=255_u8 {

@@ -1,4 +1,4 @@
-//! Nodes that share what their code decodes to.
+//! Nodes that share a pool of decoded operations and translated code.
 
 #[path = "machine/mod.rs"]
 mod machine;
@@ -11,7 +11,7 @@ use nodescope_engine::{Exit, Limit, Vcpu};
 use nodescope_engine_soft::{DecodedPool, SharedCode, Translate};
 use nodescope_oracle::bare;
 
-/// A machine whose node shares this pool.
+/// Returns a machine whose node shares this pool.
 fn sharing(
     pool: &Arc<DecodedPool>,
     translate: Translate,
@@ -32,7 +32,7 @@ fn run(machine: &mut Machine) {
     machine.state = machine.vcpu.save();
 }
 
-/// Sums in vectors and in general registers, in several blocks.
+/// Writes a program of several blocks that computes sums in vector and general registers.
 fn sums(a: &mut CodeAssembler) {
     let mut again = a.create_label();
     a.mov(ecx, 300).unwrap();
@@ -65,7 +65,7 @@ fn a_second_node_decodes_nothing_and_computes_alike() {
     }
 }
 
-/// A loop that adds what another block of the page returns, and changes that block's constant halfway.
+/// Writes a loop that adds the results of another block of the page, and changes that block's constant halfway.
 fn rewriting(a: &mut CodeAssembler) {
     let (mut again, mut same, mut constant) =
         (a.create_label(), a.create_label(), a.create_label());
@@ -90,7 +90,7 @@ fn rewriting(a: &mut CodeAssembler) {
 fn a_second_node_runs_what_the_first_has_translated() {
     let pool = Arc::default();
     let mut machines = [0, 1, 2].map(|_| sharing(&pool, Translate::After(1), rewriting));
-    // The round in which each changes the page, the sum, and whether code is made that no node had.
+    // For each node: the iteration in which it changes the page, the sum, and whether it makes new code.
     let cases = [
         (0, 40, true),
         (30, 40 + 29 * 4, true),
@@ -130,7 +130,7 @@ fn code_that_one_node_changes_stays_as_it_was_in_another() {
 
 #[test]
 fn code_means_the_same_at_another_address_only_where_it_is_relative() {
-    // LEA with EIP as its base: the address is cut to 32 bits.
+    // LEA with EIP as its base: the address is truncated to 32 bits.
     let program = [0x67, 0x48, 0x8d, 0x05, 0x10, 0, 0, 0, 0xf4];
     let pool = Arc::default();
     for page in [CODE, CODE + 0x3000] {

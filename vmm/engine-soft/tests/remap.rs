@@ -1,4 +1,4 @@
-//! Code whose linear address comes to mean other memory: blocks found before must not be run again.
+//! Code whose linear address is mapped to other memory: blocks of the old memory must not run again.
 
 mod machine;
 
@@ -11,18 +11,18 @@ const FUNCTION: u64 = 0x7_0000;
 /// Other memory for the same page.
 const OTHER: u64 = 0x8_0000;
 
-/// Address of a page's table entry (the machine maps the first 2 MiB by the table at 0x4000).
+/// Returns the address of a page's table entry (the machine maps the first 2 MiB by the table at 0x4000).
 fn entry(linear: u64) -> u64 {
     0x4000 + (linear >> 12) * 8
 }
 
-/// `mov eax, VALUE; ret`
+/// Returns the function `mov eax, VALUE; ret`.
 fn function(value: u8) -> [u8; 6] {
     [0xb8, value, 0, 0, 0, 0xc3]
 }
 
-/// Call `target` a few times, make `page` mean [`OTHER`], let the machine know by `renew`, call again; the results of the
-/// last call before and of the first after.
+/// Calls `target` a few times, maps `page` to [`OTHER`], flushes translations by `renew`, and calls `target` again. Returns the results of
+/// the last call before and of the call after.
 fn results(
     target: u64,
     page: u64,
@@ -86,14 +86,14 @@ fn an_instruction_across_pages_is_looked_up_again_when_its_second_page_changes()
 
 #[test]
 fn invlpg_of_another_page_leaves_code_as_it_is() {
-    // The architecture lets a processor keep the old translation until it is told; this one does, and its blocks agree.
+    // The architecture lets a processor keep the old translation until INVLPG or a load of CR3. This processor keeps it, for blocks, too.
     let place: [(u64, &[u8]); 2] = [(FUNCTION, &function(1)), (OTHER, &function(2))];
     let renew = |a: &mut CodeAssembler| a.invlpg(byte_ptr(DATA));
     assert_eq!(results(FUNCTION, FUNCTION, &place, renew), (1, 1));
 }
 
-/// A page that was read comes to mean other memory, without a word; then it is written. That takes a look at the page tables, since
-/// the page is not known to be dirty, and the whole instruction goes by what is found there.
+/// A page that was read is mapped to other memory without INVLPG, and then written. The write walks the page tables, since the page is not
+/// known to be dirty. The whole read-modify-write instruction must use the result of the walk.
 #[test]
 fn a_read_modify_write_reads_where_it_writes() {
     let page = FUNCTION;
@@ -103,7 +103,7 @@ fn a_read_modify_write_reads_where_it_writes() {
         a.add(dword_ptr(page), 1).unwrap();
         a.hlt().unwrap();
     });
-    // Present, writable, for the user: not dirty.
+    // Present, writable, user; not dirty.
     let m = m.poke(entry(page), &(page | 7).to_le_bytes());
     let m = m.poke(page, &5_u32.to_le_bytes());
     let m = m.poke(OTHER, &100_u32.to_le_bytes()).steps(3);

@@ -1,5 +1,5 @@
-//! Accesses that lie in two cache lines while a model is attached: translated code carries them out itself, each line is asked for, and
-//! what they read and write is right wherever the lines are in memory.
+//! Split accesses, which lie in two cache lines, while a model is attached. Translated code carries them out itself and asks for each line.
+//! Values are right wherever the two lines are in memory.
 
 mod machine;
 
@@ -8,11 +8,11 @@ use machine::*;
 use nodescope_engine::{Exit, Limit, Vcpu};
 use nodescope_engine_soft::Translate;
 use nodescope_oracle::bare;
-use nodescope_plugin_api::{Counters, FilterGeometry};
+use nodescope_plugin_api::{Counters, L0Geometry};
 
-/// Times that the loop turns.
-const TURNS: u64 = 500;
-/// Where the page behind [`DATA`] lies in memory instead of behind it.
+/// Iterations of the loop.
+const ITERATIONS: u64 = 500;
+/// Physical address of the page after [`DATA`]'s page.
 const ELSEWHERE: u64 = 0x8_0000;
 
 /// The result of a run.
@@ -24,14 +24,13 @@ struct Outcome {
     counters: (u64, u64, u64),
 }
 
-/// Run a loop whose accesses of eight bytes lie at `at`: it adds what it reads to RAX, and stores the sum, where `stores` says so.
-/// The page behind [`DATA`] is elsewhere in memory. Returns the result, and the number of operations that the interpreter carried
-/// out.
+/// Runs a loop that adds the eight bytes at `at` to RAX, and with `stores` stores the sum there. The page after [`DATA`]'s page lies
+/// elsewhere in physical memory. Returns the result, and the number of operations that the interpreter carried out.
 fn run(at: u64, stores: bool, translate: Translate) -> (Outcome, u64) {
     let mut m = Machine::new(|a| {
         let mut again = a.create_label();
         a.mov(rsi, at).unwrap();
-        a.mov(ecx, TURNS as u32).unwrap();
+        a.mov(ecx, ITERATIONS as u32).unwrap();
         a.set_label(&mut again).unwrap();
         a.mov(rdx, qword_ptr(rsi)).unwrap();
         a.lea(rax, qword_ptr(rax + rdx + 1)).unwrap();
@@ -49,8 +48,8 @@ fn run(at: u64, stores: bool, translate: Translate) -> (Outcome, u64) {
         &(ELSEWHERE | 7).to_le_bytes(),
     );
     m.vcpu = bare::vcpu(&m.ram, translate);
-    // The filter keeps whole sets; no more lines are used than a set holds.
-    m.vcpu.attach(Some(FilterGeometry {
+    // The L0 filter cache keeps whole sets. The program uses no more lines than a set holds.
+    m.vcpu.attach(Some(L0Geometry {
         line_shift: 6,
         data_slots: 6,
         instruction_slots: 6,
@@ -58,7 +57,9 @@ fn run(at: u64, stores: bool, translate: Translate) -> (Outcome, u64) {
         instruction_ways: 4,
     }));
     m.vcpu.restore(&m.state);
-    let exit = m.vcpu.run(&mut m.ports, Limit::instructions(20 * TURNS));
+    let exit = m
+        .vcpu
+        .run(&mut m.ports, Limit::instructions(20 * ITERATIONS));
     assert_eq!(exit.unwrap(), Exit::Halted);
     m.vcpu.flush_counters(&mut m.ports);
     let mut all = Counters::default();
@@ -76,14 +77,15 @@ fn run(at: u64, stores: bool, translate: Translate) -> (Outcome, u64) {
     (outcome, activity.interpreted)
 }
 
-/// Both ways give one result, with each line counted. Returns how many operations the interpreter carried out for translated code.
+/// Checks that interpreter and translator have equal results and count each line. Returns the number of operations that the interpreter
+/// carried out for translated code.
 fn interpreted(at: u64, stores: bool) -> u64 {
     let (outcome, by_interpreter) = run(at, stores, Translate::After(0));
     let (wanted, _) = run(at, stores, Translate::Never);
     assert_eq!(outcome, wanted);
     let (_, loads, written) = outcome.counters;
-    let expected = if stores { 2 * TURNS } else { 0 };
-    assert_eq!((loads, written), (2 * TURNS, expected));
+    let expected = if stores { 2 * ITERATIONS } else { 0 };
+    assert_eq!((loads, written), (2 * ITERATIONS, expected));
     by_interpreter
 }
 
@@ -102,10 +104,10 @@ fn pages_may_lie_apart_in_memory() {
     let at = DATA + 0xffd;
     let by_interpreter = interpreted(at, false);
     assert!(by_interpreter < 10, "{by_interpreter}");
-    // The host has no single place to write to: the interpreter does, and asks for no line again.
+    // The two lines are not neighbours in host memory. The interpreter writes them, and asks for no line again.
     let by_interpreter = interpreted(at, true);
     assert!(
-        (TURNS - 10..TURNS + 10).contains(&by_interpreter),
+        (ITERATIONS - 10..ITERATIONS + 10).contains(&by_interpreter),
         "{by_interpreter}"
     );
 }

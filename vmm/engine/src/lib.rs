@@ -11,7 +11,7 @@ pub use platform::{GuestVirtual, Hypercall, HypercallAnswer, MemoryFault, MsrFau
 
 use std::sync::Arc;
 
-use nodescope_plugin_api::{BlockProfile, Context, FilterGeometry, FilterUpdate, ProfiledBlock};
+use nodescope_plugin_api::{BlockProfile, Context, L0Geometry, L0Update, ProfiledBlock};
 use nodescope_x86::VcpuState;
 use serde::{Deserialize, Serialize};
 
@@ -139,11 +139,11 @@ pub trait Vcpu: Send {
         numbers == CodeNumbers::default()
     }
 
-    /// A model is attached (its filter's geometry) or detached; counting starts or stops with it.
-    fn attach(&mut self, filter: Option<FilterGeometry>);
+    /// A model is attached (with the shape of its L0 filter cache) or detached; counting starts or stops with it.
+    fn attach(&mut self, geometry: Option<L0Geometry>);
 
-    /// Apply changes that a model made to this vCPU's filter while another vCPU ran.
-    fn update_filter(&mut self, updates: &[FilterUpdate]);
+    /// Applies changes that a model made to this vCPU's L0 filter cache while another vCPU ran.
+    fn update_l0(&mut self, updates: &[L0Update]);
 
     /// Hand counters gathered since the last call to `Platform::account`.
     fn flush_counters(&mut self, platform: &mut dyn Platform);

@@ -1,8 +1,8 @@
 //! What a vCPU asks of the machine around it.
 
-use nodescope_plugin_api::tables::Loan;
+use nodescope_plugin_api::exported::AcceptedExport;
 use nodescope_plugin_api::{
-    Charges, Context, Counters, FilterUpdate, Hits, MemRef, Outcome, Privilege,
+    Charges, Context, Counters, Hits, L0Update, MemRef, Outcome, Privilege,
 };
 
 /// An access to an MSR that the platform refuses; the engine raises `#GP(0)`.
@@ -99,18 +99,19 @@ pub trait Platform {
     /// Index of what runs in the address space of this CR3, for counters and references. Asked while a model is attached:
     /// when the vCPU starts to run, when CR3 changes, and after accesses to the platform.
     fn context(&mut self, vcpu: u16, cr3: u64) -> Context;
-    /// One memory reference that the filter could not answer. Updates of the running vCPU's own filter are pushed to
-    /// `updates`; those of other vCPUs are kept by the platform until they run. `hits` are what the filter has answered before.
+    /// One memory reference that the L0 filter cache could not answer. Updates of the running vCPU's own L0 filter cache are pushed to
+    /// `updates`; the platform keeps those of other vCPUs until they run. `hits` are the hits that were answered before.
     fn reference(
         &mut self,
         hits: Hits<'_>,
         reference: &MemRef,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> Outcome;
     /// [`nodescope_plugin_api::MemoryModel::miss`].
     fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome>;
-    /// The tables that [`nodescope_plugin_api::MemoryModel::tables`] offers, if the platform takes the offer.
-    fn tables(&mut self, vcpu: u16) -> Option<Loan> {
+    /// Returns the export of [`nodescope_plugin_api::MemoryModel::export_state`], accepted by the platform; None where the model exports
+    /// nothing.
+    fn exported_state(&mut self, vcpu: u16) -> Option<AcceptedExport> {
         let _ = vcpu;
         None
     }
@@ -118,8 +119,7 @@ pub trait Platform {
     fn take_charges(&mut self) -> Charges {
         Charges::default()
     }
-    /// Lines that the running vCPU's filter let be written under [`nodescope_plugin_api::Permission::Exclusive`], when it
-    /// gives way to another.
+    /// Lines that the running vCPU wrote under [`nodescope_plugin_api::Permission::Exclusive`], reported before another vCPU runs.
     fn modified(&mut self, vcpu: u16, lines: &[u64]);
     /// Counters of the running vCPU since the last call, for one address space and privilege.
     fn account(&mut self, vcpu: u16, context: Context, privilege: Privilege, counters: &Counters);

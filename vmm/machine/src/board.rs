@@ -9,10 +9,9 @@ use nodescope_devices::virtio::Device;
 use nodescope_devices::virtio::net::Net;
 use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MemoryFault, MsrFault, Platform};
 use nodescope_hypercall::{Answer, Call, Function, NodeIdentity, Request, TRANSPORT_DIRECT};
-use nodescope_plugin_api::tables::Loan;
+use nodescope_plugin_api::exported::AcceptedExport;
 use nodescope_plugin_api::{
-    Charges, Context, Counters, FilterUpdate, Hits, MemRef, MemoryModel, Outcome, Permission,
-    Privilege,
+    Charges, Context, Counters, Hits, L0Update, MemRef, MemoryModel, Outcome, Permission, Privilege,
 };
 
 use serde::{Deserialize, Serialize};
@@ -78,8 +77,8 @@ pub struct Board {
     pub(crate) chipset: Chipset,
     network: Option<usize>,
     pub(crate) model: Option<Box<dyn MemoryModel>>,
-    /// Filter changes of vCPUs that were not running.
-    pub(crate) updates: Vec<Vec<FilterUpdate>>,
+    /// L0 filter cache changes of vCPUs that were not running.
+    pub(crate) updates: Vec<Vec<L0Update>>,
     pub(crate) contexts: HashMap<Activity, Context>,
     /// Each vCPU's last address space and its context, unless a process has entered or left a function since.
     pub(crate) recent: Vec<Option<(u64, Context)>>,
@@ -441,7 +440,7 @@ impl Platform for Board {
         &mut self,
         hits: Hits<'_>,
         reference: &MemRef,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> Outcome {
         let Some(model) = self.model.as_mut() else {
             return Outcome::new(0, Permission::None, None);
@@ -463,11 +462,11 @@ impl Platform for Board {
         self.model.as_mut()?.miss(modified, oldest, reference)
     }
 
-    fn tables(&mut self, vcpu: u16) -> Option<Loan> {
-        let offer = self.model.as_mut()?.tables(vcpu)?;
+    fn exported_state(&mut self, vcpu: u16) -> Option<AcceptedExport> {
+        let export = self.model.as_mut()?.export_state(vcpu)?;
         // SAFETY: the node alone attaches and detaches models (`Node::attach`, `Node::detach`), and then its vCPUs, before any of them
         // runs again. Nothing else reaches the board's model, which vCPUs use one at a time.
-        Some(unsafe { offer.lend() })
+        Some(unsafe { export.accept() })
     }
 
     fn take_charges(&mut self) -> Charges {

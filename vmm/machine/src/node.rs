@@ -279,7 +279,7 @@ impl Node {
         other.restore(&self.vcpus[vcpu].save());
         if let Some(model) = &self.board.model {
             other.attribute_to_code(self.sampler.is_some());
-            other.attach(Some(model.filter()));
+            other.attach(Some(model.l0_geometry()));
         }
         std::mem::replace(&mut self.vcpus[vcpu], other)
     }
@@ -529,7 +529,7 @@ impl Node {
         loop {
             if !self.board.updates[v].is_empty() {
                 let updates = std::mem::take(&mut self.board.updates[v]);
-                self.vcpus[v].update_filter(&updates);
+                self.vcpus[v].update_l0(&updates);
             }
             let end = self.board.turn.end;
             if self.halted[v] {
@@ -610,12 +610,12 @@ impl Node {
     /// Attach a model: a window opens with its warm-up. `samples`: what is counted is attributed to code, and this many call stacks are
     /// sampled at most.
     pub fn attach(&mut self, model: Box<dyn MemoryModel>, samples: Option<usize>) {
-        let filter = model.filter();
+        let geometry = model.l0_geometry();
         self.board.model = Some(model);
         self.sampler = samples.map(Sampler::new);
         for v in &mut self.vcpus {
             v.attribute_to_code(samples.is_some());
-            v.attach(Some(filter));
+            v.attach(Some(geometry));
         }
         self.start_measuring();
     }

@@ -23,7 +23,7 @@ use nodescope_engine::{
     Vcpu,
 };
 use nodescope_plugin_api::{
-    Context, Counters, FilterUpdate, Hits, MemRef, Outcome, Permission, Privilege,
+    Context, Counters, Hits, L0Update, MemRef, Outcome, Permission, Privilege,
 };
 
 use crate::actions;
@@ -631,7 +631,7 @@ impl Platform for Access<'_> {
         &mut self,
         _hits: Hits<'_>,
         _reference: &MemRef,
-        _updates: &mut Vec<FilterUpdate>,
+        _updates: &mut Vec<L0Update>,
     ) -> Outcome {
         // No model is attached to vCPUs that run in parallel.
         Outcome::new(0, Permission::None, None)

@@ -15,7 +15,7 @@ use nodescope_machine::files::FileLimits;
 use nodescope_machine::node::{Node, NodeParts, NodeStatus};
 use nodescope_machine::topology::NodeTopology;
 use nodescope_memory::Ram;
-use nodescope_plugin_api::{FilterGeometry, FilterUpdate, Privilege};
+use nodescope_plugin_api::{L0Geometry, L0Update, Privilege};
 use nodescope_x86::VcpuState;
 
 /// Cycles of a quantum, and of the loop around a call.
@@ -108,9 +108,9 @@ impl Vcpu for Caller {
         self.state = state.clone();
     }
 
-    fn attach(&mut self, _: Option<FilterGeometry>) {}
+    fn attach(&mut self, _: Option<L0Geometry>) {}
 
-    fn update_filter(&mut self, _: &[FilterUpdate]) {}
+    fn update_l0(&mut self, _: &[L0Update]) {}
 
     fn flush_counters(&mut self, _: &mut dyn Platform) {}
 }

@@ -8,7 +8,7 @@ use nodescope_machine::acpi::PlatformDescription;
 use nodescope_machine::node::{Node, NodeParts, NodeStatus, SLICE};
 use nodescope_machine::topology::NodeTopology;
 use nodescope_memory::Ram;
-use nodescope_plugin_api::{FilterGeometry, FilterUpdate};
+use nodescope_plugin_api::{L0Geometry, L0Update};
 use nodescope_x86::VcpuState;
 
 /// MSRs of the local APIC (SDM vol. 3A §11.12.1), and the timer's vector and mode (TSC deadline, §11.5.4.1).
@@ -104,9 +104,9 @@ impl Vcpu for Script {
         self.state = state.clone();
     }
 
-    fn attach(&mut self, _: Option<FilterGeometry>) {}
+    fn attach(&mut self, _: Option<L0Geometry>) {}
 
-    fn update_filter(&mut self, _: &[FilterUpdate]) {}
+    fn update_l0(&mut self, _: &[L0Update]) {}
 
     fn flush_counters(&mut self, _: &mut dyn Platform) {}
 }

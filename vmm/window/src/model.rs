@@ -1,8 +1,8 @@
 //! Builds the models that a window attaches to a node.
 
 use nodescope_plugin_api::{
-    Context, Counters, FilterGeometry, FilterUpdate, Hits, MemRef, MemoryModel, MemoryTimingModel,
-    Outcome, Permission, Privilege, Statistic, VcpuPlace,
+    Context, Counters, Hits, L0Geometry, L0Update, MemRef, MemoryModel, MemoryTimingModel, Outcome,
+    Permission, Privilege, Statistic, VcpuPlace,
 };
 use nodescope_plugin_cache::{CacheConfigError, CacheModel, FlatMemory};
 use nodescope_plugin_numa::{HomeRange, Numa, NumaConfig, NumaConfigError, Uncached};
@@ -91,13 +91,13 @@ pub fn build_model(
     }
 }
 
-/// No model: the engine counts, nothing is timed, and its filter may answer everything.
+/// No model: the engine counts, nothing is timed, and its L0 filter cache may answer everything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CountingOnly;
 
 impl MemoryModel for CountingOnly {
-    fn filter(&self) -> FilterGeometry {
-        FilterGeometry {
+    fn l0_geometry(&self) -> L0Geometry {
+        L0Geometry {
             line_shift: LINE.trailing_zeros() as u8,
             data_slots: 6,
             instruction_slots: 6,
@@ -110,7 +110,7 @@ impl MemoryModel for CountingOnly {
         &mut self,
         _hits: Hits<'_>,
         _reference: &MemRef,
-        _updates: &mut Vec<FilterUpdate>,
+        _updates: &mut Vec<L0Update>,
     ) -> Outcome {
         Outcome::new(0, Permission::ReadWrite, None)
     }

@@ -87,7 +87,7 @@ fn without_a_model_everything_is_counted_and_nothing_timed() {
     };
     let outcome = model.reference(Hits::default(), &reference, &mut Vec::new());
     assert_eq!(
-        (outcome.stall(), outcome.filter()),
+        (outcome.stall(), outcome.permission()),
         (0, Permission::ReadWrite)
     );
     let counted = [(0, Context(0), Privilege::User, Counters::default())];

@@ -1,4 +1,4 @@
-//! Host nanoseconds for each reference that the engine's filter does not answer, by where the line is found.
+//! Host nanoseconds for each reference that the engine's L0 filter cache does not answer, by where the line is found.
 //!
 //! `cargo run --release -p nodescope-plugin-cache --example throughput [-- PART OF A NAME]`
 
@@ -8,12 +8,12 @@ use nodescope_plugin_api::{Access, Context, Hits, MemRef, MemoryModel, Privilege
 use nodescope_plugin_cache::{CacheConfig, CacheModel};
 use nodescope_plugin_numa::{Numa, NumaConfig};
 
-/// The order of each set of a first-level cache, as an engine's filter keeps it: 64 sets of eight lines, the oldest first.
+/// The order of each set of a first-level cache, as an engine's L0 filter cache keeps it: 64 sets of eight lines, the oldest first.
 #[derive(Clone, Default)]
 struct Order(Vec<Vec<u64>>);
 
 impl Order {
-    /// Whether a reference reaches the model, and the line that goes for it.
+    /// Makes a reference. Returns None if the L0 filter cache answers it, else the line that is replaced, if any.
     fn refer(&mut self, line: u64) -> Option<Option<u64>> {
         self.0.resize(64, Vec::new());
         let set = &mut self.0[line as usize / 64 % 64];
@@ -25,8 +25,8 @@ impl Order {
     }
 }
 
-/// Make `references` references given by `next` and print the time of one that reaches the model. `shared`: vCPUs take lines away from
-/// each other, so that all references reach it and the order of sets is the model's own.
+/// Makes `references` references given by `next` and prints the time of a reference that reaches the model. `shared`: vCPUs take lines away
+/// from each other, so that all references reach the model, and the model keeps the order of sets.
 fn measure(
     name: &str,
     vcpus: u16,
@@ -49,7 +49,7 @@ fn measure(
     let slice = references / SLICES;
     let mut fastest = f64::INFINITY;
     for index in 0..SLICES {
-        let told: Vec<(MemRef, Option<u64>)> = (index * slice..(index + 1) * slice)
+        let reported: Vec<(MemRef, Option<u64>)> = (index * slice..(index + 1) * slice)
             .filter_map(|step| {
                 let (vcpu, access, physical) = next(step);
                 let oldest = if shared { None } else { order.refer(physical)? };
@@ -67,7 +67,7 @@ fn measure(
             })
             .collect();
         let start = Instant::now();
-        for (reference, oldest) in &told {
+        for (reference, oldest) in &reported {
             let hits = Hits {
                 oldest: *oldest,
                 ..Hits::default()
@@ -76,8 +76,8 @@ fn measure(
             changes += updates.len();
             updates.clear();
         }
-        if index > 0 && !told.is_empty() {
-            fastest = fastest.min(start.elapsed().as_nanos() as f64 / told.len() as f64);
+        if index > 0 && !reported.is_empty() {
+            fastest = fastest.min(start.elapsed().as_nanos() as f64 / reported.len() as f64);
         }
     }
     println!("{name:<58} {fastest:7.1} ns   ({stalls} cycles, {changes} filter updates)");

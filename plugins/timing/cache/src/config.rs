@@ -1,9 +1,9 @@
-//! What a user says about the caches of a node.
+//! A user's description of the caches of a node.
 
 use nodescope_plugin_api::VcpuPlace;
 use serde::{Deserialize, Serialize};
 
-/// Who shares one cache.
+/// Sharing of one cache by hardware threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sharing {
@@ -14,12 +14,12 @@ pub enum Sharing {
     Socket,
 }
 
-/// Which line of a full set is replaced.
+/// Choice of the line of a full set that is replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Policy {
-    /// The least recently used one.
+    /// The least recently used line.
     #[default]
     Lru,
 }
@@ -28,7 +28,7 @@ pub enum Policy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LevelLatency {
-    /// A read that finds the line. Not 0 at level 1: the engine's filter is switched off, since hits must be timed.
+    /// A read that finds the line. Not 0 at level 1: the engine's L0 filter cache is switched off, since hits must be timed.
     pub read_hit: u32,
     /// A write that finds the line; at level 1 as `read_hit`.
     pub write_hit: u32,
@@ -57,7 +57,7 @@ pub struct LevelConfig {
     /// Bytes of a line; one figure for the whole hierarchy.
     #[serde(default = "LevelConfig::default_line")]
     pub line: u32,
-    /// Who shares it.
+    /// The hardware threads that share the cache.
     #[serde(default)]
     pub shared_by: Sharing,
     /// Replacement.
@@ -68,11 +68,11 @@ pub struct LevelConfig {
     pub latency: LevelLatency,
 }
 
-/// Cycles by where the other party is.
+/// Cycles by the distance of the other cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ByDistance {
-    /// The same core's other first-level cache.
+    /// Other first-level cache of the requester's core.
     pub same_core: u32,
     /// Another core of the socket.
     pub other_core: u32,
@@ -105,12 +105,12 @@ pub struct CacheConfig {
     pub instruction: Option<LevelConfig>,
     /// First-level data cache, then the unified levels outwards.
     pub levels: Vec<LevelConfig>,
-    /// Between caches.
+    /// Cycles of the events between caches.
     #[serde(default)]
     pub coherence: CoherenceLatency,
 }
 
-/// Why a [`CacheConfig`] is refused. The text begins with the field at fault.
+/// Reason for which a [`CacheConfig`] is refused. The text begins with the field at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CacheConfigError {
     /// No level.
@@ -238,7 +238,7 @@ impl LevelConfig {
         64
     }
 
-    /// A private LRU cache of `size` bytes with 64-byte lines and no latencies.
+    /// Makes a private LRU cache of `size` bytes with 64-byte lines and no latencies.
     pub fn new(size: u64, ways: u32) -> LevelConfig {
         LevelConfig {
             size,
@@ -250,7 +250,7 @@ impl LevelConfig {
         }
     }
 
-    /// The same, shared by the socket.
+    /// Returns the cache as one that the socket shares.
     pub fn shared(self) -> LevelConfig {
         LevelConfig {
             shared_by: Sharing::Socket,
@@ -258,7 +258,7 @@ impl LevelConfig {
         }
     }
 
-    /// The same, with these cycles for read, write and fetch misses.
+    /// Returns the cache with these cycles for read, write and fetch misses.
     pub fn misses(self, read: u32, write: u32, fetch: u32) -> LevelConfig {
         LevelConfig {
             latency: LevelLatency {
@@ -271,7 +271,7 @@ impl LevelConfig {
         }
     }
 
-    /// Number of sets.
+    /// Returns the number of sets.
     pub fn sets(&self) -> u64 {
         self.size / (u64::from(self.ways) * u64::from(self.line))
     }
@@ -336,7 +336,7 @@ impl LevelConfig {
 }
 
 impl CacheConfig {
-    /// Three levels with the reference latencies: L1 misses 3, L2 read and fetch misses 12, L2 write misses 10, L3
+    /// Makes three levels with the reference latencies: L1 misses 3, L2 read and fetch misses 12, L2 write misses 10, L3
     /// misses 35; everything else 0.
     fn reference(
         l1i: LevelConfig,

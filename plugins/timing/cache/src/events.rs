@@ -1,10 +1,10 @@
-//! Kinds of events: their index in the ledger, name, term and cycles.
+//! Kinds of events: index in the ledger, name, term and cycles.
 
 use nodescope_plugin_api::{Access, Charges, Source, StallTerm, Term};
 
 use crate::{ByDistance, CacheConfig, LevelLatency, Sharing};
 
-/// Where the other party of an event between caches is.
+/// Distance of the other cache of an event between caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Distance {
     SameCore,
@@ -12,9 +12,9 @@ pub(crate) enum Distance {
     OtherSocket,
 }
 
-/// Events at one level.
+/// Event at one level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AtLevel {
+pub(crate) enum LevelEvent {
     ReadHit,
     WriteHit,
     FetchHit,
@@ -26,32 +26,32 @@ pub(crate) enum AtLevel {
     Inclusion,
 }
 
-/// Kinds of them.
-pub(crate) const AT_LEVEL: usize = 9;
+/// Number of kinds of [`LevelEvent`].
+pub(crate) const LEVEL_EVENTS: usize = 9;
 
-impl AtLevel {
+impl LevelEvent {
     #[inline]
-    pub(crate) fn hit(access: Access) -> AtLevel {
+    pub(crate) fn hit(access: Access) -> LevelEvent {
         match access {
-            Access::Read => AtLevel::ReadHit,
-            Access::Write => AtLevel::WriteHit,
-            Access::Fetch => AtLevel::FetchHit,
+            Access::Read => LevelEvent::ReadHit,
+            Access::Write => LevelEvent::WriteHit,
+            Access::Fetch => LevelEvent::FetchHit,
         }
     }
 
     #[inline]
-    pub(crate) fn miss(access: Access) -> AtLevel {
+    pub(crate) fn miss(access: Access) -> LevelEvent {
         match access {
-            Access::Read => AtLevel::ReadMiss,
-            Access::Write => AtLevel::WriteMiss,
-            Access::Fetch => AtLevel::FetchMiss,
+            Access::Read => LevelEvent::ReadMiss,
+            Access::Write => LevelEvent::WriteMiss,
+            Access::Fetch => LevelEvent::FetchMiss,
         }
     }
 }
 
-/// Events between caches and with memory.
+/// Event between caches, or between a cache and memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Between {
+pub(crate) enum SystemEvent {
     From(Distance),
     FromModified(Distance),
     Snoop(Distance),
@@ -60,19 +60,19 @@ pub(crate) enum Between {
     Memory { local: bool, write_back: bool },
 }
 
-/// Kinds of them.
-pub(crate) const BETWEEN: usize = 17;
+/// Number of kinds of [`SystemEvent`].
+pub(crate) const SYSTEM_EVENTS: usize = 17;
 
-impl Between {
+impl SystemEvent {
     #[inline(always)]
     fn index(self) -> usize {
         match self {
-            Between::From(distance) => distance as usize,
-            Between::FromModified(distance) => 3 + distance as usize,
-            Between::Snoop(distance) => 6 + distance as usize,
-            Between::Invalidate(distance) => 9 + distance as usize,
-            Between::Upgrade => 12,
-            Between::Memory { local, write_back } => {
+            SystemEvent::From(distance) => distance as usize,
+            SystemEvent::FromModified(distance) => 3 + distance as usize,
+            SystemEvent::Snoop(distance) => 6 + distance as usize,
+            SystemEvent::Invalidate(distance) => 9 + distance as usize,
+            SystemEvent::Upgrade => 12,
+            SystemEvent::Memory { local, write_back } => {
                 13 + usize::from(!local) + 2 * usize::from(write_back)
             }
         }
@@ -84,13 +84,13 @@ impl Between {
 pub(crate) struct Kind {
     pub(crate) name: String,
     pub(crate) term: Term,
-    /// Cycles of one event. Memory events bring their own.
+    /// Cycles of one event. Each event with memory has cycles of its own.
     pub(crate) latency: u32,
 }
 
-/// How code attribution sees a kind of event.
+/// Charge of a kind of event, for code attribution.
 #[derive(Clone, Copy, Debug)]
-struct Charged {
+struct EventCharge {
     term: StallTerm,
     /// Set where the event answers a request.
     source: Option<Source>,
@@ -102,68 +102,72 @@ pub(crate) struct Events {
     kinds: Vec<Kind>,
     /// Latency of each kind, by index.
     latencies: Vec<u32>,
-    /// How code attribution sees each kind, by index.
-    charged: Vec<Charged>,
+    /// Charge of each kind for code attribution, by index.
+    charges: Vec<EventCharge>,
     levels: usize,
-    /// Sums of them.
-    pub(crate) short: ShortPaths,
+    /// Sums of latencies, for the fast miss paths.
+    pub(crate) fast_paths: FastPathCosts,
 }
 
-/// What the paths of [`crate::near`] and [`crate::far`] cost, by kind of access.
+/// Costs of the fast miss paths ([`crate::l2_hit`], [`crate::l2_miss`]), by kind of access.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ShortPaths {
-    /// A miss of the first level, and a hit of the second.
+pub(crate) struct FastPathCosts {
+    /// A miss of the first level and a hit of the second level.
     pub(crate) second: [u64; 3],
-    /// Misses of the first two, and a hit of the third.
+    /// Misses of the first two levels and a hit of the third level.
     pub(crate) third: [u64; 3],
-    /// Misses of all three, without the memory.
+    /// Misses of all three levels, without the memory's cycles.
     pub(crate) memory: [u64; 3],
-    /// A modified line that leaves a level, without the memory.
+    /// A modified line that leaves a level, without the memory's cycles.
     pub(crate) write_back: [u64; 3],
-    /// The first three by level at which their cycles are charged: outermost level of the path, access, level.
+    /// Cycles of `second`, `third` and `memory` by the level that is charged. Indices: outermost level of the path, access, level.
     pub(crate) by_level: [[[u64; 3]; 3]; 3],
 }
 
-impl ShortPaths {
-    fn new(latencies: &[u32], levels: usize) -> ShortPaths {
+impl FastPathCosts {
+    fn new(latencies: &[u32], levels: usize) -> FastPathCosts {
         let latency = |level: usize, event| match level < levels {
-            true => u64::from(latencies[Events::at(level, event)]),
+            true => u64::from(latencies[Events::at_level(level, event)]),
             false => 0,
         };
         let accesses = [Access::Read, Access::Write, Access::Fetch];
         let miss = |levels, access| {
             (0..levels)
-                .map(|level| latency(level, AtLevel::miss(access)))
+                .map(|level| latency(level, LevelEvent::miss(access)))
                 .sum::<u64>()
         };
-        let hit = |level, access| miss(level, access) + latency(level, AtLevel::hit(access));
+        let hit = |level, access| miss(level, access) + latency(level, LevelEvent::hit(access));
         let by_level = |path: usize, access| {
             [0, 1, 2].map(|level| match (level < path, level == path && path < 3) {
-                (true, _) => latency(level, AtLevel::miss(access)),
-                (_, true) => latency(level, AtLevel::hit(access)),
+                (true, _) => latency(level, LevelEvent::miss(access)),
+                (_, true) => latency(level, LevelEvent::hit(access)),
                 _ => 0,
             })
         };
-        ShortPaths {
+        FastPathCosts {
             by_level: [1, 2, 3].map(|path| accesses.map(|access| by_level(path, access))),
             second: accesses.map(|access| hit(1, access)),
             third: accesses.map(|access| hit(2, access)),
             memory: accesses.map(|access| miss(3, access)),
-            write_back: [0, 1, 2].map(|level| latency(level, AtLevel::Writeback)),
+            write_back: [0, 1, 2].map(|level| latency(level, LevelEvent::Writeback)),
         }
     }
 }
 
-impl Charged {
-    fn new(index: usize, term: Term, levels: usize) -> Charged {
-        let between = index.checked_sub(levels * AT_LEVEL);
+impl EventCharge {
+    fn new(index: usize, term: Term, levels: usize) -> EventCharge {
+        let between = index.checked_sub(levels * LEVEL_EVENTS);
         let is_hit = |event: usize| {
-            [AtLevel::ReadHit, AtLevel::WriteHit, AtLevel::FetchHit]
-                .iter()
-                .any(|hit| *hit as usize == event)
+            [
+                LevelEvent::ReadHit,
+                LevelEvent::WriteHit,
+                LevelEvent::FetchHit,
+            ]
+            .iter()
+            .any(|hit| *hit as usize == event)
         };
         let source = match between {
-            None if is_hit(index % AT_LEVEL) => Source::of_level(index / AT_LEVEL + 1),
+            None if is_hit(index % LEVEL_EVENTS) => Source::of_level(index / LEVEL_EVENTS + 1),
             // A cache that sends the line, clean or modified.
             Some(0..6) => Some(Source::OtherCache),
             Some(13) => Some(Source::LocalMemory),
@@ -176,12 +180,12 @@ impl Charged {
             (Term::Memory, _) => StallTerm::RemoteMemory,
             (Term::None, _) => StallTerm::Unattributed,
         };
-        Charged { term, source }
+        EventCharge { term, source }
     }
 }
 
-impl ShortPaths {
-    /// Charge a path to the level with this index, 3 for memory, without the memory's own cycles.
+impl FastPathCosts {
+    /// Charges a path to the level with this index, 3 for memory, without the memory's cycles.
     #[inline(always)]
     pub(crate) fn charge(&self, charges: &mut Charges, path: usize, access: Access) {
         let levels = self.by_level[path - 1][access as usize];
@@ -198,7 +202,7 @@ impl ShortPaths {
         }
     }
 
-    /// Charge a modified line that leaves the level with this index.
+    /// Charges a modified line that leaves the level with this index.
     #[inline(always)]
     pub(crate) fn charge_write_back(&self, charges: &mut Charges, level: usize) {
         charges.stall(StallTerm::of_level(level as u8 + 1), self.write_back[level]);
@@ -238,7 +242,7 @@ impl Events {
                 (name, hit, miss)
             };
             let term = Term::Cache(number);
-            // The order is that of `AtLevel`.
+            // The order is that of `LevelEvent`.
             for (name, term, latency) in [
                 (format!("{data}.read_hit"), term, read_hit),
                 (format!("{data}.write_hit"), term, write_hit),
@@ -257,7 +261,7 @@ impl Events {
                 });
             }
         }
-        // Events between caches belong to the level at which the parties meet.
+        // Events between caches belong to the level at which the caches meet.
         let outermost = levels as u8;
         let core = config.levels[0].shared_by;
         let meeting = config
@@ -308,16 +312,16 @@ impl Events {
                 latency: 0,
             });
         }
-        debug_assert_eq!(kinds.len(), levels * AT_LEVEL + BETWEEN);
+        debug_assert_eq!(kinds.len(), levels * LEVEL_EVENTS + SYSTEM_EVENTS);
         debug_assert!(matches!(core, Sharing::Core) || meeting.is_none());
         let latencies: Vec<u32> = kinds.iter().map(|kind| kind.latency).collect();
-        let charged = (0..kinds.len())
-            .map(|index| Charged::new(index, kinds[index].term, levels))
+        let charges = (0..kinds.len())
+            .map(|index| EventCharge::new(index, kinds[index].term, levels))
             .collect();
         Events {
-            short: ShortPaths::new(&latencies, levels),
+            fast_paths: FastPathCosts::new(&latencies, levels),
             latencies,
-            charged,
+            charges,
             kinds,
             levels,
         }
@@ -331,25 +335,27 @@ impl Events {
         self.levels
     }
 
-    /// Whether events of a kind differ in latency: those with memory.
+    /// Returns whether events of a kind differ in latency. Events with memory do.
     pub(crate) fn varies(&self, index: usize) -> bool {
         self.kinds[index].term == Term::Memory
     }
 
+    /// Returns the index of an event at a level.
     #[inline]
-    pub(crate) fn at(level: usize, event: AtLevel) -> usize {
-        level * AT_LEVEL + event as usize
+    pub(crate) fn at_level(level: usize, event: LevelEvent) -> usize {
+        level * LEVEL_EVENTS + event as usize
     }
 
+    /// Returns the index of an event between caches or with memory.
     #[inline(always)]
-    pub(crate) fn between(&self, event: Between) -> usize {
-        Self::after(self.levels, event)
+    pub(crate) fn system(&self, event: SystemEvent) -> usize {
+        Self::system_after(self.levels, event)
     }
 
-    /// The same after so many levels.
+    /// Returns the index of a [`SystemEvent`] in a hierarchy of so many levels.
     #[inline(always)]
-    pub(crate) fn after(levels: usize, event: Between) -> usize {
-        levels * AT_LEVEL + event.index()
+    pub(crate) fn system_after(levels: usize, event: SystemEvent) -> usize {
+        levels * LEVEL_EVENTS + event.index()
     }
 
     #[inline]
@@ -357,10 +363,10 @@ impl Events {
         &self.kinds[index]
     }
 
-    /// Charge an event that cost so many cycles.
+    /// Charges an event that cost so many cycles.
     #[inline(always)]
     pub(crate) fn charge(&self, charges: &mut Charges, index: usize, cycles: u64) {
-        let Charged { term, source } = self.charged[index];
+        let EventCharge { term, source } = self.charges[index];
         charges.stall(term, cycles);
         if let Some(source) = source {
             charges.answer(source);

@@ -1,6 +1,6 @@
 //! Main memory of one latency, for a node without NUMA.
 
-use nodescope_plugin_api::tables::{MemoryTables, Recent};
+use nodescope_plugin_api::exported::{ExportedMemory, RecentHome};
 use nodescope_plugin_api::{MemoryTiming, MemoryTimingModel, MissRef};
 
 /// Memory that is local to every socket. Write-backs are posted and cost nothing.
@@ -29,8 +29,8 @@ impl MemoryTimingModel for FlatMemory {
         0
     }
 
-    fn tables(&self, _socket: u16) -> Option<MemoryTables> {
-        // SAFETY: the only home has number zero; one latency is this memory's, all else is there for ever.
-        Some(unsafe { MemoryTables::new(&Recent::ALL, [&raw const self.latency, &0], 0) })
+    fn export_state(&self, _socket: u16) -> Option<ExportedMemory> {
+        // SAFETY: the only home has number zero. One latency is this memory's, everything else is static.
+        Some(unsafe { ExportedMemory::new(&RecentHome::ALL, [&raw const self.latency, &0], 0) })
     }
 }

@@ -1,6 +1,6 @@
-//! Where the lines of one cache are.
+//! Places of the lines of one cache.
 
-use nodescope_plugin_api::tables::{STATE_BITS, SetCount, SetShape};
+use nodescope_plugin_api::exported::{STATE_BITS, SetCount, SetShape};
 
 /// One cache within [`crate::tags::Tags`]. The set of a line is its number modulo the sets, its tag the quotient plus one.
 #[derive(Clone, Copy, Debug)]
@@ -17,24 +17,24 @@ pub(crate) struct Geometry {
     pub(crate) tag_shift: u8,
 }
 
-/// A line's set in one cache, and the tag to look for there.
+/// Look-up of a line in one cache: the line's set, and the tag to compare with.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Spot {
+pub(crate) struct LineLookup {
     /// Index of way 0.
     pub(crate) start: usize,
     /// The set's number.
     pub(crate) set: u32,
-    /// Tag, where an entry has it.
+    /// The tag, in the bits where an entry has its tag.
     pub(crate) key: u64,
 }
 
-/// What the sets of one cache look like.
+/// Layout of the sets of one cache.
 pub(crate) trait Shape {
-    /// Words from one set to the next.
+    /// Returns the number of words from one set to the next.
     fn stride(&self) -> usize;
-    /// Lines of a set.
+    /// Returns the number of lines of a set.
     fn ways(&self) -> usize;
-    /// Bits of an entry that are the tag, and beyond.
+    /// Returns a mask of the bits of an entry from the lowest bit of the tag on.
     fn tag_mask(&self) -> u64;
 }
 
@@ -59,7 +59,7 @@ impl Geometry {
     /// Bits of state, the lowest of an entry; holders lie between them and the tag.
     pub(crate) const STATE_BITS: u32 = STATE_BITS;
 
-    /// A cache whose words begin at or after `from`.
+    /// Makes the layout of a cache whose words begin at or after `from`.
     pub(crate) fn new(from: usize, sets: u32, ways: u32, holders: u32) -> Geometry {
         // A set of up to 16 words of 32 bits lies in one line of the host, a wider one is whole vectors.
         let stride = if ways <= Self::HOST_LINE as u32 {
@@ -81,7 +81,7 @@ impl Geometry {
         }
     }
 
-    /// For who is lent the cache.
+    /// Returns the layout in the form of an export.
     pub(crate) fn set_shape(&self) -> SetShape {
         SetShape {
             sets: match self.divisor {
@@ -101,24 +101,25 @@ impl Geometry {
     /// 32-bit words in a line of the host.
     const HOST_LINE: usize = 16;
 
-    /// Whether spots of one are those of the other but for the first word.
-    pub(crate) fn alike(&self, other: &Geometry) -> bool {
+    /// Returns whether two caches differ in their first word alone.
+    pub(crate) fn same_shape(&self, other: &Geometry) -> bool {
         let shape = |g: &Geometry| (g.sets, g.ways, g.stride, g.tag_shift);
         shape(self) == shape(other)
     }
 
-    /// Index after the last word.
+    /// Returns the index after the last word.
     pub(crate) fn end(&self) -> usize {
         self.base + self.sets as usize * self.stride as usize
     }
 
-    /// Lines from this number on have tags that do not fit into words of `bits`.
-    pub(crate) fn limit(&self, bits: u32) -> u64 {
+    /// Returns the number of the first line whose tag does not fit into words of `bits`.
+    pub(crate) fn line_limit(&self, bits: u32) -> u64 {
         ((1 << (bits - u32::from(self.tag_shift))) - 1_u64).saturating_mul(self.sets.into())
     }
 
+    /// Returns the look-up of a line.
     #[inline(always)]
-    pub(crate) fn spot(&self, line: u64) -> Spot {
+    pub(crate) fn lookup(&self, line: u64) -> LineLookup {
         let (quotient, set) = match self.divisor {
             Divisor::Power(log) => (line >> log, line as u32 & (self.sets - 1)),
             Divisor::Other(divisor) => {
@@ -126,33 +127,33 @@ impl Geometry {
                 (quotient, (line - quotient * u64::from(self.sets)) as u32)
             }
         };
-        Spot {
+        LineLookup {
             start: self.base + set as usize * self.stride as usize,
             set,
             key: (quotient + 1) << self.tag_shift,
         }
     }
 
-    /// All holder bits, from bit 0.
+    /// Returns all holder bits, from bit 0.
     #[inline(always)]
     pub(crate) fn holders_mask(&self) -> u64 {
         (1 << (u32::from(self.tag_shift) - Self::STATE_BITS)) - 1
     }
 
-    /// Which caches inside may hold the line of an entry.
+    /// Returns the bits of the caches inside that may hold the line of an entry.
     #[inline(always)]
     pub(crate) fn holders(&self, entry: u64) -> u64 {
         entry >> Self::STATE_BITS & self.holders_mask()
     }
 
-    /// The line of an entry that is not empty.
+    /// Returns the line of an entry that is not empty.
     #[inline(always)]
     pub(crate) fn line(&self, set: u32, entry: u64) -> u64 {
         ((entry >> self.tag_shift) - 1) * u64::from(self.sets) + u64::from(set)
     }
 }
 
-/// How a line's number is divided by the number of sets.
+/// Division of a line's number by the number of sets.
 #[derive(Clone, Copy, Debug)]
 enum Divisor {
     /// By shifting.
@@ -225,12 +226,16 @@ mod tests {
             let geometry = Geometry::new(5, sets, 11, holders);
             assert_eq!((geometry.base, geometry.stride), (16, 16));
             for line in [0, 1, 63, 64, 12_345_678, (1 << 47) - 1] {
-                let spot = geometry.spot(line);
-                assert_eq!(u64::from(spot.set), line % u64::from(sets));
-                assert_eq!(geometry.line(spot.set, spot.key | 3), line);
-                let fits = spot.key < 1 << 32;
-                assert_eq!(line < geometry.limit(32), fits, "{line} in {sets} sets");
-                assert!(line < geometry.limit(64));
+                let lookup = geometry.lookup(line);
+                assert_eq!(u64::from(lookup.set), line % u64::from(sets));
+                assert_eq!(geometry.line(lookup.set, lookup.key | 3), line);
+                let fits = lookup.key < 1 << 32;
+                assert_eq!(
+                    line < geometry.line_limit(32),
+                    fits,
+                    "{line} in {sets} sets"
+                );
+                assert!(line < geometry.line_limit(64));
             }
         }
     }

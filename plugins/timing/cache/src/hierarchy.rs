@@ -1,9 +1,6 @@
-//! The tree of caches and the protocol that keeps them coherent.
+//! The tree of caches.
 //!
-//! Every cache includes the caches inside it, so a line that a cache does not hold is nowhere inside it. What a cache may
-//! do with a line is bounded by what the cache outside it may do, and a line that is modified anywhere is marked
-//! modified at every level outwards; an eviction therefore never has to look outwards. The outermost caches are peers
-//! on the interconnect and speak MESIF.
+//! Each cache is a node of the tree. [`crate::protocol`] has the rules by which the caches stay coherent.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -13,15 +10,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{CacheConfig, LevelConfig, Sharing};
 use crate::events::Events;
+use crate::export::Exports;
+use crate::fast_path::FastPath;
 use crate::flat::FlatMemory;
-use crate::geometry::{Geometry, Spot};
-use crate::loans::Loans;
+use crate::geometry::{Geometry, LineLookup};
 use crate::model::FirstLevel;
-use crate::route::Route;
 use crate::tags::{HOLDERS, State, Tags};
 use crate::word::Word;
 
-/// What a cache holds.
+/// Contents that a cache is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum CacheKind {
     /// Data, at the first level.
@@ -37,7 +34,7 @@ pub enum CacheKind {
 pub struct CacheContents {
     /// Level, counted from 1.
     pub level: u8,
-    /// What it holds.
+    /// Contents that the cache is for.
     pub kind: CacheKind,
     /// Its socket.
     pub socket: u16,
@@ -49,22 +46,22 @@ pub struct CacheContents {
     pub sets: Vec<(u64, Vec<(u64, State)>)>,
 }
 
-/// One cache: what the walk through the levels needs, in one line of the host.
+/// One cache, with the data for a walk through the levels in one line of the host.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(crate) struct Node {
     pub(crate) geometry: Geometry,
     /// The cache outside it, or [`NONE`].
     pub(crate) outer: u32,
-    /// What stands for it among the holders in the outer one.
+    /// Holder bit of this cache in entries of the outer cache.
     pub(crate) bit: u16,
     pub(crate) socket: u16,
     /// Its core, or [`SHARED`].
     pub(crate) core: u32,
     pub(crate) level: u8,
     pub(crate) kind: CacheKind,
-    /// Several vCPUs use it directly.
-    pub(crate) threads: bool,
+    /// Several vCPUs use this cache as their first level.
+    pub(crate) several_vcpus: bool,
     /// Every cache inside has a holder bit of its own.
     pub(crate) exact: bool,
 }
@@ -90,7 +87,7 @@ impl Node {
         self.outer == NONE
     }
 
-    /// Holder bits that may stand for a cache other than the one inside whose bit is `bit`.
+    /// Returns the holder bits that may stand for a cache other than the inner cache with the bit `bit`.
     #[inline]
     pub(crate) fn without(&self, holders: u64, bit: u64) -> u64 {
         if self.exact { holders & !bit } else { holders }
@@ -102,7 +99,7 @@ impl Node {
 pub(crate) struct Nodes(Vec<Node>);
 
 impl Nodes {
-    /// A cache. Its number comes from the constructor of [`Hierarchy`] and is not [`NONE`].
+    /// Returns a cache. Its number comes from the constructor of [`Hierarchy`] and is not [`NONE`].
     #[inline(always)]
     pub(crate) fn get(&self, node: u32) -> &Node {
         debug_assert!((node as usize) < self.0.len());
@@ -111,22 +108,22 @@ impl Nodes {
     }
 }
 
-/// Who is next to a cache.
+/// Inner neighbours of a cache: caches and vCPUs.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Neighbours {
+pub(crate) struct Children {
     /// Caches inside.
     pub(crate) inner: Vec<u32>,
     /// vCPUs that use it directly; only at the first level.
     pub(crate) vcpus: Vec<u16>,
 }
 
-/// First-level caches of one vCPU.
+/// First-level caches of one vCPU, and the fast paths from them.
 #[derive(Clone, Debug)]
-pub(crate) struct Entrance {
+pub(crate) struct VcpuCaches {
     /// For data and for instructions; the latter may be [`NONE`].
     pub(crate) first: [u32; 2],
-    /// The ways from them, where they are short.
-    pub(crate) routes: [Option<Route>; 2],
+    /// Fast paths of misses, for data and for instructions.
+    pub(crate) fast_paths: [Option<FastPath>; 2],
     pub(crate) socket: u16,
     pub(crate) core: u32,
 }
@@ -135,47 +132,47 @@ pub(crate) struct Entrance {
 pub(crate) struct Hierarchy<W> {
     pub(crate) nodes: Nodes,
     /// By node.
-    pub(crate) neighbours: Vec<Neighbours>,
+    pub(crate) children: Vec<Children>,
     pub(crate) tags: Tags<W>,
     pub(crate) roots: Vec<u32>,
-    pub(crate) entrances: Vec<Entrance>,
+    pub(crate) vcpu_caches: Vec<VcpuCaches>,
     pub(crate) line_shift: u32,
-    /// Lines from this number on do not fit into the words of `tags`.
-    pub(crate) limit: u64,
+    /// The first line number that does not fit into the words of `tags`.
+    pub(crate) line_limit: u64,
     pub(crate) events: Events,
     pub(crate) ledger: Ledger,
     pub(crate) memory: Box<dyn MemoryTimingModel>,
     pub(crate) request: Request,
     /// Caches from the second level outwards that do not have the line of the request, and where it would be in each.
-    pub(crate) path: Vec<(u32, Spot)>,
-    /// The filters of data and instructions keep all lines of a set, not the most recently used alone.
+    pub(crate) path: Vec<(u32, LineLookup)>,
+    /// The L0 filter caches for data and instructions keep all lines of a set, not the most recently used line alone.
     pub(crate) whole_sets: [bool; 2],
     pub(crate) first_level: FirstLevel,
-    /// What engines use themselves.
-    pub(crate) loans: Loans,
+    /// State that was exported to engines.
+    pub(crate) exports: Exports,
 }
 
 /// The request in progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
-    /// Who made it, and when.
+    /// The vCPU that made the request.
     pub(crate) requester: u16,
     pub(crate) account: Account,
     pub(crate) now: u64,
-    /// Cycles charged to it so far.
+    /// Cycles charged to the request so far.
     pub(crate) stall: u64,
 }
 
 impl<W: Word> Hierarchy<W> {
-    /// The caches of a valid description.
+    /// Makes the caches of a valid description.
     pub(crate) fn new(
         config: &CacheConfig,
         places: &[VcpuPlace],
         memory: Box<dyn MemoryTimingModel>,
     ) -> Hierarchy<W> {
         let mut nodes: Vec<Node> = Vec::new();
-        let mut neighbours: Vec<Neighbours> = Vec::new();
-        let mut entrances: Vec<Entrance> = Vec::with_capacity(places.len());
+        let mut children: Vec<Children> = Vec::new();
+        let mut vcpu_caches: Vec<VcpuCaches> = Vec::with_capacity(places.len());
         // Caches by level, kind and the core or socket that shares them (at one level and kind it is always one of the two).
         let mut known: BTreeMap<(usize, CacheKind, u16), u32> = BTreeMap::new();
         for (vcpu, place) in places.iter().enumerate() {
@@ -186,7 +183,7 @@ impl<W: Word> Hierarchy<W> {
                 };
                 *known.entry((index, kind, shared_by)).or_insert_with(|| {
                     nodes.push(Node {
-                        // The place and the holder bits follow below, when all caches are known.
+                        // The first word and the holder bits are set below, when all caches are known.
                         geometry: Geometry::new(0, level.sets() as u32, level.ways, 0),
                         outer: NONE,
                         bit: 0,
@@ -194,7 +191,7 @@ impl<W: Word> Hierarchy<W> {
                         core,
                         level: index as u8,
                         kind,
-                        threads: false,
+                        several_vcpus: false,
                         exact: true,
                     });
                     nodes.len() as u32 - 1
@@ -211,32 +208,32 @@ impl<W: Word> Hierarchy<W> {
                 .skip(1)
                 .map(|(index, level)| find(index, CacheKind::Unified, level))
                 .collect();
-            neighbours.resize(nodes.len(), Neighbours::default());
+            children.resize(nodes.len(), Children::default());
             for first in [data, instruction] {
-                let Some(neighbours_of_first) = neighbours.get_mut(first as usize) else {
+                let Some(children_of_first) = children.get_mut(first as usize) else {
                     continue;
                 };
-                neighbours_of_first.vcpus.push(vcpu as u16);
+                children_of_first.vcpus.push(vcpu as u16);
                 let mut inner = first;
                 for &outer in &unified {
                     if nodes[inner as usize].outermost() {
                         nodes[inner as usize].outer = outer;
-                        neighbours[outer as usize].inner.push(inner);
+                        children[outer as usize].inner.push(inner);
                     }
                     inner = outer;
                 }
             }
-            entrances.push(Entrance {
+            vcpu_caches.push(VcpuCaches {
                 first: [data, instruction],
-                // Follow when all caches are known.
-                routes: [None, None],
+                // Set below, when all caches are known.
+                fast_paths: [None, None],
                 socket: place.socket,
                 core: place.core.into(),
             });
         }
         let mut end = 0;
         for index in 0..nodes.len() {
-            let Neighbours { inner, vcpus } = &neighbours[index];
+            let Children { inner, vcpus } = &children[index];
             let bits = inner.len().min(HOLDERS as usize);
             for (position, &inner) in inner.iter().enumerate() {
                 nodes[inner as usize].bit = 1 << (position % bits);
@@ -244,14 +241,14 @@ impl<W: Word> Hierarchy<W> {
             let node = &mut nodes[index];
             let Geometry { sets, ways, .. } = node.geometry;
             node.geometry = Geometry::new(end, sets, ways, bits as u32);
-            node.threads = vcpus.len() > 1;
+            node.several_vcpus = vcpus.len() > 1;
             node.exact = inner.len() == bits;
             end = node.geometry.end();
         }
-        for entrance in &mut entrances {
-            entrance.routes = entrance
+        for own in &mut vcpu_caches {
+            own.fast_paths = own
                 .first
-                .map(|first| Route::new(&nodes, &neighbours, first));
+                .map(|first| FastPath::new(&nodes, &children, first));
         }
         let events = Events::new(config);
         Hierarchy {
@@ -260,7 +257,7 @@ impl<W: Word> Hierarchy<W> {
                 .collect(),
             ledger: Ledger::new(events.len(), places.len()),
             line_shift: config.levels[0].line.trailing_zeros(),
-            limit: Self::limit(&nodes),
+            line_limit: Self::line_limit(&nodes),
             tags: Tags::new(end),
             request: Request {
                 requester: 0,
@@ -268,41 +265,41 @@ impl<W: Word> Hierarchy<W> {
                 now: 0,
                 stall: 0,
             },
-            path: vec![(NONE, Spot::default()); config.levels.len()],
+            path: vec![(NONE, LineLookup::default()); config.levels.len()],
             whole_sets: [false; 2],
             first_level: FirstLevel::new([0; 3], [false; 2]),
-            loans: Loans::default(),
+            exports: Exports::default(),
             nodes: Nodes(nodes),
-            neighbours,
-            entrances,
+            children,
+            vcpu_caches,
             events,
             memory,
         }
     }
 
-    /// Whether several vCPUs use one first-level cache of this side.
+    /// Returns whether several vCPUs use one first-level cache of this side.
     pub(crate) fn shares_first_level(&self, side: Side) -> bool {
         self.nodes
             .0
             .iter()
-            .any(|node| node.level == 0 && node.side() == side && node.threads)
+            .any(|node| node.level == 0 && node.side() == side && node.several_vcpus)
     }
 
-    fn limit(nodes: &[Node]) -> u64 {
-        let limits = nodes.iter().map(|node| node.geometry.limit(W::BITS));
+    fn line_limit(nodes: &[Node]) -> u64 {
+        let limits = nodes.iter().map(|node| node.geometry.line_limit(W::BITS));
         limits.min().unwrap_or(0)
     }
 
-    /// The same caches, lines, counters and memory in wider words; what is left here is of no use.
+    /// Moves caches, lines, counters and memory to a hierarchy of wider words. The hierarchy that remains here must not be used.
     pub(crate) fn widen<V: Word>(&mut self) -> Hierarchy<V> {
         let nothing: Box<dyn MemoryTimingModel> = Box::new(FlatMemory::default());
         Hierarchy {
-            limit: Hierarchy::<V>::limit(&self.nodes.0),
+            line_limit: Hierarchy::<V>::line_limit(&self.nodes.0),
             tags: self.tags.widen(),
             nodes: mem::take(&mut self.nodes),
-            neighbours: mem::take(&mut self.neighbours),
+            children: mem::take(&mut self.children),
             roots: mem::take(&mut self.roots),
-            entrances: mem::take(&mut self.entrances),
+            vcpu_caches: mem::take(&mut self.vcpu_caches),
             line_shift: self.line_shift,
             events: self.events.clone(),
             ledger: self.ledger.clone(),
@@ -311,11 +308,11 @@ impl<W: Word> Hierarchy<W> {
             path: mem::take(&mut self.path),
             whole_sets: self.whole_sets,
             first_level: self.first_level,
-            loans: self.loans.recall(),
+            exports: self.exports.revoke(),
         }
     }
 
-    /// Contents of every cache.
+    /// Returns the contents of every cache.
     pub(crate) fn contents(&self) -> Vec<CacheContents> {
         self.nodes
             .0

@@ -7,16 +7,16 @@
 
 mod config;
 mod events;
-mod far;
+mod export;
+mod fast_path;
 mod flat;
 mod geometry;
 mod hierarchy;
-mod loans;
+mod l2_hit;
+mod l2_miss;
+mod mapping_pool;
 mod model;
-mod near;
 mod protocol;
-mod route;
-mod spare;
 mod tags;
 mod word;
 

@@ -1,35 +1,35 @@
-//! What the engine drives: the first level, the filter's permissions, the statistics.
+//! The model as the engine drives it: first level, permissions of the L0 filter cache, statistics.
 
 use std::collections::BTreeMap;
 
-use nodescope_plugin_api::tables::Offer;
+use nodescope_plugin_api::exported::StateExport;
 use nodescope_plugin_api::{
-    Access, Charges, Context, Counters, FilterGeometry, FilterUpdate, Hits, Key, Ledger, MemRef,
+    Access, Charges, Context, Counters, Hits, Key, L0Geometry, L0Update, Ledger, MemRef,
     MemoryModel, MemoryTimingModel, Outcome, Permission, Privilege, Side, StallTerm, Statistic,
     Tally, Term, VcpuPlace,
 };
 
 use crate::config::{CacheConfig, CacheConfigError, LevelConfig};
-use crate::events::{AtLevel, Events};
+use crate::events::{Events, LevelEvent};
 use crate::hierarchy::{CacheContents, Hierarchy, NONE};
-use crate::near::Taken;
+use crate::l2_hit::FastMiss;
 use crate::tags::State;
 use crate::word::{Baseline, Isa, V3, Word};
 
 /// A physical address has at most 52 bits (SDM volume 3, section 4.1.4).
 const PHYSICAL_MASK: u64 = (1 << 52) - 1;
 
-/// Most ways of a set that an engine is expected to keep.
+/// Most ways of a set that an engine's L0 filter cache is expected to keep.
 const MOST_WAYS: u32 = 16;
 
 /// The caches of one node.
 pub struct CacheModel {
     caches: Caches,
-    filter: FilterGeometry,
+    l0_geometry: L0Geometry,
     events: Events,
     fetches_cached: bool,
-    /// [`MemoryModel::miss`] may be answered: reads and fetches are permitted, and the memory computes with integers.
-    short: bool,
+    /// [`MemoryModel::miss`] may be answered: the L0 filter cache may answer hits of reads and fetches.
+    has_fast_miss_path: bool,
 }
 
 /// The hierarchy, in the width of words that the lines seen so far need.
@@ -38,17 +38,17 @@ enum Caches {
     Wide(Hierarchy<u64>),
 }
 
-/// What a reference to the first level costs and grants.
+/// Costs and permissions of references to the first level.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FirstLevel {
     /// Cycles of hits: read, write, fetch.
     hits: [u32; 3],
-    /// What the filter may answer for a line, for data and for instructions, by the line's state.
+    /// Permissions of the L0 filter cache, for data and for instructions, by the line's state.
     grants: [[Permission; 5]; 2],
 }
 
 impl FirstLevel {
-    /// `whole_sets`: see [`Hierarchy::whole_sets`].
+    /// Makes the costs and permissions for hits of these cycles. `whole_sets`: see [`Hierarchy::whole_sets`].
     pub(crate) fn new(hits: [u32; 3], whole_sets: [bool; 2]) -> FirstLevel {
         // Hits that cost cycles must reach the model.
         let most = match hits {
@@ -85,7 +85,7 @@ impl FirstLevel {
 }
 
 impl CacheModel {
-    /// Empty caches for vCPUs at `places` in front of `memory`, or the first fault of the description
+    /// Makes empty caches for vCPUs at `places` in front of `memory`. An error is the first fault of the description
     /// ([`CacheConfig::faults`] lists all).
     pub fn new(
         config: &CacheConfig,
@@ -101,7 +101,7 @@ impl CacheModel {
         let most = (12 - line_shift).min(6);
         let slots = |level: &LevelConfig| level.sets().trailing_zeros().min(most) as u8;
         let mut hierarchy = Hierarchy::new(config, places, memory);
-        // The filter may keep whole sets where a slot is a set and no other vCPU changes their order.
+        // The L0 filter cache may keep whole sets where a slot is a set and no other vCPU changes their order.
         let ways = |level: &LevelConfig, side: Side| {
             let whole = level.sets() == 1 << slots(level) && level.ways <= MOST_WAYS;
             let alone = !hierarchy.shares_first_level(side);
@@ -122,10 +122,10 @@ impl CacheModel {
             .map_or(0, |level| level.latency.fetch_hit);
         let hits = [data.latency.read_hit, data.latency.write_hit, fetch_hit];
         hierarchy.first_level = FirstLevel::new(hits, hierarchy.whole_sets);
-        let short = data.latency.read_hit == 0 && fetch_hit == 0;
+        let has_fast_miss_path = data.latency.read_hit == 0 && fetch_hit == 0;
         Ok(CacheModel {
             caches: Caches::Narrow(hierarchy, V3::detect()),
-            filter: FilterGeometry {
+            l0_geometry: L0Geometry {
                 line_shift: line_shift as u8,
                 data_slots: slots(data),
                 instruction_slots: config.instruction.as_ref().map_or(most as u8, slots),
@@ -134,11 +134,11 @@ impl CacheModel {
             },
             events: Events::new(config),
             fetches_cached: config.instruction.is_some(),
-            short,
+            has_fast_miss_path,
         })
     }
 
-    /// Contents of every cache, inner ones before the outer ones of the same vCPU.
+    /// Returns the contents of every cache, inner caches before the outer caches of the same vCPU.
     pub fn contents(&self) -> Vec<CacheContents> {
         match &self.caches {
             Caches::Narrow(caches, _) => caches.contents(),
@@ -146,14 +146,14 @@ impl CacheModel {
         }
     }
 
-    /// A line has come up whose tag needs wide words.
+    /// Serves the first reference to a line whose tag needs wide words.
     #[cold]
     #[inline(never)]
     fn widen(
         &mut self,
         hits: Hits<'_>,
         reference: &MemRef,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> Outcome {
         if let Caches::Narrow(caches, _) = &mut self.caches {
             self.caches = Caches::Wide(caches.widen());
@@ -199,8 +199,8 @@ impl CacheModel {
 }
 
 impl MemoryModel for CacheModel {
-    fn filter(&self) -> FilterGeometry {
-        self.filter
+    fn l0_geometry(&self) -> L0Geometry {
+        self.l0_geometry
     }
 
     /// # Panics
@@ -210,11 +210,11 @@ impl MemoryModel for CacheModel {
         &mut self,
         hits: Hits<'_>,
         reference: &MemRef,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> Outcome {
-        let line = (reference.physical & PHYSICAL_MASK) >> self.filter.line_shift;
+        let line = (reference.physical & PHYSICAL_MASK) >> self.l0_geometry.line_shift;
         match &mut self.caches {
-            Caches::Narrow(caches, _) if line >= caches.limit => {
+            Caches::Narrow(caches, _) if line >= caches.line_limit => {
                 self.widen(hits, reference, updates)
             }
             #[cfg(target_arch = "x86_64")]
@@ -229,10 +229,12 @@ impl MemoryModel for CacheModel {
 
     #[inline]
     fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome> {
-        let line = (reference.physical & PHYSICAL_MASK) >> self.filter.line_shift;
+        let line = (reference.physical & PHYSICAL_MASK) >> self.l0_geometry.line_shift;
         match &mut self.caches {
             #[cfg(target_arch = "x86_64")]
-            Caches::Narrow(caches, Some(v3)) if self.short && line < caches.limit => {
+            Caches::Narrow(caches, Some(v3))
+                if self.has_fast_miss_path && line < caches.line_limit =>
+            {
                 // SAFETY: a `V3` stands for a host with what the function is compiled for.
                 unsafe { caches.miss_v3(*v3, modified, oldest, reference, line) }
             }
@@ -243,10 +245,12 @@ impl MemoryModel for CacheModel {
         }
     }
 
-    fn tables(&mut self, vcpu: u16) -> Option<Offer> {
+    fn export_state(&mut self, vcpu: u16) -> Option<StateExport> {
         match &mut self.caches {
-            Caches::Narrow(caches, _) if self.short && caches.first_level.hits == [0; 3] => {
-                caches.lend(vcpu)
+            Caches::Narrow(caches, _)
+                if self.has_fast_miss_path && caches.first_level.hits == [0; 3] =>
+            {
+                caches.export_state(vcpu)
             }
             _ => None,
         }
@@ -270,7 +274,7 @@ impl MemoryModel for CacheModel {
         match &mut self.caches {
             Caches::Narrow(caches, _) => {
                 caches.ledger.clear();
-                caches.renew_loans();
+                caches.refresh_exports();
             }
             Caches::Wide(caches) => caches.ledger.clear(),
         }
@@ -298,13 +302,17 @@ impl MemoryModel for CacheModel {
                 .into_iter()
                 .zip(references)
             {
-                let miss = tally(Events::at(0, AtLevel::miss(access)));
+                let miss = tally(Events::at_level(0, LevelEvent::miss(access)));
                 let count = count.saturating_sub(miss.count);
                 if count == 0 || (access == Access::Fetch && !self.fetches_cached) {
                     continue;
                 }
                 let latency = u64::from(self.first_level().hits[access as usize]);
-                let row = self.row(key, Events::at(0, AtLevel::hit(access)), Tally::default());
+                let row = self.row(
+                    key,
+                    Events::at_level(0, LevelEvent::hit(access)),
+                    Tally::default(),
+                );
                 statistics.push(Statistic {
                     count,
                     latency,
@@ -320,7 +328,7 @@ impl MemoryModel for CacheModel {
             }
             for level in 1..events.levels() {
                 let count = [Access::Read, Access::Write, Access::Fetch]
-                    .map(|access| tally(Events::at(level, AtLevel::miss(access))).count)
+                    .map(|access| tally(Events::at_level(level, LevelEvent::miss(access))).count)
                     .iter()
                     .sum();
                 if count != 0 {
@@ -343,17 +351,17 @@ impl MemoryModel for CacheModel {
 }
 
 impl<W: Word> Hierarchy<W> {
-    /// [`Hierarchy::reference`] with what every host has.
+    /// [`Hierarchy::reference`] with instructions that every host has.
     #[inline(never)]
     fn reference_baseline(
         &mut self,
         hits: Hits<'_>,
         reference: &MemRef,
         line: u64,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> Outcome {
         let outcome = self.reference(Baseline, hits, reference, line, updates);
-        self.renew_loans();
+        self.refresh_exports();
         outcome
     }
 
@@ -366,10 +374,10 @@ impl<W: Word> Hierarchy<W> {
         hits: Hits<'_>,
         reference: &MemRef,
         line: u64,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> Outcome {
         let outcome = self.reference(v3, hits, reference, line, updates);
-        self.renew_loans();
+        self.refresh_exports();
         outcome
     }
 
@@ -388,26 +396,26 @@ impl<W: Word> Hierarchy<W> {
             self.modified(v3, reference.vcpu, modified);
         }
         let side = reference.access.side() as usize;
-        let taken = self.take(v3, line, self.line(oldest), reference);
-        self.renew_loans();
-        match taken {
-            Taken::Entered(state, stall) => {
+        let fast = self.fast_miss(v3, line, self.line(oldest), reference);
+        self.refresh_exports();
+        match fast {
+            FastMiss::Filled(state, stall) => {
                 Some(self.first_level.outcome(stall, state, side, Some(oldest)))
             }
-            Taken::Absent | Taken::Unknown => None,
+            FastMiss::NotInL2 | FastMiss::SlowPath => None,
         }
     }
 
-    /// Lines that a filter has let be written.
+    /// Marks lines modified that an L0 filter cache has permitted to be written.
     #[inline(always)]
     fn modified<I: Isa>(&mut self, isa: I, vcpu: u16, lines: &[u64]) {
-        let first = self.entrances[usize::from(vcpu)].first[Side::Data as usize];
+        let first = self.vcpu_caches[usize::from(vcpu)].first[Side::Data as usize];
         for line in lines {
             self.modify(isa, first, self.line(*line));
         }
     }
 
-    /// One reference to `line`, which is below `limit`.
+    /// Serves one reference to `line`, which is below `line_limit`.
     #[inline(always)]
     fn reference<I: Isa>(
         &mut self,
@@ -415,54 +423,54 @@ impl<W: Word> Hierarchy<W> {
         hits: Hits<'_>,
         reference: &MemRef,
         line: u64,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> Outcome {
         let access = reference.access;
         let side = access.side() as usize;
         if !hits.modified.is_empty() {
             self.modified(isa, reference.vcpu, hits.modified);
         }
-        let first = self.entrances[usize::from(reference.vcpu)].first[side];
+        let first = self.vcpu_caches[usize::from(reference.vcpu)].first[side];
         if first == NONE {
             // There is no instruction cache.
             return Outcome::new(0, Permission::Read, None);
         }
         let oldest = hits.oldest.map(|oldest| self.line(oldest));
-        let taken = match oldest {
-            Some(oldest) => self.take(isa, line, oldest, reference),
-            None => Taken::Unknown,
+        let fast = match oldest {
+            Some(oldest) => self.fast_miss(isa, line, oldest, reference),
+            None => FastMiss::SlowPath,
         };
-        if let Taken::Entered(state, stall) = taken {
+        if let FastMiss::Filled(state, stall) = fast {
             return self.first_level.outcome(stall, state, side, hits.oldest);
         }
         let node = self.nodes.get(first);
-        let spot = node.geometry.spot(line);
+        let lookup = node.geometry.lookup(line);
         let mut replaced = None;
-        // Where the filter keeps the whole set it knows that the line is not there.
+        // An L0 filter cache that keeps the whole set has found that the line is not there.
         let way = match hits.oldest {
             Some(_) => None,
-            None => self.tags.find(isa, &node.geometry, spot),
+            None => self.tags.find(isa, &node.geometry, lookup),
         };
         debug_assert!(
-            way.is_some() || self.tags.find(isa, &node.geometry, spot).is_none(),
-            "a filter that keeps a whole set misses a line of it"
+            way.is_some() || self.tags.find(isa, &node.geometry, lookup).is_none(),
+            "an L0 filter cache that keeps a whole set misses a line of it"
         );
         let (state, stall) = if let Some(way) = way {
             let state = if way == 0 {
-                self.tags.state(spot.start)
+                self.tags.state(lookup.start)
             } else {
-                if node.threads {
-                    self.displace(first, spot, reference.vcpu, updates);
+                if node.several_vcpus {
+                    self.revoke_most_recent(first, lookup, reference.vcpu, updates);
                 }
                 let geometry = &self.nodes.get(first).geometry;
-                State::of(self.tags.touch(isa, geometry, spot, way, 0))
+                State::of(self.tags.touch(isa, geometry, lookup, way, 0))
             };
             let stall = u64::from(self.first_level.hits[access as usize]);
             self.ledger.charges.stall(StallTerm::Level1, stall);
             match (access, state) {
                 (Access::Write, State::Shared | State::Forward) => {
-                    self.begin(reference);
-                    self.own(first, line, updates);
+                    self.begin_request(reference);
+                    self.acquire_ownership(first, line, updates);
                     (State::Modified, stall + self.request.stall)
                 }
                 (Access::Write, State::Exclusive) => {
@@ -472,16 +480,17 @@ impl<W: Word> Hierarchy<W> {
                 _ => (state, stall),
             }
         } else {
-            self.begin(reference);
-            let absent = matches!(taken, Taken::Absent);
-            let (state, last) = self.miss(isa, first, spot, line, oldest, absent, access, updates);
+            self.begin_request(reference);
+            let not_in_l2 = matches!(fast, FastMiss::NotInL2);
+            let (state, last) =
+                self.miss(isa, first, lookup, line, oldest, not_in_l2, access, updates);
             replaced = last.map(|line| line << self.line_shift);
             (state, self.request.stall)
         };
         self.first_level.outcome(stall, state, side, replaced)
     }
 
-    /// The number of the line at a physical address.
+    /// Returns the number of the line at a physical address.
     #[inline(always)]
     fn line(&self, physical: u64) -> u64 {
         (physical & PHYSICAL_MASK) >> self.line_shift

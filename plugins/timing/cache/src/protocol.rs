@@ -1,19 +1,18 @@
 //! The protocol that keeps the caches coherent.
 //!
-//! Every cache includes the caches inside it, so a line that a cache does not hold is nowhere inside it. What a cache may
-//! do with a line is bounded by what the cache outside it may, and a line that is modified anywhere is marked
-//! modified at every level outwards; an eviction therefore never has to look outwards. The outermost caches are peers
-//! on the interconnect and speak MESIF.
+//! Every cache includes the caches inside it, so that a line that a cache does not hold is in no cache inside it. A cache has at most the
+//! permissions for a line that the cache outside it has. A line that is modified anywhere is marked modified at every level outwards. An
+//! eviction therefore never has to look outwards. The outermost caches are peers on the interconnect and speak MESIF.
 
-use nodescope_plugin_api::{Access, FilterUpdate, MemRef, MissRef, Permission};
+use nodescope_plugin_api::{Access, L0Update, MemRef, MissRef, Permission};
 
-use crate::events::{AtLevel, Between, Distance, Events};
-use crate::geometry::Spot;
+use crate::events::{Distance, Events, LevelEvent, SystemEvent};
+use crate::geometry::LineLookup;
 use crate::hierarchy::{CacheKind, Hierarchy, NONE, Node, Request, SHARED};
 use crate::tags::{HOLDERS, State};
 use crate::word::{Baseline, Isa, Word};
 
-/// Why a line leaves a cache.
+/// Reason for which a line leaves a cache.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reason {
     /// Another vCPU writes it.
@@ -23,9 +22,9 @@ enum Reason {
 }
 
 impl<W: Word> Hierarchy<W> {
-    /// Begin to account for a reference that the first level does not settle alone.
+    /// Begins to account for a reference that the first level does not serve alone.
     #[inline(always)]
-    pub(crate) fn begin(&mut self, reference: &MemRef) {
+    pub(crate) fn begin_request(&mut self, reference: &MemRef) {
         self.request = Request {
             requester: reference.vcpu,
             account: self.ledger.select(reference),
@@ -34,38 +33,38 @@ impl<W: Word> Hierarchy<W> {
         };
     }
 
-    /// Where a line would be in a cache, and its way if it is there.
+    /// Looks a line up in a cache. Returns the look-up, and the line's way if the cache has the line.
     #[inline(always)]
-    pub(crate) fn find<I: Isa>(&self, isa: I, node: u32, line: u64) -> (Spot, Option<usize>) {
+    pub(crate) fn find<I: Isa>(&self, isa: I, node: u32, line: u64) -> (LineLookup, Option<usize>) {
         let geometry = &self.nodes.get(node).geometry;
-        let spot = geometry.spot(line);
-        (spot, self.tags.find(isa, geometry, spot))
+        let lookup = geometry.lookup(line);
+        (lookup, self.tags.find(isa, geometry, lookup))
     }
 
-    /// Bring a line that the first-level cache `first` does not hold into it, with permission for `access`. Its state there,
-    /// and the line that had its place: `oldest` if the set is full then, where the order of the set is kept elsewhere.
-    /// `absent`: the second level does not have the line.
+    /// Brings a line into the first-level cache `first`, which does not hold the line, with permission for `access`: the slow path of a
+    /// miss. Returns the line's state there, and the line that it replaced. If the set is full, this is `oldest` where an L0 filter cache
+    /// keeps the order of the set. `not_in_l2`: the second level does not have the line.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn miss<I: Isa>(
         &mut self,
         isa: I,
         first: u32,
-        spot: Spot,
+        lookup: LineLookup,
         line: u64,
         oldest: Option<u64>,
-        absent: bool,
+        not_in_l2: bool,
         access: Access,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> (State, Option<u64>) {
-        // Tags of outer levels are far away on the host, too: all are asked for before the first is looked at.
+        // The host's loads of the outer levels' tags take long, too: all of them begin before the first is used.
         let mut outer = self.nodes.get(first).outer;
         let mut levels = 0;
         while outer != NONE {
             let this = self.nodes.get(outer);
-            let spot = this.geometry.spot(line);
-            self.tags.prefetch(&this.geometry, spot);
-            self.path[levels] = (outer, spot);
+            let lookup = this.geometry.lookup(line);
+            self.tags.prefetch(&this.geometry, lookup);
+            self.path[levels] = (outer, lookup);
             levels += 1;
             if this.outermost() {
                 self.prefetch_peers(outer, line);
@@ -76,15 +75,15 @@ impl<W: Word> Hierarchy<W> {
         let mut inner = first;
         let mut level = 0;
         let mut state = loop {
-            self.charge_level(level, AtLevel::miss(access));
+            self.charge_level(level, LevelEvent::miss(access));
             if level == levels {
                 break self.interconnect(inner, line, access, updates);
             }
-            let (node, spot) = self.path[level];
-            let known = level == 0 && absent;
+            let (node, lookup) = self.path[level];
+            let known_absent = level == 0 && not_in_l2;
             let geometry = &self.nodes.get(node).geometry;
-            if !known && let Some(way) = self.tags.find(isa, geometry, spot) {
-                break self.supply(isa, node, inner, spot, way, line, access, updates);
+            if !known_absent && let Some(way) = self.tags.find(isa, geometry, lookup) {
+                break self.supply(isa, node, inner, lookup, way, line, access, updates);
             }
             level += 1;
             inner = node;
@@ -92,21 +91,21 @@ impl<W: Word> Hierarchy<W> {
         // And back, with what the cache outside permits.
         while level > 0 {
             level -= 1;
-            let (node, spot) = self.path[level];
+            let (node, lookup) = self.path[level];
             let inside = match level {
                 0 => first,
                 _ => self.path[level - 1].0,
             };
             let &Node { bit, kind, .. } = self.nodes.get(inside);
-            self.fill(isa, node, spot, None, state, bit.into(), updates);
+            self.fill(isa, node, lookup, None, state, bit.into(), updates);
             state = state.inside(kind == CacheKind::Instruction);
         }
-        let last = self.fill(isa, first, spot, oldest, state, 0, updates);
+        let last = self.fill(isa, first, lookup, oldest, state, 0, updates);
         let geometry = &self.nodes.get(first).geometry;
-        (state, (last != 0).then(|| geometry.line(spot.set, last)))
+        (state, (last != 0).then(|| geometry.line(lookup.set, last)))
     }
 
-    /// Let the cache `inner` have a line that `node` outside it holds in `way`; the answer is the state that `inner` may take.
+    /// Supplies a line to the cache `inner`. The cache `node` outside it holds the line in `way`. Returns the state that `inner` may have.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)]
     fn supply<I: Isa>(
@@ -114,25 +113,25 @@ impl<W: Word> Hierarchy<W> {
         isa: I,
         node: u32,
         inner: u32,
-        spot: Spot,
+        lookup: LineLookup,
         way: usize,
         line: u64,
         access: Access,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> State {
         let this = self.nodes.get(node);
         let Node { bit, kind, .. } = *self.nodes.get(inner);
         let bit = u64::from(bit);
-        let entry = self.tags.touch(isa, &this.geometry, spot, way, bit);
+        let entry = self.tags.touch(isa, &this.geometry, lookup, way, bit);
         let state = State::of(entry);
         let others = this.without(this.geometry.holders(entry), bit);
-        let at = spot.start;
-        self.charge_level(this.level.into(), AtLevel::hit(access));
+        let at = lookup.start;
+        self.charge_level(this.level.into(), LevelEvent::hit(access));
         if access == Access::Write {
             match state {
                 State::Modified => {}
                 State::Exclusive => self.modify(isa, node, line),
-                State::Shared | State::Forward => self.own(node, line, updates),
+                State::Shared | State::Forward => self.acquire_ownership(node, line, updates),
             }
             self.invalidate_others(node, inner, at, others, line, updates);
             return State::Modified;
@@ -148,27 +147,28 @@ impl<W: Word> Hierarchy<W> {
         }
     }
 
-    /// The peers of the outermost cache `root` will be asked for what it does not have.
+    /// Prefetches the tags of a line in the peers of the outermost cache `root`.
     #[inline(always)]
     pub(crate) fn prefetch_peers(&self, root: u32, line: u64) {
         for &peer in self.roots.iter().filter(|&&peer| peer != root) {
             let peer = self.nodes.get(peer);
-            self.tags.prefetch(&peer.geometry, peer.geometry.spot(line));
+            self.tags
+                .prefetch(&peer.geometry, peer.geometry.lookup(line));
         }
     }
 
-    /// The entry of a line that a cache inside `node` holds.
+    /// Returns the index of a line's entry in `node`. A cache inside `node` holds the line.
     #[inline(always)]
     fn included<I: Isa>(&self, isa: I, node: u32, line: u64) -> Option<usize> {
-        let (spot, way) = self.find(isa, node, line);
+        let (lookup, way) = self.find(isa, node, line);
         debug_assert!(
             way.is_some(),
             "a cache does not include what the cache inside it holds"
         );
-        Some(spot.start + way?)
+        Some(lookup.start + way?)
     }
 
-    /// Mark a line that `node` owns as modified in it and in every cache outside it.
+    /// Marks a line that `node` owns as modified, in `node` and in every cache outside it.
     #[inline(always)]
     pub(crate) fn modify<I: Isa>(&mut self, isa: I, node: u32, line: u64) {
         let mut next = node;
@@ -185,8 +185,8 @@ impl<W: Word> Hierarchy<W> {
         }
     }
 
-    /// Get permission to write a line that `node` shares with its peers, and mark it modified.
-    pub(crate) fn own(&mut self, node: u32, line: u64, updates: &mut Vec<FilterUpdate>) {
+    /// Acquires permission to write a line that `node` shares with its peers, and marks the line modified.
+    pub(crate) fn acquire_ownership(&mut self, node: u32, line: u64, updates: &mut Vec<L0Update>) {
         let outer = self.nodes.get(node).outer;
         if outer != NONE {
             let Some(at) = self.included(Baseline, outer, line) else {
@@ -197,14 +197,14 @@ impl<W: Word> Hierarchy<W> {
             let holders = self.tags.holders(&around.geometry, at);
             let others = around.without(holders, self.nodes.get(node).bit.into());
             if state.owned() {
-                self.charge_level(around.level.into(), AtLevel::Upgrade);
+                self.charge_level(around.level.into(), LevelEvent::Upgrade);
                 self.modify(Baseline, outer, line);
             } else {
-                self.own(outer, line, updates);
+                self.acquire_ownership(outer, line, updates);
             }
             self.invalidate_others(outer, node, at, others, line, updates);
         } else {
-            self.charge_between(Between::Upgrade);
+            self.charge_system(SystemEvent::Upgrade);
             for index in 0..self.roots.len() {
                 let peer = self.roots[index];
                 if peer != node
@@ -212,16 +212,16 @@ impl<W: Word> Hierarchy<W> {
                         .invalidate(peer, line, Reason::Write, updates)
                         .is_some()
                 {
-                    self.charge_between(Between::Invalidate(self.distance(peer)));
+                    self.charge_system(SystemEvent::Invalidate(self.distance(peer)));
                 }
             }
         }
-        if let (spot, Some(way)) = self.find(Baseline, node, line) {
-            self.tags.set_state(spot.start + way, State::Modified);
+        if let (lookup, Some(way)) = self.find(Baseline, node, line) {
+            self.tags.set_state(lookup.start + way, State::Modified);
         }
     }
 
-    /// Remove a line from the caches inside `node`, except `inner`, because of a write through `inner`.
+    /// Removes a line from the caches inside `node`, except `inner`, because of a write through `inner`.
     fn invalidate_others(
         &mut self,
         node: u32,
@@ -229,20 +229,20 @@ impl<W: Word> Hierarchy<W> {
         at: usize,
         others: u64,
         line: u64,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) {
         if others == 0 {
             return;
         }
-        self.each_holder(node, others, |this, other| {
+        self.for_each_holder(node, others, |this, other| {
             if other != inner
                 && let Some(state) = this.invalidate(other, line, Reason::Write, updates)
             {
                 let distance = this.distance(other);
                 if state == State::Modified {
-                    this.charge_between(Between::FromModified(distance));
+                    this.charge_system(SystemEvent::FromModified(distance));
                 }
-                this.charge_between(Between::Invalidate(distance));
+                this.charge_system(SystemEvent::Invalidate(distance));
             }
             true
         });
@@ -251,7 +251,7 @@ impl<W: Word> Hierarchy<W> {
         self.tags.set_holders(geometry, at, bit);
     }
 
-    /// Make sure that no cache inside `node` except `inner` owns a line. Whether one still holds it.
+    /// Downgrades a line so that no cache inside `node` except `inner` owns it. Returns whether one of these caches still holds the line.
     fn share_with_others(
         &mut self,
         node: u32,
@@ -259,11 +259,11 @@ impl<W: Word> Hierarchy<W> {
         at: usize,
         others: u64,
         line: u64,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> bool {
         let mut shared = false;
         let mut absent = 0;
-        self.each_holder(node, others, |this, other| {
+        self.for_each_holder(node, others, |this, other| {
             if other == inner {
                 return true;
             }
@@ -273,8 +273,8 @@ impl<W: Word> Hierarchy<W> {
                     shared = true;
                     let distance = this.distance(other);
                     match state {
-                        State::Modified => this.charge_between(Between::FromModified(distance)),
-                        State::Exclusive => this.charge_between(Between::Snoop(distance)),
+                        State::Modified => this.charge_system(SystemEvent::FromModified(distance)),
+                        State::Exclusive => this.charge_system(SystemEvent::Snoop(distance)),
                         State::Shared | State::Forward => {}
                     }
                 }
@@ -290,9 +290,9 @@ impl<W: Word> Hierarchy<W> {
         shared
     }
 
-    /// Visit the caches inside `node` that holder bits stand for, until `visit` answers false.
+    /// Visits the caches inside `node` that holder bits stand for, until `visit` returns false.
     #[inline]
-    fn each_holder(
+    fn for_each_holder(
         &mut self,
         node: u32,
         mut holders: u64,
@@ -301,7 +301,7 @@ impl<W: Word> Hierarchy<W> {
         while holders != 0 {
             let mut position = holders.trailing_zeros() as usize;
             holders &= holders - 1;
-            while let Some(&inner) = self.neighbours[node as usize].inner.get(position) {
+            while let Some(&inner) = self.children[node as usize].inner.get(position) {
                 if !visit(self, inner) {
                     return;
                 }
@@ -310,48 +310,43 @@ impl<W: Word> Hierarchy<W> {
         }
     }
 
-    /// Take a line away from a cache and those inside it. The state it had.
+    /// Removes a line from a cache and the caches inside it. Returns the state that the line had.
     fn invalidate(
         &mut self,
         node: u32,
         line: u64,
         reason: Reason,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> Option<State> {
-        let (spot, way) = self.find(Baseline, node, line);
+        let (lookup, way) = self.find(Baseline, node, line);
         let way = way?;
         let this = self.nodes.get(node);
         let (level, outermost) = (this.level.into(), this.outermost());
-        let state = self.tags.state(spot.start + way);
-        let holders = self.tags.holders(&this.geometry, spot.start + way);
-        self.tags.remove(&this.geometry, spot, way);
+        let state = self.tags.state(lookup.start + way);
+        let holders = self.tags.holders(&this.geometry, lookup.start + way);
+        self.tags.remove(&this.geometry, lookup, way);
         if holders != 0 {
-            self.each_holder(node, holders, |this, inner| {
+            self.for_each_holder(node, holders, |this, inner| {
                 this.invalidate(inner, line, reason, updates);
                 true
             });
         }
-        self.limit_filters(node, way, line, Permission::None, updates);
+        self.lower_l0_permissions(node, way, line, Permission::None, updates);
         if reason == Reason::Inclusion {
-            self.charge_level(level, AtLevel::Inclusion);
+            self.charge_level(level, LevelEvent::Inclusion);
         }
         // Between peers of the interconnect a modified line moves to the writer as it is.
         if state == State::Modified && !outermost {
-            self.charge_level(level, AtLevel::Writeback);
+            self.charge_level(level, LevelEvent::Writeback);
         }
         Some(state)
     }
 
-    /// Leave a cache and those inside it no more than a shared copy. The state it had.
-    fn downgrade(
-        &mut self,
-        node: u32,
-        line: u64,
-        updates: &mut Vec<FilterUpdate>,
-    ) -> Option<State> {
-        let (spot, way) = self.find(Baseline, node, line);
+    /// Downgrades a line to a shared copy, in a cache and the caches inside it. Returns the state that the line had.
+    fn downgrade(&mut self, node: u32, line: u64, updates: &mut Vec<L0Update>) -> Option<State> {
+        let (lookup, way) = self.find(Baseline, node, line);
         let way = way?;
-        let at = spot.start + way;
+        let at = lookup.start + way;
         let state = self.tags.state(at);
         if state == State::Shared {
             return Some(state);
@@ -362,99 +357,101 @@ impl<W: Word> Hierarchy<W> {
         }
         let holders = self.tags.holders(&self.nodes.get(node).geometry, at);
         if holders != 0 {
-            self.each_holder(node, holders, |this, inner| {
+            self.for_each_holder(node, holders, |this, inner| {
                 this.downgrade(inner, line, updates);
                 true
             });
         }
-        // A filter may let a line that is held alone be written, too.
-        self.limit_filters(node, way, line, Permission::Read, updates);
+        // An L0 filter cache may permit writes to a line that is held alone, too.
+        self.lower_l0_permissions(node, way, line, Permission::Read, updates);
         if state == State::Modified {
             let this = self.nodes.get(node);
             if !this.outermost() {
-                self.charge_level(this.level.into(), AtLevel::Writeback);
+                self.charge_level(this.level.into(), LevelEvent::Writeback);
             }
         }
         Some(state)
     }
 
-    /// Put a line into a cache, replacing the least recently used line of its set, whose entry is the answer (0: the set had
-    /// room). `oldest` names it where the set's own order does not.
+    /// Fills a line into a cache, in place of the least recently used line of its set. Returns the replaced line's entry (0: the set had
+    /// room). `oldest` names the least recently used line where an L0 filter cache keeps the order of the set.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)]
     fn fill<I: Isa>(
         &mut self,
         isa: I,
         node: u32,
-        spot: Spot,
+        lookup: LineLookup,
         oldest: Option<u64>,
         state: State,
         holders: u64,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> u64 {
         let this = self.nodes.get(node);
-        let threads = this.threads;
+        let several_vcpus = this.several_vcpus;
         let mut way = this.geometry.ways as usize - 1;
         if let Some(line) = oldest
-            && self.tags.entry(spot.start + way) != 0
+            && self.tags.entry(lookup.start + way) != 0
         {
             let found = self.find(isa, node, line).1;
-            way = found.expect("what a filter calls the oldest line of a set is in it");
+            way = found
+                .expect("the oldest line of a set, as the L0 filter cache names it, is in the set");
         }
-        let last = self.tags.entry(spot.start + way);
-        // Nothing depends on a clean line that no cache inside has.
+        let last = self.tags.entry(lookup.start + way);
+        // A clean line that no cache inside has needs no eviction.
         if this.geometry.holders(last) != 0 || last != 0 && State::of(last) == State::Modified {
-            self.evict(isa, node, spot, last, updates);
+            self.evict(isa, node, lookup, last, updates);
         }
-        if threads {
-            self.displace(node, spot, self.request.requester, updates);
+        if several_vcpus {
+            self.revoke_most_recent(node, lookup, self.request.requester, updates);
         }
         let geometry = &self.nodes.get(node).geometry;
-        self.tags.insert(isa, geometry, spot, way, state, holders);
+        self.tags
+            .replace_way(isa, geometry, lookup, way, state, holders);
         last
     }
 
-    /// A line is replaced: the caches inside lose it, and what is modified moves outwards.
+    /// Evicts a replaced line: the caches inside lose it, and modified data moves outwards.
     #[inline(always)]
     fn evict<I: Isa>(
         &mut self,
         isa: I,
         node: u32,
-        spot: Spot,
+        lookup: LineLookup,
         entry: u64,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) {
         let this = self.nodes.get(node);
-        let line = this.geometry.line(spot.set, entry);
+        let line = this.geometry.line(lookup.set, entry);
         let holders = this.geometry.holders(entry);
         if holders != 0 && self.may_hold(isa, node, holders, line) {
-            self.empty_inside(node, holders, line, updates);
+            self.invalidate_inside(node, holders, line, updates);
         }
-        self.write_back(node, spot, entry);
+        self.write_back(node, lookup, entry);
     }
 
-    /// The line of an entry is replaced: if it is modified, it moves outwards.
+    /// Writes the replaced line of an entry back, if the line is modified.
     #[inline(always)]
-    pub(crate) fn write_back(&mut self, node: u32, spot: Spot, entry: u64) {
+    pub(crate) fn write_back(&mut self, node: u32, lookup: LineLookup, entry: u64) {
         if entry != 0 && State::of(entry) == State::Modified {
             let this = self.nodes.get(node);
             let (level, socket, outermost) = (this.level, this.socket, this.outermost());
-            let line = this.geometry.line(spot.set, entry);
-            self.charge_level(level.into(), AtLevel::Writeback);
+            let line = this.geometry.line(lookup.set, entry);
+            self.charge_level(level.into(), LevelEvent::Writeback);
             if outermost {
                 self.request_memory(socket, line, true);
             }
         }
     }
 
-    /// Whether one of the caches inside `node` that holder bits stand for has a line. Mostly none has: bits stay when a line is
-    /// replaced inside.
+    /// Returns whether one of the caches inside `node` that holder bits stand for has a line. Mostly none has: a holder bit stays set when
+    /// a cache inside replaces the line.
     #[inline(always)]
     pub(crate) fn may_hold<I: Isa>(&self, isa: I, node: u32, holders: u64, line: u64) -> bool {
         if !self.nodes.get(node).exact {
             return true;
         }
-        let inside = &self.neighbours[node as usize].inner;
+        let inside = &self.children[node as usize].inner;
         let mut left = holders;
         while left != 0 {
             let position = left.trailing_zeros() as usize;
@@ -469,38 +466,38 @@ impl<W: Word> Hierarchy<W> {
     }
 
     #[inline(never)]
-    fn empty_inside(
+    fn invalidate_inside(
         &mut self,
         node: u32,
         holders: u64,
         line: u64,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) {
-        self.each_holder(node, holders, |this, inner| {
+        self.for_each_holder(node, holders, |this, inner| {
             this.invalidate(inner, line, Reason::Inclusion, updates);
             true
         });
     }
 
-    /// Another line becomes the most recently used of a first-level set that several vCPUs share: the filters of the
-    /// others must not answer for the present one any more. The requester's own slot is replaced by the engine.
+    /// Revokes the most recently used line of a first-level set from the L0 filter caches of the other vCPUs that share the set, since
+    /// another line becomes the most recently used. The engine replaces the requester's own slot.
     #[cold]
-    pub(crate) fn displace(
+    pub(crate) fn revoke_most_recent(
         &mut self,
         node: u32,
-        spot: Spot,
+        lookup: LineLookup,
         requester: u16,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) {
-        let first = self.tags.entry(spot.start);
+        let first = self.tags.entry(lookup.start);
         if first == 0 {
             return;
         }
         let this = self.nodes.get(node);
-        let line = this.geometry.line(spot.set, first) << self.line_shift;
-        let vcpus = &self.neighbours[node as usize].vcpus;
+        let line = this.geometry.line(lookup.set, first) << self.line_shift;
+        let vcpus = &self.children[node as usize].vcpus;
         for &vcpu in vcpus.iter().filter(|&&vcpu| vcpu != requester) {
-            updates.push(FilterUpdate {
+            updates.push(L0Update {
                 vcpu,
                 side: this.side(),
                 line,
@@ -509,23 +506,23 @@ impl<W: Word> Hierarchy<W> {
         }
     }
 
-    /// Bound the filters of the vCPUs of a first-level cache. Unless they keep whole sets, only the most recently used line of a
-    /// set can be in one.
+    /// Lowers the permission for a line in the L0 filter caches of the vCPUs of a first-level cache. Unless these keep whole sets, they have
+    /// no line but the most recently used line of a set.
     #[inline]
-    fn limit_filters(
+    fn lower_l0_permissions(
         &mut self,
         node: u32,
         way: usize,
         line: u64,
         permission: Permission,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) {
         let side = self.nodes.get(node).side();
         if way != 0 && !self.whole_sets[side as usize] {
             return;
         }
-        for &vcpu in &self.neighbours[node as usize].vcpus {
-            updates.push(FilterUpdate {
+        for &vcpu in &self.children[node as usize].vcpus {
+            updates.push(L0Update {
                 vcpu,
                 side,
                 line: line << self.line_shift,
@@ -534,14 +531,14 @@ impl<W: Word> Hierarchy<W> {
         }
     }
 
-    /// A request that leaves the outermost cache `root`: first to its peers, then to memory.
+    /// Serves a request that leaves the outermost cache `root`: asks its peers first, then memory.
     #[inline(never)]
     fn interconnect(
         &mut self,
         root: u32,
         line: u64,
         access: Access,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> State {
         let write = access == Access::Write;
         let mut held = false;
@@ -563,21 +560,21 @@ impl<W: Word> Hierarchy<W> {
                 State::Shared => {}
                 State::Forward | State::Exclusive => {
                     supplied = true;
-                    self.charge_between(Between::From(distance));
+                    self.charge_system(SystemEvent::From(distance));
                 }
                 State::Modified => {
                     supplied = true;
-                    self.charge_between(Between::FromModified(distance));
+                    self.charge_system(SystemEvent::FromModified(distance));
                     if !write {
                         // A reader gets a clean copy, so memory is brought up to date.
                         let Node { level, socket, .. } = *self.nodes.get(peer);
-                        self.charge_level(level.into(), AtLevel::Writeback);
+                        self.charge_level(level.into(), LevelEvent::Writeback);
                         self.request_memory(socket, line, true);
                     }
                 }
             }
             if write {
-                self.charge_between(Between::Invalidate(distance));
+                self.charge_system(SystemEvent::Invalidate(distance));
             }
         }
         if !supplied {
@@ -590,10 +587,10 @@ impl<W: Word> Hierarchy<W> {
         }
     }
 
-    /// The requester's socket reads a line from memory.
+    /// Reads a line from memory for the requester's socket.
     #[inline(always)]
     pub(crate) fn read_memory(&mut self, line: u64) {
-        let requester = &self.entrances[usize::from(self.request.requester)];
+        let requester = &self.vcpu_caches[usize::from(self.request.requester)];
         self.request_memory(requester.socket, line, false);
     }
 
@@ -605,7 +602,7 @@ impl<W: Word> Hierarchy<W> {
             write_back,
             now: self.request.now,
         });
-        let event = self.events.between(Between::Memory {
+        let event = self.events.system(SystemEvent::Memory {
             local: timing.local,
             write_back,
         });
@@ -615,10 +612,10 @@ impl<W: Word> Hierarchy<W> {
         self.request.stall += latency;
     }
 
-    /// Where a cache is, seen from the requester.
+    /// Returns the distance of a cache from the requester.
     fn distance(&self, node: u32) -> Distance {
         let node = self.nodes.get(node);
-        let requester = &self.entrances[usize::from(self.request.requester)];
+        let requester = &self.vcpu_caches[usize::from(self.request.requester)];
         if node.socket != requester.socket {
             Distance::OtherSocket
         } else if node.core == SHARED || node.core == requester.core {
@@ -629,18 +626,18 @@ impl<W: Word> Hierarchy<W> {
     }
 
     #[inline(always)]
-    pub(crate) fn charge_level(&mut self, level: usize, event: AtLevel) {
-        let event = Events::at(level, event);
+    pub(crate) fn charge_level(&mut self, level: usize, event: LevelEvent) {
+        let event = Events::at_level(level, event);
         self.charge(event, self.events.latency(event));
     }
 
     #[inline]
-    fn charge_between(&mut self, event: Between) {
-        let event = self.events.between(event);
+    fn charge_system(&mut self, event: SystemEvent) {
+        let event = self.events.system(event);
         self.charge(event, self.events.latency(event));
     }
 
-    /// Count an event of a fixed latency; [`crate::CacheModel`] multiplies when it is asked for statistics.
+    /// Counts an event of a fixed latency. [`crate::CacheModel`] multiplies count and latency for statistics.
     #[inline(always)]
     fn charge(&mut self, event: usize, latency: u32) {
         self.ledger.count(self.request.account, event);

@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 use memmap2::{Advice, MmapMut};
 use serde::{Deserialize, Serialize};
 
-use crate::geometry::{Geometry, Shape, Spot};
-use crate::spare::spare;
+use crate::geometry::{Geometry, LineLookup, Shape};
+use crate::mapping_pool::mapping_pool;
 use crate::word::{Isa, Word};
 
 /// State of a line in one cache, after MESIF.
@@ -26,13 +26,13 @@ pub enum State {
 }
 
 impl State {
-    /// Whether a write needs no one else's permission.
+    /// Returns whether a write needs no permission of another cache.
     pub(crate) fn owned(self) -> bool {
         self >= State::Exclusive
     }
 
-    /// What a cache inside one that has a line in this state may hold it in, one for instructions if so told. Only peers
-    /// forward.
+    /// Returns the state in which a cache may hold a line if the cache around it has the line in this state. `instructions`: the inner
+    /// cache is for instructions. Only peers forward.
     #[inline(always)]
     pub(crate) fn inside(self, instructions: bool) -> State {
         match self {
@@ -42,25 +42,25 @@ impl State {
         }
     }
 
-    /// [`State::owned`] of an entry that is not empty.
+    /// Returns [`State::owned`] of an entry that is not empty.
     #[inline(always)]
     pub(crate) fn is_owned(entry: u64) -> bool {
         entry & STATE_MASK >= State::Exclusive as u64
     }
 
-    /// Whether an entry holds a modified line.
+    /// Returns whether an entry holds a modified line.
     #[inline(always)]
     pub(crate) fn is_modified(entry: u64) -> bool {
         entry & STATE_MASK == State::Modified as u64
     }
 
-    /// An entry with this state instead of its own.
+    /// Returns an entry with this state in place of its own state.
     #[inline(always)]
     pub(crate) fn instead(self, entry: u64) -> u64 {
         entry & !STATE_MASK | self as u64
     }
 
-    /// State of an entry that is not empty.
+    /// Returns the state of an entry that is not empty.
     #[inline(always)]
     pub(crate) fn of(entry: u64) -> State {
         match entry & STATE_MASK {
@@ -77,26 +77,26 @@ const STATE_MASK: u64 = (1 << Geometry::STATE_BITS) - 1;
 /// Most holder bits of a line.
 pub(crate) const HOLDERS: u32 = 13;
 
-/// One of the entries, by [`Tags::place`].
+/// Index of an entry, from [`Tags::entry_index`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place(usize);
+pub(crate) struct EntryIndex(usize);
 
 /// Entries of every cache of a node in one piece of memory, so that one huge page of the host usually has them all.
 /// Way 0 of a set is the most recently used line, the last way the least; empty ways come last.
 ///
-/// A set is given by the [`Spot`] of a line in the cache's [`Geometry`], an entry by its index.
+/// The [`LineLookup`] of a line in the cache's [`Geometry`] gives a set; an index gives an entry.
 pub(crate) struct Tags<W> {
-    /// First of the entries, in `memory`.
+    /// First entry, in `memory`.
     first: NonNull<W>,
     length: usize,
-    /// Owns them; None when it has been given away.
+    /// Owner of the entries; None after the mapping has gone back to the pool.
     memory: Option<MmapMut>,
 }
 
 impl<W> Drop for Tags<W> {
     fn drop(&mut self) {
         if let Some(memory) = self.memory.take() {
-            spare().give(memory);
+            mapping_pool().release(memory);
         }
     }
 }
@@ -108,7 +108,7 @@ unsafe impl<W: Send> Send for Tags<W> {}
 const HUGE: usize = 2 << 20;
 
 impl<W: Word> Tags<W> {
-    /// `length` empty entries. As everywhere, the process ends if the host has no memory.
+    /// Makes `length` empty entries. As everywhere, the process ends if the host has no memory.
     pub(crate) fn new(length: usize) -> Tags<W> {
         let bytes = length * size_of::<W>();
         // A huge page pays where half of it is used.
@@ -117,7 +117,7 @@ impl<W: Word> Tags<W> {
         } else {
             (bytes.max(1), 64)
         };
-        let (mut memory, used_before) = spare().take(mapped);
+        let (mut memory, used_before) = mapping_pool().acquire(mapped);
         let from = memory.as_ptr().align_offset(align);
         if used_before {
             memory[from..from + bytes].fill(0);
@@ -133,8 +133,8 @@ impl<W: Word> Tags<W> {
         }
     }
 
-    /// The word at which a cache begins, for who is lent the cache.
-    pub(crate) fn lend(&mut self, base: usize) -> *mut W {
+    /// Returns a pointer to the first word of a cache, for an export.
+    pub(crate) fn first_word(&mut self, base: usize) -> *mut W {
         &raw mut self.entries_mut()[base]
     }
 
@@ -151,7 +151,7 @@ impl<W: Word> Tags<W> {
         unsafe { std::slice::from_raw_parts_mut(self.first.as_ptr(), self.length) }
     }
 
-    /// The same entries in wider words.
+    /// Returns a copy of the entries in wider words.
     pub(crate) fn widen<V: Word>(&self) -> Tags<V> {
         let mut wide = Tags::new(self.length);
         for (wide, &narrow) in wide.entries_mut().iter_mut().zip(self.entries()) {
@@ -163,10 +163,10 @@ impl<W: Word> Tags<W> {
         wide
     }
 
-    /// Have the host bring a set nearer.
+    /// Prefetches a set into the host's caches.
     #[inline(always)]
-    pub(crate) fn prefetch(&self, shape: &impl Shape, spot: Spot) {
-        let set = self.set(shape, spot).as_ptr_range();
+    pub(crate) fn prefetch(&self, shape: &impl Shape, lookup: LineLookup) {
+        let set = self.set(shape, lookup).as_ptr_range();
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a prefetch has no effect that a program could see. A set has at least four words.
         unsafe {
@@ -181,53 +181,68 @@ impl<W: Word> Tags<W> {
     }
 
     #[inline(always)]
-    fn set(&self, shape: &impl Shape, spot: Spot) -> &[W] {
-        debug_assert!(spot.start + shape.stride() <= self.length);
-        // SAFETY: a spot comes from a geometry, here always that of its cache, and the constructor of the hierarchy makes
-        // room for the sets of all; the rest as in `entries`.
-        unsafe { std::slice::from_raw_parts(self.first.as_ptr().add(spot.start), shape.stride()) }
+    fn set(&self, shape: &impl Shape, lookup: LineLookup) -> &[W] {
+        debug_assert!(lookup.start + shape.stride() <= self.length);
+        // SAFETY: a look-up comes from a geometry, here always the geometry of its cache, and the constructor of the hierarchy makes
+        // room for the sets of all caches; the rest as in `entries`.
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr().add(lookup.start), shape.stride()) }
     }
 
     #[inline(always)]
-    fn set_mut(&mut self, shape: &impl Shape, spot: Spot) -> &mut [W] {
-        debug_assert!(spot.start + shape.stride() <= self.length);
+    fn set_mut(&mut self, shape: &impl Shape, lookup: LineLookup) -> &mut [W] {
+        debug_assert!(lookup.start + shape.stride() <= self.length);
         // SAFETY: as above, and `self` is borrowed exclusively.
         unsafe {
-            std::slice::from_raw_parts_mut(self.first.as_ptr().add(spot.start), shape.stride())
+            std::slice::from_raw_parts_mut(self.first.as_ptr().add(lookup.start), shape.stride())
         }
     }
 
-    /// Way of a line within its set.
+    /// Returns the way of a line within its set.
     #[inline(always)]
-    pub(crate) fn find<I: Isa>(&self, isa: I, shape: &impl Shape, spot: Spot) -> Option<usize> {
+    pub(crate) fn find<I: Isa>(
+        &self,
+        isa: I,
+        shape: &impl Shape,
+        lookup: LineLookup,
+    ) -> Option<usize> {
         let mask = shape.tag_mask();
-        let set = self.set(shape, spot);
-        W::find(isa, set, W::truncate(mask), W::truncate(spot.key))
+        let set = self.set(shape, lookup);
+        W::find(isa, set, W::truncate(mask), W::truncate(lookup.key))
     }
 
-    /// Where a line is.
+    /// Returns the index of a line's entry, if the cache has the line.
     #[inline(always)]
-    pub(crate) fn locate<I: Isa>(&self, isa: I, shape: &impl Shape, spot: Spot) -> Option<Place> {
-        let way = self.find(isa, shape, spot)?;
-        Some(self.place(shape, spot, way))
+    pub(crate) fn locate<I: Isa>(
+        &self,
+        isa: I,
+        shape: &impl Shape,
+        lookup: LineLookup,
+    ) -> Option<EntryIndex> {
+        let way = self.find(isa, shape, lookup)?;
+        Some(self.entry_index(shape, lookup, way))
     }
 
-    /// The entry of a way.
+    /// Returns the index of a way's entry.
     #[inline(always)]
-    pub(crate) fn place(&self, shape: &impl Shape, spot: Spot, way: usize) -> Place {
+    pub(crate) fn entry_index(
+        &self,
+        shape: &impl Shape,
+        lookup: LineLookup,
+        way: usize,
+    ) -> EntryIndex {
         debug_assert!(way < shape.stride());
-        debug_assert!(spot.start + shape.stride() <= self.length);
-        Place(spot.start + way)
+        debug_assert!(lookup.start + shape.stride() <= self.length);
+        EntryIndex(lookup.start + way)
     }
 
-    /// What is there.
+    /// Returns the whole entry at an index from [`Tags::entry_index`], without a check of bounds.
     #[inline(always)]
-    pub(crate) fn at(&self, place: Place) -> u64 {
-        // SAFETY: a place is a way of a spot; the rest as in `set`.
-        unsafe { self.first.add(place.0).read() }.value()
+    pub(crate) fn entry_at(&self, index: EntryIndex) -> u64 {
+        // SAFETY: the index is that of a way of a look-up; the rest as in `set`.
+        unsafe { self.first.add(index.0).read() }.value()
     }
 
-    /// The whole entry, 0 if the way is empty.
+    /// Returns the whole entry, 0 if the way is empty.
     #[inline(always)]
     pub(crate) fn entry(&self, at: usize) -> u64 {
         self.entries()[at].value()
@@ -256,17 +271,17 @@ impl<W: Word> Tags<W> {
         *entry = W::truncate(rest | holders << Geometry::STATE_BITS);
     }
 
-    /// Make the line of a way the most recently used, and a cache inside one more of its holders. Its entry before.
+    /// Makes the line of a way the most recently used, and adds a holder. Returns the entry before.
     #[inline(always)]
     pub(crate) fn touch<I: Isa>(
         &mut self,
         isa: I,
         shape: &impl Shape,
-        spot: Spot,
+        lookup: LineLookup,
         way: usize,
         holder: u64,
     ) -> u64 {
-        let set = self.set_mut(shape, spot);
+        let set = self.set_mut(shape, lookup);
         let entry = set[way].value();
         W::promote(
             isa,
@@ -277,68 +292,68 @@ impl<W: Word> Tags<W> {
         entry
     }
 
-    /// Make the line of a way the most recently used, with this entry.
+    /// Makes the line of a way the most recently used, with this entry.
     #[inline(always)]
-    pub(crate) fn renew<I: Isa>(
+    pub(crate) fn make_mru<I: Isa>(
         &mut self,
         isa: I,
         shape: &impl Shape,
-        spot: Spot,
+        lookup: LineLookup,
         way: usize,
         entry: u64,
     ) {
-        W::promote(isa, self.set_mut(shape, spot), way, W::truncate(entry));
+        W::promote(isa, self.set_mut(shape, lookup), way, W::truncate(entry));
     }
 
-    /// Put a line in the place of a way's and make it the most recently used.
+    /// Replaces the line of a way by another line, which becomes the most recently used.
     #[inline(always)]
-    pub(crate) fn insert<I: Isa>(
+    pub(crate) fn replace_way<I: Isa>(
         &mut self,
         isa: I,
         shape: &impl Shape,
-        spot: Spot,
+        lookup: LineLookup,
         way: usize,
         state: State,
         holders: u64,
     ) {
-        let entry = spot.key | holders << Geometry::STATE_BITS | state as u64;
-        W::promote(isa, self.set_mut(shape, spot), way, W::truncate(entry));
+        let entry = lookup.key | holders << Geometry::STATE_BITS | state as u64;
+        W::promote(isa, self.set_mut(shape, lookup), way, W::truncate(entry));
     }
 
-    /// Put a line in the place of the least recently used one of its set.
+    /// Replaces the least recently used line of a set by another line, which becomes the most recently used.
     #[inline(always)]
-    pub(crate) fn enter<I: Isa>(
+    pub(crate) fn replace_lru<I: Isa>(
         &mut self,
         isa: I,
         shape: &impl Shape,
-        spot: Spot,
+        lookup: LineLookup,
         state: State,
         holders: u64,
     ) {
         let way = shape.ways() - 1;
-        self.insert(isa, shape, spot, way, state, holders);
+        self.replace_way(isa, shape, lookup, way, state, holders);
     }
 
-    /// Put a line that no cache inside has at an entry; the order of its set stays.
+    /// Replaces the line of an entry by a line that no cache inside has. The order of the set stays.
     #[inline(always)]
-    pub(crate) fn replace(&mut self, place: Place, spot: Spot, state: State) {
-        let entry = W::truncate(spot.key | state as u64);
-        // SAFETY: as in `at`, and `self` is borrowed exclusively.
-        unsafe { self.first.add(place.0).write(entry) };
+    pub(crate) fn replace_in_place(&mut self, index: EntryIndex, lookup: LineLookup, state: State) {
+        let entry = W::truncate(lookup.key | state as u64);
+        // SAFETY: as in `entry_at`, and `self` is borrowed exclusively.
+        unsafe { self.first.add(index.0).write(entry) };
     }
 
-    /// The entry of the least recently used line of a set, 0 if there is room.
+    /// Returns the entry of the least recently used line of a set, 0 if the set has room.
     #[inline(always)]
-    pub(crate) fn last(&self, shape: &impl Shape, spot: Spot) -> u64 {
-        self.set(shape, spot)[shape.ways() - 1].value()
+    pub(crate) fn lru_entry(&self, shape: &impl Shape, lookup: LineLookup) -> u64 {
+        self.set(shape, lookup)[shape.ways() - 1].value()
     }
 
-    /// Remove the line of a way; the others keep their order.
-    pub(crate) fn remove(&mut self, shape: &impl Shape, spot: Spot, way: usize) {
-        W::remove(self.set_mut(shape, spot), way);
+    /// Removes the line of a way; the other lines keep their order.
+    pub(crate) fn remove(&mut self, shape: &impl Shape, lookup: LineLookup, way: usize) {
+        W::remove(self.set_mut(shape, lookup), way);
     }
 
-    /// Lines of each set that has any, most recently used first.
+    /// Returns the lines of each set that has any, the most recently used line first.
     pub(crate) fn contents(&self, geometry: &Geometry) -> Vec<(u64, Vec<(u64, State)>)> {
         (0..geometry.sets)
             .map(|set| {

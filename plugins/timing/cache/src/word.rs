@@ -1,26 +1,26 @@
 //! One entry of a cache set, and the two operations on a set that every reference makes.
 //!
-//! What a large modelled cache costs is the host's own cache misses, so an entry is one word of 32 bits and a set of 16
-//! ways is one line of the host. Where a line number does not fit, all entries are widened to 64 bits.
+//! A large modelled cache costs mostly the host's own cache misses. An entry therefore is one word of 32 bits, and a set of 16 ways is
+//! one line of the host. Where a line number does not fit, all entries are widened to 64 bits.
 
 /// An entry: state in the lowest bits, then holders, then the tag, which is never 0. 0 is an empty way.
 pub(crate) trait Word: Copy + Eq + Send + 'static {
     /// Bits of the word.
     const BITS: u32;
 
-    /// The low bits of a value.
+    /// Returns a word of the low bits of a value.
     fn truncate(value: u64) -> Self;
 
-    /// The word as a number.
+    /// Returns the word as a number.
     fn value(self) -> u64;
 
-    /// First way whose word equals `key` in the bits of `mask`.
+    /// Returns the first way whose word equals `key` in the bits of `mask`.
     fn find<I: Isa>(isa: I, set: &[Self], mask: Self, key: Self) -> Option<usize>;
 
-    /// Move the words before `way` back by one, over that way's, and put `word` first.
+    /// Moves the words before `way` back by one, over that way's word, and puts `word` first.
     fn promote<I: Isa>(isa: I, set: &mut [Self], way: usize, word: Self);
 
-    /// Move the words after `way` forward by one, over that way's, and leave the last way empty.
+    /// Moves the words after `way` forward by one, over that way's word, and leaves the last way empty.
     fn remove(set: &mut [Self], way: usize);
 }
 
@@ -104,7 +104,7 @@ impl Word for u32 {
                 if way == 19
                     && let Ok(set) = <&mut [u32; 20]>::try_from(&mut *set)
                 {
-                    return avx2::renew20(v3, set, word);
+                    return avx2::push_front20(v3, set, word);
                 }
             }
             sse2::promote(set, way, word);
@@ -125,13 +125,13 @@ impl Word for u32 {
     }
 }
 
-/// Instructions of the host that code is compiled for. A value stands for a host that has them.
+/// Instruction set of the host that code is compiled for. A value proves that the host has the instructions.
 pub(crate) trait Isa: Copy {
-    /// The proof that the host has AVX2, BMI1 and BMI2, where that is what `Self` stands for.
+    /// Returns the proof that the host has AVX2, BMI1 and BMI2, if `Self` is that proof.
     fn v3(self) -> Option<V3>;
 }
 
-/// What every host has.
+/// Instruction set that every host has.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Baseline;
 
@@ -142,12 +142,12 @@ impl Isa for Baseline {
     }
 }
 
-/// AVX2, BMI1 and BMI2. Only functions compiled for them, and what is inlined there, profit.
+/// AVX2, BMI1 and BMI2. Only functions that are compiled for these instructions profit, with the functions inlined there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct V3(());
 
 impl V3 {
-    /// None on other hosts.
+    /// Returns the proof on a host that has the instructions; None on other hosts.
     pub(crate) fn detect() -> Option<V3> {
         #[cfg(target_arch = "x86_64")]
         let has = is_x86_feature_detected!("avx2")
@@ -166,7 +166,7 @@ impl Isa for V3 {
     }
 }
 
-/// The first way of those that bits stand for.
+/// Returns the first way whose bit is set.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn first(ways: u32) -> Option<usize> {
@@ -191,8 +191,8 @@ fn remove_one_by_one<T: Copy>(words: &mut [T], empty: T) {
     }
 }
 
-/// Four ways at a time. SSE2 is part of the architecture; a branch on the way that is found would be mispredicted, so the
-/// usual numbers of ways are unrolled and blended.
+/// Operations on four ways at a time. SSE2 is part of the architecture. A branch on the way that is found would be mispredicted, so that
+/// the usual numbers of ways are unrolled and blended.
 #[cfg(target_arch = "x86_64")]
 mod sse2 {
     use std::arch::x86_64::*;
@@ -216,7 +216,7 @@ mod sse2 {
         super::first(equal)
     }
 
-    /// Bit for each way whose word equals the key.
+    /// Returns a bit for each way whose word equals the key.
     #[inline(always)]
     fn equal<const WAYS: usize>(set: &[u32; WAYS], mask: u32, key: u32) -> u32 {
         // SAFETY: SSE2 is part of x86-64.
@@ -233,7 +233,7 @@ mod sse2 {
     }
 
     fn find_in_many(set: &[u32], mask: u32, key: u32) -> Option<usize> {
-        // Four vectors at a time, so that there is hardly a branch on where it is found.
+        // Four vectors at a time, so that few branches depend on the way that is found.
         const MANY: usize = 4 * LANES;
         let (chunks, rest) = set.as_chunks::<MANY>();
         let found = chunks.iter().enumerate().find_map(|(index, words)| {
@@ -269,7 +269,7 @@ mod sse2 {
         }
     }
 
-    /// Every way up to `way` gets the word before it, the first one `word`, the others their own.
+    /// Gives every way up to `way` the word before it, and the first way `word`. The other ways keep their words.
     #[inline(always)]
     fn blend<const WAYS: usize>(set: &mut [u32; WAYS], way: usize, word: u32) {
         // SAFETY: SSE2 is part of x86-64.
@@ -302,7 +302,7 @@ mod sse2 {
         }
     }
 
-    /// Every way from `way` on gets the word after it, the last one 0.
+    /// Gives every way from `way` on the word after it, and the last way 0.
     #[inline(always)]
     fn close<const WAYS: usize>(set: &mut [u32; WAYS], way: usize) {
         // SAFETY: SSE2 is part of x86-64.
@@ -340,14 +340,14 @@ mod sse2 {
     }
 }
 
-/// Eight ways at a time.
+/// Operations on eight ways at a time.
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     use std::arch::x86_64::*;
 
     use super::V3;
 
-    /// Bit for each way whose word equals the key.
+    /// Returns a bit for each way whose word equals the key.
     #[inline(always)]
     pub(super) fn equal8(_host: V3, set: &[u32; 8], mask: u32, key: u32) -> u32 {
         // SAFETY: a `V3` stands for a host with AVX2; the array has the 32 bytes that are read.
@@ -359,14 +359,14 @@ mod avx2 {
         }
     }
 
-    /// The same for 16 ways.
+    /// [`equal8`] for 16 ways.
     #[inline(always)]
     pub(super) fn equal16(host: V3, set: &[u32; 16], mask: u32, key: u32) -> u32 {
         let (halves, _) = set.as_chunks::<8>();
         equal8(host, &halves[0], mask, key) | (equal8(host, &halves[1], mask, key) << 8)
     }
 
-    /// The same for 20 ways.
+    /// [`equal8`] for 20 ways.
     #[inline(always)]
     pub(super) fn equal20(host: V3, set: &[u32; 20], mask: u32, key: u32) -> u32 {
         let (eights, rest) = set.as_chunks::<8>();
@@ -382,9 +382,9 @@ mod avx2 {
         }
     }
 
-    /// Every way gets the word before it, the first one `word`.
+    /// Gives every way the word before it, and the first way `word`.
     #[inline(always)]
-    pub(super) fn renew20(_host: V3, set: &mut [u32; 20], word: u32) {
+    pub(super) fn push_front20(_host: V3, set: &mut [u32; 20], word: u32) {
         let words = set.as_mut_ptr();
         // SAFETY: a `V3` stands for a host with AVX; all that is read and written lies within the array: words 0 to 7, 8 to 15 and
         // 15 to 18, and each one further.
@@ -399,7 +399,7 @@ mod avx2 {
         set[0] = word;
     }
 
-    /// Every way up to `way` gets the word before it, the first one `word`, the others their own.
+    /// Gives every way up to `way` the word before it, and the first way `word`. The other ways keep their words.
     #[inline(always)]
     pub(super) fn promote8(_host: V3, set: &mut [u32; 8], way: usize, word: u32) {
         // SAFETY: a `V3` stands for a host with AVX2; the array has the 32 bytes that are read and written.
@@ -414,7 +414,7 @@ mod avx2 {
         }
     }
 
-    /// The same for 16 ways.
+    /// [`promote8`] for 16 ways.
     #[inline(always)]
     pub(super) fn promote16(_host: V3, set: &mut [u32; 16], way: usize, word: u32) {
         let (halves, _) = set.as_chunks_mut::<8>();
@@ -444,7 +444,7 @@ mod avx2 {
 mod tests {
     use super::*;
 
-    /// All operations: both widths, every number of ways and all instructions that the host has, against a list.
+    /// All operations against a list: both widths, every number of ways, and all instructions that the host has.
     #[test]
     fn finds_and_promotes_as_a_list_does() {
         fn check<W: Word + std::fmt::Debug, I: Isa>(isa: I) {

@@ -289,7 +289,7 @@ fn statistics_are_kept_apart_by_vcpu_context_and_privilege() {
 }
 
 #[test]
-fn one_level_without_instruction_cache_or_filter() {
+fn one_level_without_instruction_cache_or_l0_filter() {
     let mut config = CacheConfig {
         instruction: None,
         levels: vec![LevelConfig::new(1024, 2).misses(7, 9, 0)],

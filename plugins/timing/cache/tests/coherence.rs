@@ -1,4 +1,4 @@
-//! Who supplies a line, who loses it, and what is counted.
+//! Coherence: the supplier of a line, the caches that lose it, and the counts.
 
 mod support;
 

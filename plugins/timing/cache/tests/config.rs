@@ -1,6 +1,6 @@
 //! Descriptions: the reference machines, texts, and what is refused.
 
-use nodescope_plugin_api::{FilterGeometry, MemoryModel, VcpuPlace};
+use nodescope_plugin_api::{L0Geometry, MemoryModel, VcpuPlace};
 use nodescope_plugin_cache::{CacheConfig, CacheModel, FlatMemory, LevelConfig, Sharing};
 
 fn texts(config: &CacheConfig, places: &[VcpuPlace]) -> Vec<String> {
@@ -38,7 +38,7 @@ fn reference_machines() {
 }
 
 #[test]
-fn filter_has_a_slot_for_each_set_and_stays_within_a_page() {
+fn l0_filter_cache_has_a_slot_for_each_set_and_stays_within_a_page() {
     // Whole sets where there are no more sets than slots.
     for (size, ways, line, expected, kept) in [
         (32 << 10, 8, 64, 6, 8),
@@ -65,7 +65,7 @@ fn filter_has_a_slot_for_each_set_and_stays_within_a_page() {
         )
         .unwrap();
         let line_shift = line.trailing_zeros() as u8;
-        let geometry = FilterGeometry {
+        let geometry = L0Geometry {
             line_shift,
             data_slots: expected,
             instruction_slots: (12 - line_shift).min(6),
@@ -73,7 +73,7 @@ fn filter_has_a_slot_for_each_set_and_stays_within_a_page() {
             instruction_ways: 1,
         };
         assert_eq!(
-            model.filter(),
+            model.l0_geometry(),
             geometry,
             "{size} bytes, {ways} ways, lines of {line}"
         );

@@ -9,18 +9,18 @@ use support::machines::{machines, memory, steps, traces};
 use support::plain::Plain;
 use support::{Engine, Step};
 
-/// Stalls of every reference, statistics and contents are the same, with the filter and without.
+/// Stalls of every reference, statistics and contents are the same, with the L0 filter cache and without.
 fn check(
     config: &CacheConfig,
     places: &[VcpuPlace],
     steps: &[Step],
     reset: usize,
-    filter: bool,
+    l0_filter: bool,
 ) -> Result<(), TestCaseError> {
     let mut plain = Plain::new(config, places, memory());
     let mut engine = Engine::with_memory(config, places, memory());
-    if !filter {
-        engine = engine.unfiltered();
+    if !l0_filter {
+        engine = engine.without_l0_filter();
     }
     for (index, &step) in steps.iter().enumerate() {
         if index == reset {
@@ -53,10 +53,10 @@ proptest! {
         (config, places) in machines(),
         trace in traces(),
         reset in any::<prop::sample::Index>(),
-        filter in any::<bool>(),
+        l0_filter in any::<bool>(),
     ) {
         let steps = steps(&trace, &places);
-        check(&config, &places, &steps, reset.index(steps.len()), filter)?;
+        check(&config, &places, &steps, reset.index(steps.len()), l0_filter)?;
     }
 
     /// Addresses up to the highest, whose tags do not fit into the words that are used at first, come up at some point.
@@ -66,7 +66,7 @@ proptest! {
         trace in traces(),
         from in any::<prop::sample::Index>(),
         high in proptest::collection::vec(prop_oneof![38..52_u32, Just(51)], 2),
-        filter in any::<bool>(),
+        l0_filter in any::<bool>(),
     ) {
         let mut steps = steps(&trace, &places);
         let from = from.index(steps.len());
@@ -75,6 +75,6 @@ proptest! {
                 step.address += 1 << high[index % 2];
             }
         }
-        check(&config, &places, &steps, from / 2, filter)?;
+        check(&config, &places, &steps, from / 2, l0_filter)?;
     }
 }

@@ -1,4 +1,4 @@
-//! What a user says about main memory: home ranges and latencies.
+//! A user's description of main memory: home ranges and latencies.
 
 use serde::{Deserialize, Serialize};
 
@@ -45,7 +45,7 @@ pub struct NumaConfig {
     pub write_back: Latencies,
 }
 
-/// Why a [`NumaConfig`] is refused. The text begins with the field at fault.
+/// Reason for which a [`NumaConfig`] is refused. The text begins with the field at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NumaConfigError {
     /// No socket.

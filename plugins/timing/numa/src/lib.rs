@@ -2,7 +2,7 @@
 //! another one.
 //!
 //! [`Numa`] stands behind a cache model and times what leaves its last level. [`Uncached`] puts the same memory directly
-//! behind the vCPUs: every reference is timed and nothing is filtered. The exact semantics and the test of each claim
+//! behind the vCPUs: every reference is timed, and the L0 filter cache answers none. The exact semantics and the test of each claim
 //! are in `plugins/timing/README.md`.
 
 mod config;

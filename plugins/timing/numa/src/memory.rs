@@ -1,6 +1,6 @@
 //! Home look-up and latencies.
 
-use nodescope_plugin_api::tables::{MemoryTables, Recent};
+use nodescope_plugin_api::exported::{ExportedMemory, RecentHome};
 use nodescope_plugin_api::{MemoryTiming, MemoryTimingModel, MissRef, VcpuPlace};
 
 use crate::{Latencies, NumaConfig, NumaConfigError};
@@ -19,15 +19,15 @@ pub struct Numa {
     ranges: Vec<Range>,
     /// `[write_back][from * (sockets + 1) + home]`; the last column is for addresses without a home.
     latency: [Vec<u32>; 2],
-    /// Range that the latest look-up found; one whose home is `sockets` has none.
-    recent: Recent,
+    /// Range of the latest look-up. The index `sockets` stands for no home.
+    recent_home: RecentHome,
 }
 
 impl Numa {
-    /// What [`MemoryTimingModel::home`] answers for an address in no range: it is remote to every socket.
+    /// Answer of [`MemoryTimingModel::home`] for an address in no range. Such an address is remote to every socket.
     pub const NO_HOME: u16 = u16::MAX;
 
-    /// Build from a description, or name its first fault ([`NumaConfig::faults`] lists all).
+    /// Makes a memory from a description. An error is the description's first fault ([`NumaConfig::faults`] lists all).
     pub fn new(config: &NumaConfig) -> Result<Numa, NumaConfigError> {
         if let Some(fault) = config.faults().into_iter().next() {
             return Err(fault);
@@ -50,16 +50,16 @@ impl Numa {
                 table(&config.latency, sockets),
                 table(&config.write_back, sockets),
             ],
-            recent: Recent::NONE,
+            recent_home: RecentHome::NONE,
         })
     }
 
-    /// Number of sockets.
+    /// Returns the number of sockets.
     pub fn sockets(&self) -> usize {
         self.sockets
     }
 
-    /// Whether every vCPU is on a socket that this memory knows; to be asked before requests are made.
+    /// Checks that every vCPU is on a socket that this memory knows. Call before the first request.
     pub fn serves(&self, places: &[VcpuPlace]) -> Result<(), NumaConfigError> {
         match places
             .iter()
@@ -102,23 +102,23 @@ impl MemoryTimingModel for Numa {
     /// # Panics
     /// If `miss.socket` is not below [`Numa::sockets`].
     fn request(&mut self, miss: &MissRef) -> MemoryTiming {
-        let recent = &self.recent;
+        let recent = &self.recent_home;
         if miss.line < recent.start || miss.line > recent.last {
-            self.recent = match self.find(miss.line).map(|index| self.ranges[index]) {
-                Some(range) => Recent {
+            self.recent_home = match self.find(miss.line).map(|index| self.ranges[index]) {
+                Some(range) => RecentHome {
                     start: range.start,
                     last: range.last,
                     home: range.socket.into(),
                 },
-                // This address alone: what lies beside it may have a home.
-                None => Recent {
+                // This address alone: neighbouring addresses may have a home.
+                None => RecentHome {
                     start: miss.line,
                     last: miss.line,
                     home: self.sockets as u64,
                 },
             };
         }
-        let home = self.recent.home as usize;
+        let home = self.recent_home.home as usize;
         let from = usize::from(miss.socket);
         MemoryTiming {
             latency: self.latency[usize::from(miss.write_back)][from * (self.sockets + 1) + home],
@@ -131,12 +131,12 @@ impl MemoryTimingModel for Numa {
             .map_or(Self::NO_HOME, |index| self.ranges[index].socket)
     }
 
-    fn tables(&self, socket: u16) -> Option<MemoryTables> {
+    fn export_state(&self, socket: u16) -> Option<ExportedMemory> {
         let row = usize::from(socket) * (self.sockets + 1);
         let latencies = [&self.latency[0], &self.latency[1]];
         let rows = latencies.map(|latency| latency.get(row..).map(<[u32]>::as_ptr));
         let latencies = [rows[0]?, rows[1]?];
         // SAFETY: all three are this memory's; a row has a latency for each home, and one for addresses that have none.
-        Some(unsafe { MemoryTables::new(&raw const self.recent, latencies, socket.into()) })
+        Some(unsafe { ExportedMemory::new(&raw const self.recent_home, latencies, socket.into()) })
     }
 }

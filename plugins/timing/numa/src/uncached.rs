@@ -1,7 +1,7 @@
 //! Memory without caches: every reference goes to its home.
 
 use nodescope_plugin_api::{
-    Charges, Context, Counters, FilterGeometry, FilterUpdate, Hits, Ledger, MemRef, MemoryModel,
+    Charges, Context, Counters, Hits, L0Geometry, L0Update, Ledger, MemRef, MemoryModel,
     MemoryTimingModel, MissRef, Outcome, Permission, Privilege, Source, StallTerm, Statistic, Term,
     VcpuPlace,
 };
@@ -10,7 +10,7 @@ use crate::{Numa, NumaConfigError};
 
 const EVENTS: [&str; 2] = ["memory.local", "memory.remote"];
 
-/// A node without caches: reads, writes and fetches all cost the latency of main memory, so none may be filtered.
+/// A node without caches: reads, writes and fetches all cost the latency of main memory, so that no L0 filter cache may answer them.
 #[derive(Debug)]
 pub struct Uncached {
     numa: Numa,
@@ -20,7 +20,7 @@ pub struct Uncached {
 }
 
 impl Uncached {
-    /// Memory behind the vCPUs at `places`; the engine splits references at `line` bytes.
+    /// Makes memory behind the vCPUs at `places`; the engine splits references at `line` bytes.
     pub fn new(numa: Numa, places: &[VcpuPlace], line: u32) -> Result<Uncached, NumaConfigError> {
         if !line.is_power_of_two() || !(32..=4096).contains(&line) {
             return Err(NumaConfigError::Line { line });
@@ -36,8 +36,8 @@ impl Uncached {
 }
 
 impl MemoryModel for Uncached {
-    fn filter(&self) -> FilterGeometry {
-        FilterGeometry {
+    fn l0_geometry(&self) -> L0Geometry {
+        L0Geometry {
             line_shift: self.line_shift,
             data_slots: 0,
             instruction_slots: 0,
@@ -52,7 +52,7 @@ impl MemoryModel for Uncached {
         &mut self,
         _hits: Hits<'_>,
         reference: &MemRef,
-        _updates: &mut Vec<FilterUpdate>,
+        _updates: &mut Vec<L0Update>,
     ) -> Outcome {
         let timing = self.numa.request(&MissRef {
             socket: self.sockets[usize::from(reference.vcpu)],
@@ -77,7 +77,7 @@ impl MemoryModel for Uncached {
         std::mem::take(&mut self.ledger.charges)
     }
 
-    /// The filter answers for nothing.
+    /// Does nothing: the L0 filter cache answers nothing.
     fn modified(&mut self, _vcpu: u16, _lines: &[u64]) {}
 
     fn reset_statistics(&mut self) {

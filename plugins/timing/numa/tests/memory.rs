@@ -1,8 +1,8 @@
 //! Homes, latencies and counts of main memory.
 
 use nodescope_plugin_api::{
-    Access, Context, FilterGeometry, Hits, MemRef, MemoryModel, MemoryTimingModel, MissRef,
-    Outcome, Permission, Privilege, Term, VcpuPlace,
+    Access, Context, Hits, L0Geometry, MemRef, MemoryModel, MemoryTimingModel, MissRef, Outcome,
+    Permission, Privilege, Term, VcpuPlace,
 };
 use nodescope_plugin_numa::{HomeRange, Latencies, Numa, NumaConfig, NumaConfigError, Uncached};
 
@@ -185,10 +185,10 @@ fn a_description_is_read_from_text() {
 fn without_caches_every_reference_is_timed() {
     let numa = Numa::new(&NumaConfig::contiguous(2, 0x1000)).unwrap();
     let mut model = Uncached::new(numa, &VcpuPlace::grid(2, 1, 1), 64).unwrap();
-    let geometry = model.filter();
+    let geometry = model.l0_geometry();
     assert_eq!(
         geometry,
-        FilterGeometry {
+        L0Geometry {
             line_shift: 6,
             data_slots: 0,
             instruction_slots: 0,

@@ -2,9 +2,9 @@
 //! must leave the same lines, orders, counters and clocks behind as the model's functions, which the interpreter calls. And so must any
 //! filter: now and then the interpreter has none, and its model hears of everything.
 
-use nodescope_plugin_api::tables::Offer;
+use nodescope_plugin_api::exported::StateExport;
 use nodescope_plugin_api::{
-    Access, Charges, Context, Counters, FilterGeometry, FilterUpdate, Hits, MemRef, MemoryModel,
+    Access, Charges, Context, Counters, Hits, L0Geometry, L0Update, MemRef, MemoryModel,
     MemoryTimingModel, Outcome, Permission, Privilege, STALL_TERMS, StallTerm, Statistic, Term,
     VcpuPlace,
 };
@@ -21,7 +21,7 @@ pub struct Caches {
     asks_always: bool,
     /// See [`Description`].
     intruded: u64,
-    updates: [Vec<FilterUpdate>; VCPUS as usize],
+    updates: [Vec<L0Update>; VCPUS as usize],
 }
 
 /// What one is made of.
@@ -121,11 +121,11 @@ impl Caches {
         }
     }
 
-    /// See [`MemoryModel::filter`].
-    pub fn filter(&self) -> FilterGeometry {
-        let filter = self.model.filter();
+    /// See [`MemoryModel::l0_geometry`].
+    pub fn l0_geometry(&self) -> L0Geometry {
+        let filter = self.model.l0_geometry();
         match self.asks_always {
-            true => FilterGeometry {
+            true => L0Geometry {
                 data_ways: 1,
                 instruction_ways: 1,
                 ..filter
@@ -135,11 +135,11 @@ impl Caches {
     }
 
     /// What is to be applied to the filter of a vCPU before it runs.
-    pub fn take_updates(&mut self, vcpu: usize) -> Vec<FilterUpdate> {
+    pub fn take_updates(&mut self, vcpu: usize) -> Vec<L0Update> {
         std::mem::take(&mut self.updates[vcpu])
     }
 
-    fn keep(&mut self, running: u16, updates: &mut Vec<FilterUpdate>) {
+    fn keep(&mut self, running: u16, updates: &mut Vec<L0Update>) {
         updates.retain(|update| {
             let own = update.vcpu == running;
             if !own && let Some(updates) = self.updates.get_mut(usize::from(update.vcpu)) {
@@ -202,7 +202,7 @@ impl Caches {
         &mut self,
         hits: Hits<'_>,
         reference: &MemRef,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> Outcome {
         let outcome = self.model.reference(hits, reference, updates);
         self.keep(reference.vcpu, updates);
@@ -223,9 +223,9 @@ impl Caches {
         self.model.modified(vcpu, lines);
     }
 
-    /// See [`MemoryModel::tables`].
-    pub fn tables(&mut self, vcpu: u16) -> Option<Offer> {
-        self.model.tables(vcpu)
+    /// See [`MemoryModel::export_state`].
+    pub fn export_state(&mut self, vcpu: u16) -> Option<StateExport> {
+        self.model.export_state(vcpu)
     }
 
     /// What differs between two models after the same references: counters, and of each cache the first set.

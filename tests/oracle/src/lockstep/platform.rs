@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hint::black_box;
 
 use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MsrFault, Platform};
-use nodescope_plugin_api::tables::Loan;
+use nodescope_plugin_api::exported::AcceptedExport;
 use nodescope_plugin_api::{
-    Access, BlockCounts, BlockProfile, Charges, Context, Counters, FilterGeometry, FilterUpdate,
-    Hits, MemRef, Outcome, Permission, Privilege, Side,
+    Access, BlockCounts, BlockProfile, Charges, Context, Counters, Hits, L0Geometry, L0Update,
+    MemRef, Outcome, Permission, Privilege, Side,
 };
 
 use super::caches::Caches;
@@ -17,7 +17,7 @@ use crate::random::Random;
 /// Something that the machine saw.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// What came of hits: the oldest line of a full set, and lines of any that were written.
+    /// Effects of hits: the oldest line of a full set, and lines of any set that were written.
     Hits(Option<u64>, Vec<u64>),
     /// A reference and its answer.
     Reference(MemRef, Outcome),
@@ -29,7 +29,7 @@ pub enum Event {
     Context(u64),
     /// A port, a device's memory or an MSR: what, the time, where, the value.
     Device(&'static str, u64, u64, Vec<u8>),
-    /// A turn was over: where the one ends that followed at once.
+    /// The vCPU asked for more time at the end of its time slice: the slice's new end, if the machine extended the slice.
     Extended(Option<u64>),
     /// An interrupt was taken.
     Interrupt(u64, u8),
@@ -46,15 +46,15 @@ pub type Code = (u64, u64, u8, Vec<u8>);
 pub struct Machine {
     /// Counters since the last profile was taken.
     counted: BTreeMap<(u16, Context, Privilege), Counters>,
-    /// What happened since it was last taken.
+    /// Events since the log was last taken.
     pub log: Vec<Event>,
     model: Random,
     devices: Random,
     timer: Random,
-    turns: Random,
+    slice_extensions: Random,
     due: u64,
     period: u64,
-    /// Where the running vCPU's turn ends.
+    /// The end of the running vCPU's time slice.
     limit: u64,
     lines: [u64; 16],
     line_shift: u8,
@@ -163,7 +163,7 @@ impl Machine {
             model: Random::new(seed ^ 1),
             devices: Random::new(seed ^ 2),
             timer,
-            turns: Random::new(seed ^ 4),
+            slice_extensions: Random::new(seed ^ 4),
             due,
             period,
             limit: 0,
@@ -191,7 +191,7 @@ impl Machine {
     }
 
     /// The model's shape; it starts empty.
-    pub fn attach(&mut self, geometry: &FilterGeometry) {
+    pub fn attach(&mut self, geometry: &L0Geometry) {
         self.line_shift = geometry.line_shift;
         let shape = [
             (1 << geometry.data_slots, geometry.data_ways.into()),
@@ -271,8 +271,8 @@ impl Machine {
         }
     }
 
-    /// A vCPU runs until then, at first.
-    pub fn begin_turn(&mut self, limit: u64) {
+    /// Begins a vCPU's time slice, which ends at `limit` unless the machine extends the slice.
+    pub fn begin_slice(&mut self, limit: u64) {
         self.limit = limit;
     }
 
@@ -291,7 +291,7 @@ impl Machine {
     }
 
     /// Take hits into account, which must be what the filter was allowed to answer.
-    fn hear(&mut self, vcpu: u16, hits: Hits<'_>) {
+    fn account_hits(&mut self, vcpu: u16, hits: Hits<'_>) {
         let cache = &mut self.caches[usize::from(vcpu)];
         let mut modified = std::mem::take(&mut self.told);
         modified.extend(hits.modified);
@@ -305,8 +305,8 @@ impl Machine {
     }
 
     /// A change to a vCPU's filter that another one might have caused; None where it would concern the line `answered`.
-    pub fn update(&mut self, vcpu: u16, answered: Option<u64>) -> Option<FilterUpdate> {
-        let update = FilterUpdate {
+    pub fn update(&mut self, vcpu: u16, answered: Option<u64>) -> Option<L0Update> {
+        let update = L0Update {
             vcpu,
             side: self
                 .model
@@ -379,7 +379,7 @@ impl Platform for Machine {
     }
     fn extend(&mut self, _: u16) -> Option<u64> {
         self.compute();
-        let more = self.turns.below(4) * 50;
+        let more = self.slice_extensions.below(4) * 50;
         self.limit = self.limit.saturating_add(more);
         let extended = (more > 0).then_some(self.limit);
         self.log.push(Event::Extended(extended));
@@ -405,13 +405,13 @@ impl Platform for Machine {
         &mut self,
         hits: Hits<'_>,
         reference: &MemRef,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> Outcome {
         self.compute();
         if let Some(real) = &mut self.real {
             return real.reference(hits, reference, updates);
         }
-        self.hear(reference.vcpu, hits);
+        self.account_hits(reference.vcpu, hits);
         let line = reference.physical >> self.line_shift << self.line_shift;
         let Answer {
             place,
@@ -448,7 +448,7 @@ impl Platform for Machine {
         if let Some(real) = &mut self.real {
             return real.miss(modified, oldest, reference);
         }
-        // What the answer is going to be, in this way or the other: the interpreter knows only that one.
+        // The answer must not depend on the form of the call, since the interpreter uses only the other form.
         let mut ahead = self.model.clone();
         let answer = Answer::draw(&mut ahead, reference.access);
         if answer.filter == Permission::None || answer.update || ahead.chance(200) {
@@ -462,10 +462,10 @@ impl Platform for Machine {
         let mut updates = Vec::new();
         Some(self.reference(hits, reference, &mut updates))
     }
-    fn tables(&mut self, vcpu: u16) -> Option<Loan> {
-        let offer = self.real.as_mut()?.tables(vcpu)?;
+    fn exported_state(&mut self, vcpu: u16) -> Option<AcceptedExport> {
+        let export = self.real.as_mut()?.export_state(vcpu)?;
         // SAFETY: `Pair::attach` alone replaces the model, and then attaches the vCPUs anew; they run one at a time.
-        Some(unsafe { offer.lend() })
+        Some(unsafe { export.accept() })
     }
     fn modified(&mut self, vcpu: u16, lines: &[u64]) {
         if let Some(real) = &mut self.real {
@@ -475,7 +475,7 @@ impl Platform for Machine {
             oldest: None,
             modified: lines,
         };
-        self.hear(vcpu, hits);
+        self.account_hits(vcpu, hits);
     }
     fn take_charges(&mut self) -> Charges {
         self.real

@@ -1,17 +1,19 @@
-//! Random programs: pieces of straight-line code from [`crate::generate`], joined by branches, or random bytes.
+//! Random programs: pieces of straight-line code from [`crate::generate`] and [`super::pieces`], joined by branches, or random bytes.
 
 use iced_x86::{Encoder, Instruction, InstructionInfoFactory, OpKind, Register};
 
-use super::guest::{
-    ALIAS, CODE_AS_DATA, CODE_LEN, COMPATIBLE_CS, DEVICE, KERNEL_SPARE, STRIDE, USER_CS,
-    WINDOW_ALIAS, WINDOW_REVERSED,
+use super::encode::{absolute, instruction_with_memory, load};
+use super::guest::{ALIAS, CODE_LEN, DEVICE, STRIDE, WINDOW_ALIAS, WINDOW_REVERSED};
+use super::pieces::{
+    array_loop, far_jump, fields, load_change_store, loop_end, split_accesses, string_instruction,
+    upper_halves,
 };
 use crate::catalogue::Group;
 use crate::generate::Generator;
 use crate::layout::{CODE, PAGE, WINDOW, WRITABLE_LEN};
 use crate::random::Random;
 
-/// Places where pieces may start.
+/// Number of places where pieces may start.
 const PLACES: u64 = CODE_LEN as u64 / STRIDE;
 
 /// How often each group is drawn.
@@ -62,344 +64,7 @@ impl Default for Writer {
     }
 }
 
-/// `mov r64, imm64`
-fn load(code: &mut Vec<u8>, register: usize, value: u64) {
-    code.extend([0x48 | (register >> 3) as u8, 0xb8 | register as u8 & 7]);
-    code.extend(value.to_le_bytes());
-}
-
-/// ModRM and displacement of an absolute address; `reg` is the register or the opcode's extension.
-fn absolute(code: &mut Vec<u8>, reg: u8, address: u64) {
-    code.extend([0x04 | (reg & 7) << 3, 0x25]);
-    code.extend((address as u32).to_le_bytes());
-}
-
-/// Operands at one base, or base and index, as a structure's fields are; with accidents in between.
-fn fields(code: &mut Vec<u8>, starts: &[u64], large: bool, r: &mut Random) {
-    let (base, index) = (r.below(16) as u8, r.below(16) as u8);
-    let index = (index & 15 != 4 && r.chance(300)).then_some(index);
-    let near = r.pick(&[0, 8, 64, 0x800, 0xf40, 0xfe0]) + r.below(64);
-    let to = match r.below(16) {
-        0 => DEVICE + near,
-        1 => match r.pick(starts) {
-            at if large && r.chance(600) => at - CODE + CODE_AS_DATA,
-            at => at,
-        },
-        2 if large && r.chance(600) => KERNEL_SPARE,
-        2 => r.next(),
-        page => WINDOW + (page % 6) * PAGE + near,
-    };
-    load(code, base.into(), to);
-    if let Some(index) = index {
-        let far = r.pick(&[0, 8, 0x100, 0xff8]);
-        load(code, index.into(), if index == base { to } else { far });
-    }
-    let first = r.below(0x200) as i32 - 0x100;
-    for _ in 0..2 + r.below(8) {
-        match r.below(16) {
-            // ADD base, constant
-            0 => code.extend([0x48 | base >> 3, 0x83, 0xc0 | base & 7, r.next() as u8]),
-            // FNOP, which the interpreter carries out.
-            1 => code.extend([0xd9, 0xd0]),
-            _ => {}
-        }
-        let near = [0, 0, 8, 16, 24, 32, 4, 1, 0xf8, 0x1000];
-        let displacement = first + r.pick(&near);
-        if r.chance(200) {
-            let operand = |code: &mut Vec<u8>, prefix: &[u8], opcode: &[u8]| {
-                form(code, (prefix, 0, opcode), 1, base, index, displacement);
-            };
-            pair(code, operand, r);
-        } else {
-            field(code, base, index, displacement, r);
-        }
-    }
-}
-
-/// XMM1 is loaded, changed and stored to where it came from; `operand` writes an instruction of a prefix and an opcode.
-fn pair(code: &mut Vec<u8>, operand: impl Fn(&mut Vec<u8>, &[u8], &[u8]), r: &mut Random) {
-    // Of all sizes; two must be aligned.
-    let ways: [(&[u8], u8, u8); 6] = [
-        (&[], 0x10, 0x11),
-        (&[0x66], 0x28, 0x29),
-        (&[0xf2], 0x10, 0x11),
-        (&[0x66], 0x6e, 0x7e),
-        (&[0xf3], 0x10, 0x11),
-        (&[0x66], 0x58, 0x11),
-    ];
-    let (prefix, load, store) = r.pick(&ways);
-    operand(code, prefix, &[0x0f, load]);
-    for _ in 0..r.below(3) {
-        // PADDB, MULPD, UNPCKLPS with XMM2; COMISD, which writes flags; NOP; a load that comes between.
-        match r.below(12) {
-            0 => code.extend([0x66, 0x0f, 0x2f, 0xca]),
-            1 => code.push(0x90),
-            2 => operand(code, &[0x66], &[0x0f, 0xfe]),
-            n if n < 6 => code.extend([0x66, 0x0f, 0x59, 0xca]),
-            n if n < 9 => code.extend([0x0f, 0x14, 0xca]),
-            _ => code.extend([0x66, 0x0f, 0xfc, 0xca]),
-        }
-    }
-    operand(code, prefix, &[0x0f, store]);
-}
-
-/// One of [`fields`].
-fn field(code: &mut Vec<u8>, base: u8, index: Option<u8>, displacement: i32, r: &mut Random) {
-    // Prefix, REX.W, opcode: moves either way, of all sizes, some that must be aligned; what reads and writes, conditions.
-    let (prefix, wide, opcode): (&[u8], u8, &[u8]) = r.pick(&[
-        (&[], 8, &[0x8b]),
-        (&[], 8, &[0x89]),
-        (&[], 0, &[0x8b]),
-        (&[], 0, &[0x89]),
-        (&[], 0, &[0x88]),
-        (&[], 0, &[0x0f, 0xb6]),
-        (&[], 8, &[0x01]),
-        (&[], 8, &[0x03]),
-        (&[], 8, &[0x3b]),
-        (&[], 8, &[0xff]),
-        (&[], 8, &[0xd3]),
-        (&[], 8, &[0x0f, 0xc1]),
-        (&[], 8, &[0x0f, 0xb1]),
-        (&[], 8, &[0x0f, 0x44]),
-        (&[], 0, &[0x0f, 0x10]),
-        (&[], 0, &[0x0f, 0x11]),
-        (&[], 0, &[0x0f, 0x28]),
-        (&[], 0, &[0x0f, 0x29]),
-        (&[0x66], 0, &[0x0f, 0x6f]),
-        (&[0xf2], 0, &[0x0f, 0x10]),
-        (&[0x66], 0, &[0x0f, 0x58]),
-    ]);
-    // INC and DEC, ROL, RCR and SHL by CL: the register is the opcode's extension.
-    let register = match opcode {
-        [0xff] => r.below(2) as u8,
-        [0xd3] => r.pick(&[0, 3, 4]),
-        _ => r.below(16) as u8,
-    };
-    form(
-        code,
-        (prefix, wide, opcode),
-        register,
-        base,
-        index,
-        displacement,
-    );
-}
-
-/// An instruction of a prefix, REX.W and an opcode, with a register and an operand in memory.
-fn form(
-    code: &mut Vec<u8>,
-    (prefix, wide, opcode): (&[u8], u8, &[u8]),
-    register: u8,
-    base: u8,
-    index: Option<u8>,
-    displacement: i32,
-) {
-    code.extend(prefix);
-    code.push(0x40 | wide | register >> 3 << 2 | index.unwrap_or(0) >> 3 << 1 | base >> 3);
-    code.extend(opcode);
-    operand(code, register, base, index, displacement);
-}
-
-/// ModRM and what belongs to it: a register, and a base, perhaps an index, and a displacement of four bytes.
-fn operand(code: &mut Vec<u8>, register: u8, base: u8, index: Option<u8>, displacement: i32) {
-    let register = (register & 7) << 3;
-    if index.is_some() || base & 7 == 4 {
-        let scale = if index.is_some() { 0 } else { 0xc0 };
-        let index = (index.unwrap_or(4) & 7) << 3;
-        code.extend([0x84 | register, scale | index | base & 7]);
-    } else {
-        code.push(0x80 | register | base & 7);
-    }
-    code.extend(displacement.to_le_bytes());
-}
-
-/// REP MOVS or REP STOS of few elements: within pages, across them, where pages are missing, over what is to be copied yet.
-fn string(code: &mut Vec<u8>, r: &mut Random) {
-    let place = |r: &mut Random| {
-        let page = r.pick(&[WINDOW, WINDOW, WINDOW, DEVICE]) + r.below(6) * PAGE;
-        page + r.pick(&[0, 8, 0x800, 0xe00, 0xff0]) + r.below(64)
-    };
-    let to = place(r);
-    let from = match r.below(3) {
-        0 => to - 64 + r.below(128),
-        _ => place(r),
-    };
-    load(code, 1, r.pick(&[0, 1, 8, 64, 600]) + r.below(8));
-    load(code, 6, from);
-    load(code, 7, to);
-    // CLD or STD, where it matters.
-    if r.chance(700) {
-        code.push(if r.chance(900) { 0xfc } else { 0xfd });
-    }
-    code.push(0xf3);
-    if r.chance(500) {
-        code.push(0x48);
-    }
-    code.push(r.pick(&[0xa4, 0xa5, 0xaa, 0xab]));
-}
-
-/// A short loop over an array, which may lead to where a page is missing, or a device is.
-fn stride(code: &mut Vec<u8>, r: &mut Random) {
-    let (base, count) = (r.pick(&[3, 6, 7, 9, 12]), r.pick(&[0, 1, 2, 10]));
-    let start = r.pick(&[WINDOW, WINDOW, DEVICE]) + r.below(6) * PAGE + r.pick(&[0, 0xf00, 0xfc8]);
-    load(code, base.into(), start);
-    load(code, count.into(), 1 + r.below(40));
-    // Some push or pop as well, up to where the stack ends.
-    let stack = r
-        .chance(400)
-        .then(|| (r.pick(&[0x50, 0x58]), 2 + r.below(3)));
-    if stack.is_some() {
-        load(code, 4, WINDOW + r.below(6) * PAGE + 8 * r.below(60));
-    }
-    let top = code.len();
-    if let Some((opcode, operations)) = stack {
-        for _ in 0..operations {
-            code.push(opcode | 5);
-        }
-    }
-    for _ in 0..1 + r.below(2) {
-        let displacement = r.pick(&[0, 0, 8, 0x38, 0x200]);
-        if r.chance(500) {
-            let operand = |code: &mut Vec<u8>, prefix: &[u8], opcode: &[u8]| {
-                form(code, (prefix, 0, opcode), 1, base, None, displacement);
-            };
-            pair(code, operand, r);
-        } else {
-            field(code, base, None, displacement, r);
-        }
-    }
-    let step: u32 = r.pick(&[4, 16, 64, 0x200, 0x1000]);
-    code.extend([0x48 | base >> 3, 0x81, 0xc0 | base & 7]);
-    code.extend(step.to_le_bytes());
-    if r.chance(700) {
-        // SUB and JNE.
-        code.extend([0x48 | count >> 3, 0x83, 0xe8 | count & 7, 1, 0x0f, 0x85]);
-        let back = top as i64 - (code.len() as i64 + 4);
-        code.extend((back as i32).to_le_bytes());
-    } else {
-        turn(code, top, count, r);
-    }
-}
-
-/// A short loop over two arrays whose elements often lie in two lines, and now and then in two pages. One of the pages may be
-/// missing, may be read-only, or may lie elsewhere than behind the other.
-fn splits(code: &mut Vec<u8>, r: &mut Random) {
-    // RBX and RSI, or two that the translator keeps in memory.
-    let bases = r.pick(&[[3_u8, 6], [12, 13], [7, 9]]);
-    for base in bases {
-        let pages = r.pick(&[
-            WINDOW,
-            WINDOW,
-            WINDOW_REVERSED,
-            WINDOW_REVERSED,
-            WINDOW_ALIAS,
-        ]);
-        // The last two pages of those in the opposite order may be written.
-        let (page, within) = match r.below(3) {
-            0 => (2, r.pick(&[0xfc8, 0xfe8, 0xff0, 0xffc])),
-            _ => (
-                r.below(4),
-                r.pick(&[0x10, 0x30, 0x3c, 0x7f0, 0xf30, 0xfb0, 0xfe8, 0xff0]),
-            ),
-        };
-        let at = pages + page * PAGE + within + r.pick(&[0, 0, 0, 1, 4, 7]);
-        load(code, base.into(), at);
-    }
-    let count = r.pick(&[0_u8, 1, 2, 10]);
-    load(code, count.into(), 1 + r.below(30));
-    // PUSH and POP split as well.
-    if r.chance(200) {
-        load(
-            code,
-            4,
-            WINDOW + r.below(4) * PAGE + r.pick(&[0x44, 0x84, 0xffc, 0x1004]),
-        );
-        code.extend([0x50 | r.next() as u8 & 7, 0x58 | r.pick(&[0, 1, 2, 3])]);
-    }
-    let top = code.len();
-    for _ in 0..1 + r.below(4) {
-        let base = r.pick(&bases);
-        let displacement = r.pick(&[0, 0, 0x20, 0x40, -0x10, 0x3f, 0x200]);
-        // Of the register YMM1: VMOVUPS either way, VADDPD and VMULPS with YMM1 again, which may be much alike.
-        let wide: [(u8, u8); 4] = [(0xfc, 0x10), (0xfc, 0x11), (0xf5, 0x58), (0xf4, 0x59)];
-        let vector = |code: &mut Vec<u8>, (last, opcode): (u8, u8)| {
-            // VEX of three bytes, for a base of any number.
-            code.extend([0xc4, 0xc1 | (!base >> 3 & 1) << 5, last & 0x7f, opcode]);
-            operand(code, 1, base, None, displacement);
-        };
-        match r.below(8) {
-            0..=2 => vector(code, r.pick(&wide)),
-            // y[i] += a * x[i]
-            3 | 4 => {
-                for form in [wide[0], wide[2], wide[1]] {
-                    vector(code, form);
-                }
-            }
-            5 => {
-                let operand = |code: &mut Vec<u8>, prefix: &[u8], opcode: &[u8]| {
-                    form(code, (prefix, 0, opcode), 1, base, None, displacement);
-                };
-                pair(code, operand, r);
-            }
-            _ => field(code, base, None, displacement, r),
-        }
-    }
-    for base in bases {
-        let step: u32 = r.pick(&[0, 0, 0, 8, 32, 32, 48, 0x40, 0xff0]);
-        code.extend([0x48 | base >> 3, 0x81, 0xc0 | base & 7]);
-        code.extend(step.to_le_bytes());
-    }
-    turn(code, top, count, r);
-}
-
-/// Jump back to what begins at `top`, by flags of all kinds, mostly of this register; with a count often few times.
-fn turn(code: &mut Vec<u8>, top: usize, register: u8, r: &mut Random) {
-    let (x, n) = (register >> 3, register & 7);
-    match r.below(12) {
-        // SUB, ADD, CMP, AND, OR, XOR of a constant; CMP and ADD of two registers; TEST, NEG, DEC, UCOMISD.
-        0..=2 => code.extend([0x48 | x, 0x83, 0xe8 | n, 1 + r.below(2) as u8]),
-        3 => code.extend([0x48 | x, 0x83, 0xc0 | n, r.next() as u8]),
-        4 => code.extend([0x48 | x, 0x83, 0xf8 | n, r.next() as u8]),
-        5 => code.extend([
-            0x40 | x,
-            0x83,
-            r.pick(&[0xe0, 0xc8, 0xf0]) | n,
-            r.next() as u8,
-        ]),
-        6 => code.extend([0x48, 0x39, 0xc0 | r.below(64) as u8]),
-        7 => code.extend([0x48, 0x01, 0xc0 | r.below(64) as u8]),
-        8 => code.extend([0x48 | x << 2 | x, 0x85, 0xc0 | n << 3 | n]),
-        9 => code.extend([0x48 | x, 0xf7, 0xd8 | n]),
-        10 => code.extend([0x48 | x, 0xff, 0xc8 | n]),
-        _ => code.extend([0x66, 0x0f, 0x2e, 0xc0 | r.below(64) as u8]),
-    }
-    code.extend([0x0f, 0x80 | r.pick(&[5, 5, 5, 4, 2, 3, 8, 12, 15])]);
-    let back = top as i64 - (code.len() as i64 + 4);
-    code.extend((back as i32).to_le_bytes());
-}
-
-/// The upper half of a vector register comes into use, and may be cleared; a loop uses the lower one.
-fn widths(code: &mut Vec<u8>, r: &mut Random) {
-    let n = r.below(8) as u8;
-    // VPCMPEQD YMM, with itself.
-    code.extend([0xc5, 0x85 | (!n & 15) << 3, 0x76, 0xc0 | n << 3 | n]);
-    if r.chance(500) {
-        // FNOP, which the interpreter carries out.
-        code.extend([0xd9, 0xd0]);
-    }
-    if r.chance(500) {
-        // VZEROUPPER
-        code.extend([0xc5, 0xf8, 0x77]);
-    }
-    let count = r.pick(&[1, 3, 5, 6, 7]);
-    load(code, count.into(), 1 + r.below(60));
-    let top = code.len();
-    // PADDD
-    code.extend([0x66, 0x0f, 0xfe, 0xc0 | n << 3 | r.below(8) as u8]);
-    turn(code, top, count, r);
-}
-
-/// Random bytes for all pages of code.
+/// Returns random bytes for all pages of code.
 pub fn noise(r: &mut Random) -> Vec<u8> {
     /// Prefixes, and what leads to other maps of opcodes.
     const ESCAPES: [u8; 20] = [
@@ -418,8 +83,8 @@ pub fn noise(r: &mut Random) -> Vec<u8> {
     code
 }
 
-/// Loads and stores of all sizes at addresses of the data pages that follow no order, or one after the other, for ever. `splits`: pages
-/// that follow each other may lie in the opposite order in memory, and operands lie across their ends often.
+/// Returns an endless loop of loads and stores of all sizes, at random or consecutive addresses of the data pages. `splits`: operands often
+/// lie across the ends of pages, and neighbouring pages may lie in the opposite order in memory.
 pub fn walk(splits: bool, r: &mut Random) -> Vec<u8> {
     let mut code = Vec::new();
     for _ in 0..4 + r.below(12) {
@@ -457,9 +122,9 @@ pub fn walk(splits: bool, r: &mut Random) -> Vec<u8> {
             match r.below(4) {
                 0 => {
                     let operand = |code: &mut Vec<u8>, prefix: &[u8], opcode: &[u8]| {
-                        form(code, (prefix, 0, opcode), 1, 3, None, at as i32);
+                        instruction_with_memory(code, (prefix, 0, opcode), 1, 3, None, at as i32);
                     };
-                    pair(&mut code, operand, r);
+                    load_change_store(&mut code, operand, r);
                 }
                 1 if r.chance(300) => {
                     for opcode in [0x10, 0x11] {
@@ -477,7 +142,7 @@ pub fn walk(splits: bool, r: &mut Random) -> Vec<u8> {
     let back = -(code.len() as i32 + 5);
     code.push(0xe9);
     code.extend(back.to_le_bytes());
-    // Other places lead there.
+    // Every other place jumps to the loop.
     while code.len() < CODE_LEN {
         if code.len().is_multiple_of(STRIDE as usize) && code.len() + 5 <= CODE_LEN {
             let back = -(code.len() as i32 + 5);
@@ -490,21 +155,8 @@ pub fn walk(splits: bool, r: &mut Random) -> Vec<u8> {
     code
 }
 
-/// Jump to an address in 64-bit or 32-bit code, through memory; means the same in both.
-fn far_jump(code: &mut Vec<u8>, target: u64, r: &mut Random) {
-    let slot = WINDOW + 0x800 + 8 * r.below(64);
-    code.push(0xc7);
-    absolute(code, 0, slot);
-    code.extend((target as u32).to_le_bytes());
-    code.extend([0x66, 0xc7]);
-    absolute(code, 0, slot + 4);
-    code.extend(r.pick(&[USER_CS, COMPATIBLE_CS]).to_le_bytes());
-    code.push(0xff);
-    absolute(code, 5, slot);
-}
-
 impl Writer {
-    /// Random bytes, some of them random instructions with a bit changed here and there.
+    /// Returns random bytes and random instructions, some of them with a changed bit.
     pub fn bytes(&mut self, r: &mut Random) -> Vec<u8> {
         let mut code = Vec::with_capacity(CODE_LEN + 64);
         while code.len() < PAGE as usize {
@@ -524,7 +176,7 @@ impl Writer {
                 }
             }
         }
-        // The same in all pages, a few bytes apart: drawing instructions takes longer than running them.
+        // All pages have these bytes, shifted by a few: to draw instructions takes longer than to run them.
         while code.len() < CODE_LEN {
             code.extend_from_within(..PAGE as usize - 5);
         }
@@ -532,7 +184,7 @@ impl Writer {
         code
     }
 
-    /// Pieces that jump to each other.
+    /// Returns pieces of code that jump to each other.
     pub fn blocks(&mut self, r: &mut Random) -> Vec<u8> {
         let mut code = vec![r.pick(&[0x90, 0x90, 0xcc]); CODE_LEN];
         let count = 4 + r.below(32);
@@ -570,15 +222,15 @@ impl Writer {
                 continue;
             }
             if self.strings && r.chance(250) {
-                string(&mut code, r);
+                string_instruction(&mut code, r);
                 continue;
             }
             if self.widths && r.chance(200) {
-                widths(&mut code, r);
+                upper_halves(&mut code, r);
                 continue;
             }
             if self.splits && r.chance(300) {
-                splits(&mut code, r);
+                split_accesses(&mut code, r);
                 continue;
             }
             match r.below(40) {
@@ -670,12 +322,12 @@ impl Writer {
                         fields(&mut code, starts, self.large, r);
                     }
                 }
-                13 | 14 => stride(&mut code, r),
+                13 | 14 => array_loop(&mut code, r),
                 _ => self.instruction(&mut code, at, r, 800),
             }
         }
         if r.chance(250) {
-            turn(&mut code, top, r.below(16) as u8, r);
+            loop_end(&mut code, top, r.below(16) as u8, r);
         }
         self.end(&mut code, start, starts, r);
         code
@@ -762,8 +414,8 @@ impl Writer {
         }
     }
 
-    /// A random instruction, with the registers of its addresses loaded in `aimed` of 1000 cases.
-    fn instruction(&mut self, code: &mut Vec<u8>, at: u64, r: &mut Random, aimed: u64) {
+    /// Writes a random instruction. In `steered` of 1000 cases the registers of its addresses are loaded before it.
+    fn instruction(&mut self, code: &mut Vec<u8>, at: u64, r: &mut Random, steered: u64) {
         let all: u64 = self.generators.iter().map(|(_, w)| w).sum();
         let mut n = r.below(all);
         let Some((generator, _)) = self.generators.iter_mut().find(|(_, weight)| {
@@ -778,7 +430,7 @@ impl Writer {
         let start = code.len();
         if !i.is_invalid() {
             for register in addressing(i, &mut self.info) {
-                if r.chance(aimed) {
+                if r.chance(steered) {
                     load(code, register, case.state.gpr[register]);
                 }
             }
@@ -795,7 +447,7 @@ impl Writer {
     }
 }
 
-/// General registers of which the instruction makes addresses, the stack pointer and a string's count included.
+/// Returns the general registers that form the instruction's addresses, with the stack pointer and a string's count.
 fn addressing(i: &Instruction, info: &mut InstructionInfoFactory) -> Vec<usize> {
     let mut registers = Vec::new();
     let mut add = |r: Register| {

@@ -8,7 +8,7 @@ use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MsrFault, Platf
 use nodescope_engine_kvm::vm::with_hypercall_leaf;
 use nodescope_engine_kvm::{KvmConfig, KvmVcpu, KvmVm, Probe, probe};
 use nodescope_memory::Ram;
-use nodescope_plugin_api::{Context, Counters, FilterUpdate, Hits, MemRef, Outcome, Privilege};
+use nodescope_plugin_api::{Context, Counters, Hits, L0Update, MemRef, Outcome, Privilege};
 use nodescope_test_needs::{Need, skip};
 use nodescope_x86::bits::{cr0, cr4, efer, pte, xcr0};
 use nodescope_x86::state::{Segment, seg};
@@ -160,7 +160,7 @@ impl Platform for Recorder {
     fn context(&mut self, _: u16, _: u64) -> Context {
         Context::default()
     }
-    fn reference(&mut self, _: Hits<'_>, _: &MemRef, _: &mut Vec<FilterUpdate>) -> Outcome {
+    fn reference(&mut self, _: Hits<'_>, _: &MemRef, _: &mut Vec<L0Update>) -> Outcome {
         unreachable!("no model is attached")
     }
     fn miss(&mut self, _: &[u64], _: u64, _: &MemRef) -> Option<Outcome> {

@@ -1,5 +1,5 @@
-//! Look-ups that missed: the routine that translated code calls, and the function that the routine leads to. Every miss of a
-//! model's first level comes this way, except misses of accesses that lie in two lines ([`super::split`]).
+//! The slow path of look-ups: the routine that translated code calls after a miss, and the function that the routine calls. Every miss of a
+//! model's first level comes here, except misses that a miss routine serves, and misses of split accesses ([`super::split`]).
 
 use iced_x86::{Code, MemoryOperand, Register};
 
@@ -9,25 +9,25 @@ use super::plan::Memory;
 use super::registers::HOST;
 use super::runtime::{MXCSR, field, gpr, save_mxcsr, vector, xmm, ymm};
 use crate::cpu::Cpu;
-use crate::filter::{Avx2, Baseline, Isa};
+use crate::softmmu::{Avx2, Baseline, Isa};
 
 use Register::{R8, R9, R10, R11, RAX, RDI, RDX, RSI, RSP};
 
-/// The routine: ECX is what [`describe`] makes of the access, whose address is in [`super::Native::linear`]; RAX is the host address
-/// then, or zero. It saves only what a function may change, and leaves the vector registers live.
+/// Assembles the routine. ECX describes the access (see [`describe`]), whose address is in [`super::Native::linear`]. The routine returns
+/// the host address, or zero, in RAX. It saves only registers that a function may change, and leaves the vector registers live.
 pub fn routine(a: &mut Assembler, host: Host) -> u64 {
     let Host { avx, bmi, .. } = host;
     if avx && bmi {
-        call_out(a, host, &[short_access, access_avx2])
+        call_out(a, host, &[fast_miss, access_avx2])
     } else {
         call_out(a, host, &[access])
     }
 }
 
-/// A function that a routine calls.
+/// Function that a routine calls.
 pub type Function = unsafe extern "sysv64" fn(*mut Cpu, u32) -> *mut u8;
 
-/// A routine that calls a function, and then the next one if the first answers with null.
+/// Assembles a routine that calls the functions in order, until one of them returns an address other than null.
 pub fn call_out(a: &mut Assembler, host: Host, functions: &[Function]) -> u64 {
     let start = a.here();
     for (n, host) in changed_registers() {
@@ -66,7 +66,7 @@ pub fn call_out(a: &mut Assembler, host: Host, functions: &[Function]) -> u64 {
             save_mxcsr(a);
             call(a);
             a.m(Code::Ldmxcsr_m32, field_of_cpu(MXCSR));
-            take_vectors(a, wide);
+            load_vectors(a, wide);
             a.jmp(done);
         };
         with_vectors(a, false);
@@ -85,7 +85,8 @@ pub fn call_out(a: &mut Assembler, host: Host, functions: &[Function]) -> u64 {
     start
 }
 
-/// Registers of the guest, by number and the host's, that a function may change: by the calling convention it keeps RBX, RBP and R12 to R15.
+/// Returns the guest registers, by number, that are in host registers which a function may change. By the calling convention a function
+/// preserves RBX, RBP and R12 to R15.
 pub fn changed_registers() -> impl Iterator<Item = (usize, Register)> {
     HOST.iter()
         .enumerate()
@@ -93,7 +94,7 @@ pub fn changed_registers() -> impl Iterator<Item = (usize, Register)> {
         .filter(|(_, host)| [RDX, RSI, RDI, R8, R9, R10, R11].contains(host))
 }
 
-/// Put the guest's vector registers away; `wide`: some upper half of them may not be zero.
+/// Assembles a store of the guest's vector registers; `wide`: some upper half of them may not be zero.
 pub fn store_vectors(a: &mut Assembler, wide: bool) {
     for n in 0..16 {
         if wide {
@@ -107,8 +108,8 @@ pub fn store_vectors(a: &mut Assembler, wide: bool) {
     }
 }
 
-/// Take them back.
-pub fn take_vectors(a: &mut Assembler, wide: bool) {
+/// Assembles a load of the guest's vector registers, the reverse of [`store_vectors`].
+pub fn load_vectors(a: &mut Assembler, wide: bool) {
     for n in 0..16 {
         if wide {
             a.rm(Code::VEX_Vmovups_ymm_ymmm256, ymm(n), vector(n));
@@ -118,23 +119,24 @@ pub fn take_vectors(a: &mut Assembler, wide: bool) {
     }
 }
 
-/// An access in one word, for [`access`]: size, read, write, operations of its block.
+/// Returns the description of an access in one word, for [`access`]: size, read, write, number of operations of its block.
 pub fn describe(memory: Memory, count: u32) -> u32 {
     memory.size | u32::from(memory.read) << 8 | u32::from(memory.write) << 9 | count << 16
 }
 
 impl Cpu {
-    /// Bring the count of retired instructions up to the head of the block of an access. How many instructions the block has.
+    /// Sets the count of retired instructions to its value at the beginning of the access's block. Returns the number of the block's
+    /// instructions.
     #[inline(always)]
-    pub(super) fn arrive_at_head(&mut self, what: u32) -> i64 {
+    pub(super) fn arrive_at_block_start(&mut self, what: u32) -> i64 {
         let count = i64::from(what >> 16);
         self.retired = self.native.retired_at(self.native.left + count);
         count
     }
 }
 
-/// Make good a look-up that missed, for the address in [`super::Native::linear`]: the host address of the operand, or null where
-/// the interpreter must carry out the operation (nothing is done then).
+/// Carries out a look-up that missed, for the address in [`super::Native::linear`]. Returns the host address of the operand. Returns null,
+/// and does nothing, where the interpreter must carry out the operation.
 ///
 /// # Safety
 /// As for `interpret` in [`super::runtime`].
@@ -143,7 +145,7 @@ unsafe extern "sysv64" fn access(cpu: *mut Cpu, what: u32) -> *mut u8 {
     unsafe { access_on(Baseline, cpu, what) }
 }
 
-/// The same for hosts with AVX2.
+/// [`access`] for hosts with AVX2.
 ///
 /// # Safety
 /// As for `interpret` in [`super::runtime`], and the host has AVX2, BMI1 and BMI2.
@@ -153,12 +155,12 @@ unsafe extern "sysv64" fn access_avx2(cpu: *mut Cpu, what: u32) -> *mut u8 {
     unsafe { access_on(Avx2::assume(), cpu, what) }
 }
 
-/// [`access`] for the most common misses of a model; null, and nothing done, for others.
+/// [`access`] for the most common misses of a model. Returns null, and does nothing, for others.
 ///
 /// # Safety
 /// As for `interpret` in [`super::runtime`], and the host has AVX2, BMI1 and BMI2.
 #[target_feature(enable = "avx2,bmi1,bmi2")]
-unsafe extern "sysv64" fn short_access(cpu: *mut Cpu, what: u32) -> *mut u8 {
+unsafe extern "sysv64" fn fast_miss(cpu: *mut Cpu, what: u32) -> *mut u8 {
     // SAFETY: as in `runtime::interpret`.
     let cpu = unsafe { &mut *cpu };
     let (read, write) = (what & 1 << 8 != 0, what & 1 << 9 != 0);
@@ -167,15 +169,15 @@ unsafe extern "sysv64" fn short_access(cpu: *mut Cpu, what: u32) -> *mut u8 {
     }
     let (linear, len) = (cpu.native.linear, (what & 0xff) as usize);
     if !cpu.attached {
-        let place = cpu.place_in_large_page(linear, len, write);
+        let place = cpu.resolve_in_large_page(linear, len, write);
         cpu.native.activity.misses += u64::from(place.is_some());
         return place.unwrap_or(std::ptr::null_mut());
     }
-    let count = cpu.arrive_at_head(what);
+    let count = cpu.arrive_at_block_start(what);
     let stall = cpu.stall;
     // SAFETY: the caller's promise.
     let isa = unsafe { Avx2::assume() };
-    let Some(place) = cpu.short_access(isa, linear, len, write) else {
+    let Some(place) = cpu.fast_miss(isa, linear, len, write) else {
         return std::ptr::null_mut();
     };
     cpu.native.activity.misses += 1;
@@ -192,12 +194,12 @@ unsafe fn access_on(isa: impl Isa, cpu: *mut Cpu, what: u32) -> *mut u8 {
     // SAFETY: as in `runtime::interpret`.
     let cpu = unsafe { &mut *cpu };
     cpu.native.activity.misses += 1;
-    if cpu.attached && !cpu.native.ways_asked {
-        cpu.make_ways();
+    if cpu.attached && !cpu.native.miss_routines_requested {
+        cpu.prepare_miss_routines();
     }
-    let count = cpu.arrive_at_head(what);
+    let count = cpu.arrive_at_block_start(what);
     let stall = cpu.stall;
-    let place = cpu.quick_access(
+    let place = cpu.resolve_operand(
         isa,
         cpu.native.linear,
         (what & 0xff) as usize,

@@ -1,29 +1,29 @@
-//! Memory for translated code and for the cells through which blocks jump to each other.
+//! Memory for translated code and for the chain slots through which translation blocks jump to each other.
 //!
-//! Cells are plain memory behind the code: a link is made and undone by writing a pointer there. So code itself is never patched; a
-//! processor stops when code near its instruction pointer is patched.
+//! Chain slots are plain memory after the code. Blocks are chained and unchained by a write of a pointer to a slot, so that code is never
+//! patched. (A processor stalls when code near its instruction pointer is patched.)
 
 use std::num::NonZeroU64;
 
 use crate::executable::{Executable, ExecutableError, HUGE};
 
-/// Bytes of code that one node keeps before everything is thrown away: in line and out of line.
-const CODE: usize = HOT + COLD;
-pub const HOT: usize = 20 << 20;
-const COLD: usize = 28 << 20;
-/// Bytes of code in a huge page's worth of small ones from which on it becomes one.
+/// Bytes of code, in line and out of line, that one node keeps before all of it is thrown away.
+const CODE: usize = IN_LINE + OUT_OF_LINE;
+pub const IN_LINE: usize = 20 << 20;
+const OUT_OF_LINE: usize = 28 << 20;
+/// Bytes of code in the area of a huge page from which on the area becomes a huge page.
 const WORTH: usize = HUGE / 8;
-const _: () = assert!(HOT.is_multiple_of(HUGE) && CODE.is_multiple_of(HUGE));
-/// Cells that one node keeps before everything is thrown away.
-pub const CELLS: usize = 1 << 19;
+const _: () = assert!(IN_LINE.is_multiple_of(HUGE) && CODE.is_multiple_of(HUGE));
+/// Chain slots of one node before all its code is thrown away.
+pub const MAX_CHAIN_SLOTS: usize = 1 << 19;
 
-/// The place of code that an arena holds. Arenas alone make these values. The code stays there until its arena is cleared.
+/// An address of code in an arena. Only arenas make these values. The code stays there until its arena is cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct CodeAddress(NonZeroU64);
 
 impl CodeAddress {
-    /// The address.
+    /// Returns the address as a number.
     pub fn get(self) -> u64 {
         self.0.get()
     }
@@ -34,21 +34,21 @@ impl CodeAddress {
     }
 }
 
-/// A cell of an arena, by its number.
+/// A chain slot of an arena, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cell(u32);
+pub struct ChainSlot(u32);
 
-/// Code that was just appended: what is in line and what is out of line.
+/// Code that was just appended: address and length of the parts in line and out of line.
 #[derive(Clone, Copy, Debug)]
 pub struct Pushed([(CodeAddress, usize); 2]);
 
 impl Pushed {
-    /// Where it begins.
+    /// Returns the address of the first instruction.
     pub fn start(&self) -> CodeAddress {
         self.0[0].0
     }
 
-    /// An address within it.
+    /// Returns an address within the code; None where the address is elsewhere.
     pub fn at(&self, address: u64) -> Option<CodeAddress> {
         let within = |(start, len): &(CodeAddress, usize)| {
             (start.get()..start.get() + *len as u64).contains(&address)
@@ -58,12 +58,12 @@ impl Pushed {
     }
 }
 
-/// Code and cells of one node.
+/// Code and chain slots of one node.
 pub struct Arena {
     memory: Executable,
     used: usize,
-    cold: usize,
-    cells: usize,
+    out_of_line: usize,
+    chain_slots: usize,
     /// Code below this is never thrown away.
     kept: usize,
     /// Code in line below this is in huge pages, as far as the host gives them.
@@ -73,44 +73,53 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Reserve address space, of which at most `room` bytes (and [`HOT`]) are used for code in line; the host provides pages as
-    /// they are written.
+    /// Reserves address space. At most `room` bytes, and [`IN_LINE`], are used for code in line. The host provides pages when they are
+    /// written.
     pub fn new(room: usize) -> Result<Self, ExecutableError> {
         Ok(Self {
-            memory: Executable::new(c"nodescope-code", CODE, CELLS * 8)?,
+            memory: Executable::new(c"nodescope-code", CODE, MAX_CHAIN_SLOTS * 8)?,
             used: 0,
-            cold: HOT,
-            cells: 0,
+            out_of_line: IN_LINE,
+            chain_slots: 0,
             kept: 0,
             huge: 0,
-            room: room.min(HOT),
+            room: room.min(IN_LINE),
         })
     }
 
-    /// Address at which the next code will run.
+    /// Returns the address at which the next code will run.
     pub fn next(&self) -> u64 {
         self.memory.address() + self.used as u64
     }
 
-    /// Address at which the next out-of-line code will run.
-    pub fn next_cold(&self) -> u64 {
-        self.memory.address() + self.cold as u64
+    /// Returns the address at which the next out-of-line code will run.
+    pub fn next_out_of_line(&self) -> u64 {
+        self.memory.address() + self.out_of_line as u64
     }
 
-    /// Append code that was assembled for [`Arena::next`], and its out-of-line part for [`Arena::next_cold`]; None where
+    /// Appends code that was assembled for [`Arena::next`], and its out-of-line part for [`Arena::next_out_of_line`]. Returns None where
     /// there is no room.
-    pub fn push(&mut self, hot: &[u8], cold: &[u8]) -> Option<Pushed> {
-        if hot.len() > self.room.saturating_sub(self.used) || cold.len() > CODE - self.cold {
+    pub fn push(&mut self, in_line: &[u8], out_of_line: &[u8]) -> Option<Pushed> {
+        if in_line.len() > self.room.saturating_sub(self.used)
+            || out_of_line.len() > CODE - self.out_of_line
+        {
             return None;
         }
-        let parts = [(self.next(), hot.len()), (self.next_cold(), cold.len())];
-        for (code, to) in [(hot, self.used), (cold, self.cold)] {
+        let parts = [
+            (self.next(), in_line.len()),
+            (self.next_out_of_line(), out_of_line.len()),
+        ];
+        for (code, to) in [(in_line, self.used), (out_of_line, self.out_of_line)] {
             // SAFETY: the bytes from `to` on are not in use.
             unsafe { self.memory.write(to, code) };
         }
-        self.used = (self.used + hot.len()).next_multiple_of(16).min(HOT);
-        self.cold = (self.cold + cold.len()).next_multiple_of(16).min(CODE);
-        if self.used >= self.huge + WORTH && self.huge < HOT {
+        self.used = (self.used + in_line.len())
+            .next_multiple_of(16)
+            .min(IN_LINE);
+        self.out_of_line = (self.out_of_line + out_of_line.len())
+            .next_multiple_of(16)
+            .min(CODE);
+        if self.used >= self.huge + WORTH && self.huge < IN_LINE {
             self.memory.make_huge(self.huge);
             self.huge += HUGE;
         }
@@ -118,42 +127,45 @@ impl Arena {
         Some(Pushed(parts.map(|(at, len)| (start(at), len))))
     }
 
-    /// Address of a cell.
-    pub fn address_of(&self, cell: Cell) -> u64 {
-        self.memory.data_address() + u64::from(cell.0) * 8
+    /// Returns the address of a chain slot.
+    pub fn address_of(&self, slot: ChainSlot) -> u64 {
+        self.memory.data_address() + u64::from(slot.0) * 8
     }
 
-    /// Take a cell, which leads nowhere yet; None where there are no more.
-    pub fn push_cell(&mut self) -> Option<Cell> {
-        if self.cells == CELLS {
+    /// Allocates a chain slot, which leads nowhere yet; returns None where there are no more.
+    pub fn allocate_chain_slot(&mut self) -> Option<ChainSlot> {
+        if self.chain_slots == MAX_CHAIN_SLOTS {
             return None;
         }
-        let cell = Cell(self.cells as u32);
-        self.cells += 1;
-        self.write_cell(cell, 0);
-        Some(cell)
+        let slot = ChainSlot(self.chain_slots as u32);
+        self.chain_slots += 1;
+        self.write_chain_slot(slot, 0);
+        Some(slot)
     }
 
-    /// Let a cell that was taken before lead to code.
-    pub fn set_cell(&mut self, cell: Cell, code: CodeAddress) {
-        self.write_cell(cell, code.get());
+    /// Makes an allocated chain slot lead to code.
+    pub fn set_chain_slot(&mut self, slot: ChainSlot, code: CodeAddress) {
+        self.write_chain_slot(slot, code.get());
     }
 
-    fn write_cell(&mut self, cell: Cell, value: u64) {
-        assert!((cell.0 as usize) < self.cells, "the cell was taken");
-        // SAFETY: code jumps to what is there, which is code, or zero as long as nothing leads to that code.
-        unsafe { self.memory.write_data(cell.0 as usize, value) };
+    fn write_chain_slot(&mut self, slot: ChainSlot, value: u64) {
+        assert!(
+            (slot.0 as usize) < self.chain_slots,
+            "the slot was allocated"
+        );
+        // SAFETY: code jumps to the address in the slot. That is an address of code, or zero while no code uses the slot.
+        unsafe { self.memory.write_data(slot.0 as usize, value) };
     }
 
-    /// What was pushed so far survives [`Arena::clear`].
+    /// Marks all code so far as code that survives [`Arena::clear`].
     pub fn keep(&mut self) {
         self.kept = self.used;
     }
 
-    /// Throw away all code but what is kept, and all cells.
+    /// Throws away all chain slots, and all code that is not kept.
     pub fn clear(&mut self) {
         self.used = self.kept;
-        self.cold = HOT;
-        self.cells = 0;
+        self.out_of_line = IN_LINE;
+        self.chain_slots = 0;
     }
 }

@@ -5,7 +5,7 @@ use iced_x86::{Code, Encoder, IcedError, Instruction, MemoryOperand, Register};
 
 use super::code_map::{Part, Piece};
 
-/// A place in the code, bound or not yet.
+/// A label: a place in the code, which is bound now or later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label(usize);
 
@@ -29,32 +29,32 @@ pub mod cc {
 
 /// Register that points to the vCPU.
 pub const CPU: Register = Register::R15;
-/// Register that holds the instructions left.
+/// Register that holds the number of instructions left in the budget.
 pub const LEFT: Register = Register::R14;
 
 /// Code under construction.
 pub struct Assembler {
     encoder: Encoder,
     base: u64,
-    /// Where the out-of-line part will run, and where it begins in the stream.
-    cold_base: u64,
-    cold_from: Option<usize>,
+    /// Address at which the out-of-line part will run, and the position in the stream at which that part begins.
+    out_of_line_base: u64,
+    out_of_line_from: Option<usize>,
     position: usize,
     labels: Vec<Option<usize>>,
     fixups: Vec<(usize, Label)>,
     failed: Option<IcedError>,
-    /// Where another part begins than before.
+    /// Positions in the stream at which another part begins.
     parts: Vec<(usize, Part)>,
 }
 
 impl Assembler {
-    /// Start a piece of code that will run at `base`, and at `cold_base` from [`Assembler::begin_cold`] on.
-    pub fn new(base: u64, cold_base: u64) -> Self {
+    /// Starts a piece of code that will run at `base`, and at `out_of_line_base` from [`Assembler::begin_out_of_line`] on.
+    pub fn new(base: u64, out_of_line_base: u64) -> Self {
         Self {
             encoder: Encoder::new(64),
             base,
-            cold_base,
-            cold_from: None,
+            out_of_line_base,
+            out_of_line_from: None,
             position: 0,
             labels: Vec::new(),
             fixups: Vec::new(),
@@ -63,7 +63,7 @@ impl Assembler {
         }
     }
 
-    /// What follows is for this. What was before.
+    /// Sets the part that the following code belongs to; returns the part before.
     pub fn part(&mut self, part: Part) -> Part {
         let (from, before) = *self.parts.last().expect("there is always one");
         if from == self.position {
@@ -75,37 +75,40 @@ impl Assembler {
         before
     }
 
-    /// The code so far, by what it is for.
+    /// Returns the pieces of the code so far, with their parts.
     pub fn pieces(&self) -> impl Iterator<Item = Piece> {
-        let cold = self.cold_from.unwrap_or(self.position);
+        let out_of_line = self.out_of_line_from.unwrap_or(self.position);
         let ends = self.parts[1..].iter().map(|(from, _)| *from);
         let parts = self.parts.iter().zip(ends.chain([self.position]));
         parts
             .flat_map(move |(&(from, part), to)| {
-                [(from, to.min(cold), part), (from.max(cold), to, part)]
+                [
+                    (from, to.min(out_of_line), part),
+                    (from.max(out_of_line), to, part),
+                ]
             })
             .filter(|(from, to, _)| from < to)
             .map(|(from, to, part)| (self.address(from), to - from, part))
     }
 
-    /// Address of the next instruction.
+    /// Returns the address of the next instruction.
     pub fn here(&self) -> u64 {
         self.address(self.position)
     }
 
     fn address(&self, position: usize) -> u64 {
-        match self.cold_from {
-            Some(from) if position >= from => self.cold_base + (position - from) as u64,
+        match self.out_of_line_from {
+            Some(from) if position >= from => self.out_of_line_base + (position - from) as u64,
             _ => self.base + position as u64,
         }
     }
 
-    /// What follows is out of line: kept apart, so that the code that runs often lies close together.
-    pub fn begin_cold(&mut self) {
-        self.cold_from = Some(self.position);
+    /// Begins the out-of-line code. It lies elsewhere, so that the code of fast paths lies close together.
+    pub fn begin_out_of_line(&mut self) {
+        self.out_of_line_from = Some(self.position);
     }
 
-    /// The code, with all jumps resolved: in line, then out of line.
+    /// Returns the code, with all jumps resolved: in line, then out of line.
     pub fn finish(mut self) -> Result<(Vec<u8>, Vec<u8>), IcedError> {
         if let Some(error) = self.failed {
             return Err(error);
@@ -116,22 +119,22 @@ impl Assembler {
             let distance = self.address(target).wrapping_sub(self.address(at) + 4) as i64;
             code[at..at + 4].copy_from_slice(&(distance as i32).to_le_bytes());
         }
-        let cold = code.split_off(self.cold_from.unwrap_or(self.position));
-        Ok((code, cold))
+        let out_of_line = code.split_off(self.out_of_line_from.unwrap_or(self.position));
+        Ok((code, out_of_line))
     }
 
-    /// A new label, not yet bound.
+    /// Returns a new label, not yet bound.
     pub fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() - 1)
     }
 
-    /// Bind a label here.
+    /// Binds a label here.
     pub fn bind(&mut self, label: Label) {
         self.labels[label.0] = Some(self.position);
     }
 
-    /// Append an instruction.
+    /// Appends an instruction.
     pub fn put(&mut self, instruction: &Instruction) {
         match self.encoder.encode(instruction, self.here()) {
             Ok(len) => self.position += len,
@@ -141,7 +144,7 @@ impl Assembler {
         }
     }
 
-    /// Append an instruction that iced has made.
+    /// Appends an instruction that iced-x86 has made, or keeps the error.
     pub fn made(&mut self, instruction: Result<Instruction, IcedError>) {
         match instruction {
             Ok(instruction) => self.put(&instruction),
@@ -169,93 +172,93 @@ impl Assembler {
         self.bytes(&(distance as i32).to_le_bytes());
     }
 
-    /// Jump.
+    /// Appends a jump.
     pub fn jmp(&mut self, label: Label) {
         self.bytes(&[0xe9]);
         self.distance(label);
     }
 
-    /// Jump if a condition (see [`cc`]) holds.
+    /// Appends a jump on a condition (see [`cc`]).
     pub fn jcc(&mut self, condition: u8, label: Label) {
         self.bytes(&[0x0f, 0x80 | condition]);
         self.distance(label);
     }
 
-    /// Jump to an address within reach if a condition (see [`cc`]) holds.
+    /// Appends a jump on a condition (see [`cc`]) to an address within reach.
     pub fn jcc_to(&mut self, condition: u8, address: u64) {
         self.bytes(&[0x0f, 0x80 | condition]);
         self.distance_to(address);
     }
 
-    /// Jump to an address within reach.
+    /// Appends a jump to an address within reach.
     pub fn jmp_to(&mut self, address: u64) {
         self.bytes(&[0xe9]);
         self.distance_to(address);
     }
 
-    /// Call an address within reach.
+    /// Appends a call of an address within reach.
     pub fn call_to(&mut self, address: u64) {
         self.bytes(&[0xe8]);
         self.distance_to(address);
     }
 
-    /// Jump through a pointer at an address within reach.
-    pub fn jmp_through(&mut self, cell: u64) {
+    /// Appends a jump through a pointer at an address within reach.
+    pub fn jmp_through(&mut self, slot: u64) {
         self.bytes(&[0xff, 0x25]);
-        self.distance_to(cell);
+        self.distance_to(slot);
     }
 
-    /// One instruction of one operand in a register.
+    /// Appends an instruction of one register.
     pub fn r(&mut self, code: Code, a: Register) {
         self.made(Instruction::with1(code, a));
     }
 
-    /// One instruction of two registers.
+    /// Appends an instruction of two registers.
     pub fn rr(&mut self, code: Code, a: Register, b: Register) {
         self.made(Instruction::with2(code, a, b));
     }
 
-    /// Register and memory.
+    /// Appends an instruction of a register and memory.
     pub fn rm(&mut self, code: Code, a: Register, m: MemoryOperand) {
         self.made(Instruction::with2(code, a, m));
     }
 
-    /// Three registers.
+    /// Appends an instruction of three registers.
     pub fn rrr(&mut self, code: Code, a: Register, b: Register, c: Register) {
         self.made(Instruction::with3(code, a, b, c));
     }
 
-    /// Two registers and memory.
+    /// Appends an instruction of two registers and memory.
     pub fn rrm(&mut self, code: Code, a: Register, b: Register, m: MemoryOperand) {
         self.made(Instruction::with3(code, a, b, m));
     }
 
-    /// Memory and register.
+    /// Appends an instruction of memory and a register.
     pub fn mr(&mut self, code: Code, m: MemoryOperand, a: Register) {
         self.made(Instruction::with2(code, m, a));
     }
 
-    /// Register and immediate.
+    /// Appends an instruction of a register and an immediate.
     pub fn ri(&mut self, code: Code, a: Register, value: i32) {
         self.made(Instruction::with2(code, a, value));
     }
 
-    /// Memory and immediate.
+    /// Appends an instruction of memory and an immediate.
     pub fn mi(&mut self, code: Code, m: MemoryOperand, value: i32) {
         self.made(Instruction::with2(code, m, value));
     }
 
-    /// One memory operand.
+    /// Appends an instruction of one memory operand.
     pub fn m(&mut self, code: Code, m: MemoryOperand) {
         self.made(Instruction::with1(code, m));
     }
 
-    /// No operand.
+    /// Appends an instruction without operands.
     pub fn plain(&mut self, code: Code) {
         self.put(&Instruction::with(code));
     }
 
-    /// A 64-bit constant in the shortest way; leaves flags alone.
+    /// Appends the shortest load of a 64-bit constant; leaves flags alone.
     pub fn constant(&mut self, register: Register, value: u64) {
         if value <= u64::from(u32::MAX) {
             let narrow = super::registers::sized(register, 4);
@@ -271,17 +274,17 @@ impl Assembler {
         }
     }
 
-    /// Load 64 bits of the vCPU.
+    /// Appends a load of 64 bits from the vCPU.
     pub fn load(&mut self, register: Register, field: usize) {
         self.rm(Code::Mov_r64_rm64, register, field_of_cpu(field));
     }
 
-    /// Store 64 bits to the vCPU.
+    /// Appends a store of 64 bits to the vCPU.
     pub fn store(&mut self, field: usize, register: Register) {
         self.mr(Code::Mov_rm64_r64, field_of_cpu(field), register);
     }
 
-    /// Copy a 64-bit register.
+    /// Appends a copy of a 64-bit register.
     pub fn copy(&mut self, to: Register, from: Register) {
         if to != from {
             self.rr(Code::Mov_r64_rm64, to, from);
@@ -289,27 +292,27 @@ impl Assembler {
     }
 }
 
-/// A field of the vCPU.
+/// Returns the operand of a field of the vCPU.
 pub fn field_of_cpu(offset: usize) -> MemoryOperand {
     MemoryOperand::with_base_displ_size(CPU, offset as i64, 1)
 }
 
-/// A field of the vCPU, indexed by a register in bytes.
+/// Returns the operand of a field of the vCPU, indexed by a register in bytes.
 pub fn indexed_field(offset: usize, index: Register) -> MemoryOperand {
     MemoryOperand::with_base_index_scale_displ_size(CPU, index, 1, offset as i64, 1)
 }
 
-/// Memory at a register.
+/// Returns the operand at a register's address.
 pub fn at(base: Register) -> MemoryOperand {
     MemoryOperand::with_base(base)
 }
 
-/// A word of 32 bits, by its number from where a register points to.
+/// Returns the operand of the 32-bit word with this number, counted from a register's address.
 pub fn word_of(base: Register, number: Register) -> MemoryOperand {
     MemoryOperand::new(base, number, 4, 0, 0, false, Register::None)
 }
 
-/// Memory at a register and a displacement.
+/// Returns the operand at a register's address plus a displacement.
 pub fn at_offset(base: Register, displacement: i64) -> MemoryOperand {
     MemoryOperand::with_base_displ_size(base, displacement, 1)
 }

@@ -1,7 +1,7 @@
-//! What translated code is made of, told to whoever samples it: a map in which every piece of code is named for its part, a line each
-//! of address and bytes in hexadecimal and a symbol, as `perf` wants maps of code that is made while a program runs
-//! (tools/perf/Documentation/jit-interface.txt of Linux). It does not look in them for code in a file in memory, as ours is, so that
-//! addresses of samples are to be looked up by other means.
+//! A map of translated code for profilers. Each piece of code has a line: address and length in hexadecimal, and the name of its part.
+//!
+//! The format is that of `perf` for generated code (tools/perf/Documentation/jit-interface.txt of Linux). `perf` does not use such a map
+//! for code in a file in memory, as this code is. Addresses of samples must be looked up in the map by another program.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -9,51 +9,51 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// What a piece of code is for.
+/// The part of translated code that a piece belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Part {
-    /// What the guest's instructions say: they themselves, and copies of registers that they need.
+    /// The guest's instructions, and copies of registers for them.
     #[default]
     Operation,
-    /// Addresses of operands, and the look-up in line.
+    /// The fast path of accesses: addresses of operands, and the look-up in line.
     LookUp,
-    /// What a look-up that misses goes through before a model is asked, or its tables.
-    Missed,
-    /// A model's work done in its tables.
+    /// The slow path of accesses, up to the model or its tables.
+    SlowPath,
+    /// Miss routines, which work on a model's tables.
     Model,
-    /// The guest's flags kept, and made again.
+    /// Stores, loads and rematerialisation of the guest's flags.
     Flags,
-    /// Heads of blocks: budget, counters, lines of instructions.
-    Head,
-    /// Branches, and where they lead.
+    /// Prologues of translation blocks: budget, counters, lines of instructions.
+    Prologue,
+    /// Branches, and look-ups of their targets.
     Branch,
-    /// Ways to the interpreter, to the run loop and back.
+    /// Calls of the interpreter, and the entry and exit of translated code.
     Call,
 }
 
 impl Part {
-    /// Its symbol.
+    /// Returns the part's name in the map.
     fn symbol(self) -> &'static str {
         match self {
             Part::Operation => "translated::operations",
             Part::LookUp => "translated::look_ups",
-            Part::Missed => "translated::missed_look_ups",
+            Part::SlowPath => "translated::missed_look_ups",
             Part::Model => "translated::model",
             Part::Flags => "translated::flags",
-            Part::Head => "translated::heads",
+            Part::Prologue => "translated::heads",
             Part::Branch => "translated::branches",
             Part::Call => "translated::calls",
         }
     }
 }
 
-/// A piece of code: its address, its bytes, and what it is for.
+/// A piece of code: its address, its length in bytes, and its part.
 pub type Piece = (u64, usize, Part);
 
 static MAP: OnceLock<Mutex<File>> = OnceLock::new();
 
-/// Write the map to a file from now on, for all translated code of this process but what was made before. It grows with all code that
-/// is made; where code was thrown away and its memory used again, the last line of an address is right.
+/// Writes the map to a file from now on. The map has all translated code that this process makes after the call. Where memory of code was
+/// used again, the last line of an address is right.
 ///
 /// # Errors
 ///
@@ -64,7 +64,7 @@ pub fn write_code_map(path: &Path) -> io::Result<()> {
         .map_err(|_| io::Error::new(io::ErrorKind::AlreadyExists, "a map is being written"))
 }
 
-/// Write code's pieces to the map, if there is one.
+/// Writes pieces of code to the map, if there is one.
 pub(super) fn note(pieces: impl Iterator<Item = Piece>) {
     if let Some(file) = MAP.get() {
         let written = file
@@ -100,10 +100,10 @@ mod tests {
         assert_eq!(was, Part::Operation);
         nops(&mut a, 3);
         assert_eq!(a.part(was), Part::LookUp);
-        // Nothing of the first part lies between these.
+        // The part before has no code between these two calls.
         a.part(Part::Flags);
         nops(&mut a, 1);
-        a.begin_cold();
+        a.begin_out_of_line();
         nops(&mut a, 4);
         assert_eq!(
             lines(a.pieces()),

@@ -1,85 +1,86 @@
-//! Templates: the inlined look-up, flags, and instructions that run as themselves.
+//! Templates: the fast path of memory accesses, and native passthrough of instructions.
 
 use iced_x86::{Code, Instruction, MemoryOperand, OpKind, Register};
 
 use super::assembler::{Assembler, Label, at, cc, field_of_cpu, indexed_field};
+use super::coalescing::{OperandLookup, UncoalescedOperand};
 use super::code_map::Part;
-use super::cold::{Cold, Missed};
-use super::flags::Recipe;
-use super::pair::Pair;
-use super::plan::{Itself, Memory};
+use super::flags::FlagsRematerialisation;
+use super::fusion::FusedPair;
+use super::out_of_line::{InterpreterCall, SlowPath};
+use super::plan::{Memory, Passthrough};
 use super::registers::{HOST, is_high_byte, sized};
 use super::runtime::{Routines, field, gpr};
-use super::share::{Apart, Share};
 use crate::cpu::Cpu;
-use crate::filter::FilterLayout;
+use crate::softmmu::TlbLayout;
 
 use Register::{EAX, ECX, RAX, RCX};
 
 pub const ENTRIES: usize =
-    std::mem::offset_of!(Cpu, filter) + std::mem::offset_of!(crate::filter::DataFilter, entries);
-pub const READ: usize = std::mem::offset_of!(crate::filter::Entry, read);
-pub const WRITE: usize = std::mem::offset_of!(crate::filter::Entry, write);
-pub const HOST_ADDRESS: usize = std::mem::offset_of!(crate::filter::Entry, host);
+    std::mem::offset_of!(Cpu, data_tlb) + std::mem::offset_of!(crate::softmmu::DataTlb, entries);
+pub const READ: usize = std::mem::offset_of!(crate::softmmu::TlbEntry, read);
+pub const WRITE: usize = std::mem::offset_of!(crate::softmmu::TlbEntry, write);
+pub const HOST_ADDRESS: usize = std::mem::offset_of!(crate::softmmu::TlbEntry, host);
 const SEGMENT_BASE: usize = std::mem::offset_of!(Cpu, segment_base);
 
 /// Emits the code of one block.
 pub struct Emitter {
-    /// The code.
+    /// The code so far.
     pub a: Assembler,
-    pub layout: FilterLayout,
+    pub layout: TlbLayout,
     pub entries: usize,
     pub routines: Routines,
     /// Code for a privilege other than user.
     pub kernel: bool,
-    /// Code for while a model is attached.
+    /// Code for a window, with a model attached.
     pub attached: bool,
-    /// Address of the translation, as the routines want it.
+    /// Address of the [`super::TranslationBlock`], which the routines need.
     pub translation: u64,
-    /// Operations of the block.
+    /// Number of the block's operations.
     pub count: u32,
     /// Offset of the block's record, where costs are attributed to blocks ([`crate::profile`]).
     pub record_offset: Option<i32>,
-    pub cold: Vec<Cold>,
-    /// Those of this number and later are of the operations that are emitted now: each may be emitted more than once.
-    pub first_cold: usize,
-    /// Look-ups that miss.
-    pub missed: Vec<Missed>,
+    /// Calls of the interpreter, to be emitted out of line.
+    pub interpreter_calls: Vec<InterpreterCall>,
+    /// Index of the first call that belongs to the operations that are emitted now. Operations may be emitted more than once.
+    pub first_interpreter_call: usize,
+    /// Slow paths of look-ups, to be emitted out of line.
+    pub slow_paths: Vec<SlowPath>,
     /// How the operand of each operation is looked up.
-    pub shares: Vec<Share>,
-    /// Operands of spans, by themselves.
-    pub apart: Vec<Apart>,
-    /// Pairs of a load and a store, by themselves.
-    pub pairs: Vec<Pair>,
-    /// Runs of PUSH and of POP.
-    pub runs: Vec<super::stack::Run>,
+    pub operand_lookups: Vec<OperandLookup>,
+    /// Individual look-ups of spans' operands, to be emitted out of line.
+    pub uncoalesced: Vec<UncoalescedOperand>,
+    /// Slow paths of fused loads and stores, to be emitted out of line.
+    pub fused_pairs: Vec<FusedPair>,
+    /// Slow paths of push/pop runs, to be emitted out of line.
+    pub push_pop_runs: Vec<super::stack::PushPopRun>,
     /// [`super::Native::vectors_wide`] is set.
     pub wide: bool,
-    /// The guest's flags are in the host's.
-    pub in_host: bool,
-    /// They are in [`super::Native::flags`], or nobody will ask for them.
-    pub in_memory: bool,
-    /// How they can be made again.
-    pub recipe: Option<Recipe>,
-    /// For each instruction: see [`super::flags::needed_behind`].
-    pub needed: Vec<bool>,
+    /// The guest's flags are in the host's flags.
+    pub flags_in_host: bool,
+    /// The guest's flags are in [`super::Native::flags`], or are not needed any more.
+    pub flags_in_memory: bool,
+    /// Makes the guest's flags again, where that is possible.
+    pub rematerialisation: Option<FlagsRematerialisation>,
+    /// For each instruction: see [`super::flags::flags_needed_after`].
+    pub flags_needed: Vec<bool>,
 }
 
-/// The guest's general register that a register belongs to.
+/// Returns the number of the general register that a register is a part of.
 pub fn number(register: Register) -> usize {
     register.full_register().number()
 }
 
 impl Emitter {
-    /// Start a block; `kernel`: at a privilege other than user; `attached`: a model is.
+    /// Starts a block; `kernel`: for a privilege other than user; `attached`: for a window.
     pub fn new(
         a: Assembler,
-        layout: FilterLayout,
+        layout: TlbLayout,
         (kernel, attached): (bool, bool),
         routines: Routines,
         (translation, count): (u64, u32),
-        needed: Vec<bool>,
-        shares: Vec<Share>,
+        flags_needed: Vec<bool>,
+        operand_lookups: Vec<OperandLookup>,
     ) -> Self {
         Self {
             a,
@@ -91,22 +92,22 @@ impl Emitter {
             translation,
             count,
             record_offset: None,
-            cold: Vec::new(),
-            first_cold: 0,
-            missed: Vec::new(),
-            shares,
-            apart: Vec::new(),
-            pairs: Vec::new(),
-            runs: Vec::new(),
+            interpreter_calls: Vec::new(),
+            first_interpreter_call: 0,
+            slow_paths: Vec::new(),
+            operand_lookups,
+            uncoalesced: Vec::new(),
+            fused_pairs: Vec::new(),
+            push_pop_runs: Vec::new(),
             wide: false,
-            in_host: false,
-            in_memory: true,
-            recipe: None,
-            needed,
+            flags_in_host: false,
+            flags_in_memory: true,
+            rematerialisation: None,
+            flags_needed,
         }
     }
 
-    /// Emit something that is for this.
+    /// Calls `emit`, whose code belongs to `part`.
     pub fn within<R>(&mut self, part: Part, emit: impl FnOnce(&mut Self) -> R) -> R {
         let outer = self.a.part(part);
         let result = emit(self);
@@ -114,7 +115,7 @@ impl Emitter {
         result
     }
 
-    /// The host register of a guest register, loaded into `scratch` where it is kept in memory.
+    /// Returns the host register of a guest register; loads a guest register that is in memory into `scratch`.
     pub fn fetch(&mut self, guest: usize, scratch: Register) -> Register {
         match HOST[guest] {
             Some(host) => host,
@@ -125,7 +126,7 @@ impl Emitter {
         }
     }
 
-    /// The linear address of an instruction's memory operand into RAX. Uses RCX; leaves flags alone but for FS and GS.
+    /// Emits code that computes the linear address of an instruction's memory operand in RAX. Uses RCX. Changes flags for FS and GS alone.
     pub fn address(&mut self, i: &Instruction) {
         if i.memory_base() == Register::RIP {
             self.a.constant(RAX, i.ip_rel_memory_address());
@@ -154,7 +155,8 @@ impl Emitter {
         );
     }
 
-    /// The address with host registers in it; None where it has none. Registers kept in memory are loaded to RAX and RCX.
+    /// Returns the operand's address on host registers; None where the address has no register. Guest registers that are in memory are
+    /// loaded to RAX and RCX.
     fn mapped_address(&mut self, i: &Instruction) -> Option<MemoryOperand> {
         let (base, index) = (i.memory_base(), i.memory_index());
         if base == Register::None && index == Register::None {
@@ -191,7 +193,7 @@ impl Emitter {
         ))
     }
 
-    /// The linear address, if registers of the host are all that it takes.
+    /// Returns the linear address as an operand on host registers, if these hold all its parts.
     pub fn plain_address(&mut self, i: &Instruction) -> Option<MemoryOperand> {
         let kept = |r: Register| r == Register::None || HOST[number(r)].is_some();
         let segment = matches!(i.memory_segment(), Register::FS | Register::GS);
@@ -202,7 +204,7 @@ impl Emitter {
         self.mapped_address(i)
     }
 
-    /// LEA.
+    /// Emits LEA.
     pub fn lea(&mut self, i: &Instruction) {
         let destination = i.op0_register();
         let n = number(destination);
@@ -231,10 +233,11 @@ impl Emitter {
         }
     }
 
-    /// Turn the linear address in RAX into a host address in RAX, or leave for the interpreter. Uses RCX and flags.
+    /// Emits the look-up of the linear address in RAX: RAX becomes the host address, or the interpreter carries out the operation. Uses RCX
+    /// and flags.
     pub fn look_up(&mut self, memory: Memory, operation: usize, address: Option<MemoryOperand>) {
         let outer = self.a.part(Part::LookUp);
-        let interpret = self.miss(operation);
+        let interpret = self.interpreter_entry(operation);
         let miss = if memory.conditional {
             interpret
         } else {
@@ -250,22 +253,23 @@ impl Emitter {
         if !memory.conditional {
             let resume = self.a.label();
             self.a.bind(resume);
-            self.missed.push(Missed {
+            self.slow_paths.push(SlowPath {
                 entry: miss,
                 resume,
                 interpret,
                 memory,
                 address,
-                apart: None,
+                fallback: None,
             });
         }
         self.a.part(outer);
     }
 
-    /// Ask the entry of the linear address in RAX: goes on with the offset in RAX and the entry in RCX, or at `miss`.
+    /// Emits the comparison of the linear address in RAX with its entry of the TLB. After a hit RAX is the offset from the entry's base,
+    /// and RCX is the entry's offset. After a miss execution continues at `miss`.
     pub fn compare(&mut self, memory: Memory, miss: Label) {
         let tag = if memory.write { WRITE } else { READ };
-        let FilterLayout {
+        let TlbLayout {
             unit,
             index_shift,
             mask,
@@ -288,15 +292,15 @@ impl Emitter {
         a.part(outer);
     }
 
-    /// From the offset in RAX to the host address.
+    /// Emits code that makes the host address in RAX from the offset in RAX and the entry in RCX.
     pub fn add_host_address(&mut self) {
         let host = indexed_field(self.entries + HOST_ADDRESS, RCX);
         self.within(Part::LookUp, |e| e.a.rm(Code::Add_r64_rm64, RAX, host));
     }
 
-    /// The host address of an instruction's memory operand, in RAX.
+    /// Emits a look-up of an instruction's memory operand; RAX becomes the host address.
     pub fn operand(&mut self, i: &Instruction, memory: Memory, operation: usize) {
-        self.lose_flags();
+        self.clobber_flags();
         self.within(Part::LookUp, |e| {
             e.address(i);
             let address = e.plain_address(i);
@@ -304,7 +308,7 @@ impl Emitter {
         });
     }
 
-    /// Store a constant to the place in RAX. Uses RCX.
+    /// Emits a store of a constant to the host address in RAX. Uses RCX.
     pub fn store_constant(&mut self, value: u64) {
         if value as i64 == i64::from(value as i32) {
             self.a.mi(Code::Mov_rm64_imm32, at(RAX), value as i32);
@@ -314,10 +318,10 @@ impl Emitter {
         }
     }
 
-    /// The value of a register or memory operand (64 bits) into RCX.
+    /// Emits a load of a register or memory operand (64 bits) into RCX.
     pub fn value(&mut self, i: &Instruction, operation: usize) {
         if i.op0_kind() == OpKind::Register {
-            self.lose_flags();
+            self.clobber_flags();
             let n = number(i.op0_register());
             match HOST[n] {
                 Some(host) => self.a.copy(RCX, host),
@@ -327,7 +331,7 @@ impl Emitter {
             let memory = Memory {
                 read: true,
                 write: false,
-                // What a call pushes may be the interpreter's affair, which reads the target again, and may report that again.
+                // The interpreter may have to carry out the push of a call. It reads the target once more, and reports that read.
                 conditional: self.attached,
                 size: 8,
                 aligned: false,
@@ -337,7 +341,7 @@ impl Emitter {
         }
     }
 
-    /// Keep account of whether upper halves of vector registers are in use; leaves flags alone.
+    /// Emits a note of whether upper halves of vector registers are in use; leaves flags alone.
     fn note_width(&mut self, i: &Instruction) {
         use iced_x86::Mnemonic::{Vzeroall, Vzeroupper};
         let clears = matches!(i.mnemonic(), Vzeroupper | Vzeroall);
@@ -355,14 +359,14 @@ impl Emitter {
         self.a.mi(Code::Mov_rm8_imm8, field, wide.into());
     }
 
-    /// An instruction as itself. False: it cannot be done, and nothing was emitted.
-    pub fn itself(&mut self, p: &Itself, operation: usize) -> bool {
+    /// Emits an instruction as it is, with moved operands. Returns false where that cannot be done; then nothing was emitted.
+    pub fn passthrough(&mut self, p: &Passthrough, operation: usize) -> bool {
         let i = &p.instruction;
         if i.op0_kind() == OpKind::Register && is_high_byte(i.op0_register()) {
             self.high_byte(p, operation);
             return true;
         }
-        // Which scratch registers are left for operands that are kept in memory.
+        // Scratch registers for operands that are guest registers in memory.
         let mut homes: Vec<(usize, Register)> = Vec::new();
         let address = match p.memory {
             Some(_) if p.rax || p.flags_in => {
@@ -395,13 +399,13 @@ impl Emitter {
         }
         let mut displacement = 0;
         if let Some(memory) = p.memory {
-            displacement = self.shared_operand(i, memory, operation);
+            displacement = self.coalesced_operand(i, memory, operation);
             if address == Some(RCX) {
                 self.a.copy(RCX, RAX);
             }
         }
         if p.flags_in {
-            self.need_flags();
+            self.load_flags();
         }
         if p.rax {
             self.a.copy(RAX, HOST[0].expect("RAX has a host register"));
@@ -415,7 +419,7 @@ impl Emitter {
             self.a.load(*home, gpr(*guest));
         }
         let mut moved = *i;
-        // The segment's base is in the address.
+        // The address in RAX or RCX includes the segment's base.
         moved.set_segment_prefix(Register::None);
         let mut stored: Option<(usize, Register)> = None;
         let mut also: Option<(usize, Register)> = None;
@@ -456,7 +460,7 @@ impl Emitter {
                 _ => {}
             }
         }
-        if p.settle && self.needed[operation] {
+        if p.preset_flags && self.flags_needed[operation] {
             self.a.rr(Code::Cmp_r64_rm64, Register::RSP, Register::RSP);
         }
         self.a.put(&moved);
@@ -468,10 +472,10 @@ impl Emitter {
             self.a.copy(HOST[0].expect("RAX has a host register"), RAX);
         }
         if p.flags_out {
-            self.in_host = true;
-            self.in_memory = false;
-            self.recipe = if homes.is_empty() {
-                Recipe::new(p, &moved)
+            self.flags_in_host = true;
+            self.flags_in_memory = false;
+            self.rematerialisation = if homes.is_empty() {
+                FlagsRematerialisation::new(p, &moved)
             } else {
                 None
             };
@@ -482,9 +486,9 @@ impl Emitter {
 }
 
 impl Emitter {
-    /// An operation on the second byte of a register, and a constant: in AH, since with most host registers there is no name
-    /// for that byte.
-    fn high_byte(&mut self, p: &Itself, operation: usize) {
+    /// Emits an operation on the second byte of a register and a constant. It works on AH, since most host registers have no name for their
+    /// second byte.
+    fn high_byte(&mut self, p: &Passthrough, operation: usize) {
         let host = HOST[number(p.instruction.op0_register())].expect("the first four have one");
         self.a.copy(RAX, host);
         let mut moved = p.instruction;
@@ -494,9 +498,9 @@ impl Emitter {
             self.a.copy(host, RAX);
         }
         if p.flags_out {
-            self.in_host = true;
-            self.in_memory = false;
-            self.recipe = None;
+            self.flags_in_host = true;
+            self.flags_in_memory = false;
+            self.rematerialisation = None;
         }
         self.resume(operation);
     }

@@ -1,30 +1,31 @@
-//! The guest's status flags. They are in the host's as long as nothing destroys them; what does (look-ups above all) is preceded
-//! by LAHF and SETO into [`super::Native::flags`], where they are at every point at which translated code may leave; or only at
-//! such points, out of line, where they need not be kept: comparisons, additions and logic can be carried out again as long as their
-//! operands are there.
+//! Lazy flags: the guest's status flags are in the host's flags as long as nothing clobbers these.
+//!
+//! Where translated code may leave, the flags must be in [`super::Native::flags`]. LAHF and SETO store them there before an instruction
+//! clobbers the host's flags; most look-ups do. Often this is unnecessary: a comparison, an addition or a logical operation can be repeated
+//! as long as its operands are unchanged (rematerialisation). Then the flags are stored on slow paths alone, out of line.
 
 use iced_x86::{Code, Instruction, Mnemonic, OpAccess, OpKind, Register};
 
 use super::assembler::field_of_cpu;
 use super::code_map::Part;
 use super::emit::Emitter;
-use super::plan::{Itself, Plan};
+use super::plan::{Passthrough, Plan};
 use super::runtime::field;
 
 use Register::EAX;
 
-/// Host instructions that give the flags of a guest instruction again and change no register.
+/// Host instructions that make the flags of an earlier guest instruction again, and change no register.
 #[derive(Clone, Copy, Debug)]
-pub struct Recipe {
-    /// An instruction that takes back the result of the second, where that is needed.
+pub struct FlagsRematerialisation {
+    /// The inverse instruction, which restores the operands, where that is needed.
     pub undo: Option<Instruction>,
-    /// The instruction.
-    pub again: Instruction,
-    /// Guest registers that must be as they were: see [`bit`].
+    /// The instruction whose flags are wanted.
+    pub repeat: Instruction,
+    /// Guest registers that must be unchanged: see [`bit`].
     pub registers: u32,
 }
 
-/// A guest register's bit in a set: general ones, then vector ones.
+/// Returns a guest register's bit in a set: general registers first, then vector registers.
 fn bit(register: Register) -> u32 {
     if register.is_gpr() {
         1 << register.full_register().number()
@@ -35,7 +36,7 @@ fn bit(register: Register) -> u32 {
     }
 }
 
-/// The guest registers that an instruction writes.
+/// Returns the set of guest registers that an instruction writes.
 pub fn written(i: &Instruction, info: &mut iced_x86::InstructionInfoFactory) -> u32 {
     use OpAccess::{CondWrite, ReadCondWrite, ReadWrite, Write};
     info.info(i)
@@ -45,9 +46,9 @@ pub fn written(i: &Instruction, info: &mut iced_x86::InstructionInfoFactory) -> 
         .fold(0, |set, used| set | bit(used.register()))
 }
 
-impl Recipe {
-    /// For an instruction of the guest that ran as `moved`, on host registers alone.
-    pub fn new(p: &Itself, moved: &Instruction) -> Option<Self> {
+impl FlagsRematerialisation {
+    /// Returns the rematerialisation for a guest instruction that ran as `moved`, on host registers alone; None where there is none.
+    pub fn new(p: &Passthrough, moved: &Instruction) -> Option<Self> {
         if p.memory.is_some() || p.flags_in || p.rax || p.cl || p.count.is_some() {
             return None;
         }
@@ -66,7 +67,7 @@ impl Recipe {
             Some(undo)
         };
         let undo = match guest.mnemonic() {
-            // These change nothing, or the same once more.
+            // These write no operand, or write the same value once more.
             Mnemonic::Cmp
             | Mnemonic::Test
             | Mnemonic::And
@@ -79,7 +80,7 @@ impl Recipe {
             | Mnemonic::Vcomiss
             | Mnemonic::Vucomisd
             | Mnemonic::Vucomiss => None,
-            // Zero is left, and zeroed again.
+            // The register is zero, and becomes zero again.
             Mnemonic::Xor if first == second => None,
             Mnemonic::Xor | Mnemonic::Neg => Some(*moved),
             Mnemonic::Add if first != second => inverse(opposite(moved.code())?),
@@ -88,13 +89,13 @@ impl Recipe {
         };
         Some(Self {
             undo,
-            again: *moved,
+            repeat: *moved,
             registers: first | second,
         })
     }
 }
 
-/// SUB for ADD and the other way.
+/// Returns the SUB of an ADD's form, and the ADD of a SUB's form.
 fn opposite(code: Code) -> Option<Code> {
     use Code::*;
     const PAIRS: [(Code, Code); 15] = [
@@ -126,16 +127,16 @@ fn opposite(code: Code) -> Option<Code> {
 }
 
 impl Emitter {
-    /// Put the flags where they are safe. Uses RAX.
+    /// Emits code that brings the flags to memory, if they are not there. Uses RAX.
     pub fn save_flags(&mut self) {
-        if !self.in_memory {
-            self.need_flags();
+        if !self.flags_in_memory {
+            self.load_flags();
             self.store_flags();
-            self.in_memory = true;
+            self.flags_in_memory = true;
         }
     }
 
-    /// Store the host's. Uses RAX.
+    /// Emits a store of the host's flags to memory. Uses RAX.
     pub fn store_flags(&mut self) {
         self.within(Part::Flags, |e| {
             e.a.plain(Code::Lahf);
@@ -145,57 +146,64 @@ impl Emitter {
         });
     }
 
-    /// Make them again in the host's.
-    pub fn make_flags(&mut self, recipe: &Recipe) {
+    /// Emits the instructions that make the flags again, in the host's flags.
+    pub fn rematerialise_flags(&mut self, rematerialisation: &FlagsRematerialisation) {
         self.within(Part::Flags, |e| {
-            if let Some(undo) = &recipe.undo {
+            if let Some(undo) = &rematerialisation.undo {
                 e.a.put(undo);
             }
-            e.a.put(&recipe.again);
+            e.a.put(&rematerialisation.repeat);
         });
     }
 
-    /// Whether what an instruction writes matters to the flags.
-    pub fn has_recipe(&self) -> bool {
-        self.recipe.is_some()
+    /// Returns whether the flags can be rematerialised, so that writes of registers matter to them.
+    pub fn has_rematerialisation(&self) -> bool {
+        self.rematerialisation.is_some()
     }
 
-    /// An instruction that writes these guest registers comes next; `flags`: and flags.
-    pub fn before(&mut self, operation: usize, written: u32, flags: bool) {
+    /// Prepares for an instruction that writes these guest registers; `flags`: the instruction writes flags, too. Stores flags that could
+    /// not be rematerialised afterwards.
+    pub fn before_writes(&mut self, operation: usize, written: u32, flags: bool) {
         if !flags
-            && self.needed[operation]
-            && self.recipe.is_some_and(|r| r.registers & written != 0)
+            && self.flags_needed[operation]
+            && self
+                .rematerialisation
+                .is_some_and(|r| r.registers & written != 0)
         {
             self.save_flags();
-            self.recipe = None;
+            self.rematerialisation = None;
         }
     }
 
-    /// It has been emitted.
-    pub fn behind(&mut self, written: u32, flags: bool) {
-        if !flags && self.recipe.is_some_and(|r| r.registers & written != 0) {
-            // Nobody asks for them.
-            self.recipe = None;
-            self.in_memory = true;
-            self.in_host = false;
+    /// Forgets a rematerialisation after an instruction that wrote these guest registers; `flags`: the instruction wrote flags, too.
+    pub fn after_writes(&mut self, written: u32, flags: bool) {
+        if !flags
+            && self
+                .rematerialisation
+                .is_some_and(|r| r.registers & written != 0)
+        {
+            // The flags are not needed any more.
+            self.rematerialisation = None;
+            self.flags_in_memory = true;
+            self.flags_in_host = false;
         }
     }
 
-    /// Bring the flags into the host's. Uses RAX.
-    pub fn need_flags(&mut self) {
-        if !self.in_host {
-            match self.recipe {
-                Some(recipe) => self.make_flags(&recipe),
+    /// Emits code that brings the flags into the host's flags. Uses RAX.
+    pub fn load_flags(&mut self) {
+        if !self.flags_in_host {
+            match self.rematerialisation {
+                Some(rematerialisation) => self.rematerialise_flags(&rematerialisation),
                 None => {
-                    debug_assert!(self.in_memory);
+                    debug_assert!(self.flags_in_memory);
                     self.restore_flags();
                 }
             }
-            self.in_host = true;
+            self.flags_in_host = true;
         }
     }
 
-    /// The reverse of [`Emitter::store_flags`].
+    /// Emits the reverse of [`Emitter::store_flags`].
     pub fn restore_flags(&mut self) {
         self.within(Part::Flags, |e| {
             e.a.rm(Code::Movzx_r32_rm16, EAX, field_of_cpu(field!(flags)));
@@ -205,25 +213,25 @@ impl Emitter {
         });
     }
 
-    /// Something is about to destroy the host's flags.
-    pub fn lose_flags(&mut self) {
-        if self.recipe.is_none() {
+    /// Prepares for code that destroys the host's flags: stores them unless they can be rematerialised.
+    pub fn clobber_flags(&mut self) {
+        if self.rematerialisation.is_none() {
             self.save_flags();
         }
-        self.in_host = false;
+        self.flags_in_host = false;
     }
 }
 
-/// For each instruction of a block, whether the flags behind it may be asked for: by an instruction, or where code is left,
-/// before others take their place.
-pub fn needed_behind(plans: &[Plan]) -> Vec<bool> {
+/// Returns, for each instruction of a block, whether the flags after the instruction may be needed: by a later instruction, or where code
+/// is left, before a later instruction writes new flags.
+pub fn flags_needed_after(plans: &[Plan]) -> Vec<bool> {
     let mut needed = vec![true; plans.len()];
     let mut live = true;
     for (k, plan) in plans.iter().enumerate().rev() {
         needed[k] = live;
         live = match plan {
-            Plan::Nothing | Plan::Address => live,
-            Plan::Itself(p) => p.memory.is_some() || p.flags_in || (live && !p.flags_out),
+            Plan::Nop | Plan::Lea => live,
+            Plan::Passthrough(p) => p.memory.is_some() || p.flags_in || (live && !p.flags_out),
             _ => true,
         };
     }

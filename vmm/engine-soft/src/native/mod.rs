@@ -1,49 +1,53 @@
-//! The translator: turns blocks of guest code into host code that does the same on the guest's registers.
+//! The translator: turns basic blocks of guest code into translation blocks. A translation block is host code that works on the guest's
+//! registers.
 //!
-//! Reading order: [`registers`] (where guest registers live), `translate` (a block), `head` (where it begins), `plan` (what an
-//! instruction needs), `emit` and `flags` (templates, flags, the inlined look-up), `cold` (what is out of line), `share` and `pair`
-//! (look-ups for several operands), `stack`, `string`, `system` and `transfer` (more templates), `jumps` (where branches lead), `runtime`
-//! (entering, leaving and calling out), `turn` (where the budget is spent), `access`, `split`, `second_level` and `tables` (look-ups that miss),
-//! `arena` and `assembler`, `code_map` (what code is for, told to who samples it).
+//! Reading order:
 //!
-//! The interpreter stays the reference: translated code does the hit path of memory accesses and everything that needs
-//! none; whatever else happens (a miss of the filter, a fault, a device, a system instruction) is carried out by the
-//! interpreter's own function for that operation, on the interpreter's own state. Blocks are the interpreter's, instruction
-//! for instruction, and both look at their budget at the heads of blocks alone, so that turns, interrupts and statistics fall on the same
-//! boundaries, and nothing that a study can observe depends on which of the two ran. After CLI, a budget may end here for an
-//! interrupt that must wait; the run loop finds nothing to do then.
+//! - [`registers`]: where guest registers live. `translate`: a translation block. `prologue`: its entry.
+//! - `plan`: how an instruction is carried out. `emit` and `flags`: templates with the fast path of accesses, and lazy flags.
+//! - `out_of_line`: slow paths. `coalescing` and `fusion`: one look-up for several operands.
+//! - `stack`, `string`, `system` and `transfer`: more templates. `jump_cache`: targets of branches.
+//! - `runtime`: entering, leaving and calling out. `time_slice`: a new budget within translated code.
+//! - `access`, `split`, `way_lookup` and `miss_routines`: look-ups that miss.
+//! - `arena` and `assembler`: memory for code, and machine code. `code_map`: a map of the code for profilers.
 //!
-//! Links: a block jumps to another of the same page directly where that has code already, else through a cell that holds its
-//! address, once the run loop has found it; across pages, and for indirect branches, it looks in tables of instruction pointers
-//! ([`jumps`]) that are emptied whenever a translation may have changed. Where code is written to, all blocks of its page are found
-//! no more, so that what leads from one of them to another is never used again.
+//! The interpreter is the reference. Translated code has the fast path of memory accesses, and all operations on registers alone. For
+//! everything else (a miss of the TLB, a fault, a device, a system instruction) the interpreter's function for the operation runs on the
+//! interpreter's state. A translation block has the instructions of its basic block. Both check the budget at the beginning of a block
+//! alone. So time slices, interrupts and statistics fall on the same instructions, and a study observes no difference. After CLI,
+//! translated code may end its budget for an interrupt that must wait. The run loop then finds nothing to do.
+//!
+//! Chaining: within a page, a block jumps to a block that has code already directly. To other blocks of the page it jumps through a chain
+//! slot, which the run loop fills with the successor's address. For indirect branches and for branches across pages it asks the
+//! [`jump_cache`], which is flushed whenever a page's translation may have changed. When code is written to, none of its page's blocks is
+//! found any more. So the jumps from one of these blocks to another are never used again.
 //!
 //! Nodes of a larger cluster share the code that runs outside of windows ([`shared_code`]).
 
 mod access;
 mod arena;
 mod assembler;
+mod coalescing;
 mod code_map;
-mod cold;
 mod emit;
 mod flags;
-mod head;
-mod jumps;
-mod pair;
+mod fusion;
+mod jump_cache;
+mod miss_routines;
+mod out_of_line;
 mod plan;
+mod prologue;
 pub mod registers;
 mod runtime;
-mod second_level;
-mod share;
 mod shared_code;
 mod split;
 mod stack;
 mod string;
 mod system;
-mod tables;
+mod time_slice;
 mod transfer;
 mod translate;
-mod turn;
+mod way_lookup;
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -65,17 +69,17 @@ use crate::vcpu::Translate;
 
 pub use arena::CodeAddress;
 pub use code_map::write_code_map;
-pub use shared_code::{SharedPage, SharedPages, SharedTranslations};
+pub use shared_code::{SharedPage, SharedPages, SharedTranslationCache};
 
-use arena::{Arena, Cell};
-use jumps::Jumps;
+use arena::{Arena, ChainSlot};
+use jump_cache::JumpCache;
 use runtime::Routines;
 
 /// Bits of each field of [`Native::packed`].
 const PACKED_BITS: u32 = 21;
 /// The fetches in [`Native::packed`].
 const FETCHES: u64 = (1 << PACKED_BITS) - 1;
-/// Most instructions run before the packed counters are emptied.
+/// Most instructions that run before the packed counters are emptied.
 const LONGEST: i64 = 1 << 17;
 
 /// Why translated code came back.
@@ -86,33 +90,33 @@ enum Exit {
     Direct = 1,
     /// At an indirect branch; the instruction pointer is set.
     Indirect = 2,
-    /// At the head of a block (as `Direct`) that must be interpreted.
+    /// At the beginning of a block (as `Direct`) that must be interpreted.
     Interpret = 3,
-    /// [`Native::done`] tells.
+    /// After an operation of the interpreter; [`Native::done`] is its result.
     Interpreted = 4,
-    /// Not a reason to come back: an operation ended the block, and [`Native::next`] is the code that follows.
-    GoOn = 5,
+    /// Never a reason to return: an operation of the interpreter ended the block, and translated code continues at [`Native::next`].
+    Continue = 5,
 }
 
-/// Code that nodes share is made when a node has run a block so many times less often, as log2 of a factor.
-const SHARED_WARM_SHIFT: u32 = 4;
-/// Bit of the numbers of exits of shared code.
+/// log2 of the factor by which the translation threshold is lower for code that nodes share.
+const SHARED_THRESHOLD_SHIFT: u32 = 4;
+/// Bit that marks the numbers of exits of shared code.
 const SHARED_EXIT: u32 = 1 << 31;
 
 /// An exit of a block.
 #[derive(Clone, Copy, Debug)]
-pub struct Leaving {
+pub struct BlockExit {
     ip: u64,
-    /// Cell to be filled.
-    cell: Option<Cell>,
+    /// The chain slot that leads to the successor, where there is one.
+    chain_slot: Option<ChainSlot>,
     /// The page of shared code that the exit belongs to.
     page: Option<SharedPage>,
 }
 
-/// The host code of a block at one linear address.
-pub struct Translation {
+/// A translation block: the host code of a basic block at one linear address.
+pub struct TranslationBlock {
     decoded: Arc<Decoded>,
-    /// The block, where the code is made for a window.
+    /// The basic block, where the code is made for a window.
     block: *const Block,
     ip: u64,
     count: u32,
@@ -122,11 +126,11 @@ pub struct Translation {
     /// Fetches, stores and loads of the whole block, [`PACKED_BITS`] each.
     packed: u64,
     flops: [u32; FLOP_CLASSES],
-    /// Offset of the block's record, where costs are attributed to blocks.
+    /// Offset of the block's record, where costs are attributed to blocks; else 0.
     record_offset: u64,
 }
 
-impl Translation {
+impl TranslationBlock {
     fn flops(&self) -> impl Iterator<Item = (usize, u64)> {
         self.flops
             .iter()
@@ -136,171 +140,174 @@ impl Translation {
     }
 }
 
-/// The translator's part of a vCPU; what translated code touches comes first.
+/// The translator's part of a vCPU. The fields that translated code uses come first.
 #[repr(C)]
 pub struct Native {
-    /// Instructions left before the run loop looks at the machine again.
+    /// Instructions left in the budget.
     left: i64,
-    /// Loads, stores and fetches since they were last added to the vCPU's counters.
+    /// Loads, stores and fetches that are not yet in the vCPU's counters, [`PACKED_BITS`] each.
     packed: u64,
-    /// Where costs are attributed to blocks: the records of the running context ([`crate::profile`]); else null.
+    /// The records of the running context ([`crate::profile`]), where costs are attributed to blocks; else null.
     pub records: *mut Record,
-    /// Offset of the record of the block whose head ran last.
+    /// Offset of the record of the block whose prologue ran last.
     pub record_offset: u64,
     /// Number of the exit taken.
     exit: u32,
     default_mxcsr: u32,
-    /// Status flags, as [`Native::pack_flags`] has them.
+    /// The guest's status flags, in the form of [`Native::pack_flags`].
     flags: u16,
-    /// The guest's vector registers and MXCSR are in the host's.
+    /// The guest's vector registers and MXCSR are in the host's registers.
     vectors_live: u8,
-    /// They may be.
+    /// The guest's vector registers may be in the host's registers.
     vectors_allowed: u8,
-    /// They were before a call.
+    /// `vectors_live` before a call.
     vectors_were_live: u8,
     /// Some upper half of a vector register may not be zero.
     vectors_wide: u8,
-    /// A place for a value across a look-up.
+    /// Holds a value during a look-up.
     spill: u64,
     /// The address of an access whose look-up missed.
     linear: u64,
-    /// While a miss is served by the model's tables: the host address of the line, and the offset of the entry of its page among those of the
-    /// privilege.
+    /// Host address of the line that a miss routine serves.
     line_host: u64,
+    /// Offset of the entry of that line's page, among the entries of pages of the privilege.
     page: u64,
-    /// Host addresses of spans (`share.rs`), 0 where operands are looked up by themselves.
-    kept: [u64; share::KEPT],
-    /// Ways of misses in machine code, or zero.
-    ways: tables::Ways,
-    /// What they look up.
-    tables: tables::Lent,
-    /// Vector registers while they run.
+    /// Host addresses of spans (`coalescing.rs`); 0 where each operand of the span is looked up individually.
+    span_hosts: [u64; coalescing::SPAN_SLOTS],
+    /// Miss routines ([`miss_routines`]), or zero.
+    miss_routines: miss_routines::MissRoutines,
+    /// The model's exported cache state, which the miss routines use.
+    exported: miss_routines::ExportedPointer,
+    /// The guest's vector registers while a miss routine runs.
     spilled: [[u8; 32]; 8],
-    /// Host addresses of the pieces of a split access ([`split`]) that are no neighbours, or zero.
+    /// Host addresses of the two pieces of a split access ([`split`]) that are not neighbours in host memory, or zero.
     split_hosts: [u64; 2],
-    /// Where such an access is read from.
+    /// The bytes of such an access.
     bounce: [u8; 32],
-    /// Where to go on after [`Exit::GoOn`].
+    /// Address of the code that follows [`Exit::Continue`].
     next: u64,
-    /// Where branches lead to that are not linked.
-    jumps: Jumps,
+    /// Targets of branches that are not chained.
+    jump_cache: JumpCache,
 
     /// The context that `records` belong to, once that is known.
     pub records_of: Option<Context>,
-    /// Translate at all.
+    /// The translator may be used.
     enabled: bool,
-    /// Times that a block is interpreted first.
-    warm: u32,
-    /// `left` when translated code was entered, less what stalls took since.
+    /// Times that a block is interpreted before it is translated.
+    translation_threshold: u32,
+    /// `left` when translated code was entered, less the instructions that stalls have taken from the budget since.
     total: i64,
     entered_at: u64,
-    /// [`Cpu::retired`] up to which instructions are in the counters.
+    /// The value of [`Cpu::retired`] up to which the counters have the instructions.
     settled: u64,
     privilege: usize,
-    /// The model was asked for what [`Native::ways`] need.
-    ways_asked: bool,
-    /// The run loop's budget and what it was at: see [`Native::left_after_stall`].
+    /// The model was asked for the exported cache state that [`Native::miss_routines`] need.
+    miss_routines_requested: bool,
+    /// The run loop's budget: see [`Native::left_after_stall`].
     budget: Budget,
-    /// The budget ends where the next interrupt can be taken, if interrupts are enabled by then.
-    heeds_interrupts: bool,
-    /// It was made to while translated code ran: the run loop must look at the machine where it ends.
-    attend: bool,
+    /// The budget ends in time for the next interrupt.
+    ends_at_interrupt: bool,
+    /// `ends_at_interrupt` was set while translated code ran: the run loop must look at the machine where the budget ends.
+    must_attend: bool,
     done: Done,
-    /// The split access whose lines were asked for already; the interpreter, while it carries out the operation, need not ask
-    /// again.
+    /// The split access whose lines the model was already asked for. The interpreter's operation need not ask again.
     served: Option<split::Served>,
-    /// After [`Exit::Interpreted`]: length of the block and instructions of it that retired.
+    /// After [`Exit::Interpreted`]: the block's length, and the number of its instructions that retired.
     partial: Option<(i64, u64)>,
-    /// The exit that led to the block that is looked for, where it can be linked to that.
-    pending: Option<u32>,
-    /// The instruction pointer that a branch has looked for last and not found.
-    sought: Option<u64>,
-    /// The block at the instruction pointer needs vector registers that the guest may not use as they are.
+    /// The exit that led to the current block, where the exit can be chained to that block.
+    unchained_exit: Option<u32>,
+    /// The instruction pointer of the last miss of a branch in the jump cache.
+    missed_ip: Option<u64>,
+    /// The next block needs vector registers, which may not be in the host's registers now: the block must be interpreted.
     interpret_next: bool,
-    /// What the block table's counts were when the tables here were last right.
+    /// The block table's counts at the last check that the jump cache is up to date.
     seen: Counts,
     host: Host,
-    /// What translated code did so far.
+    /// Counts of what translated code did so far.
     activity: Activity,
 }
 
-/// Translated code of a node's vCPUs, or of all nodes.
-pub struct Translations {
+/// The translation blocks of a node's vCPUs, or of all nodes.
+pub struct TranslationCache {
     arena: Option<Arena>,
     routines: Routines,
-    /// Where translated code is entered: `extern "sysv64" fn(cpu, code) -> exit`.
+    /// The routine that enters translated code: `extern "sysv64" fn(cpu, code) -> exit`.
     enter: Option<CodeAddress>,
     /// Boxed, since code holds their addresses while the vector grows.
     #[expect(clippy::vec_box)]
-    translations: Vec<Box<Translation>>,
-    exits: Vec<Leaving>,
-    /// The page of the block that is being translated, in code that nodes share.
+    blocks: Vec<Box<TranslationBlock>>,
+    exits: Vec<BlockExit>,
+    /// The page of the block that is being translated, in the cache that nodes share.
     page: Option<SharedPage>,
     /// Shared code by its page, offset within the page, and key.
     by_page: HashMap<(SharedPage, u16, u8), CodeAddress, BuildHasherDefault<AddressHasher>>,
-    /// No room is left: everything must be thrown away.
+    /// No room is left: all code must be thrown away.
     full: bool,
-    /// The filter of the window that code was last made for, and whether that code attributes costs to blocks.
-    pub window: Option<(nodescope_plugin_api::FilterGeometry, bool)>,
-    /// Bytes of code in line before everything is thrown away.
+    /// The L0 filter cache's geometry in the window that code was last made for, and whether that code attributes costs to blocks.
+    pub window: Option<(nodescope_plugin_api::L0Geometry, bool)>,
+    /// Bytes of code in line before all code is thrown away.
     room: usize,
-    /// Ways of misses, by what they were made for.
-    ways: tables::Made,
+    /// Miss routines, by the parameters that their code depends on.
+    miss_routines: miss_routines::MissRoutineCache,
 }
 
-impl Default for Translations {
+impl Default for TranslationCache {
     fn default() -> Self {
         Self {
             arena: None,
             routines: Routines::default(),
             enter: None,
-            translations: Vec::new(),
+            blocks: Vec::new(),
             exits: Vec::new(),
             page: None,
             by_page: HashMap::default(),
             full: false,
             window: None,
-            room: arena::HOT,
-            ways: tables::Made::new(),
+            room: arena::IN_LINE,
+            miss_routines: miss_routines::MissRoutineCache::new(),
         }
     }
 }
 
-impl Translations {
-    /// Blocks with code.
+impl TranslationCache {
+    /// Returns the number of translation blocks.
     pub fn len(&self) -> usize {
-        self.translations.len()
+        self.blocks.len()
     }
 
-    /// Keeps another exit; returns its number.
-    fn push_exit(&mut self, ip: u64, cell: Option<Cell>) -> u32 {
+    /// Adds an exit; returns its number.
+    fn push_exit(&mut self, ip: u64, chain_slot: Option<ChainSlot>) -> u32 {
         let shared = if self.page.is_some() { SHARED_EXIT } else { 0 };
         let page = self.page;
-        self.exits.push(Leaving { ip, cell, page });
+        self.exits.push(BlockExit {
+            ip,
+            chain_slot,
+            page,
+        });
         (self.exits.len() as u32 - 1) | shared
     }
 
-    /// Keep at most so many bytes of code in line; before anything is translated.
+    /// Sets how many bytes of code in line are kept at most. Called before anything is translated.
     pub fn set_room(&mut self, bytes: usize) {
         self.room = bytes;
     }
 
-    /// Let an exit lead to the code of a block.
-    fn link(&mut self, n: u32, ip: u64, code: CodeAddress) {
-        let leaving = self.exits[n as usize];
-        if let Some(cell) = leaving.cell
-            && leaving.ip == ip
+    /// Chains an exit to the code of a block.
+    fn chain(&mut self, n: u32, ip: u64, code: CodeAddress) {
+        let block_exit = self.exits[n as usize];
+        if let Some(chain_slot) = block_exit.chain_slot
+            && block_exit.ip == ip
         {
-            let arena = self.arena.as_mut().expect("code lies somewhere");
-            arena.set_cell(cell, code);
+            let arena = self.arena.as_mut().expect("code lies in an arena");
+            arena.set_chain_slot(chain_slot, code);
         }
     }
 
-    /// Throw all of it away.
+    /// Throws away all code.
     pub fn clear(&mut self) {
-        self.translations.clear();
+        self.blocks.clear();
         self.exits.clear();
-        self.ways.clear();
+        self.miss_routines.clear();
         self.full = false;
         if let Some(arena) = &mut self.arena {
             arena.clear();
@@ -308,27 +315,27 @@ impl Translations {
     }
 }
 
-/// How often translated code ran and called out, since the vCPU was made: what runs without a call is done in line.
+/// Counts of a vCPU's entries of translated code, and of the calls out of that code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Activity {
-    /// Times that it was entered.
+    /// Times that translated code was entered.
     pub entries: u64,
-    /// Look-ups that missed, and what they led to was called.
+    /// Look-ups that missed and called a function.
     pub misses: u64,
     /// Look-ups that missed and were served by translated code itself.
     pub served: u64,
-    /// Operations carried out by the interpreter on its behalf.
+    /// Operations that the interpreter carried out for translated code.
     pub interpreted: u64,
-    /// Times that all of it was thrown away for want of room.
+    /// Times that all translated code was thrown away for want of room.
     pub evictions: u64,
 }
 
-/// What the host's processor can do.
+/// Features of the host's processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Host {
     avx: bool,
     bmi: bool,
-    /// With masks, and in vectors of all lengths.
+    /// AVX-512 F, VL, BW and DQ.
     avx512: bool,
     /// See [`keeps_undefined_flags`].
     keeps_flags: bool,
@@ -357,23 +364,23 @@ impl Host {
     }
 }
 
-/// The run loop's bounds at a point.
+/// The run loop's budget, from the beginning of a block on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Budget {
     /// Cycles in 1/65536.
     pub cycles: i64,
     /// Instructions.
     pub instructions: i64,
-    /// [`Cpu::retired`] and [`Cpu::stall`] there.
+    /// [`Cpu::retired`] and [`Cpu::stall`] at the beginning of that block.
     pub retired: u64,
     /// See `retired`.
     pub stall: u64,
-    /// Interrupts are delivered where they are due; else nobody looks for them.
+    /// Interrupts are delivered when they are due.
     pub deliver: bool,
 }
 
 impl Native {
-    /// A translator that has translated nothing yet.
+    /// Creates the translator's part of a vCPU.
     pub fn new(translate: Translate) -> Self {
         Self {
             left: 0,
@@ -392,16 +399,16 @@ impl Native {
             linear: 0,
             line_host: 0,
             page: 0,
-            kept: [0; share::KEPT],
-            ways: tables::Ways::default(),
-            tables: None,
+            span_hosts: [0; coalescing::SPAN_SLOTS],
+            miss_routines: miss_routines::MissRoutines::default(),
+            exported: None,
             spilled: [[0; 32]; 8],
             split_hosts: [0; 2],
             bounce: [0; 32],
             next: 0,
-            jumps: Jumps::default(),
+            jump_cache: JumpCache::default(),
             enabled: translate != Translate::Never,
-            warm: match translate {
+            translation_threshold: match translate {
                 Translate::Never => u32::MAX,
                 Translate::After(n) => n,
             },
@@ -409,15 +416,15 @@ impl Native {
             entered_at: 0,
             settled: 0,
             privilege: 0,
-            ways_asked: false,
+            miss_routines_requested: false,
             budget: Budget::default(),
-            heeds_interrupts: false,
-            attend: false,
+            ends_at_interrupt: false,
+            must_attend: false,
             done: Ok(Flow::Next),
             served: None,
             partial: None,
-            pending: None,
-            sought: None,
+            unchained_exit: None,
+            missed_ip: None,
             interpret_next: false,
             seen: Counts::default(),
             host: Host::detect(),
@@ -425,12 +432,12 @@ impl Native {
         }
     }
 
-    /// As on a host that has none.
+    /// Makes the translator behave as on a host without AVX-512.
     pub fn without_avx512(&mut self) {
         self.host.avx512 = false;
     }
 
-    /// What translated code did so far.
+    /// Returns counts of what translated code did so far.
     pub fn activity(&self) -> Activity {
         self.activity
     }
@@ -439,7 +446,7 @@ impl Native {
         self.entered_at.wrapping_add((self.total - left) as u64)
     }
 
-    /// Instructions left at the head of a block, after a stall: what the run loop would compute there.
+    /// Returns the instructions left at the beginning of a block after a stall, as the run loop would compute them.
     fn left_after_stall(&self, retired: u64, stall: u64, cpi: Cpi) -> i64 {
         let stalled = (stall - self.budget.stall) as i64;
         let cycles = self.budget.cycles - (stalled << 16);
@@ -451,65 +458,66 @@ impl Native {
         bound - retired.wrapping_sub(self.budget.retired) as i64
     }
 
-    /// Empty the tables of instruction pointers.
-    pub fn forget_jumps(&mut self) {
-        self.jumps.forget();
-        self.pending = None;
+    /// Empties the jump cache.
+    pub fn flush_jump_cache(&mut self) {
+        self.jump_cache.flush();
+        self.unchained_exit = None;
     }
 
-    /// Empty those that have entries of a half of the address space.
-    fn forget_half(&mut self, half: usize) {
-        self.jumps.forget_half(half);
-        self.pending = None;
+    /// Empties the tables of the jump cache that have entries of one half of the address space.
+    fn flush_half(&mut self, half: usize) {
+        self.jump_cache.flush_half(half);
+        self.unchained_exit = None;
     }
 }
 
 impl Cpu {
-    /// Whether vector registers may be in the host's: the guest may use SSE and AVX, and no exception is unmasked.
+    /// Returns whether the guest's vector registers may be in the host's: the guest may use SSE and AVX, and masks all exceptions.
     fn vectors_allowed(&self) -> bool {
         self.native.host.avx
             && crate::ops::simd::vectors_available(self)
             && self.fx.mxcsr() & 0x1f80 == 0x1f80
     }
 
-    /// Take notice of changes to the block table.
+    /// Brings the jump cache up to date with changes of the block table.
     fn catch_up(&mut self) {
         let seen = self.blocks.counts();
         if seen == self.native.seen {
             return;
         }
         if seen.clears != self.native.seen.clears {
-            self.native.forget_jumps();
-            self.forget_ways();
+            self.native.flush_jump_cache();
+            self.forget_miss_routines();
         } else {
             if seen.rewrites != self.native.seen.rewrites {
-                self.native.pending = None;
+                self.native.unchained_exit = None;
             }
             for half in 0..2 {
                 if seen.changes[half] != self.native.seen.changes[half] {
-                    self.native.forget_half(half);
+                    self.native.flush_half(half);
                 }
             }
         }
         self.native.seen = seen;
     }
 
-    /// The host code for the instruction pointer, if it was asked for since translations last changed, and may be run without
-    /// a look at its block: it is not what translated code was left for, and blocks may be begun for `whole` more instructions,
-    /// more than zero, however long they are.
+    /// Returns the host code for the instruction pointer, if the jump cache has it, and the code may run without a look at its basic block.
+    /// That holds if translated code did not return because of this block, and if blocks may begin for `whole` more instructions, which is
+    /// more than zero, whatever the length of the last block.
     #[inline]
     pub fn known_code(&mut self, whole: i64) -> Option<CodeAddress> {
         let native = &self.native;
-        let asks_more = native.pending.is_some() || native.interpret_next || !native.enabled;
+        let asks_more = native.unchained_exit.is_some() || native.interpret_next || !native.enabled;
         if asks_more || whole <= 0 || self.mode != Mode::Bits64 {
             return None;
         }
         self.catch_up();
         let ip = self.gpr[RIP as usize];
-        self.native.jumps.find(usize::from(self.cpl == 3), ip)
+        self.native.jump_cache.find(usize::from(self.cpl == 3), ip)
     }
 
-    /// The host code for a block that is about to run, if there is any; makes it when the block has become warm.
+    /// Returns the host code of a block that is about to run, if there is any. Translates the block when its count of executions exceeds
+    /// the threshold.
     #[inline]
     pub fn translated(&mut self, entry: Entry) -> Option<CodeAddress> {
         if !self.native.enabled || self.mode != Mode::Bits64 {
@@ -518,8 +526,8 @@ impl Cpu {
         self.catch_up();
         let ip = self.gpr[RIP as usize];
         let table = usize::from(self.cpl == 3);
-        let known = self.native.jumps.find(table, ip);
-        let pending = self.native.pending.take();
+        let known = self.native.jump_cache.find(table, ip);
+        let unchained_exit = self.native.unchained_exit.take();
         // SAFETY: the entry was just found: its block is alive.
         let block = unsafe { &*entry.block };
         let code = if let Some(code) = known {
@@ -527,60 +535,61 @@ impl Cpu {
         } else {
             let code = match block.native(ip, self.code_key, self.attached) {
                 Some(native) => native.code,
-                None => self.code_of_cold(block, ip)?,
+                None => self.find_or_translate(block, ip)?,
             };
-            let sought = self.native.sought == Some(ip);
-            self.native.jumps.add(table, ip, code, sought);
+            let branched = self.native.missed_ip == Some(ip);
+            self.native.jump_cache.add(table, ip, code, branched);
             code
         };
-        if let Some(n) = pending
+        if let Some(n) = unchained_exit
             && block.second_page == 0
         {
             if n & SHARED_EXIT == 0 {
-                self.code().translations.link(n, ip, code);
+                self.code().translation_cache.chain(n, ip, code);
             } else if let Some(native) = block.native(ip, self.code_key, self.attached) {
-                self.code().pool.clone().translations.link(n, native);
+                self.code().pool.clone().translation_cache.chain(n, native);
             }
         }
         Some(code)
     }
 
-    /// An exit by its number.
-    fn leaving(&mut self, n: u32) -> Leaving {
+    /// Returns an exit by its number.
+    fn block_exit(&mut self, n: u32) -> BlockExit {
         let code = self.code();
         match n & SHARED_EXIT {
-            0 => code.translations.exits[n as usize],
-            _ => code.pool.translations.exit(n & !SHARED_EXIT),
+            0 => code.translation_cache.exits[n as usize],
+            _ => code.pool.translation_cache.exit(n & !SHARED_EXIT),
         }
     }
 
-    /// The host code of a block that has none in this node: what another node has made of the same page, or new code once the block
-    /// has become warm.
-    fn code_of_cold(&mut self, block: &Block, ip: u64) -> Option<CodeAddress> {
-        let n = block.warm_up();
+    /// Finds or makes the host code of a block that has none in this node. Another node may have code for the page. A block is translated
+    /// when its count of executions exceeds the threshold.
+    fn find_or_translate(&mut self, block: &Block, ip: u64) -> Option<CodeAddress> {
+        let n = block.count_execution();
         let shares = self.shares_code();
-        // Each node has run it as often, or will.
-        let warm = self.native.warm >> if shares { SHARED_WARM_SHIFT } else { 0 };
-        if n <= warm && !(shares && n.is_power_of_two()) {
+        // All nodes run the block, so that its translation pays earlier.
+        let threshold =
+            self.native.translation_threshold >> if shares { SHARED_THRESHOLD_SHIFT } else { 0 };
+        if n <= threshold && !(shares && n.is_power_of_two()) {
             return None;
         }
         if shares && let Some(page) = self.shared_page(block, ip) {
             if let Some(code) = self.shared_code(block, ip, page) {
                 return Some(code);
             }
-            if n > warm
+            if n > threshold
                 && let Some(code) = self.translate_shared(block, ip, page)
             {
                 return Some(code);
             }
         }
-        if n <= self.native.warm {
+        if n <= self.native.translation_threshold {
             return None;
         }
         self.translate_block(block, ip)
     }
 
-    /// Run translated code: blocks are begun for `left` instructions.
+    /// Runs translated code. Blocks may begin for `left` instructions.
     ///
     /// # Safety
     /// [`Cpu::known_code`] or [`Cpu::translated`] has just answered with this code, for this vCPU's state.
@@ -596,17 +605,17 @@ impl Cpu {
         self.native.vectors_allowed = self.vectors_allowed().into();
         self.native.packed = 0;
         self.native.activity.entries += 1;
-        self.native.heeds_interrupts = self.rflags & rflags::IF != 0;
-        self.native.attend = false;
+        self.native.ends_at_interrupt = self.rflags & rflags::IF != 0;
+        self.native.must_attend = false;
         let code_of_node = self.code();
-        let enter = code_of_node.translations.enter;
+        let enter = code_of_node.translation_cache.enter;
         let enter = enter.or(code_of_node.shared_pages.enter);
         let enter = enter.expect("code has routines").get() as usize;
         // SAFETY: the routine was assembled with this signature, and is kept as long as the arena.
         let enter: unsafe extern "sysv64" fn(*mut Cpu, CodeAddress) -> u32 =
             unsafe { std::mem::transmute(enter) };
-        // SAFETY: `code` is the head of a translation for this vCPU's mode, privilege and instruction pointer, by the caller's promise;
-        // it keeps to this vCPU's state and the guest RAM that the filter's entries prove mapped.
+        // SAFETY: by the caller's promise, `code` is the beginning of a translation block for this vCPU's mode, privilege and instruction
+        // pointer. The block uses this vCPU's state alone, and guest RAM that the TLB's entries prove mapped.
         let exit = unsafe { enter(self, code) };
         let done = if exit == Exit::Interpreted as u32 {
             let (count, executed) = self.native.partial.take().expect("set with this exit");
@@ -620,11 +629,11 @@ impl Cpu {
             self.retired = self.native.retired_at(self.native.left);
             if exit != Exit::Indirect as u32 {
                 let n = self.native.exit;
-                let leaving = self.leaving(n);
-                self.gpr[RIP as usize] = leaving.ip;
-                self.native.pending = leaving.cell.map(|_| n);
+                let block_exit = self.block_exit(n);
+                self.gpr[RIP as usize] = block_exit.ip;
+                self.native.unchained_exit = block_exit.chain_slot.map(|_| n);
             }
-            self.native.sought = Some(self.gpr[RIP as usize]);
+            self.native.missed_ip = Some(self.gpr[RIP as usize]);
             if exit == Exit::Interpret as u32 {
                 self.native.interpret_next = true;
             }
@@ -635,15 +644,15 @@ impl Cpu {
             self.leave_profiled();
         }
         match done {
-            Ok(Flow::Next | Flow::Branch) if self.native.attend => Ok(Flow::Attend),
+            Ok(Flow::Next | Flow::Branch) if self.native.must_attend => Ok(Flow::Attend),
             done => done,
         }
     }
 
-    /// Throw away all blocks where there is no room for more code, and forget those that another vCPU has thrown away.
+    /// Throws away all blocks where there is no room for more code, and forgets the blocks that another vCPU has thrown away.
     pub fn make_room(&mut self) {
         let (table, code) = self.blocks_and_code();
-        let full = code.translations.full;
+        let full = code.translation_cache.full;
         if full {
             code.clear();
         }
@@ -651,7 +660,7 @@ impl Cpu {
         self.native.activity.evictions += u64::from(full);
     }
 
-    /// Whether the next block must be interpreted though there is code for it; asking forgets it.
+    /// Returns whether the next block must be interpreted although the block has code; resets that mark.
     #[inline]
     pub fn take_interpret_next(&mut self) -> bool {
         std::mem::take(&mut self.native.interpret_next)

@@ -1,7 +1,8 @@
-//! What an instruction needs to run as itself: which of its operands must be moved, which flags it takes and leaves.
+//! Plans: how translated code carries out each instruction of the guest.
 //!
-//! [`plan`] answers [`Plan::Interpret`] for everything that is not known to behave on moved operands as it does in the
-//! guest: most system instructions, string, x87 and MMX instructions, conditional memory operands, gathers.
+//! Most instructions run on the host as they are (native passthrough). Their plan says which operands must be moved, and which flags the
+//! instruction reads and writes. [`plan`] returns [`Plan::Interpret`] for instructions that may behave differently on moved operands: most
+//! system instructions, string, x87 and MMX instructions, conditional memory operands, gathers.
 
 use iced_x86::{
     Code, CpuidFeature, EncodingKind, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
@@ -20,17 +21,17 @@ const STATUS: u32 = RflagsBits::CF
     | RflagsBits::SF
     | RflagsBits::OF;
 
-/// How to carry out an instruction.
+/// The way in which translated code carries out an instruction.
 #[derive(Clone, Debug)]
 pub enum Plan {
-    /// By the interpreter.
+    /// By a call of the interpreter.
     Interpret,
-    /// It does nothing that the guest can see (NOP, prefetches, fences).
-    Nothing,
-    /// As itself.
-    Itself(Box<Itself>),
+    /// Not at all: the instruction does nothing that the guest can see (NOP, prefetches, fences).
+    Nop,
+    /// By the instruction itself, on the host.
+    Passthrough(Box<Passthrough>),
     /// LEA.
-    Address,
+    Lea,
     /// PUSH of a register or an immediate, 64 bits.
     Push,
     /// POP of a register, 64 bits.
@@ -74,8 +75,8 @@ pub enum System {
 }
 
 impl System {
-    /// Whether there is a template for code of this privilege, with a model attached or without: with one, what is counted changes
-    /// with the privilege.
+    /// Returns whether there is a template for code of this privilege, with a model or without. With a model, SYSCALL and SYSRET have none,
+    /// since counters change with the privilege.
     pub fn suits(self, kernel: bool, attached: bool) -> bool {
         match self {
             System::SwapGs | System::DisableInterrupts | System::EnableInterrupts => kernel,
@@ -110,7 +111,7 @@ pub struct Memory {
     pub read: bool,
     /// Written.
     pub write: bool,
-    /// Written only if something holds: its look-up that misses is the interpreter's affair.
+    /// Written only on a condition: after a miss, the interpreter carries out the operation.
     pub conditional: bool,
     /// Bytes.
     pub size: u32,
@@ -118,27 +119,28 @@ pub struct Memory {
     pub aligned: bool,
 }
 
-/// An instruction that runs as itself.
+/// An instruction that the host runs as it is, with moved operands at most.
 #[derive(Clone, Debug)]
-pub struct Itself {
-    /// With explicit forms in place of those that imply RAX.
+pub struct Passthrough {
+    /// The instruction, in a form that names RAX where the guest's form implies RAX.
     pub instruction: Instruction,
-    /// Its memory operand.
+    /// The memory operand.
     pub memory: Option<Memory>,
-    /// It reads or writes RAX without naming it.
+    /// The instruction reads or writes RAX without naming it.
     pub rax: bool,
-    /// It shifts by CL.
+    /// The instruction shifts by CL.
     pub cl: bool,
-    /// A rotation by this constant, made one by CL: OF, undefined by the architecture, is not the same after both forms.
+    /// The instruction is a rotation by this constant, which becomes a rotation by CL. OF is undefined, and hosts leave it differently
+    /// after the two forms.
     pub count: Option<u8>,
-    /// It uses vector registers.
+    /// The instruction uses vector registers.
     pub vector: bool,
-    /// The flags must be in place before it.
+    /// The guest's flags must be in the host's flags before the instruction.
     pub flags_in: bool,
-    /// It leaves new flags.
+    /// The instruction writes flags.
     pub flags_out: bool,
-    /// The host leaves some of them as they were, though they are undefined: they must not be chance.
-    pub settle: bool,
+    /// Set the flags to a fixed value first: the host leaves undefined flags as they were, and results must be repeatable.
+    pub preset_flags: bool,
     /// Operands that are written, one bit each.
     pub written: u8,
 }
@@ -150,7 +152,7 @@ fn writes(access: OpAccess) -> bool {
     )
 }
 
-/// The form that names its operand, of one that implies RAX.
+/// Returns the form that names its operand, for a form that implies RAX.
 fn explicit(code: Code) -> Code {
     use Code::*;
     match code {
@@ -197,7 +199,7 @@ fn explicit(code: Code) -> Code {
     }
 }
 
-/// Integer instructions of the baseline that run as themselves.
+/// Returns whether an integer instruction of the baseline may run on the host as it is.
 fn is_plain_integer(m: Mnemonic) -> bool {
     use Mnemonic::*;
     matches!(
@@ -255,7 +257,7 @@ fn is_plain_integer(m: Mnemonic) -> bool {
     )
 }
 
-/// Those that need an extension which [`Host::bmi`] stands for.
+/// Returns whether an integer instruction needs an extension that [`Host::bmi`] includes.
 fn is_extended_integer(m: Mnemonic) -> bool {
     use Mnemonic::*;
     matches!(
@@ -289,7 +291,7 @@ fn is_vector_feature(f: CpuidFeature) -> bool {
     )
 }
 
-/// Vector instructions with conditional or several memory operands, or that concern the vector state itself.
+/// Returns whether a vector instruction has conditional or several memory operands, or concerns the vector state itself.
 fn is_odd_vector(m: Mnemonic) -> bool {
     use Mnemonic::*;
     matches!(
@@ -300,7 +302,7 @@ fn is_odd_vector(m: Mnemonic) -> bool {
             | Vstmxcsr
             | Maskmovdqu
             | Vmaskmovdqu
-            // RCX is a result that they do not name, and may be named in an address.
+            // These write RCX without naming it, and may name RCX in an address.
             | Pcmpestri
             | Pcmpestri64
             | Pcmpistri
@@ -324,7 +326,7 @@ fn is_odd_vector(m: Mnemonic) -> bool {
     )
 }
 
-fn is_nothing(i: &Instruction) -> bool {
+fn is_nop(i: &Instruction) -> bool {
     use Mnemonic::*;
     matches!(
         i.mnemonic(),
@@ -342,8 +344,8 @@ fn is_nothing(i: &Instruction) -> bool {
     )
 }
 
-/// Legacy SSE operands of 16 bytes must be aligned but for a few instructions (SDM vol. 2A §2.4, exception classes); VEX
-/// ones need not but for aligned and non-temporal moves.
+/// Returns whether a memory operand must be aligned (SDM vol. 2A §2.4, exception classes). Operands of 16 bytes of legacy SSE instructions
+/// must, with few exceptions. Operands of VEX instructions must for aligned and non-temporal moves alone.
 fn must_be_aligned(i: &Instruction, size: u32) -> bool {
     use Mnemonic::*;
     match i.encoding() {
@@ -391,7 +393,7 @@ fn branch(i: &Instruction) -> Option<Branch> {
         Ret if i.code() == Code::Retnq => Branch::Return(0),
         Ret if i.code() == Code::Retnq_imm16 => Branch::Return(i.immediate16()),
         _ => {
-            // LOOPcc has a condition, too, but counts.
+            // LOOPcc has a condition, too, but also counts in RCX.
             if i.op0_kind() != OpKind::NearBranch64 || !i.is_jcc_short_or_near() {
                 return None;
             }
@@ -402,22 +404,21 @@ fn branch(i: &Instruction) -> Option<Branch> {
     })
 }
 
-/// Whether a memory operand's address can be computed by the templates: 64-bit registers, or none.
+/// Returns whether the templates can compute a memory operand's address, which has 64-bit registers or none.
 fn has_plain_address(i: &Instruction) -> bool {
     let wide = |r: Register| r == Register::None || r.is_gpr64() || r == Register::RIP;
     let (base, index) = (i.memory_base(), i.memory_index());
     if !wide(base) || !wide(index) {
         return false;
     }
-    // Without registers the address size shows in the displacement alone.
+    // Without registers only the displacement shows the address size.
     base != Register::None
         || index != Register::None
         || i.memory_displacement64() >> 31 == 0
         || i.memory_displacement64() >> 31 == (1 << 33) - 1
 }
 
-/// Whether an instruction does something simple with AH, BH, CH or DH and a constant: compilers test and clear bits of the
-/// second byte so.
+/// Returns whether an instruction combines AH, BH, CH or DH with a constant. Compilers test and clear bits of the second byte in this way.
 fn is_on_high_byte(i: &Instruction) -> bool {
     use Mnemonic::*;
     i.op0_kind() == OpKind::Register
@@ -427,10 +428,10 @@ fn is_on_high_byte(i: &Instruction) -> bool {
         && matches!(i.mnemonic(), Add | And | Cmp | Mov | Or | Sub | Test | Xor)
 }
 
-/// Decide how to carry out an instruction of 64-bit code.
+/// Returns the plan of an instruction of 64-bit code.
 pub fn plan(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Plan {
-    if is_nothing(i) {
-        return Plan::Nothing;
+    if is_nop(i) {
+        return Plan::Nop;
     }
     let has_memory = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
     if has_memory && !has_plain_address(i) {
@@ -472,7 +473,7 @@ pub fn plan(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> P
             return if i.op_register(0).size() >= 4 && i.memory_base() != Register::RIP
                 || i.op_register(0).is_gpr64()
             {
-                Plan::Address
+                Plan::Lea
             } else {
                 Plan::Interpret
             };
@@ -508,10 +509,10 @@ pub fn plan(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> P
         }
         _ => {}
     }
-    itself(i, info, host).map_or(Plan::Interpret, |p| Plan::Itself(Box::new(p)))
+    passthrough(i, info, host).map_or(Plan::Interpret, |p| Plan::Passthrough(Box::new(p)))
 }
 
-/// The count of a rotation by a constant other than zero and one.
+/// Returns the count of a rotation by a constant other than zero and one.
 fn rotation(i: &Instruction) -> Option<u8> {
     by_register(i.code())?;
     let wide = match i.op0_kind() {
@@ -522,7 +523,7 @@ fn rotation(i: &Instruction) -> Option<u8> {
     (count > 1).then_some(count)
 }
 
-/// A rotation by CL instead of by a constant.
+/// Returns the rotation by CL that corresponds to a rotation by a constant.
 fn by_register(code: Code) -> Option<Code> {
     use Code::*;
     Some(match code {
@@ -546,7 +547,11 @@ fn by_register(code: Code) -> Option<Code> {
     })
 }
 
-fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Option<Itself> {
+fn passthrough(
+    i: &Instruction,
+    info: &mut InstructionInfoFactory,
+    host: Host,
+) -> Option<Passthrough> {
     let m = i.mnemonic();
     let vector = (0..i.op_count()).any(|n| {
         i.op_kind(n) == OpKind::Register && (i.op_register(n).is_xmm() || i.op_register(n).is_ymm())
@@ -562,7 +567,7 @@ fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Opt
     }
     let mut instruction = *i;
     instruction.set_code(explicit(i.code()));
-    // The vCPUs of a node run one at a time.
+    // The vCPUs of a node run one at a time, so that accesses are atomic anyway.
     instruction.set_has_lock_prefix(false);
     let count = rotation(i);
     if let Some(code) = count.and(by_register(i.code())) {
@@ -571,7 +576,7 @@ fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Opt
         instruction.set_op1_register(Register::CL);
     }
     use Code::*;
-    // Of the memory operand of MOVSXD r16 some hosts (AMD's) read 32 bits, of which the last may lie nowhere.
+    // Some hosts (AMD's) read 32 bits for the 16-bit operand of MOVSXD r16. The upper 16 bits may lie in a page that does not exist.
     if matches!(
         i.code(),
         Movsxd_r16_rm16
@@ -629,7 +634,7 @@ fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Opt
         }
         _ => return None,
     };
-    // A bit string reaches beyond its operand.
+    // With a bit number in a register, these access memory beyond the operand.
     if memory.is_some()
         && matches!(
             m,
@@ -659,7 +664,7 @@ fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Opt
             _ => return None,
         }
     }
-    // These name RAX, or another register, and mean it besides; or they may name it in an address.
+    // These use RAX implicitly, and may also name RAX as an operand or in an address.
     if matches!(
         m,
         Mnemonic::Pcmpestrm
@@ -685,14 +690,14 @@ fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Opt
     if rdx_moves || rax && by_cl {
         return None;
     }
-    // With RAX implied and named, the named one would be another register: leave it to the interpreter.
+    // A named RAX would become another host register than the implied RAX.
     if rax && names_rax {
         return None;
     }
     let (read, modified) = (i.rflags_read() & STATUS, i.rflags_modified() & STATUS);
-    // A rotation through the carry all the way round may change OF, undefined, on some hosts (AMD's).
+    // A rotation through the carry by a full round may change the undefined OF on some hosts (AMD's).
     let flags_out = modified != 0 || count.is_some();
-    let settle = host.keeps_flags
+    let preset_flags = host.keeps_flags
         && matches!(
             m,
             Mnemonic::Imul | Mnemonic::Mul | Mnemonic::Tzcnt | Mnemonic::Lzcnt
@@ -704,7 +709,7 @@ fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Opt
             written |= 1 << n;
         }
     }
-    Some(Itself {
+    Some(Passthrough {
         instruction,
         memory,
         rax,
@@ -713,12 +718,12 @@ fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Opt
         vector,
         flags_in: read != 0 || flags_out && (modified != STATUS || by_cl || keeps),
         flags_out,
-        settle,
+        preset_flags,
         written,
     })
 }
 
-/// Code of 64-bit mode, and how its instructions are translated for a host with all but AVX-512.
+/// Returns the instructions of 64-bit code, and their plans for a host with all features but AVX-512.
 #[cfg(test)]
 pub fn planned(
     code: impl FnOnce(&mut iced_x86::code_asm::CodeAssembler),
@@ -740,7 +745,7 @@ pub fn planned(
     (instructions, plans)
 }
 
-/// A host with all but AVX-512.
+/// A host with all features but AVX-512.
 #[cfg(test)]
 const HOST: Host = Host {
     avx: true,
@@ -774,6 +779,6 @@ mod tests {
         let i = GuestDecoder::new(features, Mode::Bits64, endbr64, 0x1000).decode();
         assert_eq!(i.len(), endbr64.len());
         let plan = plan(&i, &mut InstructionInfoFactory::new(), HOST);
-        assert!(matches!(plan, Plan::Nothing), "{:?}: {plan:?}", i.code());
+        assert!(matches!(plan, Plan::Nop), "{:?}: {plan:?}", i.code());
     }
 }

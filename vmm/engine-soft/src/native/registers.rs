@@ -1,8 +1,8 @@
-//! Where guest registers live while translated code runs.
+//! Locations of the guest's registers while translated code runs.
 //!
-//! Eleven of the sixteen general registers have a host register for as long as translated code runs, whatever it calls;
-//! five stay in the vCPU and are operands in memory. RAX and RCX are the translator's own: RAX because only LAHF and SETO
-//! move flags cheaply, RCX because shifts count by it. Vector registers have the number they have in the guest.
+//! Eleven of the sixteen general registers have a host register for as long as translated code runs. The other five stay in the vCPU,
+//! where instructions use them in memory. RAX and RCX are scratch registers: RAX because LAHF and SETO, the cheapest instructions that
+//! save flags, write it, and RCX because shifts count by it. A vector register of the guest is the host's register of that number.
 
 use iced_x86::Register;
 
@@ -10,7 +10,7 @@ use Register::{
     AH, AL, AX, BH, CH, DH, EAX, R8, R8L, R9, R10, R11, R12, R13, RBP, RBX, RDI, RDX, RSI, SPL,
 };
 
-/// Host register of each guest register, by number; None for those that stay in memory. Compilers use R11 to R15 last.
+/// Host register of each guest register, by number; None for the registers that stay in memory. Compilers use R11 to R15 last.
 pub const HOST: [Option<Register>; 16] = [
     Some(R11),
     Some(R12),
@@ -35,7 +35,7 @@ pub const STACK: Register = R13;
 /// Host register of the guest's frame pointer.
 pub const FRAME: Register = RBP;
 
-/// The register of `size` bytes within a 64-bit one.
+/// Returns the register of `size` bytes within a 64-bit register.
 pub fn sized(full: Register, size: usize) -> Register {
     let n = full.number() as u32;
     match size {
@@ -48,7 +48,7 @@ pub fn sized(full: Register, size: usize) -> Register {
     }
 }
 
-/// AH, CH, DH, BH.
+/// Returns whether the register is AH, CH, DH or BH.
 pub fn is_high_byte(register: Register) -> bool {
     matches!(register, AH | CH | DH | BH)
 }

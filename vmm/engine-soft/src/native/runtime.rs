@@ -1,5 +1,5 @@
-//! What translated code calls: routines in generated code that switch between the guest's and the host's registers, and
-//! the functions that they lead to.
+//! The runtime of translated code: generated routines that enter and leave translated code and switch between the guest's and the host's
+//! registers, and the functions that these routines call.
 
 use std::mem::offset_of;
 
@@ -10,59 +10,59 @@ use nodescope_x86::state::InterruptShadow;
 use super::assembler::{Assembler, CPU, LEFT, cc, field_of_cpu};
 use super::code_map::{self, Part};
 use super::registers::HOST;
-use super::second_level::SecondLevelRoutines;
 use super::split::SplitRoutines;
 use super::string::StringRoutines;
-use super::{Budget, Exit, Native, Translation, jumps};
+use super::way_lookup::WayLookupRoutines;
+use super::{Budget, Exit, Native, TranslationBlock, jump_cache};
 use crate::cpu::{Cpu, Mode};
 use crate::op::{Flow, RIP, Trap};
 
-/// Offset of a field of [`Native`] within the vCPU.
+/// Returns the offset of a field of [`Native`] within the vCPU.
 macro_rules! field {
     ($($f:tt)+) => { std::mem::offset_of!(crate::cpu::Cpu, native) + std::mem::offset_of!(crate::native::Native, $($f)+) };
 }
 pub(super) use field;
 
-/// Offset of a general register of the guest within the vCPU.
+/// Returns the offset of a general register of the guest within the vCPU.
 pub const fn gpr(number: usize) -> usize {
     offset_of!(Cpu, gpr) + 8 * number
 }
 
-/// MXCSR within the FXSAVE image.
+/// Offset of MXCSR, which is in the FXSAVE image.
 pub const MXCSR: usize = offset_of!(Cpu, fx) + 24;
 pub const VECTOR: usize = offset_of!(Cpu, vector);
-/// Rounding, flush to zero, denormals are zeros.
+/// Control bits of MXCSR: rounding, flush to zero, denormals are zeros.
 const MXCSR_CONTROL: i32 = 0xe040;
 
 /// Addresses of the routines.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Routines {
-    /// See [`super::Translations`].
+    /// Enters translated code: see [`super::TranslationCache`].
     pub enter: u64,
-    /// Leave through the exit whose number is in [`Native::exit`].
+    /// Leaves through the exit whose number is in [`Native::exit`].
     pub leave: u64,
-    /// The same, where the block must be interpreted.
+    /// Leaves like `leave`, for a block that must be interpreted.
     pub leave_to_interpret: u64,
-    /// By privilege (kernel, user): go on at the address in RCX, which is not in the near table of [`super::jumps`], or leave with it.
+    /// By privilege (kernel, user): continues at the address in RCX, which the first level of the [`super::jump_cache`] lacks, if the
+    /// second level has the address; otherwise leaves with it.
     pub leave_indirect: [u64; 2],
-    /// The same for a constant address, or leave through the exit whose number is in [`Native::exit`].
+    /// As `leave_indirect`, for a constant address; otherwise leaves through the exit whose number is in [`Native::exit`].
     pub leave_across: [u64; 2],
-    /// Call [`interpret`] with RAX = translation, ECX = operation.
+    /// Calls [`interpret`]; RAX is the translation block, ECX the operation.
     pub interpret: u64,
     /// See [`super::access::routine`].
     pub access: u64,
-    /// Call [`fetch`] with RAX = translation.
+    /// Calls [`fetch`]; RAX is the translation block.
     pub fetch: u64,
-    /// See [`super::turn::routine`].
-    pub spent: u64,
-    /// Load the vector registers; jumps to `leave_to_interpret`'s caller-less form where they may not be used: returns
-    /// with ZF set then.
+    /// See [`super::time_slice::routine`].
+    pub budget_spent: u64,
+    /// Loads the guest's vector registers. Returns with ZF set, and nothing done, where they may not be used.
     pub load_vectors: u64,
     /// See [`super::string`].
     pub strings: StringRoutines,
-    /// Tried before `access` and `fetch`.
-    pub second_level: SecondLevelRoutines,
-    /// Accesses that lie in two lines.
+    /// Routines that are tried before `access` and `fetch`.
+    pub way_lookup: WayLookupRoutines,
+    /// Routines for accesses that lie in two lines.
     pub split: SplitRoutines,
 }
 
@@ -82,7 +82,7 @@ pub fn upper_half(n: usize) -> MemoryOperand {
     field_of_cpu(VECTOR + 32 * n + 16)
 }
 
-/// Put the guest's MXCSR away, and leave the host's control in its place. Changes flags.
+/// Assembles a store of the guest's MXCSR, which is then set to the host's control bits. Changes flags.
 pub fn save_mxcsr(a: &mut Assembler) {
     a.m(Code::Stmxcsr_m32, field_of_cpu(MXCSR));
     a.mi(Code::Test_rm32_imm32, field_of_cpu(MXCSR), MXCSR_CONTROL);
@@ -92,7 +92,7 @@ pub fn save_mxcsr(a: &mut Assembler) {
     a.bind(default_control);
 }
 
-/// Assemble the routines for an address; returns their code and where each begins.
+/// Assembles the routines for an address; returns their code and the address of each.
 pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), iced_x86::IcedError> {
     let avx = host.avx;
     use Register::{
@@ -117,7 +117,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
         }
     };
 
-    // Put the vector registers away; changes flags only.
+    // Stores the vector registers; changes flags only.
     let save_vectors = a.here();
     if avx {
         for n in 0..16 {
@@ -129,15 +129,15 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     save_mxcsr(&mut a);
     a.plain(Code::Retnq);
 
-    // Take the vector registers; changes RAX and flags. ZF is set, and nothing done, where they may not be used.
+    // Loads the vector registers; changes RAX and flags. ZF is set, and nothing done, where they may not be used.
     let load_vectors = a.here();
     if avx {
         a.mi(Code::Cmp_rm8_imm8, field_of_cpu(field!(vectors_allowed)), 0);
         let refused = a.label();
         a.jcc(cc::E, refused);
         a.m(Code::Ldmxcsr_m32, field_of_cpu(MXCSR));
-        // Where all upper halves are zero, leave them in their initial state: legacy SSE instructions wait for
-        // registers that they would otherwise overwrite while any upper half is in use.
+        // Where all upper halves are zero, leave them in their initial state. While any upper half is in use, a legacy SSE instruction
+        // depends on the old value of its destination.
         a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, XMM0, upper_half(0));
         a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, XMM1, upper_half(1));
         for n in 2..16 {
@@ -180,7 +180,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     }
     a.plain(Code::Retnq);
 
-    // Enter: RDI is the vCPU, RSI the code.
+    // Enters translated code: RDI is the vCPU, RSI the code.
     let enter = a.here();
     for r in saved {
         a.r(Code::Push_r64, r);
@@ -192,13 +192,13 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     load_registers(&mut a);
     a.r(Code::Jmp_rm64, RAX);
 
-    // Leave: EAX tells why.
+    // Leave translated code: EAX is the reason.
     let leave_common = a.label();
     let leave_stored = a.label();
     a.part(Part::Branch);
     let leave_indirect = [0, 1].map(|table| {
         let at = a.here();
-        jumps::look_in_far_table(&mut a, table);
+        jump_cache::emit_l2_lookup(&mut a, table);
         a.store(gpr(RIP as usize), RCX);
         a.ri(Code::Mov_r32_imm32, EAX, Exit::Indirect as i32);
         a.jmp(leave_common);
@@ -206,7 +206,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     });
     let leave_across = [0, 1].map(|table| {
         let at = a.here();
-        jumps::look_in_far_table(&mut a, table);
+        jump_cache::emit_l2_lookup(&mut a, table);
         a.ri(Code::Mov_r32_imm32, EAX, Exit::Direct as i32);
         a.jmp(leave_common);
         at
@@ -232,7 +232,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     }
     a.plain(Code::Retnq);
 
-    // Call out with the registers put away; the function's result is zero where translated code goes on.
+    // A routine that stores all registers and calls a function. Translated code goes on if the function returns zero.
     let call_out = |a: &mut Assembler, function: u64| {
         let start = a.here();
         store_registers(a);
@@ -256,17 +256,17 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
         a.r(Code::Call_rm64, RAX);
         a.ri(Code::Add_rm64_imm8, RSP, 8);
         a.rr(Code::Test_rm32_r32, EAX, EAX);
-        let go_on = a.label();
-        a.jcc(cc::E, go_on);
+        let resume = a.label();
+        a.jcc(cc::E, resume);
         // Drop the return address into the block.
         a.ri(Code::Add_rm64_imm8, RSP, 8);
-        a.ri(Code::Cmp_rm32_imm8, EAX, Exit::GoOn as i32);
+        a.ri(Code::Cmp_rm32_imm8, EAX, Exit::Continue as i32);
         a.jcc(cc::NE, leave_stored);
-        // A block that wants vector registers takes them.
+        // A block that needs vector registers loads them itself.
         a.load(LEFT, field!(left));
         load_registers(a);
         a.m(Code::Jmp_rm64, field_of_cpu(field!(next)));
-        a.bind(go_on);
+        a.bind(resume);
         a.mi(
             Code::Cmp_rm8_imm8,
             field_of_cpu(field!(vectors_were_live)),
@@ -283,13 +283,13 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     };
     let interpret = call_out(&mut a, self::interpret as *const () as u64);
     let fetch = call_out(&mut a, self::fetch as *const () as u64);
-    a.part(Part::Missed);
+    a.part(Part::SlowPath);
     let access = super::access::routine(&mut a, host);
-    a.part(Part::Head);
-    let spent = super::turn::routine(&mut a, host, leave);
-    a.part(Part::Missed);
-    let second_level = super::second_level::routines(&mut a, host);
-    let split = super::split::routines(&mut a, host, &second_level);
+    a.part(Part::Prologue);
+    let budget_spent = super::time_slice::routine(&mut a, host, leave);
+    a.part(Part::SlowPath);
+    let way_lookup = super::way_lookup::routines(&mut a, host);
+    let split = super::split::routines(&mut a, host, &way_lookup);
     a.part(Part::Operation);
     let strings = super::string::routines(&mut a);
     code_map::note(a.pieces());
@@ -302,50 +302,57 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
         leave_across,
         interpret,
         fetch,
-        spent,
+        budget_spent,
         load_vectors,
         strings,
-        second_level,
+        way_lookup,
         split,
     };
     Ok((a.finish()?.0, routines))
 }
 
-/// With the number of an operation, a branch: its target is not canonical, which is all that is left to be done about it. The
-/// interpreter would read the target again, and report that to a model again.
-pub const WILD: u32 = 1 << 31;
+/// A bit in the number of an operation, which is a branch: its target is not canonical, and only the exception is still to be raised. The
+/// interpreter's operation would read the target again, and report this read to a model again.
+pub const NON_CANONICAL_TARGET: u32 = 1 << 31;
 
 impl Native {
-    /// The status flags as translated code keeps them: OF in bit 0, SF ZF AF PF CF in bits 15:8 (what SETO AL and LAHF
-    /// leave in AX).
+    /// Packs the status flags in the form of translated code: OF in bit 0, SF ZF AF PF CF in bits 15:8. SETO AL and LAHF leave them so in
+    /// AX.
     pub fn pack_flags(rflags: u64) -> u16 {
         (rflags as u16 & 0xd5) << 8 | (rflags >> 11 & 1) as u16
     }
 
-    /// The status flags in their places in RFLAGS.
+    /// Returns packed status flags at their places in RFLAGS.
     pub fn unpack_flags(packed: u16) -> u64 {
         u64::from(packed >> 8 & 0xd5) | u64::from(packed & 1) << 11
     }
 }
 
-/// Carry out one operation of a block by its interpreter function: what the translator does not do itself, and whatever
-/// the filter does not answer. Zero: translated code goes on behind it.
+/// Carries out one operation of a block by its function of the interpreter. Returns zero where translated code goes on after the operation.
 ///
 /// # Safety
-/// Called by translated code alone, with the vCPU it runs on and a translation that lives as long as its code.
-unsafe extern "sysv64" fn interpret(cpu: *mut Cpu, translation: *const Translation, k: u32) -> u32 {
+/// Only translated code calls this, with the vCPU that runs the code, and a translation block that lives as long as its code.
+unsafe extern "sysv64" fn interpret(
+    cpu: *mut Cpu,
+    translation: *const TranslationBlock,
+    k: u32,
+) -> u32 {
     // SAFETY: `enter` was given an exclusive reference, which nothing uses while translated code runs.
     let cpu = unsafe { &mut *cpu };
     // SAFETY: see above.
     let translation = unsafe { &*translation };
-    cpu.interpret_one(translation, (k & !WILD) as usize, k & WILD != 0)
+    cpu.interpret_one(
+        translation,
+        (k & !NON_CANONICAL_TARGET) as usize,
+        k & NON_CANONICAL_TARGET != 0,
+    )
 }
 
-/// Report the lines that a block fetches, where not all of them hit.
+/// Reports the lines that a block fetches, where not all of them hit.
 ///
 /// # Safety
 /// As for [`interpret`].
-unsafe extern "sysv64" fn fetch(cpu: *mut Cpu, translation: *const Translation) -> u32 {
+unsafe extern "sysv64" fn fetch(cpu: *mut Cpu, translation: *const TranslationBlock) -> u32 {
     // SAFETY: as in `interpret`.
     let cpu = unsafe { &mut *cpu };
     // SAFETY: as in `interpret`.
@@ -355,23 +362,22 @@ unsafe extern "sysv64" fn fetch(cpu: *mut Cpu, translation: *const Translation) 
 }
 
 impl Cpu {
-    /// Bring the vCPU's own fields up to date: what the interpreter expects at an operation of this block. `counted`: the
-    /// block has passed its head.
-    fn arrive(&mut self, translation: &Translation, counted: bool) {
+    /// Brings the vCPU's fields to the state that the interpreter expects at an operation of this block. `counted`: the block has run its
+    /// prologue.
+    fn arrive(&mut self, translation: &TranslationBlock, counted: bool) {
         self.gpr[RIP as usize] = translation.ip;
         self.set_status_flags(Native::unpack_flags(self.native.flags));
-        let head = self.native.left + i64::from(translation.count);
-        self.retired = self.native.retired_at(head);
+        let start = self.native.left + i64::from(translation.count);
+        self.retired = self.native.retired_at(start);
         if self.attached {
             self.native.record_offset = translation.record_offset;
             self.settle_counters(translation, counted);
         }
     }
 
-    /// Move what was counted since the last time from the translator's own counters to the vCPU's, without the running
-    /// block.
-    fn settle_counters(&mut self, translation: &Translation, counted: bool) {
-        // The lines of the running block are fetched: they belong to what ran before.
+    /// Moves the translator's counts to the vCPU's counters, without the counts of the running block.
+    fn settle_counters(&mut self, translation: &TranslationBlock, counted: bool) {
+        // The running block's lines are fetched already, so that its fetches are moved.
         let own = if counted {
             translation.packed & !super::FETCHES
         } else {
@@ -386,7 +392,7 @@ impl Cpu {
         }
     }
 
-    /// The same for loads, stores, fetches and instructions; `keep` stays where it is.
+    /// Moves the counts of loads, stores, fetches and instructions to the vCPU's counters, without `keep`.
     pub(super) fn settle_packed(&mut self, keep: u64) {
         let packed = self.native.packed - keep;
         self.native.packed = keep;
@@ -402,21 +408,21 @@ impl Cpu {
         self.native.settled = retired;
     }
 
-    fn fetch_translated(&mut self, translation: &Translation) {
+    fn fetch_translated(&mut self, translation: &TranslationBlock) {
         self.arrive(translation, false);
-        // SAFETY: code for a window calls this, and its translation does not outlive its block.
+        // SAFETY: code for a window calls this. Its translation block does not outlive its basic block.
         let block = unsafe { &*translation.block };
         let fetches = self.counters[translation.privilege].fetches;
         let stall = self.stall;
         self.fetch_lines(block, block.len());
-        // Translated code counts them itself.
+        // Translated code counts the fetches itself.
         self.counters[translation.privilege].fetches = fetches;
         if self.stall != stall {
             self.shorten_budget(translation.count.into());
         }
     }
 
-    /// A stall used up part of the budget, in a block of `count` operations.
+    /// Shortens the budget after a stall in a block of `count` operations.
     pub(super) fn shorten_budget(&mut self, count: i64) {
         let left = self
             .native
@@ -428,14 +434,19 @@ impl Cpu {
         }
     }
 
-    fn interpret_one(&mut self, translation: &Translation, k: usize, wild: bool) -> u32 {
+    fn interpret_one(
+        &mut self,
+        translation: &TranslationBlock,
+        k: usize,
+        non_canonical: bool,
+    ) -> u32 {
         self.native.activity.interpreted += 1;
-        // The operation may change where pages lie.
-        self.native.kept = Default::default();
+        // The operation may change translations of pages.
+        self.native.span_hosts = Default::default();
         self.arrive(translation, true);
         let ops = &translation.decoded.ops;
         let op = &ops[k];
-        // The handler goes on by itself up to the block's end: end it behind this operation.
+        // A handler goes on to the next operation up to the block's end. The end is set after this operation.
         // SAFETY: at most one past the last operation.
         self.block_end = unsafe { ops.as_ptr().add(k + 1) };
         self.block_start = ops.as_ptr();
@@ -443,16 +454,16 @@ impl Cpu {
         let stall = self.stall;
         let long = self.stall - self.model_stall;
         let counts = self.blocks.counts();
-        let head = self.retired;
-        let done = if wild {
+        let start = self.retired;
+        let done = if non_canonical {
             Err(self.raise(nodescope_x86::Exception::gp(0)))
         } else {
             (op.handler)(self, op)
         };
         self.native.served = None;
-        // An unfinished REP instruction takes itself back.
-        let taken_back = self.retired.wrapping_sub(head);
-        self.retired = head;
+        // An unfinished REP instruction reduces the count of retired instructions by one.
+        let taken_back = self.retired.wrapping_sub(start);
+        self.retired = start;
         if self.attached {
             let long = self.stall - self.model_stall - long;
             self.counters[translation.privilege].long_cycles += long;
@@ -497,9 +508,9 @@ impl Cpu {
                 if k + 1 == ops.len()
                     && taken_back == 0
                     && self.blocks.counts() == counts
-                    && self.goes_on(translation, self.stall != stall) =>
+                    && self.continue_with_next_block(translation, self.stall != stall) =>
             {
-                return Exit::GoOn as u32;
+                return Exit::Continue as u32;
             }
             Ok(flow) => (Ok(flow), (k as u64 + 1).wrapping_add(taken_back)),
             Err(Trap) => {
@@ -512,7 +523,7 @@ impl Cpu {
         debug_assert_eq!(translation.mode, Mode::Bits64);
         if self.numbered() {
             if executed as usize != ops.len() {
-                // SAFETY: blocks have numbers in windows alone, and the translation does not outlive its block.
+                // SAFETY: blocks have numbers in windows alone, where the translation block does not outlive its basic block.
                 let block = unsafe { &*translation.block };
                 self.cut_profiled(block, executed as usize, block.len());
             }
@@ -528,12 +539,12 @@ impl Cpu {
         Exit::Interpreted as u32
     }
 
-    /// An operation ended a block, and the run loop would look at the machine: where it would find nothing, go on with the
-    /// next block's code (false: there is none, or something must be done).
-    fn goes_on(&mut self, translation: &Translation, stalled: bool) -> bool {
+    /// Prepares to continue with the next block's code after an operation of the interpreter that ended a block. Returns false where the
+    /// next block has no code, or the run loop would find something to do.
+    fn continue_with_next_block(&mut self, translation: &TranslationBlock, stalled: bool) -> bool {
         let table = usize::from(self.cpl == 3);
         let ip = self.gpr[RIP as usize];
-        let Some(code) = self.native.jumps.find(table, ip) else {
+        let Some(code) = self.native.jump_cache.find(table, ip) else {
             return false;
         };
         let shadow = self.events.shadow;
@@ -543,7 +554,7 @@ impl Cpu {
             || self.mode != Mode::Bits64
             || self.rflags & rflags::TF != 0
             || self.events.nmi_pending
-            // The operation may have enabled them, and the run loop looks for them before each instruction.
+            // The operation may have enabled breakpoints on code, which the run loop checks before each instruction.
             || self.breakpoints.on_code()
             || shadow == InterruptShadow::MovSs
         {
@@ -552,7 +563,9 @@ impl Cpu {
         if stalled {
             self.shorten_budget(translation.count.into());
         }
-        if self.rflags & rflags::IF != 0 && !self.native.heeds_interrupts && !self.heed_interrupts()
+        if self.rflags & rflags::IF != 0
+            && !self.native.ends_at_interrupt
+            && !self.end_at_next_interrupt()
         {
             return false;
         }
@@ -560,7 +573,7 @@ impl Cpu {
             if self.native.left <= 0 {
                 return false;
             }
-            // No interrupt is due before one more instruction.
+            // One more instruction runs before an interrupt may be taken.
             self.events.shadow = InterruptShadow::None;
         }
         self.native.vectors_allowed = self.vectors_allowed().into();
@@ -570,11 +583,11 @@ impl Cpu {
         true
     }
 
-    /// Interrupts have been enabled: end the budget where the next can be taken; false where one is due.
-    fn heed_interrupts(&mut self) -> bool {
+    /// Ends the budget in time for the next interrupt, since interrupts have been enabled. Returns false where one is due.
+    fn end_at_next_interrupt(&mut self) -> bool {
         let retired = self.native.retired_at(self.native.left);
         self.retired = retired;
-        let (id, now) = (self.id, self.now_at_head());
+        let (id, now) = (self.id, self.now_at_block_start());
         let next = self.platform().next_event(id);
         if next <= now || self.platform().interrupt_pending(id, now) {
             return false;
@@ -585,7 +598,7 @@ impl Cpu {
         let cpi = i64::from(self.cpi.value());
         let left = old.cycles - executed * cpi - (stalled << 16);
         self.native.budget = Budget {
-            cycles: left.min(self.budget_at_head(next)),
+            cycles: left.min(self.budget_at_block_start(next)),
             instructions: old.instructions - executed,
             retired,
             stall: self.stall,
@@ -596,12 +609,12 @@ impl Cpu {
             self.native.total -= self.native.left - left;
             self.native.left = left;
         }
-        self.native.heeds_interrupts = true;
-        self.native.attend = true;
+        self.native.ends_at_interrupt = true;
+        self.native.must_attend = true;
         true
     }
 
-    /// Whether the vector registers may still be used as when translated code gave them up.
+    /// Returns whether translated code may use the vector registers as it did before it called the interpreter.
     fn vectors_as_before(&mut self) -> bool {
         let allowed = self.vectors_allowed();
         self.native.vectors_allowed = allowed.into();

@@ -1,51 +1,47 @@
-//! Accesses that lie in two cache lines (split accesses), in windows in which the filter keeps whole sets: both lines are looked
-//! up. Where they are neighbours on the host, too, the host carries out the access as one.
+//! Split accesses, which lie in two cache lines, in windows in which the L0 filter cache keeps whole sets. Both lines are looked up. Where
+//! the lines are neighbours in host memory, too, the host carries out one access.
 //!
-//! The code follows the rule of [`Cpu::split_is_known`] and does as [`Cpu::split`] does. The interpreter carries out the other
-//! accesses, and must find both lines asked for or neither:
+//! The code follows the rule of [`Cpu::split_is_known`] and has the effects of [`Cpu::split`]. The interpreter carries out all other
+//! split accesses. At that time either both lines or none must have been asked for:
 //!
-//! - Where the first line is the most recently used of its set, asking for it changes nothing, so the second line may be asked for
-//!   next.
-//! - Elsewhere the first line is asked for only where both lines lie in one page that the filter knows: then the second line cannot
-//!   fail.
+//! - The first line may be the most recently used line of its set. To ask for this line changes nothing, so that the second line may be
+//!   asked for next.
+//! - Otherwise the first line is asked for only if both lines lie in one page that the TLB has. Then the second line cannot fail.
 
 use iced_x86::{Code, Register};
 
 use super::access::{Function, call_out};
 use super::assembler::{Assembler, at_offset, cc, field_of_cpu, indexed_field};
 use super::runtime::field;
-use super::second_level::{DataAccess, FILTER, LANE_SHIFTS, SecondLevelRoutines, wide};
+use super::way_lookup::{DATA_TLB, DataAccess, WAY_SHIFTS, WayLookupRoutines, ways_index};
 use super::{Host, Native, PACKED_BITS};
 use crate::cpu::Cpu;
-use crate::filter::{Avx2, Baseline, DataFilter, Entry, Isa, SecondLevel};
 use crate::profile::Record;
+use crate::softmmu::{Avx2, Baseline, DataTlb, Isa, TlbEntry, WayDirectory};
 use crate::split::Split;
 
 use std::mem::offset_of;
 
 use Register::{EDX, RAX, RCX, RDX, RSI};
 
-/// Addresses of the routines, by lanes of a set (8, 16), privilege (user, kernel) and access (read, write).
+/// Addresses of the routines, by ways of a set (8, 16), privilege (user, kernel) and access (read, write).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SplitRoutines([[[u64; 2]; 2]; 2]);
 
 impl SplitRoutines {
-    /// RAX is the address of an access, as is [`Native::linear`], and ECX what [`super::access::describe`] makes of it: RAX is the host
-    /// address then, or zero. Keeps all other registers but RCX and flags.
-    pub fn routine(&self, lane_shift: u32, kernel: bool, write: bool) -> u64 {
-        self.0[wide(lane_shift)][usize::from(kernel)][usize::from(write)]
+    /// Returns the address of the routine for an access. RAX and [`Native::linear`] are the address of the access, and ECX describes the
+    /// access (see [`super::access::describe`]). The routine returns the host address, or zero, in RAX. It changes RCX and flags, and no
+    /// other register.
+    pub fn routine(&self, way_shift: u32, kernel: bool, write: bool) -> u64 {
+        self.0[ways_index(way_shift)][usize::from(kernel)][usize::from(write)]
     }
 }
 
-const ENTRIES: usize = FILTER + offset_of!(DataFilter, entries);
-const LINE: i32 = SecondLevel::LINE as i32;
+const ENTRIES: usize = DATA_TLB + offset_of!(DataTlb, entries);
+const LINE: i32 = WayDirectory::LINE as i32;
 
-/// Assemble all of them.
-pub fn routines(
-    a: &mut Assembler,
-    host: Host,
-    second_level: &SecondLevelRoutines,
-) -> SplitRoutines {
+/// Assembles all routines for split accesses.
+pub fn routines(a: &mut Assembler, host: Host, way_lookup: &WayLookupRoutines) -> SplitRoutines {
     let function: Function = if host.avx && host.bmi {
         split_avx2
     } else {
@@ -53,7 +49,7 @@ pub fn routines(
     };
     let call = call_out(a, host, &[function]);
     let mut routines = SplitRoutines::default();
-    for lane_shift in LANE_SHIFTS {
+    for way_shift in WAY_SHIFTS {
         for kernel in [false, true] {
             for write in [false, true] {
                 let access = if write {
@@ -61,8 +57,8 @@ pub fn routines(
                 } else {
                     DataAccess::Read
                 };
-                let line = second_level.data(lane_shift, kernel, access);
-                routines.0[wide(lane_shift)][usize::from(kernel)][usize::from(write)] =
+                let line = way_lookup.data(way_shift, kernel, access);
+                routines.0[ways_index(way_shift)][usize::from(kernel)][usize::from(write)] =
                     routine(a, kernel, write, line, call);
             }
         }
@@ -70,18 +66,26 @@ pub fn routines(
     routines
 }
 
-/// `line`: the routine that tries the lines of a set that are not the most recently used one; `call`: the one that leads to [`split`].
+/// Assembles one routine. `line`: the routine that tries the other lines of a set; `call`: the routine that calls [`split`].
 fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -> u64 {
     let tag = if write {
-        offset_of!(Entry, write)
+        offset_of!(TlbEntry, write)
     } else {
-        offset_of!(Entry, read)
+        offset_of!(TlbEntry, read)
     };
     let privilege = usize::from(kernel);
-    let lines = ENTRIES + DataFilter::LINES[privilege];
-    let mask = field_of_cpu(FILTER + DataFilter::MASK);
-    let host_address = offset_of!(Entry, host);
-    let [first_other, second, second_other, both, apart, known, slow] = [(); 7].map(|()| a.label());
+    let lines = ENTRIES + DataTlb::LINES[privilege];
+    let mask = field_of_cpu(DATA_TLB + DataTlb::MASK);
+    let host_address = offset_of!(TlbEntry, host);
+    let [
+        first_other,
+        second,
+        second_other,
+        both,
+        not_neighbours,
+        page_known,
+        slow,
+    ] = [(); 7].map(|()| a.label());
 
     let start = a.here();
     for register in [RDX, RSI, RCX] {
@@ -98,7 +102,7 @@ fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -
         RDX,
         indexed_field(lines + host_address, RSI),
     );
-    // RDX is the host address of the first piece, RAX becomes the address of the second one.
+    // RDX is the host address of the first piece. RAX becomes the address of the second piece.
     a.bind(second);
     a.ri(Code::Or_rm64_imm8, RAX, LINE - 1);
     a.ri(Code::Add_rm64_imm8, RAX, 1);
@@ -111,13 +115,13 @@ fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -
         RAX,
         indexed_field(lines + host_address, RCX),
     );
-    // RAX is its host address.
+    // RAX is the host address of the second piece.
     a.bind(both);
     a.copy(RSI, RDX);
     a.ri(Code::Or_rm64_imm8, RSI, LINE - 1);
     a.ri(Code::Add_rm64_imm8, RSI, 1);
     a.rr(Code::Cmp_r64_rm64, RSI, RAX);
-    a.jcc(cc::NE, apart);
+    a.jcc(cc::NE, not_neighbours);
     // As `Cpu::count_split`.
     let unprofiled = a.label();
     a.load(RSI, field!(records));
@@ -161,7 +165,7 @@ fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -
     a.ri(Code::And_rm32_imm32, EDX, 0xfff);
     a.ri(Code::Cmp_rm32_imm32, EDX, 0x1000 - LINE);
     a.jcc(cc::AE, slow);
-    // Tests that a page, or a large page, is known and permits the access.
+    // Tests that the TLB has a page, or a large page, and permits the access.
     let page_tag = |a: &mut Assembler, first: usize, (shift, mask): (u32, u32), size: u64| {
         a.copy(RDX, RAX);
         a.ri(Code::Shr_rm64_imm8, RDX, shift as i32);
@@ -174,14 +178,14 @@ fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -
             indexed_field(ENTRIES + first + tag, RDX),
         );
     };
-    let [page, large] = DataFilter::PAGE_SIZES;
-    let of_pages = DataFilter::PAGES[privilege];
-    page_tag(a, of_pages, DataFilter::PAGE_INDEX, page);
-    a.jcc(cc::E, known);
-    let of_large = DataFilter::LARGE_PAGES[privilege];
-    page_tag(a, of_large, DataFilter::LARGE_INDEX, large);
+    let [page, large] = DataTlb::PAGE_SIZES;
+    let of_pages = DataTlb::PAGES[privilege];
+    page_tag(a, of_pages, DataTlb::PAGE_INDEX, page);
+    a.jcc(cc::E, page_known);
+    let of_large = DataTlb::LARGE_PAGES[privilege];
+    page_tag(a, of_large, DataTlb::LARGE_INDEX, large);
     a.jcc(cc::NE, slow);
-    a.bind(known);
+    a.bind(page_known);
     a.copy(RCX, RAX);
     a.rm(Code::And_r64_rm64, RCX, mask);
     a.call_to(line);
@@ -191,8 +195,8 @@ fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -
     a.load(RAX, field!(linear));
     a.jmp(second);
 
-    // Both lines were asked for, and are not neighbours on the host.
-    a.bind(apart);
+    // Both lines were asked for, and are not neighbours in host memory.
+    a.bind(not_neighbours);
     a.store(field!(split_hosts), RDX);
     a.store(field!(split_hosts) + 8, RAX);
     a.bind(slow);
@@ -201,8 +205,8 @@ fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -
     start
 }
 
-/// Look up a split access, for the address in [`Native::linear`]. The result is an address on the host from which the whole operand
-/// can be read, or to which it can be written; null where the interpreter must carry out the operation.
+/// Looks up a split access, for the address in [`Native::linear`]. Returns a host address at which the whole operand can be read or
+/// written; null where the interpreter must carry out the operation.
 ///
 /// # Safety
 /// As for `interpret` in [`super::runtime`].
@@ -232,10 +236,10 @@ unsafe fn split_on(isa: impl Isa, cpu: *mut Cpu, what: u32) -> *mut u8 {
     let split = match std::mem::take(&mut cpu.native.split_hosts) {
         [0, 0] => {
             cpu.native.activity.misses += 1;
-            if !cpu.native.ways_asked {
-                cpu.make_ways();
+            if !cpu.native.miss_routines_requested {
+                cpu.prepare_miss_routines();
             }
-            let count = cpu.arrive_at_head(what);
+            let count = cpu.arrive_at_block_start(what);
             let stall = cpu.stall;
             let split = cpu.split_on(isa, linear, len, write);
             if cpu.stall != stall {
@@ -245,7 +249,7 @@ unsafe fn split_on(isa: impl Isa, cpu: *mut Cpu, what: u32) -> *mut u8 {
         }
         hosts => {
             cpu.count_split(write);
-            let first = cpu.filter.room(linear);
+            let first = cpu.data_tlb.room(linear);
             Some(Split::new(hosts.map(|host| host as *mut u8), first))
         }
     };
@@ -265,12 +269,12 @@ unsafe fn split_on(isa: impl Isa, cpu: *mut Cpu, what: u32) -> *mut u8 {
         return std::ptr::null_mut();
     }
     let native = &mut cpu.native;
-    // SAFETY: it is the answer for `len` bytes, by `split_on` or by the routine that left `split_hosts`.
+    // SAFETY: `split` describes `len` bytes. It comes from `split_on`, or from the routine that set `split_hosts`.
     unsafe { split.read(&mut native.bounce[..len]) };
     native.bounce.as_mut_ptr()
 }
 
-/// A split access whose lines were asked for; the interpreter is to carry out the access.
+/// A split access whose lines were asked for, and that the interpreter must carry out.
 #[derive(Clone, Copy, Debug)]
 pub struct Served {
     linear: u64,
@@ -280,7 +284,7 @@ pub struct Served {
 }
 
 impl Native {
-    /// Where a split access lies on the host, if translated code has asked for its lines.
+    /// Returns the pieces of a split access in host memory, if translated code has asked for its lines.
     pub fn served(&self, linear: u64, len: usize, write: bool) -> Option<Split> {
         let served = self.served?;
         let same = (served.linear, served.len, served.write) == (linear, len, write);

@@ -1,48 +1,52 @@
-//! Templates of what moves the stack pointer: PUSH, POP, LEAVE. Functions begin with runs of PUSH and end with runs of POP and a
-//! return: a run is looked up once.
+//! Templates of PUSH, POP and LEAVE. Functions begin with several PUSH, and end with several POP and a return. Such a push/pop run needs
+//! one look-up.
 
 use iced_x86::{Code, Instruction, OpKind, Register};
 
 use super::assembler::{Label, at, at_offset};
 use super::code_map::Part;
-use super::cold::Point;
 use super::emit::{Emitter, number};
+use super::out_of_line::EmitterState;
 use super::plan::{Branch, Memory, Plan};
 use super::registers::{FRAME, HOST, STACK};
 use super::runtime::{field, gpr};
 
 use Register::{RAX, RCX};
 
-/// Most operations of a run.
-const MOST: usize = 8;
+/// Most operations of a push/pop run.
+const MAX_RUN: usize = 8;
 
-/// Out-of-line code for a run whose look-up missed: each operation by itself, since they may lie in two lines or pages, or
-/// some of them fault.
-pub struct Run {
+/// Out-of-line code: the slow path of a push/pop run. It carries out each operation individually, since the run may lie in two lines or
+/// pages, and some operations may fault.
+pub struct PushPopRun {
     entry: Label,
     resume: Label,
-    /// Number, instruction and guest registers written.
+    /// Number of each operation, its instruction, and the guest registers that it writes.
     operations: Vec<(usize, Instruction, u32)>,
     push: bool,
-    /// The number of a return behind the operations.
+    /// The number of a return after the operations.
     returns: Option<usize>,
-    point: Point,
+    state: EmitterState,
 }
 
-/// How many operations from the first on are a run, and whether a return behind them belongs to it, where that makes two at
-/// least. A look-up proves `unit` bytes.
-pub fn run(instructions: &[Instruction], plans: &[Plan], unit: u32) -> Option<(usize, bool)> {
+/// Returns the number of operations of the push/pop run that begins with the first operation, and whether a return after them belongs to
+/// the run; None where the run would have less than two operations. `unit`: the number of bytes that one look-up can serve.
+pub fn push_pop_run(
+    instructions: &[Instruction],
+    plans: &[Plan],
+    unit: u32,
+) -> Option<(usize, bool)> {
     let first = plans.first()?;
     let same = |(i, plan): &(&Instruction, &Plan)| match (first, plan) {
         (Plan::Pop, Plan::Pop) => true,
-        // The stack pointer moves behind the run.
+        // PUSH RSP would store a wrong value, since the stack pointer changes after the run.
         (Plan::Push, Plan::Push) => {
             i.op0_kind() != OpKind::Register || i.op0_register() != Register::RSP
         }
         _ => false,
     };
     let pairs = instructions.iter().zip(plans);
-    let most = MOST.min(unit as usize / 8);
+    let most = MAX_RUN.min(unit as usize / 8);
     let length = pairs.take(most).take_while(same).count();
     let returns = length > 0
         && length < most
@@ -52,9 +56,9 @@ pub fn run(instructions: &[Instruction], plans: &[Plan], unit: u32) -> Option<(u
 }
 
 impl Emitter {
-    /// The host address of 8 bytes at the stack pointer plus `offset`, in RAX.
+    /// Emits a look-up of 8 bytes at `base` plus `offset`: the host address is in RAX.
     pub fn stack(&mut self, base: Register, offset: i64, write: bool, operation: usize) {
-        self.lose_flags();
+        self.clobber_flags();
         self.within(Part::LookUp, |e| {
             if offset == 0 {
                 e.a.copy(RAX, base);
@@ -72,20 +76,20 @@ impl Emitter {
         self.look_up(memory, operation, None);
     }
 
-    /// Move the guest's stack pointer; leaves flags alone.
+    /// Emits a change of the guest's stack pointer; leaves flags alone.
     pub fn move_stack(&mut self, by: i64) {
         self.a.rm(Code::Lea_r64_m, STACK, at_offset(STACK, by));
     }
 
-    /// A run of PUSH or of POP. `operations`: numbers, instructions and the guest registers that they write; `returns`: the number
-    /// of a return behind them, which finds its target in RCX.
-    pub fn run(
+    /// Emits a push/pop run. `operations`: number and instruction of each operation, and the guest registers that it writes. `returns`: the
+    /// number of a return after them, which finds its target in RCX.
+    pub fn push_pop_run(
         &mut self,
         operations: Vec<(usize, Instruction, u32)>,
         push: bool,
         returns: Option<usize>,
     ) {
-        self.lose_flags();
+        self.clobber_flags();
         let (entry, resume) = (self.a.label(), self.a.label());
         let bytes = 8 * operations.len() as i64;
         let target = if returns.is_some() { 8 } else { 0 };
@@ -115,30 +119,30 @@ impl Emitter {
         }
         self.move_stack(if push { -bytes } else { bytes });
         self.a.bind(resume);
-        self.runs.push(Run {
+        self.push_pop_runs.push(PushPopRun {
             entry,
             resume,
             operations,
             push,
             returns,
-            point: self.point(),
+            state: self.state(),
         });
     }
 
-    /// Append the out-of-line code of runs.
-    pub fn finish_runs(&mut self) {
+    /// Emits the slow paths of push/pop runs.
+    pub fn emit_run_slow_paths(&mut self) {
         self.a.part(Part::Operation);
-        for run in std::mem::take(&mut self.runs) {
+        for run in std::mem::take(&mut self.push_pop_runs) {
             self.a.bind(run.entry);
-            self.begin_at(run.point);
+            self.restore_state(run.state);
             for (k, i, written) in run.operations {
-                self.before(k, written, false);
+                self.before_writes(k, written, false);
                 if run.push {
                     self.push(&i, k);
                 } else {
                     self.pop(&i, k);
                 }
-                self.behind(written, false);
+                self.after_writes(written, false);
             }
             if let Some(k) = run.returns {
                 self.target_on_stack(k);
@@ -150,19 +154,19 @@ impl Emitter {
         }
     }
 
-    /// Whether the run before a return has brought its target into RCX.
-    pub fn has_target(&self, operation: usize) -> bool {
-        let last = self.runs.last();
+    /// Returns whether the run before a return has loaded the return's target into RCX.
+    pub fn run_has_target(&self, operation: usize) -> bool {
+        let last = self.push_pop_runs.last();
         last.is_some_and(|run| run.returns == Some(operation))
     }
 
-    /// The target of a return into RCX.
+    /// Emits a load of a return's target into RCX.
     pub fn target_on_stack(&mut self, operation: usize) {
         self.stack(STACK, 0, false, operation);
         self.a.rm(Code::Mov_r64_rm64, RCX, at(RAX));
     }
 
-    /// What PUSH stores, at an offset from the host address in RAX. Uses RCX.
+    /// Emits the store of a PUSH, at an offset from the host address in RAX. Uses RCX.
     fn write_stack(&mut self, i: &Instruction, offset: i64) {
         if i.op0_kind() == OpKind::Register {
             let source = self.fetch(number(i.op0_register()), RCX);
@@ -180,7 +184,7 @@ impl Emitter {
         }
     }
 
-    /// What POP loads, from an offset from the host address in RAX. Uses RCX.
+    /// Emits the load of a POP, at an offset from the host address in RAX. Uses RCX.
     fn read_stack(&mut self, i: &Instruction, offset: i64) {
         let n = number(i.op0_register());
         match HOST[n] {
@@ -192,7 +196,7 @@ impl Emitter {
         }
     }
 
-    /// PUSH of a register or an immediate.
+    /// Emits PUSH of a register or an immediate.
     pub fn push(&mut self, i: &Instruction, operation: usize) {
         self.stack(STACK, -8, true, operation);
         self.write_stack(i, 0);
@@ -200,7 +204,7 @@ impl Emitter {
         self.resume(operation);
     }
 
-    /// POP of a register other than the stack pointer.
+    /// Emits POP of a register other than the stack pointer.
     pub fn pop(&mut self, i: &Instruction, operation: usize) {
         self.stack(STACK, 0, false, operation);
         self.read_stack(i, 0);
@@ -208,7 +212,7 @@ impl Emitter {
         self.resume(operation);
     }
 
-    /// LEAVE.
+    /// Emits LEAVE.
     pub fn leave(&mut self, operation: usize) {
         self.stack(FRAME, 0, false, operation);
         self.a.rm(Code::Lea_r64_m, STACK, at_offset(FRAME, 8));
@@ -216,7 +220,7 @@ impl Emitter {
         self.resume(operation);
     }
 
-    /// PUSH of memory, 64 bits.
+    /// Emits PUSH of memory, 64 bits.
     pub fn push_memory(&mut self, i: &Instruction, operation: usize) {
         self.value(i, operation);
         self.a.store(field!(spill), RCX);
@@ -227,7 +231,7 @@ impl Emitter {
         self.resume(operation);
     }
 
-    /// POP RSP.
+    /// Emits POP RSP.
     pub fn pop_stack_pointer(&mut self, operation: usize) {
         self.stack(STACK, 0, false, operation);
         self.a.rm(Code::Mov_r64_rm64, STACK, at(RAX));

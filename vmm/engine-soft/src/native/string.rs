@@ -1,7 +1,7 @@
-//! Templates of REP MOVS and REP STOS, as kernels and libraries copy and clear what is short.
+//! Templates of REP MOVS and REP STOS, by which kernels and libraries copy and clear short pieces of memory.
 //!
-//! A routine for each kind does all elements at once where they lie in pages that the filter knows, as the interpreter would
-//! ([`crate::ops::string`]); everything else is left to that.
+//! Each kind has a routine. If all elements lie in pages that the TLB has, the routine carries out all of them at once, as the
+//! interpreter does ([`crate::ops::string`]). The interpreter carries out all other cases.
 
 use iced_x86::{Code, IcedError, Instruction, OpKind, Register};
 use nodescope_x86::bits::rflags;
@@ -12,15 +12,15 @@ use super::registers::{HOST, sized};
 use super::runtime::field;
 use crate::cpi::Cpi;
 use crate::cpu::Cpu;
-use crate::filter::DataFilter;
 use crate::ops::string::FAST_STRING_BYTES_PER_CYCLE;
+use crate::softmmu::DataTlb;
 
 use Register::{EAX, ECX, R11, R12, RAX, RBX, RCX, RDI, RDX, RSI};
 
-/// Bytes of a page, which the filter has an entry for.
+/// Bytes of a page.
 const PAGE: i32 = 1 << 12;
 
-/// The guest's registers that these instructions imply.
+/// Host registers of guest registers that these instructions imply.
 const VALUE: Register = R11;
 const COUNT: Register = R12;
 const _: () = assert!(
@@ -48,7 +48,7 @@ use StringOperation::*;
 impl StringOperation {
     const ALL: [Self; 4] = [CopyBytes, CopyWords, FillBytes, FillWords];
 
-    /// What an instruction of 64-bit code is.
+    /// Returns the operation of an instruction of 64-bit code; None where there is no template.
     pub fn of(i: &Instruction) -> Option<Self> {
         let what = match i.code() {
             Code::Movsb_m8_m8 => CopyBytes,
@@ -67,7 +67,7 @@ impl StringOperation {
         matches!(self, CopyBytes | CopyWords)
     }
 
-    /// log2 of an element's bytes.
+    /// Returns log2 of an element's bytes.
     fn shift(self) -> u32 {
         match self {
             CopyBytes | FillBytes => 0,
@@ -88,12 +88,13 @@ impl StringOperation {
 /// Addresses of the routines, by privilege (user, kernel) and operation.
 pub type StringRoutines = [[u64; StringOperation::ALL.len()]; 2];
 
-/// Assemble the routines.
+/// Assembles the routines.
 pub fn routines(a: &mut Assembler) -> StringRoutines {
     [false, true].map(|kernel| StringOperation::ALL.map(|what| routine(a, what, kernel)))
 }
 
-/// A routine that leaves with ZF set if it did everything, or with nothing changed. Uses RAX, RCX and flags.
+/// Assembles a routine that carries out the whole instruction and returns with ZF set, or changes nothing and returns with ZF clear. Uses
+/// RAX, RCX and flags.
 fn routine(a: &mut Assembler, what: StringOperation, kernel: bool) -> u64 {
     let at = a.here();
     let (elsewhere, restore, quick) = (a.label(), a.label(), a.label());
@@ -110,10 +111,10 @@ fn routine(a: &mut Assembler, what: StringOperation, kernel: bool) -> u64 {
     if what.shift() > 0 {
         a.ri(Code::Shl_rm64_imm8, bytes, what.shift() as i32);
     }
-    // The host address of `bytes` bytes at a register into RAX.
+    // Looks up `bytes` bytes at a register's address: RAX becomes the host address.
     let find = |a: &mut Assembler, register, tag| {
-        let pages = ENTRIES + DataFilter::PAGES[usize::from(kernel)];
-        let (shift, mask) = DataFilter::PAGE_INDEX;
+        let pages = ENTRIES + DataTlb::PAGES[usize::from(kernel)];
+        let (shift, mask) = DataTlb::PAGE_INDEX;
         a.rr(Code::Mov_r32_rm32, ECX, sized(register, 4));
         a.ri(Code::Shr_rm32_imm8, ECX, shift as i32);
         a.ri(Code::And_rm32_imm32, ECX, mask as i32);
@@ -131,10 +132,10 @@ fn routine(a: &mut Assembler, what: StringOperation, kernel: bool) -> u64 {
     find(a, RDI, WRITE);
     a.copy(destination, RAX);
     if what.copies() {
-        // The host's instruction reads again what it has written, like the guest's.
+        // Source and destination may overlap: the host's instruction then reads bytes that it has written, like the guest's.
         find(a, RSI, READ);
     }
-    // What it takes beside the cycle of any instruction shortens the budget.
+    // The cycles beyond the instruction's own one shorten the budget.
     let cycles = FAST_STRING_BYTES_PER_CYCLE.trailing_zeros() as i32;
     a.rr(Code::Mov_r32_rm32, ECX, sized(bytes, 4));
     a.ri(Code::Shr_rm32_imm8, ECX, cycles);
@@ -179,13 +180,13 @@ fn routine(a: &mut Assembler, what: StringOperation, kernel: bool) -> u64 {
 }
 
 impl Emitter {
-    /// A repeated string instruction, without a model.
+    /// Emits a repeated string instruction, for code without a model.
     pub fn string(&mut self, what: StringOperation, operation: usize) {
-        self.lose_flags();
-        let miss = self.miss(operation);
+        self.clobber_flags();
+        let interpret = self.interpreter_entry(operation);
         let routine = self.routines.strings[usize::from(self.kernel)][what as usize];
         self.a.call_to(routine);
-        self.a.jcc(cc::NE, miss);
+        self.a.jcc(cc::NE, interpret);
         self.resume(operation);
     }
 }

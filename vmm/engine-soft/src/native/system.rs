@@ -1,4 +1,4 @@
-//! Templates of what kernels do often besides arithmetic: the interrupt flag, GS, the clock, flags on the stack, division.
+//! Templates of frequent instructions of kernels: CLI and STI, SWAPGS, RDTSC, PUSHFQ, and division.
 
 use iced_x86::{Code, Instruction, OpKind};
 use nodescope_x86::bits::{cr4, rflags};
@@ -25,22 +25,22 @@ const GS_IN_USE: usize = std::mem::offset_of!(Cpu, segment_base) + 8 * seg::GS;
 const CR4: usize =
     std::mem::offset_of!(Cpu, control) + std::mem::offset_of!(nodescope_x86::Control, cr4);
 
-/// Offset of a field of the vCPU's clocks.
+/// Returns the offset of a field of the vCPU's clocks.
 macro_rules! time {
     ($f:ident) => {
         std::mem::offset_of!(Cpu, time) + std::mem::offset_of!(nodescope_x86::Time, $f)
     };
 }
 
-/// Registers of the guest whose host registers the templates name.
+// The templates name the host registers of these guest registers.
 const _: () = {
     assert!(matches!(HOST[2], Some(RDX)));
 };
 
 impl Emitter {
-    /// One of [`System`]; `count` is the number of instructions of the block.
+    /// Emits one of [`System`]; `count` is the number of instructions of the block.
     pub fn system(&mut self, what: System, operation: usize, count: i32) {
-        self.lose_flags();
+        self.clobber_flags();
         match what {
             System::SwapGs => self.swap_gs(operation),
             System::DisableInterrupts => {
@@ -59,11 +59,11 @@ impl Emitter {
         self.resume(operation);
     }
 
-    /// Leave for the interpreter at a privilege that code for the kernel is also used at.
+    /// Emits a check for ring 0: at rings 1 and 2, which also use code for the kernel, the interpreter carries out the operation.
     fn check_ring_0(&mut self, operation: usize) {
-        let miss = self.miss(operation);
+        let interpret = self.interpreter_entry(operation);
         self.a.mi(Code::Cmp_rm8_imm8, field_of_cpu(CPL), 0);
-        self.a.jcc(cc::NE, miss);
+        self.a.jcc(cc::NE, interpret);
     }
 
     fn swap_gs(&mut self, operation: usize) {
@@ -75,10 +75,10 @@ impl Emitter {
         self.a.store(GS_IN_USE, RCX);
     }
 
-    /// Where the budget ends in time for the next interrupt, and is not spent, none waits.
+    /// Emits STI. No interrupt is due while the budget, which ends in time for the next interrupt, is not spent.
     fn enable_interrupts(&mut self, operation: usize) {
         self.check_ring_0(operation);
-        let miss = self.miss(operation);
+        let interpret = self.interpreter_entry(operation);
         let done = self.a.label();
         let enabled = rflags::IF as i32;
         self.a
@@ -86,20 +86,20 @@ impl Emitter {
         self.a.jcc(cc::NE, done);
         self.a.mi(
             Code::Cmp_rm8_imm8,
-            field_of_cpu(field!(heeds_interrupts)),
+            field_of_cpu(field!(ends_at_interrupt)),
             0,
         );
-        self.a.jcc(cc::E, miss);
+        self.a.jcc(cc::E, interpret);
         self.a.rr(Code::Test_rm64_r64, LEFT, LEFT);
-        self.a.jcc(cc::LE, miss);
+        self.a.jcc(cc::LE, interpret);
         self.a
             .mi(Code::Or_rm64_imm32, field_of_cpu(RFLAGS), enabled);
         self.a.bind(done);
     }
 
-    /// PUSHFQ: VM and RF read as zero (SDM vol. 2B).
+    /// Emits PUSHFQ: VM and RF read as zero (SDM vol. 2B).
     fn push_flags(&mut self, operation: usize) {
-        // They are read from memory.
+        // `flags_without` reads the status flags from memory.
         self.save_flags();
         self.stack(STACK, -8, true, operation);
         self.a.store(field!(spill), RAX);
@@ -109,7 +109,7 @@ impl Emitter {
         self.move_stack(-8);
     }
 
-    /// RFLAGS less some bits into RCX, where the guest's flags are in memory. Uses RAX.
+    /// Emits a load of RFLAGS without some bits into RCX. The guest's status flags are in memory. Uses RAX.
     pub fn flags_without(&mut self, bits: u64) {
         let kept = !(rflags::STATUS | bits);
         self.a.load(RCX, RFLAGS);
@@ -125,16 +125,16 @@ impl Emitter {
         self.a.rr(Code::Or_r32_rm32, ECX, EAX);
     }
 
-    /// RDTSC: [`Cpu::now`], and the offset.
+    /// Emits RDTSC: [`Cpu::now`] plus the guest's offset.
     fn read_clock(&mut self, operation: usize, count: i32) {
         if !self.kernel {
-            let miss = self.miss(operation);
+            let interpret = self.interpreter_entry(operation);
             self.a
                 .mi(Code::Test_rm32_imm32, field_of_cpu(CR4), cr4::TSD as i32);
-            self.a.jcc(cc::NE, miss);
+            self.a.jcc(cc::NE, interpret);
         }
         let add = |e: &mut Self, field| e.a.rm(Code::Add_r64_rm64, RAX, field_of_cpu(field));
-        // Instructions retired since the clock was last set: the block's have all been taken from what is left.
+        // Instructions retired since the clock was last set. The budget has been reduced by the whole block already.
         self.a.load(RAX, field!(total));
         self.a.rr(Code::Sub_r64_rm64, RAX, LEFT);
         self.a
@@ -156,8 +156,8 @@ impl Emitter {
         self.a.rr(Code::Mov_r32_rm32, EDX, EAX);
     }
 
-    /// DIV and IDIV of 32 and 64 bits: flags stay (`ops/integer/multiply.rs`). What may trap is left to the interpreter,
-    /// and so are signed dividends that do not fit one register, and a divisor of -1.
+    /// Emits DIV or IDIV of 32 or 64 bits. The guest's flags stay (`ops/integer/multiply.rs`). The interpreter carries out divisions that
+    /// may trap, signed divisions of dividends that do not fit one register, and divisions by -1.
     pub fn divide(&mut self, i: &Instruction, signed: bool, operation: usize) {
         let wide = match i.op0_kind() {
             OpKind::Register => i.op0_register().is_gpr64(),
@@ -169,7 +169,7 @@ impl Emitter {
         let dividend = sized(HOST[0].expect("RAX has a host register"), size);
         let copy = by_width(Code::Mov_r32_rm32, Code::Mov_r64_rm64);
         if i.op0_kind() == OpKind::Register {
-            self.lose_flags();
+            self.clobber_flags();
             let n = number(i.op0_register());
             match HOST[n] {
                 Some(host) => self.a.rr(copy, rcx, sized(host, size)),
@@ -179,7 +179,7 @@ impl Emitter {
             let memory = Memory {
                 read: true,
                 write: false,
-                // The interpreter may have to read it again.
+                // The interpreter may have to carry out the division, and reads the operand again.
                 conditional: self.attached,
                 size: size as u32,
                 aligned: false,
@@ -187,23 +187,23 @@ impl Emitter {
             self.operand(i, memory, operation);
             self.a.rm(copy, rcx, at(RAX));
         }
-        let miss = self.miss(operation);
+        let interpret = self.interpreter_entry(operation);
         let compare = by_width(Code::Cmp_r32_rm32, Code::Cmp_r64_rm64);
         if signed {
             self.a.rr(copy, rax, dividend);
             let sign = by_width(Code::Sar_rm32_imm8, Code::Sar_rm64_imm8);
             self.a.ri(sign, rax, 8 * size as i32 - 1);
             self.a.rr(compare, rax, rdx);
-            self.a.jcc(cc::NE, miss);
-            // 0 and -1 become 1 and 0.
+            self.a.jcc(cc::NE, interpret);
+            // Divisors 0 and -1 become 1 and 0, which one comparison finds.
             let lea = by_width(Code::Lea_r32_m, Code::Lea_r64_m);
             self.a.rm(lea, rax, super::assembler::at_offset(RCX, 1));
             let one = by_width(Code::Cmp_rm32_imm8, Code::Cmp_rm64_imm8);
             self.a.ri(one, rax, 1);
-            self.a.jcc(cc::BE, miss);
+            self.a.jcc(cc::BE, interpret);
         } else {
             self.a.rr(compare, rdx, rcx);
-            self.a.jcc(cc::AE, miss);
+            self.a.jcc(cc::AE, interpret);
         }
         self.a.rr(copy, rax, dividend);
         let divide = match signed {

@@ -1,4 +1,5 @@
-//! Templates of SYSCALL and SYSRET: the other privilege's code goes on at once, as [`Cpu::goes_on`] lets it after the interpreter's.
+//! Templates of SYSCALL and SYSRET. Translated code of the other privilege continues at once, as [`Cpu::continue_with_next_block`] allows
+//! after an operation of the interpreter.
 
 use iced_x86::{Code, Register};
 use nodescope_x86::bits::{efer, rflags};
@@ -7,11 +8,11 @@ use nodescope_x86::state::{Events, Segment, seg};
 use super::Budget;
 use super::assembler::{Label, cc, field_of_cpu};
 use super::emit::Emitter;
-use super::jumps;
+use super::jump_cache;
 use super::registers::HOST;
 use super::runtime::{field, gpr};
 use crate::cpu::{Cpu, Mode};
-use crate::filter::DataFilter;
+use crate::softmmu::DataTlb;
 
 use std::mem::offset_of;
 
@@ -20,7 +21,7 @@ use Register::{AX, CX, EAX, ECX, RAX, RCX};
 const RFLAGS: usize = offset_of!(Cpu, rflags);
 const EFER: usize = offset_of!(Cpu, control) + offset_of!(nodescope_x86::Control, efer);
 
-/// Offset of an MSR's value.
+/// Returns the offset of an MSR's value.
 macro_rules! msr {
     ($f:ident) => {
         offset_of!(Cpu, msrs) + offset_of!(nodescope_x86::Msrs, $f)
@@ -30,7 +31,7 @@ macro_rules! msr {
 /// Flags that SYSRET takes from R11 (SDM vol. 2B).
 const RETURNED: u64 = 0x3c_7fd7 & !rflags::RF;
 
-/// Where the instruction leads to.
+/// The privilege that the instruction leads to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum To {
     Kernel,
@@ -38,12 +39,12 @@ enum To {
 }
 
 impl Emitter {
-    /// SYSCALL in code of a user; `next` is the address behind it.
+    /// Emits SYSCALL in user code; `next` is the address of the next instruction.
     pub fn system_call(&mut self, next: u64, operation: usize) {
-        let miss = self.begin_transfer(operation);
-        // A target that is not canonical is the interpreter's affair.
+        let interpret = self.begin_transfer(operation);
+        // The interpreter handles a target that is not canonical.
         self.a.load(RCX, msr!(lstar));
-        self.leave_unless_canonical(miss);
+        self.leave_unless_canonical(interpret);
         self.flags_without(rflags::RF);
         self.a.store(gpr(11), RCX);
         let rcx = HOST[1].expect("RCX has a host register");
@@ -61,19 +62,19 @@ impl Emitter {
         self.resume_by_interpreter(operation);
     }
 
-    /// SYSRET to 64-bit code, in code of the kernel.
+    /// Emits SYSRET to 64-bit code, in kernel code.
     pub fn system_return(&mut self, operation: usize) {
-        let miss = self.begin_transfer(operation);
+        let interpret = self.begin_transfer(operation);
         self.a
             .mi(Code::Cmp_rm8_imm8, field_of_cpu(offset_of!(Cpu, cpl)), 0);
-        self.a.jcc(cc::NE, miss);
+        self.a.jcc(cc::NE, interpret);
         let rcx = HOST[1].expect("RCX has a host register");
         self.a.copy(RCX, rcx);
-        self.leave_unless_canonical(miss);
+        self.leave_unless_canonical(interpret);
         self.a.load(RAX, gpr(11));
-        // The run loop sees to single steps.
+        // The run loop handles single steps.
         self.a.ri(Code::Test_EAX_imm32, EAX, rflags::TF as i32);
-        self.a.jcc(cc::NE, miss);
+        self.a.jcc(cc::NE, interpret);
         self.a.ri(Code::And_rm64_imm32, RAX, RETURNED as i32);
         self.set_flags();
         self.a.load(RCX, msr!(star));
@@ -86,43 +87,44 @@ impl Emitter {
         self.resume_by_interpreter(operation);
     }
 
-    /// Leave for the interpreter where the run loop would have to look at the machine. The guest's flags are in memory.
+    /// Emits the checks of a transfer: the interpreter carries out the instruction where the run loop would have something to do. Brings
+    /// the guest's flags to memory.
     fn begin_transfer(&mut self, operation: usize) -> Label {
-        self.lose_flags();
+        self.clobber_flags();
         self.save_flags();
-        let miss = self.miss(operation);
+        let interpret = self.interpreter_entry(operation);
         let trap = rflags::TF as i32;
         self.a
             .mi(Code::Test_rm32_imm32, field_of_cpu(EFER), efer::SCE as i32);
-        self.a.jcc(cc::E, miss);
+        self.a.jcc(cc::E, interpret);
         self.a.mi(Code::Test_rm32_imm32, field_of_cpu(RFLAGS), trap);
-        self.a.jcc(cc::NE, miss);
+        self.a.jcc(cc::NE, interpret);
         let pending = offset_of!(Cpu, events) + offset_of!(Events, nmi_pending);
         self.a.mi(Code::Cmp_rm8_imm8, field_of_cpu(pending), 0);
-        self.a.jcc(cc::NE, miss);
-        // The budget ends in time for the next interrupt.
+        self.a.jcc(cc::NE, interpret);
+        // The budget must end in time for the next interrupt.
         let deliver = field!(budget) + offset_of!(Budget, deliver);
-        for flag in [deliver, field!(heeds_interrupts)] {
+        for flag in [deliver, field!(ends_at_interrupt)] {
             self.a.mi(Code::Cmp_rm8_imm8, field_of_cpu(flag), 0);
-            self.a.jcc(cc::E, miss);
+            self.a.jcc(cc::E, interpret);
         }
-        miss
+        interpret
     }
 
-    /// Leave for the interpreter where RCX is not canonical. Uses RAX and flags.
-    pub fn leave_unless_canonical(&mut self, miss: Label) {
+    /// Emits a jump to `interpret` where RCX is not canonical. Uses RAX and flags.
+    pub fn leave_unless_canonical(&mut self, interpret: Label) {
         self.a.copy(RAX, RCX);
         self.a.ri(Code::Shl_rm64_imm8, RAX, 16);
         self.a.ri(Code::Sar_rm64_imm8, RAX, 16);
         self.a.rr(Code::Cmp_r64_rm64, RAX, RCX);
-        self.a.jcc(cc::NE, miss);
+        self.a.jcc(cc::NE, interpret);
     }
 
-    /// Set RFLAGS from RAX. Uses RAX and RCX.
+    /// Emits a load of RFLAGS from RAX. Uses RAX and RCX.
     fn set_flags(&mut self) {
         self.a.ri(Code::Or_rm64_imm8, RAX, rflags::FIXED as i32);
         self.a.store(RFLAGS, RAX);
-        // As `Native::pack_flags`.
+        // Pack the status flags as `Native::pack_flags` does.
         self.a.rr(Code::Mov_r32_rm32, ECX, EAX);
         self.a.ri(Code::Shr_rm32_imm8, EAX, 11);
         self.a.ri(Code::And_rm32_imm8, EAX, 1);
@@ -133,7 +135,7 @@ impl Emitter {
             .mr(Code::Mov_rm16_r16, field_of_cpu(field!(flags)), AX);
     }
 
-    /// Load CS with the selector in CX, and SS with one that differs by `stack`. Uses RCX.
+    /// Emits a load of CS with the selector in CX, and of SS with a selector that differs by `stack`. Uses RCX.
     fn set_segments(&mut self, stack: i32, to: To) {
         let dpl = if to == To::User { 3 } else { 0 };
         for (segment, code) in [(seg::CS, true), (seg::SS, false)] {
@@ -165,7 +167,8 @@ impl Emitter {
         }
     }
 
-    /// Go on at the address in RCX with the other privilege, as `Cpu::refresh_mode` sets it up: mode and bases stay.
+    /// Emits the change of privilege, with the effects of `Cpu::refresh_mode`, and a jump to the code for the address in RCX. Mode and
+    /// segment bases stay.
     fn end_transfer(&mut self, to: To) {
         let (kernel, cpl) = (to == To::Kernel, if to == To::Kernel { 0 } else { 3 });
         let key = Cpu::key_of(Mode::Bits64, cpl);
@@ -183,13 +186,13 @@ impl Emitter {
             field_of_cpu(field!(privilege)),
             privilege,
         );
-        let filter = offset_of!(Cpu, filter);
-        for (field, value) in DataFilter::of_privilege_without_model(kernel) {
+        let data_tlb = offset_of!(Cpu, data_tlb);
+        for (field, value) in DataTlb::of_privilege_without_model(kernel) {
             self.a
-                .mi(Code::Mov_rm64_imm32, field_of_cpu(filter + field), value);
+                .mi(Code::Mov_rm64_imm32, field_of_cpu(data_tlb + field), value);
         }
         let table = usize::from(!kernel);
-        jumps::look_in_near_table(&mut self.a, table);
+        jump_cache::emit_l1_lookup(&mut self.a, table);
         self.a.jmp_to(self.routines.leave_indirect[table]);
     }
 }

@@ -1,18 +1,18 @@
-//! A block of guest code into host code.
+//! Emits the translation block of a basic block.
 
 use iced_x86::{Code, Instruction, InstructionInfoFactory, Register};
 
 use super::assembler::{Assembler, Label, cc, field_of_cpu, indexed_field};
+use super::coalescing::{OperandLookup, coalesce_addresses};
 use super::code_map::{self, Part};
-use super::cold::Point;
 use super::emit::Emitter;
-use super::head::Own;
-use super::jumps::{self, Jump, Jumps};
+use super::jump_cache::{self, JumpCache, JumpCacheEntry};
+use super::out_of_line::EmitterState;
 use super::plan::{Branch, Plan, System, plan};
+use super::prologue::PrologueInputs;
 use super::registers::STACK;
 use super::runtime::{field, routines};
-use super::share::{Share, shares};
-use super::{Arena, CodeAddress, PACKED_BITS, SHARED_EXIT, Translation};
+use super::{Arena, CodeAddress, PACKED_BITS, SHARED_EXIT, TranslationBlock};
 use crate::block::{Block, HostCode};
 use crate::cpu::{Cpu, Mode};
 use crate::features::GuestDecoder;
@@ -21,22 +21,22 @@ use crate::memory::is_canonical;
 
 use Register::{RAX, RCX};
 
-/// Most operations of a block that are emitted for each of two heads.
+/// Most operations of a block with two prologues, whose operations are emitted twice.
 const LONGEST_LOOP: usize = 32;
 
 /// A direct exit whose out-of-line part is still to be emitted.
 struct Pending {
     stub: Label,
-    leaving: u32,
+    exit_number: u32,
 }
 
 impl Cpu {
-    /// Translate a block at its linear address; None where there is no room, or the host gives no executable memory.
+    /// Translates a block for a linear address. Returns None where there is no room, or the host gives no executable memory.
     #[cold]
     #[inline(never)]
     pub(super) fn translate_block(&mut self, block: &Block, ip: u64) -> Option<CodeAddress> {
         if self.attached && block.second_page != 0 {
-            // Its lines lie in two pages; it is one instruction.
+            // The block is one instruction whose lines lie in two pages.
             return None;
         }
         if !block.is_current() || !self.prepare_arena() {
@@ -49,31 +49,31 @@ impl Cpu {
         self.emit_or_forget(block, ip, &instructions)
     }
 
-    /// Emit a block; where that fails, forget its exits, which are never reached.
+    /// Emits a block. Where that fails, removes its exits, which are never reached.
     pub(super) fn emit_or_forget(
         &mut self,
         block: &Block,
         ip: u64,
         instructions: &[Instruction],
     ) -> Option<CodeAddress> {
-        let first_exit = self.code().translations.exits.len();
+        let first_exit = self.code().translation_cache.exits.len();
         let code = self.emit_block(block, ip, instructions);
         if code.is_none() {
-            self.code().translations.exits.truncate(first_exit);
+            self.code().translation_cache.exits.truncate(first_exit);
         }
         code
     }
 
     pub(super) fn prepare_arena(&mut self) -> bool {
-        if self.code().translations.arena.is_some() {
+        if self.code().translation_cache.arena.is_some() {
             return true;
         }
         let host = self.native.host;
-        let made = Arena::new(self.code().translations.room)
+        let made = Arena::new(self.code().translation_cache.room)
             .map_err(|e| e.to_string())
             .and_then(|mut arena| {
                 let (code, routines) = routines(arena.next(), host).map_err(|e| {
-                    // A template is wrong; nothing that the host lacks.
+                    // A template is wrong; the host does not matter.
                     debug_assert!(false, "{e}");
                     format!("cannot assemble the translator's routines: {e}")
                 })?;
@@ -85,10 +85,10 @@ impl Cpu {
             });
         match made {
             Ok((arena, routines, enter)) => {
-                let translations = &mut self.code().translations;
-                translations.arena = Some(arena);
-                translations.routines = routines;
-                translations.enter = enter;
+                let cache = &mut self.code().translation_cache;
+                cache.arena = Some(arena);
+                cache.routines = routines;
+                cache.enter = enter;
                 true
             }
             Err(error) => {
@@ -100,7 +100,7 @@ impl Cpu {
         }
     }
 
-    /// Decode the block's bytes again.
+    /// Decodes the block's bytes again.
     pub(super) fn instructions_of(&self, block: &Block, ip: u64) -> Option<Vec<Instruction>> {
         let mut bytes = vec![0_u8; block.len() as usize];
         let in_first = (block.len() as usize).min(4096 - (block.physical & 0xfff) as usize);
@@ -124,7 +124,7 @@ impl Cpu {
         if offset + to.len() > region.len as usize {
             return None;
         }
-        // SAFETY: within the region, which the host has mapped.
+        // SAFETY: the bytes lie within the region, which the host has mapped.
         unsafe {
             std::ptr::copy_nonoverlapping(region.host.add(offset), to.as_mut_ptr(), to.len());
         }
@@ -139,7 +139,7 @@ impl Cpu {
     ) -> Option<CodeAddress> {
         let kernel = self.cpl != 3;
         let lines: Vec<u64> = if self.attached {
-            let shift = self.fetch_filter.shift();
+            let shift = self.instruction_l0.shift();
             let last = block.physical + u64::from(block.len().max(1)) - 1;
             (block.physical >> shift..=last >> shift)
                 .map(|l| l << shift)
@@ -153,7 +153,7 @@ impl Cpu {
         } else {
             0
         };
-        // Of a block with a record of its own, executions tell all of it.
+        // All counts of a block with a record follow from the record's executions.
         let counts = self.attached && record_offset == 0;
         let packed = if counts {
             fetches
@@ -162,7 +162,7 @@ impl Cpu {
         } else {
             0
         };
-        let translation = Box::new(Translation {
+        let translation = Box::new(TranslationBlock {
             record_offset,
             decoded: block.decoded.clone(),
             block: if self.attached {
@@ -180,8 +180,8 @@ impl Cpu {
                 _ => Default::default(),
             },
         });
-        let arena = self.code().translations.arena.as_ref()?;
-        let (base, cold_base) = (arena.next(), arena.next_cold());
+        let arena = self.code().translation_cache.arena.as_ref()?;
+        let (base, out_of_line_base) = (arena.next(), arena.next_out_of_line());
         let mut factory = InstructionInfoFactory::new();
         let host = self.native.host;
         let unknown = crate::ops::system::unknown as *const ();
@@ -198,23 +198,23 @@ impl Cpu {
             .collect();
         let vectors = plans
             .iter()
-            .any(|p| matches!(p, Plan::Itself(p) if p.vector));
+            .any(|p| matches!(p, Plan::Passthrough(p) if p.vector));
 
-        let pairs = super::pair::pairs(instructions, &plans);
-        let shares = if self.attached {
-            vec![Share::Alone; plans.len()]
+        let fused_pairs = super::fusion::find_fused_pairs(instructions, &plans);
+        let operand_lookups = if self.attached {
+            vec![OperandLookup::Individual; plans.len()]
         } else {
-            shares(instructions, &plans, &pairs, &mut factory)
+            coalesce_addresses(instructions, &plans, &fused_pairs, &mut factory)
         };
-        let routines = self.code().translations.routines;
+        let routines = self.code().translation_cache.routines;
         let mut e = Emitter::new(
-            Assembler::new(base, cold_base),
-            self.filter.layout(),
+            Assembler::new(base, out_of_line_base),
+            self.data_tlb.layout(),
             (kernel, self.attached),
             routines,
             (&raw const *translation as u64, translation.count),
-            super::flags::needed_behind(&plans),
-            shares,
+            super::flags::flags_needed_after(&plans),
+            operand_lookups,
         );
         e.record_offset =
             (self.attached && self.profiling()).then_some(translation.record_offset as i32);
@@ -224,10 +224,10 @@ impl Cpu {
             page: (block.second_page == 0).then_some(ip >> 12),
             ip,
             start,
-            again: None,
-            table: field!(jumps) + Jumps::near_table(usize::from(!kernel)),
+            loop_prologue: None,
+            table: field!(jump_cache) + JumpCache::l1_table(usize::from(!kernel)),
         };
-        e.a.part(Part::Head);
+        e.a.part(Part::Prologue);
         let load_vectors = e.a.label();
         let vectors_loaded = e.a.label();
         if vectors {
@@ -236,7 +236,7 @@ impl Cpu {
             e.a.bind(vectors_loaded);
         }
         e.a.bind(start);
-        let own = Own {
+        let inputs = PrologueInputs {
             translation: &translation,
             lines: &lines,
             routines,
@@ -244,32 +244,32 @@ impl Cpu {
         let body = Body {
             instructions,
             plans: &plans,
-            pairs: &pairs,
+            fused_pairs: &fused_pairs,
         };
-        let mut heads = vec![self.head(&mut e, own)];
+        let mut prologues = vec![self.emit_prologue(&mut e, inputs)];
         e.a.part(Part::Operation);
         self.operations(&mut e, &mut exits, &body, &mut factory)?;
-        if let Some((again, point)) = exits.again {
-            e.a.part(Part::Head);
-            e.a.bind(again);
-            e.begin_at(point);
-            heads.push(self.head(&mut e, own));
+        if let Some((loop_prologue, state)) = exits.loop_prologue {
+            e.a.part(Part::Prologue);
+            e.a.bind(loop_prologue);
+            e.restore_state(state);
+            prologues.push(self.emit_prologue(&mut e, inputs));
             e.a.part(Part::Operation);
             self.operations(&mut e, &mut exits, &body, &mut factory)?;
         }
-        e.a.begin_cold();
-        e.finish_cold();
-        e.a.part(Part::Head);
-        let leaving = self.code().translations.push_exit(ip, None);
-        for head in &heads {
-            self.finish_head(&mut e, head, own, leaving);
+        e.a.begin_out_of_line();
+        e.emit_out_of_line();
+        e.a.part(Part::Prologue);
+        let exit_number = self.code().translation_cache.push_exit(ip, None);
+        for prologue in &prologues {
+            self.emit_prologue_slow_paths(&mut e, prologue, inputs, exit_number);
         }
         e.a.bind(load_vectors);
         if vectors {
             e.a.mi(
                 Code::Mov_rm32_imm32,
                 field_of_cpu(field!(exit)),
-                leaving as i32,
+                exit_number as i32,
             );
             e.a.call_to(routines.load_vectors);
             e.a.jcc(cc::NE, vectors_loaded);
@@ -278,20 +278,24 @@ impl Cpu {
             e.a.bind(vectors_loaded);
         }
         e.a.part(Part::Branch);
-        // Cells lead to these stubs until they are linked.
+        // Chain slots lead to these stubs until the exits are chained.
         let mut stubs = Vec::new();
         for pending in exits.pending {
             e.a.bind(pending.stub);
-            let number = pending.leaving & !SHARED_EXIT;
-            let leaving = self.code().translations.exits[number as usize];
-            stubs.extend(leaving.cell.map(|cell| (cell, e.a.here())));
+            let number = pending.exit_number & !SHARED_EXIT;
+            let block_exit = self.code().translation_cache.exits[number as usize];
+            stubs.extend(
+                block_exit
+                    .chain_slot
+                    .map(|chain_slot| (chain_slot, e.a.here())),
+            );
             e.a.mi(
                 Code::Mov_rm32_imm32,
                 field_of_cpu(field!(exit)),
-                pending.leaving as i32,
+                pending.exit_number as i32,
             );
-            // Where the exit has no cell, RCX is the address.
-            let in_tables = leaving.cell.is_none() && is_canonical(leaving.ip);
+            // At an exit without a chain slot, RCX is the address.
+            let in_tables = block_exit.chain_slot.is_none() && is_canonical(block_exit.ip);
             e.a.jmp_to(if in_tables {
                 routines.leave_across[usize::from(!kernel)]
             } else {
@@ -299,7 +303,7 @@ impl Cpu {
             });
         }
         code_map::note(e.a.pieces());
-        let (hot, cold) = match e.a.finish() {
+        let (in_line, out_of_line) = match e.a.finish() {
             Ok(code) => code,
             Err(error) => {
                 tracing::error!(ip, %error, "a block could not be encoded and is interpreted");
@@ -308,22 +312,22 @@ impl Cpu {
                 return None;
             }
         };
-        let arena = self.code().translations.arena.as_mut()?;
-        let Some(pushed) = arena.push(&hot, &cold) else {
-            self.code().translations.full = true;
+        let arena = self.code().translation_cache.arena.as_mut()?;
+        let Some(pushed) = arena.push(&in_line, &out_of_line) else {
+            self.code().translation_cache.full = true;
             return None;
         };
-        for (cell, stub) in stubs {
-            arena.set_cell(cell, pushed.at(stub).expect("stubs lie out of line"));
+        for (chain_slot, stub) in stubs {
+            arena.set_chain_slot(chain_slot, pushed.at(stub).expect("stubs lie out of line"));
         }
         let code = pushed.start();
-        let page = self.code().translations.page;
+        let page = self.code().translation_cache.page;
         self.add_native(block, ip, code, page);
-        self.code().translations.translations.push(translation);
+        self.code().translation_cache.blocks.push(translation);
         Some(code)
     }
 
-    /// A block has this host code.
+    /// Adds host code to a block.
     pub(super) fn add_native(
         &self,
         block: &Block,
@@ -340,7 +344,7 @@ impl Cpu {
         });
     }
 
-    /// Emit all operations of a block, behind a head of it.
+    /// Emits all operations of a block, after one of its prologues.
     fn operations(
         &mut self,
         e: &mut Emitter,
@@ -351,56 +355,56 @@ impl Cpu {
         let &Body {
             instructions,
             plans,
-            pairs,
+            fused_pairs,
         } = body;
         let mut ended = false;
-        let unit = self.filter.layout().unit;
-        let mut behind_run = 0;
+        let unit = self.data_tlb.layout().unit;
+        let mut next_operation = 0;
         for (k, (i, p)) in instructions.iter().zip(plans).enumerate() {
-            if k < behind_run {
+            if k < next_operation {
                 continue;
             }
             if let Some((length, returns)) =
-                super::stack::run(&instructions[k..], &plans[k..], unit)
+                super::stack::push_pop_run(&instructions[k..], &plans[k..], unit)
             {
-                behind_run = k + length;
-                let operations: Vec<_> = (k..behind_run)
+                next_operation = k + length;
+                let operations: Vec<_> = (k..next_operation)
                     .map(|k| {
                         let i = &instructions[k];
                         (k, *i, super::flags::written(i, factory))
                     })
                     .collect();
                 let written = operations.iter().fold(0, |all, (_, _, w)| all | w);
-                e.before(k, written, false);
-                let returns = returns.then_some(behind_run);
-                e.run(operations, matches!(p, Plan::Push), returns);
-                e.behind(written, false);
+                e.before_writes(k, written, false);
+                let returns = returns.then_some(next_operation);
+                e.push_pop_run(operations, matches!(p, Plan::Push), returns);
+                e.after_writes(written, false);
                 continue;
             }
-            if let Some(last) = pairs[k] {
-                behind_run = last + 1;
+            if let Some(last) = fused_pairs[k] {
+                next_operation = last + 1;
                 let written = instructions[k..=last].iter();
                 let written = written.fold(0, |all, i| all | super::flags::written(i, factory));
-                e.before(k, written, false);
-                e.pair(k, &plans[k..=last]);
-                e.behind(written, false);
+                e.before_writes(k, written, false);
+                e.fused_pair(k, &plans[k..=last]);
+                e.after_writes(written, false);
                 continue;
             }
             let (mut written, mut flags) = (0, false);
-            if e.has_recipe() {
+            if e.has_rematerialisation() {
                 written = super::flags::written(i, factory);
-                flags = matches!(p, Plan::Itself(p) if p.flags_out);
-                e.before(k, written, flags);
+                flags = matches!(p, Plan::Passthrough(p) if p.flags_out);
+                e.before_writes(k, written, flags);
             }
             match p {
                 Plan::Interpret => e.interpret(k),
-                Plan::Nothing => {}
-                Plan::Itself(p) => {
-                    if !e.itself(p, k) {
+                Plan::Nop => {}
+                Plan::Passthrough(p) => {
+                    if !e.passthrough(p, k) {
                         e.interpret(k);
                     }
                 }
-                Plan::Address => e.lea(i),
+                Plan::Lea => e.lea(i),
                 Plan::Push => e.push(i, k),
                 Plan::Pop => e.pop(i, k),
                 Plan::Leave => e.leave(k),
@@ -431,7 +435,7 @@ impl Cpu {
                     self.branch(e, exits, i, *b, k)?;
                 }
             }
-            e.behind(written, flags);
+            e.after_writes(written, flags);
         }
         if !ended {
             e.a.part(Part::Branch);
@@ -442,9 +446,9 @@ impl Cpu {
         Some(())
     }
 
-    /// The code for an address of the block's own page, where there is some. A jump to it needs no cell: where the page's code
-    /// changes, all its blocks are found no more, and nothing leads to this one either. It does not change while it runs but
-    /// by its own stores, which end the block.
+    /// Returns the code for an address in the block's own page, where there is code. A direct jump can lead to that code. When the page's
+    /// code changes, none of its blocks is found any more, so that nothing leads to the jump either. While the block runs, only its own
+    /// stores can change the page, and such a store ends the block.
     fn known(&mut self, exits: &Exits, target: u64) -> Option<Known> {
         if exits.page != Some(target >> 12) {
             return None;
@@ -453,10 +457,10 @@ impl Cpu {
             return Some(Known::Start);
         }
         let key = self.code_key;
-        let translations = &self.code().translations;
-        if let Some(page) = translations.page {
+        let cache = &self.code().translation_cache;
+        if let Some(page) = cache.page {
             let place = (page, (target & 0xfff) as u16, key);
-            return translations.by_page.get(&place).copied().map(Known::Code);
+            return cache.by_page.get(&place).copied().map(Known::Code);
         }
         let entry = self.blocks.find(target, self.code_key)?;
         // SAFETY: the entry was just found: its block is alive.
@@ -469,7 +473,7 @@ impl Cpu {
         native.page.is_none().then_some(Known::Code(native.code))
     }
 
-    /// Leave the block for a constant address; flags are safe.
+    /// Emits an exit to a constant address. The flags are in memory.
     fn leave_to(&mut self, e: &mut Emitter, exits: &mut Exits, target: u64) -> Option<()> {
         match self.known(exits, target) {
             Some(Known::Start) => {
@@ -483,43 +487,45 @@ impl Cpu {
             None => {}
         }
         let stub = e.a.label();
-        let mut cell = None;
+        let mut chain_slot = None;
         if exits.page == Some(target >> 12) && !may_cross(target) {
-            // The stub's address is set when it is known.
-            let arena = self.code().translations.arena.as_mut()?;
-            let Some(new) = arena.push_cell() else {
-                self.code().translations.full = true;
+            // The slot gets the stub's address when the code is complete.
+            let arena = self.code().translation_cache.arena.as_mut()?;
+            let Some(new) = arena.allocate_chain_slot() else {
+                self.code().translation_cache.full = true;
                 return None;
             };
             e.a.jmp_through(arena.address_of(new));
-            cell = Some(new);
+            chain_slot = Some(new);
         } else {
-            let slot = exits.table + Jumps::near_index(target) * size_of::<Jump>();
+            let slot = exits.table + JumpCache::l1_index(target) * size_of::<JumpCacheEntry>();
             e.a.constant(RCX, target);
-            e.a.rm(Code::Cmp_r64_rm64, RCX, field_of_cpu(slot + jumps::IP));
+            e.a.rm(Code::Cmp_r64_rm64, RCX, field_of_cpu(slot + jump_cache::IP));
             e.a.jcc(cc::NE, stub);
-            e.a.m(Code::Jmp_rm64, field_of_cpu(slot + jumps::CODE));
+            e.a.m(Code::Jmp_rm64, field_of_cpu(slot + jump_cache::CODE));
         }
-        let leaving = self.code().translations.push_exit(target, cell);
-        exits.pending.push(Pending { stub, leaving });
+        let exit_number = self.code().translation_cache.push_exit(target, chain_slot);
+        exits.pending.push(Pending { stub, exit_number });
         Some(())
     }
 
-    /// Where a conditional jump to the block's own head leads to, if the flags can be made again there: behind the second head. They
-    /// are in the host's.
-    fn again(&mut self, e: &mut Emitter, exits: &mut Exits, target: u64) -> Option<Label> {
-        let lazy = e.in_host && !e.in_memory && e.needed.len() <= LONGEST_LOOP;
+    /// Returns the label of the loop prologue, for a conditional jump to the block's own beginning. Returns None where the flags, which are
+    /// in the host's flags, could not be rematerialised there.
+    fn loop_prologue(&mut self, e: &mut Emitter, exits: &mut Exits, target: u64) -> Option<Label> {
+        let lazy = e.flags_in_host && !e.flags_in_memory && e.flags_needed.len() <= LONGEST_LOOP;
         let to_start = matches!(self.known(exits, target), Some(Known::Start));
-        if !lazy || e.recipe.is_none() || !to_start {
+        if !lazy || e.rematerialisation.is_none() || !to_start {
             return None;
         }
-        // The head destroys the host's flags.
-        let point = Point {
-            in_host: false,
-            ..e.point()
+        // The prologue clobbers the host's flags.
+        let state = EmitterState {
+            flags_in_host: false,
+            ..e.state()
         };
-        let (again, _) = *exits.again.get_or_insert_with(|| (e.a.label(), point));
-        Some(again)
+        let (loop_prologue, _) = *exits
+            .loop_prologue
+            .get_or_insert_with(|| (e.a.label(), state));
+        Some(loop_prologue)
     }
 
     fn branch(
@@ -532,9 +538,9 @@ impl Cpu {
     ) -> Option<()> {
         let fall_through = i.next_ip();
         if let Branch::Conditional(condition) = branch
-            && let Some(again) = self.again(e, exits, i.near_branch_target())
+            && let Some(loop_prologue) = self.loop_prologue(e, exits, i.near_branch_target())
         {
-            e.a.jcc(condition, again);
+            e.a.jcc(condition, loop_prologue);
             e.save_flags();
             return self.leave_to(e, exits, fall_through);
         }
@@ -544,7 +550,7 @@ impl Cpu {
                 self.leave_to(e, exits, i.near_branch_target())?;
             }
             Branch::Conditional(condition) => {
-                e.need_flags();
+                e.load_flags();
                 let target = i.near_branch_target();
                 match self.known(exits, target) {
                     Some(Known::Start) => e.a.jcc(condition, exits.start),
@@ -582,7 +588,7 @@ impl Cpu {
                 e.resume_by_interpreter(k);
             }
             Branch::Return(released) => {
-                if !e.has_target(k) {
+                if !e.run_has_target(k) {
                     e.target_on_stack(k);
                 }
                 e.jump(exits.table, 8 + i64::from(released), k);
@@ -593,65 +599,66 @@ impl Cpu {
     }
 }
 
-/// Whether an instruction at this address may reach into the next page. Such a block holds for two translations, and is found
-/// in the table of instruction pointers, which goes when either may have changed.
+/// Returns whether an instruction at this address may reach into the next page. A block of such an instruction depends on the translations
+/// of two pages. Branches find it by the jump cache, which is flushed when one of them may have changed.
 fn may_cross(ip: u64) -> bool {
     (ip & 0xfff) + MAX_INSTRUCTION as u64 > 4096
 }
 
-/// Code that a block may jump to for good.
+/// Code that a block may jump to directly.
 enum Known {
-    /// Its own.
+    /// The block's own code.
     Start,
-    /// Another's of the same page, at this address.
+    /// The code of another block of the page.
     Code(CodeAddress),
 }
 
-/// What a block is made of.
+/// The instructions of a block, with their plans.
 struct Body<'a> {
     instructions: &'a [Instruction],
     plans: &'a [Plan],
-    /// See [`super::pair::pairs`].
-    pairs: &'a [Option<usize>],
+    /// See [`super::fusion::find_fused_pairs`].
+    fused_pairs: &'a [Option<usize>],
 }
 
-/// Where a block goes.
+/// The exits of a block that is being emitted.
 struct Exits {
     pending: Vec<Pending>,
-    /// The page within which it may be linked.
+    /// The page within which the block may be chained.
     page: Option<u64>,
     /// The block's first instruction.
     ip: u64,
-    /// A place behind the check of its vector registers, which are what they were there.
+    /// The first prologue. It lies after the check of vector registers, which a jump from the block itself need not repeat.
     start: Label,
-    /// The second head ([`super::head`]), and what is so there.
-    again: Option<(Label, Point)>,
-    /// Its privilege's table of instruction pointers.
+    /// The loop prologue ([`super::prologue`]), and the emitter's state there.
+    loop_prologue: Option<(Label, EmitterState)>,
+    /// Offset of the L1 table of the jump cache for the block's privilege.
     table: usize,
 }
 
 impl Emitter {
-    /// Leave for an exception where RCX is not canonical (48 bits). Uses RAX and flags.
+    /// Emits a check that RCX is canonical (48 bits), and an exception where it is not. Uses RAX and flags.
     fn check_canonical(&mut self, operation: usize) {
-        let miss = self.miss(operation | super::runtime::WILD as usize);
-        self.leave_unless_canonical(miss);
+        let raise =
+            self.interpreter_entry(operation | super::runtime::NON_CANONICAL_TARGET as usize);
+        self.leave_unless_canonical(raise);
     }
 
-    /// Jump to the instruction pointer in RCX, after moving the stack pointer. Uses RAX and flags.
+    /// Emits a change of the stack pointer and a jump to the instruction pointer in RCX. Uses RAX and flags.
     fn jump(&mut self, table: usize, stack: i64, operation: usize) {
         let elsewhere = self.a.label();
-        jumps::near_offset(&mut self.a);
+        jump_cache::emit_l1_offset(&mut self.a);
         self.a.rm(
             Code::Cmp_r64_rm64,
             RCX,
-            indexed_field(table + jumps::IP, RAX),
+            indexed_field(table + jump_cache::IP, RAX),
         );
         self.a.jcc(cc::NE, elsewhere);
         if stack != 0 {
             self.move_stack(stack);
         }
         self.a
-            .m(Code::Jmp_rm64, indexed_field(table + jumps::CODE, RAX));
+            .m(Code::Jmp_rm64, indexed_field(table + jump_cache::CODE, RAX));
         self.a.bind(elsewhere);
         self.check_canonical(operation);
         if stack != 0 {

@@ -1,4 +1,4 @@
-//! What instructions do, one family a file.
+//! Handlers of operations, one family of instructions a file.
 
 pub mod control;
 pub mod integer;

@@ -93,11 +93,11 @@ fn count_accesses(cpu: &mut Cpu, loads: u64, stores: u64) {
     }
 }
 
-/// What a string instruction does with its elements.
+/// Effect of a string instruction on its elements.
 trait Action {
-    /// Cycles added for `elements` of a repeated instruction.
+    /// Returns the cycles added for `elements` of a repeated instruction.
     fn cycles<T: Width>(elements: u64) -> u64;
-    /// One element; changes nothing where it fails.
+    /// Processes one element; changes nothing where it fails.
     fn one<A: Addressing, T: Width>(cpu: &mut Cpu, op: &Op) -> Result<(), Trap>;
     /// Several elements at once, at most `limit`, as far as that is possible without a fault or a report (DF is clear);
     /// how many.
@@ -105,7 +105,7 @@ trait Action {
     fn bulk<A: Addressing, T: Width>(_: &mut Cpu, _: &Op, _limit: u64) -> u64 {
         0
     }
-    /// Whether the repetition ends after an element, besides by count.
+    /// Returns whether the repetition ends after an element, besides by count.
     #[inline(always)]
     fn ends(_: &Cpu, _: &Op) -> bool {
         false
@@ -142,10 +142,10 @@ impl Action for Movs {
 
     #[inline(always)]
     fn bulk<A: Addressing, T: Width>(cpu: &mut Cpu, op: &Op, limit: u64) -> u64 {
-        let Some((from, from_room)) = cpu.read_window(source::<A>(cpu, op)) else {
+        let Some((from, from_room)) = cpu.direct_read_range(source::<A>(cpu, op)) else {
             return 0;
         };
-        let Some((to, to_room)) = cpu.write_window(destination::<A>(cpu)) else {
+        let Some((to, to_room)) = cpu.direct_write_range(destination::<A>(cpu)) else {
             return 0;
         };
         let n = fit::<A, T>(cpu, RSI, from_room)
@@ -186,7 +186,7 @@ impl Action for Stos {
 
     #[inline(always)]
     fn bulk<A: Addressing, T: Width>(cpu: &mut Cpu, _: &Op, limit: u64) -> u64 {
-        let Some((to, room)) = cpu.write_window(destination::<A>(cpu)) else {
+        let Some((to, room)) = cpu.direct_write_range(destination::<A>(cpu)) else {
             return 0;
         };
         let n = fit::<A, T>(cpu, RDI, room).min(limit);
@@ -309,7 +309,7 @@ fn repeat<O: Action, A: Addressing, T: Width>(
         if *done >= CHUNK || *done > 0 && cpu.touched_platform {
             return Ok(false);
         }
-        // One element first: it brings the page (and the line) into the filter.
+        // One element first: it brings the page (and the line) into the TLB.
         O::one::<A, T>(cpu, op)?;
         *done += 1;
         left -= 1;

@@ -9,7 +9,7 @@ use nodescope_oracle::bare::{self, Bare};
 use nodescope_x86::state::seg;
 use nodescope_x86::{Exception, VcpuState};
 
-/// Where code goes.
+/// Address of the code.
 pub const CODE: u64 = 0x1_0000;
 /// Data, 64 KiB.
 pub const DATA: u64 = 0x2_0000;
@@ -38,14 +38,14 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine with this code, 64-bit mode, CPL 0.
+    /// Creates a machine with this code, in 64-bit mode at CPL 0.
     pub fn new(code: impl FnOnce(&mut CodeAssembler)) -> Self {
         let mut assembler = CodeAssembler::new(64).unwrap();
         code(&mut assembler);
         Self::with_bytes(&assembler.assemble(CODE).unwrap())
     }
 
-    /// A machine with this machine code.
+    /// Creates a machine with these bytes of code, in 64-bit mode at CPL 0.
     pub fn with_bytes(code: &[u8]) -> Self {
         let ram = Ram::new(&[16 << 20]).unwrap();
         let put = |at: u64, value: u64| assert!(ram.write(at, &value.to_le_bytes()));
@@ -86,7 +86,7 @@ impl Machine {
         }
     }
 
-    /// Compatibility mode (32-bit code and stack).
+    /// Changes to compatibility mode (32-bit code and stack).
     pub fn bits32(mut self) -> Self {
         self.state.segments.data[seg::CS].attributes = 0xc09b;
         self
@@ -113,7 +113,7 @@ impl Machine {
         bytes
     }
 
-    /// Execute `n` instructions (or chunks of repeated ones), all of which must retire.
+    /// Executes `n` instructions, or chunks of repeated instructions, all of which must retire.
     pub fn steps(mut self, n: usize) -> Self {
         self.vcpu.restore(&self.state);
         for _ in 0..n {
@@ -126,7 +126,7 @@ impl Machine {
         self
     }
 
-    /// Execute one instruction, which must fault.
+    /// Executes one instruction, which must fault.
     pub fn fault(mut self) -> (Self, Exception) {
         self.vcpu.restore(&self.state);
         match self.vcpu.step_undelivered(&mut self.ports).unwrap() {

@@ -1,4 +1,4 @@
-//! Code that changes.
+//! Self-modifying code, and code whose page is mapped anew.
 
 use iced_x86::code_asm::*;
 use nodescope_engine::Exit;
@@ -18,7 +18,7 @@ fn code_that_changes_the_next_instruction_runs_the_new_one() {
         a.mov(eax, 1).unwrap();
         a.hlt().unwrap();
     });
-    // NOP, C6 04 25 disp32 imm8, then B8 imm32: its immediate is at offset 10.
+    // NOP, C6 04 25 disp32 imm8, then B8 imm32, whose immediate is at offset 10.
     assert_eq!(s.m.peek::<1>(CODE + 9), [0xb8]);
     assert_eq!(s.run(), Exit::Halted);
     assert_eq!(s.m.reg(RAX), 7);
@@ -91,13 +91,13 @@ fn an_instruction_across_pages_faults_on_the_second_and_runs_once_it_is_there() 
     assert_eq!(s.m.state.control.cr2, CODE + 0x2000);
     let (error, frame) = s.frame(true);
     assert_eq!((error, frame.rip), (Some(0x10), place));
-    // The handler maps the page: nothing was cached of its absence.
+    // The handler maps the page. The page's absence must not have been cached.
     let mut s = s.page(CODE + 0x2000, (CODE + 0x2000) | 7);
     s.m.state.general.rip = place;
     s.m.state.events = Default::default();
     assert_eq!(s.run(), Exit::Halted);
     assert_eq!(s.m.reg(RAX), 0x0403_0201);
-    // A change of the part on the second page is seen too.
+    // A change of the instruction's part on the second page is seen, too.
     assert!(s.m.ram.write(CODE + 0x2001, &[5]));
     s.m.state.general.rip = place;
     s.m.state.events = Default::default();

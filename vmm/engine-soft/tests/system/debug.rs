@@ -1,20 +1,20 @@
-//! Debug registers, and what breakpoints do.
+//! Debug registers and breakpoints.
 
 use iced_x86::code_asm::*;
 use nodescope_engine::{Exit, Limit, Vcpu};
 use nodescope_engine_soft::Translate;
 use nodescope_oracle::bare;
-use nodescope_plugin_api::FilterGeometry;
+use nodescope_plugin_api::L0Geometry;
 
 use crate::machine::*;
 use crate::*;
 
 const DEBUGGING_EXTENSIONS: u64 = 8;
-/// Nothing met.
+/// DR6 when no condition was met.
 const QUIET: u64 = 0xffff_0ff0;
 const RESUME: u64 = 1 << 16;
 
-/// DR7 with one breakpoint, number `n`, that waits for `kind` with a length field.
+/// Returns DR7 with one breakpoint: its number, its kind of access, and its length field.
 fn enable(n: u32, kind: u64, len: u64) -> u64 {
     0x400 | 2 << (2 * n) | (len << 2 | kind) << (16 + 4 * n)
 }
@@ -36,7 +36,7 @@ impl System {
         self
     }
 
-    /// The vector of the handler that halts, the instruction pointer that it returns to, and DR6.
+    /// Runs until a handler halts. Returns the handler's vector, the instruction pointer that it would return to, and DR6.
     fn trapped(&mut self) -> (u8, u64, u64) {
         let vector = self.handled();
         (vector, self.frame(false).1.rip, self.m.state.debug.dr6)
@@ -52,7 +52,7 @@ fn debug_registers_read_back_what_they_can_hold() {
         a.mov(rcx, dr0).unwrap();
         a.mov(rdx, dr6).unwrap();
         a.mov(rsi, dr7).unwrap();
-        // The older names.
+        // DR4 and DR5 are older names of DR6 and DR7.
         a.mov(rdi, dr4).unwrap();
         a.mov(r8, dr5).unwrap();
         a.hlt().unwrap();
@@ -99,7 +99,7 @@ fn guarded_debug_registers_trap_their_access() {
     let mut s = System::new(|a| a.mov(dr0, rax).unwrap()).set(RAX, 5);
     s.m.state.debug.dr7 |= 1 << 13;
     assert_eq!(s.trapped(), (1, CODE, QUIET | 1 << 13));
-    // The handler may use them.
+    // The handler may use debug registers.
     assert_eq!(s.m.state.debug.dr7, 0x400);
     assert_eq!(s.m.state.debug.dr[0], 0);
 }
@@ -123,7 +123,7 @@ fn a_breakpoint_is_met_by_the_accesses_that_it_waits_for() {
         (add, ACCESS, FOUR, DATA, true),
         (vector, WRITE, BYTE, DATA + 15, true),
         (vector, WRITE, BYTE, DATA + 16, false),
-        // Aligned to the length.
+        // The breakpoint's address is aligned to its length.
         (store, WRITE, EIGHT, DATA + 13, false),
         (store, WRITE, EIGHT, DATA + 5, true),
     ] {
@@ -150,7 +150,7 @@ fn a_breakpoint_is_met_by_the_accesses_that_it_waits_for() {
 }
 
 fn attach(s: &mut System) {
-    s.m.vcpu.attach(Some(FilterGeometry {
+    s.m.vcpu.attach(Some(L0Geometry {
         line_shift: 6,
         data_slots: 6,
         instruction_slots: 6,
@@ -159,7 +159,7 @@ fn attach(s: &mut System) {
     }));
 }
 
-/// A loop runs as translated code, next to the data watched and over it, and traps at the access that meets the breakpoint.
+/// A loop of translated code reads next to the watched data, reaches it, and traps at the access that meets the breakpoint.
 #[test]
 fn breakpoints_on_data_hold_in_translated_code() {
     for attached in [false, true] {
@@ -202,7 +202,7 @@ fn a_repeated_instruction_traps_after_the_element() {
     .breakpoint(1, DATA + 20, WRITE, BYTE);
     assert_eq!(s.trapped(), (1, CODE, QUIET | 2));
     assert_eq!((s.m.reg(RCX), s.m.reg(RDI)), (43, DATA + 21));
-    // It goes on from there.
+    // The loop goes on after the trap.
     s.m.state.general.rip = CODE;
     s.m.state.debug.dr6 = QUIET;
     s.m.state.events = Default::default();
@@ -220,7 +220,7 @@ fn a_breakpoint_on_code_faults_before_the_instruction_once() {
     })
     .user()
     .breakpoint(3, CODE + 2, EXECUTION, BYTE);
-    // The handler returns with the resume flag set, as debuggers' do.
+    // The handler returns with the resume flag set, as a debugger's handler does.
     let handler = [0x80, 0x4c, 0x24, 0x12, 0x01, 0x48, 0xcf];
     assert!(s.m.ram.write(HANDLERS + 16, &handler));
     assert_eq!(s.handled(), 13, "HLT in user mode");
@@ -237,7 +237,7 @@ fn a_breakpoint_on_code_faults_before_the_instruction_once() {
 #[test]
 fn a_handler_with_a_breakpoint_of_its_own_does_not_stop_the_clock() {
     let mut s = System::new(|a| a.nop().unwrap()).breakpoint(0, HANDLERS + 16, EXECUTION, BYTE);
-    // On a stack of its own.
+    // The handler has a stack of its own.
     let gate = s.get(IDT + 16);
     s.put(IDT + 16, gate | 1 << 32);
     s = s.breakpoint(1, CODE, EXECUTION, BYTE);
@@ -266,7 +266,7 @@ fn breakpoints_on_ports_need_the_debugging_extensions() {
     }
 }
 
-/// A translated block ends with the page, behind the instruction that enables a breakpoint on the next block's first instruction.
+/// A translation block ends at the end of its page, after an instruction that enables a breakpoint on the next block's first instruction.
 #[test]
 fn the_last_instruction_of_a_translated_block_enables_a_breakpoint_on_code() {
     const NEXT_PAGE: u64 = CODE + 0x1000;
@@ -302,7 +302,7 @@ fn the_last_instruction_of_a_translated_block_enables_a_breakpoint_on_code() {
     assert!(interpreted.1 == translated.1, "the states differ");
 }
 
-/// A window over a program with a breakpoint counts what one without counts.
+/// A window has equal counts for a program with a breakpoint and for the program without it.
 #[test]
 fn a_breakpoint_that_is_not_met_changes_no_count() {
     let run = |watched: bool| {

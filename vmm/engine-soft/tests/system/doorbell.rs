@@ -1,4 +1,4 @@
-//! The doorbell: OUT to its port is the hypercall that CPUID is, for those who may use the port.
+//! The doorbell: OUT to its port is the hypercall of the magic CPUID, for code that may use the port.
 
 use iced_x86::code_asm::*;
 use nodescope_engine::{Exit, Hypercall, HypercallAnswer};
@@ -20,7 +20,7 @@ const ANSWER: HypercallAnswer = HypercallAnswer {
     edx: 0xffff_fff4,
 };
 
-/// A system with the registers of a call. The upper halves of those that a call takes 32 bits of are set.
+/// Returns a system with the registers of a call. Where a call uses 32 bits of a register, the upper half is set.
 fn calling(code: impl FnOnce(&mut CodeAssembler)) -> System {
     let mut s = System::new(code);
     s.m.ports.answer = ANSWER;
@@ -45,7 +45,7 @@ fn out(a: &mut CodeAssembler) {
     a.hlt().unwrap();
 }
 
-/// The I/O permission bitmap begins behind the TSS. `bits` are those of the ports from the doorbell's on; all others are set.
+/// Writes an I/O permission bitmap after the TSS. `bits` are the bits of the ports from the doorbell's on. All other bits are set.
 fn with_bitmap(mut s: System, bits: u8) -> System {
     let at = TSS + 0x68;
     assert!(s.m.ram.write(at, &[0xff; 0xc0]));
@@ -54,7 +54,7 @@ fn with_bitmap(mut s: System, bits: u8) -> System {
     s
 }
 
-/// The registers have the answer, as CPUID leaves it.
+/// Checks that the registers have the answer in CPUID's form.
 fn is_answered(s: &System) {
     let registers = [RAX, RBX, RCX, RDX].map(|n| s.m.reg(n));
     assert_eq!(
@@ -66,7 +66,7 @@ fn is_answered(s: &System) {
     assert_eq!(s.m.ports.written, []);
 }
 
-/// A call is refused by `#GP`, and changes nothing.
+/// Checks that a call raises `#GP` and changes nothing.
 fn is_refused(mut s: System) {
     let before = s.m.state.general.gpr;
     assert_eq!(s.handled(), 13);
@@ -133,7 +133,7 @@ fn user_mode_needs_each_bit_of_the_bitmap() {
     for bit in 0..4 {
         is_refused(with_bitmap(calling(out).user(), 0xf0 | 1 << bit));
     }
-    // A bitmap that ends before the port's bits, and one whose second byte lies behind the limit (SDM vol. 1 §19.5.2).
+    // A bitmap that ends before the port's bits, and one whose second byte lies beyond the limit (SDM vol. 1 §19.5.2).
     for end in [PORT / 8, PORT / 8 + 1] {
         let mut s = with_bitmap(calling(out).user(), 0);
         s.m.state.segments.tr.limit = 0x68 + end as u32 - 1;
@@ -184,7 +184,7 @@ fn any_other_output_goes_to_the_port() {
             PORT,
             (0xe0, leaf.into()),
         ),
-        // A string's element is data.
+        // OUTS writes an element of a string, which is never a call.
         (
             |a| a.outsd().unwrap(),
             LEAF.into(),
@@ -208,7 +208,7 @@ fn any_other_output_goes_to_the_port() {
     }
 }
 
-/// Translated code rings as the interpreter does: calls, clocks and final state are equal.
+/// The doorbell behaves alike in translated code and in the interpreter: calls, clocks and final states are equal.
 #[test]
 fn translated_code_rings_alike() {
     let run = |translate| {

@@ -1,4 +1,4 @@
-//! Exceptions and interrupts: what is pushed, when they come, and what time they take.
+//! Exceptions and interrupts: the pushed frame, the place in the program, and the time of delivery.
 
 use iced_x86::code_asm::*;
 use nodescope_engine::{Exit, Limit, Vcpu};
@@ -64,7 +64,7 @@ fn software_interrupts_point_behind_themselves() {
     let mut s = System::new(|a| a.int(0x80).unwrap()).user();
     assert_eq!(s.handled(), 0x80);
     assert_eq!(s.frame(false).1.rip, CODE + 2);
-    // A gate that user code may not call.
+    // User code may not call this gate.
     let mut s = System::new(|a| a.int(0x81).unwrap()).user();
     assert_eq!(s.handled(), 13);
     let (error, frame) = s.frame(true);
@@ -87,7 +87,7 @@ fn interrupts_wait_for_the_instruction_after_sti() {
     assert_eq!(frame.flags & INTERRUPTS, INTERRUPTS);
 }
 
-/// It came between STI and the next instruction, behind which CLI follows: an NMI does not wait for what a block does.
+/// An NMI is raised between STI and the next instruction. It is taken after that instruction, and does not wait for the rest of the block.
 #[test]
 fn an_nmi_behind_sti_waits_for_one_instruction() {
     let mut s = System::new(|a| {
@@ -103,7 +103,7 @@ fn an_nmi_behind_sti_waits_for_one_instruction() {
     assert_eq!((s.m.reg(RAX), frame.rip), (1, CODE + 2));
 }
 
-/// Where a run is cut, the block goes on as another one; RDTSC behind the cut does not see that.
+/// A limit of instructions cuts a block in two. RDTSC after the cut must not see the cut.
 #[test]
 fn the_clock_is_that_of_the_instruction_wherever_a_run_ends() {
     for cut in 0..12 {
@@ -163,7 +163,7 @@ fn an_interrupt_comes_between_the_turns_of_a_loop() {
 #[test]
 fn a_fault_without_a_gate_is_a_double_fault() {
     let mut s = System::new(|a| a.mov(rax, qword_ptr(rbx)).unwrap()).set(RBX, ABSENT);
-    // The gate of #PF is not present: #NP while delivering #PF.
+    // The gate of #PF is not present: #NP comes during the delivery of #PF.
     let gate = s.get(IDT + 16 * 14);
     s.put(IDT + 16 * 14, gate & !(1 << 47));
     assert_eq!(s.handled(), 8);
@@ -175,7 +175,7 @@ fn a_fault_without_a_gate_is_a_double_fault() {
 
 #[test]
 fn a_fault_of_the_stack_is_a_double_fault() {
-    // The kernel's stack pointer leads nowhere: #PF while delivering #PF.
+    // The kernel's stack is not mapped: #PF comes during the delivery of #PF.
     let mut s = System::new(|a| a.push(rax).unwrap()).set(RSP, ABSENT + 0x100);
     assert_eq!(s.handled(), 8);
     assert_eq!(s.frame(true).1.rsp, ABSENT + 0x100);
@@ -204,7 +204,7 @@ fn single_steps_trap_after_each_instruction() {
     assert_eq!((frame.rip, frame.flags & TRAP), (CODE + 2, TRAP));
 }
 
-/// INT1 needs no right, unlike INT 1, and is a trap.
+/// INT1, unlike INT 1, ignores the gate's privilege, and is a trap.
 #[test]
 fn the_one_byte_debug_instruction_traps_from_user_mode() {
     let mut s = System::new(|a| a.int1().unwrap()).user();
@@ -217,7 +217,7 @@ fn the_one_byte_debug_instruction_traps_from_user_mode() {
     assert_eq!(s.frame(true).0, Some(1 << 3 | 2));
 }
 
-/// In long mode there is no task to return to, from 32-bit code either.
+/// Long mode has no nested tasks: IRET with NT set raises `#GP`, in 32-bit code, too.
 #[test]
 fn returns_from_interrupts_of_nested_tasks_fault() {
     for bits in [64, 32] {
@@ -256,7 +256,7 @@ fn a_repeated_store_stops_at_the_fault_and_goes_on_after_it() {
     });
 }
 
-/// An invalid opcode as the first instruction of its own handler, which has a stack of its own.
+/// The handler of `#UD`, which has a stack of its own, begins with an invalid opcode.
 #[test]
 fn time_passes_where_no_instruction_ever_retires() {
     let s = System::new(|a| a.ud2().unwrap());

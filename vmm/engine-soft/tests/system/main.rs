@@ -1,5 +1,5 @@
-//! Paging, exceptions, interrupts, privilege changes and self-modifying code on a bare machine with an operating system's
-//! tables: every vector's handler halts, and the test looks at what was pushed.
+//! Paging, exceptions, interrupts, privilege changes and self-modifying code, on a bare machine with the tables of an operating system.
+//! The handler of each vector halts, and the test checks the pushed frame.
 
 mod code;
 mod debug;
@@ -21,12 +21,12 @@ use nodescope_x86::{DescriptorTable, Segment};
 const TSS: u64 = 0x6000;
 const GDT: u64 = 0x7000;
 const IDT: u64 = 0x8000;
-/// Handler of vector `n` at `HANDLERS + 16 * n`: HLT.
+/// Address of the handlers. The handler of vector `n` is a HLT at `HANDLERS + 16 * n`.
 const HANDLERS: u64 = 0x9000;
 /// RSP0 and IST1 of the TSS.
 const KERNEL_STACK: u64 = 0xc000;
 const EMERGENCY_STACK: u64 = 0xe000;
-/// Page tables of the machine: the last level covers the first 2 MiB.
+/// The machine's last-level page table, which covers the first 2 MiB.
 const LEAVES: u64 = 0x4000;
 
 const KERNEL_CS: u64 = 0x08;
@@ -37,7 +37,7 @@ const USER_CS: u64 = 0x2b;
 const INTERRUPTS: u64 = 0x200;
 const TRAP: u64 = 0x100;
 
-/// What a handler finds on its stack.
+/// The frame on a handler's stack.
 #[derive(Debug, PartialEq, Eq)]
 struct Frame {
     rip: u64,
@@ -92,7 +92,7 @@ impl System {
         }
         put(TSS + 4, KERNEL_STACK);
         put(TSS + 36, EMERGENCY_STACK);
-        // No I/O permission bitmap: it would begin behind the limit.
+        // There is no I/O permission bitmap: its address is beyond the limit.
         put(TSS + 0x60, 0x68 << 48);
         let s = &mut m.state;
         s.segments.gdt = DescriptorTable {
@@ -135,7 +135,7 @@ impl System {
         self
     }
 
-    /// Begin in this code, whose system calls lead to [`CODE`].
+    /// Prepares user code, whose system calls lead to [`CODE`].
     fn begin_at_caller(&mut self, mut user: CodeAssembler) {
         let code = user.assemble(CODE + 0x100).unwrap();
         assert!(self.m.ram.write(CODE + 0x100, &code));
@@ -150,7 +150,7 @@ impl System {
         self
     }
 
-    /// Replace a page's last-level entry.
+    /// Replaces a page's last-level entry.
     fn page(self, at: u64, entry: u64) -> Self {
         self.put(LEAVES + (at >> 12) * 8, entry);
         self
@@ -168,7 +168,7 @@ impl System {
         u64::from_le_bytes(self.m.peek(at))
     }
 
-    /// Run until HLT or the end.
+    /// Runs until HLT or the limit.
     fn run(&mut self) -> Exit {
         self.m.vcpu.restore(&self.m.state);
         let limit = Limit::instructions(self.m.state.time.instructions + 10_000);
@@ -177,7 +177,7 @@ impl System {
         exit
     }
 
-    /// Run until a handler halts: its vector.
+    /// Runs until a handler halts; returns its vector.
     fn handled(&mut self) -> u8 {
         assert_eq!(self.run(), Exit::Halted);
         let at = self.m.rip() - 1 - HANDLERS;

@@ -16,14 +16,14 @@ use nodescope_x86::{CpuidTable, FxImage, General, VcpuState, Vector, Vector256};
 use crate::machine::*;
 use crate::*;
 
-/// Where the instructions lie, and how far apart.
+/// Address of the first instruction, and distance between instructions.
 const AREA: u64 = 2 << 20;
 const SLOT: usize = 16;
-/// So many are placed at a time: 16-bit code reaches no more.
+/// Number of instructions that are placed at a time: 16-bit code reaches no more.
 const SLOTS: usize = (64 << 10) / SLOT;
-/// The displacement in instructions, so that operands lie behind the code.
+/// The displacement in instructions: operands lie after the code.
 const BEHIND: i32 = 0x10_0000;
-/// Between instructions: INT3.
+/// The byte between instructions: INT3.
 const FILLER: u8 = 0xcc;
 
 /// The features of instructions that the default template announces.
@@ -82,7 +82,7 @@ fn announced() -> Vec<CpuidFeature> {
     ]
 }
 
-/// Encodings of a processor without the feature that does without it: hints are NOPs, and F3 before BSF and BSR is ignored.
+/// Returns whether an encoding also executes on a processor without its feature: hints are NOPs, and F3 before BSF and BSR is ignored.
 fn has_an_older_meaning(bytes: &[u8], i: &Instruction) -> bool {
     use Mnemonic::*;
     let escape = bytes.iter().position(|&b| b == 0x0f);
@@ -97,10 +97,10 @@ fn raises_invalid_opcode(i: &Instruction, bits: u32, kernel: bool) -> bool {
     use Mnemonic::*;
     match i.mnemonic() {
         Ud0 | Ud1 | Ud2 => true,
-        // Not from 32-bit code (SDM vol. 2B).
+        // These raise `#UD` in 32-bit code (SDM vol. 2B).
         Syscall | Sysret | Sysretq => bits != 64,
         Mov if i.op0_register() == Register::CS => true,
-        // CR4.DE is set, so DR4 and DR5 are not there; in user mode `#GP` comes first.
+        // CR4.DE is set, so that DR4 and DR5 do not exist. In user mode `#GP` comes first.
         Mov => (0..2).any(|n| matches!(i.op_register(n), Register::DR4 | Register::DR5)) && kernel,
         _ => false,
     }
@@ -115,7 +115,7 @@ struct Sweep {
     bits: u32,
     announced: Vec<CpuidFeature>,
     placed: Vec<Vec<u8>>,
-    /// Instructions run, and how many of them retired.
+    /// Numbers of instructions that ran and that retired.
     ran: u64,
     retired: u64,
     wrong: BTreeMap<String, (u64, String)>,
@@ -136,7 +136,7 @@ impl Sweep {
             code.attributes = if bits == 32 { 0xc0fb } else { 0x80fb };
             code.base = AREA;
         }
-        // RCX counts and RDX is a port; the others point to data.
+        // RCX is a count and RDX a port. The other registers point to data.
         base.general.gpr = [DATA; 16];
         base.general.gpr[RCX] = 2;
         base.general.gpr[RSP] = STACK;
@@ -164,7 +164,7 @@ impl Sweep {
         }
     }
 
-    /// Run all as the kernel's code.
+    /// Makes the sweep run in kernel mode.
     fn in_the_kernel(mut self) -> Self {
         let data = &mut self.base.segments.data;
         for (segment, selector) in [(seg::CS, KERNEL_CS), (seg::SS, KERNEL_SS)] {
@@ -174,7 +174,7 @@ impl Sweep {
         self
     }
 
-    /// Run what begins with these bytes.
+    /// Adds the instruction that begins with these bytes to the sweep.
     fn add(&mut self, opcode: &[u8], tail: [u8; 8]) {
         let mut bytes = [opcode, &tail].concat();
         let len = Decoder::new(self.bits, &bytes, DecoderOptions::NONE)
@@ -254,7 +254,7 @@ impl Sweep {
         }
     }
 
-    /// Opcodes of a map behind a prefix, with what follows them.
+    /// Adds all opcodes of a map after a prefix, with operands.
     fn map(&mut self, prefix: &[u8], operands: &[(u8, [u8; 8])]) {
         for opcode in 0..=255 {
             for &(modrm, tail) in operands {
@@ -284,7 +284,7 @@ impl Sweep {
     }
 }
 
-/// ModRM bytes that tell instructions apart: all registers, and memory in several forms. Behind them: SIB, displacement, immediate.
+/// Returns ModRM bytes for all registers and several forms of memory operands, followed by SIB, displacement and immediate.
 fn operands(registers: &[u8]) -> Vec<(u8, [u8; 8])> {
     let mut all = Vec::new();
     for reg in 0..8 {
@@ -311,7 +311,7 @@ fn legacy(sweep: &mut Sweep, prefixes: &[&[u8]]) {
     }
 }
 
-/// 3DNow!: the opcode is the last byte.
+/// Adds all 3DNow! opcodes; the opcode is the last byte.
 fn three_d_now(sweep: &mut Sweep) {
     for opcode in 0..=255 {
         for modrm in [0xc1, 0xd0] {
@@ -320,7 +320,7 @@ fn three_d_now(sweep: &mut Sweep) {
     }
 }
 
-/// C4, and 8F for XOP: maps, W, L, a third register or none, and the prefix that the encoding implies.
+/// Adds encodings with the prefix C4, or 8F for XOP: all maps, W, L, with a third register or none, and all implied prefixes.
 fn vex(sweep: &mut Sweep, escape: u8, maps: std::ops::RangeInclusive<u8>) {
     let operands = operands(&[0, 1]);
     for map in maps {
@@ -333,7 +333,7 @@ fn vex(sweep: &mut Sweep, escape: u8, maps: std::ops::RangeInclusive<u8>) {
     }
 }
 
-/// C5: the first map, without W.
+/// Adds encodings with the prefix C5: the first map, without W.
 fn short_vex(sweep: &mut Sweep) {
     let operands = operands(&[0, 1]);
     for last in 0x80..=255_u8 {
@@ -348,7 +348,7 @@ fn evex(sweep: &mut Sweep) {
     for map in [1, 2, 3, 5, 6] {
         for prefix in 0..4 {
             for w in [0, 0x80] {
-                // Lengths, and broadcast or rounding.
+                // Vector length, and the bit for broadcast or rounding.
                 for last in [0x08, 0x58] {
                     sweep.map(&[0x62, 0xf0 | map, 0x7c | w | prefix, last], &operands);
                 }
@@ -357,7 +357,7 @@ fn evex(sweep: &mut Sweep) {
     }
 }
 
-/// A template without these features.
+/// Returns a template without these features.
 fn template(hidden: &[&str]) -> Template {
     let options = CpuidOptions {
         hidden: hidden.iter().map(|&name| name.to_owned()).collect(),
@@ -418,7 +418,7 @@ fn no_encoding_of_32_and_16_bit_code_ends_the_study() {
     }
 }
 
-/// Nothing that CPUID announces is unknown in the kernel either.
+/// The engine knows every instruction that CPUID announces, in kernel mode, too.
 #[test]
 fn no_encoding_of_the_kernels_code_ends_the_study() {
     let Some(sweep) = sweep(64, &[], &[]) else {
@@ -458,7 +458,7 @@ fn hidden_features_are_not_there() {
     };
     legacy(&mut sweep, &[&[], &[0x66], &[0xf2], &[0xf3], &[0xf3, 0x48]]);
     vex(&mut sweep, 0xc4, 1..=3);
-    // LAHF and SAHF in 64-bit mode have a bit, and are of no feature.
+    // A CPUID bit announces LAHF and SAHF in 64-bit mode, but iced-x86 assigns them no feature.
     sweep.wrong.retain(|key, _| {
         let code = key.split(' ').next();
         code != Some(&format!("{:?}", Code::Lahf)) && code != Some(&format!("{:?}", Code::Sahf))

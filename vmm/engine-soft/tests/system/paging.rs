@@ -1,4 +1,4 @@
-//! Page faults, accessed and dirty bits, and translations that change.
+//! Page faults, accessed and dirty bits, and changes of translations.
 
 use iced_x86::code_asm::*;
 use nodescope_engine::{Exit, Vcpu};
@@ -7,7 +7,7 @@ use nodescope_x86::{Exception, Vector};
 use crate::machine::*;
 use crate::*;
 
-/// A page at [`DATA`] with these entry bits; the access raises this error code, or none.
+/// Checks an access to a page at [`DATA`] with these entry bits: the access raises this error code, or none.
 fn page_fault(user: bool, entry: u64, control: impl Fn(&mut Machine), write: bool) -> Option<u32> {
     let code = |a: &mut CodeAssembler| {
         if write {
@@ -50,7 +50,7 @@ fn page_fault_error_codes() {
         m.state.control.cr4 |= 1 << 21;
         m.state.general.rflags |= 1 << 18;
     };
-    // User or kernel, read or write, page: error code (SDM vol. 3A figure 4-12).
+    // Error codes by privilege, access and page (SDM vol. 3A figure 4-12).
     for user in [false, true] {
         let u = if user { 4 } else { 0 };
         assert_eq!(page_fault(user, 0, plain, false), Some(u));
@@ -58,7 +58,7 @@ fn page_fault_error_codes() {
         assert_eq!(page_fault(user, DATA | 5, plain, true), Some(u | 3));
         assert_eq!(page_fault(user, DATA | 5, plain, false), None);
         assert_eq!(page_fault(user, DATA | NX | 7, plain, true), None);
-        // A reserved bit of the entry.
+        // The entry has a reserved bit.
         assert_eq!(
             page_fault(user, DATA | 1 << 50 | 7, plain, false),
             Some(u | 9)
@@ -120,7 +120,7 @@ fn translations_are_renewed_by_invlpg_and_by_loading_cr3() {
     for whole in [false, true] {
         let mut s = System::new(|a| {
             a.mov(rcx, qword_ptr(DATA)).unwrap();
-            // Let the page lead elsewhere.
+            // Map the page to other memory.
             a.mov(rax, qword_ptr(rbx)).unwrap();
             a.mov(rdx, other | 7).unwrap();
             a.mov(qword_ptr(rbx), rdx).unwrap();
@@ -144,14 +144,14 @@ fn translations_are_renewed_by_invlpg_and_by_loading_cr3() {
 #[test]
 fn invlpg_renews_all_of_a_large_page() {
     const LARGE: u64 = 2 << 20;
-    // The table whose entries are large pages from the second on.
+    // The table whose entries from the second on are large pages.
     const TABLE: u64 = 0x3000;
     let (page, other) = (2 * LARGE, 3 * LARGE);
     let mut s = System::new(|a| {
         a.mov(rcx, qword_ptr(page + 0x5000)).unwrap();
         a.mov(rdx, other | 0x87).unwrap();
         a.mov(qword_ptr(rbx), rdx).unwrap();
-        // Another 4 KiB of the page.
+        // Access another 4 KiB of the page.
         a.invlpg(byte_ptr(page + 0x1f_3000)).unwrap();
         a.mov(rdx, qword_ptr(page + 0x5000)).unwrap();
         a.hlt().unwrap();

@@ -1,4 +1,4 @@
-//! Changes of privilege: system calls, returns, and what user mode may not do.
+//! Changes of privilege: system calls, returns, and instructions that user mode may not execute.
 
 use iced_x86::code_asm::*;
 use nodescope_engine::{Exit, Limit, Vcpu};
@@ -65,7 +65,7 @@ fn system_call_and_return() {
     assert_eq!(frame.flags & !(1 << 16), INTERRUPTS | 0x403);
 }
 
-/// SYSRET may set TF, however often it has gone back without.
+/// SYSRET may set TF after many returns without TF.
 #[test]
 fn a_return_from_a_system_call_may_begin_single_steps() {
     let mut s = System::new(|a| {
@@ -88,15 +88,15 @@ fn a_return_from_a_system_call_may_begin_single_steps() {
     s.begin_at_caller(user);
     assert_eq!(s.handled(), 1);
     assert_eq!(s.m.reg(RSI), 0);
-    // Behind the NOP.
+    // The instruction pointer is after the NOP.
     assert_eq!(s.frame(false).1.rip, CODE + 0x103);
 }
 
-/// The interpreter remembers for the kernel what the kernel may read, however often translated code has gone there and back.
+/// After many changes of privilege by translated code, the interpreter's look-ups for the kernel still serve the kernel alone.
 #[test]
 fn system_calls_give_the_caller_no_right() {
     let mut s = System::new(|a| {
-        // BT of memory by a register is the interpreter's.
+        // The interpreter carries out BT of memory by a register.
         a.bt(qword_ptr(DATA), rax).unwrap();
         a.sysretq().unwrap();
     })
@@ -120,7 +120,7 @@ fn system_calls_give_the_caller_no_right() {
         "they leave translated code: {activity:?}"
     );
     let (error, frame) = s.frame(true);
-    // Present, by a user.
+    // A page fault by user code, on a present page.
     assert_eq!((error, frame.cs), (Some(5), USER_CS));
 }
 
@@ -184,7 +184,7 @@ fn fast_system_calls_and_returns() {
     // Without a code segment.
     assert_eq!(s.handled(), 13);
     assert_eq!(s.frame(true).0, Some(0));
-    // The selectors of the return follow that of the call by fixed distances; 64-bit code lies 32 bytes behind.
+    // The selectors of the return have fixed distances from the selector of the call. The selector of 64-bit code is 32 higher.
     s.put(GDT + 0x28, 0x00af_9b00_0000_ffff);
     s.put(GDT + 0x30, 0x00cf_9300_0000_ffff);
     s.put(GDT + 0x38, 0);
@@ -224,7 +224,7 @@ fn fast_system_calls_and_returns() {
     );
 }
 
-/// A far pointer in memory at RBX, called or jumped to.
+/// Returns a system with a far pointer in memory at RBX, and a call or jump by it.
 fn far(call: bool, selector: u64, target: u64) -> System {
     let s = System::new(|a| {
         if call {
@@ -241,7 +241,7 @@ fn far(call: bool, selector: u64, target: u64) -> System {
 #[test]
 fn far_transfers_lead_to_code_only() {
     for call in [false, true] {
-        // The TSS, a data segment, nothing behind a null selector, beyond the table, an LDT that is not there.
+        // The TSS, a data segment, a null selector, a selector beyond the table, and a selector of an absent LDT.
         for (selector, error) in [(0x33, 0x30), (0x23, 0x20), (3, 0), (0x103, 0x100), (0x7, 4)] {
             let mut s = far(call, selector, CODE).user();
             assert_eq!(s.handled(), 13, "{selector:#x}");
@@ -284,7 +284,7 @@ fn call_gates_lead_to_inner_privileges() {
     assert_eq!(frame.rsp, KERNEL_STACK - 32);
     let pushed = [0, 8, 16, 24].map(|n| s.get(frame.rsp + n));
     assert_eq!(pushed, [CODE + 2, USER_CS, STACK, USER_SS]);
-    // A jump does not change the privilege; the gate is the kernel's; it is not present; long mode has no such gate.
+    // A jump to another privilege, a gate for the kernel alone, a gate that is not present, and a gate of a type that long mode lacks.
     for (mut s, vector, error) in [
         (system(false, gate(3, 0xc)), 13, KERNEL_CS),
         (system(true, gate(0, 0xc)), 13, 0x40),
@@ -295,14 +295,14 @@ fn call_gates_lead_to_inner_privileges() {
         assert_eq!(s.handled(), vector);
         assert_eq!(s.frame(true).0, Some(error));
     }
-    // Neither half may lie beyond the table, and the upper one has no type.
+    // Each half must lie within the table, and the upper half must have type zero.
     let mut s = system(true, gate(3, 0xc));
     s.m.state.segments.gdt.limit = 0x47;
     assert_eq!(s.handled(), 13);
     let mut s = system(true, gate(3, 0xc));
     s.put(GDT + 0x48, 1 << 40);
     assert_eq!(s.handled(), 13);
-    // The last descriptor of the largest local table has no upper half, not even in the table's first descriptor.
+    // The last descriptor of the largest local table has no upper half: selectors do not wrap around to the first descriptor.
     const LOCAL_TABLE: u64 = 0x10_0000;
     for limit in [0xffff, 0x1_ffff] {
         let mut s = far(true, 0xffff, 0).user();

@@ -1,4 +1,4 @@
-//! Descriptor tables, and what the local APIC's state changes in CPUID.
+//! Descriptor tables, and the effect of the local APIC's state on CPUID.
 
 use iced_x86::code_asm::*;
 use nodescope_engine::Exit;
@@ -6,7 +6,7 @@ use nodescope_engine::Exit;
 use crate::machine::*;
 use crate::*;
 
-/// A system with a descriptor of 16 bytes at selector 0x40, which the code at CODE may load.
+/// Returns a system with a descriptor of 16 bytes at selector 0x40, which the code at CODE may load.
 fn loading(code: impl FnOnce(&mut CodeAssembler), low: u64, high: u64) -> System {
     let mut s = System::new(|a| {
         code(a);
@@ -39,13 +39,13 @@ fn descriptors_of_tasks_and_local_tables_must_be_whole_and_canonical() {
             (loaded.selector, loaded.base),
             (0x40, 0xffff_8000_0000_0000)
         );
-        // Not canonical; with a type in the upper half.
+        // A base that is not canonical, and an upper half with a type other than zero.
         for high in [0x0000_8000, 0x8000_0000, 0xffff_7fff, 1 << 40] {
             let mut s = loading(load, low, high);
             assert_eq!(s.handled(), 13, "{high:#x}");
             let (error, frame) = s.frame(true);
             assert_eq!((error, frame.rip), (Some(0x40), CODE));
-            // It is not marked busy.
+            // The descriptor is not marked busy.
             assert_eq!(s.get(GDT + 0x40), low);
         }
         // The upper half lies beyond the table.
@@ -53,7 +53,7 @@ fn descriptors_of_tasks_and_local_tables_must_be_whole_and_canonical() {
         s.m.state.segments.gdt.limit = 0x47;
         assert_eq!(s.handled(), 13);
     }
-    // A busy task, and a 16-bit one.
+    // A busy TSS, and a 16-bit TSS.
     for low in [TASK | 2 << 40, 0x8100_0000_0067] {
         let mut s = loading(load_task, low, 0);
         assert_eq!(s.handled(), 13);

@@ -38,7 +38,7 @@ pub fn machines() -> impl Strategy<Value = (CacheConfig, Vec<VcpuPlace>)> {
                     .chain(&mut config.instruction)
                     .for_each(|level| level.shared_by = Sharing::Socket);
             }
-            // One way, and more sets than the filter has slots (64 x 64 bytes = 4 KiB).
+            // One way, and more sets than the L0 filter cache has slots (64 x 64 bytes = 4 KiB).
             7 => {
                 levels[0] = LevelConfig::new(8192, 1);
                 levels[1] = LevelConfig::new(8192, 2);

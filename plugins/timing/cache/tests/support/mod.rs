@@ -1,4 +1,4 @@
-//! An engine reduced to what a cache model sees of it: it counts references, keeps the filter and answers from it.
+//! An engine reduced to what a cache model sees of it: it counts references, and answers hits from an L0 filter cache.
 #![allow(dead_code)]
 
 pub mod machines;
@@ -24,7 +24,7 @@ pub struct Step {
     pub kernel: bool,
 }
 
-/// What the filter holds in one place.
+/// Slot of the L0 filter cache.
 #[derive(Clone, Default)]
 struct Slot {
     /// Lines and permissions, the most recently used first.
@@ -32,7 +32,7 @@ struct Slot {
 }
 
 impl Slot {
-    /// Whether the filter answers, and whether the model must hear of a line that becomes modified.
+    /// Returns whether the L0 filter cache answers, and whether a line that becomes modified must be reported to the model.
     fn hit(&mut self, line: u64, needed: Permission) -> (bool, bool) {
         let found = |&(held, permission): &(u64, Permission)| {
             held == line && permission >= needed.min(Permission::Exclusive)
@@ -51,7 +51,7 @@ impl Slot {
         (true, becomes_modified)
     }
 
-    /// What is least recently used of a full set that does not have the line.
+    /// Returns the least recently used line of a full set that does not have `line`.
     fn oldest(&self, line: u64, ways: usize) -> Option<u64> {
         let full = ways > 1 && self.lines.len() == ways;
         let absent = self.lines.iter().all(|&(held, _)| held != line);
@@ -59,7 +59,7 @@ impl Slot {
         (full && absent).then_some(*oldest)
     }
 
-    fn lower(&mut self, line: u64, permission: Permission) {
+    fn lower_permission(&mut self, line: u64, permission: Permission) {
         for (held, allowed) in &mut self.lines {
             if *held == line {
                 *allowed = permission.min(*allowed);
@@ -69,14 +69,14 @@ impl Slot {
             .retain(|&(_, permission)| permission != Permission::None);
     }
 
-    fn enter(&mut self, line: u64, outcome: &Outcome, ways: usize) {
+    fn fill(&mut self, line: u64, outcome: &Outcome, ways: usize) {
         let gone = |held: u64| held == line || Some(held) == outcome.replaced();
         self.lines.retain(|&(held, _)| !gone(held));
         if ways == 1 {
             self.lines.clear();
         }
-        if outcome.filter() != Permission::None {
-            self.lines.insert(0, (line, outcome.filter()));
+        if outcome.permission() != Permission::None {
+            self.lines.insert(0, (line, outcome.permission()));
         }
         assert!(self.lines.len() <= ways, "a line that left was not named");
     }
@@ -84,19 +84,19 @@ impl Slot {
 
 pub struct Engine {
     pub model: CacheModel,
-    filter: bool,
+    l0_filter: bool,
     fetches_cached: bool,
     places: Vec<VcpuPlace>,
     /// `[vcpu][side][slot]`: line address and permission.
     slots: Vec<[Vec<Slot>; 2]>,
-    /// Lines that became modified, and whose vCPU the model has not heard of it.
+    /// Lines that became modified and were not reported to the model yet, with their vCPU.
     modified: Vec<(u16, u64)>,
     counters: BTreeMap<Key, Counters>,
     pub calls: u64,
-    /// Misses are asked for by [`MemoryModel::miss`] first.
-    short: bool,
-    /// How many of them were answered.
-    pub short_calls: u64,
+    /// Misses try [`MemoryModel::miss`] first.
+    fast_miss_path: bool,
+    /// Number of misses that [`MemoryModel::miss`] answered.
+    pub fast_calls: u64,
     pub stall: u64,
 }
 
@@ -111,7 +111,7 @@ impl Engine {
         memory: Box<dyn MemoryTimingModel>,
     ) -> Engine {
         let model = CacheModel::new(config, places, memory).expect("a valid description");
-        let geometry = model.filter();
+        let geometry = model.l0_geometry();
         assert!(geometry.line_shift + geometry.data_slots <= 12);
         assert!(geometry.line_shift + geometry.instruction_slots <= 12);
         let slots = places
@@ -125,32 +125,32 @@ impl Engine {
             .collect();
         Engine {
             model,
-            filter: true,
+            l0_filter: true,
             fetches_cached: config.instruction.is_some(),
             places: places.to_vec(),
             slots,
             modified: Vec::new(),
             counters: BTreeMap::new(),
             calls: 0,
-            short: false,
-            short_calls: 0,
+            fast_miss_path: false,
+            fast_calls: 0,
             stall: 0,
         }
     }
 
-    /// Misses that the model has a short way for go there.
-    pub fn short(mut self) -> Engine {
-        self.short = true;
+    /// Returns the engine with the model's fast miss path.
+    pub fn with_fast_miss_path(mut self) -> Engine {
+        self.fast_miss_path = true;
         self
     }
 
-    pub fn unfiltered(mut self) -> Engine {
-        self.filter = false;
+    pub fn without_l0_filter(mut self) -> Engine {
+        self.l0_filter = false;
         self
     }
 
     pub fn step(&mut self, step: Step) -> u64 {
-        let geometry = self.model.filter();
+        let geometry = self.model.l0_geometry();
         let privilege = if step.kernel {
             Privilege::Kernel
         } else {
@@ -177,7 +177,7 @@ impl Engine {
         let side = step.access.side();
         let slots = &mut self.slots[usize::from(step.vcpu)][side as usize];
         let slot = (step.address >> geometry.line_shift) as usize % slots.len();
-        if self.filter {
+        if self.l0_filter {
             let (hit, becomes_modified) = slots[slot].hit(line, needed);
             if becomes_modified {
                 self.modified.push((step.vcpu, line));
@@ -191,10 +191,10 @@ impl Engine {
             Side::Instruction => geometry.instruction_ways,
         });
         let hits = Hits {
-            oldest: slots[slot].oldest(line, ways).filter(|_| self.filter),
+            oldest: slots[slot].oldest(line, ways).filter(|_| self.l0_filter),
             modified: &[],
         };
-        self.tell_modified();
+        self.report_modified();
         let reference = MemRef {
             vcpu: step.vcpu,
             privilege,
@@ -206,40 +206,40 @@ impl Engine {
             now: self.stall,
         };
         let mut updates = Vec::new();
-        let short = match hits.oldest {
-            Some(oldest) if self.short => self.model.miss(&[], oldest, &reference),
+        let fast = match hits.oldest {
+            Some(oldest) if self.fast_miss_path => self.model.miss(&[], oldest, &reference),
             _ => None,
         };
-        if let Some(outcome) = short {
-            assert!(outcome.filter() >= Permission::Read);
+        if let Some(outcome) = fast {
+            assert!(outcome.permission() >= Permission::Read);
             assert_eq!(outcome.replaced(), hits.oldest);
-            self.short_calls += 1;
+            self.fast_calls += 1;
         }
-        let outcome = short.unwrap_or_else(|| self.model.reference(hits, &reference, &mut updates));
+        let outcome = fast.unwrap_or_else(|| self.model.reference(hits, &reference, &mut updates));
         for update in updates {
             let slots = &mut self.slots[usize::from(update.vcpu)][update.side as usize];
             let slot = (update.line >> geometry.line_shift) as usize % slots.len();
-            slots[slot].lower(update.line, update.permission);
+            slots[slot].lower_permission(update.line, update.permission);
         }
-        self.slots[usize::from(step.vcpu)][side as usize][slot].enter(line, &outcome, ways);
+        self.slots[usize::from(step.vcpu)][side as usize][slot].fill(line, &outcome, ways);
         self.calls += 1;
         self.stall += u64::from(outcome.stall());
         u64::from(outcome.stall())
     }
 
-    /// In the order of the writes, also where several vCPUs made them.
-    fn tell_modified(&mut self) {
+    /// Reports modified lines in the order of the writes, also where several vCPUs made the writes.
+    fn report_modified(&mut self) {
         for (vcpu, line) in std::mem::take(&mut self.modified) {
             self.model.modified(vcpu, &[line]);
         }
     }
 
-    /// Contents of every cache, in the order that the references make: that of the first level is the filter's where it keeps
-    /// whole sets.
+    /// Returns the contents of every cache, in the order that the references make. The order of the first level comes from the L0 filter
+    /// cache where it keeps whole sets.
     pub fn contents(&mut self) -> Vec<CacheContents> {
-        self.tell_modified();
+        self.report_modified();
         let mut contents = self.model.contents();
-        let geometry = self.model.filter();
+        let geometry = self.model.l0_geometry();
         for cache in contents.iter_mut().filter(|cache| cache.level == 1) {
             let (side, ways) = match cache.kind {
                 CacheKind::Instruction => (Side::Instruction, geometry.instruction_ways),
@@ -249,7 +249,7 @@ impl Engine {
                 let place = &self.places[vcpu];
                 place.socket == cache.socket && cache.core.is_none_or(|core| core == place.core)
             });
-            if !self.filter || ways == 1 {
+            if !self.l0_filter || ways == 1 {
                 continue;
             }
             let vcpu = inside.next().expect("whole sets are one vCPU's alone");
@@ -258,8 +258,14 @@ impl Engine {
                 let kept = &self.slots[vcpu][side as usize][*set as usize].lines;
                 let position = |line: u64| kept.iter().position(|&(held, _)| held == line);
                 if !kept.is_empty() {
-                    lines.sort_by_key(|&(line, _)| position(line).expect("the filter keeps it"));
-                    assert_eq!(lines.len(), kept.len(), "what left is still in the filter");
+                    lines.sort_by_key(|&(line, _)| {
+                        position(line).expect("the L0 filter cache keeps it")
+                    });
+                    assert_eq!(
+                        lines.len(),
+                        kept.len(),
+                        "the L0 filter cache has a line that left"
+                    );
                 }
             }
         }
@@ -305,7 +311,7 @@ impl Engine {
         self.model.reset_statistics();
     }
 
-    /// Events of a kind over all keys.
+    /// Returns the number of events of a kind, over all keys.
     pub fn count(&self, event: &str) -> u64 {
         self.statistics()
             .iter()
@@ -314,7 +320,7 @@ impl Engine {
             .sum()
     }
 
-    /// Every kind of event that occurred, with its count, without the informational ones.
+    /// Returns every kind of event that occurred with its count, without the informational kinds.
     pub fn counts(&self) -> BTreeMap<String, u64> {
         let mut counts = BTreeMap::new();
         for row in self
@@ -327,7 +333,7 @@ impl Engine {
         counts
     }
 
-    /// The equations: the terms add up to the cycles, and so does every row.
+    /// Checks the equations: the terms add up to the cycles, and so does every row.
     pub fn check_equations(&self) {
         let statistics = self.statistics();
         let cycles: u64 = statistics.iter().map(|row| row.cycles).sum();
@@ -361,7 +367,7 @@ impl Engine {
     }
 }
 
-/// Expected counts, for comparison with [`Engine::counts`].
+/// Returns expected counts, for comparison with [`Engine::counts`].
 pub fn expect<const N: usize>(counts: [(&str, u64); N]) -> BTreeMap<String, u64> {
     counts
         .into_iter()
@@ -369,7 +375,7 @@ pub fn expect<const N: usize>(counts: [(&str, u64); N]) -> BTreeMap<String, u64>
         .collect()
 }
 
-/// Small caches: 4 sets x 2 ways, 4 sets x 4 ways, 12 sets x 4 ways a socket; every event has another price.
+/// Returns small caches: 4 sets x 2 ways, 4 sets x 4 ways, 12 sets x 4 ways a socket; every event has another price.
 pub fn small() -> CacheConfig {
     let mut config = CacheConfig {
         instruction: Some(LevelConfig::new(512, 2)),
@@ -384,7 +390,7 @@ pub fn small() -> CacheConfig {
     config
 }
 
-/// Give every event a latency of its own; first-level hits stay free.
+/// Gives every event a latency of its own; first-level hits stay free.
 pub fn price(config: &mut CacheConfig) {
     let mut next = 1;
     let mut price = || {

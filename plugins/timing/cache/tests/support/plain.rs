@@ -1,5 +1,5 @@
 //! The semantics of `plugins/timing/README.md` written down plainly: sets are lists, caches are searched, every event is
-//! looked up by its name. No holder bits, no early exits, no filter.
+//! looked up by its name. No holder bits, no early exits, no L0 filter cache.
 
 use std::collections::BTreeMap;
 
@@ -433,7 +433,7 @@ impl Plain {
         self.stall += u64::from(cycles);
     }
 
-    /// What [`Plain::events`] would be, from a model's statistics (which also have sums of the misses of a level).
+    /// Returns the events of [`Plain::events`] from a model's statistics (which also have sums of the misses of a level).
     pub fn events_of(statistics: &[Statistic]) -> BTreeMap<(Key, String), (u64, u64)> {
         statistics
             .iter()

@@ -11,7 +11,7 @@ use crate::cpu::{Cpu, Mode};
 use crate::lower::Lowering;
 use crate::op::{Done, Flow, Handler, Op, attr};
 
-/// What becomes of the bit.
+/// Values of `OP`: the effect on the bit.
 const TEST: u8 = 0;
 const SET: u8 = 1;
 const RESET: u8 = 2;

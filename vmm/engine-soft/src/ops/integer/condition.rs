@@ -8,7 +8,7 @@ use crate::cpu::Cpu;
 use crate::lower::Lowering;
 use crate::op::{Done, Flow, Handler, Op, thread};
 
-/// Whether condition `CC` (its encoding in the opcode) holds.
+/// Returns whether condition `CC` (its encoding in the opcode) holds.
 #[inline(always)]
 pub fn holds<const CC: u8>(flags: u64) -> bool {
     let less = (flags >> 7 ^ flags >> 11) & 1 != 0;

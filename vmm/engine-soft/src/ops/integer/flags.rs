@@ -24,7 +24,7 @@ fn cmc(cpu: &mut Cpu, _: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// What LAHF and SAHF move.
+/// Flags that LAHF and SAHF move.
 const LOW: u64 = rflags::STATUS & 0xff;
 const AH: u8 = 1;
 
@@ -75,7 +75,7 @@ fn popf<M: Stack, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let changed = old ^ cpu.rflags;
     if changed & AC != 0 && cpu.control.cr4 & cr4::SMAP != 0 {
         // Supervisor access to user pages depends on AC.
-        cpu.filter.flush();
+        cpu.data_tlb.flush();
     }
     if changed & (IF | TF) != 0 {
         cpu.set_ip(cpu.next_ip(op));

@@ -25,7 +25,7 @@ fn pause(cpu: &mut Cpu, _: &Op) -> Done {
 /// CLFLUSH, CLFLUSHOPT, CLWB: nothing is flushed, but they fault as a load of a byte does (SDM vol. 2A, CLFLUSH).
 fn flush_line(cpu: &mut Cpu, op: &Op) -> Done {
     let linear = cpu.linear(op);
-    if cpu.read_window(linear).is_none() {
+    if cpu.direct_read_range(linear).is_none() {
         if cpu.long_mode() && !is_canonical(linear) {
             return Err(cpu.raise(Exception {
                 address: linear,

@@ -291,7 +291,7 @@ double_shift! {
     Shrd = "shrd";
 }
 
-/// Whether the host leaves flags as they were that IMUL, MUL, TZCNT or LZCNT make undefined: Intel's does not, AMD's does.
+/// Returns whether the host keeps the flags that IMUL, MUL, TZCNT and LZCNT make undefined. Intel's processors do not, AMD's do.
 pub fn keeps_undefined_flags() -> bool {
     let (none, all) = (0, rflags::STATUS);
     let product = |before: u64| {
@@ -320,8 +320,8 @@ pub fn keeps_undefined_flags() -> bool {
     product(none) != product(all) || counts(none) != counts(all)
 }
 
-/// Whether the host leaves all flags but ZF as they were in BSF or BSR, which make them undefined: AMD's Zen 3 does; Zen 4,
-/// Zen 5 and Intel's Cascade Lake do not.
+/// Returns whether the host keeps all flags but ZF in BSF and BSR, which make them undefined. AMD's Zen 3 does; Zen 4, Zen 5 and Intel's
+/// Cascade Lake do not.
 pub fn scans_keep_flags() -> bool {
     let (none, all) = (0, rflags::STATUS);
     let scans = |before| {

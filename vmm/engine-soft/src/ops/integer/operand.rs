@@ -37,11 +37,11 @@ pub trait Source {
 
 /// An operand that is written, or read and then written.
 pub trait Place {
-    /// What [`Place::close`] needs to know of what [`Place::open`] found.
+    /// Location of the operand, from [`Place::open`] for [`Place::close`].
     type At: Copy;
-    /// Read; a fault is that of a write.
+    /// Reads the operand. A fault is that of a write.
     fn open<T: Width>(cpu: &mut Cpu, op: &Op) -> Result<(T, Self::At), Trap>;
-    /// Write what was opened.
+    /// Writes the operand that was opened.
     fn close<T: Width>(cpu: &mut Cpu, op: &Op, at: Self::At, value: T) -> Result<(), Trap>;
     /// Write without reading.
     fn set<T: Width>(cpu: &mut Cpu, op: &Op, value: T) -> Result<(), Trap>;
@@ -128,7 +128,7 @@ impl Place for Mem {
     }
 }
 
-/// Where an operand is.
+/// Location of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// General register, as byte offset.
@@ -140,7 +140,7 @@ pub enum Shape {
 }
 
 impl Lowering<'_> {
-    /// Where operand `n` is; None for what integer instructions do not have.
+    /// Returns the location of operand `n`; None for kinds of operands that integer instructions do not have.
     pub fn shape(&self, n: u32) -> Option<Shape> {
         if n >= self.instruction.op_count() {
             return None;

@@ -11,11 +11,11 @@ use crate::op::{Done, Flow, Handler, Op, Trap};
 const RSP: usize = 4;
 const RBP: usize = 5;
 
-/// How the stack pointer is used: all 64 bits, or SP / ESP in the stack segment.
+/// Width of the stack pointer: all 64 bits, or SP / ESP in the stack segment.
 pub trait Stack {
-    /// The stack pointer moved by some bytes.
+    /// Returns the stack pointer moved by some bytes.
     fn moved(cpu: &Cpu, by: i64) -> u64;
-    /// Linear address of a stack offset.
+    /// Returns the linear address of a stack offset.
     fn linear(cpu: &Cpu, sp: u64) -> u64;
     /// Write the stack pointer (one that `moved` returned).
     fn set(cpu: &mut Cpu, sp: u64);

@@ -74,8 +74,8 @@ fn missing_on_host(i: &Instruction) -> Option<&'static str> {
     })
 }
 
-/// Whether the instruction reads or sets MXCSR: arithmetic, comparison and conversion of floating-point numbers.
-/// RCP and RSQRT do not (SDM vol. 1 §10.4.3).
+/// Returns whether the instruction reads or sets MXCSR: arithmetic, comparison and conversion of floating-point numbers. RCP and RSQRT do
+/// not (SDM vol. 1 §10.4.3).
 pub fn uses_mxcsr(i: &Instruction) -> bool {
     let name = format!("{:?}", i.mnemonic()).to_ascii_lowercase();
     let name = match i.encoding() {
@@ -164,7 +164,7 @@ fn has_xmm(i: &Instruction) -> bool {
     (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Register && i.op_register(n).is_xmm())
 }
 
-/// Whether the memory operand is written.
+/// Returns whether the memory operand is written.
 fn writes_memory(i: &Instruction) -> bool {
     let mut factory = InstructionInfoFactory::new();
     factory.info(i).used_memory().iter().any(|m| {

@@ -23,7 +23,7 @@ fn element<const SIZE: usize>(register: &[u8; 32], n: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Whether the mask's sign bit selects an element.
+/// Returns whether the mask's sign bit selects an element.
 #[inline(always)]
 fn selected<const SIZE: usize>(mask: &[u8; 32], n: usize) -> bool {
     mask[SIZE * n + SIZE - 1] & 0x80 != 0

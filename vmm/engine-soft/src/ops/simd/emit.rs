@@ -23,7 +23,7 @@ use crate::cpu::Cpu;
 
 /// A stub before it has an address.
 pub struct Plan {
-    /// What makes it distinct.
+    /// Bytes that distinguish the stub from others.
     pub key: Box<[u8]>,
     core: Instruction,
     /// Explicit general registers: (host, guest number).

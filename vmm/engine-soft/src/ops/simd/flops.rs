@@ -1,4 +1,4 @@
-//! How many floating-point operations an instruction makes.
+//! Number of floating-point operations of an instruction.
 //!
 //! The rule is that of the hardware's own counters, FP_ARITH_INST_RETIRED (SDM vol. 3B, performance monitoring events of
 //! Skylake and later; umasks SCALAR_SINGLE … 256B_PACKED_SINGLE): "ADD, SUB, HADD, HSUB, SUBADD, MUL, DIV, MIN, MAX, SQRT,

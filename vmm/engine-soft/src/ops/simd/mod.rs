@@ -33,7 +33,7 @@ use crate::op::{Done, Handler, Op, Trap};
 
 use arena::{Arena, ArenaError};
 
-/// What an instruction needs of the control registers; bits of [`SimdState::available`].
+/// Conditions of an instruction on the control registers; bits of [`SimdState::available`].
 pub(crate) mod need {
     /// CR0.EM and CR0.TS clear, or `#NM`.
     pub const X87: u8 = 1 << 0;
@@ -68,11 +68,11 @@ enum StubError {
     },
 }
 
-/// What a vCPU's vector and x87 instructions share with the host's registers.
+/// State that a vCPU's vector and x87 instructions share with the host's registers.
 #[derive(Default)]
 #[repr(C)]
 pub struct SimdState {
-    /// Where a stub puts the host's MXCSR to compare it.
+    /// The host's MXCSR, stored by a stub for a comparison.
     host_mxcsr: u32,
     /// Bits of [`need`] that hold now. A bit that is clear is looked at again before anything is raised.
     available: u8,
@@ -178,12 +178,12 @@ pub fn recompute_simd_availability(cpu: &mut Cpu) {
     cpu.simd.available = bits;
 }
 
-/// Whether SSE and AVX instructions may be used. False may mean that nobody has looked since they became available.
+/// Returns whether SSE and AVX instructions may be used. False may also mean that the conditions were not checked since they began to hold.
 pub(crate) fn vectors_available(cpu: &Cpu) -> bool {
     cpu.simd.available & (need::SSE | need::AVX) == need::SSE | need::AVX
 }
 
-/// Check what an instruction needs ([`need`]).
+/// Checks the conditions of an instruction ([`need`]).
 #[inline(always)]
 fn require(cpu: &mut Cpu, need: u8) -> Result<(), Trap> {
     if cpu.simd.available & need == need {

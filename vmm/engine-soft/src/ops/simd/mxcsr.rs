@@ -43,18 +43,18 @@ fn load_host(value: u32) {
     };
 }
 
-/// How it shows that a result is tiny, though exact.
+/// Sign by which a tiny result is recognised, though exact.
 #[derive(Clone, Copy)]
 pub enum Tiny {
     /// Flushed to zero, it raises underflow.
     Flushed,
     /// VCVTPS2PH does not flush (SDM vol. 2C): the half-precision result in this register is subnormal.
     HalfInRegister(u8),
-    /// The same where the result is in memory.
+    /// As `HalfInRegister`, with the result in memory.
     HalfInMemory,
 }
 
-/// Whether any of eight half-precision numbers is subnormal; zeros, which fill what is not used, are not.
+/// Returns whether any of eight half-precision numbers is subnormal. Unused numbers are zeros, which are not subnormal.
 fn any_subnormal_half(bytes: &[u8]) -> bool {
     bytes[..16]
         .chunks(2)

@@ -26,10 +26,10 @@ use crate::op::{Done, Flow, Handler, Op, Trap};
 use super::execute::stub;
 use super::{classify, mxcsr, need, require};
 
-/// What is known of the host's x87 unit.
+/// State of the host's x87 unit.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Resident {
-    /// It holds the guest's state.
+    /// The unit holds the guest's state.
     live: bool,
     /// The control word unmasks an exception.
     unmasked: bool,
@@ -46,7 +46,7 @@ const SUMMARY: u16 = 0x80;
 #[repr(C, align(16))]
 struct Area([u8; 512]);
 
-/// Whether an unmasked exception is pending.
+/// Returns whether an unmasked exception is pending.
 fn pending(cpu: &Cpu) -> bool {
     if cpu.simd.x87.live {
         cpu.simd.x87.pending
@@ -55,7 +55,7 @@ fn pending(cpu: &Cpu) -> bool {
     }
 }
 
-/// What a waiting instruction does first: `#MF` where an unmasked exception is pending.
+/// Raises `#MF` where an unmasked exception is pending: the first step of a waiting instruction.
 #[inline]
 pub fn check_pending(cpu: &mut Cpu) -> Result<(), Trap> {
     if cpu.simd.x87.live && !cpu.simd.x87.pending {
@@ -91,7 +91,7 @@ pub fn enter(cpu: &mut Cpu) -> Result<(), Trap> {
 fn load(cpu: &mut Cpu) {
     let mut area = Area([0; 512]);
     area.0[..160].copy_from_slice(cpu.fx.legacy());
-    // FOP, FIP, FDP stay here; MXCSR is the other file's affair.
+    // FOP, FIP, FDP stay here; `mxcsr.rs` handles MXCSR.
     area.0[6..24].fill(0);
     area.0[24..28].copy_from_slice(&mxcsr::DEFAULT.to_le_bytes());
     area.0[28..32].fill(0);

@@ -27,7 +27,7 @@ impl Cpu {
     }
 }
 
-/// Whether an OUT to a port rings the doorbell.
+/// Returns whether an OUT to a port rings the doorbell.
 pub(super) fn rings(cpu: &Cpu, port: u16, size: u32) -> bool {
     port == DOORBELL_PORT && size == 4 && u64::from(cpu.gpr[0] as u32) == HYPERCALL_LEAF
 }

@@ -1,6 +1,6 @@
 //! Interrupts as instructions see them: the flag that masks them, waiting for one, raising one, returning from one.
 //!
-//! What delivery does to the machine (gates, stacks, error codes) is `deliver.rs`.
+//! `deliver.rs` has the delivery itself (gates, stacks, error codes).
 
 use iced_x86::Mnemonic;
 use nodescope_x86::Exception;

@@ -70,8 +70,8 @@ fn one_form(l: &mut Lowering<'_>) -> Option<Handler> {
     Some(handler)
 }
 
-/// Whether a block ends after this instruction although control flow goes on: it reads the clock, changes what later
-/// instructions depend on, or touches the platform.
+/// Returns whether a block ends after this instruction although control flow goes on. Such an instruction reads the clock, changes state
+/// that later instructions depend on, or accesses the platform.
 pub fn ends_block(m: Mnemonic) -> bool {
     use Mnemonic::*;
     matches!(

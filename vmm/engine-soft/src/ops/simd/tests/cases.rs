@@ -121,7 +121,7 @@ pub fn instance(code: Code, values: &mut Values, memory: bool) -> Option<(Instru
     (decoded.code() != Code::INVALID).then_some((decoded, bytes))
 }
 
-/// Where `[rbx]` points.
+/// Target of `[rbx]`.
 pub fn data_address(offset: u64) -> u64 {
     DATA + offset
 }

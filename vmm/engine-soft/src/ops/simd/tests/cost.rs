@@ -1,4 +1,4 @@
-//! What an operation costs, printed: `cargo test --release -p nodescope-engine-soft -- --ignored --nocapture cost`.
+//! Prints the cost of operations: `cargo test --release -p nodescope-engine-soft -- --ignored --nocapture cost`.
 
 use std::hint::black_box;
 use std::time::Instant;

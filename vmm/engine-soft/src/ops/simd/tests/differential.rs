@@ -166,7 +166,7 @@ fn get(cpu: &mut Cpu, before: &State, address: u64) -> State {
     s
 }
 
-/// What differs, in words.
+/// Returns the differences, in words.
 fn difference(got: &State, want: &State) -> Option<String> {
     let mut out = String::new();
     use std::fmt::Write;

@@ -1,0 +1,82 @@
+//! L2 hit path: the fast path of the most frequent misses of the first level. The second level has the line, and no other cache is asked.
+//!
+//! [`Hierarchy::miss`] and its callees have the same effect for any number of levels and any state of the line. This module and
+//! [`crate::l2_miss`] have only the steps that remain where the levels and states are known.
+
+use nodescope_plugin_api::{Access, MemRef};
+
+use crate::events::{Events, LEVEL_EVENTS, LevelEvent};
+use crate::hierarchy::Hierarchy;
+use crate::tags::State;
+use crate::word::{Isa, Word};
+
+/// Result of the fast miss paths.
+pub(crate) enum FastMiss {
+    /// The first level has the line in this state, after so many cycles.
+    Filled(State, u64),
+    /// Nothing was done: the second level does not have the line.
+    NotInL2,
+    /// Nothing was done: the slow path must serve the miss.
+    SlowPath,
+}
+
+impl<W: Word> Hierarchy<W> {
+    /// Brings `line` into the first-level cache of a fast path, which does not hold the line, in place of `oldest`. Succeeds if one of the
+    /// caches outside permits the access without changes in other caches.
+    #[inline(always)]
+    pub(crate) fn fast_miss<I: Isa>(
+        &mut self,
+        isa: I,
+        line: u64,
+        oldest: u64,
+        reference: &MemRef,
+    ) -> FastMiss {
+        let access = reference.access;
+        let own = &self.vcpu_caches[usize::from(reference.vcpu)];
+        let Some(path) = &own.fast_paths[access.side() as usize] else {
+            return FastMiss::SlowPath;
+        };
+        let lookup = path.second.lookup(line);
+        let Some(way) = self.tags.find(isa, &path.second, lookup) else {
+            return self.fast_l2_miss(isa, line, oldest, reference);
+        };
+        let entry = self
+            .tags
+            .entry_at(self.tags.entry_index(&path.second, lookup, way));
+        let shared = entry & path.other_holders != 0;
+        let state = match access {
+            Access::Write if State::is_modified(entry) && !shared => State::Modified,
+            Access::Write => return FastMiss::SlowPath,
+            _ if !State::is_owned(entry) => State::Shared,
+            _ if shared => return FastMiss::SlowPath,
+            _ => State::Exclusive,
+        };
+        let Some(victim) = self
+            .tags
+            .locate(isa, &path.first, path.first.lookup(oldest))
+        else {
+            return FastMiss::SlowPath;
+        };
+        let account = self.ledger.select(reference);
+        let Some((tallies, charges)) = self.ledger.first_tallies::<{ 2 * LEVEL_EVENTS }>(account)
+        else {
+            return FastMiss::SlowPath;
+        };
+        tallies[Events::at_level(0, LevelEvent::miss(access))].count += 1;
+        tallies[Events::at_level(1, LevelEvent::hit(access))].count += 1;
+        let costs = &self.events.fast_paths;
+        costs.charge(charges, 1, access);
+        let mut stall = costs.second[access as usize];
+        if State::is_modified(self.tags.entry_at(victim)) {
+            tallies[Events::at_level(0, LevelEvent::Writeback)].count += 1;
+            costs.charge_write_back(charges, 0);
+            stall += costs.write_back[0];
+        }
+        let state = state.inside(path.instructions);
+        self.tags
+            .replace_in_place(victim, path.first.lookup(line), state);
+        let entry = entry | path.holder_bit;
+        self.tags.make_mru(isa, &path.second, lookup, way, entry);
+        FastMiss::Filled(state, stall)
+    }
+}

@@ -1,0 +1,241 @@
+//! End of every miss routine: the clock advances, and the line enters the L0 filter cache as the most recently used line of its set.
+
+use std::mem::offset_of;
+
+use iced_x86::{Code, MemoryOperand, Register};
+use nodescope_plugin_api::Counters;
+
+use super::{
+    DIRECTORY, ENTRIES, ENTRY, LINE, LINE_SHIFT, LINES, MissRoutine, OLDEST_STAMPS, SETS, STALL,
+    STAMPS, STATE, WAY,
+};
+use crate::cpi::Cpi;
+use crate::cpu::Cpu;
+use crate::native::assembler::{Assembler, CPU, LEFT, at_offset, cc, field_of_cpu, indexed_field};
+use crate::native::registers::sized;
+use crate::native::runtime::field;
+use crate::native::{Activity, Budget};
+use crate::softmmu::{DataTlb, LruSets, TICK, TlbEntry, WayDirectory, WayEntry, WritePermission};
+
+use Register::{EAX, ECX, R10, R11, R11D, RAX, RBX, RDX};
+
+/// An instruction takes a cycle ([`Cpi::value`]).
+const ONE: u32 = 1 << 16;
+
+const CLOCK: usize = SETS + offset_of!(LruSets, clock);
+const KEYS: usize = DIRECTORY + offset_of!(WayDirectory, keys);
+const WAY_ENTRIES: usize = DIRECTORY + offset_of!(WayDirectory, entries);
+const NO_TAGS: usize = DIRECTORY + offset_of!(WayDirectory, no_tags);
+
+impl MissRoutine<'_> {
+    /// Assembles the end of a miss routine. RAX becomes the host address of the operand.
+    pub fn fill(&self, a: &mut Assembler) {
+        self.new_line(a);
+        if self.cpi == ONE {
+            self.shorten_budget_by_stall(a);
+            self.add_stall(a);
+        } else {
+            self.add_stall(a);
+            self.shorten_budget(a);
+        }
+        self.new_tlb_entry(a);
+        // The next miss reads the oldest stamp first. It is computed now, so that the next miss need not wait for it. The new line's stamp
+        // is the youngest.
+        self.oldest_stamp(a);
+        a.rr(Code::Mov_r32_rm32, R11D, ECX);
+        a.ri(Code::Shr_rm32_imm8, R11D, LINE_SHIFT - 3);
+        a.mr(Code::Mov_rm64_r64, indexed_field(OLDEST_STAMPS, R11), RAX);
+        a.m(
+            Code::Inc_rm64,
+            field_of_cpu(field!(activity) + offset_of!(Activity, served)),
+        );
+        a.load(RAX, field!(linear));
+        a.ri(Code::And_rm32_imm8, EAX, WayDirectory::LINE as i32 - 1);
+        a.rr(Code::Add_r64_rm64, RAX, RBX);
+    }
+
+    /// Does the work of [`LruSets::replace_oldest`], except the set's oldest stamp.
+    fn new_line(&self, a: &mut Assembler) {
+        a.copy(RAX, LINE);
+        a.ri(Code::Shl_rm64_imm8, RAX, LINE_SHIFT);
+        a.mr(Code::Mov_rm64_r64, indexed_field(LINES, WAY), RAX);
+        a.load(RAX, CLOCK);
+        a.ri(Code::Add_rm64_imm32, RAX, TICK as i32);
+        a.store(CLOCK, RAX);
+        a.rr(Code::Add_r64_rm64, RAX, WAY);
+        a.mr(Code::Mov_rm64_r64, indexed_field(STAMPS, WAY), RAX);
+    }
+
+    /// Does the work of [`Cpu::add_stall`]. [`STALL`] becomes [`Cpu::stall`].
+    fn add_stall(&self, a: &mut Assembler) {
+        let counters = offset_of!(Cpu, counters)
+            + size_of::<Counters>() * usize::from(self.kernel)
+            + offset_of!(Counters, stall_cycles);
+        for sum in [counters, offset_of!(Cpu, model_stall)] {
+            a.mr(Code::Add_rm64_r64, field_of_cpu(sum), STALL);
+        }
+        let stall = offset_of!(Cpu, stall);
+        a.rm(Code::Add_r64_rm64, STALL, field_of_cpu(stall));
+        a.store(stall, STALL);
+    }
+
+    /// Does the work of [`Cpu::shorten_budget`] where an instruction takes a cycle: each stall cycle costs one instruction. If the budget
+    /// had another bound, it ends too soon, and the run loop goes on.
+    fn shorten_budget_by_stall(&self, a: &mut Assembler) {
+        a.rr(Code::Sub_r64_rm64, LEFT, STALL);
+        a.mr(Code::Sub_rm64_r64, field_of_cpu(field!(total)), STALL);
+    }
+
+    /// Does the work of [`Cpu::shorten_budget`], whose number of operations cancels out. Uses RAX, RDX, R10, R11 and [`STALL`].
+    fn shorten_budget(&self, a: &mut Assembler) {
+        let budget = |field: usize| field_of_cpu(field!(budget) + field);
+        let (cycles, cpi, bound, spent) = (RDX, R10, R11, STALL);
+        let (over, bounded, kept) = (a.label(), a.label(), a.label());
+        a.rm(Code::Sub_r64_rm64, spent, budget(offset_of!(Budget, stall)));
+        a.ri(Code::Shl_rm64_imm8, spent, 16);
+        a.rm(
+            Code::Mov_r64_rm64,
+            cycles,
+            budget(offset_of!(Budget, cycles)),
+        );
+        a.rr(Code::Sub_r64_rm64, cycles, spent);
+        a.jcc(cc::LE, over);
+        // As `Cpi::instructions`.
+        let divisor = self.cpi.max(1);
+        if divisor.is_power_of_two() {
+            let shift = divisor.trailing_zeros() as i32;
+            let rounded = at_offset(cycles, i64::from(divisor) - 1);
+            a.rm(Code::Lea_r64_m, bound, rounded);
+            a.ri(Code::Shr_rm64_imm8, bound, shift);
+        } else {
+            a.constant(cpi, divisor.into());
+            let dividend = MemoryOperand::new(cycles, cpi, 1, -1, 1, false, Register::None);
+            a.rm(Code::Lea_r64_m, cycles, dividend);
+            let reciprocal = field_of_cpu(offset_of!(Cpu, cpi) + Cpi::RECIPROCAL);
+            a.rrm(Code::VEX_Mulx_r64_r64_rm64, bound, RAX, reciprocal);
+            a.rr(Code::Mov_r64_rm64, RAX, bound);
+            a.rr(Code::Imul_r64_rm64, RAX, cpi);
+            a.rr(Code::Sub_r64_rm64, cycles, RAX);
+            a.rr(Code::Cmp_r64_rm64, cycles, cpi);
+            a.ri(Code::Sbb_rm64_imm8, bound, -1);
+        }
+        let most = budget(offset_of!(Budget, instructions));
+        a.rm(Code::Cmp_r64_rm64, bound, most);
+        a.rm(Code::Cmovg_r64_rm64, bound, most);
+        a.bind(bounded);
+        // Less what has retired since, at the beginning of the block.
+        a.rm(Code::Sub_r64_rm64, bound, field_of_cpu(field!(entered_at)));
+        a.rm(Code::Sub_r64_rm64, bound, field_of_cpu(field!(total)));
+        a.rm(
+            Code::Add_r64_rm64,
+            bound,
+            budget(offset_of!(Budget, retired)),
+        );
+        a.rr(Code::Add_r64_rm64, bound, LEFT);
+        a.copy(RAX, LEFT);
+        a.rr(Code::Sub_r64_rm64, RAX, bound);
+        a.jcc(cc::LE, kept);
+        a.mr(Code::Sub_rm64_r64, field_of_cpu(field!(total)), RAX);
+        a.copy(LEFT, bound);
+        a.jmp(kept);
+        a.bind(over);
+        a.rr(Code::Xor_r32_rm32, sized(bound, 4), sized(bound, 4));
+        a.jmp(bounded);
+        a.bind(kept);
+    }
+
+    /// Enters the line into [`DataTlb`] as a new line of its set. RBX becomes the host address of the line. Uses RAX, RDX, R10 and R11.
+    fn new_tlb_entry(&self, a: &mut Assembler) {
+        let half = |kernel: bool| ENTRIES + DataTlb::LINES[usize::from(kernel)];
+        let (own, other) = (half(self.kernel), half(!self.kernel));
+        let (host, page, tag, writes) = (RBX, R11, R10, RDX);
+        a.load(page, field!(page));
+        a.load(tag, field!(linear));
+        a.ri(Code::And_rm64_imm8, tag, -(WayDirectory::LINE as i32));
+        a.load(host, field!(line_host));
+        // As `WritePermission::of`.
+        if self.writes() {
+            a.rr(Code::Xor_r32_rm32, sized(writes, 4), sized(writes, 4));
+        } else {
+            const _: () = assert!(WritePermission::Exclusive as i32 == super::EXCLUSIVE_STATE);
+            const _: () = assert!(WritePermission::Denied as i32 == super::SHARED_STATE);
+            a.rm(
+                Code::Mov_r64_rm64,
+                RAX,
+                self.of_page(page, offset_of!(TlbEntry, write)),
+            );
+            a.rm(
+                Code::Cmp_r64_rm64,
+                RAX,
+                self.of_page(page, offset_of!(TlbEntry, read)),
+            );
+            a.constant(writes, WritePermission::Denied as u64);
+            a.rr(Code::Cmove_r64_rm64, writes, STATE);
+        }
+        let entry = |half: usize, field: usize| indexed_field(half + field, ENTRY);
+        a.mr(
+            Code::Mov_rm64_r64,
+            entry(own, offset_of!(TlbEntry, read)),
+            tag,
+        );
+        a.copy(RAX, writes);
+        a.ri(Code::Shl_rm32_imm8, EAX, LINE_SHIFT);
+        a.rr(Code::Xor_r64_rm64, RAX, tag);
+        a.mr(
+            Code::Mov_rm64_r64,
+            entry(own, offset_of!(TlbEntry, write)),
+            RAX,
+        );
+        a.mr(
+            Code::Mov_rm64_r64,
+            entry(own, offset_of!(TlbEntry, host)),
+            host,
+        );
+        // A way's offset counts words of eight bytes.
+        let way_entry = |field: usize| {
+            let at = (WAY_ENTRIES + field) as i64;
+            MemoryOperand::new(CPU, WAY, 4, at, 1, false, Register::None)
+        };
+        const _: () = assert!(size_of::<WayEntry>() == 32);
+        a.mr(
+            Code::Mov_rm64_r64,
+            way_entry(offset_of!(WayEntry, read)),
+            tag,
+        );
+        a.mr(
+            Code::Mov_rm64_r64,
+            way_entry(offset_of!(WayEntry, write)),
+            RAX,
+        );
+        a.mr(
+            Code::Mov_rm64_r64,
+            way_entry(offset_of!(WayEntry, host)),
+            host,
+        );
+        a.copy(RAX, tag);
+        a.rr(Code::Mov_r32_rm32, R11D, sized(WAY, 4));
+        a.ri(Code::Shr_rm32_imm8, R11D, 1);
+        a.ri(Code::Shr_rm64_imm8, RAX, LINE_SHIFT);
+        a.mr(Code::Mov_rm32_r32, indexed_field(KEYS, R11), EAX);
+        if self.kernel {
+            a.rm(Code::Lea_r64_m, RAX, at_offset(tag, 1));
+            a.mr(
+                Code::Mov_rm64_r64,
+                way_entry(offset_of!(WayEntry, tag)),
+                RAX,
+            );
+        } else {
+            a.mr(
+                Code::Mov_rm64_r64,
+                way_entry(offset_of!(WayEntry, tag)),
+                tag,
+            );
+        }
+        a.mi(Code::Mov_rm8_imm8, field_of_cpu(NO_TAGS), 0);
+        // An address that belongs to another slot.
+        a.ri(Code::Xor_rm64_imm8, tag, WayDirectory::LINE as i32);
+        for field in [offset_of!(TlbEntry, read), offset_of!(TlbEntry, write)] {
+            a.mr(Code::Mov_rm64_r64, entry(other, field), tag);
+        }
+    }
+}
