@@ -7,7 +7,7 @@ use nodescope_x86::Exception;
 use nodescope_x86::bits::rflags::ZF;
 
 use super::integer::condition::{by_condition, encoding, holds};
-use super::integer::operand::{Shape, Source, Width, by_source, by_wide};
+use super::integer::operand::{OperandKind, Source, Width, by_source, by_wide};
 use super::integer::stack::{Stack, by_stack, push};
 use crate::cpu::Cpu;
 use crate::lower::Lowering;
@@ -159,7 +159,7 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
                 _ => return None,
             };
             let shape = l.take_src(0)?;
-            if shape == Shape::Immediate {
+            if shape == OperandKind::Immediate {
                 return None;
             }
             if call_it {

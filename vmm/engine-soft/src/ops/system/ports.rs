@@ -40,7 +40,7 @@ pub(super) fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     Some(handler)
 }
 
-/// `#GP` where a port may not be used; a breakpoint on the port is met where it may.
+/// Raises `#GP` where a port may not be used. Where it may, notes a breakpoint on the port.
 pub fn io_allowed(cpu: &mut Cpu, port: u16, size: u32) -> Result<(), Trap> {
     check_port(cpu, port, size)?;
     cpu.watch_access(port.into(), size as usize, Watched::Port);
