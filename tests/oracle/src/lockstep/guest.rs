@@ -1,6 +1,6 @@
 //! The guest's memory and its kernel.
 //!
-//! User pages lie where [`crate::layout`] has them, so that the cases of [`crate::generate`] aim at them. All RAM is mapped
+//! User pages lie where [`crate::layout`] has them, so that the cases of [`crate::generate`] steer operands to them. All RAM is mapped
 //! for the kernel once more in the upper half. Some guests have both in pages of 2 MiB, and code in those of 4 KiB.
 //! Exceptions go on at the next multiple of [`STRIDE`] behind the failing instruction, where [`super::program`] has put code.
 
@@ -20,13 +20,13 @@ pub const RAM: u64 = 4 << 20;
 pub const USED: usize = 0x2_8000;
 /// Where the data lies in guests that have large pages: that page has no code.
 pub const LARGE: u64 = 2 << 20;
-/// What programs reach of it most, and of what lies half a page further: see [`WINDOW_ALIAS`].
+/// Addresses and lengths of the parts of the large page that programs reach most; for the second part see [`WINDOW_ALIAS`].
 pub const LARGE_USED: [(u64, usize); 2] = [(LARGE, 0x8000), (LARGE + 0x10_0000, 0x8000)];
 /// Code: four pages.
 pub const CODE_LEN: usize = 4 * PAGE as usize;
-/// The same memory as [`CODE`] at another address.
+/// Another linear address of [`CODE`]'s memory.
 pub const ALIAS: u64 = CODE + 0x10_0000;
-/// The same memory again as data, in a large page, in guests that have these.
+/// Linear address of [`CODE`]'s memory as data, in a large page, in guests with large pages.
 pub const CODE_AS_DATA: u64 = LARGE_AS_DATA + CODE_PHYSICAL;
 const LARGE_AS_DATA: u64 = 0x3800_0000;
 /// A page that is a device's.
@@ -75,7 +75,7 @@ pub const SERVICES: u64 = 8;
 /// vCPUs that the guest has tables and stacks for.
 pub const VCPUS: u64 = 2;
 
-/// What code starts as.
+/// The mode in which a program starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// 64-bit code of the kernel.
@@ -86,11 +86,11 @@ pub enum Start {
     Compatible,
 }
 
-/// What RAM holds at power-on.
+/// Contents of RAM at power-on.
 pub struct Image {
     /// [`USED`] bytes.
     pub bytes: Vec<u8>,
-    /// What lies at [`LARGE`].
+    /// Contents of the memory at [`LARGE`].
     pub large: Vec<u8>,
     /// Physical addresses of the table entries that the kernel changes.
     pub entries: [u64; 8],
@@ -228,7 +228,7 @@ pub fn ram() -> Result<Ram, LayoutError> {
     Ram::new(&[RAM])
 }
 
-/// What CPUID answers.
+/// Returns the guest's CPUID tables.
 pub fn cpuid() -> CpuidTable {
     bare::cpuid()
 }
@@ -236,7 +236,7 @@ pub fn cpuid() -> CpuidTable {
 /// Offsets in the kernel's data: counts of exceptions by vector come first.
 const DEFAULT_MXCSR: u64 = 0x900;
 const SYSTEM_CALL: u64 = 0x908;
-/// What the kernel changes in place of the entry of a page that is not there.
+/// Offset of a word that the kernel changes in place of an entry of a page table that does not exist.
 const NO_ENTRY: u64 = 0x910;
 /// Memory of the kernel that it does not use itself.
 pub const KERNEL_SPARE: u64 = KERNEL + KERNEL_DATA + 0xa00;

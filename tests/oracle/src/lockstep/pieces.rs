@@ -194,7 +194,7 @@ pub fn array_loop(code: &mut Vec<u8>, r: &mut Random) {
         let back = top as i64 - (code.len() as i64 + 4);
         code.extend((back as i32).to_le_bytes());
     } else {
-        loop_back(code, top, count, r);
+        loop_end(code, top, count, r);
     }
 }
 
@@ -266,11 +266,11 @@ pub fn split_accesses(code: &mut Vec<u8>, r: &mut Random) {
         code.extend([0x48 | base >> 3, 0x81, 0xc0 | base & 7]);
         code.extend(step.to_le_bytes());
     }
-    loop_back(code, top, count, r);
+    loop_end(code, top, count, r);
 }
 
 /// Writes a conditional jump back to `top`, and an instruction that sets the flags, mostly from this register.
-pub fn loop_back(code: &mut Vec<u8>, top: usize, register: u8, r: &mut Random) {
+pub fn loop_end(code: &mut Vec<u8>, top: usize, register: u8, r: &mut Random) {
     let (x, n) = (register >> 3, register & 7);
     match r.below(12) {
         // SUB, ADD, CMP, AND, OR, XOR of a constant; CMP and ADD of two registers; TEST, NEG, DEC, UCOMISD.
@@ -313,7 +313,7 @@ pub fn upper_halves(code: &mut Vec<u8>, r: &mut Random) {
     let top = code.len();
     // PADDD
     code.extend([0x66, 0x0f, 0xfe, 0xc0 | n << 3 | r.below(8) as u8]);
-    loop_back(code, top, count, r);
+    loop_end(code, top, count, r);
 }
 
 /// Writes a far jump, through memory, to an address in 64-bit or 32-bit code. The encoding is valid in both modes.

@@ -17,7 +17,7 @@ use crate::random::Random;
 /// Something that the machine saw.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// What came of hits: the oldest line of a full set, and lines of any that were written.
+    /// Effects of hits: the oldest line of a full set, and lines of any set that were written.
     Hits(Option<u64>, Vec<u64>),
     /// A reference and its answer.
     Reference(MemRef, Outcome),
@@ -46,12 +46,12 @@ pub type Code = (u64, u64, u8, Vec<u8>);
 pub struct Machine {
     /// Counters since the last profile was taken.
     counted: BTreeMap<(u16, Context, Privilege), Counters>,
-    /// What happened since it was last taken.
+    /// Events since the log was last taken.
     pub log: Vec<Event>,
     model: Random,
     devices: Random,
     timer: Random,
-    extensions: Random,
+    slice_extensions: Random,
     due: u64,
     period: u64,
     /// The end of the running vCPU's time slice.
@@ -163,7 +163,7 @@ impl Machine {
             model: Random::new(seed ^ 1),
             devices: Random::new(seed ^ 2),
             timer,
-            extensions: Random::new(seed ^ 4),
+            slice_extensions: Random::new(seed ^ 4),
             due,
             period,
             limit: 0,
@@ -272,7 +272,7 @@ impl Machine {
     }
 
     /// Begins a vCPU's time slice, which ends at `limit` unless the machine extends the slice.
-    pub fn begin_time_slice(&mut self, limit: u64) {
+    pub fn begin_slice(&mut self, limit: u64) {
         self.limit = limit;
     }
 
@@ -291,7 +291,7 @@ impl Machine {
     }
 
     /// Take hits into account, which must be what the filter was allowed to answer.
-    fn hear(&mut self, vcpu: u16, hits: Hits<'_>) {
+    fn account_hits(&mut self, vcpu: u16, hits: Hits<'_>) {
         let cache = &mut self.caches[usize::from(vcpu)];
         let mut modified = std::mem::take(&mut self.told);
         modified.extend(hits.modified);
@@ -379,7 +379,7 @@ impl Platform for Machine {
     }
     fn extend(&mut self, _: u16) -> Option<u64> {
         self.compute();
-        let more = self.extensions.below(4) * 50;
+        let more = self.slice_extensions.below(4) * 50;
         self.limit = self.limit.saturating_add(more);
         let extended = (more > 0).then_some(self.limit);
         self.log.push(Event::Extended(extended));
@@ -411,7 +411,7 @@ impl Platform for Machine {
         if let Some(real) = &mut self.real {
             return real.reference(hits, reference, updates);
         }
-        self.hear(reference.vcpu, hits);
+        self.account_hits(reference.vcpu, hits);
         let line = reference.physical >> self.line_shift << self.line_shift;
         let Answer {
             place,
@@ -448,7 +448,7 @@ impl Platform for Machine {
         if let Some(real) = &mut self.real {
             return real.miss(modified, oldest, reference);
         }
-        // What the answer is going to be, in this way or the other: the interpreter knows only that one.
+        // The answer must not depend on the form of the call, since the interpreter uses only the other form.
         let mut ahead = self.model.clone();
         let answer = Answer::draw(&mut ahead, reference.access);
         if answer.filter == Permission::None || answer.update || ahead.chance(200) {
@@ -475,7 +475,7 @@ impl Platform for Machine {
             oldest: None,
             modified: lines,
         };
-        self.hear(vcpu, hits);
+        self.account_hits(vcpu, hits);
     }
     fn take_charges(&mut self) -> Charges {
         self.real

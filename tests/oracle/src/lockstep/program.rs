@@ -5,7 +5,7 @@ use iced_x86::{Encoder, Instruction, InstructionInfoFactory, OpKind, Register};
 use super::encode::{absolute, instruction_with_memory, load};
 use super::guest::{ALIAS, CODE_LEN, DEVICE, STRIDE, WINDOW_ALIAS, WINDOW_REVERSED};
 use super::pieces::{
-    array_loop, far_jump, fields, load_change_store, loop_back, split_accesses, string_instruction,
+    array_loop, far_jump, fields, load_change_store, loop_end, split_accesses, string_instruction,
     upper_halves,
 };
 use crate::catalogue::Group;
@@ -327,7 +327,7 @@ impl Writer {
             }
         }
         if r.chance(250) {
-            loop_back(&mut code, top, r.below(16) as u8, r);
+            loop_end(&mut code, top, r.below(16) as u8, r);
         }
         self.end(&mut code, start, starts, r);
         code
@@ -414,8 +414,8 @@ impl Writer {
         }
     }
 
-    /// Writes a random instruction. In `aimed` of 1000 cases the registers of its addresses are loaded before it.
-    fn instruction(&mut self, code: &mut Vec<u8>, at: u64, r: &mut Random, aimed: u64) {
+    /// Writes a random instruction. In `steered` of 1000 cases the registers of its addresses are loaded before it.
+    fn instruction(&mut self, code: &mut Vec<u8>, at: u64, r: &mut Random, steered: u64) {
         let all: u64 = self.generators.iter().map(|(_, w)| w).sum();
         let mut n = r.below(all);
         let Some((generator, _)) = self.generators.iter_mut().find(|(_, weight)| {
@@ -430,7 +430,7 @@ impl Writer {
         let start = code.len();
         if !i.is_invalid() {
             for register in addressing(i, &mut self.info) {
-                if r.chance(aimed) {
+                if r.chance(steered) {
                     load(code, register, case.state.gpr[register]);
                 }
             }

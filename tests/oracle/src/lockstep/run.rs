@@ -34,7 +34,7 @@ const MOST_CYCLES: u64 = 1_000_000;
 /// Attribute of a segment of 64-bit code.
 const LONG: u16 = 0x2000;
 
-/// What programs are made of.
+/// The kind of random programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Pieces of code that jump to each other.
@@ -45,18 +45,18 @@ pub enum Kind {
     Node,
     /// Blocks, or loads and stores without end, on two such vCPUs, and every window has a real model: see [`super::caches`].
     Caches,
-    /// User code of nothing but random bytes, 64-bit or 32-bit, with the prefixes and escapes of opcodes more often than chance has them.
+    /// User code of random bytes, 64-bit or 32-bit, with extra prefixes and escapes of opcodes.
     Noise,
 }
 
-/// What was run.
+/// Counts of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Seeds.
     pub seeds: u64,
     /// Programs.
     pub programs: u64,
-    /// Slices, after each of which all was compared.
+    /// Slices, after each of which both sides were compared.
     pub slices: u64,
     /// Instructions that each side retired.
     pub instructions: u64,
@@ -92,20 +92,20 @@ pub enum Failure {
     /// The two differ.
     #[error("{kind:?}, seed {seed}, program {program}, slice {slice}: {what}")]
     Differ {
-        /// What programs were made of.
+        /// Kind of the programs.
         kind: Kind,
         /// Seed of the pair's programs.
         seed: u64,
-        /// Which of them.
+        /// Number of the program.
         program: u64,
-        /// Which slice of it.
+        /// Number of the program's slice.
         slice: u64,
-        /// What differs, and the last instructions.
+        /// The differences, and the last instructions.
         what: String,
     },
 }
 
-/// One of the two.
+/// One of the two sides: interpreter or translator.
 struct Side {
     vcpus: Vec<SoftVcpu>,
     ram: Ram,
@@ -176,22 +176,22 @@ pub fn run(
             let mut pair = Pair::new(kind, seed, pool.as_ref()).map_err(|e| Box::new(e.into()))?;
             let base = &bases[usize::from(pair.large)];
             ran = ran.and_then(|()| {
-                let place = pair.run(&mut writer, base, &mut tally, None);
-                place.map_err(|place| (place, base))
+                let position = pair.run(&mut writer, base, &mut tally, None);
+                position.map_err(|position| (position, base))
             });
         }
         let shared = pool.map_or(0, |pool| pool.translated() as u64);
         tally.translations += shared;
         tally.shared += shared;
-        let Err((place, base)) = ran else {
+        let Err((position, base)) = ran else {
             continue;
         };
-        let what = narrow(kind, seed, &mut writer, base, &place);
+        let what = narrow(kind, seed, &mut writer, base, &position);
         return Err(Box::new(Failure::Differ {
             kind,
             seed,
-            program: place.program,
-            slice: place.slice,
+            program: position.program,
+            slice: position.slice,
             what,
         }));
     }
@@ -199,7 +199,7 @@ pub fn run(
 }
 
 /// Where a difference was found.
-struct Place {
+struct MismatchPosition {
     program: u64,
     slice: u64,
     /// Instructions retired before the slice and after it.
@@ -216,16 +216,22 @@ struct Cut {
 }
 
 /// Find the first instruction after which there is a difference.
-fn narrow(kind: Kind, seed: u64, writer: &mut Writer, base: &Image, place: &Place) -> String {
+fn narrow(
+    kind: Kind,
+    seed: u64,
+    writer: &mut Writer,
+    base: &Image,
+    position: &MismatchPosition,
+) -> String {
     let mut trail: Vec<String> = Vec::new();
-    let (from, to) = place.instructions;
+    let (from, to) = position.instructions;
     for instructions in from + 1..=to.min(from + 3000) {
         let Ok(mut pair) = Pair::new(kind, seed, None) else {
             break;
         };
         let cut = Cut {
-            program: place.program,
-            slice: place.slice,
+            program: position.program,
+            slice: position.slice,
             instructions,
         };
         let mut tally = Tally::default();
@@ -244,7 +250,7 @@ fn narrow(kind: Kind, seed: u64, writer: &mut Writer, base: &Image, place: &Plac
     }
     format!(
         "{} (agrees when the slice is cut)\n{}",
-        place.what,
+        position.what,
         trail[trail.len().saturating_sub(24)..].concat()
     )
 }
@@ -320,7 +326,7 @@ struct Pair {
     large: bool,
     /// Decides which time slices the machine may extend, in programs that change how much of vector registers is in use. This generator
     /// is separate, so that the other draws of a seed do not depend on extensions.
-    extensions: Option<Random>,
+    slice_extensions: Option<Random>,
     /// Decides which breakpoints programs begin with; separate for the same reason.
     breakpoints: Option<Random>,
 }
@@ -399,7 +405,7 @@ impl Pair {
             strings: seed.is_multiple_of(5),
             large: seed % 4 == 3,
             splits: seed % 11 < 3 && Group::Avx.missing().is_empty(),
-            extensions: (seed % 7 < 2).then(|| Random::new(machines ^ 5)),
+            slice_extensions: (seed % 7 < 2).then(|| Random::new(machines ^ 5)),
             breakpoints: (seed % 8 == 5).then(|| Random::new(machines ^ 7)),
             running: 0,
             configuration: format!(
@@ -426,14 +432,14 @@ impl Pair {
         base: &Image,
         tally: &mut Tally,
         cut: Option<Cut>,
-    ) -> Result<(), Place> {
+    ) -> Result<(), MismatchPosition> {
         for program in 0..PROGRAMS {
             let r = &mut self.random;
             writer.changes_mode = self.kind == Kind::Node;
             writer.strings = self.strings;
             writer.large = self.large;
             writer.splits = self.splits;
-            writer.widths = self.extensions.is_some() && Group::Avx.missing().is_empty();
+            writer.widths = self.slice_extensions.is_some() && Group::Avx.missing().is_empty();
             let walks = self.kind == Kind::Caches && r.chance(700);
             self.walks = walks;
             let code = match self.kind {
@@ -573,7 +579,7 @@ impl Pair {
         base: &Image,
         tally: &mut Tally,
         cut: Option<Cut>,
-    ) -> Result<(), Place> {
+    ) -> Result<(), MismatchPosition> {
         let mut ran = 0;
         let mut mapped = self.sides[0].mapped(base);
         // vCPUs that do nothing any more.
@@ -604,7 +610,10 @@ impl Pair {
                 // As a node does: limit the clock alone, which is checked at the beginning of each block.
                 limit.instructions = u64::MAX;
             }
-            limit.extends = self.extensions.as_mut().is_some_and(|r| r.chance(800));
+            limit.extends = self
+                .slice_extensions
+                .as_mut()
+                .is_some_and(|r| r.chance(800));
             let stop = cut.filter(|c| c.slice == slice);
             if let Some(cut) = stop {
                 limit.instructions = limit.instructions.min(cut.instructions);
@@ -614,11 +623,11 @@ impl Pair {
                 if let Some(real) = &mut side.machine.real {
                     side.vcpus[running].update_l0(&real.take_updates(running));
                 }
-                side.machine.begin_time_slice(limit.cycles);
+                side.machine.begin_slice(limit.cycles);
                 side.vcpus[running].run(&mut side.machine, limit)
             });
             if let Some(what) = self.difference(&outcomes) {
-                return Err(Place {
+                return Err(MismatchPosition {
                     program,
                     slice,
                     instructions: (instructions, limit.instructions),
@@ -680,7 +689,7 @@ impl Pair {
         }
     }
 
-    /// What happens between slices: devices write memory, other vCPUs take lines away, windows open and close, NMIs come.
+    /// Makes random events between slices: devices write memory, other vCPUs take lines away, windows open and close, NMIs come.
     fn disturb(&mut self, tally: &mut Tally) {
         let r = &mut self.random;
         if r.chance(60) {
