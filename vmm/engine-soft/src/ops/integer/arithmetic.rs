@@ -99,7 +99,7 @@ fn lower_chain<const FLAG: u64>(l: &mut Lowering<'_>) -> Option<Handler> {
     }))
 }
 
-/// This family.
+/// Lowers the instructions of this file.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     match l.instruction.mnemonic() {
         Mnemonic::Add => lower_binary::<Add>(l),

@@ -158,7 +158,7 @@ macro_rules! from_source {
     }};
 }
 
-/// This family.
+/// Lowers the instructions of this file.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     match l.instruction.mnemonic() {
         Mnemonic::Bt => lower_bit::<TEST>(l),

@@ -101,7 +101,7 @@ fn cmpxchg16b(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// This family.
+/// Lowers the instructions of this file.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     let mnemonic = l.instruction.mnemonic();
     match mnemonic {

@@ -116,7 +116,7 @@ macro_rules! extension {
     }};
 }
 
-/// This family.
+/// Lowers the instructions of this file.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     match l.instruction.mnemonic() {
         Mnemonic::Mov | Mnemonic::Movnti => lower_mov(l),

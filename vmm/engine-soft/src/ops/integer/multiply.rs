@@ -144,7 +144,7 @@ fn lower_imul(l: &mut Lowering<'_>) -> Option<Handler> {
     }
 }
 
-/// This family.
+/// Lowers the instructions of this file.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     let mnemonic = l.instruction.mnemonic();
     match mnemonic {

@@ -76,7 +76,7 @@ fn lower_double<O: DoubleShift>(l: &mut Lowering<'_>) -> Option<Handler> {
     }
 }
 
-/// This family.
+/// Lowers the instructions of this file.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     match l.instruction.mnemonic() {
         Mnemonic::Shl | Mnemonic::Sal => lower_shift::<Shl>(l),

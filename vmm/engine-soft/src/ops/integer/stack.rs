@@ -208,7 +208,7 @@ macro_rules! by_stack {
 }
 pub(crate) use by_stack;
 
-/// This family.
+/// Lowers the instructions of this file.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     let mode = l.mode;
     let width = l.instruction.stack_pointer_increment().unsigned_abs();
