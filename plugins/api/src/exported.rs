@@ -244,8 +244,8 @@ impl ExportedMemory {
     /// Makes an export of [`ExportedCaches::recent_home`] and [`ExportedCaches::latencies`]. `socket` is the requester's index among homes.
     ///
     /// # Safety
-    /// As long as the memory exists and is not moved, and whenever none of its functions runs: `recent_home` may be read. Wherever an address
-    /// belongs to that range, element [`RecentHome::home`] of both `latencies` may be read, too.
+    /// As long as the memory exists and is not moved, and whenever none of its functions runs: `recent_home` may be read. Wherever an
+    /// address belongs to that range, element [`RecentHome::home`] of both `latencies` may be read, too.
     pub unsafe fn new(
         recent_home: *const RecentHome,
         latencies: [*const u32; 2],

@@ -154,7 +154,7 @@ pub fn vcpu_with(code: SharedCode, translate: Translate) -> SoftVcpu {
 }
 
 /// A machine without devices that remembers port writes, answers port reads with a count, and has at most one interrupt. As
-/// a memory model it has all lines at once and lets the filter answer for them.
+/// a memory model it has all lines at once and lets the L0 filter cache answer for them.
 #[derive(Default)]
 pub struct Bare {
     /// Vector of the interrupt that waits.
@@ -244,10 +244,10 @@ impl Platform for Bare {
         )
     }
     fn miss(&mut self, _: &[u64], _: u64, _: &MemRef) -> Option<Outcome> {
-        unreachable!("the filter keeps one line of a set")
+        unreachable!("the L0 filter cache keeps one line of a set")
     }
     fn modified(&mut self, _: u16, _: &[u64]) {
-        unreachable!("the filter keeps one line of a set")
+        unreachable!("the L0 filter cache keeps one line of a set")
     }
     fn account(&mut self, _: u16, context: Context, privilege: Privilege, counters: &Counters) {
         self.accounts.push((context, privilege, *counters));

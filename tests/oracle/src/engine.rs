@@ -51,11 +51,11 @@ pub enum Way {
     Interpreted,
     /// As part of a translated block.
     Translated,
-    /// The same while a memory model is attached: the filter's entries stand for lines.
+    /// As part of a translated block, while a memory model is attached: the TLB's entries stand for lines.
     Observed,
 }
 
-/// What the engine's filter holds when an instruction runs.
+/// Contents of the engine's TLB when an instruction runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Warmth {
     /// The pages that an instruction may touch.
@@ -209,7 +209,7 @@ impl Engine {
         self.last = (offset, len);
     }
 
-    /// Bring the filter into the state that a case wants; `operand` is an address that the instruction touches.
+    /// Brings the TLB into the state that a case wants; `operand` is an address that the instruction touches.
     pub fn prepare(&mut self, warmth: Warmth, operand: Option<u64>) -> Result<(), EngineError> {
         match warmth {
             Warmth::Cold => self.cool(),

@@ -315,7 +315,7 @@ fn line(name: &str, t: &Tally, time: u64) {
 fn replay(id: CaseId) -> Result<bool, CampaignError> {
     let mut generator = Generator::new(id.group, id.seed);
     let first = generator.case(id.index);
-    // What the filter holds depends on the variants before.
+    // The contents of the TLB depend on the variants before.
     let mut cases: Vec<_> = (1..=id.variant)
         .filter_map(|n| generator.variant(&first, n))
         .collect();

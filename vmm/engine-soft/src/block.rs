@@ -172,8 +172,9 @@ impl Hasher for AddressHasher {
     }
 }
 
-/// Blocks that a node decodes between two evictions of unused blocks: alone, and where nodes share the decode pool. A lone node would decode
-/// an evicted block anew, and keeps some 60 MB of blocks. Nodes that share the pool soon find an evicted block again, and keep some 8 MB.
+/// Blocks that a node decodes between two evictions of unused blocks: alone, and where nodes share the decode pool. A lone node would
+/// decode an evicted block anew, and keeps some 60 MB of blocks. Nodes that share the pool soon find an evicted block again, and keep some
+/// 8 MB.
 const MAX_UNTRANSLATED: [usize; 2] = [1 << 17, 1 << 15];
 
 /// All blocks of a node.

@@ -1,4 +1,4 @@
-//! Call gates in long mode (SDM vol. 3A §5.8.3.1): far JMP and CALL by way of a descriptor that names where they lead.
+//! Call gates in long mode (SDM vol. 3A §5.8.3.1): far JMP and CALL through a descriptor with the target.
 
 use nodescope_x86::state::seg;
 use nodescope_x86::{Exception, Segment, Vector};
@@ -12,8 +12,8 @@ use crate::op::{RIP, Trap};
 const CALL_GATE: u16 = 0xc;
 
 impl Cpu {
-    /// The code segment's selector and the address behind a call gate; None where the selector names none, for which
-    /// [`Cpu::code_segment`] knows the exception.
+    /// Returns the code segment's selector and the address of a call gate. None where the selector is not that of a call gate:
+    /// [`Cpu::code_segment`] then raises the exception.
     pub fn call_gate(&mut self, selector: u16) -> Result<Option<(u16, u64)>, Trap> {
         if !self.long_mode() {
             return Ok(None);
@@ -39,7 +39,7 @@ impl Cpu {
         Ok(Some(((low >> 16) as u16, target)))
     }
 
-    /// The upper eight bytes of a system descriptor of long mode, whose type field must be zero.
+    /// Returns the upper eight bytes of a system descriptor of long mode, whose type field must be zero.
     pub fn upper_descriptor(&mut self, selector: u16) -> Result<u64, Trap> {
         let fault = Exception::gp(u32::from(selector) & !3);
         // No selector names the half behind the last descriptor of a table of 64 KiB.
@@ -56,7 +56,7 @@ impl Cpu {
         Ok(high)
     }
 
-    /// The 64-bit code segment that a call gate names, with the privilege that it is entered at in its selector.
+    /// Returns the 64-bit code segment of a call gate. Its selector has the new privilege level.
     pub fn gate_segment(&mut self, selector: u16, is_call: bool) -> Result<Segment, Trap> {
         let error = u32::from(selector) & !3;
         let Some((raw, at)) = self.descriptor(selector)? else {
@@ -78,7 +78,7 @@ impl Cpu {
         Ok(s)
     }
 
-    /// Call what a gate leads to; `next` is where it returns to. Nothing but memory below the new stack changes on a fault.
+    /// Calls the target of a gate; `next` is the return address. Nothing but memory below the new stack changes on a fault.
     pub fn call_through_gate(&mut self, gate: (u16, u64), next: u64) -> Result<(), Trap> {
         let (selector, target) = gate;
         let cs = self.gate_segment(selector, true)?;
@@ -123,7 +123,7 @@ impl Cpu {
     }
 }
 
-/// SS after a change to an inner privilege level in long mode.
+/// Returns SS after a change to an inner privilege level in long mode.
 pub fn null_stack_segment(cpl: u8) -> Segment {
     Segment {
         selector: cpl.into(),

@@ -28,7 +28,7 @@ enum Source {
 }
 
 impl Cpu {
-    /// Recompute everything derived from segments, control registers and EFER.
+    /// Recomputes all state that is derived from segments, control registers and EFER.
     pub fn refresh_mode(&mut self) {
         let cs = self.segments.data[seg::CS];
         let protected = self.control.cr0 & cr0::PE != 0;
@@ -49,7 +49,7 @@ impl Cpu {
         crate::ops::simd::recompute_simd_availability(self);
     }
 
-    /// Change the privilege level alone (system accesses made on behalf of user code).
+    /// Changes the privilege level alone (system accesses made on behalf of user code).
     pub fn set_cpl(&mut self, cpl: u8) {
         self.cpl = cpl;
         let privilege = if cpl == 3 {
@@ -60,8 +60,8 @@ impl Cpu {
         self.data_tlb.set_privilege(privilege);
     }
 
-    /// Run `f` with supervisor rights: descriptor tables, TSS and the frames of delivery are accessed so at any CPL
-    /// (SDM vol. 3A §4.6.1).
+    /// Runs `f` with supervisor rights, by which descriptor tables, TSS and the frames of delivery are accessed at any CPL (SDM vol. 3A
+    /// §4.6.1).
     pub fn as_supervisor<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
         let cpl = self.cpl;
         self.set_cpl(0);
@@ -70,12 +70,12 @@ impl Cpu {
         result
     }
 
-    /// Deliver an external interrupt or NMI.
+    /// Delivers an external interrupt or NMI.
     pub fn deliver_interrupt(&mut self, vector: u8) -> Result<(), EngineError> {
         self.deliver(vector, None, Source::External)
     }
 
-    /// Deliver an exception; faults during delivery become double faults, then shutdown (SDM vol. 3A §6.15).
+    /// Delivers an exception; faults during delivery become double faults, then shutdown (SDM vol. 3A §6.15).
     pub fn deliver_exception(&mut self, exception: Exception) -> Result<(), EngineError> {
         if exception.vector == Vector::PageFault {
             self.control.cr2 = exception.address;
@@ -84,12 +84,13 @@ impl Cpu {
         self.deliver(exception.vector as u8, error, Source::Exception)
     }
 
-    /// INT n, INT3, INTO: the saved instruction pointer is the current `gpr[RIP]`. Faults are returned for the instruction.
+    /// Delivers the interrupt of INT n, INT3 or INTO. The saved instruction pointer is the current `gpr[RIP]`. Faults belong to the
+    /// instruction and are returned.
     pub fn software_interrupt(&mut self, vector: u8) -> Result<(), Trap> {
         self.try_deliver(vector, None, Source::Software)
     }
 
-    /// INT1 from any privilege: as [`Cpu::software_interrupt`].
+    /// Delivers the interrupt of INT1, from any privilege, as [`Cpu::software_interrupt`] does.
     pub fn debug_interrupt(&mut self) -> Result<(), Trap> {
         self.try_deliver(Vector::Debug as u8, None, Source::Exception)
     }
@@ -129,7 +130,7 @@ impl Cpu {
         }
     }
 
-    /// Deliver through the IDT or the real-mode table. Nothing but memory below the new stack changes on a fault.
+    /// Delivers an event through the IDT or the real-mode table. Nothing but memory below the new stack changes on a fault.
     fn try_deliver(&mut self, vector: u8, error: Option<u32>, source: Source) -> Result<(), Trap> {
         if self.control.cr0 & cr0::PE == 0 {
             return self.deliver_real(vector);
@@ -270,7 +271,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Read from the TSS.
+    /// Reads from the TSS.
     pub fn tss_u64(&mut self, offset: u64) -> Result<u64, Trap> {
         let tr = self.segments.tr;
         if offset + 7 > u64::from(tr.limit) {
@@ -283,7 +284,7 @@ impl Cpu {
         self.as_supervisor(|c| c.load::<u64>(at))
     }
 
-    /// Read a descriptor from GDT or LDT. None where the selector is null or beyond the table. The second value is its
+    /// Reads a descriptor from GDT or LDT. None where the selector is null or beyond the table. The second value is its
     /// linear address.
     pub fn descriptor(&mut self, selector: u16) -> Result<Option<(u64, u64)>, Trap> {
         if selector & !3 == 0 {
@@ -362,7 +363,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Set the accessed bit in the descriptor.
+    /// Sets the accessed bit in the descriptor.
     pub fn set_accessed(&mut self, s: &mut Segment, raw: u64, at: u64) -> Result<(), Trap> {
         if s.attributes & 1 == 0 {
             s.attributes |= 1;
@@ -371,7 +372,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Code segment of a far transfer to the same or (for returns) an outer privilege level.
+    /// Returns the code segment of a far transfer to the same or (for returns) an outer privilege level.
     pub fn code_segment(&mut self, selector: u16, returning: bool) -> Result<Segment, Trap> {
         let error = u32::from(selector) & !3;
         let Some((raw, at)) = self.descriptor(selector)? else {
@@ -381,7 +382,7 @@ impl Cpu {
         let rpl = (selector & 3) as u8;
         let type_ = s.attributes & 0xf;
         if s.attributes & attributes::SYSTEM_NOT == 0 || type_ & 8 == 0 {
-            // Long mode has neither task gates nor tasks (SDM vol. 3A §7.7); call gates have been looked for.
+            // Long mode has neither task gates nor tasks (SDM vol. 3A §7.7). Call gates are excluded before.
             if s.attributes & attributes::SYSTEM_NOT == 0 && !returning && !self.long_mode() {
                 return Err(self.unsupported(format!(
                     "far transfer through gate or task selector {selector:#x}"
@@ -498,7 +499,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Data segments that the outer level may not use become null (SDM vol. 2A, IRET and RET).
+    /// Makes data segments null that the outer level may not use (SDM vol. 2A, IRET and RET).
     pub fn drop_inner_segments(&mut self) {
         for i in [seg::ES, seg::FS, seg::GS, seg::DS] {
             let s = self.segments.data[i];
@@ -513,7 +514,7 @@ impl Cpu {
         }
     }
 
-    /// SS of a return to an outer (or the same) level.
+    /// Returns SS of a return to an outer (or the same) level.
     pub fn return_stack_segment(
         &mut self,
         selector: u16,
@@ -567,7 +568,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// A flat 64-bit code segment or data segment as SYSCALL and SYSRET load them (SDM vol. 2B, SYSCALL).
+    /// Returns a flat 64-bit code segment or data segment as SYSCALL and SYSRET load them (SDM vol. 2B, SYSCALL).
     pub fn flat_segment(selector: u16, code: bool, long: bool, dpl: u8) -> Segment {
         let kind = if code { 0xb } else { 3 };
         let size = if long {
@@ -589,14 +590,14 @@ impl Cpu {
         }
     }
 
-    /// LMA follows CR0.PG and EFER.LME (SDM vol. 3A §9.8.5).
+    /// Sets LMA by CR0.PG and EFER.LME (SDM vol. 3A §9.8.5).
     pub fn update_long_mode(&mut self) {
         let active = self.control.cr0 & cr0::PG != 0 && self.control.efer & efer::LME != 0;
         self.control.efer = self.control.efer & !efer::LMA | if active { efer::LMA } else { 0 };
     }
 }
 
-/// A segment register's value from an eight-byte descriptor (SDM vol. 3A §3.4.5).
+/// Returns a segment register's value from an eight-byte descriptor (SDM vol. 3A §3.4.5).
 pub fn unpack(selector: u16, raw: u64) -> Segment {
     let limit = (raw & 0xffff | raw >> 32 & 0xf_0000) as u32;
     let granular = raw >> 55 & 1 != 0;

@@ -1,5 +1,5 @@
-//! Which instructions the guest's processor has: the instructions whose features its CPUID announces. All others raise `#UD`, or
-//! have the meaning that the encoding has on processors without the feature.
+//! Instructions of the guest's processor: the instructions whose features its CPUID announces. All others raise `#UD`, or have the meaning
+//! that their encoding has on processors without the feature.
 
 use iced_x86::{CpuidFeature, Decoder, DecoderError, DecoderOptions, Instruction};
 use nodescope_x86::CpuidTable;
@@ -193,7 +193,7 @@ pub struct Features {
 }
 
 impl Features {
-    /// The features of this table.
+    /// Returns the features of this table.
     pub fn new(cpuid: &CpuidTable) -> Self {
         let has = |(leaf, subleaf, register, bit): Bit| cpuid.has(leaf, subleaf, register, bit);
         let mut there = [0; WORDS];
@@ -251,7 +251,7 @@ impl<'a> GuestDecoder<'a> {
         self.decoder.can_decode()
     }
 
-    /// Bytes decoded so far.
+    /// Returns the number of bytes decoded so far.
     pub fn position(&self) -> usize {
         self.decoder.position()
     }
@@ -293,7 +293,7 @@ impl<'a> GuestDecoder<'a> {
         prefixes >= MAX_INSTRUCTION || is_known
     }
 
-    /// The next instruction.
+    /// Decodes the next instruction.
     pub fn decode(&mut self) -> Instruction {
         let start = self.decoder.position();
         let instruction = self.decoder.decode();

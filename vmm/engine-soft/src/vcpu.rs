@@ -1,4 +1,4 @@
-//! The portable engine behind the seam.
+//! The portable engine behind the engine interface.
 
 use std::ptr::NonNull;
 
@@ -345,7 +345,7 @@ impl Cpu {
         self.rflags = general.rflags | 2;
     }
 
-    /// Everything, as the seam's typed elements.
+    /// Returns the whole state, in the typed elements of the engine interface.
     pub fn save_state(&self) -> VcpuState {
         let state = VcpuState {
             general: self.general(),

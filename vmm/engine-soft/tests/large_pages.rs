@@ -133,7 +133,7 @@ fn loading_cr3_renews_all_parts_of_a_large_page() {
 /// The guest removes a large page from its tables without INVLPG. Until then a processor may continue to write to the page (SDM vol. 3A
 /// §4.10.3). Interpreter and translated code do the same, although only the softmmu TLB still has the page.
 #[test]
-fn what_the_filter_knows_of_a_large_page_is_written_to_without_asking_the_tables() {
+fn a_large_page_in_the_tlb_is_written_to_without_a_page_walk() {
     let entry = 0x3000 + (LARGE >> 21) * 8;
     let code: u64 = LARGE + (2 << 20);
     // A fetch from the second page replaces the large page in the page-walk cache. The softmmu TLB keeps the large page: it drops

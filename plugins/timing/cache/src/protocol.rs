@@ -506,8 +506,8 @@ impl<W: Word> Hierarchy<W> {
         }
     }
 
-    /// Lowers the permission for a line in the L0 filter caches of the vCPUs of a first-level cache. Unless these keep whole sets, they have
-    /// no line but the most recently used line of a set.
+    /// Lowers the permission for a line in the L0 filter caches of the vCPUs of a first-level cache. Unless these keep whole sets, they
+    /// have no line but the most recently used line of a set.
     #[inline]
     fn lower_l0_permissions(
         &mut self,

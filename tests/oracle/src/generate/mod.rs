@@ -84,7 +84,7 @@ pub struct Case {
     pub patches: Vec<Patch>,
     /// An address that the instruction touches.
     pub operand: Option<u64>,
-    /// What the engine's filter holds.
+    /// Contents of the engine's TLB.
     pub warmth: Warmth,
 }
 

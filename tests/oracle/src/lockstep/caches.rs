@@ -1,6 +1,6 @@
-//! A real model instead of the toy, with caches so small that lines leave all of them all the time: the translator's own ways of misses
-//! must leave the same lines, orders, counters and clocks behind as the model's functions, which the interpreter calls. And so must any
-//! filter: now and then the interpreter has none, and its model hears of everything.
+//! A real model instead of the toy, with caches so small that lines leave all of them all the time. The translator's miss routines must
+//! leave behind the lines, orders, counters and clocks of the model's functions, which the interpreter calls. An L0 filter cache must not
+//! change the results either: now and then the interpreter has none, and every reference is reported to its model.
 
 use nodescope_plugin_api::exported::StateExport;
 use nodescope_plugin_api::{
@@ -14,10 +14,10 @@ use nodescope_plugin_numa::{Numa, NumaConfig};
 use super::guest::{LARGE, RAM, USED, VCPUS, WINDOW_PHYSICAL};
 use crate::random::Random;
 
-/// A model, and what it has changed in filters of vCPUs that do not run.
+/// A model, and its changes to L0 filter caches of vCPUs that do not run.
 pub struct Caches {
     model: CacheModel,
-    /// The filter may answer nothing.
+    /// The L0 filter cache may answer nothing.
     asks_always: bool,
     /// See [`Description`].
     intruded: u64,
@@ -98,7 +98,7 @@ impl Description {
 }
 
 impl Caches {
-    /// Empty. `asks_always`: without a filter.
+    /// Empty. `asks_always`: without an L0 filter cache.
     ///
     /// # Panics
     /// If the description is not valid.
@@ -123,18 +123,18 @@ impl Caches {
 
     /// See [`MemoryModel::l0_geometry`].
     pub fn l0_geometry(&self) -> L0Geometry {
-        let filter = self.model.l0_geometry();
+        let geometry = self.model.l0_geometry();
         match self.asks_always {
             true => L0Geometry {
                 data_ways: 1,
                 instruction_ways: 1,
-                ..filter
+                ..geometry
             },
-            false => filter,
+            false => geometry,
         }
     }
 
-    /// What is to be applied to the filter of a vCPU before it runs.
+    /// Returns the changes to apply to the L0 filter cache of a vCPU before it runs.
     pub fn take_updates(&mut self, vcpu: usize) -> Vec<L0Update> {
         std::mem::take(&mut self.updates[vcpu])
     }
@@ -246,7 +246,7 @@ impl Caches {
         let contents = |caches: &Caches| {
             let mut contents = caches.model.contents();
             for cache in contents.iter_mut().filter(|cache| cache.level == 1) {
-                // The order within a set may be the filter's affair.
+                // The L0 filter cache may keep the order within a set.
                 for (_, lines) in &mut cache.sets {
                     lines.sort();
                 }

@@ -68,7 +68,7 @@ pub struct Machine {
     pub foreign_mxcsr: Option<u32>,
 }
 
-/// Lines of a cache by side and set, the latest answered first; empty where filters keep one line.
+/// Lines of a cache by side and set, the latest answered first; empty where L0 filter caches keep one line.
 #[derive(Default)]
 struct Cache {
     sets: HashMap<(bool, u64), Vec<u64>>,
@@ -86,14 +86,14 @@ impl Cache {
         (ways > 1).then(|| (self.sets.entry(key).or_default(), ways))
     }
 
-    /// Use a line; the line that had to go for it: `oldest`, or the one answered first where the filter cannot know.
+    /// Use a line; the line that had to go for it: `oldest`, or the one answered first where the L0 filter cache cannot know.
     fn enter(&mut self, side: Side, line: u64, oldest: Option<u64>) -> Option<u64> {
         let (set, ways) = self.set(side, line)?;
         let held = set.contains(&line);
         set.retain(|&l| l != line);
         if let Some(oldest) = oldest {
             assert!(!held, "no line has to go for one that is there");
-            // Unless an update has made room since the filter was asked.
+            // Unless an update has made room since the L0 filter cache was asked.
             let full = set.len() == ways;
             if full {
                 assert!(set.contains(&oldest), "not a line to replace");
@@ -118,7 +118,7 @@ struct Answer {
     /// Of the lines that updates are about, the one that the reference's takes the place of.
     place: usize,
     stall: u32,
-    filter: Permission,
+    permission: Permission,
     /// There is an update.
     update: bool,
 }
@@ -131,7 +131,7 @@ impl Answer {
             10..=14 => r.below(200) as u32,
             _ => r.below(5000) as u32,
         };
-        let filter = match r.below(8) {
+        let permission = match r.below(8) {
             0 => Permission::None,
             1 | 2 => Permission::Read,
             _ if access == Access::Fetch => Permission::Read,
@@ -142,7 +142,7 @@ impl Answer {
         Self {
             place,
             stall,
-            filter,
+            permission,
             update,
         }
     }
@@ -304,7 +304,7 @@ impl Machine {
         }
     }
 
-    /// A change to a vCPU's filter that another one might have caused; None where it would concern the line `answered`.
+    /// Returns a change to a vCPU's L0 filter cache that another vCPU might have caused; None where it would concern the line `answered`.
     pub fn update(&mut self, vcpu: u16, answered: Option<u64>) -> Option<L0Update> {
         let update = L0Update {
             vcpu,
@@ -416,7 +416,7 @@ impl Platform for Machine {
         let Answer {
             place,
             stall,
-            filter,
+            permission,
             update,
         } = Answer::draw(&mut self.model, reference.access);
         self.lines[place] = line;
@@ -427,7 +427,7 @@ impl Platform for Machine {
         let side = reference.access.side();
         let outcome = Outcome::new(
             stall,
-            filter,
+            permission,
             self.caches[usize::from(reference.vcpu)].enter(side, line, hits.oldest),
         );
         let cache = &mut self.caches[usize::from(reference.vcpu)];
@@ -436,7 +436,7 @@ impl Platform for Machine {
             if let Some(replaced) = &outcome.replaced() {
                 cache.exclusive.remove(replaced);
             }
-            if filter == Permission::Exclusive {
+            if permission == Permission::Exclusive {
                 cache.exclusive.insert(line);
             }
         }
@@ -451,7 +451,7 @@ impl Platform for Machine {
         // The answer must not depend on the form of the call, since the interpreter uses only the other form.
         let mut ahead = self.model.clone();
         let answer = Answer::draw(&mut ahead, reference.access);
-        if answer.filter == Permission::None || answer.update || ahead.chance(200) {
+        if answer.permission == Permission::None || answer.update || ahead.chance(200) {
             self.told.extend(modified);
             return None;
         }

@@ -312,7 +312,7 @@ struct Pair {
     /// The vCPU that ran last.
     running: usize,
     configuration: String,
-    /// The filter of the last window.
+    /// The L0 filter cache's geometry in the last window.
     shape: Option<L0Geometry>,
     /// The program is a [`walk`].
     walks: bool,
@@ -545,7 +545,7 @@ impl Pair {
         });
         let real = (geometry.is_some() && self.kind == Kind::Caches)
             .then(|| Description::random(r, self.large));
-        // Other programs change where a page lies without saying so, and who has a filter may notice later.
+        // Other programs change where a page lies without saying so, and a vCPU with an L0 filter cache may notice later.
         let mut asks_always = real.is_some() && self.walks && r.chance(500);
         let attributes = r.chance(600);
         for side in &mut self.sides {

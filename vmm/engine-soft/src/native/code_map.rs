@@ -17,9 +17,9 @@ pub enum Part {
     Operation,
     /// The fast path of accesses: addresses of operands, and the look-up in line.
     LookUp,
-    /// The slow path of accesses, up to the model or its tables.
+    /// The slow path of accesses, up to the model or a miss routine.
     SlowPath,
-    /// Miss routines, which work on a model's tables.
+    /// Miss routines, which work on a model's exported state.
     Model,
     /// Stores, loads and rematerialisation of the guest's flags.
     Flags,

@@ -7,7 +7,7 @@ use nodescope_x86::Exception;
 use nodescope_x86::bits::rflags::ZF;
 
 use super::integer::condition::{by_condition, encoding, holds};
-use super::integer::operand::{Shape, Source, Width, by_source, by_wide};
+use super::integer::operand::{OperandKind, Source, Width, by_source, by_wide};
 use super::integer::stack::{Stack, by_stack, push};
 use crate::cpu::Cpu;
 use crate::lower::Lowering;
@@ -115,7 +115,7 @@ fn call_indirect<M: Stack, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done 
     Ok(Flow::Branch)
 }
 
-/// RET; `op.imm` more bytes are released.
+/// RET; releases `op.imm` more bytes.
 fn ret<M: Stack, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let target: T = cpu.load(M::linear(cpu, M::moved(cpu, 0)))?;
     check::<T>(cpu, target.to_u64())?;
@@ -125,7 +125,7 @@ fn ret<M: Stack, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Branch)
 }
 
-/// Take the target of a near branch; the operand size in bytes.
+/// Takes over the target of a near branch. Returns the operand size in bytes.
 fn take_target(l: &mut Lowering<'_>) -> Option<usize> {
     let width = match l.instruction.op_kind(0) {
         OpKind::NearBranch16 => 2,
@@ -137,7 +137,7 @@ fn take_target(l: &mut Lowering<'_>) -> Option<usize> {
     Some(width)
 }
 
-/// Near transfers of control.
+/// Lowers near transfers of control.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     let mode = l.mode;
@@ -159,7 +159,7 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
                 _ => return None,
             };
             let shape = l.take_src(0)?;
-            if shape == Shape::Immediate {
+            if shape == OperandKind::Immediate {
                 return None;
             }
             if call_it {
@@ -211,7 +211,7 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     }
 }
 
-/// Width of LOOP's count register in bytes: the address size, which the code names.
+/// Returns the width of LOOP's count register in bytes: the address size, which the opcode gives.
 fn loop_count(code: Code) -> u32 {
     use Code::*;
     match code {

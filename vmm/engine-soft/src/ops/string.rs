@@ -1,9 +1,9 @@
 //! String instructions: MOVS, STOS, LODS, SCAS, CMPS, INS, OUTS, alone and repeated (SDM vol. 1 §7.3.9, vol. 2B REP).
 //!
-//! Registers move with each element, so a fault or an interrupt leaves them at the next one and RIP at the instruction. A
+//! Registers move with each element. A fault or an interrupt leaves them at the next element, and RIP at the instruction. A
 //! handler does at most [`CHUNK`] elements; an unfinished instruction returns with RIP unmoved and is not counted as
-//! retired. Copies and fills go by windows of memory that loads and stores would hit anyway: pages, or lines while a model
-//! is attached, so that the model sees the same references as from single accesses.
+//! retired. Copies and fills work on ranges of memory in which the fast path would hit: pages, or lines while a model is attached. The
+//! model therefore sees the references of single accesses.
 
 use iced_x86::Mnemonic;
 use nodescope_x86::bits::rflags;
@@ -22,7 +22,7 @@ const RDX: u8 = 2 * 8;
 const RSI: u8 = 6 * 8;
 const RDI: u8 = 7 * 8;
 
-/// Elements done before interrupts are looked at.
+/// Elements that are processed before a check for interrupts.
 const CHUNK: u64 = 4096;
 
 /// Nominal throughput of fast-string copies and fills: 32 bytes a cycle (Intel Optimization Reference Manual, "REP
@@ -32,7 +32,7 @@ pub const FAST_STRING_BYTES_PER_CYCLE: u64 = 32;
 /// Nominal cycles of an element of repeated LODS, SCAS and CMPS, which have no fast form.
 const SLOW_STRING_CYCLES: u64 = 2;
 
-/// Address sizes: how RSI, RDI and RCX are read and written.
+/// Address size: the width in which RSI, RDI and RCX are read and written.
 trait Addressing {
     /// Greatest offset.
     const MAX: u64;
@@ -52,7 +52,7 @@ impl<T: Width> Addressing for T {
     }
 }
 
-/// Linear address of an offset in a segment.
+/// Returns the linear address of an offset in a segment.
 #[inline(always)]
 fn linear(cpu: &Cpu, segment: usize, offset: u64) -> u64 {
     let sum = cpu.segment_base[segment].wrapping_add(offset);
@@ -73,7 +73,7 @@ fn destination<A: Addressing>(cpu: &Cpu) -> u64 {
     linear(cpu, ES, A::get(cpu, RDI))
 }
 
-/// Move a pointer by `elements` in the direction of DF.
+/// Moves a pointer by `elements` in the direction of DF.
 #[inline(always)]
 fn advance<A: Addressing, T: Width>(cpu: &mut Cpu, register: u8, elements: u64) {
     let bytes = elements * T::BYTES as u64;
@@ -99,8 +99,8 @@ trait Action {
     fn cycles<T: Width>(elements: u64) -> u64;
     /// Processes one element; changes nothing where it fails.
     fn one<A: Addressing, T: Width>(cpu: &mut Cpu, op: &Op) -> Result<(), Trap>;
-    /// Several elements at once, at most `limit`, as far as that is possible without a fault or a report (DF is clear);
-    /// how many.
+    /// Processes several elements at once, at most `limit`, as far as that is possible without a fault or a report (DF is clear). Returns
+    /// the number of elements.
     #[inline(always)]
     fn bulk<A: Addressing, T: Width>(_: &mut Cpu, _: &Op, _limit: u64) -> u64 {
         0
@@ -118,7 +118,7 @@ struct Lods;
 struct Scas;
 struct Cmps;
 
-/// Elements of `T` that fit in `room` bytes of a window before the offset in `register` wraps.
+/// Returns the elements of `T` that fit in `room` bytes of a range before the offset in `register` wraps.
 #[inline(always)]
 fn fit<A: Addressing, T: Width>(cpu: &Cpu, register: u8, room: usize) -> u64 {
     let size = T::BYTES as u64;
@@ -156,7 +156,7 @@ impl Action for Movs {
             // The destination overtakes the source: elements written are read again, in order.
             let (from, to) = (from.cast::<T>(), to.cast::<T>());
             for i in 0..n as usize {
-                // SAFETY: the windows are guest RAM of at least `bytes` bytes; any pattern is a valid T.
+                // SAFETY: the ranges are guest RAM of at least `bytes` bytes; any pattern is a valid T.
                 unsafe { to.add(i).write_unaligned(from.add(i).read_unaligned()) };
             }
         } else {
@@ -193,7 +193,7 @@ impl Action for Stos {
         let value: T = cpu.reg(RAX);
         let to = to.cast::<T>();
         for i in 0..n as usize {
-            // SAFETY: the window is guest RAM of at least `n` elements.
+            // SAFETY: the range is guest RAM of at least `n` elements.
             unsafe { to.add(i).write_unaligned(value) };
         }
         count_accesses(cpu, 0, n);
@@ -290,13 +290,14 @@ fn repeated<O: Action, A: Addressing, T: Width>(cpu: &mut Cpu, op: &Op) -> Done 
     Ok(Flow::Branch)
 }
 
-/// Come back to the same instruction; it has not retired.
+/// Returns to the run loop before the instruction has retired; the instruction goes on later.
 fn unfinished(cpu: &mut Cpu, op: &Op) {
     cpu.set_ip(cpu.ip(op));
     cpu.retired = cpu.retired.wrapping_sub(1);
 }
 
-/// A chunk of a repeated instruction: whether it is finished. `done` counts elements, those before a fault included.
+/// Processes a chunk of a repeated instruction. Returns whether the instruction is finished. `done` counts elements, including those before
+/// a fault.
 #[inline(always)]
 fn repeat<O: Action, A: Addressing, T: Width>(
     cpu: &mut Cpu,
@@ -327,7 +328,7 @@ fn repeat<O: Action, A: Addressing, T: Width>(
     Ok(true)
 }
 
-/// INS (`INPUT`) and OUTS: one element a call, since every one reaches the platform.
+/// INS (`INPUT`) and OUTS: one element a call, since every element reaches the platform.
 fn port<const INPUT: bool, A: Addressing, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let repeat = op.attr & (attr::REP | attr::REPNE) != 0;
     let left = A::get(cpu, RCX);
@@ -393,7 +394,7 @@ fn lower_action<O: Action>(l: &mut Lowering<'_>, width: usize) -> Option<Handler
     }
 }
 
-/// Take the source's segment; the address size in bytes.
+/// Takes over the source's segment. Returns the address size in bytes.
 fn take_memory(l: &mut Lowering<'_>) -> Option<usize> {
     use iced_x86::OpKind::*;
     l.op.segment = segment(l.instruction.memory_segment(), l.mode);

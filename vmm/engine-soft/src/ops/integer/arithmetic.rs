@@ -5,17 +5,18 @@ use nodescope_x86::bits::rflags::{CF, OF};
 
 use super::host::{Adc, Add, And, Binary, Dec, Inc, Neg, Or, Sbb, Sub, Unary, Xor};
 use super::operand::{
-    Dst, Imm, Mem, Place, Shape, Source, Src, Width, by_place, by_source, by_width,
+    Destination, Dst, Imm, Mem, OperandKind, Source, Src, Width, by_destination, by_source,
+    by_width,
 };
 use crate::cpu::Cpu;
 use crate::lower::Lowering;
 use crate::op::{Done, Flow, Handler, Op};
 
-fn binary<O: Binary, D: Place, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
+fn binary<O: Binary, D: Destination, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let b: T = S::get(cpu, op)?;
-    let (a, at) = D::open(cpu, op)?;
+    let (a, at) = D::load(cpu, op)?;
     let (value, flags) = O::apply(a, b, cpu.rflags);
-    D::close(cpu, op, at, value)?;
+    D::store(cpu, op, at, value)?;
     cpu.set_status_flags(flags);
     Ok(Flow::Next)
 }
@@ -29,17 +30,17 @@ fn compare<O: Binary, A: Source, B: Source, T: Width>(cpu: &mut Cpu, op: &Op) ->
     Ok(Flow::Next)
 }
 
-fn unary<O: Unary, D: Place, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
-    let (a, at) = D::open::<T>(cpu, op)?;
+fn unary<O: Unary, D: Destination, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
+    let (a, at) = D::load::<T>(cpu, op)?;
     let (value, flags) = O::apply(a, cpu.rflags);
-    D::close(cpu, op, at, value)?;
+    D::store(cpu, op, at, value)?;
     cpu.set_status_flags(flags);
     Ok(Flow::Next)
 }
 
-fn not<D: Place, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
-    let (a, at) = D::open::<T>(cpu, op)?;
-    D::close(cpu, op, at, T::from_u64(!a.to_u64()))?;
+fn not<D: Destination, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
+    let (a, at) = D::load::<T>(cpu, op)?;
+    D::store(cpu, op, at, T::from_u64(!a.to_u64()))?;
     Ok(Flow::Next)
 }
 
@@ -59,12 +60,12 @@ fn lower_binary<O: Binary>(l: &mut Lowering<'_>) -> Option<Handler> {
     let width = l.width(0);
     let memory = l.take_dst(0)?;
     match (memory, l.take_src(1)?) {
-        (false, Shape::Register(_)) => by_width!(width, T => binary::<O, Dst, Src, T>),
-        (false, Shape::Immediate) => by_width!(width, T => binary::<O, Dst, Imm, T>),
-        (false, Shape::Memory) => by_width!(width, T => binary::<O, Dst, Mem, T>),
-        (true, Shape::Register(_)) => by_width!(width, T => binary::<O, Mem, Src, T>),
-        (true, Shape::Immediate) => by_width!(width, T => binary::<O, Mem, Imm, T>),
-        (true, Shape::Memory) => None,
+        (false, OperandKind::Register(_)) => by_width!(width, T => binary::<O, Dst, Src, T>),
+        (false, OperandKind::Immediate) => by_width!(width, T => binary::<O, Dst, Imm, T>),
+        (false, OperandKind::Memory) => by_width!(width, T => binary::<O, Dst, Mem, T>),
+        (true, OperandKind::Register(_)) => by_width!(width, T => binary::<O, Mem, Src, T>),
+        (true, OperandKind::Immediate) => by_width!(width, T => binary::<O, Mem, Imm, T>),
+        (true, OperandKind::Memory) => None,
     }
 }
 
@@ -72,19 +73,19 @@ fn lower_compare<O: Binary>(l: &mut Lowering<'_>) -> Option<Handler> {
     let width = l.width(0);
     let memory = l.take_dst(0)?;
     match (memory, l.take_src(1)?) {
-        (false, Shape::Register(_)) => by_width!(width, T => compare::<O, Dst, Src, T>),
-        (false, Shape::Immediate) => by_width!(width, T => compare::<O, Dst, Imm, T>),
-        (false, Shape::Memory) => by_width!(width, T => compare::<O, Dst, Mem, T>),
-        (true, Shape::Register(_)) => by_width!(width, T => compare::<O, Mem, Src, T>),
-        (true, Shape::Immediate) => by_width!(width, T => compare::<O, Mem, Imm, T>),
-        (true, Shape::Memory) => None,
+        (false, OperandKind::Register(_)) => by_width!(width, T => compare::<O, Dst, Src, T>),
+        (false, OperandKind::Immediate) => by_width!(width, T => compare::<O, Dst, Imm, T>),
+        (false, OperandKind::Memory) => by_width!(width, T => compare::<O, Dst, Mem, T>),
+        (true, OperandKind::Register(_)) => by_width!(width, T => compare::<O, Mem, Src, T>),
+        (true, OperandKind::Immediate) => by_width!(width, T => compare::<O, Mem, Imm, T>),
+        (true, OperandKind::Memory) => None,
     }
 }
 
 fn lower_unary<O: Unary>(l: &mut Lowering<'_>) -> Option<Handler> {
     let width = l.width(0);
     let memory = l.take_dst(0)?;
-    by_place!(memory, D => by_width!(width, T => unary::<O, D, T>))
+    by_destination!(memory, D => by_width!(width, T => unary::<O, D, T>))
 }
 
 fn lower_chain<const FLAG: u64>(l: &mut Lowering<'_>) -> Option<Handler> {
@@ -98,7 +99,7 @@ fn lower_chain<const FLAG: u64>(l: &mut Lowering<'_>) -> Option<Handler> {
     }))
 }
 
-/// This family.
+/// Lowers the instructions of this file.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     match l.instruction.mnemonic() {
         Mnemonic::Add => lower_binary::<Add>(l),
@@ -116,7 +117,7 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
         Mnemonic::Not => {
             let width = l.width(0);
             let memory = l.take_dst(0)?;
-            by_place!(memory, D => by_width!(width, T => not::<D, T>))
+            by_destination!(memory, D => by_width!(width, T => not::<D, T>))
         }
         Mnemonic::Adcx => lower_chain::<CF>(l),
         Mnemonic::Adox => lower_chain::<OF>(l),

@@ -5,7 +5,7 @@ use nodescope_x86::bits::rflags::{CF, STATUS, ZF};
 
 use super::host;
 use super::operand::{
-    Dst, Imm, Mem, Place, Shape, Source, Src, Width, by_place, by_source, by_wide,
+    Destination, Dst, Imm, Mem, OperandKind, Source, Src, Width, by_destination, by_source, by_wide,
 };
 use crate::cpu::{Cpu, Mode};
 use crate::lower::Lowering;
@@ -37,11 +37,11 @@ fn set_carry(cpu: &mut Cpu, carry: u64) {
 }
 
 /// The bit lies within the operand: a register, or memory with an immediate index.
-fn within<const WHAT: u8, D: Place, B: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
+fn within<const WHAT: u8, D: Destination, B: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let bit = B::get::<T>(cpu, op)?.to_u64() & u64::from(T::BITS - 1);
-    let (value, at) = D::open::<T>(cpu, op)?;
+    let (value, at) = D::load::<T>(cpu, op)?;
     let (new, carry) = change::<WHAT>(value.to_u64(), bit);
-    D::close(cpu, op, at, T::from_u64(new))?;
+    D::store(cpu, op, at, T::from_u64(new))?;
     set_carry(cpu, carry);
     Ok(Flow::Next)
 }
@@ -85,13 +85,13 @@ fn lower_bit<const WHAT: u8>(l: &mut Lowering<'_>) -> Option<Handler> {
     let memory = l.take_dst(0)?;
     let shape = l.take_src(1)?;
     match (memory, shape) {
-        (true, Shape::Register(_)) => by_wide!(width, T => string::<WHAT, T>),
+        (true, OperandKind::Register(_)) => by_wide!(width, T => string::<WHAT, T>),
         (false, _) if WHAT == TEST => {
             by_source!(shape, B => by_wide!(width, T => test::<Dst, B, T>))
         }
         (true, _) if WHAT == TEST => by_wide!(width, T => test::<Mem, Imm, T>),
-        (false, Shape::Register(_)) => by_wide!(width, T => within::<WHAT, Dst, Src, T>),
-        _ => by_place!(memory, D => by_wide!(width, T => within::<WHAT, D, Imm, T>)),
+        (false, OperandKind::Register(_)) => by_wide!(width, T => within::<WHAT, Dst, Src, T>),
+        _ => by_destination!(memory, D => by_wide!(width, T => within::<WHAT, D, Imm, T>)),
     }
 }
 
@@ -158,7 +158,7 @@ macro_rules! from_source {
     }};
 }
 
-/// This family.
+/// Lowers the instructions of this file.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     match l.instruction.mnemonic() {
         Mnemonic::Bt => lower_bit::<TEST>(l),

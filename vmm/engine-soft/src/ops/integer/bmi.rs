@@ -213,7 +213,7 @@ macro_rules! by_vex_width {
     };
 }
 
-/// This family.
+/// Lowers the instructions of this file.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     let mnemonic = l.instruction.mnemonic();
     if mnemonic == Mnemonic::Crc32 {

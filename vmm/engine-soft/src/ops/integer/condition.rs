@@ -3,7 +3,7 @@
 use iced_x86::{ConditionCode, Mnemonic};
 use nodescope_x86::bits::rflags::{CF, OF, PF, SF, ZF};
 
-use super::operand::{Place, Source, Width, by_place, by_source};
+use super::operand::{Destination, Source, Width, by_destination, by_source};
 use crate::cpu::Cpu;
 use crate::lower::Lowering;
 use crate::op::{Done, Flow, Handler, Op, thread};
@@ -66,7 +66,7 @@ macro_rules! by_condition {
 }
 pub(crate) use by_condition;
 
-fn set<const CC: u8, D: Place>(cpu: &mut Cpu, op: &Op) -> Done {
+fn set<const CC: u8, D: Destination>(cpu: &mut Cpu, op: &Op) -> Done {
     D::set(cpu, op, u8::from(holds::<CC>(cpu.rflags)))?;
     Ok(Flow::Next)
 }
@@ -88,7 +88,7 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
         Seta | Setae | Setb | Setbe | Sete | Setg | Setge | Setl | Setle | Setne | Setno
         | Setnp | Setns | Seto | Setp | Sets => {
             let memory = l.take_dst(0)?;
-            by_place!(memory, D => by_condition!(cc, C => thread(set::<C, D>)))
+            by_destination!(memory, D => by_condition!(cc, C => thread(set::<C, D>)))
         }
         Cmova | Cmovae | Cmovb | Cmovbe | Cmove | Cmovg | Cmovge | Cmovl | Cmovle | Cmovne
         | Cmovno | Cmovnp | Cmovns | Cmovo | Cmovp | Cmovs => {

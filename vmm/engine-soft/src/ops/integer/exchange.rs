@@ -7,7 +7,7 @@ use nodescope_x86::Exception;
 use nodescope_x86::bits::rflags::ZF;
 
 use super::host::{Add, Binary, Sub};
-use super::operand::{Place, Shape, Width, by_place, by_width};
+use super::operand::{Destination, OperandKind, Width, by_destination, by_width};
 use crate::cpu::Cpu;
 use crate::lower::Lowering;
 use crate::op::{Done, Flow, Handler, Op};
@@ -17,24 +17,24 @@ const RCX: u8 = 8;
 const RDX: u8 = 2 * 8;
 const RBX: u8 = 3 * 8;
 
-fn xchg<D: Place, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
-    let (a, at) = D::open::<T>(cpu, op)?;
+fn xchg<D: Destination, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
+    let (a, at) = D::load::<T>(cpu, op)?;
     let b: T = cpu.reg(op.src);
-    D::close(cpu, op, at, b)?;
+    D::store(cpu, op, at, b)?;
     cpu.set_reg(op.src, a);
     Ok(Flow::Next)
 }
 
-fn xadd<D: Place, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
-    let (a, at) = D::open::<T>(cpu, op)?;
+fn xadd<D: Destination, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
+    let (a, at) = D::load::<T>(cpu, op)?;
     let b: T = cpu.reg(op.src);
     let (sum, flags) = Add::apply(a, b, 0);
-    if std::mem::size_of::<D::At>() == 0 {
+    if std::mem::size_of::<D::Location>() == 0 {
         // Registers: the destination is written last, which shows where both are the same.
         cpu.set_reg(op.src, a);
-        D::close(cpu, op, at, sum)?;
+        D::store(cpu, op, at, sum)?;
     } else {
-        D::close(cpu, op, at, sum)?;
+        D::store(cpu, op, at, sum)?;
         cpu.set_reg(op.src, a);
     }
     cpu.set_status_flags(flags);
@@ -43,14 +43,14 @@ fn xadd<D: Place, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
 
 /// Memory is written whether or not the values are equal (SDM vol. 2A); of two registers, only the one that changes is
 /// written, which matters for the upper halves of 32-bit operands.
-fn cmpxchg<D: Place, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
-    let (old, at) = D::open::<T>(cpu, op)?;
+fn cmpxchg<D: Destination, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
+    let (old, at) = D::load::<T>(cpu, op)?;
     let accumulator: T = cpu.reg(RAX);
     let (_, flags) = Sub::apply(accumulator, old, 0);
     let equal = accumulator == old;
-    if std::mem::size_of::<D::At>() != 0 || equal {
+    if std::mem::size_of::<D::Location>() != 0 || equal {
         let new = if equal { cpu.reg(op.src) } else { old };
-        D::close(cpu, op, at, new)?;
+        D::store(cpu, op, at, new)?;
     }
     if !equal {
         cpu.set_reg(RAX, old);
@@ -101,14 +101,14 @@ fn cmpxchg16b(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// This family.
+/// Lowers the instructions of this file.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     let mnemonic = l.instruction.mnemonic();
     match mnemonic {
         Mnemonic::Xchg | Mnemonic::Xadd | Mnemonic::Cmpxchg => {
             let width = l.width(0);
             // XCHG's memory operand may be reported first or second.
-            let (d, s) = if l.shape(1)? == Shape::Memory {
+            let (d, s) = if l.operand_kind(1)? == OperandKind::Memory {
                 (1, 0)
             } else {
                 (0, 1)
@@ -116,9 +116,9 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
             let memory = l.take_dst(d)?;
             l.take_src(s)?;
             match mnemonic {
-                Mnemonic::Xchg => by_place!(memory, D => by_width!(width, T => xchg::<D, T>)),
-                Mnemonic::Xadd => by_place!(memory, D => by_width!(width, T => xadd::<D, T>)),
-                _ => by_place!(memory, D => by_width!(width, T => cmpxchg::<D, T>)),
+                Mnemonic::Xchg => by_destination!(memory, D => by_width!(width, T => xchg::<D, T>)),
+                Mnemonic::Xadd => by_destination!(memory, D => by_width!(width, T => xadd::<D, T>)),
+                _ => by_destination!(memory, D => by_width!(width, T => cmpxchg::<D, T>)),
             }
         }
         Mnemonic::Cmpxchg8b => Some(cmpxchg8b),

@@ -41,7 +41,7 @@ fn undefined(cpu: &mut Cpu, _: &Op) -> Done {
     Err(cpu.raise(Exception::ud()))
 }
 
-/// This family.
+/// Lowers the instructions of this file.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     match l.instruction.mnemonic() {

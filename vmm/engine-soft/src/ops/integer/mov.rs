@@ -3,13 +3,14 @@
 use iced_x86::{Code, Mnemonic};
 
 use super::operand::{
-    Dst, Imm, Mem, Place, Shape, Source, Src, Width, by_place, by_source, by_wide, by_width,
+    Destination, Dst, Imm, Mem, OperandKind, Source, Src, Width, by_destination, by_source,
+    by_wide, by_width,
 };
 use crate::cpu::{Cpu, Mode};
 use crate::lower::Lowering;
 use crate::op::{Done, Flow, Handler, Op, ZERO, attr, thread};
 
-fn mov<D: Place, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
+fn mov<D: Destination, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let value: T = S::get(cpu, op)?;
     D::set(cpu, op, value)?;
     Ok(Flow::Next)
@@ -38,7 +39,7 @@ pub fn swap_bytes<T: Width>(value: T) -> T {
     T::from_u64(value.to_u64().swap_bytes() >> (64 - T::BITS))
 }
 
-fn movbe<D: Place, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
+fn movbe<D: Destination, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let value: T = S::get(cpu, op)?;
     D::set(cpu, op, swap_bytes(value))?;
     Ok(Flow::Next)
@@ -92,12 +93,12 @@ fn lower_mov(l: &mut Lowering<'_>) -> Option<Handler> {
     let width = l.width(0);
     let memory = l.take_dst(0)?;
     match (memory, l.take_src(1)?) {
-        (false, Shape::Register(_)) => by_width!(width, T => mov::<Dst, Src, T>),
-        (false, Shape::Immediate) => by_width!(width, T => mov::<Dst, Imm, T>),
-        (false, Shape::Memory) => by_width!(width, T => mov::<Dst, Mem, T>),
-        (true, Shape::Register(_)) => by_width!(width, T => mov::<Mem, Src, T>),
-        (true, Shape::Immediate) => by_width!(width, T => mov::<Mem, Imm, T>),
-        (true, Shape::Memory) => None,
+        (false, OperandKind::Register(_)) => by_width!(width, T => mov::<Dst, Src, T>),
+        (false, OperandKind::Immediate) => by_width!(width, T => mov::<Dst, Imm, T>),
+        (false, OperandKind::Memory) => by_width!(width, T => mov::<Dst, Mem, T>),
+        (true, OperandKind::Register(_)) => by_width!(width, T => mov::<Mem, Src, T>),
+        (true, OperandKind::Immediate) => by_width!(width, T => mov::<Mem, Imm, T>),
+        (true, OperandKind::Memory) => None,
     }
 }
 
@@ -115,7 +116,7 @@ macro_rules! extension {
     }};
 }
 
-/// This family.
+/// Lowers the instructions of this file.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     match l.instruction.mnemonic() {
         Mnemonic::Mov | Mnemonic::Movnti => lower_mov(l),
@@ -130,7 +131,7 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
             let width = l.width(0);
             let memory = l.take_dst(0)?;
             let shape = l.take_src(1)?;
-            by_place!(memory, D => by_source!(shape, S => by_wide!(width, T => movbe::<D, S, T>)))
+            by_destination!(memory, D => by_source!(shape, S => by_wide!(width, T => movbe::<D, S, T>)))
         }
         Mnemonic::Bswap => {
             let width = l.width(0);

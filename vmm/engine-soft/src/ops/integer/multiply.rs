@@ -4,7 +4,9 @@ use iced_x86::Mnemonic;
 use nodescope_x86::{Exception, Vector};
 
 use super::host::{imul, imul_wide, mul_wide};
-use super::operand::{Dst, Imm, Mem, Shape, Source, Src, Width, by_source, by_wide, by_width};
+use super::operand::{
+    Dst, Imm, Mem, OperandKind, Source, Src, Width, by_source, by_wide, by_width,
+};
 use crate::cpu::Cpu;
 use crate::lower::Lowering;
 use crate::op::{Done, Flow, Handler, Op, Trap};
@@ -134,15 +136,15 @@ fn lower_imul(l: &mut Lowering<'_>) -> Option<Handler> {
             let shape = l.take_src(1)?;
             l.op.imm = l.instruction.immediate(2);
             match shape {
-                Shape::Register(_) => by_wide!(width, T => product::<Src, Imm, T>),
-                Shape::Memory => by_wide!(width, T => product::<Mem, Imm, T>),
-                Shape::Immediate => None,
+                OperandKind::Register(_) => by_wide!(width, T => product::<Src, Imm, T>),
+                OperandKind::Memory => by_wide!(width, T => product::<Mem, Imm, T>),
+                OperandKind::Immediate => None,
             }
         }
     }
 }
 
-/// This family.
+/// Lowers the instructions of this file.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     let mnemonic = l.instruction.mnemonic();
     match mnemonic {

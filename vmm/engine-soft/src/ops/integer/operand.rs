@@ -29,9 +29,9 @@ macro_rules! width_of {
 }
 width_of!(u8 => i8, u16 => i16, u32 => i32, u64 => i64);
 
-/// An operand that is only read.
+/// Operand that is only read.
 pub trait Source {
-    /// Its value.
+    /// Returns the operand's value.
     fn get<T: Width>(cpu: &mut Cpu, op: &Op) -> Result<T, Trap>;
 }
 
@@ -93,14 +93,14 @@ impl Source for Mem {
     }
 }
 
-impl Place for Dst {
-    type At = ();
+impl Destination for Dst {
+    type Location = ();
     #[inline(always)]
-    fn open<T: Width>(cpu: &mut Cpu, op: &Op) -> Result<(T, ()), Trap> {
+    fn load<T: Width>(cpu: &mut Cpu, op: &Op) -> Result<(T, ()), Trap> {
         Ok((cpu.reg(op.dst), ()))
     }
     #[inline(always)]
-    fn close<T: Width>(cpu: &mut Cpu, op: &Op, (): (), value: T) -> Result<(), Trap> {
+    fn store<T: Width>(cpu: &mut Cpu, op: &Op, (): (), value: T) -> Result<(), Trap> {
         cpu.set_reg(op.dst, value);
         Ok(())
     }
@@ -111,15 +111,15 @@ impl Place for Dst {
     }
 }
 
-impl Place for Mem {
-    type At = u64;
+impl Destination for Mem {
+    type Location = u64;
     #[inline(always)]
-    fn open<T: Width>(cpu: &mut Cpu, op: &Op) -> Result<(T, u64), Trap> {
+    fn load<T: Width>(cpu: &mut Cpu, op: &Op) -> Result<(T, u64), Trap> {
         let linear = cpu.linear(op);
         Ok((cpu.load_rmw(linear)?, linear))
     }
     #[inline(always)]
-    fn close<T: Width>(cpu: &mut Cpu, _: &Op, at: u64, value: T) -> Result<(), Trap> {
+    fn store<T: Width>(cpu: &mut Cpu, _: &Op, at: u64, value: T) -> Result<(), Trap> {
         cpu.store(at, value)
     }
     #[inline(always)]
@@ -130,7 +130,7 @@ impl Place for Mem {
 
 /// Location of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum OperandKind {
     /// General register, as byte offset.
     Register(u8),
     /// The memory operand.
@@ -148,9 +148,10 @@ impl Lowering<'_> {
         match self.instruction.op_kind(n) {
             OpKind::Register => {
                 let r = self.instruction.op_register(n);
-                r.is_gpr().then(|| Shape::Register(register_offset(r)))
+                r.is_gpr()
+                    .then(|| OperandKind::Register(register_offset(r)))
             }
-            OpKind::Memory => Some(Shape::Memory),
+            OpKind::Memory => Some(OperandKind::Memory),
             OpKind::Immediate8
             | OpKind::Immediate8_2nd
             | OpKind::Immediate16
@@ -159,7 +160,7 @@ impl Lowering<'_> {
             | OpKind::Immediate8to16
             | OpKind::Immediate8to32
             | OpKind::Immediate8to64
-            | OpKind::Immediate32to64 => Some(Shape::Immediate),
+            | OpKind::Immediate32to64 => Some(OperandKind::Immediate),
             _ => None,
         }
     }
@@ -176,23 +177,23 @@ impl Lowering<'_> {
 
     /// Take operand `n` as destination: true where it is memory.
     pub fn take_dst(&mut self, n: u32) -> Option<bool> {
-        match self.shape(n)? {
-            Shape::Register(r) => {
+        match self.operand_kind(n)? {
+            OperandKind::Register(r) => {
                 self.op.dst = r;
                 Some(false)
             }
-            Shape::Memory => Some(true),
-            Shape::Immediate => None,
+            OperandKind::Memory => Some(true),
+            OperandKind::Immediate => None,
         }
     }
 
     /// Take operand `n` as source.
-    pub fn take_src(&mut self, n: u32) -> Option<Shape> {
-        let shape = self.shape(n)?;
+    pub fn take_src(&mut self, n: u32) -> Option<OperandKind> {
+        let shape = self.operand_kind(n)?;
         match shape {
-            Shape::Register(r) => self.op.src = r,
-            Shape::Memory => {}
-            Shape::Immediate => self.op.imm = self.instruction.immediate(n),
+            OperandKind::Register(r) => self.op.src = r,
+            OperandKind::Memory => {}
+            OperandKind::Immediate => self.op.imm = self.instruction.immediate(n),
         }
         Some(shape)
     }
@@ -244,8 +245,8 @@ macro_rules! by_wide {
     };
 }
 
-/// A handler for operand 0 in a register or in memory: `by_place!(memory, D => handler::<D>)`.
-macro_rules! by_place {
+/// A handler for operand 0 in a register or in memory: `by_destination!(memory, D => handler::<D>)`.
+macro_rules! by_destination {
     ($memory:expr, $d:ident => $handler:expr) => {
         if $memory {
             type $d = crate::ops::integer::operand::Mem;
@@ -261,15 +262,15 @@ macro_rules! by_place {
 macro_rules! by_source {
     ($shape:expr, $s:ident => $handler:expr) => {
         match $shape {
-            crate::ops::integer::operand::Shape::Register(_) => {
+            crate::ops::integer::operand::OperandKind::Register(_) => {
                 type $s = crate::ops::integer::operand::Src;
                 $handler
             }
-            crate::ops::integer::operand::Shape::Memory => {
+            crate::ops::integer::operand::OperandKind::Memory => {
                 type $s = crate::ops::integer::operand::Mem;
                 $handler
             }
-            crate::ops::integer::operand::Shape::Immediate => {
+            crate::ops::integer::operand::OperandKind::Immediate => {
                 type $s = crate::ops::integer::operand::Imm;
                 $handler
             }
@@ -277,4 +278,4 @@ macro_rules! by_source {
     };
 }
 
-pub(crate) use {by_place, by_source, by_wide, by_width};
+pub(crate) use {by_destination, by_source, by_wide, by_width};

@@ -4,7 +4,9 @@ use iced_x86::{Mnemonic, Register};
 use nodescope_x86::bits::rflags::STATUS;
 
 use super::host::{DoubleShift, Rcl, Rcr, Rol, Ror, Sar, Shift, Shl, Shld, Shr, Shrd};
-use super::operand::{Imm, Place, Shape, Source, Src, Src2, Width, by_place, by_wide, by_width};
+use super::operand::{
+    Destination, Imm, OperandKind, Source, Src, Src2, Width, by_destination, by_wide, by_width,
+};
 use crate::cpu::Cpu;
 use crate::lower::Lowering;
 use crate::op::{Done, Flow, Handler, Op};
@@ -16,23 +18,26 @@ fn mask<T: Width>(count: u8) -> u8 {
 }
 
 /// A count of zero leaves the flags but writes the destination.
-fn shift<O: Shift, D: Place, C: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
+fn shift<O: Shift, D: Destination, C: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let count = mask::<T>(C::get(cpu, op)?);
-    let (a, at) = D::open::<T>(cpu, op)?;
+    let (a, at) = D::load::<T>(cpu, op)?;
     let (value, flags) = O::apply(a, count, cpu.rflags);
-    D::close(cpu, op, at, value)?;
+    D::store(cpu, op, at, value)?;
     if count != 0 {
         cpu.rflags = cpu.rflags & !O::MASK | flags & O::MASK;
     }
     Ok(Flow::Next)
 }
 
-fn double_shift<O: DoubleShift, D: Place, C: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
+fn double_shift<O: DoubleShift, D: Destination, C: Source, T: Width>(
+    cpu: &mut Cpu,
+    op: &Op,
+) -> Done {
     let count = mask::<T>(C::get(cpu, op)?);
     let b: T = cpu.reg(op.src);
-    let (a, at) = D::open(cpu, op)?;
+    let (a, at) = D::load(cpu, op)?;
     let (value, flags) = O::apply(a, b, count, cpu.rflags);
-    D::close(cpu, op, at, value)?;
+    D::store(cpu, op, at, value)?;
     if count != 0 {
         cpu.rflags = cpu.rflags & !STATUS | flags & STATUS;
     }
@@ -43,11 +48,13 @@ fn lower_shift<O: Shift>(l: &mut Lowering<'_>) -> Option<Handler> {
     let width = l.width(0);
     let memory = l.take_dst(0)?;
     match l.take_src(1)? {
-        Shape::Register(_) => {
-            by_place!(memory, D => by_width!(width, T => shift::<O, D, Src, T>))
+        OperandKind::Register(_) => {
+            by_destination!(memory, D => by_width!(width, T => shift::<O, D, Src, T>))
         }
-        Shape::Immediate => by_place!(memory, D => by_width!(width, T => shift::<O, D, Imm, T>)),
-        Shape::Memory => None,
+        OperandKind::Immediate => {
+            by_destination!(memory, D => by_width!(width, T => shift::<O, D, Imm, T>))
+        }
+        OperandKind::Memory => None,
     }
 }
 
@@ -55,21 +62,21 @@ fn lower_double<O: DoubleShift>(l: &mut Lowering<'_>) -> Option<Handler> {
     let width = l.width(0);
     let memory = l.take_dst(0)?;
     l.take_src(1)?;
-    match l.shape(2)? {
-        Shape::Register(_) => {
+    match l.operand_kind(2)? {
+        OperandKind::Register(_) => {
             debug_assert_eq!(l.instruction.op_register(2), Register::CL);
             l.op.src2 = 8;
-            by_place!(memory, D => by_wide!(width, T => double_shift::<O, D, Src2, T>))
+            by_destination!(memory, D => by_wide!(width, T => double_shift::<O, D, Src2, T>))
         }
-        Shape::Immediate => {
+        OperandKind::Immediate => {
             l.op.imm = l.instruction.immediate(2);
-            by_place!(memory, D => by_wide!(width, T => double_shift::<O, D, Imm, T>))
+            by_destination!(memory, D => by_wide!(width, T => double_shift::<O, D, Imm, T>))
         }
-        Shape::Memory => None,
+        OperandKind::Memory => None,
     }
 }
 
-/// This family.
+/// Lowers the instructions of this file.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     match l.instruction.mnemonic() {
         Mnemonic::Shl | Mnemonic::Sal => lower_shift::<Shl>(l),

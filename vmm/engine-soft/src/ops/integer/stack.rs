@@ -3,7 +3,7 @@
 use iced_x86::Mnemonic;
 use nodescope_x86::state::seg::SS;
 
-use super::operand::{Mem, Place, Source, Width, by_source};
+use super::operand::{Destination, Mem, Source, Width, by_source};
 use crate::cpu::Cpu;
 use crate::lower::Lowering;
 use crate::op::{Done, Flow, Handler, Op, Trap};
@@ -208,7 +208,7 @@ macro_rules! by_stack {
 }
 pub(crate) use by_stack;
 
-/// This family.
+/// Lowers the instructions of this file.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     let mode = l.mode;
     let width = l.instruction.stack_pointer_increment().unsigned_abs();

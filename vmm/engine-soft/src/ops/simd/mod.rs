@@ -154,7 +154,7 @@ impl Stubs {
     }
 }
 
-/// Work out anew what CR0, CR4 and XCR0 permit; call it after every change of one of them.
+/// Computes the instructions that CR0, CR4 and XCR0 permit. Call after every change of one of them.
 pub fn recompute_simd_availability(cpu: &mut Cpu) {
     let (c0, c4, x) = (cpu.control.cr0, cpu.control.cr4, cpu.control.xcr0);
     let emulated = c0 & cr0::EM != 0;

@@ -1,4 +1,4 @@
-//! Control and debug registers, and the instructions that change a bit of one or drop what is cached under one.
+//! Control and debug registers, and the instructions that change a bit of such a register or drop cached translations.
 
 use iced_x86::{Mnemonic, OpKind};
 use nodescope_x86::Exception;
@@ -10,7 +10,7 @@ use crate::cpu::{Cpu, Mode};
 use crate::lower::{Lowering, register_offset};
 use crate::op::{Done, Flow, Handler, Op, Trap};
 
-/// MOV to and from control and debug registers, CLTS, LMSW, INVLPG, cache flushes; None for what other files know.
+/// MOV to and from control and debug registers, CLTS, LMSW, INVLPG, cache flushes; None for instructions of other files.
 pub(super) fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     let i = l.instruction;
@@ -53,7 +53,7 @@ pub(super) fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     Some(handler)
 }
 
-/// A general register in the width that moves from and to control and debug registers have: 64 bits in 64-bit mode, else 32.
+/// Returns a general register in the width of moves from and to control and debug registers: 64 bits in 64-bit mode, else 32.
 fn native(cpu: &Cpu, register: u8) -> u64 {
     if cpu.mode == Mode::Bits64 {
         cpu.reg::<u64>(register)
@@ -62,7 +62,7 @@ fn native(cpu: &Cpu, register: u8) -> u64 {
     }
 }
 
-/// Set one, in the same width.
+/// Sets a general register, in the width of [`native`].
 fn set_native(cpu: &mut Cpu, register: u8, value: u64) {
     if cpu.mode == Mode::Bits64 {
         cpu.set_reg::<u64>(register, value)
@@ -153,7 +153,7 @@ fn write_cr0(cpu: &mut Cpu, value: u64) -> Result<(), Trap> {
     Ok(())
 }
 
-/// CR4 bits of what the engine implements; setting any other raises `#GP(0)` as on a processor without the feature.
+/// CR4 bits that the engine implements; setting any other raises `#GP(0)` as on a processor without the feature.
 const CR4_KNOWN: u64 = cr4::VME
     | cr4::PVI
     | cr4::TSD
@@ -212,7 +212,7 @@ fn cache_flush(cpu: &mut Cpu, op: &Op) -> Done {
     attend(cpu, op)
 }
 
-/// The debug register that an instruction may access: DR4 and DR5 are DR6 and DR7 as long as CR4.DE is clear, and there are no
+/// Returns the debug register that an instruction may access: DR4 and DR5 are DR6 and DR7 as long as CR4.DE is clear, and there are no
 /// others (SDM vol. 2B, MOV).
 fn debug_register(cpu: &mut Cpu, number: u8) -> Result<u8, Trap> {
     if number > 7 {

@@ -1,4 +1,4 @@
-//! CPUID: the template's answers, and the guest's tools calling out (`vmm/hypercall`).
+//! CPUID: the template's answers, and hypercalls of the guest's tools (`vmm/hypercall`).
 
 use nodescope_engine::{GuestVirtual, Hypercall, MemoryFault};
 use nodescope_x86::bits::{apic_base, cr4, msr};
@@ -52,7 +52,7 @@ pub(super) fn hypercall(cpu: &mut Cpu) {
     let platform = unsafe { platform.as_mut() };
     let answer = platform.hypercall(&call, &mut memory);
     let written = memory.written;
-    // Most only say what the guest does, which changes nothing but the context that a model counts in.
+    // Most hypercalls only report what the guest does. They change nothing but the context that a model counts in.
     cpu.touched_platform |= written || cpu.attached || platform.attention();
     cpu.gpr[0] = answer.eax.into();
     cpu.gpr[3] = answer.ebx.into();
@@ -81,10 +81,10 @@ pub(super) fn cpuid(cpu: &mut Cpu, op: &Op) -> Done {
     attend(cpu, op)
 }
 
-/// A linear-address view for hypercalls: RAM only, not reported to models.
+/// View of guest memory by linear address, for hypercalls: RAM only, not reported to models.
 struct Borrowed<'a> {
     cpu: &'a mut Cpu,
-    /// Something was stored, which may be code.
+    /// A store was made, which may have changed code.
     written: bool,
 }
 

@@ -11,7 +11,7 @@ use crate::lower::Lowering;
 use crate::memory::is_canonical;
 use crate::op::{Done, Flow, Handler, Op, Trap};
 
-/// Far JMP, CALL and RET; None for what other files know.
+/// Far JMP, CALL and RET; None for instructions of other files.
 pub(super) fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     let i = l.instruction;

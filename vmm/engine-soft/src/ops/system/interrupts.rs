@@ -1,4 +1,4 @@
-//! Interrupts as instructions see them: the flag that masks them, waiting for one, raising one, returning from one.
+//! Instructions on interrupts: the mask flag, HLT, INT, IRET.
 //!
 //! `deliver.rs` has the delivery itself (gates, stacks, error codes).
 
@@ -12,7 +12,7 @@ use crate::cpu::Cpu;
 use crate::lower::Lowering;
 use crate::op::{Done, Flow, Handler, Op, Trap};
 
-/// HLT, CLI, STI, INT n, INT1, INT3, INTO, IRET; None for what other files know.
+/// HLT, CLI, STI, INT n, INT1, INT3, INTO, IRET; None for instructions of other files.
 pub(super) fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     let i = l.instruction;
@@ -74,7 +74,7 @@ fn software(cpu: &mut Cpu, op: &Op, vector: u8) -> Done {
     deliver_behind(cpu, op, |cpu| cpu.software_interrupt(vector))
 }
 
-/// Deliver what returns to the next instruction.
+/// Delivers an event that returns to the next instruction.
 fn deliver_behind(
     cpu: &mut Cpu,
     op: &Op,

@@ -1,9 +1,9 @@
-//! System instructions: what an operating system needs beyond arithmetic.
+//! System instructions.
 //!
-//! Reading order: [`lower`] below (which instruction goes where) and the helpers after it; `interrupts` (masking, waiting,
-//! INT n, IRET), `syscall`; `segments` and `far` (selectors, far transfers, over `stack`), `tables` (descriptor tables,
-//! LAR and its kin); `control` (control and debug registers), `msr`; what reaches outside the vCPU: `ports`, `cpuid` (with
-//! the hypercall), `sources` (time, random numbers).
+//! Reading order: [`lower`] below (from an instruction to its file) and the helpers after it; `interrupts` (masking, waiting, INT n, IRET),
+//! `syscall`; `segments` and `far` (selectors, far transfers, over `stack`), `tables` (descriptor tables, LAR and related instructions);
+//! `control` (control and debug registers), `msr`; instructions that reach outside the vCPU: `ports`, `cpuid` (with the hypercall),
+//! `sources` (time, random numbers).
 
 mod control;
 mod cpuid;
@@ -27,7 +27,7 @@ use crate::op::{Done, Flow, Handler, Op, Trap};
 
 pub use ports::io_allowed;
 
-/// System instructions; None for what other groups know.
+/// Lowers system instructions; None for instructions of other groups.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     one_form(l)
         .or_else(|| interrupts::lower(l))
@@ -38,7 +38,7 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
         .or_else(|| far::lower(l))
 }
 
-/// Instructions of which each has one form, or is undefined in every form.
+/// Lowers instructions that have one form each, or are undefined in every form.
 fn one_form(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     let i = l.instruction;
@@ -108,8 +108,8 @@ pub fn ends_block(m: Mnemonic) -> bool {
     )
 }
 
-/// An instruction that the guest's processor has and no group knows: in the kernel, the study stops. In user mode, where any bytes
-/// may run, such an instruction raises `#UD`.
+/// Handler of an instruction that the guest's processor has and that the engine does not implement. In the kernel, the study stops. In user
+/// mode, where any bytes may run, the instruction raises `#UD`.
 pub fn unknown(cpu: &mut Cpu, op: &Op) -> Done {
     if cpu.cpl == 3 {
         return undefined(cpu, op);
@@ -133,12 +133,12 @@ pub fn unknown(cpu: &mut Cpu, op: &Op) -> Done {
     )))
 }
 
-/// More bytes than an instruction may have (SDM vol. 2A §2.3.11).
+/// Handler of an instruction with more bytes than allowed (SDM vol. 2A §2.3.11).
 pub fn too_long(cpu: &mut Cpu, _op: &Op) -> Done {
     Err(cpu.raise(Exception::gp(0)))
 }
 
-/// An encoding that no processor of the template knows.
+/// Handler of an encoding that no processor of the template has.
 fn undefined(cpu: &mut Cpu, _op: &Op) -> Done {
     Err(cpu.raise(Exception::ud()))
 }
@@ -151,7 +151,7 @@ fn privileged(cpu: &mut Cpu) -> Result<(), Trap> {
     }
 }
 
-/// Retire and let the run loop look around.
+/// Retires the instruction, and lets the run loop look at the machine.
 fn attend(cpu: &mut Cpu, op: &Op) -> Done {
     let ip = cpu.next_ip(op);
     let ip = cpu.wrap_ip(ip);

@@ -1,4 +1,4 @@
-//! RDMSR and WRMSR: the registers that the vCPU holds itself; all others are asked of the platform.
+//! RDMSR and WRMSR. The vCPU holds some registers itself; the platform has all others.
 
 use nodescope_x86::Exception;
 use nodescope_x86::bits::{apic_base, cr0, efer, msr};

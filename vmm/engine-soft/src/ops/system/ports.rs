@@ -1,4 +1,4 @@
-//! IN and OUT, and who may use a port.
+//! IN and OUT, and the permission to use a port.
 
 use iced_x86::{Mnemonic, OpKind};
 use nodescope_x86::Exception;
@@ -10,7 +10,7 @@ use crate::debug::Watched;
 use crate::lower::Lowering;
 use crate::op::{Done, Handler, Op, Trap};
 
-/// IN and OUT; None for what other files know.
+/// IN and OUT; None for instructions of other files.
 pub(super) fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     let i = l.instruction;
@@ -40,7 +40,7 @@ pub(super) fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     Some(handler)
 }
 
-/// `#GP` where a port may not be used; a breakpoint on the port is met where it may.
+/// Raises `#GP` where a port may not be used. Where it may, notes a breakpoint on the port.
 pub fn io_allowed(cpu: &mut Cpu, port: u16, size: u32) -> Result<(), Trap> {
     check_port(cpu, port, size)?;
     cpu.watch_access(port.into(), size as usize, Watched::Port);

@@ -12,7 +12,7 @@ use crate::lower::{Lowering, register_offset};
 use crate::memory::is_canonical;
 use crate::op::{Done, Flow, Handler, Op};
 
-/// MOV, PUSH and POP of segment registers, LSS, SWAPGS, RDFSBASE and their kin; None for what other files know.
+/// MOV, PUSH and POP of segment registers, LSS, SWAPGS, RDFSBASE and related instructions; None for instructions of other files.
 pub(super) fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     let i = l.instruction;

@@ -13,7 +13,7 @@ use crate::lower::{Lowering, register_offset};
 use crate::memory::is_canonical;
 use crate::op::{Done, Flow, Handler, Op, Trap};
 
-/// LGDT, SGDT, LLDT, LTR and their kin, SMSW, LAR, LSL, VERR, VERW, ARPL; None for what other files know.
+/// LGDT, SGDT, LLDT, LTR and related instructions, SMSW, LAR, LSL, VERR, VERW, ARPL; None for instructions of other files.
 pub(super) fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     let i = l.instruction;
