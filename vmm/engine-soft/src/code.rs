@@ -98,8 +98,8 @@ impl Code {
         }
     }
 
-    /// Throws away all blocks and translations. Not while translated code runs. Where the pool's native code takes up much room, this node goes
-    /// on with a pool of its own, since other nodes may still run code of the old pool.
+    /// Throws away all blocks and translations. Not while translated code runs. Where the pool's native code takes up much room, this node
+    /// goes on with a pool of its own, since other nodes may still run code of the old pool.
     pub fn clear(&mut self) {
         self.clears += 1;
         self.translation_cache.clear();

@@ -151,8 +151,8 @@ impl Cpu {
         Ok(self.add_block(linear, key, block))
     }
 
-    /// Ends the study where the kernel fetches from a device, since its code is in RAM. User code reads ones where there is no RAM, and ones
-    /// are an invalid opcode.
+    /// Ends the study where the kernel fetches from a device, since its code is in RAM. User code reads ones where there is no RAM, and
+    /// ones are an invalid opcode.
     fn fetch_from_device(&mut self, physical: u64) -> Trap {
         if self.cpl == 3 {
             return self.raise(Exception::ud());

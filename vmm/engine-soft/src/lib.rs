@@ -1,9 +1,13 @@
 //! The portable engine: decodes guest code into blocks of operations and interprets them.
 //!
-//! Reading order: [`vcpu`] (the engine interface), `run` (the loop), `block` (decoded blocks), `code` (what vCPUs share), `pool` (what nodes share),
-//! `lookup` (what each has found), `features` (what the guest's processor decodes), `lower` (instruction → operation), `ops` (what
-//! operations do), `memory` (loads and stores), `mmu` (translation), `deliver` (exceptions and interrupts), `call_gate` (call gates),
-//! `debug` (breakpoints).
+//! Reading order:
+//!
+//! - [`vcpu`]: the engine interface. `run`: the run loop.
+//! - `block`: decoded blocks. `code`: code that the vCPUs of a node share. `pool`: code that nodes share. `lookup`: the block table.
+//! - `features`: instructions of the guest's processor. `lower`: from an instruction to an operation. `ops`: handlers of operations.
+//! - `memory`: loads and stores. `softmmu`: the softmmu TLB and the L0 filter cache. `fast_miss`: the fast miss path. `mmu`: page walks.
+//! - `deliver`: exceptions and interrupts. `call_gate`: call gates. `debug`: breakpoints.
+//! - `native`: the translator.
 
 mod block;
 mod call_gate;

@@ -84,8 +84,8 @@ pub struct BlockTable {
     pages: [[u64; PAGE_WORDS]; 2],
     /// Physical pages of these slots' blocks, by the low bits of the page number.
     sources: [[u64; SOURCE_WORDS]; 2],
-    /// Translations of the pages of each half that code was fetched from under its epoch, by linear page and key. A page's code stays in one
-    /// place as long as the epoch lasts, so that blocks of a page may jump to each other, whichever vCPU chained them.
+    /// Translations of the pages of each half that code was fetched from under its epoch, by linear page and key. A page's code stays in
+    /// one place as long as the epoch lasts, so that blocks of a page may jump to each other, whichever vCPU chained them.
     places: [HashMap<(u64, u8), Page, BuildHasherDefault<AddressHasher>>; 2],
     /// Code in the upper half was fetched, under its epoch, through a page that is not global.
     pub upper_not_global: bool,

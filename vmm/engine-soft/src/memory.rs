@@ -293,8 +293,8 @@ impl Cpu {
         Ok(self.scratch.0.as_ptr())
     }
 
-    /// Returns a contiguous host buffer to write `len` bytes to. [`Cpu::commit_span`] with the same arguments makes the bytes reach the guest.
-    /// Faults are raised here, before anything is written.
+    /// Returns a contiguous host buffer to write `len` bytes to. [`Cpu::commit_span`] with the same arguments makes the bytes reach the
+    /// guest. Faults are raised here, before anything is written.
     #[inline]
     pub fn write_span(&mut self, linear: u64, len: usize) -> Result<*mut u8, Trap> {
         let e = self.data_tlb.entry(linear);
@@ -444,8 +444,9 @@ impl Cpu {
         Ok(Target::Host(place.host))
     }
 
-    /// Returns the host address of an operand within one page (and line), for the slow path of translated code. The access is reported to the
-    /// model and fills the TLB, as loads and stores of the interpreter do. Returns None, with nothing done, where a page walk is needed.
+    /// Returns the host address of an operand within one page (and line), for the slow path of translated code. The access is reported to
+    /// the model and fills the TLB, as loads and stores of the interpreter do. Returns None, with nothing done, where a page walk is
+    /// needed.
     #[inline(always)]
     pub fn resolve_operand(
         &mut self,
@@ -549,8 +550,8 @@ impl Cpu {
         })
     }
 
-    /// [`Cpu::look_up_page`] for an operand that is read and then written. An entry may have a line of the page at another host address: then
-    /// the guest has changed the translation without an invalidation, and the page is flushed.
+    /// [`Cpu::look_up_page`] for an operand that is read and then written. An entry may have a line of the page at another host address:
+    /// then the guest has changed the translation without an invalidation, and the page is flushed.
     fn look_up_page_for_both(&mut self, linear: u64, len: usize) -> Option<Translated> {
         let place = self.look_up_page(linear, len, true)?;
         if self.attached {

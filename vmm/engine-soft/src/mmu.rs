@@ -76,8 +76,8 @@ pub struct PageWalkCache {
     large_pages: Box<[Page]>,
     /// Advances when pages that are not global are dropped.
     epoch: u32,
-    /// Large pages of which some 4 KiB may be cached in this or other tables: log2 of the size, and the linear address in units of this size.
-    /// One INVLPG drops all of a large page (SDM vol. 3A §4.10.4.1).
+    /// Large pages of which some 4 KiB may be cached in this or other tables: log2 of the size, and the linear address in units of this
+    /// size. One INVLPG drops all of a large page (SDM vol. 3A §4.10.4.1).
     large: HashSet<(u32, u64)>,
     /// The large page that was noted last.
     last_large: (u32, u64),

@@ -39,8 +39,8 @@ enum Next {
 }
 
 impl Cpu {
-    /// Returns the vCPU's clock in cycles at the running operation: the time for the guest and its devices. The time does not depend on where
-    /// blocks begin and budgets end.
+    /// Returns the vCPU's clock in cycles at the running operation: the time for the guest and its devices. The time does not depend on
+    /// where blocks begin and budgets end.
     pub fn now(&self) -> u64 {
         self.clock_at(self.retired + executed(self.block_start, self.current))
     }
@@ -214,11 +214,11 @@ impl Cpu {
         self.deliver_exception(exception)
     }
 
-    /// Executes whole blocks until a number of cycles has passed, but no more than a number of instructions. For this number, the last block
-    /// may be cut. `deliver`: the caller delivers interrupts.
+    /// Executes whole blocks until a number of cycles has passed, but no more than a number of instructions. For this number, the last
+    /// block may be cut. `deliver`: the caller delivers interrupts.
     ///
-    /// Time slices therefore end, and interrupts are taken, at the same instructions in the interpreter and in translated code, which checks
-    /// its budget at the beginnings of blocks. And a vCPU goes on at the beginning of a block that the block table may have.
+    /// Time slices therefore end, and interrupts are taken, at the same instructions in the interpreter and in translated code, which
+    /// checks its budget at the beginnings of blocks. And a vCPU goes on at the beginning of a block that the block table may have.
     fn run_blocks(&mut self, cycles: u64, instructions: u64, deliver: bool) -> End {
         if self.attached {
             self.run_blocks_as::<true>(cycles, instructions, deliver)
@@ -478,8 +478,8 @@ impl Cpu {
         }))
     }
 
-    /// Takes notice of changes to code since this vCPU last ran. Pages that other vCPUs decoded must not be written without a check. Code that
-    /// other vCPUs or devices wrote must not run in its old form.
+    /// Takes notice of changes to code since this vCPU last ran. Pages that other vCPUs decoded must not be written without a check. Code
+    /// that other vCPUs or devices wrote must not run in its old form.
     fn notice_code_changes(&mut self) {
         let marks = self.ram.regions().iter().map(|r| r.code.marks()).sum();
         if marks != self.marks_seen {

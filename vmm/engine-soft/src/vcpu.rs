@@ -149,8 +149,8 @@ impl SoftVcpu {
         result
     }
 
-    /// Executes one instruction (or one chunk of a REP instruction) without a check for interrupts. An exception is returned, not delivered.
-    /// For instruction tests.
+    /// Executes one instruction (or one chunk of a REP instruction) without a check for interrupts. An exception is returned, not
+    /// delivered. For instruction tests.
     pub fn step_undelivered(
         &mut self,
         platform: &mut dyn Platform,
@@ -158,8 +158,8 @@ impl SoftVcpu {
         self.run_undelivered(platform, 1)
     }
 
-    /// Executes this many instructions as [`SoftVcpu::step_undelivered`] does. Ends at the first exception or HLT, and wherever the run loop
-    /// must look at the machine.
+    /// Executes this many instructions as [`SoftVcpu::step_undelivered`] does. Ends at the first exception or HLT, and wherever the run
+    /// loop must look at the machine.
     pub fn run_undelivered(
         &mut self,
         platform: &mut dyn Platform,

@@ -6,8 +6,8 @@
 //! - [`InstructionL0`] has the most recently used instruction lines, in a window.
 //!
 //! Where the model allows it, both keep the other lines of each set, too. Hits anywhere in the first level then need no call of the model.
-//! [`LruSets`] has these lines and their order, [`WayDirectory`] the linear and host addresses of data lines. When the model must replace
-//! a line of a full set, the engine names the oldest line. The engine reports lines that became modified ([`ModifiedLines`]) before the next
+//! [`LruSets`] has these lines and their order, [`WayDirectory`] the linear and host addresses of data lines. When the model must replace a
+//! line of a full set, the engine names the oldest line. The engine reports lines that became modified ([`ModifiedLines`]) before the next
 //! reference of any vCPU.
 //!
 //! A *way* is given by an index that counts through the ways of all sets.

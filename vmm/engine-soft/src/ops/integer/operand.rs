@@ -35,15 +35,15 @@ pub trait Source {
     fn get<T: Width>(cpu: &mut Cpu, op: &Op) -> Result<T, Trap>;
 }
 
-/// An operand that is written, or read and then written.
-pub trait Place {
-    /// Location of the operand, from [`Place::open`] for [`Place::close`].
-    type At: Copy;
-    /// Reads the operand. A fault is that of a write.
-    fn open<T: Width>(cpu: &mut Cpu, op: &Op) -> Result<(T, Self::At), Trap>;
-    /// Writes the operand that was opened.
-    fn close<T: Width>(cpu: &mut Cpu, op: &Op, at: Self::At, value: T) -> Result<(), Trap>;
-    /// Write without reading.
+/// Operand that is written, or read and then written.
+pub trait Destination {
+    /// Location that [`Destination::load`] found, for [`Destination::store`].
+    type Location: Copy;
+    /// Reads the operand before a write. A fault is that of a write.
+    fn load<T: Width>(cpu: &mut Cpu, op: &Op) -> Result<(T, Self::Location), Trap>;
+    /// Writes the operand that was loaded.
+    fn store<T: Width>(cpu: &mut Cpu, op: &Op, at: Self::Location, value: T) -> Result<(), Trap>;
+    /// Writes the operand without reading it.
     fn set<T: Width>(cpu: &mut Cpu, op: &Op, value: T) -> Result<(), Trap>;
 }
 
@@ -128,7 +128,7 @@ impl Destination for Mem {
     }
 }
 
-/// Location of an operand.
+/// Kind of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperandKind {
     /// General register, as byte offset.
@@ -140,8 +140,8 @@ pub enum OperandKind {
 }
 
 impl Lowering<'_> {
-    /// Returns the location of operand `n`; None for kinds of operands that integer instructions do not have.
-    pub fn shape(&self, n: u32) -> Option<Shape> {
+    /// Returns the kind of operand `n`; None for kinds that integer instructions do not have.
+    pub fn operand_kind(&self, n: u32) -> Option<OperandKind> {
         if n >= self.instruction.op_count() {
             return None;
         }
