@@ -46,22 +46,22 @@ const GEOMETRY: FilterGeometry = FilterGeometry {
 
 /// How instructions are carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum ExecutionMode {
     /// By the interpreter.
     Interpreted,
     /// As part of a translated block.
     Translated,
     /// The same while a memory model is attached: the filter's entries stand for lines.
-    Observed,
+    TranslatedWithModel,
 }
 
 /// What the engine's filter holds when an instruction runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Warmth {
+pub enum TlbState {
     /// The pages that an instruction may touch.
     Warm,
     /// Whatever instructions before have left there.
-    AsItIs,
+    Unchanged,
     /// Nothing, and no page is translated.
     Cold,
 }
@@ -77,7 +77,7 @@ pub struct Engine {
     last: (usize, usize),
     budget: u64,
     age: u32,
-    way: Way,
+    mode: ExecutionMode,
     /// All pages have been touched since translations were dropped.
     warm: bool,
     /// What was placed has not run.
@@ -86,7 +86,7 @@ pub struct Engine {
 
 impl Engine {
     /// A guest whose window holds these bytes.
-    pub fn new(window: &[u8], way: Way) -> Result<Self, LayoutError> {
+    pub fn new(window: &[u8], mode: ExecutionMode) -> Result<Self, LayoutError> {
         assert_eq!(window.len(), WINDOW_LEN);
         let ram = Ram::new(&[RAM])?;
         let mut bytes = vec![0; USED];
@@ -138,7 +138,7 @@ impl Engine {
             last: (0, 0),
             budget: 1,
             age: 0,
-            way,
+            mode,
             warm: false,
             fresh: false,
         };
@@ -148,12 +148,12 @@ impl Engine {
 
     /// Make the vCPU anew.
     fn renew(&mut self) {
-        let translate = match self.way {
-            Way::Interpreted => Translate::Never,
-            Way::Translated | Way::Observed => Translate::After(0),
+        let translate = match self.mode {
+            ExecutionMode::Interpreted => Translate::Never,
+            ExecutionMode::Translated | ExecutionMode::TranslatedWithModel => Translate::After(0),
         };
         self.vcpu = bare::vcpu(&self.ram, translate);
-        if self.way == Way::Observed {
+        if self.mode == ExecutionMode::TranslatedWithModel {
             self.vcpu.attach(Some(GEOMETRY));
         }
         self.age = 0;
@@ -196,7 +196,9 @@ impl Engine {
         code[..bytes.len()].copy_from_slice(bytes);
         let mut len = bytes.len();
         self.budget = 1;
-        if self.way != Way::Interpreted && instruction.flow_control() == FlowControl::Next {
+        if self.mode != ExecutionMode::Interpreted
+            && instruction.flow_control() == FlowControl::Next
+        {
             code[len..len + 2].copy_from_slice(&JUMP_TO_ITSELF);
             len += 2;
             self.budget = 2;
@@ -210,18 +212,18 @@ impl Engine {
     }
 
     /// Bring the filter into the state that a case wants; `operand` is an address that the instruction touches.
-    pub fn prepare(&mut self, warmth: Warmth, operand: Option<u64>) -> Result<(), EngineError> {
-        match warmth {
-            Warmth::Cold => self.cool(),
-            Warmth::AsItIs => {}
-            Warmth::Warm => {
+    pub fn prepare(&mut self, tlb: TlbState, operand: Option<u64>) -> Result<(), EngineError> {
+        match tlb {
+            TlbState::Cold => self.cool(),
+            TlbState::Unchanged => {}
+            TlbState::Warm => {
                 if !self.warm {
                     // Seven accesses and the jump.
                     self.routine(ALL_PAGES, 0, 8)?;
                     self.warm = true;
                 }
                 let offset = operand.unwrap_or_default().wrapping_sub(WINDOW);
-                if self.way == Way::Observed && offset < WINDOW_LEN as u64 {
+                if self.mode == ExecutionMode::TranslatedWithModel && offset < WINDOW_LEN as u64 {
                     let at = WINDOW + offset;
                     if offset < WRITABLE_LEN as u64 {
                         self.routine(WRITE_AT, at, 3)?;

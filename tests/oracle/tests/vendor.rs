@@ -3,7 +3,7 @@
 
 use iced_x86::Decoder;
 use nodescope_oracle::catalogue::Group;
-use nodescope_oracle::engine::{Engine, Warmth, Way};
+use nodescope_oracle::engine::{Engine, ExecutionMode, TlbState};
 use nodescope_oracle::generate::{Case, Generator, Patch, window};
 use nodescope_oracle::layout::{CODE, CODE_LEN, WINDOW, WINDOW_LEN, WRITABLE_LEN};
 use nodescope_oracle::state::{Outcome, State};
@@ -29,7 +29,7 @@ fn case(bytes: &[u8], change: impl Fn(&mut State)) -> Case {
     change(s);
     case.patches.clear();
     case.operand = None;
-    case.warmth = Warmth::Warm;
+    case.tlb = TlbState::Warm;
     case.bytes = bytes.to_vec();
     case.instruction = Decoder::with_ip(64, bytes, case.state.rip, 0).decode();
     case
@@ -46,12 +46,12 @@ struct Sides {
 impl Sides {
     /// What the engine does, and what an AMD CPU does: what `amd` makes of the state before and of the engine's memory.
     fn new(case: Case, amd: impl Fn(&mut Outcome, &mut Vec<u8>)) -> Self {
-        let mut side = Engine::new(&window(), Way::Interpreted).unwrap();
+        let mut side = Engine::new(&window(), ExecutionMode::Interpreted).unwrap();
         for p in &case.patches {
             side.write(p.address, &p.bytes);
         }
         side.place(case.state.rip, &case.instruction, &case.bytes);
-        side.prepare(case.warmth, case.operand).unwrap();
+        side.prepare(case.tlb, case.operand).unwrap();
         let engine = side.run(&case.state).unwrap();
         let mut memory = side.window().to_vec();
         let mut outcome = Outcome {

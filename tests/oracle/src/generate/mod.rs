@@ -6,19 +6,19 @@
 //! own: general registers, flags, floating-point control, the vector and x87 registers that the instruction names, where its
 //! operands lie and what they hold are drawn anew.
 
-mod aim;
 mod encode;
 pub(crate) mod registers;
+mod steer;
 
 use iced_x86::{Code, Instruction, OpAccess, UsedMemory};
 
 use crate::catalogue::{self, Group};
-use crate::engine::Warmth;
+use crate::engine::TlbState;
 use crate::layout::{CODE, CODE_LEN, PAGE, VOID_END, VOID_START, WINDOW, WINDOW_LEN, WRITABLE_LEN};
 use crate::random::Random;
 use crate::state::State;
 
-pub use aim::harmless;
+pub use steer::is_same_on_both_sides;
 
 /// Bytes that a case puts into the window.
 #[derive(Clone, Debug)]
@@ -85,7 +85,7 @@ pub struct Case {
     /// An address that the instruction touches.
     pub operand: Option<u64>,
     /// What the engine's filter holds.
-    pub warmth: Warmth,
+    pub tlb: TlbState,
 }
 
 impl Case {
@@ -177,10 +177,10 @@ impl Generator {
 
     fn attempt(&mut self, id: CaseId, code: Code, random: &mut Random) -> Option<Case> {
         let invalid = id.group == Group::Invalid;
-        let place = random.below(1000);
+        let position = random.below(1000);
         // Most at any place; some across the two pages; a few run into where there is no code.
         let end = CODE + CODE_LEN as u64;
-        let address = match place {
+        let address = match position {
             0..=99 => CODE + PAGE - 1 - random.below(8),
             100..=109 if !invalid && id.group != Group::Branch => end - 1 - random.below(8),
             _ => CODE + random.below(CODE_LEN as u64 - 32),
@@ -197,10 +197,10 @@ impl Generator {
             state: registers::random(id.group, address, random),
             patches: Vec::new(),
             operand: None,
-            warmth: warmth(random),
+            tlb: tlb(random),
         };
         if !invalid {
-            aim::aim(&mut case, random, aim::Encoding::Open)?;
+            steer::steer(&mut case, random, steer::Encoding::Mutable)?;
         }
         self.used.clear();
         if !case.instruction.is_invalid() {
@@ -227,11 +227,11 @@ impl Generator {
                 id,
                 patches: Vec::with_capacity(2),
                 operand: None,
-                warmth: warmth(&mut random),
+                tlb: tlb(&mut random),
                 ..case.clone()
             };
             registers::vary(&mut varied, &mut random);
-            if aim::aim(&mut varied, &mut random, aim::Encoding::Fixed).is_some()
+            if steer::steer(&mut varied, &mut random, steer::Encoding::Fixed).is_some()
                 && self.is_safe(&mut varied)
             {
                 return Some(varied);
@@ -252,22 +252,22 @@ impl Generator {
                     Some(register(&case.state, r, element, size))
                 });
                 let Some(address) = address else { return false };
-                if !harmless(address) {
+                if !is_same_on_both_sides(address) {
                     return false;
                 }
                 case.operand.get_or_insert(address);
             }
         }
-        aim::is_safe(case, &self.window)
+        steer::is_safe(case, &self.window)
     }
 }
 
 /// Mostly warm.
-fn warmth(r: &mut Random) -> Warmth {
+fn tlb(r: &mut Random) -> TlbState {
     match r.below(8) {
-        0 => Warmth::Cold,
-        1 => Warmth::AsItIs,
-        _ => Warmth::Warm,
+        0 => TlbState::Cold,
+        1 => TlbState::Unchanged,
+        _ => TlbState::Warm,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The guest's memory and its kernel.
 //!
-//! User pages lie where [`crate::layout`] has them, so that the cases of [`crate::generate`] aim at them. All RAM is mapped
+//! User pages lie where [`crate::layout`] has them, so that the cases of [`crate::generate`] steer operands to them. All RAM is mapped
 //! for the kernel once more in the upper half. Some guests have both in pages of 2 MiB, and code in those of 4 KiB.
 //! Exceptions go on at the next multiple of [`STRIDE`] behind the failing instruction, where [`super::program`] has put code.
 

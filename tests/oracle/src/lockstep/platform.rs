@@ -29,7 +29,7 @@ pub enum Event {
     Context(u64),
     /// A port, a device's memory or an MSR: what, the time, where, the value.
     Device(&'static str, u64, u64, Vec<u8>),
-    /// A turn was over: where the one ends that followed at once.
+    /// A time slice ended: the end of the next slice, which followed at once.
     Extended(Option<u64>),
     /// An interrupt was taken.
     Interrupt(u64, u8),
@@ -51,10 +51,10 @@ pub struct Machine {
     model: Random,
     devices: Random,
     timer: Random,
-    turns: Random,
+    slice_extensions: Random,
     due: u64,
     period: u64,
-    /// Where the running vCPU's turn ends.
+    /// Where the running vCPU's time slice ends.
     limit: u64,
     lines: [u64; 16],
     line_shift: u8,
@@ -163,7 +163,7 @@ impl Machine {
             model: Random::new(seed ^ 1),
             devices: Random::new(seed ^ 2),
             timer,
-            turns: Random::new(seed ^ 4),
+            slice_extensions: Random::new(seed ^ 4),
             due,
             period,
             limit: 0,
@@ -272,7 +272,7 @@ impl Machine {
     }
 
     /// A vCPU runs until then, at first.
-    pub fn begin_turn(&mut self, limit: u64) {
+    pub fn begin_slice(&mut self, limit: u64) {
         self.limit = limit;
     }
 
@@ -291,7 +291,7 @@ impl Machine {
     }
 
     /// Take hits into account, which must be what the filter was allowed to answer.
-    fn hear(&mut self, vcpu: u16, hits: Hits<'_>) {
+    fn account_hits(&mut self, vcpu: u16, hits: Hits<'_>) {
         let cache = &mut self.caches[usize::from(vcpu)];
         let mut modified = std::mem::take(&mut self.told);
         modified.extend(hits.modified);
@@ -379,7 +379,7 @@ impl Platform for Machine {
     }
     fn extend(&mut self, _: u16) -> Option<u64> {
         self.compute();
-        let more = self.turns.below(4) * 50;
+        let more = self.slice_extensions.below(4) * 50;
         self.limit = self.limit.saturating_add(more);
         let extended = (more > 0).then_some(self.limit);
         self.log.push(Event::Extended(extended));
@@ -411,7 +411,7 @@ impl Platform for Machine {
         if let Some(real) = &mut self.real {
             return real.reference(hits, reference, updates);
         }
-        self.hear(reference.vcpu, hits);
+        self.account_hits(reference.vcpu, hits);
         let line = reference.physical >> self.line_shift << self.line_shift;
         let Answer {
             place,
@@ -475,7 +475,7 @@ impl Platform for Machine {
             oldest: None,
             modified: lines,
         };
-        self.hear(vcpu, hits);
+        self.account_hits(vcpu, hits);
     }
     fn take_charges(&mut self) -> Charges {
         self.real

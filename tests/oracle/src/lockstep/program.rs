@@ -277,7 +277,7 @@ fn stride(code: &mut Vec<u8>, r: &mut Random) {
         let back = top as i64 - (code.len() as i64 + 4);
         code.extend((back as i32).to_le_bytes());
     } else {
-        turn(code, top, count, r);
+        loop_end(code, top, count, r);
     }
 }
 
@@ -349,11 +349,11 @@ fn splits(code: &mut Vec<u8>, r: &mut Random) {
         code.extend([0x48 | base >> 3, 0x81, 0xc0 | base & 7]);
         code.extend(step.to_le_bytes());
     }
-    turn(code, top, count, r);
+    loop_end(code, top, count, r);
 }
 
 /// Jump back to what begins at `top`, by flags of all kinds, mostly of this register; with a count often few times.
-fn turn(code: &mut Vec<u8>, top: usize, register: u8, r: &mut Random) {
+fn loop_end(code: &mut Vec<u8>, top: usize, register: u8, r: &mut Random) {
     let (x, n) = (register >> 3, register & 7);
     match r.below(12) {
         // SUB, ADD, CMP, AND, OR, XOR of a constant; CMP and ADD of two registers; TEST, NEG, DEC, UCOMISD.
@@ -396,7 +396,7 @@ fn widths(code: &mut Vec<u8>, r: &mut Random) {
     let top = code.len();
     // PADDD
     code.extend([0x66, 0x0f, 0xfe, 0xc0 | n << 3 | r.below(8) as u8]);
-    turn(code, top, count, r);
+    loop_end(code, top, count, r);
 }
 
 /// Random bytes for all pages of code.
@@ -675,7 +675,7 @@ impl Writer {
             }
         }
         if r.chance(250) {
-            turn(&mut code, top, r.below(16) as u8, r);
+            loop_end(&mut code, top, r.below(16) as u8, r);
         }
         self.end(&mut code, start, starts, r);
         code
@@ -762,8 +762,8 @@ impl Writer {
         }
     }
 
-    /// A random instruction, with the registers of its addresses loaded in `aimed` of 1000 cases.
-    fn instruction(&mut self, code: &mut Vec<u8>, at: u64, r: &mut Random, aimed: u64) {
+    /// A random instruction, with the registers of its addresses loaded in `steered` of 1000 cases.
+    fn instruction(&mut self, code: &mut Vec<u8>, at: u64, r: &mut Random, steered: u64) {
         let all: u64 = self.generators.iter().map(|(_, w)| w).sum();
         let mut n = r.below(all);
         let Some((generator, _)) = self.generators.iter_mut().find(|(_, weight)| {
@@ -778,7 +778,7 @@ impl Writer {
         let start = code.len();
         if !i.is_invalid() {
             for register in addressing(i, &mut self.info) {
-                if r.chance(aimed) {
+                if r.chance(steered) {
                     load(code, register, case.state.gpr[register]);
                 }
             }

@@ -176,22 +176,22 @@ pub fn run(
             let mut pair = Pair::new(kind, seed, pool.as_ref()).map_err(|e| Box::new(e.into()))?;
             let base = &bases[usize::from(pair.large)];
             ran = ran.and_then(|()| {
-                let place = pair.run(&mut writer, base, &mut tally, None);
-                place.map_err(|place| (place, base))
+                let position = pair.run(&mut writer, base, &mut tally, None);
+                position.map_err(|position| (position, base))
             });
         }
         let shared = pool.map_or(0, |pool| pool.translated() as u64);
         tally.translations += shared;
         tally.shared += shared;
-        let Err((place, base)) = ran else {
+        let Err((position, base)) = ran else {
             continue;
         };
-        let what = narrow(kind, seed, &mut writer, base, &place);
+        let what = narrow(kind, seed, &mut writer, base, &position);
         return Err(Box::new(Failure::Differ {
             kind,
             seed,
-            program: place.program,
-            slice: place.slice,
+            program: position.program,
+            slice: position.slice,
             what,
         }));
     }
@@ -199,7 +199,7 @@ pub fn run(
 }
 
 /// Where a difference was found.
-struct Place {
+struct MismatchPosition {
     program: u64,
     slice: u64,
     /// Instructions retired before the slice and after it.
@@ -216,16 +216,22 @@ struct Cut {
 }
 
 /// Find the first instruction after which there is a difference.
-fn narrow(kind: Kind, seed: u64, writer: &mut Writer, base: &Image, place: &Place) -> String {
+fn narrow(
+    kind: Kind,
+    seed: u64,
+    writer: &mut Writer,
+    base: &Image,
+    position: &MismatchPosition,
+) -> String {
     let mut trail: Vec<String> = Vec::new();
-    let (from, to) = place.instructions;
+    let (from, to) = position.instructions;
     for instructions in from + 1..=to.min(from + 3000) {
         let Ok(mut pair) = Pair::new(kind, seed, None) else {
             break;
         };
         let cut = Cut {
-            program: place.program,
-            slice: place.slice,
+            program: position.program,
+            slice: position.slice,
             instructions,
         };
         let mut tally = Tally::default();
@@ -240,11 +246,11 @@ fn narrow(kind: Kind, seed: u64, writer: &mut Writer, base: &Image, place: &Plac
                 trail[first..].concat()
             );
         }
-        trail.push(describe(&pair.sides[0], pair.turn));
+        trail.push(describe(&pair.sides[0], pair.running));
     }
     format!(
         "{} (agrees when the slice is cut)\n{}",
-        place.what,
+        position.what,
         trail[trail.len().saturating_sub(24)..].concat()
     )
 }
@@ -269,8 +275,8 @@ fn breakpoints(r: &mut Random) -> ([u64; 4], u64) {
 }
 
 /// The instruction at the instruction pointer.
-fn describe(side: &Side, turn: usize) -> String {
-    let s = side.vcpus[turn].save();
+fn describe(side: &Side, running: usize) -> String {
+    let s = side.vcpus[running].save();
     let ip = s.general.rip;
     let offset = ip.wrapping_sub(CODE) & !0x10_0000;
     let physical = if offset < CODE_LEN as u64 {
@@ -304,7 +310,7 @@ struct Pair {
     random: Random,
     sides: [Side; 2],
     /// The vCPU that ran last.
-    turn: usize,
+    running: usize,
     configuration: String,
     /// The filter of the last window.
     shape: Option<FilterGeometry>,
@@ -318,9 +324,9 @@ struct Pair {
     splits: bool,
     /// The guest has large pages. Other seeds mean what they meant before there were any.
     large: bool,
-    /// Which turns others may follow at once, in programs that change how much of vector registers is in use. Drawn apart, as is how
+    /// Which time slices may be extended at once, in programs that change how much of vector registers is in use. Drawn apart, as is how
     /// long those are, so that all other seeds mean what they meant before there were any.
-    turns: Option<Random>,
+    slice_extensions: Option<Random>,
     /// Which breakpoints programs begin with; drawn apart, too.
     breakpoints: Option<Random>,
 }
@@ -399,9 +405,9 @@ impl Pair {
             strings: seed.is_multiple_of(5),
             large: seed % 4 == 3,
             splits: seed % 11 < 3 && Group::Avx.missing().is_empty(),
-            turns: (seed % 7 < 2).then(|| Random::new(machines ^ 5)),
+            slice_extensions: (seed % 7 < 2).then(|| Random::new(machines ^ 5)),
             breakpoints: (seed % 8 == 5).then(|| Random::new(machines ^ 7)),
-            turn: 0,
+            running: 0,
             configuration: format!(
                 "cpi {cpi}/65536, interrupts {period}, after {after}, room {room}, numbered {numbered:?}, without AVX-512 {older_host}"
             ),
@@ -426,14 +432,14 @@ impl Pair {
         base: &Image,
         tally: &mut Tally,
         cut: Option<Cut>,
-    ) -> Result<(), Place> {
+    ) -> Result<(), MismatchPosition> {
         for program in 0..PROGRAMS {
             let r = &mut self.random;
             writer.changes_mode = self.kind == Kind::Node;
             writer.strings = self.strings;
             writer.large = self.large;
             writer.splits = self.splits;
-            writer.widths = self.turns.is_some() && Group::Avx.missing().is_empty();
+            writer.widths = self.slice_extensions.is_some() && Group::Avx.missing().is_empty();
             let walks = self.kind == Kind::Caches && r.chance(700);
             self.walks = walks;
             let code = match self.kind {
@@ -573,7 +579,7 @@ impl Pair {
         base: &Image,
         tally: &mut Tally,
         cut: Option<Cut>,
-    ) -> Result<(), Place> {
+    ) -> Result<(), MismatchPosition> {
         let mut ran = 0;
         let mut mapped = self.sides[0].mapped(base);
         // vCPUs that do nothing any more.
@@ -581,13 +587,13 @@ impl Pair {
         for slice in 0..SLICES {
             tally.slices += 1;
             self.disturb(tally);
-            self.turn = self.any_vcpu();
-            if ended[self.turn] {
-                self.turn = ended.len() - 1 - self.turn;
+            self.running = self.any_vcpu();
+            if ended[self.running] {
+                self.running = ended.len() - 1 - self.running;
             }
-            let turn = self.turn;
+            let running = self.running;
             let (now, instructions) = {
-                let v = &self.sides[0].vcpus[turn];
+                let v = &self.sides[0].vcpus[running];
                 let code = v.save().segments.data[seg::CS].attributes;
                 tally.compatible += u64::from(code & LONG == 0);
                 (v.cycles(), v.instructions())
@@ -604,7 +610,10 @@ impl Pair {
                 // As nodes run: until the clock has reached a limit, at the head of a block.
                 limit.instructions = u64::MAX;
             }
-            limit.extends = self.turns.as_mut().is_some_and(|r| r.chance(800));
+            limit.extends = self
+                .slice_extensions
+                .as_mut()
+                .is_some_and(|r| r.chance(800));
             let stop = cut.filter(|c| c.slice == slice);
             if let Some(cut) = stop {
                 limit.instructions = limit.instructions.min(cut.instructions);
@@ -612,13 +621,13 @@ impl Pair {
             let [a, b] = &mut self.sides;
             let outcomes = [a, b].map(|side| {
                 if let Some(real) = &mut side.machine.real {
-                    side.vcpus[turn].update_filter(&real.take_updates(turn));
+                    side.vcpus[running].update_filter(&real.take_updates(running));
                 }
-                side.machine.begin_turn(limit.cycles);
-                side.vcpus[turn].run(&mut side.machine, limit)
+                side.machine.begin_slice(limit.cycles);
+                side.vcpus[running].run(&mut side.machine, limit)
             });
             if let Some(what) = self.difference(&outcomes) {
-                return Err(Place {
+                return Err(MismatchPosition {
                     program,
                     slice,
                     instructions: (instructions, limit.instructions),
@@ -629,13 +638,13 @@ impl Pair {
             if now_mapped != mapped {
                 // The kernel of a node tells other vCPUs before it goes on.
                 mapped = now_mapped;
-                self.shoot_down(turn);
+                self.shoot_down(running);
             }
             for side in &mut self.sides {
                 tally.events += side.machine.log.len() as u64;
                 side.machine.log.clear();
             }
-            let after = self.sides[0].vcpus[turn].instructions();
+            let after = self.sides[0].vcpus[running].instructions();
             tally.instructions += after - instructions;
             ran += after - instructions;
             if stop.is_some() {
@@ -646,16 +655,16 @@ impl Pair {
                 Ok(Exit::Halted) => {
                     let due = self.sides[0].machine.due();
                     if due == u64::MAX
-                        || self.sides[0].vcpus[turn].save().general.rflags & 0x200 == 0
+                        || self.sides[0].vcpus[running].save().general.rflags & 0x200 == 0
                     {
-                        ended[turn] = true;
+                        ended[running] = true;
                     } else {
                         for side in &mut self.sides {
-                            side.vcpus[turn].advance_to(due);
+                            side.vcpus[running].advance_to(due);
                         }
                     }
                 }
-                Ok(Exit::Shutdown) => ended[turn] = true,
+                Ok(Exit::Shutdown) => ended[running] = true,
                 Err(_) => {
                     tally.unknown += 1;
                     return Ok(());
@@ -669,10 +678,10 @@ impl Pair {
     }
 
     /// Drop the translations that all vCPUs but one have cached.
-    fn shoot_down(&mut self, turn: usize) {
+    fn shoot_down(&mut self, running: usize) {
         for side in &mut self.sides {
             for (n, vcpu) in side.vcpus.iter_mut().enumerate() {
-                if n != turn {
+                if n != running {
                     let state = vcpu.save();
                     vcpu.restore(&state);
                 }

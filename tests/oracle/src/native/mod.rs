@@ -137,7 +137,7 @@ impl Native {
         }
         let leaf = std::arch::x86_64::__cpuid_count(0xd, 2);
         if leaf.ebx as usize != YMM_HIGH {
-            return Err(NativeError::Feature("the usual XSAVE layout"));
+            return Err(NativeError::Feature("the default XSAVE layout"));
         }
         let guard = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
         let rw = libc::PROT_READ | libc::PROT_WRITE;

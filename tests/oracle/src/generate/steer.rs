@@ -25,12 +25,12 @@ const JUMP: u64 = 5;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
     /// Immediates and displacements may.
-    Open,
+    Mutable,
     /// They may not: registers and memory must do.
     Fixed,
 }
 
-struct Aim<'a> {
+struct Steering<'a> {
     case: &'a mut Case,
     r: &'a mut Random,
     encoding: Encoding,
@@ -40,25 +40,25 @@ struct Aim<'a> {
 }
 
 /// Bend a case; None where it cannot be bent.
-pub fn aim(case: &mut Case, r: &mut Random, encoding: Encoding) -> Option<()> {
+pub fn steer(case: &mut Case, r: &mut Random, encoding: Encoding) -> Option<()> {
     let offsets = match encoding {
-        Encoding::Open => offsets(case),
+        Encoding::Mutable => offsets(case),
         Encoding::Fixed => ConstantOffsets::default(),
     };
-    let mut a = Aim {
+    let mut a = Steering {
         case,
         r,
         encoding,
         offsets,
         pinned: 0,
     };
-    a.immediate();
-    a.stack();
-    a.implicit();
-    a.explicit()?;
-    a.branch()?;
-    a.arithmetic();
-    a.images()
+    a.steer_immediate();
+    a.steer_stack();
+    a.steer_implicit_operands();
+    a.steer_explicit_operand()?;
+    a.steer_branch()?;
+    a.steer_arithmetic();
+    a.fill_state_images()
 }
 
 fn offsets(case: &Case) -> ConstantOffsets {
@@ -68,7 +68,7 @@ fn offsets(case: &Case) -> ConstantOffsets {
 }
 
 /// Whether both sides agree about what lies at an address: the window and nothing around it, or no address at all.
-pub fn harmless(address: u64) -> bool {
+pub fn is_same_on_both_sides(address: u64) -> bool {
     let canonical = ((address as i64) << 16 >> 16) as u64 == address;
     let far = address.wrapping_add(0x8000_0000_0000_u64.wrapping_sub(0x1_0000)) & !0xffff;
     in_void(address) && !(CODE - 0x1000..CODE + 0x1_0000).contains(&address)
@@ -103,31 +103,31 @@ pub fn is_safe(case: &Case, window: &[u8]) -> bool {
             };
             // The sum wraps at the address size before the segment base is added.
             let sum = base.wrapping_add(step as u64);
-            harmless(sum)
+            is_same_on_both_sides(sum)
                 && (address_bits(i) == 64 || sum < 1 << 32 && i.segment_prefix() == Register::None)
         }
         // The host may have components that the guest has not. Bits above are no processor's.
         Mnemonic::Xrstor | Mnemonic::Xrstor64 => address_of(case)
             .and_then(|at| word(at.wrapping_add(512), 8))
             .is_none_or(|present| present & 0x7_fff8 == 0),
-        Mnemonic::Ret => arrives(case, word(s.gpr[RSP], 8)),
+        Mnemonic::Ret => is_branch_safe(case, word(s.gpr[RSP], 8)),
         Mnemonic::Jmp | Mnemonic::Call if i.op0_kind() == OpKind::Register => {
-            arrives(case, Some(s.gpr[i.op0_register().number()]))
+            is_branch_safe(case, Some(s.gpr[i.op0_register().number()]))
         }
         Mnemonic::Jmp | Mnemonic::Call if i.op0_kind() == OpKind::Memory => {
-            arrives(case, address_of(case).and_then(|a| word(a, 8)))
+            is_branch_safe(case, address_of(case).and_then(|a| word(a, 8)))
         }
         _ => true,
     }
 }
 
 /// Whether a branch goes somewhere defined; None where its target faults before that.
-fn arrives(case: &Case, target: Option<u64>) -> bool {
-    target.is_none_or(|t| in_void(t) && lands(case, t))
+fn is_branch_safe(case: &Case, target: Option<u64>) -> bool {
+    target.is_none_or(|t| in_void(t) && is_outside_instruction(case, t))
 }
 
 /// Whether a branch target is outside the instruction and the jump behind it.
-fn lands(case: &Case, target: u64) -> bool {
+fn is_outside_instruction(case: &Case, target: u64) -> bool {
     let start = case.state.rip;
     let next = start + case.bytes.len() as u64;
     target == next || !(start..next + JUMP).contains(&target)
@@ -151,7 +151,7 @@ fn address_bits(i: &Instruction) -> u32 {
     }
 }
 
-impl Aim<'_> {
+impl Steering<'_> {
     fn i(&self) -> Instruction {
         self.case.instruction
     }
@@ -187,7 +187,7 @@ impl Aim<'_> {
     }
 
     /// Put random contents at an address.
-    fn contents(&mut self, address: u64, len: usize) {
+    fn fill_memory(&mut self, address: u64, len: usize) {
         let mut bytes = vec![0; len];
         self.r.fill(&mut bytes);
         if len == 10 {
@@ -210,7 +210,7 @@ impl Aim<'_> {
     }
 
     /// An address for an operand of `size` bytes.
-    fn target(&mut self, size: usize) -> u64 {
+    fn random_address(&mut self, size: usize) -> u64 {
         let size = size.max(1) as u64;
         let end = WINDOW + WRITABLE_LEN as u64;
         let all = WINDOW + WINDOW_LEN as u64;
@@ -234,7 +234,7 @@ impl Aim<'_> {
     }
 
     /// Now and then replace a random immediate by an edge value.
-    fn immediate(&mut self) {
+    fn steer_immediate(&mut self) {
         let (at, size) = (
             self.offsets.immediate_offset(),
             self.offsets.immediate_size(),
@@ -255,7 +255,7 @@ impl Aim<'_> {
     }
 
     /// A stack in the window.
-    fn stack(&mut self) {
+    fn steer_stack(&mut self) {
         let mut sp = match self.r.below(100) {
             0..=79 => WINDOW + 512 + self.r.below(WRITABLE_LEN as u64 / 8 - 128) * 8,
             80..=89 => WINDOW + 512 + self.r.below(WRITABLE_LEN as u64 - 1024),
@@ -271,14 +271,14 @@ impl Aim<'_> {
             );
         if uses && self.i().mnemonic() == Mnemonic::Leave {
             sp = self.r.integer();
-            let bp = self.target(8);
+            let bp = self.random_address(8);
             self.set(RBP, bp);
-            self.contents(bp, 8);
+            self.fill_memory(bp, 8);
         }
         self.case.state.gpr[RSP] = sp;
         if uses {
             self.pinned |= 1 << RSP;
-            self.contents(sp, 16);
+            self.fill_memory(sp, 16);
         }
         match self.i().mnemonic() {
             Mnemonic::Enter => {
@@ -302,7 +302,7 @@ impl Aim<'_> {
     }
 
     /// Operands that the encoding does not name.
-    fn implicit(&mut self) {
+    fn steer_implicit_operands(&mut self) {
         let i = self.i();
         let mut count = None;
         for o in 0..i.op_count() {
@@ -316,7 +316,7 @@ impl Aim<'_> {
                 _ => continue,
             };
             let size = i.memory_size().size().max(1);
-            let mut address = self.target(size);
+            let mut address = self.random_address(size);
             if narrow && address > u64::from(u32::MAX) {
                 address = WINDOW + 64;
             }
@@ -342,7 +342,7 @@ impl Aim<'_> {
             } else {
                 at
             };
-            self.contents(at, span);
+            self.fill_memory(at, span);
             count = Some(narrow);
         }
         if let Some(narrow) = count
@@ -378,7 +378,7 @@ impl Aim<'_> {
             }
         }
         if i.mnemonic() == Mnemonic::Xlatb {
-            let address = self.target(1);
+            let address = self.random_address(1);
             let narrow = i.op0_kind() == OpKind::Memory && i.memory_base() == Register::EBX;
             let al = self.case.state.gpr[RAX] & 0xff;
             let base = address.wrapping_sub(al).wrapping_sub(self.segment_base());
@@ -397,7 +397,7 @@ impl Aim<'_> {
     }
 
     /// The memory operand that the encoding names.
-    fn explicit(&mut self) -> Option<()> {
+    fn steer_explicit_operand(&mut self) -> Option<()> {
         let i = self.i();
         if i.mnemonic() == Mnemonic::Xlatb
             || !(0..i.op_count()).any(|o| i.op_kind(o) == OpKind::Memory)
@@ -410,7 +410,7 @@ impl Aim<'_> {
             Mnemonic::Xsave | Mnemonic::Xsave64 | Mnemonic::Xrstor | Mnemonic::Xrstor64 => 832,
             _ => i.memory_size().size(),
         };
-        let mut target = self.target(size);
+        let mut target = self.random_address(size);
         if i.has_lock_prefix() || i.mnemonic() == Mnemonic::Xchg {
             // A locked access across lines may be forbidden on the host.
             let last = target.wrapping_add(size as u64 - 1);
@@ -419,11 +419,11 @@ impl Aim<'_> {
             }
         }
         if i.is_vsib() {
-            return self.gather(target);
+            return self.steer_gather(target);
         }
-        let target = self.point(target)?;
+        let target = self.steer_address(target)?;
         if !matches!(size, 512 | 832) {
-            self.contents(target, size.max(1));
+            self.fill_memory(target, size.max(1));
         }
         if let Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc = i.mnemonic()
             && i.op1_kind() == OpKind::Register
@@ -443,7 +443,7 @@ impl Aim<'_> {
     }
 
     /// Make the memory operand lie at `target`; returns where it lies.
-    fn point(&mut self, target: u64) -> Option<u64> {
+    fn steer_address(&mut self, target: u64) -> Option<u64> {
         let i = self.i();
         let bits = address_bits(&i);
         let mask = if bits == 32 { 0xffff_ffff } else { u64::MAX };
@@ -461,11 +461,11 @@ impl Aim<'_> {
         if base.is_ip() {
             // The decoder gives the sum of displacement and next address.
             let next = self.case.state.rip + self.case.bytes.len() as u64;
-            self.displace(offset.wrapping_sub(next))?;
+            self.set_displacement(offset.wrapping_sub(next))?;
             return Some(target);
         }
         if base == Register::None && index == Register::None {
-            self.displace(offset)?;
+            self.set_displacement(offset)?;
             return Some(target);
         }
         let displacement = if bits == 32 {
@@ -496,7 +496,7 @@ impl Aim<'_> {
                 self.set(register, value);
             }
             let part = (self.case.state.gpr[register] & mask).wrapping_mul(scale);
-            self.displace(offset.wrapping_sub(part) & mask)?;
+            self.set_displacement(offset.wrapping_sub(part) & mask)?;
             return Some(target);
         }
         let register = base.full_register().number();
@@ -538,7 +538,7 @@ impl Aim<'_> {
             value
         };
         if register == RSP && self.pinned & 1 << RSP != 0 {
-            // The stack and the operand share the register: aim the stack.
+            // The stack and the operand share the register: the stack decides.
             self.pinned |= 1 << RSP;
         }
         self.set(register, value);
@@ -546,7 +546,7 @@ impl Aim<'_> {
     }
 
     /// Replace the displacement.
-    fn displace(&mut self, value: u64) -> Option<()> {
+    fn set_displacement(&mut self, value: u64) -> Option<()> {
         let (at, size) = (
             self.offsets.displacement_offset(),
             self.offsets.displacement_size(),
@@ -567,7 +567,7 @@ impl Aim<'_> {
     }
 
     /// Gathers: indices that stay near, a mask of random signs.
-    fn gather(&mut self, target: u64) -> Option<()> {
+    fn steer_gather(&mut self, target: u64) -> Option<()> {
         let i = self.i();
         let element = if i.is_vsib64() { 8 } else { 4 };
         let target = if ((target as i64) << 16 >> 16) as u64 != target {
@@ -577,7 +577,7 @@ impl Aim<'_> {
         };
         if i.memory_base() == Register::None {
             if !self.is_fixed() {
-                self.displace(target)?;
+                self.set_displacement(target)?;
             }
         } else {
             let bits = if i.memory_base().size() == 4 { 32 } else { 64 };
@@ -603,7 +603,7 @@ impl Aim<'_> {
     }
 
     /// Branches arrive in the code pages, mostly.
-    fn branch(&mut self) -> Option<()> {
+    fn steer_branch(&mut self) -> Option<()> {
         let i = self.i();
         let start = self.case.state.rip;
         let next = start + self.case.bytes.len() as u64;
@@ -613,7 +613,7 @@ impl Aim<'_> {
             2 => CODE - 1 - self.r.below(PAGE),
             _ => CODE + self.r.below(CODE_LEN as u64),
         };
-        if !lands(self.case, destination) {
+        if !is_outside_instruction(self.case, destination) {
             destination = next;
         }
         if self.is_near_branch() {
@@ -630,7 +630,7 @@ impl Aim<'_> {
                 self.case.bytes[at..at + size].copy_from_slice(&displacement.to_le_bytes()[..size]);
                 self.redecode()?;
             }
-            if !lands(self.case, self.i().near_branch_target()) {
+            if !is_outside_instruction(self.case, self.i().near_branch_target()) {
                 return None;
             }
             if self.is_free(RCX) && self.r.chance(500) {
@@ -659,7 +659,7 @@ impl Aim<'_> {
     }
 
     /// Values that make the interesting outcome likely.
-    fn arithmetic(&mut self) {
+    fn steer_arithmetic(&mut self) {
         let i = self.i();
         let bytes = match i.op0_kind() {
             OpKind::Register => i.op0_register().size(),
@@ -690,7 +690,7 @@ impl Aim<'_> {
             }
             Mnemonic::Cmpxchg if self.r.chance(500) => {
                 let value = self.case.state.gpr[RAX].to_le_bytes();
-                self.equal(&value[..bytes]);
+                self.make_operand_equal(&value[..bytes]);
             }
             Mnemonic::Cmpxchg8b | Mnemonic::Cmpxchg16b if self.r.chance(500) => {
                 let half = if i.mnemonic() == Mnemonic::Cmpxchg8b {
@@ -700,7 +700,7 @@ impl Aim<'_> {
                 };
                 let mut value = self.case.state.gpr[RAX].to_le_bytes()[..half].to_vec();
                 value.extend(&self.case.state.gpr[RDX].to_le_bytes()[..half]);
-                self.equal(&value);
+                self.make_operand_equal(&value);
             }
             // Counts above the width leave the result of a 16-bit double shift undefined.
             Mnemonic::Shld | Mnemonic::Shrd if bytes == 2 => {
@@ -732,7 +732,7 @@ impl Aim<'_> {
     }
 
     /// Make the first operand equal to these bytes.
-    fn equal(&mut self, bytes: &[u8]) {
+    fn make_operand_equal(&mut self, bytes: &[u8]) {
         let i = self.i();
         if i.op0_kind() == OpKind::Memory
             && let Some(at) = address_of(self.case)
@@ -742,7 +742,7 @@ impl Aim<'_> {
     }
 
     /// Images that restore instructions read.
-    fn images(&mut self) -> Option<()> {
+    fn fill_state_images(&mut self) -> Option<()> {
         let i = self.i();
         let Some(at) = address_of(self.case) else {
             return Some(());
