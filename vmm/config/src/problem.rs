@@ -1,4 +1,4 @@
-//! What is wrong with a study: every problem at once, each with its place in the file.
+//! What is wrong with a study: every problem at once, each with its position in the file.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ pub enum Severity {
     Warning,
 }
 
-/// A place in a study file, counted from 1.
+/// A position in a study file, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// Line.
@@ -46,7 +46,7 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// The problems of `file`, sorted by place; those without one come last.
+    /// The problems of `file`, sorted by position; problems without a position come last.
     pub fn new(file: &Path, list: Vec<Problem>) -> Problems {
         Problems::with_more(file, list, 0)
     }
@@ -54,8 +54,8 @@ impl Problems {
     /// Problems of a file, with the number of further ones that are not kept.
     pub fn with_more(file: &Path, mut list: Vec<Problem>, more: usize) -> Problems {
         list.sort_by_key(|problem| {
-            let place = problem.position;
-            (place.is_none(), place, problem.severity)
+            let position = problem.position;
+            (position.is_none(), position, problem.severity)
         });
         list.dedup();
         Problems {
@@ -129,7 +129,7 @@ impl fmt::Display for Problems {
             0 => Ok(()),
             more => write!(
                 f,
-                "\n{}: {more} more problems; mend these first",
+                "\n{}: {more} more problems; fix these first",
                 self.file.display()
             ),
         }

@@ -101,11 +101,11 @@ fn unit_list<Q: Quantity>() -> String {
     names.join(", ")
 }
 
-/// A non-negative decimal number: `digits` / 10^`places`.
+/// A non-negative decimal number: `digits` / 10^`decimals`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decimal {
     digits: u128,
-    places: u32,
+    decimals: u32,
 }
 
 /// Why a scaled number is none.
@@ -130,7 +130,7 @@ impl Decimal {
         }
         let fraction: String = fraction.chars().filter(|c| *c != '_').collect();
         let fraction = fraction.trim_end_matches('0');
-        let places = u32::try_from(fraction.len()).ok().filter(|&n| n <= 24)?;
+        let decimals = u32::try_from(fraction.len()).ok().filter(|&n| n <= 24)?;
         let whole = whole.chars().filter(|c| *c != '_');
         let mut digits: u128 = 0;
         for c in whole.chain(fraction.chars()) {
@@ -138,7 +138,7 @@ impl Decimal {
                 .checked_mul(10)?
                 .checked_add(u128::from(c.to_digit(10)?))?;
         }
-        Some(Decimal { digits, places })
+        Some(Decimal { digits, decimals })
     }
 
     /// The number times `factor`, if that is a whole number.
@@ -147,7 +147,7 @@ impl Decimal {
             .digits
             .checked_mul(factor)
             .ok_or(ScaleError::TooLarge)?;
-        let divisor = 10_u128.pow(self.places);
+        let divisor = 10_u128.pow(self.decimals);
         if product % divisor != 0 {
             return Err(ScaleError::Fraction);
         }

@@ -1,4 +1,4 @@
-//! Typed reading of a TOML document that goes on after a mistake and remembers where everything stands.
+//! Typed reading of a TOML document that goes on after a mistake and remembers the position of each value.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ pub struct Source<'a> {
     problems: RefCell<Vec<Problem>>,
     /// Problems that were not kept.
     more: Cell<usize>,
-    places: RefCell<BTreeMap<String, Position>>,
+    positions: RefCell<BTreeMap<String, Position>>,
     known: RefCell<BTreeSet<String>>,
 }
 
@@ -36,7 +36,7 @@ impl<'a> Source<'a> {
             what,
             problems: RefCell::default(),
             more: Cell::default(),
-            places: RefCell::default(),
+            positions: RefCell::default(),
             known: RefCell::default(),
         }
     }
@@ -67,10 +67,10 @@ impl<'a> Source<'a> {
 
     /// A problem of a field, at its place if the file sets it, else at the nearest table around it that is there.
     pub fn problem_of(&self, field: &str, message: impl Into<String>) {
-        let places = self.places.borrow();
+        let positions = self.positions.borrow();
         let mut around = field;
         let position = loop {
-            if let Some(&position) = places.get(around) {
+            if let Some(&position) = positions.get(around) {
                 break position;
             }
             match around.rfind(['.', '[']) {
@@ -91,7 +91,7 @@ impl<'a> Source<'a> {
         Findings {
             problems: self.problems.into_inner(),
             more: self.more.get(),
-            places: self.places.into_inner(),
+            positions: self.positions.into_inner(),
             known: self.known.into_inner(),
         }
     }
@@ -103,8 +103,8 @@ pub(crate) struct Findings {
     pub(crate) problems: Vec<Problem>,
     /// The number of further problems.
     pub(crate) more: usize,
-    /// The places of all fields.
-    pub(crate) places: BTreeMap<String, Position>,
+    /// The positions of all fields.
+    pub(crate) positions: BTreeMap<String, Position>,
     /// Every field that was asked for (lists of tables as `name[]`).
     pub(crate) known: BTreeSet<String>,
 }
@@ -180,13 +180,13 @@ impl<'a> Section<'a> {
     pub fn require(&self, key: &'static str, example: &str) -> Option<Item<'a>> {
         let item = self.item(key);
         if item.is_none() {
-            let place = match (self.present(), self.path.as_str()) {
+            let table = match (self.present(), self.path.as_str()) {
                 (true, _) => String::new(),
                 (false, path) => format!(" below [{path}]"),
             };
             self.complain(
                 key,
-                format!("is missing; write e.g. {key} = {example}{place}"),
+                format!("is missing; write e.g. {key} = {example}{table}"),
             );
         }
         item
@@ -235,7 +235,7 @@ impl<'a> Section<'a> {
             return Vec::new();
         };
         self.source
-            .places
+            .positions
             .borrow_mut()
             .insert(path.clone(), self.source.position(name.start));
         let wrong = |span: &Range<usize>, path: &str, value: &DeValue<'_>| {
@@ -293,7 +293,7 @@ impl<'a> Section<'a> {
 
     fn note(&self) {
         self.source
-            .places
+            .positions
             .borrow_mut()
             .insert(self.path.clone(), self.source.position(self.span.start));
     }
@@ -365,7 +365,7 @@ impl<'a> Item<'a> {
     ) -> Item<'a> {
         let span = value.span();
         source
-            .places
+            .positions
             .borrow_mut()
             .insert(path.clone(), source.position(span.start));
         Item {
@@ -392,7 +392,7 @@ impl<'a> Item<'a> {
         self.value.is_array()
     }
 
-    /// The value as it stands in the file, shortened.
+    /// The value as written in the file, shortened.
     fn raw(&self) -> String {
         let text = self.source.text.get(self.span.clone()).unwrap_or_default();
         let line = text.lines().next().unwrap_or_default();

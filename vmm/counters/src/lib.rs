@@ -24,6 +24,6 @@ pub use formulas::{CoreCpi, Derived, TopDown};
 pub use host::{How, count};
 pub use import::import;
 pub use json::FORMAT;
-pub use measurement::{Counts, Measurement, Place, Reading};
+pub use measurement::{Counts, FilePosition, Measurement, Reading};
 pub use names::{Known, known};
 pub use quantity::Quantity;

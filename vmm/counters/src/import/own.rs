@@ -99,7 +99,7 @@ fn check_sum(part: &Part, whole: &Counts, node: &Node<'_>) -> Result<(), Refusal
         };
         if (own - value).abs() > ROUNDED * own.max(1.0) {
             return Err(Refusal {
-                place: reading.place.unwrap_or(node.place()),
+                position: reading.position.unwrap_or(node.position()),
                 message: format!(
                     "{value} of {} contradicts the ranks, whose sum is {own}; leave out whole, or measure again",
                     reading.event
@@ -156,7 +156,7 @@ fn scope(node: &Node<'_>) -> Result<(Option<u32>, Counts), Refusal> {
 /// Compares the figures that a file gives with those of its counts.
 fn check_derived(node: &Node<'_>, counts: &Counts) -> Result<(), Refusal> {
     let derived = Derived::new(counts).map_err(|problem| Refusal {
-        place: problem.place.unwrap_or(node.place()),
+        position: problem.position.unwrap_or(node.position()),
         message: problem.message,
     })?;
     for member in node.object()? {
@@ -208,8 +208,8 @@ fn reading(node: &Node<'_>) -> Result<Reading, Refusal> {
         .ok_or_else(|| node.refuse("has no event; write its name, e.g. \"event\": \"cycles\""))?
         .string()?;
     let mut reading = match (find("value"), find("unread")) {
-        (Some(value), None) => Reading::new(&event, value.count()?, Some(value.place())),
-        (None, Some(said)) => Reading::unread(&event, &said.string()?, Some(said.place())),
+        (Some(value), None) => Reading::new(&event, value.count()?, Some(value.position())),
+        (None, Some(said)) => Reading::unread(&event, &said.string()?, Some(said.position())),
         _ => {
             return Err(node.refuse(format!(
                 "{event} needs a value, or unread with why there is none"
