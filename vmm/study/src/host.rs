@@ -1,4 +1,4 @@
-//! What the host lacks for a study: memory, cores, tools. Each problem comes with its mend.
+//! What the host lacks for a study: memory, cores, tools. Each problem comes with its fix.
 
 use std::path::{Path, PathBuf};
 
@@ -175,20 +175,20 @@ impl Host {
             study.node_memory(),
             Bytes(OVERHEAD)
         );
-        let mend = "lower it or cluster.nodes, or use a larger host";
+        let fix = "lower it or cluster.nodes, or use a larger host";
         match (self.memory, self.free_memory) {
             (Some(memory), _) if needed > memory => vec![of(
                 study,
                 Severity::Error,
                 "node.memory",
-                format!("{what}, but this host has {}; {mend}", short(memory)),
+                format!("{what}, but this host has {}; {fix}", short(memory)),
             )],
             (_, Some(free)) if needed > free => vec![of(
                 study,
                 Severity::Warning,
                 "node.memory",
                 format!(
-                    "{what}, but only {} are free now; end other programs, or {mend}",
+                    "{what}, but only {} are free now; end other programs, or {fix}",
                     short(free)
                 ),
             )],
@@ -205,7 +205,9 @@ fn of_core(study: &Study, error: &CoreError) -> Problem {
 /// A problem of a field at its place, or at the section around it.
 fn of(study: &Study, severity: Severity, field: &str, message: String) -> Problem {
     let section = field.split('.').next().unwrap_or_default();
-    let position = study.place(field).or_else(|| study.place(section));
+    let position = study
+        .position_of(field)
+        .or_else(|| study.position_of(section));
     Problem {
         severity,
         position: position.or(Some(Position { line: 1, column: 1 })),

@@ -98,9 +98,9 @@ pub struct Study {
     /// How much guests may put there. The default is no part of what identifies a study.
     #[serde(skip_serializing_if = "is_default")]
     pub file_limits: FileLimits,
-    /// Places of the fields that the file sets, by name.
+    /// Positions of the fields that the file sets, by name.
     #[serde(skip)]
-    pub(crate) places: BTreeMap<String, Position>,
+    pub(crate) positions: BTreeMap<String, Position>,
 }
 
 fn is_default(limits: &FileLimits) -> bool {
@@ -312,7 +312,7 @@ impl Study {
     }
 
     /// Where the file sets `field` (such as `node.memory`), if it does.
-    pub fn place(&self, field: &str) -> Option<Position> {
-        self.places.get(field).copied()
+    pub fn position_of(&self, field: &str) -> Option<Position> {
+        self.positions.get(field).copied()
     }
 }

@@ -99,7 +99,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
         windows,
         results,
         file_limits,
-        places: BTreeMap::new(),
+        positions: BTreeMap::new(),
     }
 }
 
