@@ -81,7 +81,7 @@ pub mod proto {
         pub has_inline_frames: bool,
     }
 
-    /// Place in code: its function, and those expanded in it, innermost first.
+    /// Position in code: its function, and those expanded in it, innermost first.
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct Location {
         #[prost(uint64, tag = "1")]
@@ -325,9 +325,9 @@ fn files<'a>(profile: &'a WindowProfile, stacks: &Stacks) -> BTreeMap<Frame, &'a
         .collect();
     let mut files = BTreeMap::new();
     for block in &profile.blocks {
-        for place in &block.places {
-            let Some(line) = place.line else { continue };
-            let frame = match place.inlined.first() {
+        for range in &block.source_ranges {
+            let Some(line) = range.line else { continue };
+            let frame = match range.inlined.first() {
                 None => Frame::Function(block.function),
                 Some(inlined) => match known.get(inlined.function.as_str()) {
                     Some(&index) => Frame::Inlined(index),
