@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nodescope_trace::{Body, Event, Stamp, Standing, StandingBuilder, TraceReader};
+use nodescope_trace::{Body, Event, PendingCalls, PendingCallsBuilder, Stamp, TraceReader};
 
 use crate::outcome::{Ending, RunError};
 use crate::run::{Run, TRACE_FILE};
@@ -22,31 +22,31 @@ impl Run<'_> {
             return Ok(None);
         }
         self.judged = true;
-        let standing = self.standing(interrupted)?;
+        let pending = self.pending(interrupted)?;
         if interrupted.load(Ordering::Relaxed) {
             return Ok(Some(Ending::Interrupted));
         }
-        Ok(standing.deadlocks.into_iter().next().map(|deadlock| {
+        Ok(pending.deadlocks.into_iter().next().map(|deadlock| {
             let ranks = deadlock.ranks;
             Ending::Deadlock { ranks }
         }))
     }
 
-    fn standing(&mut self, interrupted: &AtomicBool) -> Result<Standing, RunError> {
+    fn pending(&mut self, interrupted: &AtomicBool) -> Result<PendingCalls, RunError> {
         self.trace.flush()?;
-        let mut builder = StandingBuilder::default();
+        let mut builder = PendingCallsBuilder::default();
         // Without the messages before them, calls that stand may look as if nothing could end them.
         let reader = match TraceReader::open(self.results.folder().path().join(TRACE_FILE)) {
             Ok(reader) => reader,
             Err(error) => {
                 tracing::warn!(%error, "deadlocks cannot be looked for: the trace does not read back");
-                return Ok(Standing::default());
+                return Ok(PendingCalls::default());
             }
         };
         // The file ends where writing goes on later, which reads as a cut.
         for event in reader.events().map_while(Result::ok) {
             if interrupted.load(Ordering::Relaxed) {
-                return Ok(Standing::default());
+                return Ok(PendingCalls::default());
             }
             builder.add(&event);
         }

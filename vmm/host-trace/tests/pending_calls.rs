@@ -9,7 +9,7 @@ use nodescope_host_trace::merge;
 use nodescope_host_trace::tracer::{Mpi, library};
 use nodescope_hypercall::{Function, Peer};
 use nodescope_test_needs::{Need, have};
-use nodescope_trace::{Body, Event, MpiCall, Standing, TraceReader, Unfinished};
+use nodescope_trace::{Body, Event, MpiCall, PendingCalls, TraceReader, Unfinished};
 
 const RANKS: u32 = 4;
 /// Moments that are looked at.
@@ -119,7 +119,7 @@ fn is_without_faults(mpi: Mpi, source: &str) {
     let Some(events) = traced(mpi, source) else {
         return;
     };
-    let whole = Standing::of(&events);
+    let whole = PendingCalls::of(&events);
     assert!(whole.is_empty(), "{:#?}", whole.lines());
     let mut moments: Vec<u64> = Vec::new();
     for event in &events {
@@ -130,9 +130,9 @@ fn is_without_faults(mpi: Mpi, source: &str) {
     moments.sort_unstable();
     let step = moments.len() / MOMENTS + 1;
     for &moment in moments.iter().step_by(step) {
-        let standing = Standing::of(&cut(&events, moment));
-        let wrong = !standing.deadlocks.is_empty() || !standing.faults.is_empty();
-        assert!(!wrong, "at {moment} ps: {:#?}", standing.lines());
+        let pending = PendingCalls::of(&cut(&events, moment));
+        let wrong = !pending.deadlocks.is_empty() || !pending.faults.is_empty();
+        assert!(!wrong, "at {moment} ps: {:#?}", pending.lines());
     }
     let ranks = events.iter().filter_map(|event| match &event.body {
         Body::Process(hello) => Some(hello.rank),

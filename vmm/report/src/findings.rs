@@ -456,7 +456,7 @@ fn function(window: &str, first: &FunctionCost, total: f64) -> Option<(f64, What
 }
 
 fn of_run(mpi: &MpiReport, found: &mut Vec<(f64, What)>) {
-    for deadlock in &mpi.standing.deadlocks {
+    for deadlock in &mpi.pending.deadlocks {
         let what = What::Deadlock {
             ranks: deadlock.ranks.clone(),
             cycle: deadlock.cycle.clone(),

@@ -202,7 +202,7 @@ fn notes(
             if let Some(problem) = &summary.problem {
                 notes.push(format!("{problem}; the MPI profile ends there"));
             }
-            for deadlock in &mpi.standing.deadlocks {
+            for deadlock in &mpi.pending.deadlocks {
                 notes.push(match deadlock.ranks.as_slice() {
                     [rank] => {
                         format!("rank {rank} waits for ever: see the calls that had not ended")
@@ -213,7 +213,7 @@ fn notes(
                     ),
                 });
             }
-            match mpi.standing.calls.len() {
+            match mpi.pending.calls.len() {
                 0 => {}
                 1 => notes.push("1 MPI call had not ended when the trace did".into()),
                 count => notes.push(format!(

@@ -6,8 +6,8 @@ use std::path::Path;
 use nodescope_hypercall::{Class, Function, Peer, ProcessKind};
 use nodescope_trace::profile::Traffic;
 use nodescope_trace::{
-    Body, FunctionProfile, MatrixBuilder, MpiCall, Profile, Standing, StandingBuilder, TraceError,
-    TraceReader, Wait, WaitBuilder,
+    Body, FunctionProfile, MatrixBuilder, MpiCall, PendingCalls, PendingCallsBuilder, Profile,
+    TraceError, TraceReader, Wait, WaitBuilder,
 };
 use nodescope_window::WindowRecord;
 use serde::Serialize;
@@ -32,7 +32,7 @@ pub struct MpiReport {
     /// Point-to-point messages, by size.
     pub message_sizes: Vec<MessageSize>,
     /// Calls that had not ended when the trace did, deadlocks, and what else is wrong.
-    pub standing: Standing,
+    pub pending: PendingCalls,
 }
 
 /// One rank in all functions.
@@ -181,7 +181,7 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
     };
     let mut profile = Profile::default();
     let mut matrix = MatrixBuilder::default();
-    let mut standing = StandingBuilder::default();
+    let mut pending = PendingCallsBuilder::default();
     let mut waits = WaitBuilder::default();
     let mut programs = Programs::default();
     let mut ranks: BTreeMap<u32, RankRow> = BTreeMap::new();
@@ -197,7 +197,7 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
                 break;
             }
         };
-        standing.add(&event);
+        pending.add(&event);
         if !windows.is_empty() {
             waits.add(&event);
             add_waits(windows, &programs, &mut traced.calls, waits.take());
@@ -274,7 +274,7 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
         .entries()
         .map(|(rank, function, sums)| function_row(Some(rank), function, sums))
         .collect();
-    report.standing = standing.finish();
+    report.pending = pending.finish();
     let sizes = matrix.matrix().sizes();
     report.message_sizes = sizes
         .map(|(up_to_bytes, Traffic { messages, bytes })| MessageSize {

@@ -1,6 +1,6 @@
 //! The report as text, and the tables that text and HTML share.
 
-use nodescope_trace::Standing;
+use nodescope_trace::PendingCalls;
 
 use crate::breakdown::{CYCLE, ScopeKind, WindowReport};
 use crate::code;
@@ -303,22 +303,22 @@ pub(crate) fn mpi_tables(mpi: &MpiReport) -> Vec<Table> {
     if !functions.rows.is_empty() {
         tables.extend([functions, both]);
     }
-    if !mpi.standing.is_empty() {
-        tables.insert(0, standing_table(&mpi.standing));
+    if !mpi.pending.is_empty() {
+        tables.insert(0, pending_table(&mpi.pending));
     }
     tables
 }
 
 /// Calls that never ended, who waits for whom in them, and what else is wrong with the program's communication.
-fn standing_table(standing: &Standing) -> Table {
-    let title = match standing.calls.len() {
+fn pending_table(pending: &PendingCalls) -> Table {
+    let title = match pending.calls.len() {
         0 => "What is wrong with the program's communication",
         _ => {
             "Calls that had not ended when the trace did, and what is wrong with the communication"
         }
     };
     let mut table = Table::new(title, 0, &[]);
-    table.below = standing.lines();
+    table.below = pending.lines();
     table
 }
 

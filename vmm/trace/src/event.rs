@@ -91,7 +91,7 @@ pub enum Body {
     /// An MPI call, or a run of failed polls, ended.
     Mpi(Box<MpiCall>),
     /// An MPI call had begun and not ended when the trace did. A deadlock shows as one of these on each rank involved
-    /// ([`crate::Standing`] finds it).
+    /// ([`crate::PendingCalls`] finds it).
     Unfinished(Box<Unfinished>),
     /// A process introduced itself.
     Process(Hello),

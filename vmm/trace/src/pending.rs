@@ -8,12 +8,12 @@
 
 mod collectives;
 mod deadlock;
+mod dependencies;
 mod job;
 mod messages;
 mod objects;
 pub(crate) mod operation;
 mod text;
-mod waits;
 mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,16 +24,16 @@ use serde::Serialize;
 
 use crate::event::{Body, Event, Unfinished};
 use job::Job;
-pub(crate) use job::joins;
+pub(crate) use job::belongs_to_job;
 
 /// Faults that are told of each kind and job.
-const TOLD: usize = 10;
+const MAX_REPORTED: usize = 10;
 
 /// What a trace's end shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Standing {
+pub struct PendingCalls {
     /// Calls that had not ended, by job and rank.
-    pub calls: Vec<StandingCall>,
+    pub calls: Vec<PendingCall>,
     /// Ranks that wait for each other, at most one for each job.
     pub deadlocks: Vec<Deadlock>,
     /// What is wrong besides.
@@ -42,7 +42,7 @@ pub struct Standing {
 
 /// A call that had not ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct StandingCall {
+pub struct PendingCall {
     /// The MPI job, from 0 in the order of the trace.
     pub job: usize,
     /// The caller, if its process had introduced itself.
@@ -173,9 +173,9 @@ pub enum Fault {
     },
 }
 
-/// Follows a trace; [`StandingBuilder::finish`] says where it ends.
+/// Follows a trace; [`PendingCallsBuilder::finish`] says where it ends.
 #[derive(Debug, Default)]
-pub struct StandingBuilder {
+pub struct PendingCallsBuilder {
     jobs: Vec<Job>,
     /// The job of a process, by node and process id.
     processes: BTreeMap<(u32, u32), usize>,
@@ -183,7 +183,7 @@ pub struct StandingBuilder {
     unfinished: Vec<(u32, Unfinished)>,
 }
 
-impl StandingBuilder {
+impl PendingCallsBuilder {
     /// Adds an event. Events must come in the order of the file.
     pub fn add(&mut self, event: &Event) {
         match &event.body {
@@ -192,14 +192,14 @@ impl StandingBuilder {
                     return;
                 };
                 let size = hello.world_size;
-                let fits = |job: &Job| joins(&job.known, job.world, rank, size);
+                let fits = |job: &Job| belongs_to_job(&job.known, job.world, rank, size);
                 if !self.jobs.last().is_some_and(fits) {
                     self.jobs.push(Job::new(size));
                 }
                 let number = self.jobs.len() - 1;
                 self.jobs[number].known.insert(rank);
                 self.processes.insert((event.node, hello.pid), number);
-                self.jobs[number].introduced(rank, hello.flavour);
+                self.jobs[number].introduce(rank, hello.flavour);
             }
             Body::Mpi(call) => {
                 let record = &call.record;
@@ -236,8 +236,8 @@ impl StandingBuilder {
     }
 
     /// Where ranks stand after the events given.
-    pub fn finish(mut self) -> Standing {
-        let mut standing = Standing::default();
+    pub fn finish(mut self) -> PendingCalls {
+        let mut pending = PendingCalls::default();
         let mut of_job: BTreeMap<usize, Vec<(u32, Unfinished)>> = BTreeMap::new();
         for (node, call) in std::mem::take(&mut self.unfinished) {
             let number = self.job_of(node, call.thread.pid);
@@ -245,23 +245,23 @@ impl StandingBuilder {
         }
         for (number, job) in self.jobs.into_iter().enumerate() {
             let calls = of_job.remove(&number).unwrap_or_default();
-            job.finish(number, calls, &self.modules, &mut standing);
+            job.finish(number, calls, &self.modules, &mut pending);
         }
-        standing
+        pending
     }
 }
 
 /// Where a call was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct CallSite {
     function: Function,
     module: u64,
     address: u64,
 }
 
-impl Place {
-    fn of(record: &MpiRecord) -> Place {
-        Place {
+impl CallSite {
+    fn of(record: &MpiRecord) -> CallSite {
+        CallSite {
             function: record.function,
             module: record.call_module,
             address: record.call_site,
@@ -269,7 +269,7 @@ impl Place {
     }
 
     /// The call site, if it is known.
-    fn site(&self, modules: &BTreeMap<u64, String>) -> Option<String> {
+    fn location(&self, modules: &BTreeMap<u64, String>) -> Option<String> {
         let address = self.address;
         (address != 0).then(|| match (self.module, modules.get(&self.module)) {
             (0, _) => format!("program+{address:#x}"),
@@ -281,17 +281,17 @@ impl Place {
 
     /// The function and where it was called.
     fn text(&self, modules: &BTreeMap<u64, String>) -> String {
-        match self.site(modules) {
+        match self.location(modules) {
             Some(site) => format!("{} at {site}", self.function.name()),
             None => self.function.name().to_owned(),
         }
     }
 }
 
-impl Standing {
+impl PendingCalls {
     /// Where ranks stand after these events.
-    pub fn of<'a>(events: impl IntoIterator<Item = &'a Event>) -> Standing {
-        let mut builder = StandingBuilder::default();
+    pub fn of<'a>(events: impl IntoIterator<Item = &'a Event>) -> PendingCalls {
+        let mut builder = PendingCallsBuilder::default();
         events.into_iter().for_each(|event| builder.add(event));
         builder.finish()
     }
@@ -310,7 +310,7 @@ impl Standing {
             _ => format!("job {number}, "),
         };
         let mut told: BTreeSet<(usize, u32)> = BTreeSet::new();
-        let mut of_rank: BTreeMap<(usize, u32), Vec<&StandingCall>> = BTreeMap::new();
+        let mut of_rank: BTreeMap<(usize, u32), Vec<&PendingCall>> = BTreeMap::new();
         for call in &self.calls {
             if let Some(rank) = call.rank {
                 of_rank.entry((call.job, rank)).or_default().push(call);
@@ -369,7 +369,7 @@ impl Standing {
     }
 }
 
-impl StandingCall {
+impl PendingCall {
     /// The call and its site.
     pub fn at(&self) -> String {
         match &self.site {
@@ -387,7 +387,8 @@ impl StandingCall {
                     (_, []) => "nobody".to_owned(),
                     (Some((rank, false)), [_]) => format!("rank {rank}"),
                     (_, many) => {
-                        let shown: Vec<_> = many.iter().take(TOLD).map(u32::to_string).collect();
+                        let shown: Vec<_> =
+                            many.iter().take(MAX_REPORTED).map(u32::to_string).collect();
                         let more = match many.len() - shown.len() {
                             0 => String::new(),
                             more => format!(" and {more} more"),

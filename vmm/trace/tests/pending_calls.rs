@@ -5,7 +5,7 @@ mod calls;
 use calls::{READY, Trace, as_function, got, receive, record, send, thread, wait};
 use nodescope_hypercall::record::Flags;
 use nodescope_hypercall::{Completion, Function, Peer, Tag};
-use nodescope_trace::standing::{Fault, Waits};
+use nodescope_trace::pending::{Fault, Waits};
 use nodescope_trace::{Body, Stamp, Unfinished};
 
 #[test]
@@ -15,7 +15,7 @@ fn two_receives_first_are_a_deadlock() {
     trace.stands(receive(1, Peer::Rank(0), Tag::Any));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
     assert_eq!(
-        trace.standing().lines(),
+        trace.pending().lines(),
         [
             "deadlock since 0.000000 s: 2 ranks can never go on",
             "  in a cycle:",
@@ -32,7 +32,7 @@ fn a_message_that_is_under_way_is_no_deadlock() {
     trace.stands(receive(0, Peer::Rank(1), Tag::Value(7)));
     trace.stands(receive(1, Peer::Rank(0), Tag::Value(7)));
     assert_eq!(trace.deadlock(), None);
-    assert_eq!(trace.standing().calls[0].waits, Waits::Ready);
+    assert_eq!(trace.pending().calls[0].waits, Waits::Ready);
     // Of another tag it does not help, and one that was received before its sending ended is gone.
     let mut trace = Trace::new(2);
     trace.call(got(receive(0, Peer::Any, Tag::Any), 1, 7));
@@ -68,9 +68,9 @@ fn a_collective_waits_for_those_who_have_not_come() {
     trace.stands(receive(1, Peer::Rank(0), Tag::Value(1)));
     // Rank 2 computes: it will come, but rank 1 will not.
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
-    let standing = trace.standing();
-    let Waits::Waiting { ranks, all, .. } = &standing.calls[0].waits else {
-        panic!("{standing:?}");
+    let pending = trace.pending();
+    let Waits::Waiting { ranks, all, .. } = &pending.calls[0].waits else {
+        panic!("{pending:?}");
     };
     assert_eq!((ranks.as_slice(), all), (&[1, 2][..], &true));
     // A broadcast has left its root, and can be left by the others, when those are still to come.
@@ -98,7 +98,7 @@ fn waits_name_what_they_wait_for() {
     trace.call(record(1, Function::Finalize, 0));
     assert_eq!(trace.deadlock(), Some((vec![0], vec![])));
     assert_eq!(
-        trace.standing().lines(),
+        trace.pending().lines(),
         [
             "deadlock since 0.000000 s: rank 0 can never go on",
             "    rank 0 in MPI_Waitall(3 requests) at program+0x30 waits for rank 1, which has ended: MPI_Irecv(from 1, tag 3, MPI_COMM_WORLD) at program+0x20",
@@ -175,7 +175,7 @@ fn who_may_still_go_on_makes_no_deadlock() {
         .stands(receive(0, Peer::Rank(1), Tag::Any))
         .stands(polls);
     assert_eq!(trace.deadlock(), None);
-    let lines = trace.standing().lines();
+    let lines = trace.pending().lines();
     assert!(
         lines[2].ends_with("at program+0x20 has polled 12 times in vain"),
         "{lines:?}"
@@ -222,11 +222,11 @@ fn jobs_of_one_trace_are_told_apart() {
         stands.thread = thread(100 + rank);
         trace.stands(stands);
     }
-    let standing = trace.standing();
-    assert_eq!(standing.deadlocks[0].job, 1);
+    let pending = trace.pending();
+    assert_eq!(pending.deadlocks[0].job, 1);
     assert!(
         matches!(
-            standing.faults.as_slice(),
+            pending.faults.as_slice(),
             [Fault::Unreceived {
                 job: 0,
                 from: 0,
@@ -236,7 +236,7 @@ fn jobs_of_one_trace_are_told_apart() {
                 ..
             }]
         ),
-        "{standing:?}"
+        "{pending:?}"
     );
 }
 
@@ -249,9 +249,9 @@ fn different_collectives_are_told_once() {
     for function in [Function::Barrier, Function::Reduce] {
         trace.call(record(1, function, 6));
     }
-    let standing = trace.standing();
+    let pending = trace.pending();
     assert_eq!(
-        standing.lines(),
+        pending.lines(),
         [
             "collectives differ on MPI_COMM_WORLD: rank 0 calls MPI_Allreduce at program+0x5, rank 1 calls MPI_Reduce at program+0x6"
         ]
@@ -265,7 +265,7 @@ fn different_collectives_are_told_once() {
     }
     assert!(
         matches!(
-            trace.standing().faults.as_slice(),
+            trace.pending().faults.as_slice(),
             [Fault::Mismatch {
                 rank: 1,
                 other: 0,
@@ -273,7 +273,7 @@ fn different_collectives_are_told_once() {
             }]
         ),
         "{:?}",
-        trace.standing()
+        trace.pending()
     );
 }
 
@@ -286,7 +286,7 @@ fn receives_that_are_too_short_are_told() {
     failed.result = 15;
     trace.call(failed);
     trace.call(record(1, Function::Finalize, 0));
-    let lines = trace.standing().lines();
+    let lines = trace.pending().lines();
     assert_eq!(
         lines,
         [
@@ -299,7 +299,7 @@ fn receives_that_are_too_short_are_told() {
     trace.stands(receive(1, Peer::Rank(0), Tag::Value(7)));
     assert!(
         matches!(
-            trace.standing().faults.as_slice(),
+            trace.pending().faults.as_slice(),
             [Fault::Truncated {
                 bytes: 100,
                 room: 64,
@@ -307,7 +307,7 @@ fn receives_that_are_too_short_are_told() {
             }]
         ),
         "{:?}",
-        trace.standing()
+        trace.pending()
     );
 }
 
@@ -344,8 +344,8 @@ proptest::proptest! {
                 false => trace.call(call),
             };
         }
-        let standing = trace.standing();
-        proptest::prop_assert!(standing.lines().len() >= standing.calls.len());
+        let pending = trace.pending();
+        proptest::prop_assert!(pending.lines().len() >= pending.calls.len());
     }
 }
 
@@ -378,8 +378,8 @@ fn calls_beyond_any_real_number_are_told_and_not_all_judged() {
         trace.stands(record(rank, Function::Barrier, 1));
     }
     trace.stands(receive(0, Peer::Any, Tag::Any));
-    let standing = trace.standing();
-    assert_eq!(standing.calls.len(), RANKS as usize + 1);
-    assert_eq!(standing.deadlocks, []);
-    assert_eq!(standing.lines().len(), RANKS as usize + 2);
+    let pending = trace.pending();
+    assert_eq!(pending.calls.len(), RANKS as usize + 1);
+    assert_eq!(pending.deadlocks, []);
+    assert_eq!(pending.lines().len(), RANKS as usize + 2);
 }

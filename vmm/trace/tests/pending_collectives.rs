@@ -6,7 +6,7 @@ mod calls;
 use calls::{READY, Trace, receive, record, send, wait};
 use nodescope_hypercall::record::Flags;
 use nodescope_hypercall::{Completion, Function, MpiRecord, Peer, Tag};
-use nodescope_trace::standing::{Fault, Waits};
+use nodescope_trace::pending::{Fault, Waits};
 
 const WINDOW: u64 = 1 << 63 | 0xa;
 const FILE: u64 = 1 << 63 | 0xb;
@@ -100,7 +100,7 @@ fn persistent_collectives_wait_for_who_has_not_started() {
     assert_eq!(trace.needs(0), Some((vec![2], true)));
     assert_eq!(trace.deadlock(), Some((vec![0, 1, 2], vec![0, 2])));
     assert_eq!(
-        trace.standing().lines()[2],
+        trace.pending().lines()[2],
         "    rank 0 in MPI_Wait(1 request) at program+0x30 waits for rank 2: MPI_Allreduce_init at program+0x71"
     );
     trace.call(start(2, &[60]));
@@ -117,7 +117,7 @@ fn persistent_collectives_are_started_in_any_order() {
         trace.stands(wait(rank, Function::Wait, &[61]));
     }
     assert_eq!((trace.needs(0), trace.needs(1)), (READY, READY));
-    assert!(trace.standing().faults.is_empty());
+    assert!(trace.pending().faults.is_empty());
     // Each start is one operation more.
     let mut trace = prepared();
     for rank in 0..3 {
@@ -166,7 +166,7 @@ fn preparations_that_differ_are_told() {
     trace.call(record(0, Function::BarrierInit, 1));
     trace.call(record(1, Function::Barrier, 2));
     assert_eq!(
-        trace.standing().lines(),
+        trace.pending().lines(),
         [
             "collectives differ on MPI_COMM_WORLD: rank 0 calls MPI_Barrier_init at program+0x1, rank 1 calls MPI_Barrier at program+0x2"
         ]
@@ -299,9 +299,9 @@ fn windows_are_made_by_all() {
     trace.stands(makes(0, Function::WinCreate, 0));
     trace.stands(makes(1, Function::WinAllocate, 0));
     assert!(
-        matches!(trace.standing().faults.as_slice(), [Fault::Mismatch { .. }]),
+        matches!(trace.pending().faults.as_slice(), [Fault::Mismatch { .. }]),
         "{:?}",
-        trace.standing()
+        trace.pending()
     );
 }
 
@@ -407,7 +407,7 @@ fn files_and_communicators_have_orders_of_their_own() {
     trace
         .call(barrier(1))
         .call(on_object(1, Function::FileWriteAll, FILE));
-    assert!(trace.standing().is_empty(), "{:?}", trace.standing());
+    assert!(trace.pending().is_empty(), "{:?}", trace.pending());
     // Where the MPI lets them wait for each other, they do.
     let mut trace = Trace::new(2);
     trace.all(0..2, |rank| makes(rank, Function::FileOpen, FILE));
@@ -415,7 +415,7 @@ fn files_and_communicators_have_orders_of_their_own() {
     trace.stands(barrier(1));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
     assert_eq!(
-        trace.standing().lines()[2..],
+        trace.pending().lines()[2..],
         [
             "    rank 0 in MPI_File_write_all(file data) at program+0x50 waits for rank 1",
             "    rank 1 in MPI_Barrier(MPI_COMM_WORLD) at program+0x60 waits for rank 0",
@@ -429,7 +429,7 @@ fn files_and_communicators_have_orders_of_their_own() {
     // What is wrong is told although the file is closed.
     trace.all(0..2, |rank| on_object(rank, Function::FileClose, FILE));
     assert_eq!(
-        trace.standing().lines(),
+        trace.pending().lines(),
         [
             "collectives differ on file data: rank 0 calls MPI_File_write_all at program+0x50, rank 1 calls MPI_File_sync at program+0x50"
         ]
@@ -514,7 +514,7 @@ fn fences_wait_for_all_where_they_end_transfers() {
     trace.stands(fence(0)).stands(barrier(1)).call(fence(2));
     trace.stands(barrier(2));
     assert_eq!(trace.deadlock(), Some((vec![0, 1, 2], vec![0, 1])));
-    let lines = trace.standing().lines();
+    let lines = trace.pending().lines();
     assert_eq!(
         lines[2],
         "    rank 0 in MPI_Win_fence(window 800000000000000a) at program+0x50 waits for rank 1"
@@ -547,7 +547,7 @@ fn windows_are_freed_by_all() {
     trace.call(free(0));
     trace.call(on_object(1, Function::WinFence, WINDOW));
     assert_eq!(
-        trace.standing().lines(),
+        trace.pending().lines(),
         [
             "collectives differ on window 800000000000000a: rank 0 calls MPI_Win_free at program+0x50, rank 1 calls MPI_Win_fence at program+0x50"
         ]
@@ -569,7 +569,7 @@ fn a_call_of_one_rank_on_its_own_is_not_told() {
     assert_eq!(trace.deadlock(), None);
     assert!(
         trace
-            .standing()
+            .pending()
             .calls
             .iter()
             .all(|call| call.waits == Waits::Unknown)

@@ -88,7 +88,7 @@ fn starts_wait_for_posts() {
     assert_eq!(trace.needs(0), Some((vec![1], true)));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
     assert_eq!(
-        trace.standing().lines()[2],
+        trace.pending().lines()[2],
         "    rank 0 in MPI_Win_start(targets 1 2, window 800000000000000a) at program+0x50 waits for rank 1"
     );
     // A post for another origin is none for this one.
@@ -308,7 +308,7 @@ fn two_locks_in_two_orders_are_a_deadlock() {
         .stands(lock(1, WINDOW, 2, false));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
     assert_eq!(
-        trace.standing().lines()[2..],
+        trace.pending().lines()[2..],
         [
             "    rank 0 in MPI_Win_lock(exclusive, target 3, window 800000000000000a) at program+0x50 waits for rank 1",
             "    rank 1 in MPI_Win_lock(shared, target 2, window 800000000000000a) at program+0x50 waits for rank 0",

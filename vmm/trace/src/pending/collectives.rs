@@ -4,29 +4,29 @@ use std::collections::{BTreeMap, VecDeque};
 
 use nodescope_hypercall::{Function, Peer};
 
-use super::Place;
+use super::CallSite;
 
 /// A collective operation that not all members have entered.
 #[derive(Clone, Debug)]
 struct Instance {
     function: Function,
     root: Peer,
-    first: (u32, Place),
+    first: (u32, CallSite),
     entered: usize,
 }
 
 /// Two calls that should be the same operation and are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Difference {
+pub struct Mismatch {
     pub rank: u32,
-    pub at: Place,
+    pub at: CallSite,
     pub other: u32,
-    pub other_at: Place,
+    pub other_at: CallSite,
 }
 
 /// Which collective operation it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct CollectiveId {
     /// The communicator, window or file.
     pub key: u64,
     /// The so-manieth call of its rank there, from 0.
@@ -37,7 +37,7 @@ pub struct Turn {
 
 /// The collective operations of one communicator, window or file.
 #[derive(Debug, Default)]
-pub struct Order {
+pub struct CollectiveOrder {
     /// How many each rank has entered.
     counts: BTreeMap<u32, u64>,
     /// How often each rank has started the persistent operation of a number.
@@ -46,27 +46,27 @@ pub struct Order {
     /// Number of the first of `instances`.
     base: u64,
     /// The first that differ.
-    pub difference: Option<Difference>,
+    pub mismatch: Option<Mismatch>,
 }
 
-impl Order {
+impl CollectiveOrder {
     /// A rank enters its next operation; the number of that. `members`, if known, is how many there are.
-    pub fn enter(&mut self, rank: u32, place: Place, root: Peer, members: Option<usize>) -> u64 {
+    pub fn enter(&mut self, rank: u32, site: CallSite, root: Peer, members: Option<usize>) -> u64 {
         let count = self.counts.entry(rank).or_default();
         let number = *count;
         *count += 1;
-        if self.difference.is_some() {
+        if self.mismatch.is_some() {
             return number;
         }
         let at = number.saturating_sub(self.base) as usize;
-        let function = place.function;
+        let function = site.function;
         match self.instances.get_mut(at) {
             Some(instance) => {
                 instance.entered += 1;
                 if (instance.function, instance.root) != (function, root) {
-                    self.difference = Some(Difference {
+                    self.mismatch = Some(Mismatch {
                         rank,
-                        at: place,
+                        at: site,
                         other: instance.first.0,
                         other_at: instance.first.1,
                     });
@@ -76,7 +76,7 @@ impl Order {
             None => self.instances.push_back(Instance {
                 function,
                 root,
-                first: (rank, place),
+                first: (rank, site),
                 entered: 1,
             }),
         }
@@ -97,10 +97,10 @@ impl Order {
     }
 
     /// Whether a rank has entered an operation, or started it if it is a persistent one.
-    pub fn has_come(&self, rank: u32, turn: Turn) -> bool {
-        let (count, needed) = match turn.round {
-            Some(round) => (self.starts.get(&(turn.number, rank)), round),
-            None => (self.counts.get(&rank), turn.number),
+    pub fn has_come(&self, rank: u32, collective: CollectiveId) -> bool {
+        let (count, needed) = match collective.round {
+            Some(round) => (self.starts.get(&(collective.number, rank)), round),
+            None => (self.counts.get(&rank), collective.number),
         };
         count.is_some_and(|&count| count > needed)
     }

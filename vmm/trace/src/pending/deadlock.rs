@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Waits;
 
 /// The ranks that one call still waits for.
-struct Open<'a> {
+struct UnresolvedWait<'a> {
     owner: u32,
     /// How many of the other ranks stay where they are; a rank that is named twice counts twice.
     staying: usize,
@@ -14,7 +14,7 @@ struct Open<'a> {
     all: bool,
 }
 
-impl Open<'_> {
+impl UnresolvedWait<'_> {
     fn is_over(&self) -> bool {
         match self.all {
             true => self.staying == 0,
@@ -40,7 +40,7 @@ pub fn stuck(
                 continue;
             };
             let stays = |rank: &&u32| stuck.contains(rank) || ended(**rank);
-            let wait = Open {
+            let wait = UnresolvedWait {
                 owner,
                 staying: ranks.iter().filter(stays).count(),
                 others: ranks,

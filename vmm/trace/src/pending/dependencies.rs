@@ -6,19 +6,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use nodescope_hypercall::record::Flags;
 use nodescope_hypercall::{Class, Function, MpiRecord, Peer, Tag};
 
-use super::collectives::Turn;
+use super::collectives::CollectiveId;
 use super::deadlock::{cycle, stuck};
-use super::job::{Job, STANDING, truncation};
-use super::operation::{self, Incoming, Kind, Need, Needs, Operation, Outgoing};
-use super::{Deadlock, Place, Standing, StandingCall, Waits, text};
+use super::job::{Job, PENDING_SEND, truncation};
+use super::operation::{self, Incoming, Kind, Need, Operation, Outgoing, RequiredMembers};
+use super::{CallSite, Deadlock, PendingCall, PendingCalls, Waits, text};
 use crate::event::Unfinished;
 
 /// Ranks, receives and requests that are looked at for all calls together: a second or two of the host's time. A guest can make up
 /// any number of calls; calls beyond this limit are not judged. Some 4000 ranks that all wait for all others are within the limit.
-const MOST_EFFORT: u64 = 1 << 25;
+const EFFORT_LIMIT: u64 = 1 << 25;
 
 /// A call that has not ended, with what it says.
-struct Stand<'a> {
+struct PendingOperation<'a> {
     rank: u32,
     record: &'a MpiRecord,
     /// Its own operation.
@@ -26,56 +26,61 @@ struct Stand<'a> {
 }
 
 /// Adds a job's unfinished calls, its deadlock if there is one, and messages that receives found too long.
-pub fn stand(
+pub fn add_pending_calls(
     job: &mut Job,
     number: usize,
     mut calls: Vec<(u32, Unfinished)>,
     modules: &BTreeMap<u64, String>,
-    standing: &mut Standing,
+    pending: &mut PendingCalls,
 ) {
     calls.sort_by_key(|(node, call)| (call.rank, *node, call.thread, call.sequence));
     // First what the calls have done by entering, then what they need.
-    let mut stands = Vec::new();
+    let mut operations = Vec::new();
     for (_, call) in &calls {
         if let Peer::Rank(rank) = call.rank {
             let state = job.ranks.entry(rank).or_default();
             state.threads.insert(call.thread);
             state.finalizing |= call.function == Function::Finalize;
         }
-        stands.push(Stand::new(job, call));
+        operations.push(PendingOperation::new(job, call));
     }
-    let posted: Vec<(u32, Incoming)> = (stands.iter().flatten())
-        .filter_map(|stand| match stand.operation.kind {
-            Kind::Receive(receive) | Kind::Both(_, Some(receive)) => Some((stand.rank, receive)),
+    let posted: Vec<(u32, Incoming)> = (operations.iter().flatten())
+        .filter_map(|pending_operation| match pending_operation.operation.kind {
+            Kind::Receive(receive) | Kind::SendReceive(_, Some(receive)) => {
+                Some((pending_operation.rank, receive))
+            }
             _ => None,
         })
         .collect();
-    let needs = Finder {
+    let needs = DependencyFinder {
         job,
         posted,
-        effort: Cell::new(MOST_EFFORT),
+        effort: Cell::new(EFFORT_LIMIT),
     };
     let mut blocked: BTreeMap<u32, Vec<Waits>> = BTreeMap::new();
-    for ((node, call), stand) in calls.iter().zip(&stands) {
-        let waits = match stand {
-            Some(stand) => needs.of(stand, modules),
+    for ((node, call), pending_operation) in calls.iter().zip(&operations) {
+        let waits = match pending_operation {
+            Some(pending_operation) => needs.of(pending_operation, modules),
             None => Waits::Unknown,
         };
-        if let Some(stand) = stand
-            && let Kind::Receive(receive) = &stand.operation.kind
-            && let Some(found) = needs.job.messages.fits(stand.rank, receive)
+        if let Some(pending_operation) = pending_operation
+            && let Kind::Receive(receive) = &pending_operation.operation.kind
+            && let Some(found) = needs
+                .job
+                .messages
+                .find_match(pending_operation.rank, receive)
             && found.2.bytes > receive.room
         {
             // It would have returned an error, or has ended the program from within.
-            let at = (stand.operation.place, stand.rank);
+            let at = (pending_operation.operation.site, pending_operation.rank);
             let fault = truncation(number, at, receive, found, modules);
-            standing.faults.push(fault);
+            pending.faults.push(fault);
         }
         if let Peer::Rank(rank) = call.rank {
             blocked.entry(rank).or_default().push(waits.clone());
         }
         let record = call.record.as_ref();
-        standing.calls.push(StandingCall {
+        pending.calls.push(PendingCall {
             job: number,
             rank: call.rank.rank(),
             node: *node,
@@ -86,7 +91,7 @@ pub fn stand(
                 || call.function.name().to_owned(),
                 |record| text::call(record, needs.job),
             ),
-            site: record.and_then(|record| Place::of(record).site(modules)),
+            site: record.and_then(|record| CallSite::of(record).location(modules)),
             waits,
         });
     }
@@ -95,7 +100,7 @@ pub fn stand(
     let ended = |rank: u32| job.ranks.get(&rank).is_some_and(|state| state.ended);
     if let Some((ranks, next)) = stuck(&blocked, &ended) {
         let cycle = cycle(&next, &ranks);
-        standing.deadlocks.push(Deadlock {
+        pending.deadlocks.push(Deadlock {
             job: number,
             ranks,
             cycle: cycle.unwrap_or_default(),
@@ -106,28 +111,28 @@ pub fn stand(
     }
 }
 
-impl<'a> Stand<'a> {
+impl<'a> PendingOperation<'a> {
     /// None for a call whose arguments are not known. What it has sent or entered is added to the job.
-    fn new(job: &mut Job, call: &'a Unfinished) -> Option<Stand<'a>> {
+    fn new(job: &mut Job, call: &'a Unfinished) -> Option<PendingOperation<'a>> {
         let (Some(record), Peer::Rank(rank)) = (&call.record, call.rank) else {
             return None;
         };
-        let turn = job.enter_collective(rank, record);
-        job.windows.entered(rank, record);
-        let kind = match (turn, record.function.class()) {
+        let collective = job.enter_collective(rank, record);
+        job.windows.record_entered_call(rank, record);
+        let kind = match (collective, record.function.class()) {
             // To prepare a collective operation may need others, whatever the operation needs (MPI 4.0, section 6.13).
-            (Some(turn), Class::PrepareCollective | Class::PrepareNeighbor) => {
-                Kind::Collective(turn, Needs::Some)
+            (Some(collective), Class::PrepareCollective | Class::PrepareNeighbor) => {
+                Kind::Collective(collective, RequiredMembers::Some)
             }
-            (Some(turn), _) => Kind::Collective(turn, job.needs(rank, record)),
+            (Some(collective), _) => Kind::Collective(collective, job.needs(rank, record)),
             (None, _) => operation::messages(record),
         };
-        let operation = Operation::new(Place::of(record), kind);
+        let operation = Operation::new(CallSite::of(record), kind);
         let blocking = matches!(record.function.class(), Class::Send | Class::SendReceive);
         if blocking {
-            job.begins(rank, &operation, STANDING);
+            job.begin_operation(rank, &operation, PENDING_SEND);
         }
-        Some(Stand {
+        Some(PendingOperation {
             rank,
             record,
             operation,
@@ -135,7 +140,7 @@ impl<'a> Stand<'a> {
     }
 }
 
-struct Finder<'a> {
+struct DependencyFinder<'a> {
     job: &'a Job,
     /// Receives that stand in blocking calls.
     posted: Vec<(u32, Incoming)>,
@@ -143,7 +148,7 @@ struct Finder<'a> {
     effort: Cell<u64>,
 }
 
-impl Finder<'_> {
+impl DependencyFinder<'_> {
     /// Spends this much; none if less is left, and for all later calls.
     fn spend(&self, effort: usize) -> Option<()> {
         let left = self.effort.get().checked_sub(effort as u64);
@@ -165,16 +170,22 @@ impl Finder<'_> {
         1 + match &operation.kind {
             Kind::Send(one) => send(one),
             Kind::Receive(one) => receive(one),
-            Kind::Both(one, other) => {
+            Kind::SendReceive(one, other) => {
                 one.as_ref().map_or(0, send) + other.as_ref().map_or(0, receive)
             }
-            Kind::Collective(turn, _) => 2 * self.job.member_count(turn.key).unwrap_or(ranks),
+            Kind::Collective(collective, _) => {
+                2 * self.job.member_count(collective.key).unwrap_or(ranks)
+            }
             Kind::Other => 0,
         }
     }
 
-    fn of(&self, stand: &Stand<'_>, modules: &BTreeMap<u64, String>) -> Waits {
-        let (rank, record) = (stand.rank, stand.record);
+    fn of(
+        &self,
+        pending_operation: &PendingOperation<'_>,
+        modules: &BTreeMap<u64, String>,
+    ) -> Waits {
+        let (rank, record) = (pending_operation.rank, pending_operation.record);
         if record.flags.contains(Flags::POLL_RUN) || record.function.polls() {
             return Waits::Polling {
                 polls: record.calls,
@@ -188,15 +199,18 @@ impl Finder<'_> {
             Function::Probe | Function::Mprobe => {
                 let probe = operation::probe(record);
                 let probe =
-                    probe.map(|probe| Operation::new(Place::of(record), Kind::Receive(probe)));
-                let need = probe.and_then(|probe| self.operation(rank, &probe, STANDING));
+                    probe.map(|probe| Operation::new(CallSite::of(record), Kind::Receive(probe)));
+                let need = probe.and_then(|probe| self.operation(rank, &probe, PENDING_SEND));
                 (need, Vec::new())
             }
             // One that only starts something is about to end.
             function if operation::returns_at_once(function) => (None, Vec::new()),
-            _ => match stand.operation.kind {
+            _ => match pending_operation.operation.kind {
                 Kind::Other => (self.window(rank, record), Vec::new()),
-                _ => (self.operation(rank, &stand.operation, STANDING), Vec::new()),
+                _ => (
+                    self.operation(rank, &pending_operation.operation, PENDING_SEND),
+                    Vec::new(),
+                ),
             },
         };
         let waiting = |ranks, all| Waits::Waiting { ranks, all, of };
@@ -228,7 +242,7 @@ impl Finder<'_> {
             _ if operation.cancelled => Need::Nothing,
             Kind::Send(send) => self.send(rank, send, serial),
             Kind::Receive(receive) => self.receive(rank, receive),
-            Kind::Both(send, receive) => {
+            Kind::SendReceive(send, receive) => {
                 // A short send is over although its message waits: the receive decides, unless its message is there.
                 let receive = receive.map(|receive| self.receive(rank, &receive));
                 let send = send.map(|send| self.send(rank, &send, serial));
@@ -237,7 +251,7 @@ impl Finder<'_> {
                     (receive, _) => receive.unwrap_or(Need::Nothing),
                 }
             }
-            Kind::Collective(turn, needs) => self.collective(rank, *turn, needs)?,
+            Kind::Collective(collective, needs) => self.collective(rank, *collective, needs)?,
             Kind::Other => return None,
         })
     }
@@ -248,17 +262,17 @@ impl Finder<'_> {
                 && (receive.from == Peer::Any || receive.from == Peer::Rank(rank))
                 && (receive.tag == Tag::Any || receive.tag == Tag::Value(send.tag))
         };
-        let standing = self.posted.iter();
+        let blocking = self.posted.iter();
         let started = self.job.ranks.get(&send.to).into_iter();
         let started = started.flat_map(|state| state.requests.values());
-        let meets = standing
+        let meets = blocking
             .filter(|(to, _)| *to == send.to)
             .any(|(_, receive)| taken(receive))
             || started.into_iter().any(|operation| match &operation.kind {
-                Kind::Receive(receive) | Kind::Both(_, Some(receive)) => taken(receive),
+                Kind::Receive(receive) | Kind::SendReceive(_, Some(receive)) => taken(receive),
                 _ => false,
             });
-        if send.buffered || meets || !self.job.messages.holds(rank, send, serial) {
+        if send.buffered || meets || !self.job.messages.is_unreceived(rank, send, serial) {
             Need::Nothing
         } else {
             Need::Perhaps(vec![send.to])
@@ -266,7 +280,7 @@ impl Finder<'_> {
     }
 
     fn receive(&self, rank: u32, receive: &Incoming) -> Need {
-        if self.job.messages.fits(rank, receive).is_some() {
+        if self.job.messages.find_match(rank, receive).is_some() {
             return Need::Nothing;
         }
         match receive.from {
@@ -280,30 +294,35 @@ impl Finder<'_> {
         }
     }
 
-    fn collective(&self, rank: u32, turn: Turn, needs: &Needs) -> Option<Need> {
-        let order = self.job.orders.get(&turn.key)?;
-        let members = self.job.members(turn.key)?;
+    fn collective(
+        &self,
+        rank: u32,
+        collective: CollectiveId,
+        needs: &RequiredMembers,
+    ) -> Option<Need> {
+        let order = self.job.orders.get(&collective.key)?;
+        let members = self.job.members(collective.key)?;
         // In order, and once, whatever the communicator's order and however often one is a neighbour.
         let late = |ranks: &[u32]| -> Vec<u32> {
             let ranks = ranks.iter().copied();
             let late: BTreeSet<u32> = ranks
-                .filter(|&member| member != rank && !order.has_come(member, turn))
+                .filter(|&member| member != rank && !order.has_come(member, collective))
                 .collect();
             late.into_iter().collect()
         };
         // What it cannot do without, and what it may wait for besides.
         let (needed, others) = match needs {
-            Needs::All => (late(&members), Vec::new()),
-            Needs::Root(root) => (late(&[*root]), late(&members)),
-            Needs::Before => {
+            RequiredMembers::All => (late(&members), Vec::new()),
+            RequiredMembers::Root(root) => (late(&[*root]), late(&members)),
+            RequiredMembers::Before => {
                 let own = members.iter().position(|&member| member == rank)?;
                 (late(&members[..own]), late(&members))
             }
-            Needs::Neighbours {
+            RequiredMembers::Neighbours {
                 sources,
                 destinations,
             } => (late(sources), late(destinations)),
-            Needs::Some => (Vec::new(), late(&members)),
+            RequiredMembers::Some => (Vec::new(), late(&members)),
         };
         Some(match (needed.is_empty(), others.is_empty()) {
             (false, _) => Need::All(needed),

@@ -5,17 +5,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use nodescope_hypercall::record::{Flags, communicator};
 use nodescope_hypercall::{Class, Flavour, Function, MpiRecord, Peer, Tag, ThreadId};
 
-use super::collectives::{Order, Turn};
+use super::collectives::{CollectiveId, CollectiveOrder};
 use super::messages::Messages;
 use super::objects::Objects;
-use super::operation::{self, Incoming, Kind, Needs, Operation};
+use super::operation::{self, Incoming, Kind, Operation, RequiredMembers};
 use super::text;
 use super::windows::Windows;
-use super::{Fault, Place, Standing, TOLD};
+use super::{CallSite, Fault, MAX_REPORTED, PendingCalls};
 use crate::event::Unfinished;
 
 /// Serial of a standing blocking send's message, which no request has.
-pub const STANDING: u64 = u64::MAX;
+pub const PENDING_SEND: u64 = u64::MAX;
 
 /// What is known of a rank.
 #[derive(Debug, Default)]
@@ -43,20 +43,25 @@ pub struct Job {
     pub ranks: BTreeMap<u32, Rank>,
     pub messages: Messages,
     /// By communicator, window or file.
-    pub orders: BTreeMap<u64, Order>,
+    pub orders: BTreeMap<u64, CollectiveOrder>,
     pub objects: Objects,
     pub windows: Windows,
     /// Some calls that started prepared operations were not told wholly: who waits for whom is not sure.
     pub inexact: bool,
     /// Members of communicators, as rank 0 of each told them.
     members: BTreeMap<u64, Vec<u32>>,
-    failed: BTreeMap<(u32, Place, i32), u64>,
-    truncated: Vec<(u32, Place, Incoming)>,
+    failed: BTreeMap<(u32, CallSite, i32), u64>,
+    truncated: Vec<(u32, CallSite, Incoming)>,
 }
 
 /// Whether a process belongs to the job of which the ranks `known` have introduced themselves, by its rank and its number of ranks:
 /// a rank that is there already, or another number of ranks, begins another job.
-pub(crate) fn joins(known: &BTreeSet<u32>, world: u32, rank: u32, world_size: u32) -> bool {
+pub(crate) fn belongs_to_job(
+    known: &BTreeSet<u32>,
+    world: u32,
+    rank: u32,
+    world_size: u32,
+) -> bool {
     world == world_size && !known.contains(&rank)
 }
 
@@ -77,7 +82,7 @@ impl Job {
         }
     }
 
-    pub fn introduced(&mut self, rank: u32, flavour: Flavour) {
+    pub fn introduce(&mut self, rank: u32, flavour: Flavour) {
         self.ranks.entry(rank).or_default().flavour = Some(flavour);
     }
 
@@ -122,35 +127,37 @@ impl Job {
             return;
         }
         if record.result != 0 {
-            return self.failed(number, record);
+            return self.record_failure(number, record);
         }
         self.learn_members(record);
         self.objects.learn(record);
-        let turn = self.enter_collective(number, record);
-        self.windows.ended(number, record);
-        let kind = match turn {
+        let collective = self.enter_collective(number, record);
+        self.windows.record_ended_call(number, record);
+        let kind = match collective {
             // Nobody asks for a blocking one any more.
-            Some(turn) if record.request != 0 => Kind::Collective(turn, self.needs(number, record)),
+            Some(collective) if record.request != 0 => {
+                Kind::Collective(collective, self.needs(number, record))
+            }
             _ => operation::messages(record),
         };
-        let begun = Operation::new(Place::of(record), kind);
+        let begun = Operation::new(CallSite::of(record), kind);
         match record.function.class() {
             Class::Send | Class::Receive | Class::SendReceive => {
-                self.begins(number, &begun, 0);
-                self.receives(number, record);
+                self.begin_operation(number, &begun, 0);
+                self.record_receive(number, record);
             }
             Class::StartSend | Class::StartReceive | Class::StartSendReceive => {
-                self.begins(number, &begun, record.request);
+                self.begin_operation(number, &begun, record.request);
                 let state = self.ranks.entry(number).or_default();
                 state.requests.insert(record.request, begun);
             }
-            Class::Persistent if !record.prepared.is_empty() => self.starts(number, record),
+            Class::Persistent if !record.prepared.is_empty() => self.start_prepared(number, record),
             Class::Persistent if record.flags.contains(Flags::TAIL_DROPPED) => self.inexact = true,
             Class::Persistent | Class::PrepareCollective | Class::PrepareNeighbor => {
                 let state = self.ranks.entry(number).or_default();
                 state.prepared.insert(record.request, begun);
             }
-            Class::Completion | Class::EndFileTransfer => self.completes(number, record),
+            Class::Completion | Class::EndFileTransfer => self.complete_requests(number, record),
             // Also of what is not followed: a wait for any of several requests must know that there are others.
             _ if record.request != 0 => {
                 let state = self.ranks.entry(number).or_default();
@@ -159,19 +166,19 @@ impl Job {
             _ => {}
         }
         if matches!(record.function, Function::WinFree | Function::FileClose) {
-            self.frees(record.object);
+            self.free_object(record.object);
         }
     }
 
     /// A rank has freed a window or closed a file. After the last of them nobody asks for it, unless something was wrong there.
-    fn frees(&mut self, object: u64) {
+    fn free_object(&mut self, object: u64) {
         let members = self.member_count(object);
         if !self.objects.is_last(object, members) {
             return;
         }
         self.windows.forget(object);
         let order = self.orders.get(&object);
-        if order.is_none_or(|order| order.difference.is_none()) {
+        if order.is_none_or(|order| order.mismatch.is_none()) {
             self.orders.remove(&object);
             self.objects.forget(object);
         }
@@ -186,8 +193,8 @@ impl Job {
     }
 
     /// Counts a collective operation, whether it has ended or not.
-    pub fn enter_collective(&mut self, rank: u32, record: &MpiRecord) -> Option<Turn> {
-        let key = operation::together(record)?;
+    pub fn enter_collective(&mut self, rank: u32, record: &MpiRecord) -> Option<CollectiveId> {
+        let key = operation::collective_object(record)?;
         let members = self.member_count(key);
         // On the side of the root of an intercommunicator the others name no root.
         let root = match record.flags.contains(Flags::INTERCOMM) {
@@ -195,49 +202,48 @@ impl Job {
             false => record.root,
         };
         let order = self.orders.entry(key).or_default();
-        let number = order.enter(rank, Place::of(record), root, members);
+        let number = order.enter(rank, CallSite::of(record), root, members);
         let round = None;
-        Some(Turn { key, number, round })
+        Some(CollectiveId { key, number, round })
     }
 
     /// Who must come before a rank may leave a collective operation.
-    pub fn needs(&self, rank: u32, record: &MpiRecord) -> Needs {
+    pub fn needs(&self, rank: u32, record: &MpiRecord) -> RequiredMembers {
         match record.function {
-            Function::WinFence | Function::WinFree => {
-                match self.windows.synchronises(rank, record) {
-                    true => Needs::All,
-                    false => Needs::Some,
-                }
-            }
-            _ => operation::needs(record),
+            Function::WinFence | Function::WinFree => match self.windows.is_barrier(rank, record) {
+                true => RequiredMembers::All,
+                false => RequiredMembers::Some,
+            },
+            _ => operation::required_members(record),
         }
     }
 
     /// The message of an operation that begins.
-    pub fn begins(&mut self, rank: u32, operation: &Operation, serial: u64) {
-        if let Kind::Send(send) | Kind::Both(Some(send), _) = &operation.kind {
-            self.messages.sent(rank, send, operation.place, serial);
+    pub fn begin_operation(&mut self, rank: u32, operation: &Operation, serial: u64) {
+        if let Kind::Send(send) | Kind::SendReceive(Some(send), _) = &operation.kind {
+            self.messages
+                .record_send(rank, send, operation.site, serial);
         }
     }
 
     /// Starts prepared operations.
-    fn starts(&mut self, rank: u32, record: &MpiRecord) {
+    fn start_prepared(&mut self, rank: u32, record: &MpiRecord) {
         for (&serial, preparation) in record.requests.iter().zip(&record.prepared) {
             let state = self.ranks.entry(rank).or_default();
             let Some(mut operation) = state.prepared.get(preparation).cloned() else {
                 continue;
             };
-            if let Kind::Collective(turn, _) = &mut operation.kind {
-                let order = self.orders.entry(turn.key).or_default();
-                turn.round = Some(order.start(rank, turn.number));
+            if let Kind::Collective(collective, _) = &mut operation.kind {
+                let order = self.orders.entry(collective.key).or_default();
+                collective.round = Some(order.start(rank, collective.number));
             }
             state.requests.insert(serial, operation.clone());
-            self.begins(rank, &operation, serial);
+            self.begin_operation(rank, &operation, serial);
         }
     }
 
     /// The message that a blocking call received. A matched one is taken by its probe.
-    fn receives(&mut self, rank: u32, record: &MpiRecord) {
+    fn record_receive(&mut self, rank: u32, record: &MpiRecord) {
         use Function::{Improbe, Mprobe, Recv, Sendrecv, SendrecvReplace};
         let takes = matches!(
             record.function,
@@ -245,13 +251,14 @@ impl Job {
         );
         for completion in record.completions.iter().filter(|_| takes) {
             if let (Peer::Rank(from), Tag::Value(tag)) = (completion.source, completion.tag) {
-                self.messages.received(from, rank, record.communicator, tag);
+                self.messages
+                    .record_receive(from, rank, record.communicator, tag);
             }
         }
     }
 
     /// Operations that a wait or a test completed, or that are freed.
-    fn completes(&mut self, rank: u32, record: &MpiRecord) {
+    fn complete_requests(&mut self, rank: u32, record: &MpiRecord) {
         let state = self.ranks.entry(rank).or_default();
         if record.function == Function::RequestFree {
             for serial in &record.requests {
@@ -272,14 +279,14 @@ impl Job {
             };
             match operation.kind {
                 Kind::Send(send) if completion.cancelled => {
-                    self.messages.withdrawn(rank, &send, completion.request);
+                    self.messages.withdraw(rank, &send, completion.request);
                 }
-                Kind::Receive(receive) | Kind::Both(_, Some(receive)) => {
+                Kind::Receive(receive) | Kind::SendReceive(_, Some(receive)) => {
                     if let (Peer::Rank(from), Tag::Value(tag), false) =
                         (completion.source, completion.tag, completion.cancelled)
                     {
                         self.messages
-                            .received(from, rank, receive.communicator, tag);
+                            .record_receive(from, rank, receive.communicator, tag);
                     }
                 }
                 _ => {}
@@ -288,12 +295,12 @@ impl Job {
     }
 
     /// A call that returned an error.
-    fn failed(&mut self, rank: u32, record: &MpiRecord) {
-        let place = Place::of(record);
-        let key = (rank, place, record.result);
+    fn record_failure(&mut self, rank: u32, record: &MpiRecord) {
+        let site = CallSite::of(record);
+        let key = (rank, site, record.result);
         self.enter_collective(rank, record);
-        self.objects.failed(rank, record);
-        self.windows.failed(record);
+        self.objects.record_failure(rank, record);
+        self.windows.record_failure(record);
         *self.failed.entry(key).or_default() += 1;
         let state = self.ranks.entry(rank).or_default();
         match operation::messages(record) {
@@ -303,7 +310,7 @@ impl Job {
                     .flavour
                     .is_some_and(|flavour| flavour.is_truncation(record.result)) =>
             {
-                self.truncated.push((rank, place, receive));
+                self.truncated.push((rank, site, receive));
             }
             _ => state.inexact |= record.function.class() != Class::Environment,
         }
@@ -314,25 +321,25 @@ impl Job {
         number: usize,
         calls: Vec<(u32, Unfinished)>,
         modules: &BTreeMap<u64, String>,
-        standing: &mut Standing,
+        pending: &mut PendingCalls,
     ) {
-        for (rank, place, receive) in std::mem::take(&mut self.truncated) {
-            if let Some((from, tag, message)) = self.messages.take(rank, &receive) {
-                let at = (place, rank);
+        for (rank, site, receive) in std::mem::take(&mut self.truncated) {
+            if let Some((from, tag, message)) = self.messages.take_match(rank, &receive) {
+                let at = (site, rank);
                 let fault = truncation(number, at, &receive, (from, tag, message), modules);
-                standing.faults.push(fault);
+                pending.faults.push(fault);
             }
         }
-        super::waits::stand(&mut self, number, calls, modules, standing);
+        super::dependencies::add_pending_calls(&mut self, number, calls, modules, pending);
         for (&key, order) in &self.orders {
-            if let Some(difference) = &order.difference {
-                standing.faults.push(Fault::Mismatch {
+            if let Some(mismatch) = &order.mismatch {
+                pending.faults.push(Fault::Mismatch {
                     job: number,
                     communicator: self.name(key),
-                    rank: difference.rank,
-                    at: difference.at.text(modules),
-                    other: difference.other,
-                    other_at: difference.other_at.text(modules),
+                    rank: mismatch.rank,
+                    at: mismatch.at.text(modules),
+                    other: mismatch.other,
+                    other_at: mismatch.other_at.text(modules),
                 });
             }
         }
@@ -340,23 +347,23 @@ impl Job {
             let state = self.ranks.get(&rank);
             state.is_some_and(|state| state.finalizing && !state.inexact)
         };
-        let left = self.messages.left().filter(|&(_, to, ..)| over(to));
-        for (from, to, tag, first, count) in left.take(TOLD) {
-            standing.faults.push(Fault::Unreceived {
+        let left = self.messages.unreceived().filter(|&(_, to, ..)| over(to));
+        for (from, to, tag, first, count) in left.take(MAX_REPORTED) {
+            pending.faults.push(Fault::Unreceived {
                 job: number,
                 from,
                 to,
                 tag,
                 bytes: first.bytes,
-                sent_by: first.place.text(modules),
+                sent_by: first.site.text(modules),
                 count,
             });
         }
-        for (&(rank, place, result), &count) in self.failed.iter().take(TOLD) {
-            standing.faults.push(Fault::Failed {
+        for (&(rank, site, result), &count) in self.failed.iter().take(MAX_REPORTED) {
+            pending.faults.push(Fault::Failed {
                 job: number,
                 rank,
-                at: place.text(modules),
+                at: site.text(modules),
                 result,
                 count,
             });
@@ -367,7 +374,7 @@ impl Job {
 /// A message that is longer than the receive which takes it.
 pub fn truncation(
     job: usize,
-    (place, to): (Place, u32),
+    (site, to): (CallSite, u32),
     receive: &Incoming,
     (from, tag, message): (u32, u32, super::messages::Message),
     modules: &BTreeMap<u64, String>,
@@ -379,7 +386,7 @@ pub fn truncation(
         tag,
         bytes: message.bytes,
         room: receive.room,
-        at: place.text(modules),
-        sent_by: message.place.text(modules),
+        at: site.text(modules),
+        sent_by: message.site.text(modules),
     }
 }

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, VecDeque};
 
 use nodescope_hypercall::{Peer, Tag};
 
-use super::Place;
+use super::CallSite;
 use super::operation::{Incoming, Outgoing};
 
 /// A message under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
     pub bytes: u64,
-    pub place: Place,
+    pub site: CallSite,
     /// Serial of the sender's request; 0 for a blocking send.
     pub serial: u64,
 }
@@ -36,7 +36,7 @@ impl Messages {
         channels.entry((from, tag)).or_default()
     }
 
-    pub fn sent(&mut self, from: u32, send: &Outgoing, place: Place, serial: u64) {
+    pub fn record_send(&mut self, from: u32, send: &Outgoing, site: CallSite, serial: u64) {
         let channel = self.channel(from, send.to, send.communicator, send.tag);
         if channel.early > 0 {
             channel.early -= 1;
@@ -44,12 +44,12 @@ impl Messages {
         }
         channel.sent.push_back(Message {
             bytes: send.bytes,
-            place,
+            site,
             serial,
         });
     }
 
-    pub fn received(&mut self, from: u32, to: u32, communicator: u64, tag: u32) {
+    pub fn record_receive(&mut self, from: u32, to: u32, communicator: u64, tag: u32) {
         let channel = self.channel(from, to, communicator, tag);
         if channel.sent.pop_front().is_none() {
             channel.early += 1;
@@ -57,20 +57,20 @@ impl Messages {
     }
 
     /// The send was cancelled, so that its message is none.
-    pub fn withdrawn(&mut self, from: u32, send: &Outgoing, serial: u64) {
+    pub fn withdraw(&mut self, from: u32, send: &Outgoing, serial: u64) {
         let channel = self.channel(from, send.to, send.communicator, send.tag);
         channel.sent.retain(|message| message.serial != serial);
     }
 
     /// Whether this message is still under way.
-    pub fn holds(&self, from: u32, send: &Outgoing, serial: u64) -> bool {
+    pub fn is_unreceived(&self, from: u32, send: &Outgoing, serial: u64) -> bool {
         let channel = self.channels.get(&(send.to, send.communicator));
         let channel = channel.and_then(|channels| channels.get(&(from, send.tag)));
         channel.is_some_and(|channel| channel.sent.iter().any(|message| message.serial == serial))
     }
 
     /// A message that fits a receive of this rank: sender, tag and the message. Of several senders' any.
-    pub fn fits(&self, to: u32, receive: &Incoming) -> Option<(u32, u32, Message)> {
+    pub fn find_match(&self, to: u32, receive: &Incoming) -> Option<(u32, u32, Message)> {
         let channels = self.channels.get(&(to, receive.communicator))?;
         let mut fitting = channels.iter().filter(|((from, tag), _)| {
             (receive.from == Peer::Any || receive.from == Peer::Rank(*from))
@@ -80,14 +80,14 @@ impl Messages {
     }
 
     /// The first message that fits, taken.
-    pub fn take(&mut self, to: u32, receive: &Incoming) -> Option<(u32, u32, Message)> {
-        let (from, tag, message) = self.fits(to, receive)?;
-        self.received(from, to, receive.communicator, tag);
+    pub fn take_match(&mut self, to: u32, receive: &Incoming) -> Option<(u32, u32, Message)> {
+        let (from, tag, message) = self.find_match(to, receive)?;
+        self.record_receive(from, to, receive.communicator, tag);
         Some((from, tag, message))
     }
 
     /// What is left, by channel: sender, receiver, tag, the first message and their number.
-    pub fn left(&self) -> impl Iterator<Item = (u32, u32, u32, Message, u64)> {
+    pub fn unreceived(&self) -> impl Iterator<Item = (u32, u32, u32, Message, u64)> {
         self.channels.iter().flat_map(|((to, _), channels)| {
             channels.iter().filter_map(move |((from, tag), channel)| {
                 let first = *channel.sent.front()?;

@@ -45,7 +45,7 @@ impl Objects {
     }
 
     /// A call that returned an error.
-    pub fn failed(&mut self, rank: u32, record: &MpiRecord) {
+    pub fn record_failure(&mut self, rank: u32, record: &MpiRecord) {
         if makes(record.function) {
             let by_rank = self.failed.entry(record.communicator).or_default();
             *by_rank.entry(rank).or_default() += 1;

@@ -3,8 +3,8 @@
 use nodescope_hypercall::record::{Flags, communicator};
 use nodescope_hypercall::{Class, Function, MpiRecord, Peer, Tag};
 
-use super::Place;
-use super::collectives::Turn;
+use super::CallSite;
+use super::collectives::CollectiveId;
 
 /// A message that is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct Incoming {
 
 /// Who must have entered a collective operation before a member may leave it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Needs {
+pub enum RequiredMembers {
     /// All members.
     All,
     /// The root; and if it has, perhaps some other member.
@@ -61,8 +61,8 @@ pub enum Need {
 pub enum Kind {
     Send(Outgoing),
     Receive(Incoming),
-    Both(Option<Outgoing>, Option<Incoming>),
-    Collective(Turn, Needs),
+    SendReceive(Option<Outgoing>, Option<Incoming>),
+    Collective(CollectiveId, RequiredMembers),
     /// What is not followed.
     Other,
 }
@@ -70,16 +70,16 @@ pub enum Kind {
 /// An operation and the call that began it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    pub place: Place,
+    pub site: CallSite,
     pub kind: Kind,
     /// The program has asked for it to be cancelled: whether it is or not, a wait for it ends (MPI 4.0, section 3.8.4).
     pub cancelled: bool,
 }
 
 impl Operation {
-    pub fn new(place: Place, kind: Kind) -> Operation {
+    pub fn new(site: CallSite, kind: Kind) -> Operation {
         Operation {
-            place,
+            site,
             kind,
             cancelled: false,
         }
@@ -123,7 +123,7 @@ pub fn messages(record: &MpiRecord) -> Kind {
         | SsendInit | RsendInit | PsendInit => one(send(record), None),
         Recv | Irecv | RecvInit | PrecvInit => one(None, receive(record)),
         Sendrecv | SendrecvReplace | Isendrecv | IsendrecvReplace => {
-            Kind::Both(send(record), receive(record))
+            Kind::SendReceive(send(record), receive(record))
         }
         _ => Kind::Other,
     }
@@ -160,7 +160,7 @@ pub fn returns_at_once(function: Function) -> bool {
 }
 
 /// Whether all ranks that have the file call it together (MPI 4.0, sections 14.2 to 14.6).
-fn together_on_file(function: Function) -> bool {
+fn is_collective_on_file(function: Function) -> bool {
     use Function::*;
     matches!(
         function.blocking(),
@@ -182,7 +182,7 @@ fn together_on_file(function: Function) -> bool {
 }
 
 /// Whose members call it together, in one order: a communicator, a window or a file. None for what is not collective, or not followed.
-pub fn together(record: &MpiRecord) -> Option<u64> {
+pub fn collective_object(record: &MpiRecord) -> Option<u64> {
     use Function::*;
     if record.communicator == communicator::SELF {
         return None;
@@ -194,7 +194,7 @@ pub fn together(record: &MpiRecord) -> Option<u64> {
         }
         WinFence | WinFree | WinSetInfo => record.object,
         // Over a duplicate of the communicator that opened the file (MPI 4.0, section 14.6.4): no other collectives are among them.
-        function if together_on_file(function) => record.object,
+        function if is_collective_on_file(function) => record.object,
         function => match function.class() {
             Class::Collective
             | Class::StartCollective
@@ -211,44 +211,44 @@ pub fn together(record: &MpiRecord) -> Option<u64> {
 }
 
 /// Who must come before the caller may leave. Of what is done on windows, [`super::windows`] knows more.
-pub fn needs(record: &MpiRecord) -> Needs {
+pub fn required_members(record: &MpiRecord) -> RequiredMembers {
     use Function::*;
     let is_root = record.root == record.rank;
     match record.function.blocking() {
         // Between the two sides of an intercommunicator other rules hold.
-        _ if record.flags.contains(Flags::INTERCOMM) => Needs::Some,
+        _ if record.flags.contains(Flags::INTERCOMM) => RequiredMembers::Some,
         Bcast | Scatter | Scatterv => match record.root {
-            Peer::Rank(root) if !is_root => Needs::Root(root),
-            _ => Needs::Some,
+            Peer::Rank(root) if !is_root => RequiredMembers::Root(root),
+            _ => RequiredMembers::Some,
         },
-        Reduce | Gather | Gatherv if is_root => Needs::All,
-        Reduce | Gather | Gatherv | Scan | Exscan => Needs::Some,
+        Reduce | Gather | Gatherv if is_root => RequiredMembers::All,
+        Reduce | Gather | Gatherv | Scan | Exscan => RequiredMembers::Some,
         // Each rank's place in the file comes after what the ranks before it access (MPI 4.0, section 14.4.4).
         FileReadOrdered | FileWriteOrdered if record.send_bytes.max(record.receive_bytes) > 0 => {
-            Needs::Before
+            RequiredMembers::Before
         }
         function => match function.class() {
             Class::Neighbor => neighbours(record),
             // No rank needs what the others pass in, but any may be made to wait (MPI 4.0, sections 6.14 and 14.6.4).
-            Class::File | Class::FileTransfer => Needs::Some,
-            _ if record.function == WinSetInfo => Needs::Some,
-            _ => Needs::All,
+            Class::File | Class::FileTransfer => RequiredMembers::Some,
+            _ if record.function == WinSetInfo => RequiredMembers::Some,
+            _ => RequiredMembers::All,
         },
     }
 }
 
 /// What a neighbourhood collective needs: the data of a source are the source's own until it comes, those for a destination may go
 /// into a buffer, and who has no data for the caller and gets none need not come (MPI 4.0, section 8.6).
-fn neighbours(record: &MpiRecord) -> Needs {
+fn neighbours(record: &MpiRecord) -> RequiredMembers {
     if record.flags.contains(Flags::TAIL_DROPPED) {
-        return Needs::Some;
+        return RequiredMembers::Some;
     }
     let with_data = |ranks: &[Peer], each: &[u64], total: u64| -> Vec<u32> {
         let has = |at: usize| each.get(at).map_or(total > 0, |&bytes| bytes > 0);
         let ranks = ranks.iter().enumerate().filter(|&(at, _)| has(at));
         ranks.filter_map(|(_, rank)| rank.rank()).collect()
     };
-    Needs::Neighbours {
+    RequiredMembers::Neighbours {
         sources: with_data(
             &record.sources,
             &record.receive_bytes_from,

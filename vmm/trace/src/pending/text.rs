@@ -37,7 +37,7 @@ fn arguments(kind: &Kind) -> Vec<String> {
     match kind {
         Kind::Send(send) => vec![to(send), communicator(send.communicator)],
         Kind::Receive(receive) => vec![from(receive), communicator(receive.communicator)],
-        Kind::Both(send, receive) => {
+        Kind::SendReceive(send, receive) => {
             let on = send.map(|send| send.communicator);
             let on = on.or(receive.map(|receive| receive.communicator));
             let parts = [
@@ -53,13 +53,13 @@ fn arguments(kind: &Kind) -> Vec<String> {
 
 /// An operation under way, with the call that began it.
 pub fn begun(operation: &Operation, modules: &BTreeMap<u64, String>) -> String {
-    let place = &operation.place;
+    let site = &operation.site;
     let list = arguments(&operation.kind).join(", ");
     let begun = match list.is_empty() {
-        true => place.function.name().to_owned(),
-        false => format!("{}({list})", place.function.name()),
+        true => site.function.name().to_owned(),
+        false => format!("{}({list})", site.function.name()),
     };
-    match place.site(modules) {
+    match site.location(modules) {
         Some(site) => format!("{begun} at {site}"),
         None => begun,
     }

@@ -43,7 +43,7 @@ struct Window {
     locks_of_all: BTreeSet<u32>,
     /// Origins that stand in transfers, flushes or unlocks, with the one target that the call is for. Of several that have locked one
     /// target none need have its lock yet: one of those in such calls goes on.
-    at_work: BTreeSet<(u32, Option<u32>)>,
+    in_progress: BTreeSet<(u32, Option<u32>)>,
     /// Somebody has locked it.
     lockable: bool,
     /// Ranks that have made transfers which no call has ended yet.
@@ -79,12 +79,12 @@ impl Windows {
     }
 
     /// A call that ended.
-    pub fn ended(&mut self, rank: u32, record: &MpiRecord) {
+    pub fn record_ended_call(&mut self, rank: u32, record: &MpiRecord) {
         use Function::*;
         let Some(window) = self.of(record) else {
             return;
         };
-        window.begins(rank, record);
+        window.begin_call(rank, record);
         match record.function {
             WinComplete => {
                 window.accesses.remove(&rank);
@@ -123,24 +123,24 @@ impl Windows {
     }
 
     /// A call that stands: what it has done by entering.
-    pub fn entered(&mut self, rank: u32, record: &MpiRecord) {
+    pub fn record_entered_call(&mut self, rank: u32, record: &MpiRecord) {
         use Function::*;
         let Some(window) = self.of(record) else {
             return;
         };
-        window.begins(rank, record);
-        let at_work = match record.function {
+        window.begin_call(rank, record);
+        let in_progress = match record.function {
             WinUnlock | WinUnlockAll | WinFlush | WinFlushAll | WinFlushLocal
             | WinFlushLocalAll => true,
             _ => is_transfer(record),
         };
-        if at_work {
-            window.at_work.insert((rank, target(record)));
+        if in_progress {
+            window.in_progress.insert((rank, target(record)));
         }
     }
 
     /// A call that returned an error.
-    pub fn failed(&mut self, record: &MpiRecord) {
+    pub fn record_failure(&mut self, record: &MpiRecord) {
         if let Some(window) = self.of(record) {
             window.inexact = true;
         }
@@ -151,7 +151,7 @@ impl Windows {
     }
 
     /// Whether a collective call on a window waits for all, and not perhaps for some.
-    pub fn synchronises(&self, rank: u32, record: &MpiRecord) -> bool {
+    pub fn is_barrier(&self, rank: u32, record: &MpiRecord) -> bool {
         let Some(window) = self.0.get(&record.object) else {
             return false;
         };
@@ -189,7 +189,7 @@ impl Windows {
 
 impl Window {
     /// What a call does by entering, whether it has ended or not.
-    fn begins(&mut self, rank: u32, record: &MpiRecord) {
+    fn begin_call(&mut self, rank: u32, record: &MpiRecord) {
         use Function::*;
         match record.function {
             WinPost => {
@@ -325,8 +325,9 @@ impl Window {
         of_one
             .chain(of_all)
             .filter(move |&(holder, target)| {
-                let at_work = [target, None].map(|target| self.at_work.contains(&(holder, target)));
-                holder != rank && at_work == [false, false]
+                let in_progress =
+                    [target, None].map(|target| self.in_progress.contains(&(holder, target)));
+                holder != rank && in_progress == [false, false]
             })
             .map(|(holder, _)| holder)
     }

@@ -5,8 +5,8 @@
 use nodescope_hypercall::{
     Completion, Flavour, Function, Hello, MpiRecord, Peer, ProcessKind, Tag, ThreadId,
 };
-use nodescope_trace::standing::Waits;
-use nodescope_trace::{Body, Event, MpiCall, Stamp, Standing, Unfinished};
+use nodescope_trace::pending::Waits;
+use nodescope_trace::{Body, Event, MpiCall, PendingCalls, Stamp, Unfinished};
 
 pub const WORLD: u64 = 1;
 
@@ -102,22 +102,22 @@ impl Trace {
         self
     }
 
-    pub fn standing(&self) -> Standing {
-        Standing::of(&self.events)
+    pub fn pending(&self) -> PendingCalls {
+        PendingCalls::of(&self.events)
     }
 
     /// The ranks that are deadlocked, and the cycle.
     pub fn deadlock(&self) -> Option<(Vec<u32>, Vec<u32>)> {
-        let standing = self.standing();
-        assert!(standing.deadlocks.len() <= 1, "{standing:?}");
-        let first = standing.deadlocks.first()?;
+        let pending = self.pending();
+        assert!(pending.deadlocks.len() <= 1, "{pending:?}");
+        let first = pending.deadlocks.first()?;
         Some((first.ranks.clone(), first.cycle.clone()))
     }
 
     /// What a rank that stands needs: nothing, or ranks and whether all of them must come; none if the trace does not tell.
     pub fn needs(&self, rank: u32) -> Option<(Vec<u32>, bool)> {
-        let standing = self.standing();
-        let mut calls = standing.calls.iter();
+        let pending = self.pending();
+        let mut calls = pending.calls.iter();
         let call = calls.find(|call| call.rank == Some(rank))?;
         match &call.waits {
             Waits::Waiting { ranks, all, .. } => Some((ranks.clone(), *all)),
