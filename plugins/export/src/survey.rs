@@ -366,15 +366,15 @@ impl Survey {
     fn settle(&mut self, finder: Finder, extents: Vec<Extent>, made: BTreeMap<(usize, u64), Made>) {
         let mut processes: Vec<usize> = (0..finder.processes.len()).collect();
         processes.sort_by_key(|&at| (finder.processes[at].world, finder.processes[at].rank));
-        let mut place = vec![0; processes.len()];
+        let mut new_index = vec![0; processes.len()];
         for (to, &from) in processes.iter().enumerate() {
-            place[from] = to;
+            new_index[from] = to;
             self.processes.push(finder.processes[from].clone());
         }
         let mut locations: Vec<usize> = (0..finder.locations.len()).collect();
         locations.sort_by_key(|&at| {
             let (process, thread) = finder.locations[at];
-            (place[process], thread.tid != thread.pid, at)
+            (new_index[process], thread.tid != thread.pid, at)
         });
         self.order = vec![0; locations.len()];
         for (to, &from) in locations.iter().enumerate() {
@@ -382,7 +382,7 @@ impl Survey {
             let (process, thread) = finder.locations[from];
             let extent = extents.get(from);
             self.locations.push(Location {
-                process: place[process],
+                process: new_index[process],
                 thread,
                 first: extent.and_then(|extent| extent.first).unwrap_or(0),
                 last: extent.map_or(0, |extent| extent.last),

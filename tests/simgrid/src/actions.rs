@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use nodescope_model::{Action, Collective, CollectiveKind, Mode, Program};
+use nodescope_loop_tree::{Action, Collective, CollectiveKind, Mode, Program};
 
 /// Why a program has no such trace.
 #[derive(Debug, thiserror::Error)]

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use nodescope_model::{CollectiveKind as Kind, Program};
+use nodescope_loop_tree::{CollectiveKind as Kind, Program};
 use nodescope_predict::{
     Algorithm, Cluster, Code, FitError, Options, Selected, Sharing, interpret,
 };

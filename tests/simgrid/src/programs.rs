@@ -1,7 +1,7 @@
 //! Synthetic programs.
 
 use nodescope_hypercall::Function;
-use nodescope_model::{
+use nodescope_loop_tree::{
     Action, Collective, CollectiveKind, PeerRef, Program, ProgramBuilder, Source,
 };
 

@@ -115,17 +115,20 @@ impl Awaited {
 
 #[cfg(test)]
 mod tests {
-    use nodescope_study::Place;
+    use nodescope_study::NodeSelection;
 
     use super::*;
 
     #[test]
     fn what_has_not_come_is_named_with_its_node() {
-        let entry = |place, path: &str| Collect {
-            place,
+        let entry = |nodes, path: &str| Collect {
+            nodes,
             path: path.into(),
         };
-        let entries = [entry(Place::First, "a/out.txt"), entry(Place::All, "log.*")];
+        let entries = [
+            entry(NodeSelection::First, "a/out.txt"),
+            entry(NodeSelection::All, "log.*"),
+        ];
         let mut awaited = Awaited::new(&entries, 3);
         awaited.came(1, "node1/log.txt");
         awaited.came(0, "other");

@@ -13,7 +13,7 @@ use nodescope_hypercall::{
     CallInterval, Function, INTERVALS_VARIABLE, MOST_INTERVALS, intervals_value,
 };
 use nodescope_openmp::{
-    Analysis, MpiTime, Options, Places, Record, RecordError, SUFFIX, Selection, TITLE,
+    Analysis, CodeLocator, MpiTime, Options, Record, RecordError, SUFFIX, Selection, TITLE,
 };
 use nodescope_report::PageSection;
 use nodescope_trace::{Profile, TraceError, TraceReader, WaitBuilder};
@@ -95,8 +95,8 @@ pub fn openmp(args: &args::Openmp) -> Result<Exit, Failure> {
         mpi: mpi_time(&results)?,
         selections,
     };
-    let mut places = Places::new(&args.files);
-    let mut analysis = Analysis::new(records, &options, &mut places);
+    let mut locator = CodeLocator::new(&args.files);
+    let mut analysis = Analysis::new(records, &options, &mut locator);
     analysis.notes.append(&mut notes);
     if args.json {
         print(&analysis.json())?;
@@ -211,7 +211,7 @@ pub fn section(results: &Path) -> Option<PageSection> {
             mpi: mpi_time(&results)?,
             ..Options::default()
         };
-        let mut analysis = Analysis::new(records, &options, &mut Places::new(&[]));
+        let mut analysis = Analysis::new(records, &options, &mut CodeLocator::new(&[]));
         analysis.notes.append(&mut notes);
         let markup = analysis.section();
         markup.map_err(|error| Failure::of(Exit::Host, &error))

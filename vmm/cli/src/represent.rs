@@ -8,7 +8,7 @@ use std::io::Read;
 use std::path::Path;
 
 use nodescope_hypercall::Function;
-use nodescope_model::{Sequences, Take};
+use nodescope_loop_tree::{SequenceOptions, Sequences};
 use nodescope_predict::{ClusterFile, Request};
 use nodescope_represent::{Analysis, Replay, RepresentError, Whole, hand_out};
 
@@ -61,12 +61,12 @@ fn analyse(
     choice: &args::Choice,
     marks: Vec<(Function, u64)>,
 ) -> Result<(Sequences, Analysis), Failure> {
-    let take = Take {
+    let options = SequenceOptions {
         job: choice.job,
         marks,
-        ..Take::default()
+        ..SequenceOptions::default()
     };
-    let (_, sequences) = read(&choice.results, take)?;
+    let (_, sequences) = read(&choice.results, options)?;
     let analysis = Analysis::new(&sequences, choice.threshold).map_err(wrong)?;
     Ok((sequences, analysis))
 }
@@ -196,9 +196,9 @@ fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     for results in &args.replay {
         let (rank, sequence) = read_alone(
             results,
-            Take {
+            SequenceOptions {
                 marks: marks.clone(),
-                ..Take::default()
+                ..SequenceOptions::default()
             },
         )?;
         replays.push(Replay { rank, sequence });

@@ -115,7 +115,7 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
         path.display()
     );
     let boot = match origin.is_none() && study.boots_once {
-        true => Some(BootPlace::new(&config, &prepared.identity)?),
+        true => Some(BootSnapshot::new(&config, &prepared.identity)?),
         false => None,
     };
     let record = Last::new(file.clone());
@@ -152,8 +152,8 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     let mut unbooted = false;
     let result = match &boot {
         None => run(origin.as_ref(), &mut watcher),
-        Some(place) => {
-            let (path, folder, stop) = (&place.snapshot, &place.folder, signals.flag());
+        Some(boot) => {
+            let (path, folder, stop) = (&boot.snapshot, &boot.folder, signals.flag());
             match once::boot(&config, image, path, folder, stop, &mut watcher) {
                 Ok(Boot::Done(origin)) => {
                     if let Some(times) = &mut watcher.host_times {
@@ -167,7 +167,7 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
                             .leave("the node that was to boot for all never did");
                     }
                     unbooted = true;
-                    place.keep_console(&results).map(|()| *outcome)
+                    boot.keep_console(&results).map(|()| *outcome)
                 }
                 Err(error) => Err(error),
             }
@@ -245,14 +245,14 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
 }
 
 /// Where a node boots of which all are made.
-struct BootPlace {
+struct BootSnapshot {
     snapshot: PathBuf,
     /// For the boot's own results, so that those of the run are the results of one that has found its boot.
     folder: ResultsFolder,
     _scratch: TempDir,
 }
 
-impl BootPlace {
+impl BootSnapshot {
     fn new(config: &ClusterConfig, image: &str) -> Result<Self, Failure> {
         let scratch = tempfile::tempdir().map_err(Failure::io("create", &env::temp_dir()))?;
         Ok(Self {
@@ -362,8 +362,12 @@ fn file_names(study: &Study, config: &ClusterConfig, host_times: bool) -> Vec<St
         .chain(study.counts_guests.then_some(COUNTERS))
         .chain(host_times.then_some(HostTimes::NAME));
     let own = own.map(String::from);
-    let places = study.job.collect.iter().map(|e| e.places(study.nodes));
-    let collected = places.flatten().map(|place| format!("{FILES}/{place}"));
+    let paths = study
+        .job
+        .collect
+        .iter()
+        .map(|e| e.result_paths(study.nodes));
+    let collected = paths.flatten().map(|path| format!("{FILES}/{path}"));
     let mut names = nodescope_cluster::run::file_names(config);
     names.extend(own.into_iter().chain(collected));
     names

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use nodescope_cluster::run::TRACE_FILE;
-use nodescope_model::{ModelError, Sequences, Take};
+use nodescope_loop_tree::{SequenceError, SequenceOptions, Sequences};
 use nodescope_report::PageSection;
 
 use crate::predict::sequences;
@@ -38,8 +38,8 @@ fn of_trace(results: &Path) -> Vec<PageSection> {
             "the trace has {size} bytes, more than the {LARGEST} of which a report shows it; see `nodescope phases {results} --html` and `nodescope represent groups {results} --html`"
         ))
     } else {
-        match sequences(&trace, Take::default()) {
-            Ok(Err(ModelError::NoCalls)) => return Vec::new(),
+        match sequences(&trace, SequenceOptions::default()) {
+            Ok(Err(SequenceError::NoCalls)) => return Vec::new(),
             Ok(sequences) => sequences.map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         }

@@ -46,7 +46,7 @@ pub fn planned(args: &args::Run, study: &Study) -> Result<Option<Save>, Failure>
         .map_err(|why| wrong(format!("--snapshot-at: {why}")))?;
     let name = args.snapshot_name.clone();
     let name = name.unwrap_or_else(|| plain(&study.name));
-    let path = place(&name)?;
+    let path = snapshot_path(&name)?;
     if path.exists() && !args.force {
         return Err(wrong(format!(
             "there is a snapshot {} already; replace it with --force, or give another --snapshot-name",
@@ -86,7 +86,7 @@ fn folder() -> Result<PathBuf, Failure> {
 }
 
 /// The file of a snapshot: a path with a slash or the ending of such files, or a name in the folder of snapshots.
-fn place(text: &str) -> Result<PathBuf, Failure> {
+fn snapshot_path(text: &str) -> Result<PathBuf, Failure> {
     if text.contains('/') || text.ends_with(ENDING) {
         return Ok(text.into());
     }
@@ -121,7 +121,7 @@ fn name_of(path: &Path) -> String {
 
 /// The file of a snapshot that is there.
 fn find(text: &str) -> Result<PathBuf, Failure> {
-    let path = place(text)?;
+    let path = snapshot_path(text)?;
     if path.is_file() {
         return Ok(path);
     }
@@ -249,8 +249,8 @@ mod tests {
         ] {
             assert_eq!(plain(name), expected, "{name:?}");
         }
-        assert_eq!(place("a/b").unwrap(), Path::new("a/b"));
-        assert_eq!(place("b.nss").unwrap(), Path::new("b.nss"));
-        assert!(place("a b").is_err());
+        assert_eq!(snapshot_path("a/b").unwrap(), Path::new("a/b"));
+        assert_eq!(snapshot_path("b.nss").unwrap(), Path::new("b.nss"));
+        assert!(snapshot_path("a b").is_err());
     }
 }

@@ -6,7 +6,7 @@ use nodescope_calibrate::fit::{Limit, fit, one_way};
 use nodescope_calibrate::trace::Collector;
 use nodescope_calibrate::{ClusterFile, Fit, FitOptions, FittedPath, Measurements, netpipe};
 use nodescope_hypercall::{Completion, Function, MpiRecord, Peer, Tag, ThreadId};
-use nodescope_model::{PeerRef, Program, ProgramBuilder};
+use nodescope_loop_tree::{PeerRef, Program, ProgramBuilder};
 use nodescope_predict::{Channel, Cluster, Code, Model, Options, Table, interpret};
 use nodescope_trace::{Body, Event, MpiCall, Stamp};
 use rand_chacha::ChaCha8Rng;

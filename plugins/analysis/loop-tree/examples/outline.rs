@@ -1,9 +1,9 @@
-//! Prints the model of a trace: its size, and the tree of each kind of rank. `cargo run --example model -- results/trace.nst`
+//! Prints the model of a trace: its size, and the tree of each kind of rank. `cargo run --example outline -- results/trace.nst`
 
 use std::collections::BTreeSet;
 
-use nodescope_model::Program;
-use nodescope_model::sequence::SequenceBuilder;
+use nodescope_loop_tree::Program;
+use nodescope_loop_tree::sequence::SequenceBuilder;
 use nodescope_trace::TraceReader;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -139,7 +139,7 @@ impl ProgramBuilder {
 
     /// Writes to the memory of a rank, and goes on.
     pub fn put(&mut self, to: PeerRef, bytes: u64, request: u32) -> &mut Self {
-        let action = Action::Remote {
+        let action = Action::OneSided {
             to,
             out: bytes,
             back: 0,
@@ -150,7 +150,7 @@ impl ProgramBuilder {
 
     /// Reads from the memory of a rank, and goes on.
     pub fn get(&mut self, from: PeerRef, bytes: u64, request: u32) -> &mut Self {
-        let action = Action::Remote {
+        let action = Action::OneSided {
             to: from,
             out: 0,
             back: bytes,

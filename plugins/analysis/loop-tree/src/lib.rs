@@ -18,5 +18,5 @@ pub mod sequence;
 pub use build::ProgramBuilder;
 pub use fold::{Forest, Node};
 pub use op::{Action, Collective, CollectiveKind, Mode, Op, PeerRef, Site, Source};
-pub use program::{Bursts, Column, Program, Rank, Size};
-pub use sequence::{Burst, Entry, ModelError, Sequence, Sequences, Take};
+pub use program::{Bursts, Column, Program, ProgramSize, Rank};
+pub use sequence::{Burst, Entry, Sequence, SequenceError, SequenceOptions, Sequences};

@@ -258,7 +258,7 @@ pub enum Action {
         receive: Option<(Source, Option<u32>, u64)>,
     },
     /// Reads or writes another rank's memory, of which that rank's program takes no notice: something goes there, and something comes back.
-    Remote {
+    OneSided {
         /// Whose memory.
         to: PeerRef,
         /// Bytes that go.
@@ -344,12 +344,12 @@ impl Op {
                 send: send.map(|(to, tag, bytes)| (with(to), tag, bytes)),
                 receive: receive.map(|(from, tag, room)| (from.map(&with), tag, room)),
             },
-            Action::Remote {
+            Action::OneSided {
                 to,
                 out,
                 back,
                 request,
-            } => Action::Remote {
+            } => Action::OneSided {
                 to: with(*to),
                 out: *out,
                 back: *back,
@@ -370,7 +370,7 @@ impl Op {
     /// The peers, at most two.
     pub fn peers(&self) -> [Option<PeerRef>; 2] {
         match &self.action {
-            Action::Send { to, .. } | Action::Remote { to, .. } => [Some(*to), None],
+            Action::Send { to, .. } | Action::OneSided { to, .. } => [Some(*to), None],
             Action::Receive { from, .. } | Action::Probe { from, .. } => [from.peer(), None],
             Action::SendReceive { send, receive } => [
                 send.map(|(to, ..)| to),

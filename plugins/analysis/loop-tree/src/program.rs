@@ -79,7 +79,7 @@ pub struct Program {
 
 /// What a model takes to store, beside the sequences that it stands for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Size {
+pub struct ProgramSize {
     /// Operations of all ranks, unfolded.
     pub operations: u64,
     /// Different operations.
@@ -138,26 +138,26 @@ impl Program {
             let mut symbols = Vec::with_capacity(sequence.entries.len());
             let mut before = None;
             for entry in &sequence.entries {
-                let place = (entry.op.site, entry.op.function);
+                let call_site = (entry.op.site, entry.op.function);
                 let op = entry.op.map_peers(|peer| {
-                    if relative.contains(&place) {
+                    if relative.contains(&call_site) {
                         peer.relative(rank, world)
                     } else {
                         peer.absolute(rank, world)
                     }
                 });
                 let op = numbers.op(&mut program, op);
-                let slot = numbers.slot(&mut program, before, place);
+                let slot = numbers.slot(&mut program, before, call_site);
                 values.entry(slot).or_default().push(entry.burst);
                 if let Some(duration) = entry.opaque {
-                    let slot = numbers.opaque_slot(&mut program, place);
+                    let slot = numbers.opaque_slot(&mut program, call_site);
                     values.entry(slot).or_default().push(Burst {
                         time: duration,
                         instructions: 0,
                     });
                 }
                 symbols.push(numbers.step(&mut program, Step { slot, op }));
-                before = Some(place);
+                before = Some(call_site);
             }
             let tree = program.forest.fold(symbols);
             let bursts = program.bursts.len() as u32;
@@ -223,7 +223,7 @@ impl Program {
     }
 
     /// What the model takes to store.
-    pub fn size(&self) -> Size {
+    pub fn size(&self) -> ProgramSize {
         let trees: BTreeSet<u32> = self.ranks.iter().map(|rank| rank.tree).collect();
         let lists: u64 = (self.ops.iter())
             .map(|op| match &op.action {
@@ -242,7 +242,7 @@ impl Program {
             let all = bursts.times.iter().chain(&bursts.instructions);
             all.map(varint).sum::<u64>()
         };
-        Size {
+        ProgramSize {
             operations: self.operations(),
             different: self.ops.len() as u64,
             trees: trees.len() as u64,
@@ -314,15 +314,15 @@ fn columns(values: BTreeMap<u32, Vec<Burst>>) -> Bursts {
     bursts
 }
 
-type Place = (Site, Function);
+type CallSite = (Site, Function);
 
 /// Numbers of what is stored once.
 #[derive(Default)]
 struct Numbers {
     ops: HashMap<Op, u32>,
     steps: HashMap<Step, u32>,
-    slots: HashMap<(Option<Place>, Place), u32>,
-    opaque: BTreeMap<Place, u32>,
+    slots: HashMap<(Option<CallSite>, CallSite), u32>,
+    opaque: BTreeMap<CallSite, u32>,
     lists: HashMap<Vec<Option<u32>>, u32>,
 }
 
@@ -337,15 +337,20 @@ impl Numbers {
         number
     }
 
-    fn slot(&mut self, program: &mut Program, before: Option<Place>, place: Place) -> u32 {
-        *self.slots.entry((before, place)).or_insert_with(|| {
+    fn slot(
+        &mut self,
+        program: &mut Program,
+        before: Option<CallSite>,
+        call_site: CallSite,
+    ) -> u32 {
+        *self.slots.entry((before, call_site)).or_insert_with(|| {
             program.slots += 1;
             program.slots - 1
         })
     }
 
-    fn opaque_slot(&mut self, program: &mut Program, place: Place) -> u32 {
-        *self.opaque.entry(place).or_insert_with(|| {
+    fn opaque_slot(&mut self, program: &mut Program, call_site: CallSite) -> u32 {
+        *self.opaque.entry(call_site).or_insert_with(|| {
             program.slots += 1;
             program.slots - 1
         })

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nodescope_hypercall::record::communicator;
 use nodescope_hypercall::{Flavour, Function, MpiRecord, Peer};
-use nodescope_trace::{Body, Event, MpiCall, Standing, Unfinished};
+use nodescope_trace::{Body, Event, MpiCall, PendingCalls, Unfinished};
 
 use crate::op::Op;
 use limits::Named;
@@ -71,7 +71,7 @@ pub struct Sequences {
 
 /// What to take of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Take {
+pub struct SequenceOptions {
     /// The MPI job, from 0, where a trace holds several, one after the other; the one with most calls if not given.
     pub job: Option<usize>,
     /// Places to mark on every rank: when the so-manieth call of a function, from 1, has returned.
@@ -82,7 +82,7 @@ pub struct Take {
 
 /// Why a trace has no model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ModelError {
+pub enum SequenceError {
     /// There is nothing to model.
     #[error(
         "the trace has no MPI call of any rank; was the job an MPI program, and did the tracer see it?"
@@ -184,7 +184,7 @@ const MOST_RANKS: u32 = 1 << 20;
 /// Makes sequences from events, which must come in the order of the file.
 #[derive(Debug, Default)]
 pub struct SequenceBuilder {
-    take: Take,
+    options: SequenceOptions,
     jobs: Vec<Job>,
 }
 
@@ -208,14 +208,14 @@ struct Job {
     /// The greatest rank that a call names.
     named: Option<Named>,
     /// The first call with numbers that no program has.
-    wrong: Option<ModelError>,
+    wrong: Option<SequenceError>,
 }
 
 impl SequenceBuilder {
     /// Takes what is wanted of a trace.
-    pub fn new(take: Take) -> SequenceBuilder {
+    pub fn new(options: SequenceOptions) -> SequenceBuilder {
         SequenceBuilder {
-            take,
+            options,
             jobs: Vec::new(),
         }
     }
@@ -243,7 +243,7 @@ impl SequenceBuilder {
                     self.jobs.push(Job::default());
                 }
                 if let Some(job) = self.jobs.last_mut() {
-                    job.call(event.node, call, &self.take);
+                    job.call(event.node, call, &self.options);
                 }
             }
             Body::Unfinished(unfinished) => {
@@ -258,15 +258,15 @@ impl SequenceBuilder {
         }
     }
 
-    /// Whether calls had not ended, so that it matters where ranks stand: see [`SequenceBuilder::stand`].
+    /// Whether calls had not ended, so that it matters where ranks stand: see [`SequenceBuilder::set_deadlocks`].
     pub fn has_unfinished(&self) -> bool {
         self.jobs.iter().any(|job| !job.unfinished.is_empty())
     }
 
     /// Says which ranks can never go on. Their last call becomes an operation in which the program stops; other ranks end before
     /// theirs, as those of a trace that was merely cut.
-    pub fn stand(&mut self, standing: &Standing) {
-        for deadlock in &standing.deadlocks {
+    pub fn set_deadlocks(&mut self, pending: &PendingCalls) {
+        for deadlock in &pending.deadlocks {
             if let Some(job) = self.jobs.get_mut(deadlock.job) {
                 job.stuck.extend(&deadlock.ranks);
             }
@@ -278,8 +278,8 @@ impl SequenceBuilder {
     /// # Errors
     ///
     /// A trace without calls, or in which ranks are missing; a job that it does not have.
-    pub fn finish(self) -> Result<Sequences, ModelError> {
-        let marks = self.take.marks.len();
+    pub fn finish(self) -> Result<Sequences, SequenceError> {
+        let marks = self.options.marks.len();
         self.chosen()?.finish(marks)
     }
 
@@ -288,21 +288,21 @@ impl SequenceBuilder {
     /// # Errors
     ///
     /// As [`SequenceBuilder::finish`]; a trace of more than one rank.
-    pub fn finish_alone(self) -> Result<(u32, Sequence), ModelError> {
+    pub fn finish_alone(self) -> Result<(u32, Sequence), SequenceError> {
         let job = self.chosen()?;
         let ranks: Vec<u32> = job.ranks.keys().copied().collect();
         let mut sequences = job.sequences(0, false)?;
         match (ranks.as_slice(), sequences.ranks.pop()) {
             (&[rank], Some(sequence)) => Ok((rank, sequence)),
-            _ => Err(ModelError::NotAlone { ranks: ranks.len() }),
+            _ => Err(SequenceError::NotAlone { ranks: ranks.len() }),
         }
     }
 
-    fn chosen(mut self) -> Result<Job, ModelError> {
+    fn chosen(mut self) -> Result<Job, SequenceError> {
         let jobs = self.jobs.len();
-        let chosen = match self.take.job {
+        let chosen = match self.options.job {
             Some(asked) if asked >= jobs.max(1) => {
-                return Err(ModelError::NoSuchJob { asked, jobs });
+                return Err(SequenceError::NoSuchJob { asked, jobs });
             }
             Some(asked) => asked,
             None => (0..jobs)
@@ -311,7 +311,7 @@ impl SequenceBuilder {
                 .unwrap_or(0),
         };
         if chosen >= jobs {
-            return Err(ModelError::NoCalls);
+            return Err(SequenceError::NoCalls);
         }
         let mut job = self.jobs.swap_remove(chosen);
         if jobs > 1 {
@@ -323,7 +323,7 @@ impl SequenceBuilder {
 }
 
 impl Job {
-    fn call(&mut self, node: u32, call: &MpiCall, take: &Take) {
+    fn call(&mut self, node: u32, call: &MpiCall, options: &SequenceOptions) {
         let Peer::Rank(rank) = call.record.rank else {
             return;
         };
@@ -346,12 +346,12 @@ impl Job {
             .entry(rank)
             .or_insert_with(|| {
                 let flavour = self.known.get(&rank).copied();
-                RankState::new(rank, node, flavour.unwrap_or(Flavour::None), take)
+                RankState::new(rank, node, flavour.unwrap_or(Flavour::None), options)
             })
             .call(call);
     }
 
-    fn check(&mut self, rank: u32, record: &MpiRecord, checked: Result<(), ModelError>) {
+    fn check(&mut self, rank: u32, record: &MpiRecord, checked: Result<(), SequenceError>) {
         if self.wrong.is_none() {
             self.wrong = checked.err();
         }
@@ -373,12 +373,12 @@ impl Job {
         self.check(rank, record, entry.and(limits::record(rank, record)));
     }
 
-    fn finish(self, marks: usize) -> Result<Sequences, ModelError> {
+    fn finish(self, marks: usize) -> Result<Sequences, SequenceError> {
         self.sequences(marks, true)
     }
 
     /// The sequences of the ranks that are there, which must be `all` ranks of the world if that is asked for.
-    fn sequences(mut self, marks: usize, all: bool) -> Result<Sequences, ModelError> {
+    fn sequences(mut self, marks: usize, all: bool) -> Result<Sequences, SequenceError> {
         if let Some(wrong) = self.wrong.take() {
             return Err(wrong);
         }
@@ -388,7 +388,7 @@ impl Job {
             }
         }
         let Some((&last, _)) = self.ranks.last_key_value() else {
-            return Err(ModelError::NoCalls);
+            return Err(SequenceError::NoCalls);
         };
         let world = if self.world == 0 {
             last + 1
@@ -396,7 +396,7 @@ impl Job {
             self.world
         };
         if last >= world {
-            return Err(ModelError::RankOutside { rank: last, world });
+            return Err(SequenceError::RankOutside { rank: last, world });
         }
         if let Some(Named {
             peer,
@@ -404,7 +404,7 @@ impl Job {
             function,
         }) = self.named.filter(|named| named.peer >= world)
         {
-            return Err(ModelError::PeerOutside {
+            return Err(SequenceError::PeerOutside {
                 rank,
                 function,
                 peer,
@@ -412,7 +412,7 @@ impl Job {
             });
         }
         if all && let Some(rank) = (0..world).find(|rank| !self.ranks.contains_key(rank)) {
-            return Err(ModelError::RankMissing { rank, world });
+            return Err(SequenceError::RankMissing { rank, world });
         }
         let mut sequences = Sequences {
             communicators: vec![Vec::new()],
@@ -438,7 +438,7 @@ impl Job {
         };
         let members: usize = copies.values().map(size).sum();
         if members > limits::MOST_COPIED {
-            return Err(ModelError::TooManyMembers { members });
+            return Err(SequenceError::TooManyMembers { members });
         }
         for (&copy, &of) in &copies {
             let members = match of {
@@ -506,7 +506,7 @@ impl Sequences {
     /// As [`SequenceBuilder::finish`].
     pub fn from_events<'a>(
         events: impl IntoIterator<Item = &'a Event>,
-    ) -> Result<Sequences, ModelError> {
+    ) -> Result<Sequences, SequenceError> {
         let mut builder = SequenceBuilder::default();
         events.into_iter().for_each(|event| builder.add(event));
         builder.finish()

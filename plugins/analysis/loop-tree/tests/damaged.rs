@@ -2,11 +2,11 @@
 
 use nodescope_hypercall::record::communicator;
 use nodescope_hypercall::{Completion, Function, MpiRecord, Peer, Tag, ThreadId};
-use nodescope_model::{ModelError, Sequences};
+use nodescope_loop_tree::{SequenceError, Sequences};
 use nodescope_trace::{Body, Event, MpiCall, Stamp};
 
 /// The model of a trace of two ranks, of which the second makes one changed call.
-fn modelled(function: Function, change: impl Fn(&mut MpiCall)) -> Result<Sequences, ModelError> {
+fn modelled(function: Function, change: impl Fn(&mut MpiCall)) -> Result<Sequences, SequenceError> {
     let thread = ThreadId { pid: 1, tid: 1 };
     let calls = [(0, Function::Barrier), (1, function)].map(|(rank, function)| {
         let mut record = MpiRecord::new(function, thread, Peer::Rank(rank), 0);
@@ -37,7 +37,7 @@ fn modelled(function: Function, change: impl Fn(&mut MpiCall)) -> Result<Sequenc
 #[test]
 fn ranks_beyond_the_world_are_refused() {
     let outside = |function| {
-        Err(ModelError::PeerOutside {
+        Err(SequenceError::PeerOutside {
             rank: 1,
             function,
             peer: 2,
@@ -75,25 +75,25 @@ fn times_sizes_and_tags_have_bounds() {
     let late = |call: &mut MpiCall| call.exit.time = u64::MAX;
     let told = modelled(Function::Send, late).unwrap_err();
     assert!(
-        matches!(told, ModelError::TooLate { rank: 1, .. }),
+        matches!(told, SequenceError::TooLate { rank: 1, .. }),
         "{told}"
     );
     let long = |call: &mut MpiCall| call.time_inside = u64::MAX;
     let told = modelled(Function::Send, long).unwrap_err();
     assert!(
-        matches!(told, ModelError::TooLate { rank: 1, .. }),
+        matches!(told, SequenceError::TooLate { rank: 1, .. }),
         "{told}"
     );
     let large = |call: &mut MpiCall| call.record.send_bytes = u64::MAX;
     let told = modelled(Function::Send, large).unwrap_err();
-    assert!(matches!(told, ModelError::TooLarge { .. }), "{told}");
+    assert!(matches!(told, SequenceError::TooLarge { .. }), "{told}");
     let together = |call: &mut MpiCall| call.record.send_bytes_to = vec![1 << 63; 2];
     let told = modelled(Function::Alltoallv, together).unwrap_err();
-    assert!(matches!(told, ModelError::TooLarge { .. }), "{told}");
+    assert!(matches!(told, SequenceError::TooLarge { .. }), "{told}");
     let tag = |call: &mut MpiCall| call.record.send_tag = Tag::Value(u32::MAX);
     let told = modelled(Function::Send, tag).unwrap_err();
     assert!(
-        matches!(told, ModelError::BadTag { tag: u32::MAX, .. }),
+        matches!(told, SequenceError::BadTag { tag: u32::MAX, .. }),
         "{told}"
     );
 }
@@ -161,6 +161,9 @@ fn windows_without_number_are_refused() {
     let windows = (2..12_000).map(|object| event(0, object));
     let events: Vec<Event> = ranks.chain(windows).collect();
     let told = Sequences::from_events(&events).unwrap_err();
-    assert!(matches!(told, ModelError::TooManyMembers { .. }), "{told}");
+    assert!(
+        matches!(told, SequenceError::TooManyMembers { .. }),
+        "{told}"
+    );
     assert!(Sequences::from_events(&events[..RANKS as usize + 100]).is_ok());
 }

@@ -4,10 +4,10 @@ use nodescope_hypercall::record::communicator;
 use nodescope_hypercall::{
     Completion, Flavour, Function, Hello, MpiRecord, Peer, ProcessKind, Tag, ThreadId,
 };
-use nodescope_model::sequence::SequenceBuilder;
-use nodescope_model::{
+use nodescope_loop_tree::sequence::SequenceBuilder;
+use nodescope_loop_tree::{
     Action, Burst, Collective, CollectiveKind, Entry, Mode, Op, PeerRef, Program, Sequence,
-    Sequences, Site, Source, Take,
+    SequenceOptions, Sequences, Site, Source,
 };
 use nodescope_trace::{Body, Event, MpiCall, Stamp};
 use proptest::prelude::*;
@@ -250,7 +250,7 @@ fn roots_are_ranks_of_their_communicator() {
 fn traces_without_all_ranks_are_refused() {
     assert!(matches!(
         Sequences::from_events(&[]),
-        Err(nodescope_model::ModelError::NoCalls)
+        Err(nodescope_loop_tree::SequenceError::NoCalls)
     ));
     let mut trace = TraceOf::new(3);
     trace.call(0, Function::Barrier, 1, 2, |_| {});
@@ -367,7 +367,7 @@ fn a_job_of_several_and_marks_in_it_are_found() {
     }
     let take_section = |job, marks: &[(Function, u64)], section| {
         let marks = marks.to_vec();
-        let mut builder = SequenceBuilder::new(Take {
+        let mut builder = SequenceBuilder::new(SequenceOptions {
             job,
             marks,
             section,
@@ -419,7 +419,7 @@ fn actions(sequences: &Sequences, rank: usize) -> Vec<Action> {
 }
 
 fn access(to: u32, out: u64, back: u64, request: Option<u32>) -> Action {
-    Action::Remote {
+    Action::OneSided {
         to: PeerRef::Absolute(to),
         out,
         back,

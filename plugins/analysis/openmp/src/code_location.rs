@@ -13,7 +13,7 @@ use crate::record::{Module, Site};
 
 /// A place in a program.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Place {
+pub struct CodeLocation {
     /// The file's path where the program ran; empty for code of no file.
     pub module: String,
     /// Address of the call's return, as linked.
@@ -26,7 +26,7 @@ pub struct Place {
     pub line: Option<u32>,
 }
 
-impl Place {
+impl CodeLocation {
     /// The place in one line: source line and function, or file and address.
     pub fn text(&self) -> String {
         let short = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
@@ -70,19 +70,19 @@ impl Files for HostFiles {
 /// A module is looked for in the given folders by its file name, and then at the path that it had where the program ran. A file whose build id
 /// differs from the module's is another version of the file, which has other places, and is not used.
 #[derive(Default)]
-pub struct Places {
+pub struct CodeLocator {
     folders: Vec<PathBuf>,
     symbolizer: Symbolizer,
     found: BTreeMap<(String, Option<String>), Option<FileId>>,
     notes: Vec<String>,
 }
 
-impl Places {
+impl CodeLocator {
     /// Creates one that looks into `folders` first.
-    pub fn new(folders: &[PathBuf]) -> Places {
-        Places {
+    pub fn new(folders: &[PathBuf]) -> CodeLocator {
+        CodeLocator {
             folders: folders.to_vec(),
-            ..Places::default()
+            ..CodeLocator::default()
         }
     }
 
@@ -92,9 +92,9 @@ impl Places {
     }
 
     /// Finds the place of a site in the modules of a record.
-    pub fn locate(&mut self, modules: &BTreeMap<usize, Module>, site: Site) -> Place {
+    pub fn locate(&mut self, modules: &BTreeMap<usize, Module>, site: Site) -> CodeLocation {
         let module = modules.get(&site.module);
-        let mut place = Place {
+        let mut found = CodeLocation {
             module: module.map(|module| module.path.clone()).unwrap_or_default(),
             address: site.address,
             function: None,
@@ -102,18 +102,18 @@ impl Places {
             line: None,
         };
         let Some(file) = module.and_then(|module| self.file(module)) else {
-            return place;
+            return found;
         };
         // The return address may be in the line after the call's.
         let before = site.address.saturating_sub(1);
         let location = self.symbolizer.locate_address(&HostFiles, &file, before);
         if let Some(line) = location.line {
-            place.file = Some(line.file);
-            place.line = Some(line.line);
+            found.file = Some(line.file);
+            found.line = Some(line.line);
         } else {
             let note = format!(
                 "{} has no debug information for some call sites: compile with -g to see source lines",
-                place.module
+                found.module
             );
             self.note(note);
         }
@@ -123,9 +123,9 @@ impl Places {
         };
         // A name made of file and offset says no more than the address.
         if location.function_start.is_some() && !function.contains("+0x") {
-            place.function = Some(function);
+            found.function = Some(function);
         }
-        place
+        found
     }
 
     fn note(&mut self, note: String) {

@@ -303,7 +303,7 @@ impl ProcessReport {
             writeln!(
                 out,
                 "  {:<44} {:>7} {:>10} {:>10} {:>10} {:>10}",
-                region.place.text(),
+                region.location.text(),
                 region.count,
                 time(of.execution),
                 time(of.idle),
@@ -329,7 +329,7 @@ impl ProcessReport {
                 out,
                 "  {:<14} {:<36} {:>7} {:>9} {:>10} {:>10} {:>10} {:>8}",
                 point.kind.name(),
-                point.place.text(),
+                point.location.text(),
                 point.threads.len(),
                 point.count,
                 time(point.mean),
@@ -356,7 +356,7 @@ impl ProcessReport {
             writeln!(
                 out,
                 "  {:<36} {:<22} {:>9} {:>10} {:>10} {:>10} {:>10}",
-                report.place.text(),
+                report.location.text(),
                 schedule(report),
                 report.executions,
                 time(*mean),

@@ -2,7 +2,7 @@
 
 use std::fmt::{Result, Write};
 
-use crate::mapping::{Change, ChangeCost, Mapping, Placed, Schedule};
+use crate::mapping::{Change, ChangeCost, Mapping, PlacementResult, Schedule};
 use crate::text::{size, time};
 
 /// Phases shown one by one.
@@ -107,7 +107,7 @@ impl Mapping {
 
     /// Returns a row for each phase: its placement, then bytes and predicted times with the given and with its own placement.
     pub(crate) fn phase_rows(&self) -> Vec<[String; 7]> {
-        let of = |placed: &Placed, phase: usize| placed.phase_times.get(phase).copied();
+        let of = |placed: &PlacementResult, phase: usize| placed.phase_times.get(phase).copied();
         let given = &self.placements[0];
         (self.phases.iter().enumerate())
             .map(|(phase, &number)| {

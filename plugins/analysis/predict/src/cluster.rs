@@ -5,7 +5,7 @@ mod preset;
 
 use std::collections::BTreeMap;
 
-use nodescope_model::CollectiveKind;
+use nodescope_loop_tree::CollectiveKind;
 use serde::Serialize;
 
 use crate::collective::{Choice, Library, Selected};
@@ -125,7 +125,8 @@ pub struct Cluster {
     pub progress: Progress,
     /// Whether a rank that waits takes in every message that comes meanwhile, also those that it does not wait for; otherwise these
     /// cost nothing until they are received. Without a progress thread only.
-    pub takes_in: bool,
+    #[serde(rename = "takes_in")]
+    pub receives_unexpected: bool,
     /// Which algorithms collectives use.
     pub collectives: Choice,
     /// Picoseconds per byte to reduce two vectors.
@@ -202,7 +203,7 @@ impl Cluster {
             contention: false,
             sharing: Sharing::Queue,
             progress: Progress::Thread { beta: 0.0 },
-            takes_in: false,
+            receives_unexpected: false,
             collectives: Choice {
                 library: Library::OpenMpi,
                 fixed: BTreeMap::new(),
@@ -223,7 +224,7 @@ impl Cluster {
             contention: false,
             sharing: Sharing::Queue,
             progress: Progress::Thread { beta: 0.0 },
-            takes_in: false,
+            receives_unexpected: false,
             reduce_per_byte: 0.0,
             datatype_overhead: 0,
             ..self.clone()
@@ -241,7 +242,7 @@ impl Cluster {
     /// # Errors
     ///
     /// Where there are too few nodes or cores.
-    pub fn place(&self, ranks: u32) -> Result<Vec<u32>, FitError> {
+    pub fn place_ranks(&self, ranks: u32) -> Result<Vec<u32>, FitError> {
         let per_node = self.ranks_per_node.max(1);
         let needed = ranks.div_ceil(per_node);
         let nodes = self

@@ -12,7 +12,7 @@ mod tree;
 
 use std::fmt;
 
-use nodescope_model::CollectiveKind;
+use nodescope_loop_tree::CollectiveKind;
 use serde::Serialize;
 
 pub(crate) use select::datatypes;
@@ -178,7 +178,7 @@ pub struct Shape<'a> {
     pub me: u32,
     /// The root's.
     pub root: u32,
-    /// As in [`nodescope_model::Collective::bytes`].
+    /// As in [`nodescope_loop_tree::Collective::bytes`].
     pub bytes: u64,
     /// Bytes to each rank, or empty.
     pub send_to: &'a [u64],

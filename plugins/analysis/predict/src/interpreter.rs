@@ -7,35 +7,35 @@
 //!
 //! All that is stored per message and per rank lies in arrays, linked by 32-bit numbers.
 
-mod agenda;
 mod burst;
 mod collective;
 mod context;
+mod critical_path;
+mod diagnosis;
+mod event_queue;
 mod fluid;
+mod fragments;
 mod frames;
+mod links;
 mod matching;
-mod monitor;
-mod path;
-mod point;
-mod reduced;
-mod remote;
-mod take_in;
+mod one_sided;
+mod point_to_point;
 mod timeline;
-mod wires;
+mod unexpected;
 
 use std::collections::HashMap;
 
 use crate::cluster::{Cluster, FitError, LONGEST, Progress};
-use crate::code::{Act, Code, Ins, NONE};
-use crate::network::{Channel, Receipt};
+use crate::code::{Code, Instruction, NONE, Operation};
+use crate::network::{Channel, ReceiveCost};
 use crate::result::{Outcome, Problem, RankTimes, WaitKind};
-use agenda::Agenda;
-use burst::Busy;
-use collective::Team;
+use burst::ProgressThread;
+use collective::Communicator;
 use context::{Cause, Context, IDLE, Phase, Request, Target};
+use critical_path::{Origin, Path};
+use event_queue::EventQueue;
+use links::Links;
 use matching::{Message, Posted, Queues, Slab};
-use path::{Origin, Path};
-use wires::Wires;
 
 /// How to interpret.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,14 +77,14 @@ pub fn interpret(
     cluster: &Cluster,
     options: &Options,
 ) -> Result<Outcome, FitError> {
-    let nodes = cluster.place(code.ranks.len() as u32)?;
+    let nodes = cluster.place_ranks(code.ranks.len() as u32)?;
     cluster.can_share()?;
-    let mut engine = Engine::new(code, cluster, options, nodes);
-    engine.run();
-    Ok(engine.finish())
+    let mut interpreter = Interpreter::new(code, cluster, options, nodes);
+    interpreter.run();
+    Ok(interpreter.finish())
 }
 
-pub(crate) use reduced::{Ends, interpret_from};
+pub(crate) use fragments::{Ends, interpret_from};
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Account {
@@ -106,14 +106,14 @@ const AHEAD: usize = 8;
 
 /// Event codes beside contexts: something arrives that no receive takes (a request to send, an access to memory or its answer, an acknowledgement
 /// that leaves); a permission arrives.
-const ASKED: u32 = 1 << 30;
-const GRANTED: u32 = 1 << 31;
+const CONTROL_ARRIVES: u32 = 1 << 30;
+const PERMISSION_ARRIVES: u32 = 1 << 31;
 /// A message that enters a network whose links are shared equally, or whose last frame comes to its receiver's link.
-const FLIES: u32 = ASKED | GRANTED;
+const ENTERS_NETWORK: u32 = CONTROL_ARRIVES | PERMISSION_ARRIVES;
 /// A look at such links.
-const TICK: u32 = u32::MAX;
+const LINK_UPDATE: u32 = u32::MAX;
 
-struct Engine<'a> {
+struct Interpreter<'a> {
     code: &'a Code<'a>,
     cluster: &'a Cluster,
     options: &'a Options,
@@ -124,10 +124,10 @@ struct Engine<'a> {
     asynchronous: bool,
     beta: f64,
     /// Ranks that wait take in whatever comes.
-    takes_in: bool,
+    receives_unexpected: bool,
     contexts: Vec<Context>,
     spare: Vec<u32>,
-    queue: Agenda,
+    queue: EventQueue,
     /// Contexts that can go on, where the order of times does not matter.
     runnable: Vec<u32>,
     messages: Slab<Message>,
@@ -139,16 +139,16 @@ struct Engine<'a> {
     loops: Vec<u32>,
     cursors: Vec<u32>,
     accounts: Vec<Account>,
-    teams: Vec<Team>,
-    wires: Wires,
-    busy: Vec<Busy>,
+    communicators: Vec<Communicator>,
+    links: Links,
+    progress_threads: Vec<ProgressThread>,
     /// Messages that wait until a rank is in MPI.
     deferred: HashMap<u32, Vec<u32>>,
     /// Who probes for messages that fly.
     probed: HashMap<u32, Vec<Target>>,
     path: Path,
     calls: timeline::Calls,
-    reduced: Vec<reduced::Entries>,
+    reduced: Vec<fragments::Entries>,
     /// Several messages have been dealt with one after the other.
     queued: bool,
     waits: HashMap<(WaitKind, u32, u32), WaitSum>,
@@ -162,25 +162,25 @@ struct Engine<'a> {
     marks: Vec<(u64, u64)>,
 }
 
-impl<'a> Engine<'a> {
+impl<'a> Interpreter<'a> {
     fn new(
         code: &'a Code<'a>,
         cluster: &'a Cluster,
         options: &'a Options,
         node_of: Vec<u32>,
-    ) -> Engine<'a> {
+    ) -> Interpreter<'a> {
         let world = code.ranks.len() as u32;
         let (asynchronous, beta) = match cluster.progress {
             Progress::Calls => (false, 0.0),
             Progress::Thread { beta } => (true, beta),
         };
         // With blocking operations only, a rank is always in MPI where it has to be.
-        let takes_in = cluster.takes_in && !asynchronous;
+        let receives_unexpected = cluster.receives_unexpected && !asynchronous;
         let shares = cluster.contention
             || beta > 0.0
-            || code.beside
-            || code.remote
-            || takes_in
+            || code.nonblocking_collectives
+            || code.one_sided
+            || receives_unexpected
             || (!asynchronous && code.overlaps);
         let contexts = (code.ranks.iter().zip(0..))
             .map(|(rank, number)| Context {
@@ -189,35 +189,45 @@ impl<'a> Engine<'a> {
                 ..Context::new(number)
             })
             .collect();
-        Engine {
+        Interpreter {
             code,
             cluster,
             options,
             world,
-            ordered: options.force_order || code.open || shares,
+            ordered: options.force_order || code.wildcards || shares,
             asynchronous,
             beta,
-            takes_in,
+            receives_unexpected,
             contexts,
             spare: Vec::new(),
-            queue: Agenda::default(),
+            queue: EventQueue::default(),
             runnable: Vec::new(),
             messages: Slab::default(),
             posted: Slab::default(),
             queues: Queues::new(world),
             requests: vec![IDLE; code.requests as usize],
-            unread: vec![Vec::new(); if takes_in { world as usize } else { 0 }],
+            unread: vec![
+                Vec::new();
+                if receives_unexpected {
+                    world as usize
+                } else {
+                    0
+                }
+            ],
             loops: vec![0; code.loops as usize],
             cursors: vec![0; code.cursors as usize],
             accounts: vec![Account::default(); world as usize],
-            teams: Team::all(code),
-            wires: Wires::new(cluster, world, &node_of),
-            busy: vec![Busy::default(); if beta > 0.0 { world as usize } else { 0 }],
+            communicators: Communicator::all(code),
+            links: Links::new(cluster, world, &node_of),
+            progress_threads: vec![
+                ProgressThread::default();
+                if beta > 0.0 { world as usize } else { 0 }
+            ],
             deferred: HashMap::new(),
             probed: HashMap::new(),
             path: Path::new(options.critical_path),
             calls: timeline::Calls::new(options.timeline, world),
-            reduced: reduced::Entries::all(code.fragments),
+            reduced: fragments::Entries::all(code.fragments),
             queued: false,
             waits: HashMap::new(),
             problems: Vec::new(),
@@ -237,7 +247,7 @@ impl<'a> Engine<'a> {
             self.wake(rank, self.contexts[rank as usize].clock);
         }
         while let Some(context) = self.runnable.pop() {
-            self.go(context);
+            self.run_context(context);
             if self.stopped {
                 return;
             }
@@ -245,20 +255,22 @@ impl<'a> Engine<'a> {
         while let Some((time, what)) = self.queue.take() {
             self.now = time;
             if let Some(next) = self.queue.ahead(AHEAD) {
-                self.prepare(next);
+                self.prefetch_context(next);
             }
-            if what & FLIES == FLIES {
+            if what & ENTERS_NETWORK == ENTERS_NETWORK {
                 match what {
-                    TICK => self.tick(time),
-                    _ if self.wires.comes.is_empty() => self.enters(what & !FLIES, time),
-                    _ => self.passes(what & !FLIES),
+                    LINK_UPDATE => self.update_shares(time),
+                    _ if self.links.arriving.is_empty() => {
+                        self.enter_network(what & !ENTERS_NETWORK, time)
+                    }
+                    _ => self.pass_frames(what & !ENTERS_NETWORK),
                 }
-            } else if what & GRANTED != 0 {
-                self.granted(what & !GRANTED, time);
-            } else if what & ASKED != 0 {
-                self.asked(what & !ASKED, time);
+            } else if what & PERMISSION_ARRIVES != 0 {
+                self.permission_arrived(what & !PERMISSION_ARRIVES, time);
+            } else if what & CONTROL_ARRIVES != 0 {
+                self.control_arrived(what & !CONTROL_ARRIVES, time);
             } else if self.contexts[what as usize].wake == time {
-                self.go(what);
+                self.run_context(what);
             }
             if self.stopped {
                 return;
@@ -268,23 +280,23 @@ impl<'a> Engine<'a> {
     }
 
     /// Has the memory of a context at hand that will soon go on.
-    fn prepare(&self, what: u32) {
+    fn prefetch_context(&self, what: u32) {
         let Some(context) = self.contexts.get(what as usize) else {
             return;
         };
-        agenda::prefetch(context);
+        event_queue::prefetch(context);
         if let Some(account) = self.accounts.get(what as usize) {
-            agenda::prefetch(account);
-            agenda::prefetch(&self.queues.messages[what as usize]);
-            agenda::prefetch(&self.queues.posted[what as usize]);
-            self.wires.prepare(self.node_of[what as usize]);
+            event_queue::prefetch(account);
+            event_queue::prefetch(&self.queues.messages[what as usize]);
+            event_queue::prefetch(&self.queues.posted[what as usize]);
+            self.links.prefetch(self.node_of[what as usize]);
         }
     }
 
     /// Wakes a context at a time.
     fn wake(&mut self, context: u32, time: u64) {
         self.contexts[context as usize].wake = time;
-        if self.too_long(time) {
+        if self.exceeds_limit(time) {
             return;
         }
         if self.ordered {
@@ -296,7 +308,7 @@ impl<'a> Engine<'a> {
 
     /// Returns whether a time is beyond the longest that is interpreted; then the interpretation stops. A rank or a link adds so
     /// little to its time in one step that a check afterwards suffices.
-    fn too_long(&mut self, time: u64) -> bool {
+    fn exceeds_limit(&mut self, time: u64) -> bool {
         if time <= LONGEST {
             return false;
         }
@@ -308,17 +320,18 @@ impl<'a> Engine<'a> {
     }
 
     /// A request or a permission comes: of those that come at the same time, first that of what was sent first.
-    fn comes(&mut self, time: u64, what: u32) {
-        if self.too_long(time) {
+    fn schedule(&mut self, time: u64, what: u32) {
+        if self.exceeds_limit(time) {
             return;
         }
-        let message = self.messages.get(what % ASKED);
-        let order = (what & (ASKED | GRANTED)) | (message.sequence % ASKED);
+        let message = self.messages.get(what % CONTROL_ARRIVES);
+        let order =
+            (what & (CONTROL_ARRIVES | PERMISSION_ARRIVES)) | (message.sequence % CONTROL_ARRIVES);
         self.queue.add(time, order, what);
     }
 
     /// Whether something happens before `time`.
-    fn overtaken(&mut self, time: u64) -> bool {
+    fn has_earlier_event(&mut self, time: u64) -> bool {
         self.ordered
             && self
                 .queue
@@ -327,14 +340,14 @@ impl<'a> Engine<'a> {
     }
 
     /// Lets a context run as far as it can.
-    fn go(&mut self, context: u32) {
+    fn run_context(&mut self, context: u32) {
         if context >= self.world {
-            self.resume_beside(context);
+            self.resume_nonblocking(context);
             return;
         }
         let at = context as usize;
         loop {
-            if self.too_long(self.contexts[at].clock) {
+            if self.exceeds_limit(self.contexts[at].clock) {
                 return;
             }
             match self.contexts[at].phase {
@@ -347,7 +360,7 @@ impl<'a> Engine<'a> {
                 }
                 Phase::Operate => {
                     let clock = self.contexts[at].clock;
-                    if self.overtaken(clock) {
+                    if self.has_earlier_event(clock) {
                         self.wake(context, clock);
                         return;
                     }
@@ -357,19 +370,19 @@ impl<'a> Engine<'a> {
                         self.contexts[at].phase = Phase::Blocked;
                         return;
                     }
-                    self.past(at);
+                    self.leave_operation(at);
                 }
                 // An event from before the clock was moved.
                 Phase::Blocked if self.contexts[at].pending > 0 => return,
                 Phase::Blocked => {
-                    if self.takes_in(context) {
+                    if self.process_unexpected(context) {
                         return;
                     }
                     self.unblock(context);
                     if !self.resume(context) {
                         return;
                     }
-                    self.past(at);
+                    self.leave_operation(at);
                 }
             }
             if self.stopped {
@@ -378,7 +391,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    fn past(&mut self, at: usize) {
+    fn leave_operation(&mut self, at: usize) {
         if self.calls.keep {
             self.keep_call(at, self.contexts[at].entered);
         }
@@ -392,19 +405,19 @@ impl<'a> Engine<'a> {
         let rank = self.code.ranks[at];
         let Context { counter, depth, .. } = self.contexts[at];
         match self.code.instructions[counter as usize] {
-            Ins::Step { column, op } => {
+            Instruction::Step { column, op } => {
                 self.contexts[at].op = op;
                 let time = self.burst(context, column);
                 self.events += 1;
                 self.accounts[at].computation += time;
                 if self.beta > 0.0 && time > 0 {
-                    self.compute_beside_progress(context, time);
+                    self.compute_with_progress_thread(context, time);
                     return false;
                 }
                 self.contexts[at].clock += time;
                 self.contexts[at].phase = Phase::Operate;
             }
-            Ins::Opaque { column, own, op } => {
+            Instruction::Opaque { column, own, op } => {
                 self.contexts[at].op = op;
                 let burst = self.burst(context, column);
                 let own = self.burst(context, own);
@@ -417,12 +430,12 @@ impl<'a> Engine<'a> {
                 }
                 self.contexts[at].counter += 1;
             }
-            Ins::Loop { count } => {
+            Instruction::Loop { count } => {
                 self.loops[(rank.loops + depth) as usize] = count;
                 self.contexts[at].depth += 1;
                 self.contexts[at].counter += 1;
             }
-            Ins::End { start } => {
+            Instruction::End { start } => {
                 let left = &mut self.loops[(rank.loops + depth - 1) as usize];
                 *left -= 1;
                 if *left > 0 {
@@ -432,7 +445,7 @@ impl<'a> Engine<'a> {
                     self.contexts[at].counter += 1;
                 }
             }
-            Ins::Stop => {
+            Instruction::Stop => {
                 // The end of a program lets everything go on that waits for its rank.
                 self.call_deferred(context);
                 self.contexts[at].op = NONE;
@@ -447,9 +460,9 @@ impl<'a> Engine<'a> {
     fn operate(&mut self, context: u32) -> bool {
         let at = context as usize;
         let op = self.contexts[at].op;
-        match self.code.acts[op as usize] {
-            Act::Nothing => return true,
-            Act::Send {
+        match self.code.operations[op as usize] {
+            Operation::Nothing => return true,
+            Operation::Send {
                 to,
                 tag,
                 bytes,
@@ -461,7 +474,7 @@ impl<'a> Engine<'a> {
                 let key = self.key(context, op);
                 self.send(context, to, (key, tag), bytes, mode, target);
             }
-            Act::Receive {
+            Operation::Receive {
                 from,
                 tag,
                 room,
@@ -472,8 +485,8 @@ impl<'a> Engine<'a> {
                 let key = self.key(context, op);
                 self.receive(context, from, (key, tag), room, target);
             }
-            Act::Both(index) => {
-                let both = self.code.both[index as usize];
+            Operation::SendReceive(index) => {
+                let both = self.code.send_receives[index as usize];
                 let key = self.key(context, op);
                 if let Some((from, tag, room)) = both.receive {
                     let from = self.source(context, from);
@@ -481,7 +494,7 @@ impl<'a> Engine<'a> {
                 }
                 if let Some((to, tag, bytes)) = both.send {
                     let to = to.resolve(context, self.world);
-                    let mode = nodescope_model::Mode::Standard;
+                    let mode = nodescope_loop_tree::Mode::Standard;
                     self.send(
                         context,
                         to,
@@ -492,7 +505,7 @@ impl<'a> Engine<'a> {
                     );
                 }
             }
-            Act::Remote {
+            Operation::OneSided {
                 to,
                 out,
                 back,
@@ -502,19 +515,19 @@ impl<'a> Engine<'a> {
                 let target = self.target(context, request, to);
                 self.access(context, to, (out, back), target);
             }
-            Act::Probe { from, tag } => {
+            Operation::Probe { from, tag } => {
                 let from = self.source(context, from);
                 let key = self.key(context, op);
                 self.probe(context, from, (key, tag));
             }
-            Act::Mark(number) => {
+            Operation::Mark(number) => {
                 let time = self.contexts[at].clock;
                 let (first, last) = &mut self.marks[number as usize];
                 (*first, *last) = ((*first).min(time), (*last).max(time));
             }
-            Act::Reduced(number) => self.enter_reduced(context, number),
-            Act::Wait { start, length } => self.wait(context, start, length),
-            Act::Free { start, length } => {
+            Operation::Reduced(number) => self.enter_reduced(context, number),
+            Operation::Wait { start, length } => self.wait(context, start, length),
+            Operation::Free { start, length } => {
                 for index in start..start + length {
                     let request = self.request(context, self.code.lists[index as usize]);
                     let request = &mut self.requests[request as usize];
@@ -522,13 +535,13 @@ impl<'a> Engine<'a> {
                     request.done = true;
                 }
             }
-            Act::Cancel { start, length } => {
+            Operation::Cancel { start, length } => {
                 for index in start..start + length {
                     let request = self.request(context, self.code.lists[index as usize]);
                     self.cancel(context, request);
                 }
             }
-            Act::Collective(index) => return self.enter(context, index),
+            Operation::Collective(index) => return self.enter(context, index),
         }
         self.settle(context)
     }
@@ -538,7 +551,7 @@ impl<'a> Engine<'a> {
         if self.contexts[context as usize].pending > 0 {
             return false;
         }
-        if self.takes_in(context) {
+        if self.process_unexpected(context) {
             return false;
         }
         self.unblock(context);
@@ -547,7 +560,7 @@ impl<'a> Engine<'a> {
 
     /// After a wait is over; false if the operation goes on and blocks again.
     fn resume(&mut self, context: u32) -> bool {
-        if self.contexts[context as usize].together == NONE {
+        if self.contexts[context as usize].collective == NONE {
             return true;
         }
         self.advance(context)
@@ -558,14 +571,14 @@ impl<'a> Engine<'a> {
         let c = &mut self.contexts[context as usize];
         let start = c.clock;
         let ready = c.ready.max(start);
-        c.clock = c.served();
+        c.clock = c.processed_at();
         self.queued |= c.inbox.len() > 1;
         c.inbox.clear();
-        (c.ready, c.owed, c.disturbed) = (0, 0, 0);
+        (c.ready, c.cost, c.disturbed) = (0, 0, 0);
         let (Some(cause), true) = (c.cause.take(), ready > start) else {
             return;
         };
-        let (rank, op, alone) = (c.rank, c.op, c.together == NONE);
+        let (rank, op, alone) = (c.rank, c.op, c.collective == NONE);
         let account = self.accounts[rank as usize];
         let computed = account.computation + account.opaque;
         let part = self.path.add(ready, computed, op, cause.origin);
@@ -575,23 +588,31 @@ impl<'a> Engine<'a> {
         // What collectives wait for is told when they end.
         if alone && context < self.world {
             let late = cause.at.saturating_sub(start).min(ready - start);
-            self.waited(rank, op, cause.kind, late, cause.rank, cause.op);
+            self.account_wait(rank, op, cause.kind, late, cause.rank, cause.op);
         }
     }
 
-    fn waited(&mut self, rank: u32, op: u32, kind: WaitKind, time: u64, late: u32, late_op: u32) {
+    fn account_wait(
+        &mut self,
+        rank: u32,
+        op: u32,
+        kind: WaitKind,
+        time: u64,
+        late: u32,
+        late_op: u32,
+    ) {
         if time == 0 {
             return;
         }
         let wait = &mut self.accounts[rank as usize].wait;
         *wait = wait.saturating_add(time);
-        let place = |op: u32| {
-            let places = &self.code.site_of;
-            places.get(op as usize).copied().unwrap_or(NONE)
+        let site = |op: u32| {
+            let sites = &self.code.site_of;
+            sites.get(op as usize).copied().unwrap_or(NONE)
         };
         let sum = self
             .waits
-            .entry((kind, place(op), place(late_op)))
+            .entry((kind, site(op), site(late_op)))
             .or_default();
         sum.count += 1;
         sum.time = sum.time.saturating_add(time);
@@ -603,7 +624,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Something that a context or a request stands for is complete at `time`, and then costs something of the processor.
-    fn complete(&mut self, target: Target, time: u64, owed: Receipt, cause: Cause) {
+    fn complete(&mut self, target: Target, time: u64, cost: ReceiveCost, cause: Cause) {
         let context = match target {
             Target::Nobody => return,
             Target::Context(context) => context,
@@ -614,11 +635,11 @@ impl<'a> Engine<'a> {
                 }
                 request.done = true;
                 request.at = time;
-                request.owed = owed;
+                request.cost = cost;
                 request.cause = Some(cause);
                 let rank = request.rank;
                 if !request.awaited {
-                    if self.takes_in && owed != Receipt::default() {
+                    if self.receives_unexpected && cost != ReceiveCost::default() {
                         self.unread[rank as usize].push(index);
                     }
                     return;
@@ -628,11 +649,11 @@ impl<'a> Engine<'a> {
             }
         };
         let c = &mut self.contexts[context as usize];
-        c.learn(time, cause);
-        c.take(time, owed);
+        c.note_completion(time, cause);
+        c.add_cost(time, cost);
         c.pending -= 1;
         if c.pending == 0 && c.phase == Phase::Blocked {
-            let end = c.served();
+            let end = c.processed_at();
             self.wake(context, end);
         }
     }
@@ -688,7 +709,7 @@ impl<'a> Engine<'a> {
             ranks,
             waits: self.wait_states(),
             marks: std::mem::take(&mut self.marks),
-            links: self.wires.loads(self.cluster, self.options.links),
+            links: self.links.loads(self.cluster, self.options.links),
             critical_path: self.critical_path(),
             timeline: self.timeline(),
             problems: self.problems,

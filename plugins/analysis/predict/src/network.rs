@@ -129,7 +129,7 @@ impl Channel {
 
     /// What a message costs its receiver. Of a message of several frames, which is received frame by frame, it costs at least as much as
     /// its last frame once it has come, and what could not be done while it came.
-    pub fn receive(&self, bytes: u64) -> Receipt {
+    pub fn receive(&self, bytes: u64) -> ReceiveCost {
         let whole = self.receive_overhead.at(bytes);
         let or_whole = |table: &Option<Table>| table.as_ref().map_or(whole, |t| t.at(bytes));
         let awaited = match self.frames {
@@ -142,7 +142,7 @@ impl Channel {
         };
         let buffered = or_whole(&self.buffered_overhead);
         let queued = self.queued_overhead.as_ref();
-        Receipt {
+        ReceiveCost {
             awaited,
             buffered,
             queued: queued.map_or(whole.max(buffered), |table| table.at(bytes)),
@@ -230,7 +230,7 @@ impl Channel {
 
 /// Processor time that a completion costs, picoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Receipt {
+pub struct ReceiveCost {
     /// If it was waited for.
     pub awaited: u64,
     /// If it was there before.
@@ -239,10 +239,10 @@ pub struct Receipt {
     pub queued: u64,
 }
 
-impl Receipt {
+impl ReceiveCost {
     /// With so much more, however the message came.
-    pub fn and(self, time: u64) -> Receipt {
-        Receipt {
+    pub fn and(self, time: u64) -> ReceiveCost {
+        ReceiveCost {
             awaited: self.awaited + time,
             buffered: self.buffered + time,
             queued: self.queued + time,

@@ -1,11 +1,11 @@
 //! A prediction: the time, its interval, and where it goes.
 
-use nodescope_model::{Program, Size};
+use nodescope_loop_tree::{Program, ProgramSize};
 use serde::Serialize;
 
 use crate::cluster::{Cluster, FitError};
 use crate::code::Code;
-use crate::engine::{Options, interpret};
+use crate::interpreter::{Options, interpret};
 use crate::reduce::{Fragment, Reduced};
 use crate::result::{Efficiencies, Outcome};
 use crate::timeline::Phases;
@@ -95,15 +95,16 @@ pub struct Prediction {
     pub phases: Option<Phases>,
     /// None if the program did not come to its end.
     pub efficiencies: Option<Efficiencies>,
-    /// The model's size.
-    pub model: ModelSize,
+    /// Size of the loop trees.
+    #[serde(rename = "model")]
+    pub loop_trees: LoopTreeSize,
     /// What is less exact than it could be.
     pub notes: Vec<String>,
 }
 
-/// [`Size`] for writing.
+/// Size of the program as loop trees: [`ProgramSize`] in the encoded form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct ModelSize {
+pub struct LoopTreeSize {
     /// Operations of all ranks.
     pub operations: u64,
     /// Different operations.
@@ -122,9 +123,9 @@ pub struct ModelSize {
     pub trace_bytes: Option<u64>,
 }
 
-impl ModelSize {
-    fn new(size: Size) -> ModelSize {
-        ModelSize {
+impl LoopTreeSize {
+    fn new(size: ProgramSize) -> LoopTreeSize {
+        LoopTreeSize {
             operations: size.operations,
             different_operations: size.different,
             trees: size.trees,
@@ -231,7 +232,7 @@ fn run(
         outcome,
         interval,
         efficiencies,
-        model: ModelSize::new(program.size()),
+        loop_trees: LoopTreeSize::new(program.size()),
         notes: program.notes.clone(),
     })
 }

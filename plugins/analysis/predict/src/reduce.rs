@@ -16,12 +16,12 @@ mod select;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use nodescope_model::{Action, Entry, Mode, Op, Program, Sequence, Sequences, Source};
+use nodescope_loop_tree::{Action, Entry, Mode, Op, Program, Sequence, Sequences, Source};
 use serde::Serialize;
 
 use crate::cluster::{Cluster, FitError, Progress};
 use crate::code::Code;
-use crate::engine::{Ends, interpret_from};
+use crate::interpreter::{Ends, interpret_from};
 use crate::timeline::Timeline;
 
 pub use select::{Occurrence, Selection, SelectionError, outline};
@@ -159,7 +159,7 @@ pub fn reduce(
     timeline: Option<&Timeline>,
 ) -> Result<Reduced, ReduceError> {
     let sequences = unfolded(program);
-    let nodes = cluster.place(sequences.ranks.len() as u32)?;
+    let nodes = cluster.place_ranks(sequences.ranks.len() as u32)?;
     let occurrences = selection.occurrences(program, &sequences, timeline)?;
     if let Progress::Thread { beta } = cluster.progress
         && beta > 0.0
@@ -280,7 +280,7 @@ fn linear(
                 Action::Probe { .. } => return fail("what a probe finds depends on what has come"),
                 Action::Mark(_) => return fail("a moment in it is of interest"),
                 Action::Reduced(_) => return fail("it is reduced already"),
-                Action::Remote { .. } => {
+                Action::OneSided { .. } => {
                     return fail("what it reads or writes takes time of another rank's links");
                 }
                 Action::Cancel { .. } => {
@@ -307,7 +307,7 @@ fn linear(
                     "its messages share links with those of others (network.contention); set network.contention = false",
                 );
             }
-            if calls && cluster.takes_in {
+            if calls && cluster.receives_unexpected {
                 return fail(
                     "a rank that waits takes in the messages of others too (network.take_in); set network.take_in = false",
                 );
@@ -358,7 +358,7 @@ fn alone(sequences: &Sequences, occurrence: &Occurrence) -> Sequences {
         let own = &mut only.ranks[rank as usize].entries;
         own.extend_from_slice(entries);
         if let Some(first) = own.first_mut() {
-            first.burst = nodescope_model::Burst::default();
+            first.burst = nodescope_loop_tree::Burst::default();
         }
     }
     only

@@ -20,7 +20,7 @@ use crate::cluster::Cluster;
 use crate::predict::{Prediction, Request, predict};
 use crate::series::{Point, Series, in_parallel};
 use crate::sweep::{Scale, Value};
-use nodescope_model::Program;
+use nodescope_loop_tree::Program;
 
 pub use extrapolate::{Extrapolation, Quantity};
 pub use fit::{Fit, Form, Term, relative};
@@ -83,7 +83,7 @@ pub enum ScaleError {
     #[error(
         "rank {rank} of {ranks} has a place, in {shape}, that no rank of the traced runs has; trace a size with such a place too"
     )]
-    Place {
+    UnknownRole {
         /// The rank.
         rank: u32,
         /// Ranks.

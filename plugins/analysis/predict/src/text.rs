@@ -98,18 +98,18 @@ impl Prediction {
             writeln!(out, "\nProblems of the program")?;
             self.problems(out)?;
         }
-        let model = &self.model;
+        let size = &self.loop_trees;
         write!(
             out,
             "\nModel: {} operations as {} entries of {} trees, {} B; {} bursts, {} B",
-            model.operations,
-            model.entries,
-            model.trees,
-            model.structure_bytes,
-            model.bursts,
-            model.burst_bytes
+            size.operations,
+            size.entries,
+            size.trees,
+            size.structure_bytes,
+            size.bursts,
+            size.burst_bytes
         )?;
-        match model.trace_bytes {
+        match size.trace_bytes {
             Some(bytes) => writeln!(out, "; trace {bytes} B")?,
             None => writeln!(out)?,
         }

@@ -1,6 +1,6 @@
 //! What each rank does when, in an interpretation.
 
-use nodescope_model::{Action, Program};
+use nodescope_loop_tree::{Action, Program};
 use serde::Serialize;
 
 /// A call of a rank. Before it, since the call before, the rank computes.

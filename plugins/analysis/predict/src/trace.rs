@@ -11,7 +11,7 @@ use nodescope_hypercall::record::{Completion, Flags, communicator};
 use nodescope_hypercall::{
     Class, Flavour, Function, Hello, MpiRecord, Peer, ProcessKind, Tag, ThreadId,
 };
-use nodescope_model::{Action, Collective, CollectiveKind, Op, PeerRef, Program};
+use nodescope_loop_tree::{Action, Collective, CollectiveKind, Op, PeerRef, Program};
 use nodescope_trace::{Body, Event, Header, MpiCall, NodeEntry, Stamp, TraceWriter, WriteError};
 
 use crate::timeline::{Call, Timeline};
@@ -226,7 +226,7 @@ impl Writer<'_> {
         &mut self,
         rank: u32,
         op: &Op,
-        from: nodescope_model::Source,
+        from: nodescope_loop_tree::Source,
         tag: Option<u32>,
     ) -> Completion {
         let source = from.peer().map(|peer| self.resolve(peer, rank));
@@ -317,7 +317,7 @@ impl Writer<'_> {
                     record.completions.push(got);
                 }
             }
-            Action::Remote {
+            Action::OneSided {
                 to,
                 out,
                 back,
@@ -470,10 +470,10 @@ fn function(op: &Op) -> Function {
             if matches!(op.function, Function::Start | Function::Startall) =>
         {
             match mode {
-                nodescope_model::Mode::Standard => Function::Isend,
-                nodescope_model::Mode::Buffered => Function::Ibsend,
-                nodescope_model::Mode::Synchronous => Function::Issend,
-                nodescope_model::Mode::Ready => Function::Irsend,
+                nodescope_loop_tree::Mode::Standard => Function::Isend,
+                nodescope_loop_tree::Mode::Buffered => Function::Ibsend,
+                nodescope_loop_tree::Mode::Synchronous => Function::Issend,
+                nodescope_loop_tree::Mode::Ready => Function::Irsend,
             }
         }
         (Action::Receive { .. }, _)

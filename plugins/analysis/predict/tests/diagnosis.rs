@@ -1,7 +1,7 @@
 //! Programs that go wrong, and what is said of them.
 
 use nodescope_hypercall::Function;
-use nodescope_model::{
+use nodescope_loop_tree::{
     Action, Collective, CollectiveKind, PeerRef, Program, ProgramBuilder, Source,
 };
 use nodescope_predict::{

@@ -1,6 +1,8 @@
 //! What holds for every program and every cluster.
 
-use nodescope_model::{Burst, CollectiveKind, Entry, PeerRef, Program, ProgramBuilder, Sequences};
+use nodescope_loop_tree::{
+    Burst, CollectiveKind, Entry, PeerRef, Program, ProgramBuilder, Sequences,
+};
 use nodescope_predict::{
     Algorithm, Channel, Cluster, Code, Efficiencies, Frames, Model, Options, Outcome, Progress,
     Request, Sharing, Table, Topology, interpret, predict,
@@ -147,7 +149,7 @@ fn clusters() -> Vec<Cluster> {
             ..shared.clone()
         },
         Cluster {
-            takes_in: true,
+            receives_unexpected: true,
             sharing: Sharing::Frames,
             datatype_overhead: 50_000,
             network: Channel {
@@ -163,7 +165,7 @@ fn clusters() -> Vec<Cluster> {
             ..shared.clone()
         },
         Cluster {
-            takes_in: true,
+            receives_unexpected: true,
             progress: Progress::Calls,
             ..plain.clone()
         },

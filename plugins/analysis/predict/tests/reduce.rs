@@ -1,7 +1,7 @@
 //! Reduced fragments: where they are accepted, everything takes as long as without; where not, the reason is told.
 
 use nodescope_hypercall::Function;
-use nodescope_model::{Action, CollectiveKind, PeerRef, Program, ProgramBuilder, Source};
+use nodescope_loop_tree::{Action, CollectiveKind, PeerRef, Program, ProgramBuilder, Source};
 use nodescope_predict::reduce::{Reduced, Selection, reduce};
 use nodescope_predict::{
     Channel, Cluster, Code, Model, Options, Outcome, Progress, Table, interpret,

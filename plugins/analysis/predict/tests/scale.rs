@@ -1,7 +1,7 @@
 //! More ranks than were traced: the programs made are those that would have been written for so many ranks.
 
 use nodescope_hypercall::Function;
-use nodescope_model::{Action, CollectiveKind, Op, PeerRef, Program, ProgramBuilder, Source};
+use nodescope_loop_tree::{Action, CollectiveKind, Op, PeerRef, Program, ProgramBuilder, Source};
 use nodescope_predict::scale::{Extrapolation, Limit, Scaling};
 use nodescope_predict::{
     Channel, Cluster, Code, Model, Options, Request, ScaleError, ScaleRequest, Table, interpret,

@@ -1,6 +1,6 @@
 //! All groups of a trace, their clusters and representatives.
 
-use nodescope_model::Sequences;
+use nodescope_loop_tree::Sequences;
 use serde::Serialize;
 
 use crate::cluster::{Cluster, Clustering, Merge};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nodescope_hypercall::Function;
-use nodescope_model::Sequences;
+use nodescope_loop_tree::Sequences;
 
 /// Ranks with equal communication sequences.
 #[derive(Clone, Debug, PartialEq, Eq)]

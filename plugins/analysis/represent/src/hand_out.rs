@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nodescope_model::{Sequence, Sequences};
+use nodescope_loop_tree::{Sequence, Sequences};
 use serde::Serialize;
 
 use crate::analysis::Analysis;

@@ -1,7 +1,7 @@
 //! The prediction for the whole program from the replays of representatives.
 
-use nodescope_model::Program;
-use nodescope_model::Sequences;
+use nodescope_loop_tree::Program;
+use nodescope_loop_tree::Sequences;
 use nodescope_predict::cluster::FitError;
 use nodescope_predict::{Cluster, Prediction, Request, Speed, predict};
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use nodescope_model::build::ProgramBuilder;
-use nodescope_model::{CollectiveKind, PeerRef, Sequence, Sequences};
+use nodescope_loop_tree::build::ProgramBuilder;
+use nodescope_loop_tree::{CollectiveKind, PeerRef, Sequence, Sequences};
 use nodescope_predict::{Cluster, Request};
 use nodescope_represent::{Analysis, Replay, RepresentError, Whole, hand_out};
 

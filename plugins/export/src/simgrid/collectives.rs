@@ -322,10 +322,10 @@ fn doubling(group: &Group<'_>, bytes: u64, out: &mut Vec<Action>) {
             bytes,
         });
     }
-    let place = if paired { own / 2 } else { own - extra };
+    let position = if paired { own / 2 } else { own - extra };
     let mut mask = 1;
     while mask < power {
-        let other = place ^ mask;
+        let other = position ^ mask;
         let other = if other < extra {
             2 * other + 1
         } else {

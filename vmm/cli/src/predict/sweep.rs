@@ -1,7 +1,7 @@
 //! Predictions for several values of a parameter, or several numbers of ranks.
 
 use nodescope_config::document::Setting;
-use nodescope_model::Program;
+use nodescope_loop_tree::Program;
 use nodescope_predict::series::in_parallel;
 use nodescope_predict::{
     Cluster, ClusterFile, Point, Request, ScaleRequest, Series, Sweep, predict as interpret, scale,
@@ -80,7 +80,7 @@ pub fn ranks(
 ) -> Result<Exit, Failure> {
     // Every number of ranks is checked before the first is interpreted.
     (args.ranks.iter())
-        .try_for_each(|&target| cluster.place(target).map(drop))
+        .try_for_each(|&target| cluster.place_ranks(target).map(drop))
         .map_err(|error| Failure::of(Exit::Study, &error))?;
     let request = ScaleRequest {
         targets: args.ranks.clone(),

@@ -4,7 +4,7 @@
 use nodescope_hypercall::{Function, MpiRecord, Peer, Tag};
 use nodescope_trace::{MpiCall, Stamp};
 
-use super::ModelError;
+use super::SequenceError;
 
 /// Latest time, picoseconds: 26 days.
 pub(super) const LATEST: u64 = 1 << 61;
@@ -25,7 +25,7 @@ pub(super) struct Named {
 }
 
 /// Refuses a call with numbers that no program has.
-pub(super) fn check(rank: u32, call: &MpiCall) -> Result<(), ModelError> {
+pub(super) fn check(rank: u32, call: &MpiCall) -> Result<(), SequenceError> {
     let inside = Stamp {
         time: call.time_inside,
         ..call.entry
@@ -37,9 +37,9 @@ pub(super) fn check(rank: u32, call: &MpiCall) -> Result<(), ModelError> {
 }
 
 /// Refuses a time that is too late to compute with.
-pub(super) fn time(rank: u32, function: Function, stamp: Stamp) -> Result<(), ModelError> {
+pub(super) fn time(rank: u32, function: Function, stamp: Stamp) -> Result<(), SequenceError> {
     let time = stamp.time;
-    (time < LATEST).then_some(()).ok_or(ModelError::TooLate {
+    (time < LATEST).then_some(()).ok_or(SequenceError::TooLate {
         rank,
         function,
         time,
@@ -47,7 +47,7 @@ pub(super) fn time(rank: u32, function: Function, stamp: Stamp) -> Result<(), Mo
 }
 
 /// Refuses a record with numbers that no program has.
-pub(super) fn record(rank: u32, record: &MpiRecord) -> Result<(), ModelError> {
+pub(super) fn record(rank: u32, record: &MpiRecord) -> Result<(), SequenceError> {
     let function = record.function;
     let tags = [record.send_tag, record.receive_tag];
     let tags = (tags.into_iter()).chain(record.completions.iter().map(|done| done.tag));
@@ -55,7 +55,7 @@ pub(super) fn record(rank: u32, record: &MpiRecord) -> Result<(), ModelError> {
         if let Tag::Value(tag) = tag
             && tag > GREATEST_TAG
         {
-            return Err(ModelError::BadTag {
+            return Err(SequenceError::BadTag {
                 rank,
                 function,
                 tag,
@@ -72,7 +72,7 @@ pub(super) fn record(rank: u32, record: &MpiRecord) -> Result<(), ModelError> {
         .chain(lists.map(sum))
         .find(|&bytes| bytes > MOST_BYTES)
     {
-        Some(bytes) => Err(ModelError::TooLarge {
+        Some(bytes) => Err(SequenceError::TooLarge {
             rank,
             function,
             bytes,

@@ -139,7 +139,7 @@ fn hear(from: u32, tag: u32) -> Action {
 }
 
 fn access(to: u32, out: u64, back: u64, request: Option<u32>) -> Action {
-    Action::Remote {
+    Action::OneSided {
         to: PeerRef::Absolute(to),
         out,
         back,

@@ -9,7 +9,7 @@ use nodescope_trace::{MpiCall, Stamp, Unfinished};
 use super::calls::{self, Prepared};
 use super::limits::LATEST;
 use super::one_sided::Window;
-use super::{Burst, Entry, Take};
+use super::{Burst, Entry, SequenceOptions};
 use crate::op::{Action, Collective, Op, PeerRef, Site, Source};
 
 /// Bytes of the largest predefined datatype, `MPI_C_LONG_DOUBLE_COMPLEX`.
@@ -78,7 +78,7 @@ pub(super) struct Finished {
 }
 
 impl RankState {
-    pub fn new(rank: u32, node: u32, flavour: Flavour, take: &Take) -> RankState {
+    pub fn new(rank: u32, node: u32, flavour: Flavour, options: &SequenceOptions) -> RankState {
         RankState {
             rank,
             node,
@@ -100,14 +100,14 @@ impl RankState {
             copies: BTreeMap::new(),
             threads: BTreeSet::new(),
             finalized: false,
-            marks: (take.marks.iter())
+            marks: (options.marks.iter())
                 .map(|&(function, number)| Mark {
                     function,
                     left: number,
                     time: None,
                 })
                 .collect(),
-            section: take.section,
+            section: options.section,
             notes: Vec::new(),
         }
     }
@@ -389,8 +389,8 @@ impl RankState {
                 && let Some(members) = members.get(&id)
                 && collective.kind.rooted()
             {
-                let place = members.iter().position(|&member| member == collective.root);
-                collective.root = place.unwrap_or(0) as u32;
+                let rank = members.iter().position(|&member| member == collective.root);
+                collective.root = rank.unwrap_or(0) as u32;
             }
             if let Action::Collective(collective) = &mut entry.op.action
                 && id == communicator::SELF

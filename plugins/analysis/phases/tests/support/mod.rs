@@ -4,7 +4,7 @@
 
 use nodescope_hypercall::record::communicator;
 use nodescope_hypercall::{Flavour, Function, Hello, MpiRecord, Peer, ProcessKind, Tag, ThreadId};
-use nodescope_model::sequence::Sequences;
+use nodescope_loop_tree::sequence::Sequences;
 use nodescope_phases::{Include, Message, Messages};
 use nodescope_predict::{Choice, Library};
 use nodescope_trace::{Body, Event, MpiCall, Stamp};

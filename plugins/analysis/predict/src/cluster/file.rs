@@ -7,7 +7,7 @@ use nodescope_config::document::{self, Document, Setting};
 use nodescope_config::problem::Problems;
 use nodescope_config::quantity::{ByteRate, Bytes, Frequency, Time};
 use nodescope_config::reader::{Item, Section};
-use nodescope_model::CollectiveKind;
+use nodescope_loop_tree::CollectiveKind;
 
 use super::{Cluster, Placement, Preset, Progress, Sharing, Speed};
 use crate::collective::{Algorithm, Library, Selected};
@@ -234,8 +234,8 @@ fn progress(section: &Section<'_>, cluster: &mut Cluster) {
         cluster.progress = Progress::Thread { beta: 0.0 };
     }
     if let Some(item) = section.item("take_in") {
-        cluster.takes_in = item.boolean().unwrap_or(false);
-        if runs && cluster.takes_in {
+        cluster.receives_unexpected = item.boolean().unwrap_or(false);
+        if runs && cluster.receives_unexpected {
             item.complain(
                 "is what a rank does that waits; with progress_thread = true a thread does it",
             );

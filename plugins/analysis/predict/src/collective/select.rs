@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nodescope_model::CollectiveKind;
+use nodescope_loop_tree::CollectiveKind;
 use serde::Serialize;
 
 use super::{Algorithm, Selected};
@@ -35,7 +35,7 @@ fn by_name<S: serde::Serializer>(
 }
 
 impl Choice {
-    /// The algorithm for a collective of `bytes` (as in [`nodescope_model::Collective::bytes`]) over `size` ranks.
+    /// The algorithm for a collective of `bytes` (as in [`nodescope_loop_tree::Collective::bytes`]) over `size` ranks.
     pub fn of(&self, kind: CollectiveKind, size: u32, bytes: u64) -> Selected {
         if let Some(&selected) = self.fixed.get(&kind) {
             return selected;

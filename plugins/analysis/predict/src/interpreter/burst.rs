@@ -1,18 +1,18 @@
 //! Computation: the values of bursts, and what a progress thread takes of the processor.
 
-use super::{Engine, Options, Phase};
+use super::{Interpreter, Options, Phase};
 use crate::code::NONE;
 
 /// When a rank's progress thread moves data.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Busy {
+pub(super) struct ProgressThread {
     /// Disjoint, ascending.
     intervals: Vec<(u64, u64)>,
     start: u64,
     work: u64,
 }
 
-impl Busy {
+impl ProgressThread {
     fn add(&mut self, mut from: u64, mut to: u64) {
         let first = self.intervals.partition_point(|&(_, end)| end < from);
         let last = self.intervals.partition_point(|&(start, _)| start <= to);
@@ -66,7 +66,7 @@ pub(super) fn begin(options: &Options, rank: u32) -> u64 {
     }
 }
 
-impl Engine<'_> {
+impl Interpreter<'_> {
     /// The next value of a column, on the target.
     pub(super) fn burst(&mut self, context: u32, column: u32) -> u64 {
         if column == NONE {
@@ -81,8 +81,8 @@ impl Engine<'_> {
             let index = match self.options.resample {
                 None => *cursor % values.length,
                 Some(seed) => {
-                    let place = (u64::from(context) << 32) | u64::from(column);
-                    let draw = mixed(mixed(seed ^ mixed(place)) ^ u64::from(*cursor));
+                    let key = (u64::from(context) << 32) | u64::from(column);
+                    let draw = mixed(mixed(seed ^ mixed(key)) ^ u64::from(*cursor));
                     (draw % u64::from(values.length)) as u32
                 }
             };
@@ -95,9 +95,9 @@ impl Engine<'_> {
     }
 
     /// Computes beside a progress thread: ends later if it moves data meanwhile.
-    pub(super) fn compute_beside_progress(&mut self, context: u32, work: u64) {
+    pub(super) fn compute_with_progress_thread(&mut self, context: u32, work: u64) {
         let start = self.contexts[context as usize].clock;
-        let busy = &mut self.busy[context as usize];
+        let busy = &mut self.progress_threads[context as usize];
         busy.intervals.retain(|&(_, to)| to > start);
         (busy.start, busy.work) = (start, work);
         let end = busy.end(self.beta);
@@ -111,7 +111,7 @@ impl Engine<'_> {
         if self.beta <= 0.0 || from >= to {
             return;
         }
-        let busy = &mut self.busy[rank as usize];
+        let busy = &mut self.progress_threads[rank as usize];
         busy.add(from, to);
         let context = &mut self.contexts[rank as usize];
         if context.phase == Phase::Computing {
@@ -130,10 +130,10 @@ mod tests {
 
     #[test]
     fn bursts_are_slower_while_the_progress_thread_works() {
-        let mut busy = Busy {
+        let mut busy = ProgressThread {
             start: 100,
             work: 50,
-            ..Busy::default()
+            ..ProgressThread::default()
         };
         assert_eq!(busy.end(0.5), 150);
         // 20 at full speed, 40 at half, 10 at full.

@@ -2,20 +2,20 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use nodescope_model::{CollectiveKind, Mode};
+use nodescope_loop_tree::{CollectiveKind, Mode};
 
-use super::{Cause, Context, Engine, Phase, Target};
+use super::{Cause, Context, Interpreter, Phase, Target};
 use crate::code::{Code, NONE};
 use crate::collective::{Selected, Shape, datatypes, round};
-use crate::network::{MOST_COST, Receipt, picoseconds};
+use crate::network::{MOST_COST, ReceiveCost, picoseconds};
 use crate::result::{Problem, WaitKind};
 
 /// A communicator's members and the collectives that they are in.
 #[derive(Debug)]
-pub(super) struct Team {
+pub(super) struct Communicator {
     pub size: u32,
-    /// By world rank: place. Empty for the world, where they are the same.
-    places: HashMap<u32, u32>,
+    /// Rank in the communicator, by world rank. Empty for the world, where they are the same.
+    local_ranks: HashMap<u32, u32>,
     /// How many collectives each member has entered.
     pub entered: Vec<u32>,
     /// Number of the first open instance.
@@ -40,14 +40,14 @@ struct Instance {
     other_entry: (u64, u32, u32),
 }
 
-impl Team {
+impl Communicator {
     /// Of every communicator of a program.
-    pub fn all(code: &Code<'_>) -> Vec<Team> {
+    pub fn all(code: &Code<'_>) -> Vec<Communicator> {
         let sizes = code.communicator_sizes();
         (sizes.into_iter().zip(0..))
-            .map(|(size, number)| Team {
+            .map(|(size, number)| Communicator {
                 size,
-                places: code.places_in(number).into_iter().collect(),
+                local_ranks: code.ranks_in(number).into_iter().collect(),
                 entered: vec![0; size as usize],
                 base: 0,
                 open: VecDeque::new(),
@@ -55,11 +55,11 @@ impl Team {
             .collect()
     }
 
-    fn place(&self, rank: u32) -> Option<u32> {
-        if self.places.is_empty() {
+    fn local_rank(&self, rank: u32) -> Option<u32> {
+        if self.local_ranks.is_empty() {
             Some(rank)
         } else {
-            self.places.get(&rank).copied()
+            self.local_ranks.get(&rank).copied()
         }
     }
 
@@ -68,37 +68,41 @@ impl Team {
     }
 }
 
-impl Engine<'_> {
+impl Interpreter<'_> {
     /// Enters a collective; false if it blocks.
     pub(super) fn enter(&mut self, context: u32, index: u32) -> bool {
         let code = self.code;
-        let together = &code.together[index as usize];
+        let collective = &code.collectives[index as usize];
         let Context {
             rank, op, clock, ..
         } = self.contexts[context as usize];
         let communicator = self.communicator(context, op);
-        let place = self.teams.get(communicator as usize).map(|t| t.place(rank));
-        let (Some(Some(me)), false) = (place, together.root >= self.world) else {
+        let local = self
+            .communicators
+            .get(communicator as usize)
+            .map(|t| t.local_rank(rank));
+        let (Some(Some(me)), false) = (local, collective.root >= self.world) else {
             // Alone, or not a member: nothing to do with others.
-            if together.request != NONE {
-                let request = self.request(context, together.request);
+            if collective.request != NONE {
+                let request = self.request(context, collective.request);
                 self.requests[request as usize] = super::IDLE;
             }
             return true;
         };
-        let team = &mut self.teams[communicator as usize];
-        let number = team.entered[me as usize];
-        team.entered[me as usize] += 1;
+        let communicator_state = &mut self.communicators[communicator as usize];
+        let number = communicator_state.entered[me as usize];
+        communicator_state.entered[me as usize] += 1;
         let entry = (clock, rank, op);
-        if (number - team.base) as usize == team.open.len() {
-            team.open.push_back(Instance {
-                kind: together.kind,
-                root: together.root,
-                bytes: together.bytes,
-                selected: self
-                    .cluster
-                    .collectives
-                    .of(together.kind, team.size, together.bytes),
+        if (number - communicator_state.base) as usize == communicator_state.open.len() {
+            communicator_state.open.push_back(Instance {
+                kind: collective.kind,
+                root: collective.root,
+                bytes: collective.bytes,
+                selected: self.cluster.collectives.of(
+                    collective.kind,
+                    communicator_state.size,
+                    collective.bytes,
+                ),
                 first: (rank, op),
                 left: 0,
                 last: entry,
@@ -106,27 +110,27 @@ impl Engine<'_> {
                 other_entry: (u64::MAX, NONE, NONE),
             });
         }
-        let instance = team.instance(number);
+        let instance = communicator_state.instance(number);
         if (clock, rank) >= (instance.last.0, instance.last.1) {
             instance.last = entry;
         }
-        if together.kind.rooted() && me == together.root {
+        if collective.kind.rooted() && me == collective.root {
             instance.root_entry = entry;
         } else if (clock, rank) < (instance.other_entry.0, instance.other_entry.1) {
             instance.other_entry = entry;
         }
         let selected = instance.selected;
         let first = instance.first;
-        let what = if instance.kind != together.kind {
+        let what = if instance.kind != collective.kind {
             Some(format!(
                 "{} and {}",
                 instance.kind.name(),
-                together.kind.name()
+                collective.kind.name()
             ))
-        } else if instance.root != together.root {
-            Some(format!("roots {} and {}", instance.root, together.root))
-        } else if instance.bytes != together.bytes && same_bytes(together.kind) {
-            Some(format!("{} and {} bytes", instance.bytes, together.bytes))
+        } else if instance.root != collective.root {
+            Some(format!("roots {} and {}", instance.root, collective.root))
+        } else if instance.bytes != collective.bytes && same_bytes(collective.kind) {
+            Some(format!("{} and {} bytes", instance.bytes, collective.bytes))
         } else {
             None
         };
@@ -148,18 +152,18 @@ impl Engine<'_> {
             }
         }
         let mut runner = context;
-        if together.request != NONE {
-            let request = self.request(context, together.request);
+        if collective.request != NONE {
+            let request = self.request(context, collective.request);
             let completes = self.begin(context, request, NONE);
-            runner = self.beside(context, completes);
+            runner = self.start_nonblocking(context, completes);
         }
         let c = &mut self.contexts[runner as usize];
-        (c.together, c.communicator, c.instance) = (index, communicator, number);
+        (c.collective, c.communicator, c.instance) = (index, communicator, number);
         (c.me, c.round, c.selected, c.last) = (me, 0, selected, false);
         let done = self.advance(runner);
         if runner != context {
             if done {
-                self.leave_beside(runner);
+                self.complete_nonblocking(runner);
             } else {
                 self.contexts[runner as usize].phase = Phase::Blocked;
             }
@@ -172,7 +176,7 @@ impl Engine<'_> {
     pub(super) fn advance(&mut self, context: u32) -> bool {
         let code = self.code;
         loop {
-            if self.stopped || self.too_long(self.contexts[context as usize].clock) {
+            if self.stopped || self.exceeds_limit(self.contexts[context as usize].clock) {
                 return false;
             }
             let c = &self.contexts[context as usize];
@@ -180,16 +184,16 @@ impl Engine<'_> {
                 self.leave(context);
                 return true;
             }
-            let together = &code.together[c.together as usize];
+            let collective = &code.collectives[c.collective as usize];
             let (communicator, number, me) = (c.communicator, c.instance, c.me);
             let shape = Shape {
-                kind: together.kind,
-                size: self.teams[communicator as usize].size,
+                kind: collective.kind,
+                size: self.communicators[communicator as usize].size,
                 me,
-                root: together.root,
-                bytes: together.bytes,
-                send_to: &together.send_to,
-                receive_from: &together.receive_from,
+                root: collective.root,
+                bytes: collective.bytes,
+                send_to: &collective.send_to,
+                receive_from: &collective.receive_from,
             };
             let next = round(c.selected, &shape, c.round);
             let (key, tag) = (2 * communicator + 1, number);
@@ -206,19 +210,19 @@ impl Engine<'_> {
                     c.round += 1;
                     wait = round.wait;
                     if let Some((from, bytes)) = round.receive {
-                        let from = self.member(communicator, from);
+                        let from = self.world_rank(communicator, from);
                         let target = Target::Context(context);
                         self.receive(context, from, (key, tag), bytes, target);
                     }
                     if let Some((to, bytes)) = round.send {
-                        let to = self.member(communicator, to);
+                        let to = self.world_rank(communicator, to);
                         let target = Target::Context(context);
                         self.send(context, to, (key, tag), bytes, Mode::Standard, target);
                     }
                     if round.reduce > 0 && self.cluster.reduce_per_byte > 0.0 {
                         let time = round.reduce as f64 * self.cluster.reduce_per_byte;
-                        let owed = &mut self.contexts[context as usize].owed;
-                        *owed = owed.saturating_add(picoseconds(time));
+                        let cost = &mut self.contexts[context as usize].cost;
+                        *cost = cost.saturating_add(picoseconds(time));
                     }
                 }
             }
@@ -226,13 +230,13 @@ impl Engine<'_> {
                 if self.contexts[context as usize].pending > 0 {
                     return false;
                 }
-                if self.takes_in(context) {
+                if self.process_unexpected(context) {
                     return false;
                 }
                 self.unblock(context);
                 // What it waited for may come later than what others do first.
                 let clock = self.contexts[context as usize].clock;
-                if self.overtaken(clock) {
+                if self.has_earlier_event(clock) {
                     self.wake(context, clock);
                     return false;
                 }
@@ -240,9 +244,9 @@ impl Engine<'_> {
         }
     }
 
-    fn member(&self, communicator: u32, place: u32) -> u32 {
+    fn world_rank(&self, communicator: u32, local: u32) -> u32 {
         let members = &self.code.program.communicators[communicator as usize];
-        members.get(place as usize).copied().unwrap_or(place)
+        members.get(local as usize).copied().unwrap_or(local)
     }
 
     /// The end of a collective for one member.
@@ -250,29 +254,29 @@ impl Engine<'_> {
         let c = &mut self.contexts[context as usize];
         let (rank, op, entered, clock) = (c.rank, c.op, c.entered, c.clock);
         let (communicator, number, me) = (c.communicator, c.instance, c.me);
-        c.together = NONE;
-        let team = &mut self.teams[communicator as usize];
-        let instance = team.instance(number);
+        c.collective = NONE;
+        let communicator_state = &mut self.communicators[communicator as usize];
+        let instance = communicator_state.instance(number);
         instance.left += 1;
         let (kind, late) = waits_for(instance, me);
-        while team
+        while communicator_state
             .open
             .front()
-            .is_some_and(|first| first.left == team.size)
+            .is_some_and(|first| first.left == communicator_state.size)
         {
-            team.open.pop_front();
-            team.base += 1;
+            communicator_state.open.pop_front();
+            communicator_state.base += 1;
         }
         if context < self.world
             && let Some((time, late_rank, late_op)) = late
         {
             let waited = time.saturating_sub(entered).min(clock - entered);
-            self.waited(rank, op, kind, waited, late_rank, late_op);
+            self.account_wait(rank, op, kind, waited, late_rank, late_op);
         }
     }
 
     /// A context for a collective that goes on beside its rank.
-    fn beside(&mut self, context: u32, completes: Target) -> u32 {
+    fn start_nonblocking(&mut self, context: u32, completes: Target) -> u32 {
         let main = &self.contexts[context as usize];
         let new = Context {
             clock: main.clock,
@@ -295,17 +299,17 @@ impl Engine<'_> {
     }
 
     /// A collective beside its rank goes on.
-    pub(super) fn resume_beside(&mut self, context: u32) {
+    pub(super) fn resume_nonblocking(&mut self, context: u32) {
         if self.contexts[context as usize].phase != Phase::Blocked {
             return;
         }
         self.unblock(context);
         if self.advance(context) {
-            self.leave_beside(context);
+            self.complete_nonblocking(context);
         }
     }
 
-    fn leave_beside(&mut self, context: u32) {
+    fn complete_nonblocking(&mut self, context: u32) {
         let c = &self.contexts[context as usize];
         let cause = Cause {
             at: c.clock,
@@ -317,7 +321,7 @@ impl Engine<'_> {
         let (target, time) = (c.completes, c.clock);
         self.contexts[context as usize].phase = Phase::Done;
         self.spare.push(context);
-        self.complete(target, time, Receipt::default(), cause);
+        self.complete(target, time, ReceiveCost::default(), cause);
     }
 }
 

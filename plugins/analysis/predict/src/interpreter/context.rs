@@ -1,9 +1,9 @@
 //! What runs: ranks, and collectives that go on beside them; what they wait for, and why it came when it did.
 
-use super::path::Origin;
+use super::critical_path::Origin;
 use crate::code::NONE;
 use crate::collective::Selected;
-use crate::network::Receipt;
+use crate::network::ReceiveCost;
 use crate::result::WaitKind;
 
 /// Who is told that something is complete.
@@ -45,11 +45,11 @@ pub(super) struct Context {
     /// Latest completion that it waits for.
     pub(super) ready: u64,
     /// Processor time after them.
-    pub(super) owed: u64,
+    pub(super) cost: u64,
     /// The same for frames of messages that are not complete.
     pub(super) disturbed: u64,
     /// When the completions that it waits for come, and what each costs of the processor.
-    pub(super) inbox: Vec<(u64, Receipt)>,
+    pub(super) inbox: Vec<(u64, ReceiveCost)>,
     /// When it entered its current operation.
     pub(super) entered: u64,
     /// The event that wakes it.
@@ -64,7 +64,7 @@ pub(super) struct Context {
     /// Last part of its critical path.
     pub(super) path: u32,
     // Its current collective.
-    pub(super) together: u32,
+    pub(super) collective: u32,
     pub(super) communicator: u32,
     pub(super) instance: u32,
     pub(super) round: u32,
@@ -82,7 +82,7 @@ pub(super) struct Request {
     pub(super) awaited: bool,
     pub(super) generation: u32,
     pub(super) at: u64,
-    pub(super) owed: Receipt,
+    pub(super) cost: ReceiveCost,
     pub(super) cause: Option<Cause>,
     /// The rank whose request it is.
     pub(super) rank: u32,
@@ -95,7 +95,7 @@ pub(super) const IDLE: Request = Request {
     awaited: false,
     generation: 0,
     at: 0,
-    owed: Receipt {
+    cost: ReceiveCost {
         awaited: 0,
         buffered: 0,
         queued: 0,
@@ -115,7 +115,7 @@ impl Cause {
 
 impl Context {
     /// Something that it waits for is complete at `time`.
-    pub(super) fn learn(&mut self, time: u64, cause: Cause) {
+    pub(super) fn note_completion(&mut self, time: u64, cause: Cause) {
         let later = match &self.cause {
             None => time >= self.ready,
             Some(known) => (time, cause.key()) > (self.ready, known.key()),
@@ -128,28 +128,28 @@ impl Context {
 
     /// Something complete at `time` costs it something of the processor. What comes while it waits cannot be dealt with sooner than if it
     /// had been there: the part of a receive that does not need the message is over by then, or is not.
-    pub(super) fn take(&mut self, time: u64, owed: Receipt) {
-        if owed != Receipt::default() {
-            self.inbox.push((time, owed));
+    pub(super) fn add_cost(&mut self, time: u64, cost: ReceiveCost) {
+        if cost != ReceiveCost::default() {
+            self.inbox.push((time, cost));
         }
     }
 
     /// When all that it waits for has come and been dealt with, one after the other as it came.
-    pub(super) fn served(&mut self) -> u64 {
+    pub(super) fn processed_at(&mut self) -> u64 {
         if self.inbox.len() > 1 {
             self.inbox.sort_unstable();
         }
         let mut clock = self.clock;
-        for (number, &(time, owed)) in self.inbox.iter().enumerate() {
+        for (number, &(time, cost)) in self.inbox.iter().enumerate() {
             clock = match (time <= self.clock, number) {
-                (true, 0) => clock.saturating_add(owed.buffered),
-                (true, _) => clock.saturating_add(owed.buffered.min(owed.queued)),
-                (false, 0) => (time + owed.awaited).max(clock.saturating_add(owed.buffered)),
+                (true, 0) => clock.saturating_add(cost.buffered),
+                (true, _) => clock.saturating_add(cost.buffered.min(cost.queued)),
+                (false, 0) => (time + cost.awaited).max(clock.saturating_add(cost.buffered)),
                 // Whether it just comes during another or just after makes no difference.
-                (false, _) => (clock.saturating_add(owed.queued)).max(time + owed.awaited),
+                (false, _) => (clock.saturating_add(cost.queued)).max(time + cost.awaited),
             };
         }
-        let end = clock.max(self.ready).saturating_add(self.owed);
+        let end = clock.max(self.ready).saturating_add(self.cost);
         end.saturating_add(self.disturbed)
     }
 
@@ -157,7 +157,7 @@ impl Context {
         Context {
             clock: 0,
             ready: 0,
-            owed: 0,
+            cost: 0,
             disturbed: 0,
             inbox: Vec::new(),
             entered: 0,
@@ -170,7 +170,7 @@ impl Context {
             op: NONE,
             phase: Phase::Next,
             path: NONE,
-            together: NONE,
+            collective: NONE,
             communicator: NONE,
             instance: 0,
             round: 0,

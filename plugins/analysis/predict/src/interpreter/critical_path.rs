@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Engine;
+use super::Interpreter;
 use crate::code::NONE;
 use crate::result::CriticalPath;
 
@@ -56,9 +56,9 @@ impl Path {
 }
 
 /// Ranks and calls that are told.
-const TOLD: usize = 10;
+const MAX_REPORTED: usize = 10;
 
-impl Engine<'_> {
+impl Interpreter<'_> {
     /// Goes back from the end of the last rank.
     pub(super) fn critical_path(&self) -> Option<CriticalPath> {
         if !self.path.keep {
@@ -87,8 +87,8 @@ impl Engine<'_> {
             let start = part.origin.time.min(part.end);
             path.transfer += part.end - start;
             path.messages += 1;
-            let place = self.code.site_of.get(part.op as usize);
-            *calls.entry(place.copied().unwrap_or(NONE)).or_default() += part.end - start;
+            let site = self.code.site_of.get(part.op as usize);
+            *calls.entry(site.copied().unwrap_or(NONE)).or_default() += part.end - start;
             at = Origin {
                 time: start,
                 ..part.origin
@@ -96,21 +96,21 @@ impl Engine<'_> {
         }
         let mut ranks: Vec<_> = ranks.into_iter().collect();
         ranks.sort_by_key(|&(rank, time)| (u64::MAX - time, rank));
-        ranks.truncate(TOLD);
+        ranks.truncate(MAX_REPORTED);
         let mut calls: Vec<_> = calls.into_iter().collect();
-        calls.sort_by_key(|&(place, time)| (u64::MAX - time, place));
-        calls.truncate(TOLD);
+        calls.sort_by_key(|&(site, time)| (u64::MAX - time, site));
+        calls.truncate(MAX_REPORTED);
         path.ranks = ranks;
         path.calls = calls
             .into_iter()
-            .map(|(place, time)| (self.place(place), time))
+            .map(|(site, time)| (self.site_name(site), time))
             .collect();
         Some(path)
     }
 
     /// A call site and function as text.
-    pub(super) fn place(&self, place: u32) -> String {
-        match self.code.op_at(place) {
+    pub(super) fn site_name(&self, site: u32) -> String {
+        match self.code.op_at(site) {
             Some(op) => format!("{} at {}", op.function, op.site),
             None => "unknown".to_owned(),
         }

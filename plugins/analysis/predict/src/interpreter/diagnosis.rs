@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::{Context, Engine, Phase, Target};
-use crate::code::{ANY, Act, NONE};
+use super::{Context, Interpreter, Phase, Target};
+use crate::code::{ANY, NONE, Operation};
 use crate::result::{Blocked, Problem, WaitState};
 
 /// Ranks, messages and receives that are told of each kind.
-const TOLD: usize = 10;
+const MAX_REPORTED: usize = 10;
 
-impl Engine<'_> {
+impl Interpreter<'_> {
     /// When nothing goes on any more: ranks that have not ended wait for one another.
     pub(super) fn deadlock(&mut self) {
         let blocked: Vec<u32> = (0..self.world)
@@ -49,7 +49,7 @@ impl Engine<'_> {
         self.problems.push(Problem::Deadlock {
             time: self.now,
             blocked: blocked.len() as u32,
-            others: others.take(TOLD).map(|&rank| tell(rank)).collect(),
+            others: others.take(MAX_REPORTED).map(|&rank| tell(rank)).collect(),
             cycle: cycle.into_iter().map(tell).collect(),
         });
         debug_assert!(self.contexts[first as usize].phase != Phase::Done);
@@ -61,14 +61,14 @@ impl Engine<'_> {
         if let Some(late) = self.late_in_collective(context) {
             return Some(late);
         }
-        let peer = |peer: Option<nodescope_model::PeerRef>| {
+        let peer = |peer: Option<nodescope_loop_tree::PeerRef>| {
             peer.map(|peer| peer.resolve(rank, self.world))
         };
-        match self.code.acts.get(context.op as usize)? {
-            Act::Send { to, .. } => peer(Some(*to)),
-            Act::Receive { from, .. } | Act::Probe { from, .. } => peer(*from),
-            Act::Both(index) => {
-                let both = &self.code.both[*index as usize];
+        match self.code.operations.get(context.op as usize)? {
+            Operation::Send { to, .. } => peer(Some(*to)),
+            Operation::Receive { from, .. } | Operation::Probe { from, .. } => peer(*from),
+            Operation::SendReceive(index) => {
+                let both = &self.code.send_receives[*index as usize];
                 // The send may be over; then nothing of it is in its receiver's list.
                 let sends = both.send.map(|(to, ..)| to.resolve(rank, self.world));
                 let receives = both.receive.and_then(|(from, ..)| peer(from));
@@ -77,12 +77,12 @@ impl Engine<'_> {
                     None => receives.or(sends),
                 }
             }
-            Act::Wait { start, length } => (*start..start + length)
+            Operation::Wait { start, length } => (*start..start + length)
                 .map(|at| self.request(rank, self.code.lists[at as usize]))
                 .filter(|&index| !self.requests[index as usize].done)
                 .find_map(|index| match self.requests[index as usize].peer {
                     peer if peer < self.world => Some(peer),
-                    _ => self.late_beside(index),
+                    _ => self.late_in_nonblocking(index),
                 }),
             _ => None,
         }
@@ -90,17 +90,18 @@ impl Engine<'_> {
 
     /// The first member of a context's collective that has not come.
     fn late_in_collective(&self, context: &Context) -> Option<u32> {
-        let team = self.teams.get(context.communicator as usize)?;
-        if context.together == NONE {
+        let communicator_state = self.communicators.get(context.communicator as usize)?;
+        if context.collective == NONE {
             return None;
         }
-        let late = (team.entered.iter()).position(|&entered| entered <= context.instance)?;
+        let late =
+            (communicator_state.entered.iter()).position(|&entered| entered <= context.instance)?;
         let members = &self.code.program.communicators[context.communicator as usize];
         Some(members.get(late).copied().unwrap_or(late as u32))
     }
 
     /// The same of a collective that goes on beside its rank, by its request.
-    fn late_beside(&self, request: u32) -> Option<u32> {
+    fn late_in_nonblocking(&self, request: u32) -> Option<u32> {
         let beside = &self.contexts[self.world as usize..];
         let of = |context: &&Context| {
             matches!(context.completes, Target::Request { index, .. } if index == request)
@@ -148,7 +149,7 @@ impl Engine<'_> {
                 at = posted.next;
             }
         }
-        for ((from, to, tag, bytes, op), count) in messages.into_iter().take(TOLD) {
+        for ((from, to, tag, bytes, op), count) in messages.into_iter().take(MAX_REPORTED) {
             let at = self.code.describe(op);
             self.problems.push(Problem::Unreceived {
                 from,
@@ -159,7 +160,7 @@ impl Engine<'_> {
                 count,
             });
         }
-        for ((rank, op), count) in receives.into_iter().take(TOLD) {
+        for ((rank, op), count) in receives.into_iter().take(MAX_REPORTED) {
             let at = self.code.describe(op);
             self.problems.push(Problem::Unmatched { rank, at, count });
         }
@@ -172,8 +173,8 @@ impl Engine<'_> {
         sums.into_iter()
             .map(|((kind, at, because_of), sum)| WaitState {
                 kind: *kind,
-                at: self.place(*at),
-                because_of: self.place(*because_of),
+                at: self.site_name(*at),
+                because_of: self.site_name(*because_of),
                 count: sum.count,
                 time: sum.time,
                 longest: sum.longest,

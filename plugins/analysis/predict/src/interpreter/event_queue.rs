@@ -16,7 +16,7 @@ const SMALL: usize = 512;
 
 /// The queue.
 #[derive(Debug)]
-pub(super) struct Agenda {
+pub(super) struct EventQueue {
     /// Entries up to this time are in `sorted` and `near`, later ones in buckets.
     horizon: u64,
     /// Descending.
@@ -29,9 +29,9 @@ pub(super) struct Agenda {
     filled: u64,
 }
 
-impl Default for Agenda {
-    fn default() -> Agenda {
-        Agenda {
+impl Default for EventQueue {
+    fn default() -> EventQueue {
+        EventQueue {
             horizon: 0,
             sorted: Vec::new(),
             near: BinaryHeap::new(),
@@ -41,7 +41,7 @@ impl Default for Agenda {
     }
 }
 
-impl Agenda {
+impl EventQueue {
     /// Adds an entry.
     pub fn add(&mut self, time: u64, order: u32, what: u32) {
         if time <= self.horizon {
@@ -141,40 +141,40 @@ mod tests {
             steps in proptest::collection::vec((0u64..5000, 0u32..50, 0u8..4), 1..3000),
             spread in 0u32..40,
         ) {
-            let mut agenda = Agenda::default();
+            let mut queue = EventQueue::default();
             let mut heap = BinaryHeap::new();
             let mut now = 0;
             for (delay, what, takes) in steps {
                 let time = now + (delay << spread);
-                agenda.add(time, what, what);
+                queue.add(time, what, what);
                 heap.push(Reverse((time, what)));
                 for _ in 2..takes {
-                    prop_assert_eq!(agenda.earliest(), heap.peek().map(|Reverse((time, _))| *time));
+                    prop_assert_eq!(queue.earliest(), heap.peek().map(|Reverse((time, _))| *time));
                     let expected = heap.pop().map(|Reverse(entry)| entry);
-                    prop_assert_eq!(agenda.take(), expected);
+                    prop_assert_eq!(queue.take(), expected);
                     now = expected.map_or(now, |(time, _)| time);
                 }
             }
             while let Some(Reverse(expected)) = heap.pop() {
-                prop_assert_eq!(agenda.take(), Some(expected));
+                prop_assert_eq!(queue.take(), Some(expected));
             }
-            prop_assert_eq!(agenda.take(), None);
+            prop_assert_eq!(queue.take(), None);
         }
     }
 
     #[test]
     fn a_thousand_at_one_time_and_later_ones() {
-        let mut agenda = Agenda::default();
+        let mut queue = EventQueue::default();
         for what in (0..1000).rev() {
-            agenda.add(7, what, 1000 - what);
-            agenda.add(u64::MAX, what, 1000 - what);
-            agenda.add(7 + (1 << 40), what, 1000 - what);
+            queue.add(7, what, 1000 - what);
+            queue.add(u64::MAX, what, 1000 - what);
+            queue.add(7 + (1 << 40), what, 1000 - what);
         }
         for time in [7, 7 + (1 << 40), u64::MAX] {
             for what in 0..1000 {
-                assert_eq!(agenda.take(), Some((time, 1000 - what)));
+                assert_eq!(queue.take(), Some((time, 1000 - what)));
             }
         }
-        assert_eq!(agenda.earliest(), None);
+        assert_eq!(queue.earliest(), None);
     }
 }

@@ -183,8 +183,8 @@ impl Fluid {
             at += 1;
             let pipe = &mut self.pipes[link as usize];
             (pipe.left, pipe.weight) = (pipe.capacity, 0.0);
-            for place in 0..self.pipes[link as usize].flows.len() {
-                let number = self.pipes[link as usize].flows[place];
+            for at in 0..self.pipes[link as usize].flows.len() {
+                let number = self.pipes[link as usize].flows[at];
                 let flow = &mut self.flows[number as usize];
                 flow.fixed = false;
                 self.pipes[link as usize].weight += flow.weight;
@@ -221,8 +221,8 @@ impl Fluid {
                 self.shares.push(Reverse(Share(actual, link)));
                 continue;
             }
-            for place in 0..self.pipes[link as usize].flows.len() {
-                let number = self.pipes[link as usize].flows[place];
+            for at in 0..self.pipes[link as usize].flows.len() {
+                let number = self.pipes[link as usize].flows[at];
                 let flow = &mut self.flows[number as usize];
                 if flow.fixed {
                     continue;

@@ -2,18 +2,18 @@
 
 use std::collections::VecDeque;
 
-use super::path::Origin;
-use super::{Cause, Engine, Options, Target};
+use super::critical_path::Origin;
+use super::{Cause, Interpreter, Options, Target};
 use crate::cluster::Cluster;
 use crate::code::Code;
-use crate::network::Receipt;
+use crate::network::ReceiveCost;
 use crate::reduce::{Delay, Fragment, Input};
 use crate::result::WaitKind;
 
 /// Who has entered a fragment.
 #[derive(Debug)]
 pub(super) struct Entries {
-    /// By place in the fragment: how often it has entered.
+    /// By index in the fragment: how often the rank has entered.
     entered: Vec<u32>,
     /// Number of the first open instance.
     base: u32,
@@ -32,9 +32,9 @@ struct Entry {
 /// All ranks' entries into one execution of a fragment.
 #[derive(Clone, Debug)]
 struct Instance {
-    /// By place.
+    /// By index in the fragment.
     inputs: Vec<Option<Entry>>,
-    /// Places that have entered and not left.
+    /// Indices of the ranks that have entered and not left.
     waiting: Vec<u32>,
     left: usize,
 }
@@ -50,14 +50,14 @@ impl Entries {
     }
 }
 
-impl Engine<'_> {
+impl Interpreter<'_> {
     /// A rank enters a reduced fragment.
     pub(super) fn enter_reduced(&mut self, context: u32, number: u32) {
         let code = self.code;
         let Some(fragment) = code.fragments.get(number as usize) else {
             return;
         };
-        let Ok(place) = fragment.ranks.binary_search(&context) else {
+        let Ok(index) = fragment.ranks.binary_search(&context) else {
             return;
         };
         let (clock, op) = {
@@ -67,7 +67,7 @@ impl Engine<'_> {
         };
         let port = match self.cluster.contention {
             true => 0,
-            false => self.wires.port(context),
+            false => self.links.port(context),
         };
         let entry = Entry {
             clock,
@@ -75,7 +75,7 @@ impl Engine<'_> {
             op,
             origin: self.origin(context),
         };
-        let own = &fragment.costs[place];
+        let own = &fragment.costs[index];
         let account = &mut self.accounts[context as usize];
         account.computation = account.computation.saturating_add(own.computation);
         account.opaque = account.opaque.saturating_add(own.opaque);
@@ -83,8 +83,8 @@ impl Engine<'_> {
         self.sent += own.messages;
         self.sent_bytes = self.sent_bytes.saturating_add(own.bytes);
         let entries = &mut self.reduced[number as usize];
-        let instance = entries.entered[place];
-        entries.entered[place] += 1;
+        let instance = entries.entered[index];
+        entries.entered[index] += 1;
         let at = (instance - entries.base) as usize;
         if at == entries.open.len() {
             entries.open.push_back(Instance {
@@ -94,8 +94,8 @@ impl Engine<'_> {
             });
         }
         let open = &mut entries.open[at];
-        open.inputs[place] = Some(entry);
-        open.waiting.push(place as u32);
+        open.inputs[index] = Some(entry);
+        open.waiting.push(index as u32);
         // Those whose inputs are all there now.
         let mut leave = Vec::new();
         open.waiting.retain(|&waiting| {
@@ -112,14 +112,14 @@ impl Engine<'_> {
             entries.open.pop_front();
             entries.base += 1;
         }
-        for (place, inputs) in leave {
-            self.leave_reduced(fragment, place as usize, &inputs);
+        for (index, inputs) in leave {
+            self.leave_reduced(fragment, index as usize, &inputs);
         }
     }
 
-    fn leave_reduced(&mut self, fragment: &Fragment, place: usize, inputs: &[Option<Entry>]) {
-        let rank = fragment.ranks[place];
-        let own = inputs[place].map_or(0, |entry| entry.clock);
+    fn leave_reduced(&mut self, fragment: &Fragment, index: usize, inputs: &[Option<Entry>]) {
+        let rank = fragment.ranks[index];
+        let own = inputs[index].map_or(0, |entry| entry.clock);
         let latest = |delays: &[Delay], most: u64| {
             let times = delays.iter().filter_map(|delay| {
                 let entry = inputs[delay.from as usize]?;
@@ -131,11 +131,11 @@ impl Engine<'_> {
             });
             times.max_by_key(|&(time, from)| (time, u32::MAX - from))
         };
-        let needs = &fragment.exits[place];
+        let needs = &fragment.exits[index];
         if !self.cluster.contention
             && let Some((until, _)) = latest(&needs.port, u64::MAX)
         {
-            self.wires.keep_port(rank, until);
+            self.links.keep_port(rank, until);
         }
         // A rank's own entry is always among what it waits for.
         let Some((time, from)) = latest(&needs.clock, u64::MAX) else {
@@ -153,7 +153,7 @@ impl Engine<'_> {
             kind: WaitKind::Collective,
             origin: entry.origin,
         };
-        self.complete(Target::Context(rank), time, Receipt::default(), cause);
+        self.complete(Target::Context(rank), time, ReceiveCost::default(), cause);
     }
 }
 
@@ -187,29 +187,31 @@ pub(crate) fn interpret_from(
         links: 0,
         ..Options::default()
     };
-    let mut engine = Engine::new(code, cluster, &options, nodes.to_vec());
-    for (context, &clock) in engine.contexts.iter_mut().zip(clocks) {
+    let mut interpreter = Interpreter::new(code, cluster, &options, nodes.to_vec());
+    for (context, &clock) in interpreter.contexts.iter_mut().zip(clocks) {
         context.clock = clock;
     }
     if !cluster.contention {
         for (rank, &port) in (0..).zip(ports) {
-            engine.wires.keep_port(rank, port);
+            interpreter.links.keep_port(rank, port);
         }
     }
-    engine.run();
-    engine.leftovers();
-    let world = engine.world;
+    interpreter.run();
+    interpreter.leftovers();
+    let world = interpreter.world;
     Ends {
-        clocks: (engine.contexts.iter().take(world as usize))
+        clocks: (interpreter.contexts.iter().take(world as usize))
             .map(|context| context.clock)
             .collect(),
-        ports: (0..world).map(|rank| engine.wires.port(rank)).collect(),
-        computation: (engine.accounts.iter())
+        ports: (0..world)
+            .map(|rank| interpreter.links.port(rank))
+            .collect(),
+        computation: (interpreter.accounts.iter())
             .map(|account| (account.computation, account.opaque))
             .collect(),
-        sent: (engine.sent, engine.sent_bytes),
-        queued: engine.queued,
-        problem: engine
+        sent: (interpreter.sent, interpreter.sent_bytes),
+        queued: interpreter.queued,
+        problem: interpreter
             .problems
             .first()
             .map(|problem| problem.to_string().trim().to_owned()),

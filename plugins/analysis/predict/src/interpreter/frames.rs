@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use super::matching::{Message, Purpose};
-use super::{ASKED, Engine, FLIES};
+use super::{CONTROL_ARRIVES, ENTERS_NETWORK, Interpreter};
 use crate::network::MOST_COST;
 
 /// Most pieces of a message.
@@ -56,7 +56,7 @@ impl Coming {
         self.frames.insert(at, frame);
     }
 
-    /// See [`super::Wires::received`]; the link is free from `free` on.
+    /// See [`super::Links::received`]; the link is free from `free` on.
     pub(super) fn received(&self, free: u64, until: u64) -> impl Iterator<Item = (u64, Part)> + '_ {
         let coming = (self.frames.iter())
             .take_while(move |frame| frame.head < until)
@@ -68,14 +68,14 @@ impl Coming {
     }
 }
 
-impl Engine<'_> {
+impl Interpreter<'_> {
     /// A message enters the network in frames.
     pub(super) fn send_frames(&mut self, number: u32, time: u64) {
         let message = self.messages.get(number);
         let (from, to, bytes) = (message.from, message.to, message.bytes);
         let channel = self.channel(from, to);
         let (a, b) = (self.node_of[from as usize], self.node_of[to as usize]);
-        let (begin, left, head, passed) = self.goes((a, b), bytes, time, channel);
+        let (begin, left, head, passed) = self.reserve_route((a, b), bytes, time, channel);
         let message = self.messages.get_mut(number);
         (message.left, message.passed) = (left, passed);
         let wire = channel.wire(bytes);
@@ -86,13 +86,13 @@ impl Engine<'_> {
         let mut last = first;
         let sequence = message.sequence;
         let of = Part { number, sequence };
-        self.will_acknowledge(number, head);
+        self.schedule_acknowledgements(number, head);
         let beyond = channel.beyond_wire(bytes);
         for piece in 0..pieces {
             let [from, to] =
                 [piece, piece + 1].map(|at| channel.wire_of_frames(bytes, frames * at / pieces));
             last = first + (u128::from(takes) * u128::from(from) / u128::from(wire.max(1))) as u64;
-            self.wires.comes[b as usize].add(Frame {
+            self.links.arriving[b as usize].add(Frame {
                 head: last,
                 time: to - from,
                 of: Some(of),
@@ -100,12 +100,12 @@ impl Engine<'_> {
                 beyond,
             });
         }
-        self.wires.count(b, channel.bytes(bytes));
-        self.comes(last, FLIES | number);
+        self.links.count(b, channel.bytes(bytes));
+        self.schedule(last, ENTERS_NETWORK | number);
     }
 
     /// Frames of a message will be acknowledged when they come, if nothing holds them up.
-    fn will_acknowledge(&mut self, number: u32, head: u64) {
+    fn schedule_acknowledgements(&mut self, number: u32, head: u64) {
         let message = self.messages.get(number).clone();
         let channel = self.channel(message.from, message.to);
         let Some(frames) = channel.frames.filter(|frames| frames.acknowledge > 0) else {
@@ -126,7 +126,7 @@ impl Engine<'_> {
                 purpose: Purpose::Acknowledgement(takes),
                 ..message.clone()
             });
-            self.comes(head + come + channel.latency, ASKED | number);
+            self.schedule(head + come + channel.latency, CONTROL_ARRIVES | number);
         }
     }
 
@@ -135,8 +135,8 @@ impl Engine<'_> {
         let Message { from, to, .. } = *self.messages.get(number);
         self.messages.release(number);
         let (a, b) = (self.node_of[from as usize], self.node_of[to as usize]);
-        let head = self.wires.leave(self.now, a, takes);
-        self.wires.comes[b as usize].add(Frame {
+        let head = self.links.leave(self.now, a, takes);
+        self.links.arriving[b as usize].add(Frame {
             head,
             time: takes,
             of: None,
@@ -146,21 +146,21 @@ impl Engine<'_> {
     }
 
     /// The last frame of a message comes to its receiver's link: nothing can come before it any more.
-    pub(super) fn passes(&mut self, number: u32) {
+    pub(super) fn pass_frames(&mut self, number: u32) {
         let message = self.messages.get(number);
         let (from, to, bytes) = (message.from, message.to, message.bytes);
         let node = self.node_of[to as usize];
         loop {
-            let coming = &mut self.wires.comes[node as usize].frames;
+            let coming = &mut self.links.arriving[node as usize].frames;
             let Some(&frame) = coming.front().filter(|frame| frame.head <= self.now) else {
                 break;
             };
             coming.pop_front();
-            let end = self.wires.pass(node, frame.head, frame.time);
+            let end = self.links.pass(node, frame.head, frame.time);
             let Some(of) = frame.of else {
                 continue;
             };
-            let passed = &mut self.wires.comes[node as usize].passed;
+            let passed = &mut self.links.arriving[node as usize].passed;
             if passed.len() == PASSED {
                 passed.pop_front();
             }
@@ -174,6 +174,6 @@ impl Engine<'_> {
         let (left, passed) = (message.left, message.passed);
         let beyond = self.channel(from, to).beyond_wire(bytes);
         let arrival = passed.saturating_add(beyond);
-        self.arrives(number, left, arrival);
+        self.set_arrival(number, left, arrival);
     }
 }

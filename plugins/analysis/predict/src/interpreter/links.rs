@@ -11,22 +11,22 @@
 
 use super::fluid::Fluid;
 use super::frames::{Coming, Part};
-use super::{Engine, FLIES, TICK};
+use super::{ENTERS_NETWORK, Interpreter, LINK_UPDATE};
 use crate::cluster::{Cluster, Sharing};
 use crate::network::{Channel, Model, picoseconds};
 use crate::result::LinkLoad;
 
 /// State of the wires.
 #[derive(Debug)]
-pub(super) struct Wires {
+pub(super) struct Links {
     nodes: u32,
     /// Each link, or each rank's own port without contention.
-    links: Vec<Link>,
+    by_number: Vec<Link>,
     route: Vec<u32>,
     /// Links that messages share equally.
     fluid: Option<Fluid>,
     /// Frames on their way to each node, where they share the link to it.
-    pub(super) comes: Vec<Coming>,
+    pub(super) arriving: Vec<Coming>,
 }
 
 /// A link, or a port.
@@ -99,8 +99,8 @@ impl Link {
     }
 }
 
-impl Wires {
-    pub fn new(cluster: &Cluster, world: u32, node_of: &[u32]) -> Wires {
+impl Links {
+    pub fn new(cluster: &Cluster, world: u32, node_of: &[u32]) -> Links {
         let used = node_of.iter().max().map_or(0, |&node| node + 1);
         let nodes = match cluster.topology {
             crate::topology::Topology::Crossbar => used,
@@ -113,30 +113,30 @@ impl Wires {
         let fluid = matches!(cluster.sharing, Sharing::Fair | Sharing::RoundTrip);
         let shared = cluster.contention && fluid;
         let frames = cluster.contention && cluster.sharing == Sharing::Frames;
-        Wires {
+        Links {
             nodes,
-            links: vec![Link::default(); links],
+            by_number: vec![Link::default(); links],
             route: Vec::new(),
             fluid: shared.then(|| Fluid::new(links)),
-            comes: vec![Coming::default(); if frames { nodes as usize } else { 0 }],
+            arriving: vec![Coming::default(); if frames { nodes as usize } else { 0 }],
         }
     }
 
     fn pause(&mut self, now: u64, link: u32, head: u64, bytes: u64, time: u64) -> (u64, u64) {
-        let link = &mut self.links[link as usize];
+        let link = &mut self.by_number[link as usize];
         link.count(bytes, time);
         link.pause(now, head, time)
     }
 
     fn occupy(&mut self, now: u64, link: u32, head: u64, bytes: u64, time: u64) -> (u64, u64) {
-        let link = &mut self.links[link as usize];
+        let link = &mut self.by_number[link as usize];
         link.count(bytes, time);
         link.occupy(now, head, time)
     }
 
     /// A frame passes the link to a node that it has come to at `head`, behind those that came before; when its last bit has passed.
     pub(super) fn pass(&mut self, node: u32, head: u64, time: u64) -> u64 {
-        let link = &mut self.links[(self.nodes + node) as usize];
+        let link = &mut self.by_number[(self.nodes + node) as usize];
         link.count(0, time);
         link.free = link.free.max(head).saturating_add(time);
         link.free
@@ -145,60 +145,62 @@ impl Wires {
     /// When frames are received at a node, and of which messages, if they share links: those that have passed the link to it last, and
     /// those that come to it before `until`, as far as is known.
     pub(super) fn received(&self, node: u32, until: u64) -> impl Iterator<Item = (u64, Part)> + '_ {
-        let free = self.links.get((self.nodes + node) as usize);
+        let free = self.by_number.get((self.nodes + node) as usize);
         let free = free.map_or(0, |link| link.free);
-        let coming = self.comes.get(node as usize).into_iter();
+        let coming = self.arriving.get(node as usize).into_iter();
         coming.flat_map(move |coming| coming.received(free, until))
     }
 
     /// A frame leaves a node, behind others: when.
     pub(super) fn leave(&mut self, now: u64, node: u32, wire: u64) -> u64 {
-        self.links[node as usize].pause(now, now, wire).0
+        self.by_number[node as usize].pause(now, now, wire).0
     }
 
     /// Counts bytes on the link to a node.
     pub(super) fn count(&mut self, node: u32, bytes: u64) {
-        self.links[(self.nodes + node) as usize].count(bytes, 0);
+        self.by_number[(self.nodes + node) as usize].count(bytes, 0);
     }
 
     /// From when on a rank's own port is free, where messages do not share links.
     pub fn port(&self, rank: u32) -> u64 {
-        self.links.get(rank as usize).map_or(0, |link| link.free)
+        self.by_number
+            .get(rank as usize)
+            .map_or(0, |link| link.free)
     }
 
     /// Keeps a rank's own port until a time.
     pub fn keep_port(&mut self, rank: u32, until: u64) {
-        if let Some(link) = self.links.get_mut(rank as usize) {
+        if let Some(link) = self.by_number.get_mut(rank as usize) {
             link.free = link.free.max(until);
         }
     }
 
     /// Has a node's own links at hand.
-    pub fn prepare(&self, node: u32) {
-        if let Some(link) = self.links.get(node as usize) {
-            super::agenda::prefetch(link);
+    pub fn prefetch(&self, node: u32) {
+        if let Some(link) = self.by_number.get(node as usize) {
+            super::event_queue::prefetch(link);
         }
     }
 
     /// The links that carried most.
     pub fn loads(&self, cluster: &Cluster, most: usize) -> Vec<LinkLoad> {
-        let mut order: Vec<usize> = (0..self.links.len())
-            .filter(|&link| self.links[link].bytes > 0)
+        let mut order: Vec<usize> = (0..self.by_number.len())
+            .filter(|&link| self.by_number[link].bytes > 0)
             .collect();
-        order.sort_by_key(|&link| (u64::MAX - self.links[link].busy, link));
+        order.sort_by_key(|&link| (u64::MAX - self.by_number[link].busy, link));
         order
             .into_iter()
             .take(most)
             .map(|link| LinkLoad {
                 link: cluster.topology.link_name(link as u32, self.nodes),
-                bytes: self.links[link].bytes,
-                busy: self.links[link].busy,
+                bytes: self.by_number[link].bytes,
+                busy: self.by_number[link].busy,
             })
             .collect()
     }
 }
 
-impl Engine<'_> {
+impl Interpreter<'_> {
     /// A message that enters the network at `time`: when its last byte has left, and when it has arrived. Without contention,
     /// messages that are sent `at_once` follow one another at their sender; those that had to ask do not wait there.
     pub(super) fn transfer(
@@ -217,18 +219,18 @@ impl Engine<'_> {
         }
         let occupied = wire.max(channel.gap);
         let cluster = self.cluster;
-        let wires = &mut self.wires;
+        let links = &mut self.links;
         let needs_route = cluster.contention || cluster.hop_latency > 0;
-        wires.route.clear();
+        links.route.clear();
         if needs_route {
-            cluster.topology.route(a, b, wires.nodes, &mut wires.route);
+            cluster.topology.route(a, b, links.nodes, &mut links.route);
         }
-        let hops = cluster.hops(wires.route.len());
+        let hops = cluster.hops(links.route.len());
         if !cluster.contention && !at_once {
             return (time + wire, time + wire + extra + hops);
         }
         if !cluster.contention {
-            let port = &mut wires.links[from as usize];
+            let port = &mut links.by_number[from as usize];
             let start = port.free.max(time);
             // A post occupies its sender until it has arrived.
             let busy = match channel.model {
@@ -237,20 +239,20 @@ impl Engine<'_> {
             };
             let free = start + busy;
             port.free = free;
-            self.too_long(free);
+            self.exceeds_limit(free);
             return (start + wire, start + wire + extra + hops);
         }
-        let (_, left, head, passed) = self.goes((a, b), bytes, time, channel);
-        let wires = &mut self.wires;
-        let (_, end) = wires.occupy(self.now, wires.nodes + b, head, bytes, wire);
+        let (_, left, head, passed) = self.reserve_route((a, b), bytes, time, channel);
+        let links = &mut self.links;
+        let (_, end) = links.occupy(self.now, links.nodes + b, head, bytes, wire);
         let passed = passed.max(end);
-        self.too_long(passed);
+        self.exceeds_limit(passed);
         (left, passed.saturating_add(extra))
     }
 
     /// A message goes to the link to its receiver, behind others: when its first byte leaves its node and when its last has left,
     /// when its first comes to that link, if it does not pause, and when its last has passed those before it.
-    pub(super) fn goes(
+    pub(super) fn reserve_route(
         &mut self,
         (a, b): (u32, u32),
         bytes: u64,
@@ -258,32 +260,37 @@ impl Engine<'_> {
         channel: &Channel,
     ) -> (u64, u64, u64, u64) {
         let cluster = self.cluster;
-        let wires = &mut self.wires;
+        let links = &mut self.links;
         let wire = channel.wire(bytes);
         let occupied = wire.max(channel.gap);
-        let mut route = std::mem::take(&mut wires.route);
+        let mut route = std::mem::take(&mut links.route);
         route.clear();
-        cluster.topology.route(a, b, wires.nodes, &mut route);
+        cluster.topology.route(a, b, links.nodes, &mut route);
         let slow = cluster.link_per_byte.unwrap_or(channel.per_byte);
         let inner = picoseconds(channel.bytes(bytes) as f64 * slow);
-        let (begin, end) = wires.pause(self.now, a, time, bytes, occupied);
+        let (begin, end) = links.pause(self.now, a, time, bytes, occupied);
         let (mut head, left) = (end - occupied, end);
         // The gap comes after the last byte.
         let left = left - (occupied - wire);
         let mut passed = left;
         for &link in &route {
-            let (start, end) = wires.occupy(self.now, link, head, bytes, inner);
+            let (start, end) = links.occupy(self.now, link, head, bytes, inner);
             head = start + cluster.hop_latency;
             passed = passed.max(end).saturating_add(cluster.hop_latency);
         }
-        wires.route = route;
-        self.too_long(passed.max(head));
+        links.route = route;
+        self.exceeds_limit(passed.max(head));
         (begin, left, head, passed)
     }
 
     /// Whether a message's arrival is known only when its last byte has left.
-    pub(super) fn flies(&self, (from, to): (u32, u32), bytes: u64, channel: &Channel) -> bool {
-        (self.wires.fluid.is_some() || !self.wires.comes.is_empty())
+    pub(super) fn arrives_unknown(
+        &self,
+        (from, to): (u32, u32),
+        bytes: u64,
+        channel: &Channel,
+    ) -> bool {
+        (self.links.fluid.is_some() || !self.links.arriving.is_empty())
             && self.node_of[from as usize] != self.node_of[to as usize]
             && channel.bytes(bytes) > 0
             && (channel.per_byte > 0.0 || self.cluster.link_per_byte.is_some_and(|slow| slow > 0.0))
@@ -291,85 +298,85 @@ impl Engine<'_> {
 
     /// A message that flies will enter the network at `time`, those that are sent `at_once` a gap after their sender's last.
     pub(super) fn depart(&mut self, number: u32, mut time: u64, gap: u64, at_once: bool) {
-        if !self.wires.comes.is_empty() {
+        if !self.links.arriving.is_empty() {
             self.send_frames(number, time);
             return;
         }
         if gap > 0 && at_once {
             let node = self.node_of[self.messages.get(number).from as usize];
-            let link = &mut self.wires.links[node as usize];
+            let link = &mut self.links.by_number[node as usize];
             time = time.max(link.free);
             link.free = time + gap;
         }
-        self.comes(time, FLIES | number);
+        self.schedule(time, ENTERS_NETWORK | number);
     }
 
     /// A message enters the network and shares its links from now on.
-    pub(super) fn enters(&mut self, number: u32, time: u64) {
+    pub(super) fn enter_network(&mut self, number: u32, time: u64) {
         let message = self.messages.get(number);
         let (from, to, bytes) = (message.from, message.to, message.bytes);
         let channel = self.channel(from, to);
         let (a, b) = (self.node_of[from as usize], self.node_of[to as usize]);
         let cluster = self.cluster;
-        let wires = &mut self.wires;
-        let Some(fluid) = &mut wires.fluid else {
+        let links = &mut self.links;
+        let Some(fluid) = &mut links.fluid else {
             return;
         };
-        wires.route.clear();
-        cluster.topology.route(a, b, wires.nodes, &mut wires.route);
+        links.route.clear();
+        cluster.topology.route(a, b, links.nodes, &mut links.route);
         let bytes = channel.bytes(bytes);
         let slow = cluster.link_per_byte.unwrap_or(channel.per_byte);
-        let own = [(a, channel.per_byte), (wires.nodes + b, channel.per_byte)];
+        let own = [(a, channel.per_byte), (links.nodes + b, channel.per_byte)];
         let way = own
             .into_iter()
-            .chain(wires.route.iter().map(|&link| (link, slow)));
+            .chain(links.route.iter().map(|&link| (link, slow)));
         for (link, per_byte) in way.clone() {
-            let link = &mut wires.links[link as usize];
+            let link = &mut links.by_number[link as usize];
             link.count(bytes, picoseconds(bytes as f64 * per_byte));
         }
-        let latency = channel.latency + cluster.hops(wires.route.len());
+        let latency = channel.latency + cluster.hops(links.route.len());
         let weight = match cluster.sharing {
             Sharing::RoundTrip => 1.0 / latency.max(1) as f64,
             _ => 1.0,
         };
         fluid.begin(time, number, bytes, weight, way);
-        self.look(time);
+        self.schedule_update(time);
     }
 
     /// Messages that have left arrive, and the others share what they leave.
-    pub(super) fn tick(&mut self, now: u64) {
-        let Some(fluid) = &mut self.wires.fluid else {
+    pub(super) fn update_shares(&mut self, now: u64) {
+        let Some(fluid) = &mut self.links.fluid else {
             return;
         };
         if fluid.next.is_some_and(|next| next <= now) {
             fluid.next = None;
         }
-        while let Some((number, left)) = self.wires.fluid.as_mut().and_then(|f| f.ended(now)) {
+        while let Some((number, left)) = self.links.fluid.as_mut().and_then(|f| f.ended(now)) {
             let message = self.messages.get(number);
             let (from, to, bytes) = (message.from, message.to, message.bytes);
             let channel = self.channel(from, to);
             let (a, b) = (self.node_of[from as usize], self.node_of[to as usize]);
-            let wires = &mut self.wires;
+            let links = &mut self.links;
             let cluster = self.cluster;
-            wires.route.clear();
+            links.route.clear();
             if cluster.hop_latency > 0 {
-                cluster.topology.route(a, b, wires.nodes, &mut wires.route);
+                cluster.topology.route(a, b, links.nodes, &mut links.route);
             }
-            let hops = cluster.hops(wires.route.len());
-            self.arrives(number, left, left + channel.beyond_wire(bytes) + hops);
+            let hops = cluster.hops(links.route.len());
+            self.set_arrival(number, left, left + channel.beyond_wire(bytes) + hops);
         }
-        if let Some(next) = self.wires.fluid.as_mut().and_then(|f| f.settle(now)) {
-            self.look(next);
+        if let Some(next) = self.links.fluid.as_mut().and_then(|f| f.settle(now)) {
+            self.schedule_update(next);
         }
     }
 
-    /// Has [`Engine::tick`] called at a time, after everything else of that time.
-    fn look(&mut self, time: u64) {
-        if let Some(fluid) = &mut self.wires.fluid
+    /// Has [`Interpreter::update_shares`] called at a time, after everything else of that time.
+    fn schedule_update(&mut self, time: u64) {
+        if let Some(fluid) = &mut self.links.fluid
             && fluid.next.is_none_or(|next| time < next)
         {
             fluid.next = Some(time);
-            self.queue.add(time, u32::MAX, TICK);
+            self.queue.add(time, u32::MAX, LINK_UPDATE);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Messages that wait for their receives, and receives that wait for their messages: lists through arrays.
 
-use super::path::Origin;
+use super::critical_path::Origin;
 use super::{Cause, Target};
 use crate::code::{ANY, NONE};
 
@@ -15,7 +15,7 @@ pub(super) struct Message {
     pub key: Key,
     pub tag: u32,
     pub bytes: u64,
-    /// When it, or the request to send it, arrives; nothing if it [flies](Message::flies).
+    /// When it, or the request to send it, arrives; nothing if it [flies](Message::in_flight).
     pub arrival: u64,
     /// When its sender entered the call.
     pub entered: u64,
@@ -24,9 +24,9 @@ pub(super) struct Message {
     pub sequence: u32,
     pub next: u32,
     /// It waits for permission.
-    pub asks: bool,
+    pub rendezvous: bool,
     /// It has been sent, and nobody knows yet when it arrives.
-    pub flies: bool,
+    pub in_flight: bool,
     /// Of one that goes in frames: when its last byte has left its node, and when it has passed the links, as far as that is known.
     pub left: u64,
     pub passed: u64,
@@ -34,7 +34,7 @@ pub(super) struct Message {
     pub sender: Target,
     pub origin: Origin,
     /// The receive that it got.
-    pub got: u32,
+    pub receive: u32,
     /// Its receiver has taken it in before it received it.
     pub taken: bool,
     /// What it is for.

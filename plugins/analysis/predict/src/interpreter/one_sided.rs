@@ -5,10 +5,10 @@
 //! to know that what was written is there.
 
 use super::matching::{Message, Purpose};
-use super::{ASKED, Context, Engine, Target};
-use crate::network::{Model, Receipt};
+use super::{CONTROL_ARRIVES, Context, Interpreter, Target};
+use crate::network::{Model, ReceiveCost};
 
-impl Engine<'_> {
+impl Interpreter<'_> {
     /// A rank sends `out` bytes to another's memory, from which `back` bytes come back.
     pub(super) fn access(
         &mut self,
@@ -41,44 +41,44 @@ impl Engine<'_> {
         let ready = start + busy;
         self.contexts[context as usize].clock = ready;
         self.expect(target);
-        self.travel(number, ready);
+        self.send_one_way(number, ready);
     }
 
     /// One way of an access begins.
-    fn travel(&mut self, number: u32, time: u64) {
+    fn send_one_way(&mut self, number: u32, time: u64) {
         let Message {
             from, to, bytes, ..
         } = *self.messages.get(number);
         let channel = self.channel(from, to);
-        if self.flies((from, to), bytes, channel) {
-            self.messages.get_mut(number).flies = true;
+        if self.arrives_unknown((from, to), bytes, channel) {
+            self.messages.get_mut(number).in_flight = true;
             self.depart(number, time, channel.gap, true);
         } else {
             let (_, arrival) = self.transfer((from, to), bytes, time, channel, true);
-            self.comes(arrival, ASKED | number);
+            self.schedule(arrival, CONTROL_ARRIVES | number);
         }
     }
 
     /// What an access reads goes back.
-    pub(super) fn answer(&mut self, number: u32, back: u64, time: u64) {
+    pub(super) fn send_answer(&mut self, number: u32, back: u64, time: u64) {
         let message = self.messages.get_mut(number);
         (message.purpose, message.bytes) = (Purpose::Answer, back);
         std::mem::swap(&mut message.from, &mut message.to);
-        self.travel(number, time);
+        self.send_one_way(number, time);
     }
 
     /// An access is complete.
-    pub(super) fn answered(&mut self, number: u32, time: u64) {
+    pub(super) fn complete_access(&mut self, number: u32, time: u64) {
         let message = self.messages.get(number);
         let (from, to, bytes, sender) = (message.from, message.to, message.bytes, message.sender);
         // Nobody was late: it was asked for when it was sent.
         let cause = message.cause();
         self.messages.release(number);
         // That it is done is no data.
-        let owed = match bytes {
-            0 => Receipt::default(),
+        let cost = match bytes {
+            0 => ReceiveCost::default(),
             bytes => self.channel(from, to).receive(bytes),
         };
-        self.complete(sender, time, owed, cause);
+        self.complete(sender, time, cost, cause);
     }
 }

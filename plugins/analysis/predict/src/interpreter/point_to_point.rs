@@ -4,15 +4,17 @@
 //! the synchronous send: Init; PostSM(request); Pack; Wait(permission); Post(n); Free. The receiver grants when it has the request and
 //! a receive for it, with another service message. Init, Free, Pack and the like cost nothing beyond the overheads.
 
-use nodescope_model::{Mode, PeerRef};
+use nodescope_loop_tree::{Mode, PeerRef};
 
 use super::matching::{self, Message, Posted, Purpose};
-use super::{ASKED, Cause, Context, Engine, GRANTED, Phase, Request, Target};
+use super::{
+    CONTROL_ARRIVES, Cause, Context, Interpreter, PERMISSION_ARRIVES, Phase, Request, Target,
+};
 use crate::code::{ANY, NONE};
-use crate::network::{Model, Receipt};
+use crate::network::{Model, ReceiveCost};
 use crate::result::{Problem, WaitKind};
 
-impl Engine<'_> {
+impl Interpreter<'_> {
     /// The communicator of an operation as messages know it.
     pub(super) fn key(&self, context: u32, op: u32) -> u32 {
         2 * self.communicator(context, op)
@@ -57,7 +59,7 @@ impl Engine<'_> {
             awaited: false,
             generation: request.generation.wrapping_add(1),
             at: 0,
-            owed: Receipt::default(),
+            cost: ReceiveCost::default(),
             cause: None,
             rank: context,
             peer,
@@ -103,7 +105,7 @@ impl Engine<'_> {
             ..sent.cause()
         };
         let buffered = matches!(mode, Mode::Buffered | Mode::Ready);
-        let asks = mode == Mode::Synchronous || (!buffered && bytes > channel.eager_limit);
+        let rendezvous = mode == Mode::Synchronous || (!buffered && bytes > channel.eager_limit);
         let mut busy = match channel.model {
             Model::LogGp => channel.send_overhead.at(bytes),
             Model::Post => 0,
@@ -117,19 +119,19 @@ impl Engine<'_> {
             key,
             tag,
             arrival: ready + channel.service(),
-            asks,
-            flies: !asks && self.flies((rank, to), bytes, channel),
+            rendezvous,
+            in_flight: !rendezvous && self.arrives_unknown((rank, to), bytes, channel),
             ..sent
         };
-        if asks {
+        if rendezvous {
             self.expect(target);
-        } else if message.flies {
+        } else if message.in_flight {
             match channel.model {
                 Model::Post if mode != Mode::Buffered => self.expect(target),
                 _ => {
                     message.sender = Target::Nobody;
                     if matches!(target, Target::Request { .. }) {
-                        self.complete(target, ready, Receipt::default(), cause);
+                        self.complete(target, ready, ReceiveCost::default(), cause);
                     }
                 }
             }
@@ -153,9 +155,9 @@ impl Engine<'_> {
                     } else {
                         arrival
                     };
-                    self.complete(target, end, Receipt::default(), cause);
+                    self.complete(target, end, ReceiveCost::default(), cause);
                 }
-                (Model::LogGp, _) => self.complete(target, ready, Receipt::default(), cause),
+                (Model::LogGp, _) => self.complete(target, ready, ReceiveCost::default(), cause),
             }
         }
         self.deliver(message);
@@ -175,13 +177,13 @@ impl Engine<'_> {
             op: c.op,
             sequence: self.sent as u32,
             next: NONE,
-            asks: false,
+            rendezvous: false,
             left: 0,
             passed: 0,
-            flies: false,
+            in_flight: false,
             sender,
             origin: self.origin(context),
-            got: NONE,
+            receive: NONE,
             taken: false,
             purpose: Purpose::Data,
         }
@@ -201,24 +203,24 @@ impl Engine<'_> {
         for probe in probes {
             let target = self.posted.get(probe).target;
             self.posted.release(probe);
-            self.seen(number, target);
+            self.complete_probe(number, target);
         }
         if posted == NONE {
             matching::append(&mut self.queues.messages[to], &mut self.messages, number);
         } else {
-            self.matched(number, posted);
+            self.match_message(number, posted);
         }
         number
     }
 
     /// A probe has found a message.
-    fn seen(&mut self, number: u32, target: Target) {
+    fn complete_probe(&mut self, number: u32, target: Target) {
         let message = self.messages.get(number);
-        if message.flies {
+        if message.in_flight {
             self.probed.entry(number).or_default().push(target);
         } else {
             let (arrival, cause) = (message.arrival, message.cause());
-            self.complete(target, arrival, Receipt::default(), cause);
+            self.complete(target, arrival, ReceiveCost::default(), cause);
         }
     }
 
@@ -272,15 +274,15 @@ impl Engine<'_> {
             let list = &mut self.queues.posted[rank as usize];
             matching::append(list, &mut self.posted, number);
         } else if probe {
-            self.seen(message, target);
+            self.complete_probe(message, target);
         } else {
             let number = self.posted.add(posted);
-            self.matched(message, number);
+            self.match_message(message, number);
         }
     }
 
     /// A message has found its receive.
-    fn matched(&mut self, number: u32, posted_number: u32) {
+    fn match_message(&mut self, number: u32, posted_number: u32) {
         let posted = self.posted.get(posted_number).clone();
         let message = self.messages.get(number);
         if message.bytes > posted.room && message.key.is_multiple_of(2) {
@@ -288,41 +290,41 @@ impl Engine<'_> {
         }
         let message = self.messages.get(number);
         let arrival = message.arrival;
-        if message.asks {
-            self.messages.get_mut(number).got = posted_number;
+        if message.rendezvous {
+            self.messages.get_mut(number).receive = posted_number;
             // A rank that waits for just this is in MPI when the request comes; one that goes on may not be.
             let waits = matches!(posted.target, Target::Context(_));
             if posted.time >= arrival || waits || self.asynchronous {
                 self.grant(number, arrival.max(posted.time));
             } else {
-                self.comes(arrival, ASKED | number);
+                self.schedule(arrival, CONTROL_ARRIVES | number);
             }
             return;
         }
-        if message.flies {
-            self.messages.get_mut(number).got = posted_number;
+        if message.in_flight {
+            self.messages.get_mut(number).receive = posted_number;
             return;
         }
-        self.received(number, posted_number);
+        self.complete_eager(number, posted_number);
     }
 
     /// A message that was sent at once arrives, or has, at its receive.
-    fn received(&mut self, number: u32, posted_number: u32) {
+    fn complete_eager(&mut self, number: u32, posted_number: u32) {
         let posted = self.posted.get(posted_number).clone();
         let message = self.messages.get(number);
         let arrival = message.arrival;
         let (from, to, bytes, cause) = (message.from, message.to, message.bytes, message.cause());
         let channel = self.channel(from, to);
-        let mut owed = if message.taken {
-            Receipt::default()
+        let mut cost = if message.taken {
+            ReceiveCost::default()
         } else {
             channel.receive(bytes)
         };
         if arrival <= posted.time {
-            owed = owed.and(channel.copy(bytes));
+            cost = cost.and(channel.copy(bytes));
         }
         if self.derived(posted.op) {
-            owed = owed.and(channel.unpack_overhead.at(bytes));
+            cost = cost.and(channel.unpack_overhead.at(bytes));
         }
         if matches!(posted.target, Target::Request { .. }) {
             let begins = arrival.saturating_sub(channel.wire(bytes));
@@ -330,7 +332,7 @@ impl Engine<'_> {
         }
         self.messages.release(number);
         self.posted.release(posted_number);
-        self.complete(posted.target, arrival.max(posted.time), owed, cause);
+        self.complete(posted.target, arrival.max(posted.time), cost, cause);
     }
 
     /// Whether a rank is in a call that waits.
@@ -343,33 +345,36 @@ impl Engine<'_> {
     }
 
     /// A request to send has arrived at a rank that may be computing.
-    pub(super) fn asked(&mut self, number: u32, time: u64) {
+    pub(super) fn control_arrived(&mut self, number: u32, time: u64) {
         let Message { to, purpose, .. } = *self.messages.get(number);
         match purpose {
             Purpose::Data => {}
-            Purpose::Access(back) => return self.answer(number, back, time),
-            Purpose::Answer => return self.answered(number, time),
+            Purpose::Access(back) => return self.send_answer(number, back, time),
+            Purpose::Answer => return self.complete_access(number, time),
             Purpose::Acknowledgement(takes) => return self.acknowledge(number, takes),
         }
         if self.in_mpi(to) {
             self.grant(number, time);
         } else {
-            self.deferred.entry(to).or_default().push(ASKED | number);
+            self.deferred
+                .entry(to)
+                .or_default()
+                .push(CONTROL_ARRIVES | number);
         }
     }
 
     /// A permission has arrived at a rank that may be computing.
-    pub(super) fn granted(&mut self, number: u32, time: u64) {
+    pub(super) fn permission_arrived(&mut self, number: u32, time: u64) {
         let message = self.messages.get(number);
         let waits = matches!(message.sender, Target::Context(_));
         if waits || self.in_mpi(message.from) {
-            self.data(number, time);
+            self.send_data(number, time);
         } else {
             let from = message.from;
             self.deferred
                 .entry(from)
                 .or_default()
-                .push(GRANTED | number);
+                .push(PERMISSION_ARRIVES | number);
         }
     }
 
@@ -380,10 +385,10 @@ impl Engine<'_> {
         }
         let time = self.contexts[context as usize].clock;
         for what in self.deferred.remove(&context).unwrap_or_default() {
-            if what & GRANTED != 0 {
-                self.data(what & !GRANTED, time);
+            if what & PERMISSION_ARRIVES != 0 {
+                self.send_data(what & !PERMISSION_ARRIVES, time);
             } else {
-                self.grant(what & !ASKED, time);
+                self.grant(what & !CONTROL_ARRIVES, time);
             }
         }
     }
@@ -396,39 +401,39 @@ impl Engine<'_> {
         let waits = matches!(message.sender, Target::Context(_));
         // Links are reserved in the order of time, so that this must wait its turn; so must a rank that may be computing.
         if self.cluster.contention || !(waits || self.asynchronous) {
-            self.comes(arrives, GRANTED | number);
+            self.schedule(arrives, PERMISSION_ARRIVES | number);
         } else {
-            self.data(number, arrives);
+            self.send_data(number, arrives);
         }
     }
 
     /// A message that has permission goes.
-    fn data(&mut self, number: u32, time: u64) {
+    fn send_data(&mut self, number: u32, time: u64) {
         let message = self.messages.get(number);
         let (from, to, bytes) = (message.from, message.to, message.bytes);
         let channel = self.channel(from, to);
-        if self.flies((from, to), bytes, channel) {
+        if self.arrives_unknown((from, to), bytes, channel) {
             self.depart(number, time, channel.gap, false);
         } else {
             let (sent, arrival) = self.transfer((from, to), bytes, time, channel, false);
-            self.sent(number, time, sent, arrival);
+            self.complete_rendezvous(number, time, sent, arrival);
         }
     }
 
     /// The end of a message's flight is known: when its last byte has left, and when it arrives.
-    pub(super) fn arrives(&mut self, number: u32, left: u64, arrival: u64) {
+    pub(super) fn set_arrival(&mut self, number: u32, left: u64, arrival: u64) {
         if self.messages.get(number).purpose != Purpose::Data {
-            self.comes(arrival, ASKED | number);
+            self.schedule(arrival, CONTROL_ARRIVES | number);
             return;
         }
         let message = self.messages.get_mut(number);
-        if message.asks {
+        if message.rendezvous {
             // Progress threads take nothing of the processor where links are shared equally.
-            self.sent(number, left, left, arrival);
+            self.complete_rendezvous(number, left, left, arrival);
             return;
         }
-        (message.flies, message.arrival) = (false, arrival);
-        let (to, op, got, sender) = (message.to, message.op, message.got, message.sender);
+        (message.in_flight, message.arrival) = (false, arrival);
+        let (to, op, receive, sender) = (message.to, message.op, message.receive, message.sender);
         let cause = message.cause();
         let late = Cause {
             rank: to,
@@ -436,21 +441,21 @@ impl Engine<'_> {
             kind: WaitKind::LateReceiver,
             ..cause
         };
-        self.complete(sender, arrival, Receipt::default(), late);
+        self.complete(sender, arrival, ReceiveCost::default(), late);
         for target in self.probed.remove(&number).unwrap_or_default() {
-            self.complete(target, arrival, Receipt::default(), cause);
+            self.complete(target, arrival, ReceiveCost::default(), cause);
         }
-        if got != NONE {
-            self.received(number, got);
+        if receive != NONE {
+            self.complete_eager(number, receive);
         }
     }
 
     /// A message that had permission has left at `sent` and arrives.
-    fn sent(&mut self, number: u32, time: u64, sent: u64, arrival: u64) {
+    fn complete_rendezvous(&mut self, number: u32, time: u64, sent: u64, arrival: u64) {
         let message = self.messages.get(number).clone();
-        let posted = self.posted.get(message.got).clone();
+        let posted = self.posted.get(message.receive).clone();
         self.messages.release(number);
-        self.posted.release(message.got);
+        self.posted.release(message.receive);
         let (from, to, bytes) = (message.from, message.to, message.bytes);
         let channel = self.channel(from, to);
         let sent = match channel.model {
@@ -480,12 +485,12 @@ impl Engine<'_> {
         if matches!(posted.target, Target::Request { .. }) {
             self.progresses(to, arrival.saturating_sub(channel.wire(bytes)), arrival);
         }
-        self.complete(message.sender, sent, Receipt::default(), receiver);
-        let mut owed = channel.receive(bytes);
+        self.complete(message.sender, sent, ReceiveCost::default(), receiver);
+        let mut cost = channel.receive(bytes);
         if self.derived(posted.op) {
-            owed = owed.and(channel.unpack_overhead.at(bytes));
+            cost = cost.and(channel.unpack_overhead.at(bytes));
         }
-        self.complete(posted.target, arrival, owed, sender);
+        self.complete(posted.target, arrival, cost, sender);
     }
 
     /// Waits for requests.
@@ -496,9 +501,9 @@ impl Engine<'_> {
             let c = &mut self.contexts[context as usize];
             if request.done {
                 if let Some(cause) = request.cause {
-                    c.learn(request.at, cause);
+                    c.note_completion(request.at, cause);
                 }
-                c.take(request.at, std::mem::take(&mut request.owed));
+                c.add_cost(request.at, std::mem::take(&mut request.cost));
             } else if !request.awaited {
                 request.awaited = true;
                 c.pending += 1;

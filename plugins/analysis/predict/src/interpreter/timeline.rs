@@ -1,6 +1,6 @@
 //! When each rank is in which call.
 
-use super::Engine;
+use super::Interpreter;
 use crate::timeline::{Call, Timeline};
 
 /// Calls so far, if they are kept.
@@ -23,7 +23,7 @@ impl Calls {
     }
 }
 
-impl Engine<'_> {
+impl Interpreter<'_> {
     /// A rank leaves a call that it entered at `enter`.
     pub(super) fn keep_call(&mut self, at: usize, enter: u64) {
         let (op, leave) = (self.contexts[at].op, self.contexts[at].clock);

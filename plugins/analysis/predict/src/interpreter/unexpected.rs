@@ -5,15 +5,15 @@
 //! what such messages cost; when it receives them, only the copy is left of their cost. Of messages in frames, those frames count that come
 //! before the wait is over.
 
-use super::Engine;
+use super::Interpreter;
 use crate::code::NONE;
-use crate::network::Receipt;
+use crate::network::ReceiveCost;
 
-impl Engine<'_> {
+impl Interpreter<'_> {
     /// Has a rank that waits take in what comes before the end of its wait. Whether the wait must be looked at again, because others may
     /// send more before its end: then the rank wakes at that time.
-    pub(super) fn takes_in(&mut self, context: u32) -> bool {
-        if !self.takes_in || context >= self.world {
+    pub(super) fn process_unexpected(&mut self, context: u32) -> bool {
+        if !self.receives_unexpected || context >= self.world {
             return false;
         }
         let at = context as usize;
@@ -22,7 +22,7 @@ impl Engine<'_> {
             // It has nothing to wait for, and does not look.
             return false;
         }
-        let mut end = self.dealt_with(context);
+        let mut end = self.end_of_wait(context);
         loop {
             let known = self.contexts[at].inbox.len();
             self.take_unexpected(context, end);
@@ -30,9 +30,9 @@ impl Engine<'_> {
             if self.contexts[at].inbox.len() == known {
                 break;
             }
-            end = self.dealt_with(context);
+            end = self.end_of_wait(context);
         }
-        let again = self.overtaken(end);
+        let again = self.has_earlier_event(end);
         if again {
             self.wake(context, end);
         }
@@ -41,16 +41,16 @@ impl Engine<'_> {
 
     /// When a rank has dealt with all that it waits for, and with frames that come meanwhile of messages which are not complete by then.
     /// Each costs as much as a message of one frame, but all of a message no more than the message.
-    fn dealt_with(&mut self, context: u32) -> u64 {
+    fn end_of_wait(&mut self, context: u32) -> u64 {
         let at = context as usize;
         self.contexts[at].disturbed = 0;
-        let end = self.contexts[at].served();
+        let end = self.contexts[at].processed_at();
         let last = self.contexts[at].ready;
         let mut disturbed = 0;
         let mut left: Vec<(u32, u64)> = Vec::new();
-        for (time, of) in self.wires.received(self.node_of[at], end) {
+        for (time, of) in self.links.received(self.node_of[at], end) {
             let message = self.messages.get(of.number);
-            let complete = !message.flies && message.arrival < end;
+            let complete = !message.in_flight && message.arrival < end;
             if message.sequence != of.sequence || message.to != context || complete {
                 continue;
             }
@@ -65,12 +65,12 @@ impl Engine<'_> {
                 break;
             }
             let known = left.iter().position(|&(other, _)| other == of.number);
-            let place = known.unwrap_or_else(|| {
+            let index = known.unwrap_or_else(|| {
                 left.push((of.number, channel.receive(message.bytes).queued));
                 left.len() - 1
             });
-            let spent = frame.min(left[place].1);
-            left[place].1 -= spent;
+            let spent = frame.min(left[index].1);
+            left[index].1 -= spent;
             disturbed += spent;
         }
         self.contexts[at].disturbed = disturbed;
@@ -83,11 +83,12 @@ impl Engine<'_> {
         while number != NONE {
             let message = self.messages.get_mut(number);
             let next = message.next;
-            if !message.asks && !message.flies && !message.taken && message.arrival < end {
+            if !message.rendezvous && !message.in_flight && !message.taken && message.arrival < end
+            {
                 message.taken = true;
                 let (from, bytes, arrival) = (message.from, message.bytes, message.arrival);
-                let owed = self.channel(from, context).receive(bytes);
-                self.contexts[context as usize].take(arrival, owed);
+                let cost = self.channel(from, context).receive(bytes);
+                self.contexts[context as usize].add_cost(arrival, cost);
             }
             number = next;
         }
@@ -98,14 +99,14 @@ impl Engine<'_> {
         let mut unread = std::mem::take(&mut self.unread[context as usize]);
         unread.retain(|&index| {
             let request = &mut self.requests[index as usize];
-            if !request.done || request.owed == Receipt::default() {
+            if !request.done || request.cost == ReceiveCost::default() {
                 return false;
             }
             if request.at >= end {
                 return true;
             }
-            let owed = std::mem::take(&mut request.owed);
-            self.contexts[context as usize].take(request.at, owed);
+            let cost = std::mem::take(&mut request.cost);
+            self.contexts[context as usize].add_cost(request.at, cost);
             false
         });
         self.unread[context as usize] = unread;

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use nodescope_model::{Action, Sequences};
+use nodescope_loop_tree::{Action, Sequences};
 
 use super::describe;
 use super::select::Occurrence;
@@ -89,7 +89,7 @@ impl<'a> Closure<'a> {
                 match &op.action {
                     Action::Send { request, .. }
                     | Action::Receive { request, .. }
-                    | Action::Remote { request, .. } => live.extend(request),
+                    | Action::OneSided { request, .. } => live.extend(request),
                     Action::Wait { requests }
                     | Action::Free { requests }
                     | Action::Cancel { requests } => {

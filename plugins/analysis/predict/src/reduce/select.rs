@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use nodescope_config::quantity::Time;
-use nodescope_model::{Node, Program, Sequences};
+use nodescope_loop_tree::{Node, Program, Sequences};
 
 use crate::timeline::Timeline;
 

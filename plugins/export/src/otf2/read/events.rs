@@ -310,9 +310,9 @@ impl<'a, 'b> Events<'a, 'b> {
         begin: u64,
         end: u64,
     ) {
-        for (place, record) in records.into_iter().enumerate() {
+        for (position, record) in records.into_iter().enumerate() {
             let request = record.request;
-            let from = if place == 0 { begin } else { end };
+            let from = if position == 0 { begin } else { end };
             let number = self.builder.count();
             if request != 0
                 && let Some(started) = self.requests.get_mut(&(process, request))
@@ -371,7 +371,7 @@ impl<'a, 'b> Events<'a, 'b> {
             (record.call_site, record.call_module) = (first.call_site, first.call_module);
             records.push(record);
         }
-        let place = records.len() - 1;
+        let position = records.len() - 1;
         let record = records.last_mut()?;
         // What was prepared is not in the events, so that a start becomes what it starts.
         if matches!(record.function, Function::Start | Function::Startall) {
@@ -379,7 +379,7 @@ impl<'a, 'b> Events<'a, 'b> {
         }
         record.request = request;
         self.requests
-            .insert((process, request), Started::Open(location, place));
+            .insert((process, request), Started::Open(location, position));
         Some(record)
     }
 
@@ -400,12 +400,12 @@ impl<'a, 'b> Events<'a, 'b> {
                     patch(record);
                 }
             }
-            Some(Started::Open(at, place)) => {
+            Some(Started::Open(at, position)) => {
                 let call = self
                     .threads
                     .get_mut(&at)
                     .and_then(|thread| thread.call.as_mut());
-                if let Some(record) = call.and_then(|(_, records)| records.get_mut(place)) {
+                if let Some(record) = call.and_then(|(_, records)| records.get_mut(position)) {
                     patch(record);
                 }
             }
