@@ -5,7 +5,7 @@ use std::fmt;
 use nodescope_study::Collect;
 
 /// Most missing files that are named one by one.
-const TOLD: usize = 8;
+const MAX_LISTED: usize = 8;
 
 /// The files that a run waits for.
 #[derive(Debug, Default)]
@@ -55,7 +55,7 @@ impl Awaited {
     }
 
     /// A file has come from a node.
-    pub fn came(&mut self, node: u32, file: &str) {
+    pub fn file_arrived(&mut self, node: u32, file: &str) {
         for (entry, nodes) in &mut self.entries {
             if let Ok(at) = nodes.binary_search(&node)
                 && entry.is_answered_by(node, file)
@@ -65,15 +65,15 @@ impl Awaited {
         }
     }
 
-    /// A clause that goes on a sentence about the job, and names what is missing or not whole; none if all has come.
+    /// Returns a clause that goes on a sentence about the job, and names what is missing or not whole; none if all has come.
     pub fn missing(&self) -> Option<String> {
-        let told: Vec<_> = (self.refused.iter())
+        let listed: Vec<_> = (self.refused.iter())
             .map(|(node, file, why)| format!("{file:?} of node{node}: {why}"))
             .collect();
-        let cut = (!told.is_empty()).then(|| {
+        let cut = (!listed.is_empty()).then(|| {
             format!(
                 "not all that job.collect asks for could be stored: {}",
-                told.join("; ")
+                listed.join("; ")
             )
         });
         match (self.unanswered(), cut) {
@@ -83,15 +83,15 @@ impl Awaited {
     }
 
     /// A piece of a node's file was refused. A file that is asked for is not whole then, whatever else comes of the file.
-    pub fn refused(&mut self, node: u32, file: &str, why: &dyn fmt::Display) {
+    pub fn file_refused(&mut self, node: u32, file: &str, why: &dyn fmt::Display) {
         let asks = |(entry, _): &(Collect, Vec<u32>)| entry.is_answered_by(node, file);
         if !self.entries.iter().any(asks) {
             return;
         }
         // The node has the file, so that the entry is not without an answer.
-        self.came(node, file);
+        self.file_arrived(node, file);
         let known = self.refused.iter().any(|(other, ..)| *other == node);
-        if !known && self.refused.len() < TOLD {
+        if !known && self.refused.len() < MAX_LISTED {
             (self.refused).push((node, file.to_owned(), why.to_string()));
         }
     }
@@ -104,12 +104,12 @@ impl Awaited {
                 .map(move |node| format!("{:?} on node{node}", entry.path))
         });
         let count: usize = self.entries.iter().map(|(_, nodes)| nodes.len()).sum();
-        let told: Vec<_> = missing.take(TOLD).collect();
-        let more = match count - told.len() {
+        let listed: Vec<_> = missing.take(MAX_LISTED).collect();
+        let more = match count - listed.len() {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        (count > 0).then(|| format!("left no file for job.collect's {}{more}", told.join(", ")))
+        (count > 0).then(|| format!("left no file for job.collect's {}{more}", listed.join(", ")))
     }
 }
 
@@ -130,27 +130,27 @@ mod tests {
             entry(NodeSelection::All, "log.*"),
         ];
         let mut awaited = Awaited::new(&entries, 3);
-        awaited.came(1, "node1/log.txt");
-        awaited.came(0, "other");
+        awaited.file_arrived(1, "node1/log.txt");
+        awaited.file_arrived(0, "other");
         assert_eq!(
             awaited.missing().unwrap(),
             "left no file for job.collect's \"a/out.txt\" on node0, \"log.*\" on node0, \"log.*\" on node2"
         );
-        awaited.came(0, "out.txt");
-        awaited.came(0, "node0/log.1");
-        awaited.came(2, "node2/log.x");
+        awaited.file_arrived(0, "out.txt");
+        awaited.file_arrived(0, "node0/log.1");
+        awaited.file_arrived(2, "node2/log.x");
         assert_eq!(awaited.missing(), None);
-        awaited.refused(1, "other", &"too long");
-        awaited.refused(1, "a/out.txt", &"too long");
+        awaited.file_refused(1, "other", &"too long");
+        awaited.file_refused(1, "a/out.txt", &"too long");
         assert_eq!(awaited.missing(), None, "nobody asked for these");
-        awaited.refused(2, "node2/log.y", &"too long");
-        awaited.came(2, "node2/log.y");
+        awaited.file_refused(2, "node2/log.y", &"too long");
+        awaited.file_arrived(2, "node2/log.y");
         assert_eq!(
             awaited.missing().unwrap(),
             "not all that job.collect asks for could be stored: \"node2/log.y\" of node2: too long"
         );
         let mut alone = Awaited::new(&entries[..1], 1);
-        alone.refused(0, "out.txt", &"too long");
+        alone.file_refused(0, "out.txt", &"too long");
         assert_eq!(
             alone.missing().unwrap(),
             "not all that job.collect asks for could be stored: \"out.txt\" of node0: too long"

@@ -169,7 +169,7 @@ fn record(args: &args::Openmp, output: &Path, calls: &[CallInterval]) -> Result<
         .unwrap_or_else(|| 128 + status.signal().unwrap_or_default()))
 }
 
-/// The records in a folder, by their names; none in a folder that is not there.
+/// Returns the records in a folder, by their names; none in a folder that is not there.
 fn records_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -188,7 +188,7 @@ fn records_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(records)
 }
 
-/// The records of results: in the folder itself, of a run on this machine, and of a run in guests.
+/// Returns the records of results: in the folder itself, of a run on this machine, and of a run in guests.
 fn records_of(results: &Path) -> Result<Vec<PathBuf>, Failure> {
     let mut records = records_in(results)?;
     records.extend(records_in(&results.join(RECORDS))?);
@@ -204,7 +204,7 @@ pub fn has_records(results: &Path) -> bool {
 /// Returns the section of OpenMP in the page of a report; none without records. Where there are records that cannot be told, the
 /// section tells why.
 pub fn section(results: &Path) -> Option<PageSection> {
-    let told = || {
+    let section_markup = || {
         let results = [results.to_path_buf()];
         let (records, mut notes) = read(&results)?;
         let options = Options {
@@ -218,7 +218,7 @@ pub fn section(results: &Path) -> Option<PageSection> {
     };
     let markup = match records_of(results) {
         Ok(records) if records.is_empty() => return None,
-        Ok(_) => told(),
+        Ok(_) => section_markup(),
         Err(failure) => Err(failure),
     };
     let markup = markup.map_err(|failure| failure.chain.join(": "));

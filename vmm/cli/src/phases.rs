@@ -36,7 +36,7 @@ pub fn phases(args: &args::Phases) -> Result<Exit, Failure> {
         let mapping = map_ranks(&analysis, &sequences, cluster, &request);
         analysis.mapping = Some(mapping.map_err(|error| wrong(&error))?);
     }
-    tell(&analysis, args)?;
+    print_result(&analysis, args)?;
     Ok(Exit::Ok)
 }
 
@@ -58,7 +58,7 @@ fn cluster(args: &args::Phases) -> Result<Option<Cluster>, Failure> {
     Ok(Some(cluster))
 }
 
-fn tell(analysis: &Analysis, args: &args::Phases) -> Result<(), Failure> {
+fn print_result(analysis: &Analysis, args: &args::Phases) -> Result<(), Failure> {
     if args.json {
         print(&analysis.json())
     } else if args.html {

@@ -113,7 +113,7 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     {
         timeline::write(&prediction, &program, timeline, file)?;
     }
-    tell(&prediction, args)?;
+    print_result(&prediction, args)?;
     Ok(if prediction.outcome.complete() {
         Exit::Ok
     } else {
@@ -121,7 +121,7 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     })
 }
 
-/// Whether every rank makes the calls at which a section begins and ends.
+/// Checks that every rank makes the calls at which a section begins and ends.
 pub fn passed(
     sequences: &Sequences,
     from: Option<(Function, u64)>,
@@ -142,7 +142,7 @@ pub fn passed(
     }
 }
 
-fn tell(prediction: &Prediction, args: &args::Predict) -> Result<(), Failure> {
+fn print_result(prediction: &Prediction, args: &args::Predict) -> Result<(), Failure> {
     if args.json {
         print(&prediction.json())
     } else if args.html {
@@ -153,7 +153,7 @@ fn tell(prediction: &Prediction, args: &args::Predict) -> Result<(), Failure> {
     }
 }
 
-/// The sequences of a trace, given by its file or by the folder of the results.
+/// Returns the sequences of a trace, given by its file or by the folder of the results.
 pub fn read(results: &Path, options: SequenceOptions) -> Result<(PathBuf, Sequences), Failure> {
     let (path, builder, cut) = builder(results, options)?;
     let mut sequences = builder.finish().map_err(|error| unusable(&path, &error))?;
@@ -161,7 +161,7 @@ pub fn read(results: &Path, options: SequenceOptions) -> Result<(PathBuf, Sequen
     Ok((path, sequences))
 }
 
-/// The rank and the sequence of a trace of one rank alone.
+/// Returns the rank and the sequence of a trace of one rank alone.
 pub fn read_alone(results: &Path, options: SequenceOptions) -> Result<(u32, Sequence), Failure> {
     let (path, builder, _) = builder(results, options)?;
     builder
@@ -187,7 +187,7 @@ fn builder(
     Ok((path, builder, cut))
 }
 
-/// The sequences of a trace's file, or why it has none.
+/// Returns the sequences of a trace's file, or why it has none.
 pub fn sequences(
     path: &Path,
     options: SequenceOptions,
@@ -210,7 +210,7 @@ fn events(
     for event in reader.events() {
         match event {
             Ok(event) => builder.add(&event),
-            // What was written until then is a trace of a shorter run.
+            // The events written until then are a trace of a shorter run.
             Err(error @ TraceError::Cut { .. }) => {
                 cut = Some(error.to_string());
                 break;

@@ -16,7 +16,7 @@ use crate::args::{MpiName, Trace};
 use crate::exit::{Exit, Failure};
 use crate::predict::{passed, read, read_alone};
 use crate::terminal::print;
-use crate::trace::{Beneath, trace_with};
+use crate::trace::{RankLibrary, trace_with};
 
 /// The library that records and replays.
 const LIBRARY: &str = "libnodescope-replay";
@@ -105,8 +105,8 @@ fn record(args: &args::Record) -> Result<Exit, Failure> {
             keep_logs: false,
             command: args.command.clone(),
         },
-        Some(&Beneath {
-            library: LIBRARY,
+        Some(&RankLibrary {
+            name: LIBRARY,
             environment,
         }),
     )?;
@@ -124,7 +124,7 @@ fn record(args: &args::Record) -> Result<Exit, Failure> {
     Ok(exit)
 }
 
-/// The recordings in a folder, by the name that the library gives them.
+/// Returns the recordings in a folder, by the name that the library gives them.
 fn recordings_in(folder: &Path) -> Result<Vec<std::path::PathBuf>, Failure> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -156,14 +156,14 @@ fn replay(args: &args::Replay) -> Result<Exit, Failure> {
             keep_logs: false,
             command: args.command.clone(),
         },
-        Some(&Beneath {
-            library: LIBRARY,
+        Some(&RankLibrary {
+            name: LIBRARY,
             environment: vec![("NODESCOPE_REPLAY", recording.into_os_string())],
         }),
     )
 }
 
-/// Whose MPI a recorded program used.
+/// Returns the MPI that a recorded program used.
 fn recorded_mpi(recording: &Path) -> Result<MpiName, Failure> {
     let mut header = [0; FLAVOUR_AT + 4];
     let mut file = File::open(recording).map_err(Failure::io("open", recording))?;

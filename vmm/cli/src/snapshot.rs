@@ -36,7 +36,7 @@ pub fn open(text: &str) -> Result<Origin, Failure> {
     Origin::open(&find(text)?).map_err(failure)
 }
 
-/// The snapshot that a run takes, if it is to take one, in a place where none is yet.
+/// Returns the snapshot that a run takes, if it is to take one, in a place where none is yet.
 pub fn planned(args: &args::Run, study: &Study) -> Result<Option<Save>, Failure> {
     let Some(at) = &args.snapshot_at else {
         return Ok(None);
@@ -72,7 +72,7 @@ pub fn booted(config: &ClusterConfig, image: &str) -> Result<PathBuf, Failure> {
     Ok(folder.join(format!("{name}{ENDING}")))
 }
 
-/// The failure if a snapshot cannot be used: the host's fault or the user's.
+/// Returns the failure if a snapshot cannot be used: the host's fault or the user's.
 pub fn failure(fault: SnapshotFault) -> Failure {
     let error = RunError::Snapshot(fault);
     Failure::of(exit_of(&error), &error)
@@ -85,7 +85,7 @@ fn folder() -> Result<PathBuf, Failure> {
     Ok(images.with_file_name("snapshots"))
 }
 
-/// The file of a snapshot: a path with a slash or the ending of such files, or a name in the folder of snapshots.
+/// Returns the file of a snapshot: a path with a slash or the ending of such files, or a name in the folder of snapshots.
 fn snapshot_path(text: &str) -> Result<PathBuf, Failure> {
     if text.contains('/') || text.ends_with(ENDING) {
         return Ok(text.into());
@@ -101,7 +101,7 @@ fn snapshot_path(text: &str) -> Result<PathBuf, Failure> {
     Ok(folder()?.join(format!("{text}{ENDING}")))
 }
 
-/// A name without what is no part of names of snapshots.
+/// Returns a name without what is no part of names of snapshots.
 fn plain(name: &str) -> String {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let name: String = name
@@ -119,7 +119,7 @@ fn name_of(path: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// The file of a snapshot that is there.
+/// Returns the file of a snapshot that is there.
 fn find(text: &str) -> Result<PathBuf, Failure> {
     let path = snapshot_path(text)?;
     if path.is_file() {

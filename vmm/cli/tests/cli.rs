@@ -44,7 +44,7 @@ impl WorkFolder {
     }
 }
 
-/// A study whose image need not be built; `part` is added. Its files are whole.
+/// Returns a study whose image need not be built; `part` is added. Its files are whole.
 fn own_image(part: &str) -> WorkFolder {
     let work = WorkFolder::new(&format!(
         "image = {{ kernel = \"vmlinux\", initramfs = \"initramfs\", root = \"root\" }}\n{part}"
@@ -409,7 +409,7 @@ fn an_image_that_is_not_built_says_how_to_build_it() {
     assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0));
 }
 
-/// What a run that was killed leaves: its own record without an end, perhaps a trace that stops anywhere.
+/// A killed run leaves its own record without an end, perhaps a trace that stops anywhere.
 mod killed {
     use super::*;
 

@@ -10,7 +10,7 @@ use guest::{Kernel, WorkFolder, stderr};
 const WINDOW: &str =
     "[[window]]\nname = \"w\"\nopen = { marker = \"go\" }\nmeasure = \"1 M instructions\"\n";
 
-/// A node that works and has a window in between; results `a` of it, and results `b` at twice the frequency.
+/// Returns a node that works and has a window in between; results `a` of it, and results `b` at twice the frequency.
 fn compared() -> WorkFolder {
     let fields = format!("node.frequency = \"100 MHz\"\n{WINDOW}");
     let work = WorkFolder::new(1, &fields, |path| {

@@ -216,7 +216,7 @@ fn too_little_address_space_is_a_problem_of_the_host() {
     assert!(codes.contains(&Some(5)), "{codes:?}");
 }
 
-/// A pipe that is full, with its reader, who reads nothing.
+/// Returns a pipe that is full, with its reader, who reads nothing.
 fn full_pipe() -> (File, File) {
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for the two descriptors.

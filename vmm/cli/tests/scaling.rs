@@ -20,7 +20,7 @@ fn working() -> WorkFolder {
     })
 }
 
-/// The files of a folder but those that are to differ.
+/// Returns the files of a folder but those that are to differ.
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     let files = entries.filter(|entry| entry.path().is_file());

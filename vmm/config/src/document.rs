@@ -15,7 +15,7 @@ use crate::reader::{Findings, KEPT, Section, Source};
 /// Bytes of the largest file that is read.
 const LARGEST: u64 = 16 << 20;
 
-/// What a text was found to be.
+/// The result of reading a text.
 pub struct Document<T> {
     /// The value with the positions of all fields, or all problems in the order of the file.
     pub checked: Result<(T, BTreeMap<String, Position>), Problems>,
@@ -115,7 +115,7 @@ pub fn read_with<T>(
         known,
     } = source.finish();
     if !syntax.is_empty() {
-        // What the parser skipped is not missing, and a line that it could not read has one problem, not two.
+        // A field that the parser skipped is not missing, and a line that the parser could not read has one problem, not two.
         more += syntax.len().saturating_sub(KEPT);
         let start = |error: &toml::de::Error| error.span().map_or(0, |span| span.start);
         let of_syntax: BTreeSet<usize> = (syntax.iter())
@@ -188,7 +188,7 @@ impl Setting {
         &self.field
     }
 
-    /// The value as TOML.
+    /// Returns the value as TOML.
     pub fn value(&self) -> &str {
         &self.value
     }

@@ -17,7 +17,7 @@ pub fn counted(count: impl Into<u64>, thing: &str) -> String {
 
 /// A number with a unit.
 pub trait Quantity: Sized {
-    /// What it is, for messages: "a size".
+    /// Name of the quantity, for messages: "a size".
     const WHAT: &'static str;
     /// Its base unit, for messages: "bytes".
     const BASE: &'static str;
@@ -141,7 +141,7 @@ impl Decimal {
         Some(Decimal { digits, decimals })
     }
 
-    /// The number times `factor`, if that is a whole number.
+    /// Returns the number times `factor`, if that is a whole number.
     pub fn scaled(self, factor: u128) -> Result<u64, ScaleError> {
         let product = self
             .digits
@@ -231,7 +231,7 @@ quantity! {
     [("h", 3600 * T), ("min", 60 * T), ("s", T), ("ms", G), ("us", M), ("µs", M), ("μs", M), ("ns", K), ("ps", 1)]
 }
 impl Time {
-    /// A measured or predicted time for people, in the unit that suits it and with so many decimals.
+    /// Returns a measured or predicted time for people, in the unit that suits it and with so many decimals.
     pub fn rounded(self, decimals: usize) -> String {
         let (unit, factor) = match self.0 {
             0..1_000_000 => ("ns", 1e3),

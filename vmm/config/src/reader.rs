@@ -28,7 +28,7 @@ pub struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// A text of which nothing has been read; `what` says in messages what it is, such as "a study".
+    /// Returns a text of which nothing has been read; `what` says in messages what it is, such as "a study".
     pub fn new(text: &'a str, what: &'static str) -> Source<'a> {
         Source {
             text,
@@ -86,7 +86,7 @@ impl<'a> Source<'a> {
         self.problems.borrow().len() + self.more.get()
     }
 
-    /// The findings.
+    /// Returns the findings.
     pub(crate) fn finish(self) -> Findings {
         Findings {
             problems: self.problems.into_inner(),
@@ -121,7 +121,7 @@ pub struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// The whole document.
+    /// Returns the whole document.
     pub fn root(source: &'a Source<'a>, table: &'a DeTable<'a>) -> Section<'a> {
         Section {
             source,
@@ -133,17 +133,17 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// The text that this is a part of.
+    /// Returns the text that this is a part of.
     pub fn source(&self) -> &'a Source<'a> {
         self.source
     }
 
-    /// Whether the file has this table.
+    /// Returns whether the file has this table.
     pub fn present(&self) -> bool {
         self.entries.is_some()
     }
 
-    /// Whether the table has this key, whatever its value.
+    /// Returns whether the table has this key, whatever its value.
     pub fn sets(&self, key: &str) -> bool {
         let mut names = self.entries.into_iter().flat_map(|table| table.keys());
         names.any(|name| name.get_ref().as_ref() == key)
@@ -168,7 +168,7 @@ impl<'a> Section<'a> {
         Some((name.span(), value))
     }
 
-    /// The value of a key, if it is there.
+    /// Returns the value of a key, if it is there.
     pub fn item(&self, key: &'static str) -> Option<Item<'a>> {
         let known = join(&self.pattern, key);
         self.source.known.borrow_mut().insert(known.clone());
@@ -176,7 +176,7 @@ impl<'a> Section<'a> {
         Some(Item::new(self.source, self.name(key), known, value))
     }
 
-    /// The value of a key that must be there.
+    /// Returns the value of a key that must be there.
     pub fn require(&self, key: &'static str, example: &str) -> Option<Item<'a>> {
         let item = self.item(key);
         if item.is_none() {
@@ -197,7 +197,7 @@ impl<'a> Section<'a> {
         self.source.problem_of(&self.name(key), message);
     }
 
-    /// The table of a key; an empty one if it is not there or no table.
+    /// Returns the table of a key; an empty one if it is not there or no table.
     pub fn section(&self, key: &'static str) -> Section<'a> {
         let path = self.name(key);
         let mut section = Section {
@@ -228,7 +228,7 @@ impl<'a> Section<'a> {
         section
     }
 
-    /// The tables of a key written as `[[key]]`.
+    /// Returns the tables of a key written as `[[key]]`.
     pub fn sections(&self, key: &'static str) -> Vec<Section<'a>> {
         let path = self.name(key);
         let Some((name, value)) = self.entry(key) else {
@@ -324,7 +324,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// The candidate that a misspelt word may mean.
+/// Returns the candidate that a misspelt word may mean.
 pub fn closest<'c>(word: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
     let length = word.chars().count();
     candidates
@@ -382,17 +382,17 @@ impl<'a> Item<'a> {
         self.source.problem(&self.span, &self.path, message);
     }
 
-    /// Whether it is a table.
+    /// Returns whether it is a table.
     pub fn is_table(&self) -> bool {
         self.value.is_table()
     }
 
-    /// Whether it is a list.
+    /// Returns whether it is a list.
     pub fn is_list(&self) -> bool {
         self.value.is_array()
     }
 
-    /// The value as written in the file, shortened.
+    /// Returns the value as written in the file, shortened.
     fn raw(&self) -> String {
         let text = self.source.text.get(self.span.clone()).unwrap_or_default();
         let line = text.lines().next().unwrap_or_default();
@@ -404,7 +404,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// The value as a text.
+    /// Returns the value as a text.
     pub fn text(&self, example: &str) -> Option<String> {
         match self.value {
             DeValue::String(text) => Some(text.to_string()),
@@ -419,7 +419,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// A text that must not be empty or hold control characters.
+    /// Returns a text that must not be empty or hold control characters.
     pub fn line(&self, example: &str) -> Option<String> {
         let text = self.text(example)?;
         if text.trim().is_empty() {
@@ -442,7 +442,7 @@ impl<'a> Item<'a> {
         value
     }
 
-    /// A whole number in `range`.
+    /// Returns a whole number in `range`.
     pub fn integer(&self, range: RangeInclusive<u64>) -> Option<u64> {
         let (least, most) = (range.start(), range.end());
         let wanted = if *most == u64::MAX {
@@ -471,14 +471,14 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// A whole number in `range`, as 32 bits.
+    /// Returns a whole number in `range`, as 32 bits.
     pub fn count(&self, range: RangeInclusive<u32>) -> Option<u32> {
         let range = u64::from(*range.start())..=u64::from(*range.end());
         self.integer(range)
             .and_then(|value| u32::try_from(value).ok())
     }
 
-    /// A plain number in millionths.
+    /// Returns a plain number in millionths.
     pub fn millionths(&self, range: RangeInclusive<u64>) -> Option<u64> {
         let digits = match self.value {
             DeValue::Integer(digits) if digits.radix() == 10 => digits.as_str(),
@@ -498,7 +498,7 @@ impl<'a> Item<'a> {
         value
     }
 
-    /// A quantity with its unit.
+    /// Returns a quantity with its unit.
     pub fn quantity<Q: Quantity>(&self) -> Option<Q> {
         self.parsed(Q::EXAMPLE, Q::WHAT, crate::quantity::parse::<Q>)
     }
@@ -566,7 +566,7 @@ impl<'a> Item<'a> {
         None
     }
 
-    /// The members of a list.
+    /// Returns the members of a list.
     pub fn list(&self, example: &str) -> Vec<Item<'a>> {
         let DeValue::Array(array) = self.value else {
             self.complain(format!(
@@ -594,7 +594,7 @@ impl<'a> Item<'a> {
             .collect()
     }
 
-    /// The value as a table.
+    /// Returns the value as a table.
     pub fn section(&self) -> Section<'a> {
         Section {
             source: self.source,

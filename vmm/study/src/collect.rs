@@ -114,7 +114,7 @@ impl Collect {
         }
     }
 
-    /// The nodes that are asked, of so many.
+    /// Returns the nodes that are asked, of so many.
     pub fn asked(&self, nodes: u32) -> std::ops::Range<u32> {
         match self.nodes {
             NodeSelection::First => 0..1,

@@ -1,4 +1,4 @@
-//! What the host lacks for a study: memory, cores, tools. Each problem comes with its fix.
+//! Missing parts of the host for a study: memory, cores, tools. Each problem comes with its fix.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ const BUILD_TOOLS: &[(&str, &str)] = &[
     ("mpicc.mpich", "libmpich-dev"),
 ];
 
-/// The same for a user who is not root.
+/// Programs that a user who is not root also needs.
 const USER_TOOLS: &[(&str, &str)] = &[("fakeroot", "fakeroot"), ("newuidmap", "uidmap")];
 
 /// The host, as far as studies depend on it.
@@ -33,7 +33,7 @@ pub struct Host {
     pub memory: Option<Bytes>,
     /// Memory that is free now; None if unknown.
     pub free_memory: Option<Bytes>,
-    /// Whether this is root's process.
+    /// True if this is root's process.
     pub root: bool,
     /// Folders in which programs are looked for.
     pub path: Vec<PathBuf>,
@@ -72,7 +72,7 @@ impl Host {
         }
     }
 
-    /// What keeps this host from running the study, and what makes it slow.
+    /// Returns the problems that keep this host from running the study, and those that make the run slow.
     pub fn problems(&self, study: &Study) -> Problems {
         let mut list = self.memory_problems(study);
         if let Some(threads) = study.host_threads
@@ -119,7 +119,7 @@ impl Host {
         Problems::new(&study.file, list)
     }
 
-    /// What is missing for an image that has not been built yet.
+    /// Returns the missing tools for an image that has not been built yet.
     pub fn image_problems(&self, spec: &ImageSpec) -> Vec<Problem> {
         let host = |message: String| Problem {
             severity: Severity::Error,
@@ -197,12 +197,12 @@ impl Host {
     }
 }
 
-/// A problem of `node.core`.
+/// Returns a problem of `node.core`.
 fn of_core(study: &Study, error: &CoreError) -> Problem {
     of(study, Severity::Error, "node.core", error.to_string())
 }
 
-/// A problem of a field at its place, or at the section around it.
+/// Returns a problem of a field at its place, or at the section around it.
 fn of(study: &Study, severity: Severity, field: &str, message: String) -> Problem {
     let section = field.split('.').next().unwrap_or_default();
     let position = study
@@ -228,7 +228,7 @@ fn meminfo(field: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Whether results can be written to `folder`, which may not exist yet.
+/// Checks that results can be written to `folder`, which may not exist yet.
 fn writable(folder: &Path) -> Result<(), String> {
     let shown = folder.display();
     if folder.exists() && !folder.is_dir() {

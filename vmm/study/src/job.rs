@@ -32,7 +32,7 @@ pub enum JobError {
 }
 
 impl Study {
-    /// The job disk: `run`, which starts the job and collects its files, and the files of the study.
+    /// Returns the job disk: `run`, which starts the job and collects its files, and the files of the study.
     ///
     /// # Errors
     ///
@@ -66,7 +66,7 @@ impl Study {
 }
 
 impl Job {
-    /// The shell script `/job/run`: environment, program, collection of files, exit status of the program.
+    /// Returns the shell script `/job/run`: environment, program, collection of files, exit status of the program.
     pub fn start_script(&self) -> String {
         let mut script = String::from("#!/bin/sh\ncd /job || exit 1\n");
         let mut line = |text: std::fmt::Arguments<'_>| {

@@ -57,7 +57,7 @@ pub struct Study {
     /// Hardware counters of the host count the guests while KVM runs them, and give CPI_core of the report.
     #[serde(skip_serializing_if = "is_false")]
     pub counts_guests: bool,
-    /// What the guests boot.
+    /// The image that the guests boot.
     #[serde(skip)]
     pub image: ImageSource,
     /// Kernel parameters beyond those of every node.
@@ -84,7 +84,7 @@ pub struct Study {
     pub disk: Disk,
     /// The network between the nodes.
     pub network: Network,
-    /// What runs.
+    /// The job.
     pub job: Job,
     /// Cache model of a node (plugin `cache`).
     pub caches: CacheConfig,
@@ -122,7 +122,7 @@ fn adds_every_stall(parallelism: &Parallelism) -> bool {
     *parallelism == Parallelism::NONE
 }
 
-/// What executes the guests' instructions.
+/// The engine that executes the guests' instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -176,9 +176,9 @@ pub struct Network {
     pub link: LinkConfig,
     /// MTU of the guests' interfaces in bytes.
     pub mtu: u16,
-    /// Whether the network device offers checksum and segmentation offload.
+    /// True if the network device offers checksum and segmentation offload.
     pub offload: bool,
-    /// Whether all frames are captured to a pcap file among the results.
+    /// True if all frames are captured to a pcap file among the results.
     pub capture: bool,
 }
 
@@ -194,7 +194,7 @@ pub enum Mpi {
     None,
 }
 
-/// What runs in the cluster.
+/// The job of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Job {
     /// Command or script. The serialised plan leaves it and the files out: their contents are on the job disk.
@@ -211,9 +211,9 @@ pub struct Job {
     pub files: Vec<(PathBuf, String)>,
     /// Files below `/job` that are copied into the results when the job has ended.
     pub collect: Vec<Collect>,
-    /// Whether MPI calls are traced.
+    /// True if MPI calls are traced.
     pub trace: bool,
-    /// Whether OpenMP constructs are recorded.
+    /// True if OpenMP constructs are recorded.
     #[serde(skip_serializing_if = "is_false")]
     pub openmp: bool,
     /// Intervals between MPI calls that records of OpenMP keep apart.
@@ -233,12 +233,12 @@ pub enum Program {
 }
 
 impl Study {
-    /// Whether KVM executes any of the guests' instructions.
+    /// Returns whether KVM executes any of the guests' instructions.
     pub fn uses_kvm(&self) -> bool {
         self.engine == Engine::Kvm || self.fast_forward.is_some()
     }
 
-    /// The study in a few lines for people: labels and values.
+    /// Returns the study in a few lines for people: labels and values.
     pub fn description(&self) -> Vec<(String, String)> {
         let node = &self.topology;
         let job = match &self.job.program {
@@ -306,7 +306,7 @@ impl Study {
         Bytes(self.topology.socket_memory.iter().sum())
     }
 
-    /// The nodes' clock.
+    /// Returns the nodes' clock.
     pub fn frequency(&self) -> Frequency {
         Frequency(self.topology.tsc_hz)
     }

@@ -1,4 +1,4 @@
-//! What a study file may say, and what is said about one that is wrong.
+//! Reading study files, and the messages about files with mistakes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,7 +30,7 @@ measure = "50 M instructions"
 const EVERY_FIELD: &str = include_str!("every-field.toml");
 const OWN_IMAGE: &str = include_str!("own-image.toml");
 
-/// A file beside the example studies, so that their paths resolve.
+/// Returns a file beside the example studies, so that their paths resolve.
 fn beside(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests")
@@ -291,7 +291,7 @@ fn programs_that_no_launcher_starts_get_the_openmp_tracer() {
         if job.contains("# script") {
             study.job.program = Program::Script("script".into());
         }
-        // What the program would be preloaded with; a library that is not there makes the loader complain.
+        // The library that the program would preload; a library that is not there makes the loader complain.
         let script = (study.job.start_script())
             .replace("cd /job", "cd .")
             .replace("LD_PRELOAD", "PRELOAD")
@@ -590,7 +590,7 @@ study.toml:27: window[0].open.mpi: "MPI_Barier" is not an MPI function that is t
     assert_eq!(refused(text).to_string(), expected);
 }
 
-/// The rest of a study around a part that is wrong, on one line, so that the part begins on line 2.
+/// Returns the rest of a study around a part that is wrong, on one line, so that the part begins on line 2.
 fn around(part: &str) -> String {
     let mut text = String::from("# ");
     for (section, line) in [

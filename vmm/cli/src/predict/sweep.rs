@@ -68,7 +68,7 @@ pub fn sweep(
         points,
         notes: program.notes.clone(),
     };
-    tell(args, &series)
+    print_result(args, &series)
 }
 
 /// Predicts a program, traced at several sizes, for other numbers of ranks.
@@ -93,7 +93,7 @@ pub fn ranks(
         draw(args, &scaled.series)?;
         print(&scaled.json())?;
     } else if args.csv {
-        return tell(args, &scaled.series);
+        return print_result(args, &scaled.series);
     } else {
         draw(args, &scaled.series)?;
         print(&scaled.text())?;
@@ -127,7 +127,7 @@ fn draw(args: &Predict, series: &Series) -> Result<(), Failure> {
 }
 
 /// Prints a series and draws it.
-fn tell(args: &Predict, series: &Series) -> Result<Exit, Failure> {
+fn print_result(args: &Predict, series: &Series) -> Result<Exit, Failure> {
     draw(args, series)?;
     let text = match (args.json, args.csv) {
         (true, _) => series.json(),

@@ -200,7 +200,7 @@ pub struct WorkFolder {
 }
 
 impl WorkFolder {
-    /// A study of `nodes`; `part` is added. `make` writes the kernel.
+    /// Returns a study of `nodes`; `part` is added. `make` writes the kernel.
     pub fn new(nodes: u32, part: &str, make: impl FnOnce(&Path)) -> WorkFolder {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path();

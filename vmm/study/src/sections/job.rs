@@ -149,7 +149,7 @@ fn intervals(item: &Item<'_>) -> Vec<CallInterval> {
     lines.into_iter().filter_map(read).collect()
 }
 
-/// The launcher of MPI ranks that a shell command starts, if it starts one.
+/// Returns the launcher of MPI ranks that a shell command starts, if it starts one.
 fn launcher(command: &str) -> Option<&str> {
     let words = command.split(|c: char| c.is_whitespace() || ";&|()".contains(c));
     words.into_iter().find(|word| {

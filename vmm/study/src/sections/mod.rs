@@ -103,12 +103,12 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
     }
 }
 
-/// A path of the file, relative to the file's own folder.
+/// Returns a path of the file, relative to the file's own folder.
 fn resolve(folder: &Path, path: &str) -> PathBuf {
     folder.join(path)
 }
 
-/// Whether a name can be a file's and a folder's name everywhere.
+/// Returns whether a name can be a file's and a folder's name everywhere.
 fn plain_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 100

@@ -23,7 +23,7 @@ const LOCAL_BANDWIDTH: ByteRate = ByteRate(51_200_000_000);
 /// Remote bandwidth that the guest is told: one direction of a QPI link of 8 GT/s.
 const REMOTE_BANDWIDTH: ByteRate = ByteRate(16_000_000_000);
 
-/// A latency of one event in cycles of `frequency`.
+/// Returns a latency of one event in cycles of `frequency`.
 fn cycles(item: &Item<'_>, frequency: Frequency) -> Option<u32> {
     let latency: Latency = item.with_unit("12 cycles", "a latency")?;
     let cycles = latency.cycles(frequency);
@@ -252,7 +252,7 @@ fn latencies(section: &Section<'_>, frequency: Frequency) -> LevelLatency {
     latency
 }
 
-/// What the guest is told about the caches that the model simulates.
+/// Describes the caches that the model simulates to the guest.
 pub(super) fn descriptions(config: &CacheConfig) -> Vec<CacheDescription> {
     let describe = |level: usize, kind, config: &LevelConfig| CacheDescription {
         level: level as u8,

@@ -198,7 +198,7 @@ fn distances(item: &Item<'_>) -> Option<Vec<Vec<u8>>> {
     rows.into_iter().collect()
 }
 
-/// What is wrong with the node as a whole.
+/// Checks the node as a whole.
 pub(super) fn check(root: &Section<'_>, topology: &NodeTopology) {
     for error in topology.problems() {
         let (field, message) = match &error {

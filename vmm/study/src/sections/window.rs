@@ -161,7 +161,7 @@ fn function(item: &Item<'_>, job: &Job) -> Option<Function> {
     Some(function)
 }
 
-/// The MPI function of this name.
+/// Returns the MPI function of this name.
 pub(crate) fn named_function(name: &str) -> Result<Function, String> {
     let known = Function::ALL
         .iter()
