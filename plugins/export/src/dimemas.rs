@@ -105,7 +105,7 @@ pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
     })
 }
 
-/// The communicators.
+/// Returns the communicators.
 fn definitions(survey: &Survey, world: usize) -> String {
     let mut text = String::new();
     for (number, entry) in survey.worlds[world].communicators.iter().enumerate() {
@@ -118,7 +118,7 @@ fn definitions(survey: &Survey, world: usize) -> String {
     text
 }
 
-/// A collective operation's number, of the blocking form.
+/// Returns a collective operation's number, of the blocking form.
 fn operation(function: Function) -> Option<u32> {
     use Function::*;
     Some(match function {

@@ -171,7 +171,7 @@ fn name(iid: u64, text: &str) -> Name {
     }
 }
 
-/// A number of a process or thread from `first` on.
+/// Returns a number of a process or thread from `first` on.
 fn id(number: usize, first: i32) -> i32 {
     i32::try_from(number).map_or(i32::MAX, |number| number.saturating_add(first))
 }

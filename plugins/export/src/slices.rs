@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 /// Slices remembered of each thread: more than the tracer has runs of polls at a time.
 const REMEMBERED: usize = 8;
 
-/// What has ended on each thread.
+/// Ends of earlier slices on each thread.
 #[derive(Debug)]
 pub struct Slices {
     ended: Vec<VecDeque<(u64, u64)>>,

@@ -92,14 +92,14 @@ impl Channels {
         })
     }
 
-    /// A number for the next message sent on a channel, which no other message has.
+    /// Returns a number for the next message sent on a channel, which no other message has.
     pub(crate) fn send(&mut self, channel: Channel) -> u64 {
         let counts = self.counts(channel);
         counts.sent += 1;
         (counts.number << 32) | (counts.sent & 0xFFFF_FFFF)
     }
 
-    /// The number of the next message received on a channel.
+    /// Returns the number of the next message received on a channel.
     pub(crate) fn receive(&mut self, channel: Channel) -> u64 {
         let counts = self.counts(channel);
         counts.received += 1;

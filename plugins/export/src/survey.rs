@@ -9,7 +9,7 @@ use nodescope_trace::{Body, Event, Header, TraceError, TraceReader};
 
 use crate::error::ExportError;
 
-/// What a trace consists of.
+/// The processes, locations and communicators of a trace.
 #[derive(Debug)]
 pub struct Survey {
     /// The trace's header.
@@ -86,7 +86,7 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// The rank in this communicator of a world rank; of an intercommunicator, in the side that it is on.
+    /// Returns the rank in this communicator of a world rank; of an intercommunicator, in the side that it is on.
     pub fn position(&self, rank: u32) -> Option<u32> {
         if self.id == communicator::WORLD {
             return Some(rank);
@@ -241,13 +241,13 @@ struct Made {
     order: usize,
 }
 
-/// A list of ranks, if it is there and all of them are of this world.
+/// Returns a list of ranks, if it is there and all of them are of this world.
 fn ranks(peers: &[Peer]) -> Option<Vec<u32>> {
     let ranks: Option<Vec<u32>> = peers.iter().map(|peer| peer.rank()).collect();
     ranks.filter(|ranks| !ranks.is_empty())
 }
 
-/// What is known of a communicator that a process uses; nothing of those that every program has.
+/// Returns the known facts of a communicator that a process uses; none for the communicators that every program has.
 fn used<'a>(
     made: &'a mut BTreeMap<(usize, u64), Made>,
     process: &Process,
@@ -461,12 +461,12 @@ impl Survey {
         Ok(())
     }
 
-    /// The process of a thread.
+    /// Returns the process of a thread.
     pub fn process_of(&self, location: usize) -> &Process {
         &self.processes[self.locations[location].process]
     }
 
-    /// A call site as text, such as `0x11f3` in the main program, or `libm.so.6+0x11f3`.
+    /// Returns a call site as text, such as `0x11f3` in the main program, or `libm.so.6+0x11f3`.
     pub fn site_name(&self, site: &CallSite) -> String {
         match (site.module, self.modules.get(&site.module)) {
             (0, _) => format!("{:#x}", site.address),
@@ -505,7 +505,7 @@ impl Survey {
         }
     }
 
-    /// The job to export where a format holds one only: the one asked for, or the one with most calls.
+    /// Returns the job to export where a format holds one only: the one asked for, or the one with most calls.
     pub fn one_world(&self, asked: Option<usize>) -> Result<usize, ExportError> {
         match asked {
             Some(asked) if asked < self.worlds.len() => Ok(asked),

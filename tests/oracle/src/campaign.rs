@@ -31,10 +31,10 @@ pub enum CampaignError {
     NoCase(CaseId),
 }
 
-/// Both sides, the engine in each of its ways.
+/// Runs cases on the host's CPU and on the engine, in each of the engine's modes, and compares the outcomes.
 pub struct Comparator {
     native: Native,
-    /// Whose rules hold on this host.
+    /// The vendor whose rules hold on this host.
     vendor: Vendor,
     interpreter: Engine,
     translators: [Engine; 2],
@@ -44,11 +44,11 @@ pub struct Comparator {
     window: Vec<u8>,
 }
 
-/// Both outcomes of a case.
+/// The comparison of both outcomes of a case.
 pub struct Comparison {
     /// On the host's CPU; None where it does not run the instruction, which its vendor decodes as another.
     pub native: Option<Outcome>,
-    /// What differs on the engine.
+    /// Differences of the engine from the host.
     pub differences: Vec<Difference>,
     /// The host answered as CPUs of its vendor do, other than the engine, which does what Intel's do.
     pub by_vendor: Option<Rule>,
@@ -75,7 +75,7 @@ impl Comparison {
 }
 
 impl Comparator {
-    /// Prepare both sides.
+    /// Prepares both sides.
     pub fn new() -> Result<Self, CampaignError> {
         let window = window();
         Ok(Self {
@@ -92,7 +92,7 @@ impl Comparator {
         })
     }
 
-    /// Run a case twice on the host's CPU: what differs shows a fault of the harness.
+    /// Runs a case twice on the host's CPU. A difference shows a fault of the harness.
     pub fn run_native(&mut self, case: &Case) -> Comparison {
         self.placed = (0, Vec::new());
         let mut comparison = Comparison::new(None);
@@ -120,7 +120,7 @@ impl Comparator {
         comparison
     }
 
-    /// Put the case's instruction where it runs on all sides, if it is not there. One encoding in four is translated for a
+    /// Puts the case's instruction where it runs on all sides, if it is not there. One encoding in four is translated for a
     /// vCPU with a memory model, the others for one without.
     fn place(&mut self, case: &Case) {
         let rip = case.state.rip;
@@ -138,7 +138,7 @@ impl Comparator {
         }
     }
 
-    /// Run a case on both sides.
+    /// Runs a case on both sides.
     pub fn run(&mut self, case: &Case) -> Comparison {
         self.place(case);
         for p in &case.patches {
@@ -148,7 +148,7 @@ impl Comparator {
         let native = forbidden.is_none().then(|| self.native.run(&case.state));
         let mut comparison = Comparison::new(native);
         comparison.by_vendor = forbidden;
-        // What the interpreter left in memory, where the host is no judge of it.
+        // Memory after the interpreter, where the host cannot serve as the reference.
         let mut unjudged: Option<Vec<u8>> = None;
         let mut first: Option<Outcome> = None;
         // Memory differs where the architecture leaves that open.
@@ -232,7 +232,7 @@ impl Comparator {
         comparison
     }
 
-    /// Put the common contents back where they changed. All sides are like the native one, unless they `differ`.
+    /// Puts the common contents back where they changed. All sides are like the native one, unless they `differ`.
     fn reset(&mut self, differ: bool) {
         let page = PAGE as usize;
         let Self {
@@ -295,7 +295,7 @@ pub fn states(group: Group, wanted: u64) -> u64 {
     }
 }
 
-/// Share cases among groups by their number of instructions, at least 2000 each where there are that many.
+/// Shares cases among groups by their number of instructions, at least 2000 each where there are that many.
 pub fn plan(groups: &[Group], count: u64) -> Vec<(Group, u64)> {
     let weight = |g: Group| {
         let n = codes(g).len() as u64;
@@ -309,7 +309,7 @@ pub fn plan(groups: &[Group], count: u64) -> Vec<(Group, u64)> {
         .collect()
 }
 
-/// What came of a group.
+/// Results of a group.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// Encodings drawn.
@@ -318,7 +318,7 @@ pub struct Tally {
     pub cases: u64,
     /// Cases in which the host raised an exception.
     pub exceptions: u64,
-    /// Cases set aside, because the engine documents the difference.
+    /// Cases whose difference the engine documents.
     pub known_deviations: u64,
     /// Cases in which the host answered as its vendor's CPUs do and Intel's do not, or did not run the instruction.
     pub by_vendor: u64,
@@ -332,12 +332,12 @@ pub struct Tally {
     pub mismatches: u64,
     /// Mismatches by instruction.
     pub by_instruction: BTreeMap<String, u64>,
-    /// What `by_vendor` counts, by rule as [`Rule::describe`] has it.
+    /// The cases of `by_vendor`, by rule as [`Rule::describe`] has it.
     pub by_rule: BTreeMap<String, u64>,
 }
 
 impl Tally {
-    /// The numbers, for sums and for other processes.
+    /// Returns the numbers, for sums and for other processes.
     pub fn numbers(&mut self) -> [&mut u64; 9] {
         [
             &mut self.encodings,
@@ -378,7 +378,7 @@ pub struct Settings {
     pub native_only: bool,
 }
 
-/// Compare the cases of the encodings with these indices; `report` gets each mismatch.
+/// Compares the cases of the encodings with these indices; `report` gets each mismatch.
 pub fn run(
     comparator: &mut Comparator,
     group: Group,

@@ -51,16 +51,16 @@ pub enum ExecutionMode {
     Interpreted,
     /// As part of a translated block.
     Translated,
-    /// The same while a memory model is attached: the filter's entries stand for lines.
+    /// As part of a translated block while a memory model is attached: the filter's entries stand for lines.
     TranslatedWithModel,
 }
 
-/// What the engine's filter holds when an instruction runs.
+/// The entries of the engine's filter when an instruction runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlbState {
     /// The pages that an instruction may touch.
     Warm,
-    /// Whatever instructions before have left there.
+    /// Entries that earlier instructions have left.
     Unchanged,
     /// Nothing, and no page is translated.
     Cold,
@@ -80,7 +80,7 @@ pub struct Engine {
     mode: ExecutionMode,
     /// All pages have been touched since translations were dropped.
     warm: bool,
-    /// What was placed has not run.
+    /// The placed instruction has not run yet.
     fresh: bool,
 }
 
@@ -294,7 +294,7 @@ impl Engine {
         })
     }
 
-    /// What translated code did since the vCPU was made.
+    /// Returns the counts of translated code since the vCPU was made.
     pub fn activity(&self) -> Activity {
         self.vcpu.activity()
     }
@@ -306,7 +306,7 @@ impl Engine {
     }
 }
 
-/// A read of each page of the window and a write of each that can be written, which change nothing.
+/// Returns a read of each page of the window and a write of each that can be written, which change nothing.
 fn touch_all_pages() -> Vec<u8> {
     let mut code = Vec::new();
     for offset in (0..WINDOW_LEN as u64).step_by(PAGE as usize) {

@@ -46,7 +46,7 @@ struct Options {
     /// Instead: the interpreter and the translator side by side on random programs, for so many seconds from --seed on.
     #[arg(long, value_name = "SECONDS")]
     lockstep: Option<u64>,
-    /// The same on random bytes as code.
+    /// Lockstep runs on random bytes as code.
     #[arg(long, value_name = "SECONDS")]
     fuzz: Option<u64>,
     /// Instead: both side by side on random bytes as user code, which must not end the engine.
@@ -132,7 +132,7 @@ fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
     parent(options, &plan)
 }
 
-/// What announces a seed between processes.
+/// Prefix of a line that announces a seed between processes.
 const SEED: &str = "seed ";
 
 /// Run the same again in a process of its own, since wrong host code may end it: then the seed is known.
@@ -315,7 +315,7 @@ fn line(name: &str, t: &Tally, time: u64) {
 fn replay(id: CaseId) -> Result<bool, CampaignError> {
     let mut generator = Generator::new(id.group, id.seed);
     let first = generator.case(id.index);
-    // What the filter holds depends on the variants before.
+    // The filter's entries depend on the variants before.
     let mut cases: Vec<_> = (1..=id.variant)
         .filter_map(|n| generator.variant(&first, n))
         .collect();

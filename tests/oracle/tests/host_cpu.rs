@@ -76,7 +76,7 @@ fn group_agrees(group: Group, encodings: u64) {
     );
     assert!(tally.by_vendor == 0 || vendor::host() != Vendor::Intel);
     if group == Group::Invalid {
-        // What cannot be decoded has no block to translate.
+        // An invalid encoding has no block to translate.
         assert_eq!(tally.translated, 0);
         return;
     }
@@ -85,7 +85,7 @@ fn group_agrees(group: Group, encodings: u64) {
         "{group}: only {} of {cases} cases ran translated",
         tally.translated
     );
-    // What is not translated itself and what faults calls out.
+    // An instruction that is not translated, or that faults, calls out.
     let (enough, of) = match group {
         Group::Branch | Group::String | Group::X87 | Group::Mmx | Group::State => (0, 1),
         _ => (1, 3),

@@ -17,7 +17,7 @@ const END: u64 = WINDOW + WINDOW_LEN as u64;
 /// Addresses that are not canonical.
 const NOWHERE: u64 = 0xb248_0000_0008;
 
-/// An instruction in a plain state, changed.
+/// Returns an instruction in a plain state, changed.
 fn case(bytes: &[u8], change: impl Fn(&mut State)) -> Case {
     let mut case = Generator::new(Group::Integer, 1).case(0);
     let s = &mut case.state;
@@ -44,7 +44,7 @@ struct Sides {
 }
 
 impl Sides {
-    /// What the engine does, and what an AMD CPU does: what `amd` makes of the state before and of the engine's memory.
+    /// Returns the outcome of the engine and that of an AMD CPU, which `amd` makes from the state before and of the engine's memory.
     fn new(case: Case, amd: impl Fn(&mut Outcome, &mut Vec<u8>)) -> Self {
         let mut side = Engine::new(&window(), ExecutionMode::Interpreted).unwrap();
         for p in &case.patches {
@@ -73,7 +73,7 @@ impl Sides {
         explains(vendor, &self.case, &self.amd, &self.engine, memory)
     }
 
-    /// Whether one more difference, made by `change` to one side, is explained too.
+    /// Returns whether one more difference, made by `change` to one side, is explained too.
     fn explained_with(&self, side: usize, change: &dyn Fn(&mut Outcome, &mut [u8])) -> bool {
         let mut sides = Self {
             case: self.case.clone(),
@@ -92,7 +92,7 @@ impl Sides {
 
 type Change = Box<dyn Fn(&mut Outcome, &mut [u8])>;
 
-/// A wrong bit in anything that is compared.
+/// Returns a wrong bit in anything that is compared.
 fn wrong_bits() -> Vec<(String, Change)> {
     let mut all = Vec::new();
     let mut add = |name: String, change: Change| {

@@ -9,7 +9,7 @@ use crate::run::{Run, TRACE_FILE};
 
 impl Run<'_> {
     /// Whether the MPI program is deadlocked, looked at once each time it has been quiet for as long as the study says. The trace
-    /// tells, as far as it is written, and the calls that stand: following messages all along would cost every call something.
+    /// tells, as far as it is written, and the pending calls: following messages all along would cost every call something.
     pub(crate) fn deadlock(
         &mut self,
         interrupted: &AtomicBool,
@@ -35,7 +35,7 @@ impl Run<'_> {
     fn pending(&mut self, interrupted: &AtomicBool) -> Result<PendingCalls, RunError> {
         self.trace.flush()?;
         let mut builder = PendingCallsBuilder::default();
-        // Without the messages before them, calls that stand may look as if nothing could end them.
+        // Without the messages before them, pending calls may look as if nothing could end them.
         let reader = match TraceReader::open(self.results.folder().path().join(TRACE_FILE)) {
             Ok(reader) => reader,
             Err(error) => {

@@ -45,7 +45,7 @@ pub trait CountGuests: Debug + Send + Sync {
     /// Sentences about limits of its counts.
     fn limits(&self) -> Vec<String>;
 
-    /// The events, in groups that are counted at once.
+    /// Returns the events, in groups that are counted at once.
     fn groups(&self) -> &'static [&'static [Event]];
 
     /// Opens counters of the calling thread. They do not count yet.

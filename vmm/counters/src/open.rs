@@ -12,7 +12,7 @@ use crate::error::CountersError;
 use crate::measurement::{Counts, Reading};
 use crate::tables::{Code, Event};
 
-/// Whom counters count.
+/// The tasks that counters count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whom {
     /// One task alone, from now on.

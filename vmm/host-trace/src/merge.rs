@@ -14,7 +14,7 @@ use crate::log::{LogReader, Logged};
 /// The end of a log's file name.
 pub const SUFFIX: &str = "calls";
 
-/// What a trace made of logs holds.
+/// Summary of a trace made of logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Ranks.
@@ -25,14 +25,14 @@ pub struct Summary {
     pub calls: u64,
     /// From the first stamp to the last, picoseconds.
     pub span: u64,
-    /// What the tracer itself took around calls, over all ranks, picoseconds.
+    /// Time of the tracer itself around calls, over all ranks, picoseconds.
     pub own: u64,
 }
 
 /// A process that is being read.
 struct Process {
     log: LogReader,
-    /// What is next.
+    /// The next record.
     next: Logged,
     node: usize,
     /// Picoseconds to add to the node's clock.
@@ -50,7 +50,7 @@ impl Process {
     }
 }
 
-/// What a log's process says of itself.
+/// The introduction of a log's process.
 struct Introduced {
     path: PathBuf,
     rank: u32,
@@ -181,7 +181,7 @@ fn write(
     Ok(())
 }
 
-/// The logs of processes that became ranks, by rank.
+/// Returns the logs of processes that became ranks, by rank.
 fn introductions(folder: &Path) -> Result<Vec<Introduced>, HostTraceError> {
     let mut found = Vec::new();
     let entries = std::fs::read_dir(folder).map_err(HostTraceError::io("list", folder))?;

@@ -24,7 +24,7 @@ fn at(path: &str) -> PathBuf {
         .join(path)
 }
 
-/// The trace of a run; none, and the test is skipped, without the MPI.
+/// Returns the trace of a run; none, and the test is skipped, without the MPI.
 fn traced(mpi: Mpi, source: &str) -> Option<Vec<Event>> {
     let (compiler, launcher) = (
         format!("mpicc.{}", mpi.name()),
@@ -65,7 +65,7 @@ fn traced(mpi: Mpi, source: &str) -> Option<Vec<Event>> {
     Some(events.collect())
 }
 
-/// A call as it was known when it began.
+/// Returns a call as it was known when it began.
 fn begun(call: &MpiCall) -> Unfinished {
     let mut record = call.record.clone();
     record.completions.clear();
@@ -93,7 +93,7 @@ fn begun(call: &MpiCall) -> Unfinished {
     }
 }
 
-/// The trace as it would have ended at this moment.
+/// Returns the trace as it would have ended at this moment.
 fn cut(events: &[Event], moment: u64) -> Vec<Event> {
     let mut ended = Vec::new();
     let mut stand = Vec::new();

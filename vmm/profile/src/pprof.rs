@@ -318,7 +318,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// The source file of each function: that of its first block's first line, since `pprof` takes functions of two files for two.
+/// Returns the source file of each function: that of its first block's first line, since `pprof` takes functions of two files for two.
 fn files<'a>(profile: &'a WindowProfile, stacks: &Stacks) -> BTreeMap<Frame, &'a str> {
     let known: BTreeMap<&str, u32> = (stacks.inlined.iter().enumerate())
         .map(|(index, name)| (name.as_str(), index as u32))

@@ -35,7 +35,7 @@ impl Programs {
         self.0.insert((node, hello.pid), program);
     }
 
-    /// The program of a process.
+    /// Returns the program of a process.
     pub(crate) fn of(&self, node: u32, pid: u32) -> Program {
         self.0.get(&(node, pid)).cloned()
     }

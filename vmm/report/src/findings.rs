@@ -65,7 +65,7 @@ pub enum What {
         function: &'static str,
         /// Share of MPI's cycles that the function has; only its waiting where `function_waits`.
         function_share: f64,
-        /// Whether `function_share` counts the function's waiting alone.
+        /// True if `function_share` counts the function's waiting alone.
         function_waits: bool,
     },
     /// A rank computes longer than others.
@@ -279,7 +279,7 @@ fn percent(share: f64) -> String {
     }
 }
 
-/// A term in words.
+/// Returns a term in words.
 fn stall(term: &str) -> String {
     match term {
         "core" => "the core itself".into(),

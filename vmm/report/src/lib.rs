@@ -66,11 +66,11 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// Sentences for the user: what is missing, cut or does not fit comes first.
     pub notes: Vec<String>,
-    /// What became of every window of the study.
+    /// The state of every window of the study.
     pub outcomes: Vec<WindowOutcome>,
     /// The windows that opened.
     pub windows: Vec<WindowReport>,
-    /// What the trace is of; none without a trace.
+    /// Summary of the trace; none without a trace.
     pub trace: Option<TraceSummary>,
     /// The MPI profile of the whole trace; none without a trace.
     pub mpi: Option<MpiReport>,
@@ -144,12 +144,12 @@ pub fn build(input: &ReportInput) -> Result<Report, ReportError> {
 }
 
 impl Report {
-    /// The report as aligned tables of at most 100 columns.
+    /// Returns the report as aligned tables of at most 100 columns.
     pub fn text(&self) -> String {
         text::write(self)
     }
 
-    /// The report as JSON, by the schema in `SCHEMA.md`.
+    /// Returns the report as JSON, by the schema in `SCHEMA.md`.
     pub fn json(&self) -> String {
         // Every key is a string and every number finite or null, so that serialising to memory cannot fail.
         let mut json = serde_json::to_string_pretty(self).unwrap_or_default();
@@ -157,7 +157,7 @@ impl Report {
         json
     }
 
-    /// The report as one HTML page that loads nothing.
+    /// Returns the report as one HTML page that loads nothing.
     pub fn html(&self) -> String {
         html::write(self)
     }

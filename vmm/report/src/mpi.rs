@@ -1,4 +1,4 @@
-//! What the trace says: the MPI profile, who sends to whom, the timeline.
+//! The report of the trace: MPI profile, communication matrix, timeline.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -79,7 +79,7 @@ pub struct FunctionRow {
     pub max_ps: u64,
 }
 
-/// What one rank sent to another.
+/// Messages from one rank to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct MatrixCell {
     /// Sender.
@@ -103,7 +103,7 @@ pub struct MessageSize {
     pub bytes: u64,
 }
 
-/// What the trace is of and how it ended.
+/// Origin of the trace, and how the trace ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TraceSummary {
     /// Events read.
@@ -338,7 +338,7 @@ fn timeline(
         .map(|rank| (rank, vec![[0.0; GROUPS.len()]; COLUMNS]))
         .collect();
     for event in TraceReader::open(file)?.events() {
-        // What cannot be read has been reported by the first reading.
+        // The first reading has reported an unreadable part.
         let Ok(event) = event else { break };
         if let Body::Mpi(call) = &event.body {
             timeline.add(call);

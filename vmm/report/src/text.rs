@@ -177,7 +177,7 @@ pub(crate) fn window_check(window: &WindowReport) -> Option<String> {
     })
 }
 
-/// The equations that figures of windows come from, in words, and who published them.
+/// Returns the equations that figures of windows come from, in words, and who published them.
 pub(crate) fn equations_table() -> Table {
     let mut table = Table::new(
         "Equations, with their numbers in Rechistov's full-platform simulation of supercomputers (2013)",
@@ -322,7 +322,7 @@ fn pending_table(pending: &PendingCalls) -> Table {
     table
 }
 
-/// Who sent how much to whom: a square for few ranks, the heaviest pairs for more.
+/// Returns the communication matrix: a square for few ranks, the heaviest pairs for more.
 pub(crate) fn matrix_table(mpi: &MpiReport) -> Table {
     const SQUARE: u32 = 8;
     const PAIRS: usize = 20;

@@ -75,7 +75,7 @@ pub(crate) fn cpi(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), |value| format!("{value:.4}"))
 }
 
-/// A rate in FLOP/s.
+/// Returns a rate in FLOP/s.
 pub(crate) fn flops(value: Option<f64>) -> String {
     value.map_or_else(
         || "-".into(),

@@ -82,7 +82,7 @@ impl Assembler {
         }
     }
 
-    /// The state from which [`Assembler::load`] goes on.
+    /// Returns the state from which [`Assembler::load`] goes on.
     pub fn state(&self) -> AssemblerState {
         AssemblerState {
             sequence: self.sequence,
@@ -92,7 +92,7 @@ impl Assembler {
         }
     }
 
-    /// An assembler for the node of this number that goes on where another one has stopped.
+    /// Returns an assembler for the node of this number that goes on where another one has stopped.
     pub fn load(node: u32, state: AssemblerState) -> Assembler {
         let AssemblerState {
             sequence,
@@ -123,7 +123,7 @@ impl Assembler {
         self.measured(request, stamp, stamp.time, events);
     }
 
-    /// The same where the tracer's own work has been measured: `stamp` is when it began, before a call, or was done, after one, and
+    /// Adds a request where the tracer's own work has been measured: `stamp` is when that work began, before a call, or was done, after one, and
     /// `inner` when the MPI function itself began or had returned. That work then lies between the event's stamps, and outside its
     /// [`MpiCall::time_inside`].
     pub fn measured(
@@ -177,7 +177,7 @@ impl Assembler {
         }
     }
 
-    /// The same as they stand now, by thread and number.
+    /// Returns calls and poll runs that have not ended yet, by thread and number.
     pub fn unfinished(&self) -> Vec<Unfinished> {
         let call = |enter: &MpiEnter, entry, record| Unfinished {
             function: enter.function,
@@ -213,7 +213,7 @@ impl Assembler {
         calls
     }
 
-    /// Whether there are any.
+    /// Returns whether there are any.
     pub fn has_unfinished(&self) -> bool {
         !self.begun.is_empty() || !self.runs.is_empty()
     }

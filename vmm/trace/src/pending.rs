@@ -1,4 +1,4 @@
-//! Where ranks stand when a trace ends: the calls that never finished, who waits for whom in them, and what else is wrong.
+//! Pending calls at the end of a trace: the calls that never ended, who waits for whom in them, and further faults.
 //!
 //! It goes by what the trace says and predicts nothing. A message is under way from the entry of its send to the completion that
 //! names it; a call can go on if what it needs is there. The rest waits for other ranks, and a set of ranks that wait for each other
@@ -26,17 +26,17 @@ use crate::event::{Body, Event, Unfinished};
 use job::Job;
 pub(crate) use job::belongs_to_job;
 
-/// Faults that are told of each kind and job.
+/// Most faults that are reported of each kind and job.
 const MAX_REPORTED: usize = 10;
 
-/// What a trace's end shows.
+/// Calls that had not ended at the end of a trace, with deadlocks and faults.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PendingCalls {
     /// Calls that had not ended, by job and rank.
     pub calls: Vec<PendingCall>,
     /// Ranks that wait for each other, at most one for each job.
     pub deadlocks: Vec<Deadlock>,
-    /// What is wrong besides.
+    /// Further faults.
     pub faults: Vec<Fault>,
 }
 
@@ -52,7 +52,7 @@ pub struct PendingCall {
     /// Its thread.
     #[serde(skip)]
     pub thread: ThreadId,
-    /// What was called.
+    /// The function.
     pub function: &'static str,
     /// When, picoseconds.
     pub entry_ps: u64,
@@ -60,11 +60,11 @@ pub struct PendingCall {
     pub call: String,
     /// Where it was made, such as `program+0x1234`: the return address, relative to its module.
     pub site: Option<String>,
-    /// What it needs.
+    /// The needs of the call.
     pub waits: Waits,
 }
 
-/// What an unfinished call needs.
+/// The needs of a pending call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum Waits {
@@ -77,7 +77,7 @@ pub enum Waits {
         /// The operations waited for, where the call itself does not name them.
         of: Vec<String>,
     },
-    /// What it needs is there; it was about to go on.
+    /// Everything that the call needs is there; the call was about to go on.
     Ready,
     /// It is a run of polls: the program asks again and again, and may do something else instead.
     Polling {
@@ -224,7 +224,7 @@ impl PendingCallsBuilder {
         }
     }
 
-    /// The job of a process; of one that did not introduce itself, the last.
+    /// Returns the job of a process; of one that did not introduce itself, the last.
     fn job_of(&mut self, node: u32, pid: u32) -> usize {
         if let Some(&number) = self.processes.get(&(node, pid)) {
             return number;
@@ -235,7 +235,7 @@ impl PendingCallsBuilder {
         self.jobs.len() - 1
     }
 
-    /// Where ranks stand after the events given.
+    /// Returns the pending calls after the given events.
     pub fn finish(mut self) -> PendingCalls {
         let mut pending = PendingCalls::default();
         let mut of_job: BTreeMap<usize, Vec<(u32, Unfinished)>> = BTreeMap::new();
@@ -268,7 +268,7 @@ impl CallSite {
         }
     }
 
-    /// The call site, if it is known.
+    /// Returns the call site, if it is known.
     fn location(&self, modules: &BTreeMap<u64, String>) -> Option<String> {
         let address = self.address;
         (address != 0).then(|| match (self.module, modules.get(&self.module)) {
@@ -279,7 +279,7 @@ impl CallSite {
         })
     }
 
-    /// The function and where it was called.
+    /// Returns the function and where it was called.
     fn text(&self, modules: &BTreeMap<u64, String>) -> String {
         match self.location(modules) {
             Some(site) => format!("{} at {site}", self.function.name()),
@@ -289,19 +289,19 @@ impl CallSite {
 }
 
 impl PendingCalls {
-    /// Where ranks stand after these events.
+    /// Finds the pending calls after these events.
     pub fn of<'a>(events: impl IntoIterator<Item = &'a Event>) -> PendingCalls {
         let mut builder = PendingCallsBuilder::default();
         events.into_iter().for_each(|event| builder.add(event));
         builder.finish()
     }
 
-    /// Nothing to tell.
+    /// Returns whether there is nothing to report.
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty() && self.deadlocks.is_empty() && self.faults.is_empty()
     }
 
-    /// Lines of text: deadlocks with their cycles, the other unfinished calls, then faults.
+    /// Returns lines of text: deadlocks with their cycles, the other unfinished calls, then faults.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let jobs: BTreeSet<usize> = self.calls.iter().map(|call| call.job).collect();
@@ -370,7 +370,7 @@ impl PendingCalls {
 }
 
 impl PendingCall {
-    /// The call and its site.
+    /// Returns the call and its call site as text.
     pub fn at(&self) -> String {
         match &self.site {
             Some(site) => format!("{} at {site}", self.call),
@@ -378,7 +378,7 @@ impl PendingCall {
         }
     }
 
-    /// What the call needs, in words; `next` is the rank that matters in a deadlock, and whether it has ended.
+    /// Returns the needs of the call in words; `next` is the rank that matters in a deadlock, and whether it has ended.
     pub fn need(&self, next: Option<(u32, bool)>) -> String {
         match &self.waits {
             Waits::Waiting { ranks, all, of } => {

@@ -47,7 +47,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// The waiting that lies between two moments, picoseconds.
+    /// Returns the waiting that lies between two moments, picoseconds.
     pub fn within(&self, from: u64, until: u64) -> u64 {
         let extent = self.until.saturating_sub(self.from);
         let part = self.until.min(until).saturating_sub(self.from.max(from));

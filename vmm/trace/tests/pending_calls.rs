@@ -1,4 +1,4 @@
-//! Where ranks stand when a trace ends: what is called a deadlock and what is not, and what is said of it.
+//! Pending calls at the end of a trace: which ones are a deadlock, and the text of the report.
 
 mod calls;
 
@@ -117,7 +117,7 @@ fn waits_name_what_they_wait_for() {
     assert_eq!(trace.deadlock(), None);
     trace.stands(receive(2, Peer::Any, Tag::Any));
     assert_eq!(trace.deadlock(), Some((vec![0, 1, 2], vec![0, 1])));
-    // What was completed is waited for no more.
+    // A completed operation is waited for no more.
     let mut trace = Trace::new(2);
     let first = trace.start(posted);
     let mut done = wait(0, Function::Wait, &[first]);

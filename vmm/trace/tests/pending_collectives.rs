@@ -1,4 +1,4 @@
-//! Where ranks stand in what all members of a communicator, window or file call together: persistent and neighbourhood collectives,
+//! Pending calls that all members of a communicator, window or file make together: persistent and neighbourhood collectives,
 //! windows, files.
 
 mod calls;
@@ -13,7 +13,7 @@ const FILE: u64 = 1 << 63 | 0xb;
 /// A communicator of all ranks but 0.
 const PART: u64 = 1 << 63 | 0xc;
 
-/// The call that makes a window or opens a file.
+/// Returns the call that makes a window or opens a file.
 fn makes(rank: u32, function: Function, object: u64) -> MpiRecord {
     let mut makes = record(rank, function, 0x40);
     makes.object = object;
@@ -33,12 +33,12 @@ fn barrier(rank: u32) -> MpiRecord {
     record(rank, Function::Barrier, 0x60)
 }
 
-/// Receives from rank 0, which sends only after what it stands in.
+/// Receives from rank 0, which sends only after its pending call.
 fn waits_for_0(rank: u32) -> MpiRecord {
     receive(rank, Peer::Rank(0), Tag::Value(1))
 }
 
-/// What can be judged of a call that all of three ranks make together: with rank 1 on its way, and rank 2 stuck behind rank 0 or not.
+/// Returns the needs of a call that all of three ranks make together: with rank 1 on its way, and rank 2 stuck behind rank 0 or not.
 fn is_together(prepare: impl Fn() -> Trace, call: impl Fn(u32) -> MpiRecord, all: bool) {
     let function = call(0).function;
     // Rank 1 computes: if it is enough that one comes, rank 0 may go on, and rank 2 with it.
@@ -109,7 +109,7 @@ fn persistent_collectives_wait_for_who_has_not_started() {
 
 #[test]
 fn persistent_collectives_are_started_in_any_order() {
-    // What is prepared in one order may be started in another.
+    // Operations prepared in one order may be started in another.
     let mut trace = prepared();
     trace.call(start(0, &[50, 60])).call(start(1, &[60, 50]));
     trace.call(start(2, &[60]));
@@ -210,7 +210,7 @@ fn a_wait_for_several_knows_what_may_be_over() {
     assert_eq!((trace.deadlock(), trace.needs(0)), (None, None));
 }
 
-/// A neighbourhood collective of a rank that sends to the next and receives from the one before, in a ring of four.
+/// Returns a neighbourhood collective of a rank that sends to the next and receives from the one before, in a ring of four.
 fn around(rank: u32, function: Function) -> MpiRecord {
     let mut around = record(rank, function, 0x80);
     around.destinations = vec![Peer::Rank((rank + 1) % 4), Peer::Null];
@@ -243,7 +243,7 @@ fn neighbours_wait_for_their_sources_alone() {
     trace.stands(both).stands(waits_for_0(1));
     assert_eq!(trace.needs(0), Some((vec![1], true)));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
-    // Who has nothing for it need not come.
+    // A rank that has no data for the call need not come.
     let mut none = around(1, Function::NeighborAlltoallv);
     (none.send_bytes_to, none.receive_bytes_from) = (vec![0, 0], vec![0, 0]);
     (none.send_bytes, none.receive_bytes) = (0, 0);
@@ -337,7 +337,7 @@ fn files_are_handled_by_all() {
     ] {
         is_together(opened, |rank| on_object(rank, function, FILE), false);
     }
-    // Those that a rank calls alone, and those that only start something.
+    // Calls of a rank alone, and calls that only start an operation.
     for function in [
         Function::FileWriteAt,
         Function::FileRead,
@@ -374,7 +374,7 @@ fn a_rank_writes_in_order_after_those_before_it() {
     trace.stands(receive(0, Peer::Rank(1), Tag::Any));
     assert_eq!(trace.needs(1), Some((vec![0], true)));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
-    // Those after it perhaps; and if it writes nothing, it has no place.
+    // The ranks after it may be waited for; a rank that writes nothing has no place in the order.
     let mut trace = Trace::new(3);
     trace.all(0..3, |rank| makes(rank, Function::FileOpen, FILE));
     trace.call(ordered(0)).stands(ordered(1));
@@ -426,7 +426,7 @@ fn files_and_communicators_have_orders_of_their_own() {
     trace.all(0..2, |rank| makes(rank, Function::FileOpen, FILE));
     trace.call(on_object(0, Function::FileWriteAll, FILE));
     trace.call(on_object(1, Function::FileSync, FILE));
-    // What is wrong is told although the file is closed.
+    // The mismatch is reported although the file is closed.
     trace.all(0..2, |rank| on_object(rank, Function::FileClose, FILE));
     assert_eq!(
         trace.pending().lines(),

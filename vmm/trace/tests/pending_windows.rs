@@ -1,4 +1,4 @@
-//! Where ranks stand in epochs on windows: who waits for whom to post, to complete, to unlock.
+//! Pending calls in epochs on windows: who waits for whom to post, to complete, to unlock.
 
 mod calls;
 
@@ -168,7 +168,7 @@ fn waits_need_all_origins_to_complete() {
     trace.call(post(0, &[1])).stands(waits(0));
     trace.call(record(1, Function::Finalize, 0));
     assert_eq!(trace.deadlock(), Some((vec![0], vec![])));
-    // A call of MPI_Win_complete is one even while it stands.
+    // A call of MPI_Win_complete is one even while it is pending.
     let mut trace = made(3);
     trace.call(post(0, &[1])).stands(waits(0));
     trace.call(start(1, &[0, 2])).stands(complete(1));
@@ -268,7 +268,7 @@ fn what_was_not_told_wholly_is_not_judged() {
 
 #[test]
 fn locks_wait_for_those_they_exclude() {
-    // Who holds, who wants, and whether it must wait.
+    // The holder's lock, the wanted lock, and whether the call must wait.
     for (held, wanted, excluded) in [
         (true, true, true),
         (true, false, true),
@@ -335,7 +335,7 @@ fn locks_may_be_taken_later_than_they_are_asked_for() {
             trace.stands(at(rank, function, WINDOW, 2));
         }
         assert_eq!(trace.deadlock(), None, "{function}");
-        // One that waits elsewhere for the other holds it, as the other stands.
+        // One that waits elsewhere for the other holds it, as the other call is pending.
         let mut trace = made(3);
         for rank in [0, 1] {
             trace.call(lock(rank, WINDOW, 2, true));

@@ -37,7 +37,7 @@ struct Call {
 }
 
 impl Call {
-    /// What the tracer took before, and as much after it.
+    /// Time that the tracer took before the call, and the same after the call.
     fn own(&self) -> i64 {
         (self.exit - self.entry - self.inside).max(0) / 2
     }
@@ -137,7 +137,7 @@ impl Collector {
         }
     }
 
-    /// What all events say.
+    /// Makes measurements from all events.
     ///
     /// # Errors
     ///
@@ -202,7 +202,7 @@ impl Collector {
         self.calls.get(&rank)?.get(index)?.as_ref()
     }
 
-    /// The round trip whose answer rank `a` receives at `index`.
+    /// Returns the round trip whose answer rank `a` receives at `index`.
     fn trip(&self, a: u32, index: usize) -> Option<Trip> {
         let (send, receive) = (self.get((a, index - 1))?, self.get((a, index))?);
         if !send.sends || receive.sends || send.bytes != receive.bytes {
@@ -225,7 +225,7 @@ impl Collector {
         })
     }
 
-    /// What sends and receives take by themselves, and from which size on sends wait.
+    /// Measures the time that sends and receives take by themselves, and the size from which on sends wait.
     fn ends(&self, skews: &BTreeMap<(u32, u32), f64>, found: &mut Measurements) {
         let lasts = |bytes: u64| {
             let next = found.one_way.partition_point(|sample| sample.bytes < bytes);

@@ -1,4 +1,4 @@
-//! Prints the model of a trace: its size, and the tree of each kind of rank. `cargo run --example outline -- results/trace.nst`
+//! Prints the loop trees of a trace: their size, and the tree of each kind of rank. `cargo run --example outline -- results/trace.nst`
 
 use std::collections::BTreeSet;
 

@@ -23,7 +23,7 @@ pub struct ProgramBuilder {
 }
 
 impl ProgramBuilder {
-    /// An empty program of no ranks.
+    /// Returns an empty program of no ranks.
     pub fn new() -> ProgramBuilder {
         let mut builder = ProgramBuilder::default();
         builder.program.communicators.push(Vec::new());
@@ -253,7 +253,7 @@ impl ProgramBuilder {
         self
     }
 
-    /// The program.
+    /// Returns the program.
     pub fn finish(&mut self) -> Program {
         std::mem::take(&mut self.program)
     }

@@ -36,7 +36,7 @@ pub struct Forest {
 }
 
 impl Forest {
-    /// The number of a node.
+    /// Returns the number of a node.
     pub fn node(&mut self, node: Node) -> u32 {
         *self.node_numbers.entry(node).or_insert_with(|| {
             self.nodes.push(node);
@@ -44,7 +44,7 @@ impl Forest {
         })
     }
 
-    /// The number of a body, a sequence of nodes.
+    /// Returns the number of a body, a sequence of nodes.
     pub fn body(&mut self, nodes: &[u32]) -> u32 {
         if let Some(&number) = self.body_numbers.get(nodes) {
             return number;
@@ -55,12 +55,12 @@ impl Forest {
         number
     }
 
-    /// The node of this number.
+    /// Returns the node of this number.
     pub fn get(&self, node: u32) -> Node {
         self.nodes[node as usize]
     }
 
-    /// The nodes of a body.
+    /// Returns the nodes of a body.
     pub fn children(&self, body: u32) -> &[u32] {
         &self.bodies[body as usize]
     }
@@ -120,7 +120,7 @@ struct Stack {
     elements: Vec<u32>,
     /// Hash of the elements up to here, so that runs of equal length compare in constant time.
     hashes: Vec<u64>,
-    /// What an element ends with: itself, or the last node of its body.
+    /// The end of an element: the element itself, or the last node of its body.
     tails: Vec<u32>,
     /// The position before with the same tail.
     previous: Vec<u32>,

@@ -1,12 +1,12 @@
-//! The model of a traced MPI program: what every rank computes and which MPI operations it calls, as loop trees.
+//! Trace compression: a traced MPI program as loop trees. The trees say what every rank computes and which MPI operations the rank calls.
 //!
 //! - [`op`]: the operations, free of handles, serials and other values that change from one iteration to the next.
 //! - [`sequence`]: from a trace to one sequence of bursts and operations per rank.
 //! - [`fold`]: exact folding of repeated sub-sequences into loops; unfolding gives the sequence back.
-//! - [`program`]: the model: trees that equal ranks share, and the bursts with their values, not only their means.
+//! - [`program`]: the trees that equal ranks share, and the bursts with their values, not only their means.
 //! - [`build`]: programs written by hand, for tests and synthetic studies.
 //!
-//! The model follows the tree of control structures and leaves of Padaryan's ParJava (2005), made here from what an unmodified
+//! The trees follow the tree of control structures and leaves of Padaryan's ParJava (2005), made here from what an unmodified
 //! binary did rather than from its source. Times are picoseconds.
 
 pub mod build;

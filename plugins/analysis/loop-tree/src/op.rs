@@ -2,7 +2,7 @@
 
 use nodescope_hypercall::Function;
 
-/// Where in the program a call stands: its return address.
+/// The call site of a call: its return address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Site {
     /// The address; 0 if unknown.
@@ -31,7 +31,7 @@ pub enum PeerRef {
 }
 
 impl PeerRef {
-    /// The world rank meant by `caller` in a world of `world` ranks.
+    /// Returns the world rank meant by `caller` in a world of `world` ranks.
     pub fn resolve(self, caller: u32, world: u32) -> u32 {
         match self {
             PeerRef::Absolute(rank) => rank,
@@ -41,20 +41,20 @@ impl PeerRef {
         }
     }
 
-    /// The same rank, as a distance.
+    /// Returns the rank as a distance.
     pub fn relative(self, caller: u32, world: u32) -> PeerRef {
         let rank = u64::from(self.resolve(caller, world));
         let world = u64::from(world.max(1));
         PeerRef::Relative(((rank + world - u64::from(caller) % world) % world) as u32)
     }
 
-    /// The same rank, as a number.
+    /// Returns the rank as a number.
     pub fn absolute(self, caller: u32, world: u32) -> PeerRef {
         PeerRef::Absolute(self.resolve(caller, world))
     }
 }
 
-/// Whom a receive accepts a message from.
+/// The sender from which a receive accepts a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
     /// That rank, which the program named.
@@ -66,7 +66,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The rank, unless it is any.
+    /// Returns the rank, unless it is any.
     pub fn peer(self) -> Option<PeerRef> {
         match self {
             Source::Peer(peer) | Source::Matched(peer) => Some(peer),
@@ -168,7 +168,7 @@ impl CollectiveKind {
         }
     }
 
-    /// Whether it has a root.
+    /// Returns whether it has a root.
     pub fn rooted(self) -> bool {
         matches!(
             self,
@@ -214,7 +214,7 @@ impl Collective {
     }
 }
 
-/// What an operation does. Requests are numbered by the smallest number that no pending operation of the rank has, so that loops
+/// The effect of an operation. Requests are numbered by the smallest number that no pending operation of the rank has, so that loops
 /// repeat them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Action {
@@ -259,7 +259,7 @@ pub enum Action {
     },
     /// Reads or writes another rank's memory, of which that rank's program takes no notice: something goes there, and something comes back.
     OneSided {
-        /// Whose memory.
+        /// The rank whose memory is accessed.
         to: PeerRef,
         /// Bytes that go.
         out: u64,
@@ -303,17 +303,17 @@ pub struct Op {
     pub site: Site,
     /// The communicator, by its number on the rank: 0 world, 1 self, then those that the rank met, in that order.
     pub communicator: u32,
-    /// Whether what it sends or receives is of a datatype that the program made, as far as the trace tells: elements of more than 32 bytes,
+    /// True if what it sends or receives is of a datatype that the program made, as far as the trace tells: elements of more than 32 bytes,
     /// which no predefined datatype has. Data of such types may have to be packed.
     pub derived: bool,
     /// The call does more, which the next operation is.
     pub more: bool,
-    /// What it does.
+    /// The effect.
     pub action: Action,
 }
 
 impl Op {
-    /// The operation with every peer rewritten.
+    /// Returns the operation with every peer rewritten.
     pub fn map_peers(&self, with: impl Fn(PeerRef) -> PeerRef) -> Op {
         let action = match &self.action {
             Action::Send {
@@ -367,7 +367,7 @@ impl Op {
         }
     }
 
-    /// The peers, at most two.
+    /// Returns the peers, at most two.
     pub fn peers(&self) -> [Option<PeerRef>; 2] {
         match &self.action {
             Action::Send { to, .. } | Action::OneSided { to, .. } => [Some(*to), None],

@@ -1,4 +1,4 @@
-//! The model of a program.
+//! A program as loop trees that equal ranks share.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,7 +11,7 @@ use crate::sequence::{Burst, Entry, Sequence, Sequences};
 /// A leaf: a burst of computation, then an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Step {
-    /// Whose values the burst takes: bursts between the same two calls, by their sites and functions, have one slot.
+    /// The slot whose values the burst takes: bursts between the same two calls, by their sites and functions, have one slot.
     pub slot: u32,
     /// The operation, by its number.
     pub op: u32,
@@ -63,21 +63,21 @@ pub struct Program {
     pub ranks: Vec<Rank>,
     /// Members of communicators, as world ranks in the communicator's order; 0 is the world, whose list is empty.
     pub communicators: Vec<Vec<u32>>,
-    /// Those of them that the program did not make: see [`Sequences::copies`].
+    /// Communicators that the program did not make: see [`Sequences::copies`].
     pub copies: BTreeSet<u32>,
-    /// Lists of communicators: what number on a rank means which; `None` stands for the rank alone.
+    /// Lists of communicators: what number on a rank means which; `None` is the rank alone.
     pub communicator_lists: Vec<Vec<Option<u32>>>,
     /// Bursts; several ranks may have the same.
     pub bursts: Vec<Bursts>,
     /// Slots of bursts.
     pub slots: u32,
-    /// Slots of uninterpreted operations' own durations, by where they stand.
+    /// Slots of uninterpreted operations' own durations, by call site.
     pub opaque_slots: BTreeMap<(Site, Function), u32>,
-    /// What is less exact than it could be.
+    /// Notes on results that are less exact than possible.
     pub notes: Vec<String>,
 }
 
-/// What a model takes to store, beside the sequences that it stands for.
+/// Sizes of a program as loop trees, beside the sequences that the trees represent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProgramSize {
     /// Operations of all ranks, unfolded.
@@ -173,12 +173,12 @@ impl Program {
         program
     }
 
-    /// The slot of an uninterpreted operation's own durations.
+    /// Returns the slot of an uninterpreted operation's own durations.
     pub fn opaque_slot(&self, op: &Op) -> Option<u32> {
         self.opaque_slots.get(&(op.site, op.function)).copied()
     }
 
-    /// The sequence of a rank, as it was before folding.
+    /// Returns the sequence of a rank, as it was before folding.
     pub fn unfold(&self, rank: u32) -> Sequence {
         let world = self.ranks.len() as u32;
         let Rank {
@@ -222,7 +222,7 @@ impl Program {
         }
     }
 
-    /// What the model takes to store.
+    /// Returns the size of the loop trees.
     pub fn size(&self) -> ProgramSize {
         let trees: BTreeSet<u32> = self.ranks.iter().map(|rank| rank.tree).collect();
         let lists: u64 = (self.ops.iter())
@@ -272,7 +272,7 @@ impl Program {
             .sum()
     }
 
-    /// The tree of a rank as text, a line for each leaf: what the model looks like.
+    /// Returns the tree of a rank as text, one line for each leaf.
     pub fn outline(&self, rank: u32) -> String {
         let mut text = String::new();
         self.outline_body(self.ranks[rank as usize].tree, 0, &mut text);

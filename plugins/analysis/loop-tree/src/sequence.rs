@@ -36,25 +36,25 @@ pub struct Entry {
     pub opaque: Option<u64>,
 }
 
-/// What one rank does.
+/// The bursts and operations of one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sequence {
     /// In order.
     pub entries: Vec<Entry>,
-    /// What the rank's communicator numbers mean: members by their number in [`Sequences::communicators`]; `None` is the rank alone.
+    /// The meaning of the rank's communicator numbers: members by their number in [`Sequences::communicators`]; `None` is the rank alone.
     pub communicators: Vec<Option<u32>>,
 }
 
-/// What all ranks do.
+/// The bursts and operations of all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sequences {
     /// By world rank.
     pub ranks: Vec<Sequence>,
     /// Members of communicators; 0 is the world, whose list is empty.
     pub communicators: Vec<Vec<u32>>,
-    /// Those of them that the program did not make: of windows and neighbours, whose messages are apart from those of their communicators.
+    /// Communicators that the program did not make: those of windows and neighbours, whose messages are apart from those of their communicators.
     pub copies: BTreeSet<u32>,
-    /// What is less exact than it could be.
+    /// Notes on results that are less exact than possible.
     pub notes: Vec<String>,
     /// Where the ranks ran: the trace's node of each.
     pub nodes: Vec<u32>,
@@ -69,7 +69,7 @@ pub struct Sequences {
     pub marks: Vec<Option<(u64, u64)>>,
 }
 
-/// What to take of a trace.
+/// Options that say what to take of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SequenceOptions {
     /// The MPI job, from 0, where a trace holds several, one after the other; the one with most calls if not given.
@@ -80,10 +80,10 @@ pub struct SequenceOptions {
     pub section: bool,
 }
 
-/// Why a trace has no model.
+/// A trace that cannot become sequences, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SequenceError {
-    /// There is nothing to model.
+    /// The trace has no MPI call.
     #[error(
         "the trace has no MPI call of any rank; was the job an MPI program, and did the tracer see it?"
     )]
@@ -196,7 +196,7 @@ struct Job {
     known: BTreeMap<u32, Flavour>,
     /// Calls that had not ended, by rank.
     unfinished: Vec<(u32, Unfinished)>,
-    /// Ranks that stand in theirs for ever.
+    /// Ranks that can never leave their unfinished call.
     stuck: BTreeSet<u32>,
     calls: u64,
     world: u32,
@@ -258,7 +258,7 @@ impl SequenceBuilder {
         }
     }
 
-    /// Whether calls had not ended, so that it matters where ranks stand: see [`SequenceBuilder::set_deadlocks`].
+    /// Returns whether calls had not ended, so that the pending calls matter: see [`SequenceBuilder::set_deadlocks`].
     pub fn has_unfinished(&self) -> bool {
         self.jobs.iter().any(|job| !job.unfinished.is_empty())
     }
@@ -273,7 +273,7 @@ impl SequenceBuilder {
         }
     }
 
-    /// The sequences.
+    /// Returns the sequences.
     ///
     /// # Errors
     ///
@@ -283,7 +283,7 @@ impl SequenceBuilder {
         self.chosen()?.finish(marks)
     }
 
-    /// The rank and its sequence, of a trace of one rank of a job whose other ranks were not there, as a replay's is.
+    /// Returns the rank and its sequence, of a trace of one rank of a job whose other ranks were not there, as a replay's is.
     ///
     /// # Errors
     ///
@@ -377,7 +377,7 @@ impl Job {
         self.sequences(marks, true)
     }
 
-    /// The sequences of the ranks that are there, which must be `all` ranks of the world if that is asked for.
+    /// Returns the sequences of the ranks that are there, which must be `all` ranks of the world if that is asked for.
     fn sequences(mut self, marks: usize, all: bool) -> Result<Sequences, SequenceError> {
         if let Some(wrong) = self.wrong.take() {
             return Err(wrong);
@@ -499,7 +499,7 @@ impl Job {
 }
 
 impl Sequences {
-    /// The sequences of a trace's events, in the order of the file.
+    /// Returns the sequences of a trace's events, in the order of the file.
     ///
     /// # Errors
     ///

@@ -5,7 +5,7 @@ use nodescope_hypercall::{Completion, Function, MpiRecord, Peer, Tag, ThreadId};
 use nodescope_loop_tree::{SequenceError, Sequences};
 use nodescope_trace::{Body, Event, MpiCall, Stamp};
 
-/// The model of a trace of two ranks, of which the second makes one changed call.
+/// Makes the sequences of a trace of two ranks, of which the second makes one changed call.
 fn modelled(function: Function, change: impl Fn(&mut MpiCall)) -> Result<Sequences, SequenceError> {
     let thread = ThreadId { pid: 1, tid: 1 };
     let calls = [(0, Function::Barrier), (1, function)].map(|(rank, function)| {

@@ -1,4 +1,4 @@
-//! Folding a program loses nothing, and what a trace says arrives in the model.
+//! Folding a program loses nothing, and the trees hold what a trace says.
 
 use nodescope_hypercall::record::communicator;
 use nodescope_hypercall::{
@@ -409,7 +409,7 @@ fn a_job_of_several_and_marks_in_it_are_found() {
     );
 }
 
-/// The actions of a rank, without marks and what does nothing.
+/// Returns the actions of a rank, without marks and what does nothing.
 fn actions(sequences: &Sequences, rank: usize) -> Vec<Action> {
     let entries = sequences.ranks[rank].entries.iter();
     entries

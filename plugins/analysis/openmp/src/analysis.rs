@@ -415,7 +415,7 @@ fn regions(
 }
 
 impl ProcessReport {
-    /// A name for people: rank or process number, and host.
+    /// Returns a name for people: rank or process number, and host.
     pub fn name(&self) -> String {
         match self.rank {
             Some(rank) => format!("rank {rank} on {}", self.host),

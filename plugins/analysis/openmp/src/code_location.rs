@@ -27,7 +27,7 @@ pub struct CodeLocation {
 }
 
 impl CodeLocation {
-    /// The place in one line: source line and function, or file and address.
+    /// Returns the place in one line: source line and function, or file and address.
     pub fn text(&self) -> String {
         let short = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
         let function = self.function.as_deref();

@@ -31,7 +31,7 @@ pub(crate) const RANK_HEAD: [&str; 10] = [
     "most",
 ];
 
-/// A time with four digits.
+/// Returns a time with four digits.
 pub(crate) fn time(nanoseconds: u128) -> String {
     let (unit, name) = match nanoseconds {
         0..1_000 => return format!("{nanoseconds} ns"),
@@ -137,7 +137,7 @@ impl Analysis {
 }
 
 impl Hybrid {
-    /// The efficiencies, with the deeper ones indented.
+    /// Returns the efficiencies, with the deeper ones indented.
     pub(crate) fn rows(&self) -> Vec<(&'static str, Ratio)> {
         let mut rows = vec![("parallel efficiency (POP, TALP)", self.parallel)];
         if let (Some(parallel), Some(balance), Some(communication)) = (
@@ -156,7 +156,7 @@ impl Hybrid {
         rows
     }
 
-    /// The ranks' losses in columns, by [`RANK_HEAD`].
+    /// Returns the ranks' losses in columns, by [`RANK_HEAD`].
     pub(crate) fn rank_rows(&self) -> impl Iterator<Item = Vec<String>> {
         self.ranks.iter().map(|of| {
             let mut row = vec![

@@ -31,7 +31,7 @@ pub enum Speed {
 }
 
 impl Speed {
-    /// The time of a burst there, picoseconds.
+    /// Returns the time of a burst there, picoseconds.
     pub fn scale(self, time: u64, instructions: u64) -> u64 {
         match self {
             Speed::Factor(1.0) => time.min(LONGEST),
@@ -44,7 +44,7 @@ impl Speed {
     }
 }
 
-/// A burst of so many picoseconds, but none of more than the longest run that is interpreted.
+/// Returns a burst of so many picoseconds, but none of more than the longest run that is interpreted.
 fn longest(time: f64) -> u64 {
     (time.round() as u64).min(LONGEST)
 }
@@ -64,7 +64,7 @@ pub enum Placement {
     Nodes(Vec<u32>),
 }
 
-/// Who moves messages while a rank computes.
+/// The agent that moves messages while a rank computes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Progress {
@@ -117,13 +117,13 @@ pub struct Cluster {
     pub hop_latency: u64,
     /// Picoseconds per byte on the topology's links, where they differ from the nodes' own.
     pub link_per_byte: Option<f64>,
-    /// Whether messages wait for links that others use.
+    /// True if messages wait for links that others use.
     pub contention: bool,
     /// How, if so.
     pub sharing: Sharing,
-    /// Who moves messages.
+    /// The agent that moves messages.
     pub progress: Progress,
-    /// Whether a rank that waits takes in every message that comes meanwhile, also those that it does not wait for; otherwise these
+    /// True if a rank that waits takes in every message that comes meanwhile, also those that it does not wait for; otherwise these
     /// cost nothing until they are received. Without a progress thread only.
     #[serde(rename = "takes_in")]
     pub receives_unexpected: bool,
@@ -213,7 +213,7 @@ impl Cluster {
         }
     }
 
-    /// The same cluster with a network that costs nothing: zero latency, infinite bandwidth, no overheads.
+    /// Returns the cluster with a network that costs nothing: zero latency, infinite bandwidth, no overheads.
     pub fn ideal_network(&self) -> Cluster {
         Cluster {
             network: Channel::ideal(),
@@ -237,7 +237,7 @@ impl Cluster {
         self
     }
 
-    /// The node of each rank.
+    /// Returns the node of each rank.
     ///
     /// # Errors
     ///
@@ -287,7 +287,7 @@ impl Cluster {
         }
     }
 
-    /// Whether bursts beside progress threads can be interpreted: not where nobody knows how long these move data.
+    /// Checks that bursts beside progress threads can be interpreted. They cannot where the time in which these threads move data is unknown.
     pub(crate) fn can_share(&self) -> Result<(), FitError> {
         match self.progress {
             Progress::Thread { beta }
@@ -299,7 +299,7 @@ impl Cluster {
         }
     }
 
-    /// Whether the post model applies between nodes.
+    /// Returns whether the post model applies between nodes.
     pub fn posts(&self) -> bool {
         self.network.model == Model::Post
     }

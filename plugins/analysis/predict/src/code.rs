@@ -26,7 +26,7 @@ pub(crate) enum Instruction {
     Stop,
 }
 
-/// What an operation does, in fixed space.
+/// An operation of fixed size.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operation {
     Nothing,
@@ -391,13 +391,13 @@ impl<'p> Code<'p> {
         (start, requests.len() as u32)
     }
 
-    /// The operation at a place, for its function and site.
+    /// Returns the operation at a call site, for its function and site.
     pub(crate) fn op_at(&self, site: u32) -> Option<&'p Op> {
         let op = *self.call_sites.get(site as usize)?;
         self.program.ops.get(op as usize)
     }
 
-    /// The function and site of an operation as text.
+    /// Returns the function and site of an operation as text.
     pub(crate) fn describe(&self, op: u32) -> String {
         match self.program.ops.get(op as usize) {
             Some(op) => format!("{} at {}", op.function, op.site),

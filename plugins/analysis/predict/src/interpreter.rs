@@ -123,7 +123,7 @@ struct Interpreter<'a> {
     /// Large messages go on while their ranks compute.
     asynchronous: bool,
     beta: f64,
-    /// Ranks that wait take in whatever comes.
+    /// Waiting ranks receive unexpected messages, too.
     receives_unexpected: bool,
     contexts: Vec<Context>,
     spare: Vec<u32>,
@@ -134,7 +134,7 @@ struct Interpreter<'a> {
     posted: Slab<Posted>,
     queues: Queues,
     requests: Vec<Request>,
-    /// By rank: requests that may be complete without having been dealt with.
+    /// By rank: requests that may be complete and whose messages have not been processed.
     unread: Vec<Vec<u32>>,
     loops: Vec<u32>,
     cursors: Vec<u32>,
@@ -144,12 +144,12 @@ struct Interpreter<'a> {
     progress_threads: Vec<ProgressThread>,
     /// Messages that wait until a rank is in MPI.
     deferred: HashMap<u32, Vec<u32>>,
-    /// Who probes for messages that fly.
+    /// Probes that wait for messages whose arrival is not known yet.
     probed: HashMap<u32, Vec<Target>>,
     path: Path,
     calls: timeline::Calls,
     reduced: Vec<fragments::Entries>,
-    /// Several messages have been dealt with one after the other.
+    /// Several messages have been processed one after the other.
     queued: bool,
     waits: HashMap<(WaitKind, u32, u32), WaitSum>,
     problems: Vec<Problem>,
@@ -330,7 +330,7 @@ impl<'a> Interpreter<'a> {
         self.queue.add(time, order, what);
     }
 
-    /// Whether something happens before `time`.
+    /// Returns whether something happens before `time`.
     fn has_earlier_event(&mut self, time: u64) -> bool {
         self.ordered
             && self
@@ -585,7 +585,7 @@ impl<'a> Interpreter<'a> {
         if part != NONE {
             self.contexts[context as usize].path = part;
         }
-        // What collectives wait for is told when they end.
+        // The waiting of a collective is accounted when the collective ends.
         if alone && context < self.world {
             let late = cause.at.saturating_sub(start).min(ready - start);
             self.account_wait(rank, op, cause.kind, late, cause.rank, cause.op);

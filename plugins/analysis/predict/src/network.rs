@@ -1,4 +1,4 @@
-//! What messages cost at their ends and on the way.
+//! Costs of messages at their ends and in the network.
 //!
 //! Two models of the transfer. *LogGP* (Alexandrov et al., 1995): the sender is busy for its overhead o(n), the message enters the
 //! network and arrives after L + n G; the next may follow after the gap g, at the earliest when n G have passed. *Post* (Padaryan's
@@ -23,7 +23,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// The same time for every size.
+    /// Makes a table with one time for every size.
     pub fn constant(time: u64) -> Table {
         Table {
             points: if time == 0 {
@@ -34,7 +34,7 @@ impl Table {
         }
     }
 
-    /// The time at a size, picoseconds.
+    /// Returns the time at a size, picoseconds.
     pub fn at(&self, bytes: u64) -> u64 {
         let (Some(&first), Some(&last)) = (self.points.first(), self.points.last()) else {
             return 0;
@@ -81,13 +81,13 @@ pub struct Channel {
     pub send_overhead: Table,
     /// The receiver's processor, by size.
     pub receive_overhead: Table,
-    /// The same for messages that were there before the receiver waited for them; none for no difference.
+    /// Receive overhead of messages that were there before the receiver waited for them; none if it is equal.
     pub buffered_overhead: Option<Table>,
-    /// The same for messages that come while the receiver deals with another; none for no difference.
+    /// Receive overhead of messages that come while the receiver processes another message; none if it is equal.
     pub queued_overhead: Option<Table>,
-    /// What it costs the sender to pack data of a derived datatype, by size.
+    /// Time of the sender to pack data of a derived datatype, by size.
     pub pack_overhead: Table,
-    /// What it costs the receiver to unpack it.
+    /// Time of the receiver to unpack such data, by size.
     pub unpack_overhead: Table,
     /// How messages are cut up on the wire.
     pub frames: Option<Frames>,
@@ -98,7 +98,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// A path of this latency (picoseconds) and bandwidth (bytes per second; 0 for no limit), without overheads.
+    /// Returns a path of this latency (picoseconds) and bandwidth (bytes per second; 0 for no limit), without overheads.
     pub fn new(model: Model, latency: u64, bandwidth: u64) -> Channel {
         Channel {
             model,
@@ -127,7 +127,7 @@ impl Channel {
         }
     }
 
-    /// What a message costs its receiver. Of a message of several frames, which is received frame by frame, it costs at least as much as
+    /// Returns the costs of a message for its receiver. Of a message of several frames, which is received frame by frame, it costs at least as much as
     /// its last frame once it has come, and what could not be done while it came.
     pub fn receive(&self, bytes: u64) -> ReceiveCost {
         let whole = self.receive_overhead.at(bytes);
@@ -149,7 +149,7 @@ impl Channel {
         }
     }
 
-    /// What a frame of a message costs a receiver that deals with another, by itself.
+    /// Returns the cost of a frame alone for a receiver that processes another message.
     pub fn queued_frame(&self, bytes: u64) -> u64 {
         let within = bytes.min(self.first_frame());
         // Between a point of one frame and one of two, a table says nothing about one.
@@ -235,7 +235,7 @@ pub struct ReceiveCost {
     pub awaited: u64,
     /// If it was there before.
     pub buffered: u64,
-    /// If it came while the rank dealt with another.
+    /// If it came while the rank processed another one.
     pub queued: u64,
 }
 

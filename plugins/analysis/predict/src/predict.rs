@@ -14,7 +14,7 @@ use crate::timeline::Phases;
 const ROWS: u32 = 64;
 const COLUMNS: u32 = 240;
 
-/// What to predict besides the time itself.
+/// Options of a prediction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Interpretations with bursts drawn anew, for the interval.
@@ -91,14 +91,14 @@ pub struct Prediction {
     pub interval: Option<Interval>,
     /// Fragments that were reduced.
     pub fragments: Vec<Fragment>,
-    /// What each rank does when, if it was asked for.
+    /// States of each rank over time, if they were asked for.
     pub phases: Option<Phases>,
     /// None if the program did not come to its end.
     pub efficiencies: Option<Efficiencies>,
     /// Size of the loop trees.
     #[serde(rename = "model")]
     pub loop_trees: LoopTreeSize,
-    /// What is less exact than it could be.
+    /// Notes on results that are less exact than possible.
     pub notes: Vec<String>,
 }
 
@@ -237,7 +237,7 @@ fn run(
     })
 }
 
-/// A quantile of sorted values, on the straight line between the two around it.
+/// Returns a quantile of sorted values, on the straight line between the two around it.
 fn quantile(sorted: &[u64], part: f64) -> u64 {
     let Some(last) = sorted.len().checked_sub(1) else {
         return 0;

@@ -59,7 +59,7 @@ pub struct Exit {
     pub port: Vec<Delay>,
 }
 
-/// What a rank does in a fragment.
+/// The costs of a rank in a fragment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Cost {
     /// Bursts, picoseconds.
@@ -130,7 +130,7 @@ pub enum ReduceError {
     Whole(String),
 }
 
-/// The sequences of a program.
+/// Returns the sequences of a program.
 pub(crate) fn unfolded(program: &Program) -> Sequences {
     Sequences {
         ranks: (0..program.ranks.len() as u32)
@@ -210,7 +210,7 @@ pub fn reduce(
     })
 }
 
-/// What an occurrence consists of on each rank. The burst before its first call is not part of it.
+/// Returns the entries of an occurrence on each rank. The burst before its first call is not part of it.
 fn content<'a>(
     sequences: &'a Sequences,
     occurrence: &'a Occurrence,
@@ -244,7 +244,7 @@ fn equal(sequences: &Sequences, one: &Occurrence, other: &Occurrence) -> bool {
             })
 }
 
-/// What keeps the times of a closed fragment from the form that delays have.
+/// Returns what keeps the times of a closed fragment from the form that delays have.
 fn linear(
     sequences: &Sequences,
     cluster: &Cluster,
@@ -341,7 +341,7 @@ fn linear(
     Ok(())
 }
 
-/// The sequences of an occurrence alone.
+/// Returns the sequences of an occurrence alone.
 fn alone(sequences: &Sequences, occurrence: &Occurrence) -> Sequences {
     let mut only = Sequences {
         ranks: (sequences.ranks.iter())
@@ -458,7 +458,7 @@ fn attributes(
     })
 }
 
-/// The sequences with a single operation in place of each occurrence on each of its ranks.
+/// Returns the sequences with a single operation in place of each occurrence on each of its ranks.
 fn replaced(sequences: &Sequences, occurrences: &[Occurrence], numbers: &[u32]) -> Sequences {
     let mut ranges: Vec<Vec<(usize, usize, u32)>> = vec![Vec::new(); sequences.ranks.len()];
     for (occurrence, &number) in occurrences.iter().zip(numbers) {

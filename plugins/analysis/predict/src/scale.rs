@@ -148,7 +148,7 @@ pub struct Range {
 /// A fitted quantity, for telling.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NamedFit {
-    /// What it is.
+    /// The fitted quantity, in words.
     pub what: String,
     /// The function.
     pub form: String,
@@ -183,7 +183,7 @@ pub struct Scaled {
     pub range: Option<Range>,
 }
 
-/// What to predict.
+/// Options of an extrapolation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScaleRequest {
     /// Numbers of ranks.

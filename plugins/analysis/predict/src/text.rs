@@ -327,7 +327,7 @@ fn blocked_line(f: &mut std::fmt::Formatter<'_>, rank: &Blocked) -> std::fmt::Re
     writeln!(f, "    rank {} in {} waits for {whom}", rank.rank, rank.at)
 }
 
-/// A time in a unit that suits it.
+/// Returns a time in a unit that suits it.
 pub(crate) fn time(picoseconds: u64) -> String {
     Time(picoseconds).rounded(3)
 }

@@ -1,4 +1,4 @@
-//! What holds for every program and every cluster.
+//! Properties that hold for every program and every cluster.
 
 use nodescope_loop_tree::{
     Burst, CollectiveKind, Entry, PeerRef, Program, ProgramBuilder, Sequences,
@@ -198,7 +198,7 @@ fn check(program: &Program, cluster: &Cluster) -> Outcome {
         path.computation + path.communication + path.transfer,
         outcome.time
     );
-    // The same again, to the byte.
+    // A second interpretation gives the same bytes.
     assert_eq!(
         interpret(&code, cluster, &Options::default()).unwrap(),
         outcome

@@ -1,4 +1,4 @@
-//! What messages cost that come together or early, and data that has to be packed: by hand.
+//! Costs of messages that come together or early, and of data that has to be packed, computed by hand.
 
 use nodescope_loop_tree::{CollectiveKind, PeerRef, Program, ProgramBuilder};
 use nodescope_predict::{
@@ -21,7 +21,7 @@ fn cluster() -> Cluster {
     }
 }
 
-/// The end of each rank.
+/// Returns the end of each rank.
 fn ends(program: &Program, cluster: &Cluster) -> Vec<u64> {
     let outcome = interpret(&Code::new(program), cluster, &Options::default()).unwrap();
     assert_eq!(outcome.problems, []);
@@ -166,7 +166,7 @@ fn acknowledgements_take_time_of_the_links_back() {
     };
     // Four frames of 2 us from 10.5 us on, 5 of latency, 4 to receive.
     assert_eq!(end(0), (10 + 8 + 5 + 4) * US + US / 2);
-    // What came from 1 us on is acknowledged after two frames, from 10 to 11 us, and after four, at 14 us: that waits until all frames
+    // Data that came from 1 us on is acknowledged after two frames, from 10 to 11 us, and after four, at 14 us: that waits until all frames
     // of the message have gone.
     assert_eq!(end(2), (11 + 8 + 5 + 4) * US);
     assert_eq!(end(5), end(0));

@@ -56,7 +56,7 @@ fn ring(p: u32) -> Program {
     builder.finish()
 }
 
-/// A chain whose ends have one neighbour, with calls left out there.
+/// Returns a chain whose ends have one neighbour, with calls left out there.
 fn chain(p: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     for rank in 0..p {
@@ -75,7 +75,7 @@ fn chain(p: u32) -> Program {
     builder.finish()
 }
 
-/// A balanced grid of p = s x s ranks, with halos of n / s.
+/// Returns a balanced grid of p = s x s ranks, with halos of n / s.
 fn grid(p: u32) -> Program {
     let side = p.isqrt();
     assert_eq!(side * side, p);

@@ -18,7 +18,7 @@ pub struct Replay {
     pub sequence: Sequence,
 }
 
-/// Whose computation a rank was given.
+/// The representative whose computation a rank was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Given {
     /// The rank.

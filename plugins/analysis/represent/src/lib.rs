@@ -83,7 +83,7 @@ pub enum RepresentError {
     },
 }
 
-/// The name of a call, or that there is none.
+/// Returns the name of a call, or that there is none.
 fn call_name(function: Option<Function>) -> String {
     function.map_or_else(
         || "missing".to_owned(),

@@ -11,7 +11,7 @@ use crate::whole::Whole;
 /// Ranks whose times are told one by one.
 const RANKS: usize = 64;
 
-/// A share as per cent.
+/// Returns a share as per cent.
 pub(crate) fn percent(part: f64) -> String {
     let hundredths = 100.0 * part;
     match hundredths {
@@ -23,7 +23,7 @@ pub(crate) fn percent(part: f64) -> String {
 }
 
 impl Analysis {
-    /// The analysis as text for a terminal.
+    /// Returns the analysis as text for a terminal.
     pub fn text(&self) -> String {
         let mut out = String::new();
         // Writing to a string cannot fail.
@@ -92,7 +92,7 @@ impl Analysis {
 }
 
 impl Whole {
-    /// The prediction as text for a terminal.
+    /// Returns the prediction as text for a terminal.
     pub fn text(&self) -> String {
         let mut out = String::new();
         // Writing to a string cannot fail.

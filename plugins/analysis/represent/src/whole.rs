@@ -48,7 +48,7 @@ impl Whole {
         })
     }
 
-    /// The prediction as JSON; `SCHEMA.md` describes it.
+    /// Returns the prediction as JSON; `SCHEMA.md` describes it.
     pub fn json(&self) -> String {
         // The prediction's own JSON has ratios beside its numbers.
         let prediction: serde_json::Value =

@@ -7,7 +7,7 @@ use nodescope_loop_tree::{CollectiveKind, PeerRef, Sequence, Sequences};
 use nodescope_predict::{Cluster, Request};
 use nodescope_represent::{Analysis, Replay, RepresentError, Whole, hand_out};
 
-/// A burst, a message round a ring, and an all-reduce, three times; `bursts` are the ranks', picoseconds.
+/// Returns a burst, a message round a ring, and an all-reduce, three times; `bursts` are the ranks', picoseconds.
 fn ring(bursts: &[u64]) -> Sequences {
     let mut builder = ProgramBuilder::new();
     let last = bursts.len() as u32 - 1;
@@ -35,7 +35,7 @@ fn sequences(mut builder: ProgramBuilder, ranks: usize) -> Sequences {
     }
 }
 
-/// A rank's sequence with all bursts so many times as long.
+/// Returns a rank's sequence with all bursts so many times as long.
 fn replayed(sequences: &Sequences, rank: u32, times: u64) -> Replay {
     let mut sequence: Sequence = sequences.ranks[rank as usize].clone();
     for entry in &mut sequence.entries {

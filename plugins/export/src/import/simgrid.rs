@@ -526,7 +526,7 @@ impl Reader<'_> {
     }
 }
 
-/// A sum of what a file says, which may be anything.
+/// Returns a sum of what a file says, which may be anything.
 fn sum(list: &[u64]) -> u64 {
     list.iter()
         .fold(0, |sum: u64, &bytes| sum.saturating_add(bytes))

@@ -167,7 +167,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// What the library said last, which it would otherwise print.
+/// The library's last message, which the library would otherwise print.
 static SAID: Mutex<String> = Mutex::new(String::new());
 
 /// The library keeps its error callback, and what it says, in globals: one archive at a time.
@@ -230,7 +230,7 @@ impl Otf2 {
         Err(self.error(code, doing))
     }
 
-    /// A handle, or an error if there is none.
+    /// Returns a handle, or an error if there is none.
     pub(super) fn handle(&self, handle: Handle, doing: &str) -> Result<Handle, Otf2Error> {
         if handle.is_null() {
             return Err(self.error(0, doing));

@@ -242,7 +242,7 @@ impl<'a> Archive<'a> {
         Ok(self.otf2.check(code, &doing)?)
     }
 
-    /// The time for a thread's next event.
+    /// Returns the time for a thread's next event.
     fn time(&mut self, location: usize, time: u64) -> u64 {
         let last = &mut self.writers[location].last;
         *last = (*last).max(time);
@@ -301,7 +301,7 @@ impl<'a> Archive<'a> {
         Some((operation, comm, root))
     }
 
-    /// What of a step happens when its call begins.
+    /// Writes the part of a step that belongs to the beginning of its call.
     fn beginning(
         &mut self,
         location: usize,
@@ -340,7 +340,7 @@ impl<'a> Archive<'a> {
         self.check(code)
     }
 
-    /// What of a step happens when its call ends.
+    /// Writes the part of a step that belongs to the end of its call.
     fn end(
         &mut self,
         location: usize,

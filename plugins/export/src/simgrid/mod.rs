@@ -99,7 +99,7 @@ pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
     })
 }
 
-/// What could not be said.
+/// Counts of records that the format cannot express.
 #[derive(Debug, Default)]
 struct Counts {
     between: u64,
@@ -163,7 +163,7 @@ struct TagCounts {
 }
 
 impl Tags {
-    /// The tag of the next message that is sent (or received) on a channel, of collectives or of messages.
+    /// Returns the tag of the next message that is sent (or received) on a channel, of collectives or of messages.
     fn next(&mut self, channel: Channel, collective: bool, sends: bool) -> u32 {
         let pairs = &mut self.pairs;
         let counts = self
@@ -533,7 +533,7 @@ impl Sink for Simgrid<'_> {
                 *self.notes.other.entry(record.function).or_default() += 1;
                 Ok(())
             }
-            // What they do is told by their steps.
+            // Their steps say what they do.
             Class::Environment
             | Class::Send
             | Class::Receive
@@ -576,7 +576,7 @@ impl Sink for Speed<'_> {
     }
 }
 
-/// The root of a rooted collective as a world rank.
+/// Returns the root of a rooted collective as a world rank.
 fn root(record: &MpiRecord) -> Option<u32> {
     match record.root {
         Peer::Rank(rank) => Some(rank),

@@ -29,7 +29,7 @@ pub struct Patch {
     pub bytes: Vec<u8>,
 }
 
-/// What names a case.
+/// The identifier of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CaseId {
     /// Group of instructions.
@@ -76,7 +76,7 @@ pub struct Case {
     pub id: CaseId,
     /// Encoding.
     pub bytes: Vec<u8>,
-    /// What it decodes to at `state.rip`.
+    /// The decoded instruction at `state.rip`.
     pub instruction: Instruction,
     /// State before.
     pub state: State,
@@ -84,12 +84,12 @@ pub struct Case {
     pub patches: Vec<Patch>,
     /// An address that the instruction touches.
     pub operand: Option<u64>,
-    /// What the engine's filter holds.
+    /// The state of the engine's filter.
     pub tlb: TlbState,
 }
 
 impl Case {
-    /// What memory holds before the instruction; None outside the window.
+    /// Returns the contents of memory before the instruction; None outside the window.
     pub fn peek(&self, window: &[u8], address: u64, len: usize) -> Option<Vec<u8>> {
         let offset = usize::try_from(address.wrapping_sub(WINDOW)).ok()?;
         if offset >= WINDOW_LEN || len > WINDOW_LEN - offset {
@@ -147,7 +147,7 @@ impl Generator {
         &self.codes
     }
 
-    /// The first case with this index. Every instruction comes up once in `codes().len()` indices.
+    /// Returns the first case with this index. Every instruction comes up once in `codes().len()` indices.
     pub fn case(&mut self, index: u64) -> Case {
         let id = CaseId {
             group: self.group,
@@ -186,7 +186,7 @@ impl Generator {
             _ => CODE + random.below(CODE_LEN as u64 - 32),
         };
         let (bytes, instruction) = encode::encode(code, address, invalid, random)?;
-        // What lies at the end must be cut; behind anything else the harness needs room to jump back.
+        // An instruction at the end must be cut; behind any other one the harness needs room to jump back.
         if address >= end - 8 && bytes.len() as u64 <= end - address {
             return None;
         }
@@ -211,7 +211,7 @@ impl Generator {
         self.is_safe(&mut case).then_some(case)
     }
 
-    /// The same instruction in another state; `case` is what [`Generator::case`] gave last. None where none was found in a
+    /// Returns the instruction in another state; `case` is what [`Generator::case`] gave last. None where none was found in a
     /// few attempts.
     pub fn variant(&mut self, case: &Case, variant: u64) -> Option<Case> {
         debug_assert_eq!(case.id.variant, 0);
@@ -240,7 +240,7 @@ impl Generator {
         None
     }
 
-    /// Whether all that the instruction can touch lies where both sides have the same memory.
+    /// Returns whether all that the instruction can touch lies where both sides have the same memory.
     fn is_safe(&mut self, case: &mut Case) -> bool {
         if case.instruction.is_invalid() {
             return true;
@@ -309,12 +309,12 @@ pub fn register(
     }
 }
 
-/// Whether an address lies in the reserved range (with room for what follows it), as opposed to the harness's own memory.
+/// Returns whether an address lies in the reserved range (with room for what follows it), as opposed to the harness's own memory.
 fn in_void(address: u64) -> bool {
     (VOID_START + 0x10_0000..VOID_END - 0x10_0000).contains(&address)
 }
 
-/// The part of a patch that lies in the writable pages.
+/// Returns the part of a patch that lies in the writable pages.
 fn clip(address: u64, bytes: &[u8]) -> Option<Patch> {
     let start = address.max(WINDOW);
     let end = (address.checked_add(bytes.len() as u64)?).min(WINDOW + WRITABLE_LEN as u64);

@@ -1,4 +1,4 @@
-//! Bends a random case so that it does something worth comparing: memory operands that lie in the window (or just
+//! Operand steering: changes a random case so that the case does something worth comparing: memory operands that lie in the window (or just
 //! outside it), branches that arrive, divisions that do not all overflow.
 
 use iced_x86::{
@@ -21,7 +21,7 @@ const RDI: usize = 7;
 /// Room that the direct jump behind the instruction takes.
 const JUMP: u64 = 5;
 
-/// Whether the instruction's bytes may change.
+/// States if the instruction's bytes may change.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
     /// Immediates and displacements may.
@@ -39,7 +39,7 @@ struct Steering<'a> {
     pinned: u16,
 }
 
-/// Bend a case; None where it cannot be bent.
+/// Steers the operands of a case; None where that is not possible.
 pub fn steer(case: &mut Case, r: &mut Random, encoding: Encoding) -> Option<()> {
     let offsets = match encoding {
         Encoding::Mutable => offsets(case),
@@ -67,7 +67,7 @@ fn offsets(case: &Case) -> ConstantOffsets {
     d.get_constant_offsets(&i)
 }
 
-/// Whether both sides agree about what lies at an address: the window and nothing around it, or no address at all.
+/// Returns whether both sides agree about what lies at an address: the window and nothing around it, or no address at all.
 pub fn is_same_on_both_sides(address: u64) -> bool {
     let canonical = ((address as i64) << 16 >> 16) as u64 == address;
     let far = address.wrapping_add(0x8000_0000_0000_u64.wrapping_sub(0x1_0000)) & !0xffff;
@@ -75,7 +75,7 @@ pub fn is_same_on_both_sides(address: u64) -> bool {
         || !canonical && far != 0
 }
 
-/// Checks that need more than the addresses of operands.
+/// Returns whether a case is safe to run, by checks that need more than the addresses of operands.
 pub fn is_safe(case: &Case, window: &[u8]) -> bool {
     let i = &case.instruction;
     let s = &case.state;
@@ -121,12 +121,12 @@ pub fn is_safe(case: &Case, window: &[u8]) -> bool {
     }
 }
 
-/// Whether a branch goes somewhere defined; None where its target faults before that.
+/// Returns whether a branch goes somewhere defined; None where its target faults before that.
 fn is_branch_safe(case: &Case, target: Option<u64>) -> bool {
     target.is_none_or(|t| in_void(t) && is_outside_instruction(case, t))
 }
 
-/// Whether a branch target is outside the instruction and the jump behind it.
+/// Returns whether a branch target is outside the instruction and the jump behind it.
 fn is_outside_instruction(case: &Case, target: u64) -> bool {
     let start = case.state.rip;
     let next = start + case.bytes.len() as u64;
@@ -186,7 +186,7 @@ impl Steering<'_> {
         self.case.patches.extend(clip(address, bytes));
     }
 
-    /// Put random contents at an address.
+    /// Fills memory at an address with random contents.
     fn fill_memory(&mut self, address: u64, len: usize) {
         let mut bytes = vec![0; len];
         self.r.fill(&mut bytes);
@@ -209,7 +209,7 @@ impl Steering<'_> {
         self.patch(address, &bytes);
     }
 
-    /// An address for an operand of `size` bytes.
+    /// Returns a random address for an operand of `size` bytes.
     fn random_address(&mut self, size: usize) -> u64 {
         let size = size.max(1) as u64;
         let end = WINDOW + WRITABLE_LEN as u64;
@@ -233,7 +233,7 @@ impl Steering<'_> {
         }
     }
 
-    /// Now and then replace a random immediate by an edge value.
+    /// Sometimes replaces a random immediate by an edge value.
     fn steer_immediate(&mut self) {
         let (at, size) = (
             self.offsets.immediate_offset(),
@@ -254,7 +254,7 @@ impl Steering<'_> {
         self.i().op0_kind() == OpKind::NearBranch64
     }
 
-    /// A stack in the window.
+    /// Puts the stack into the window.
     fn steer_stack(&mut self) {
         let mut sp = match self.r.below(100) {
             0..=79 => WINDOW + 512 + self.r.below(WRITABLE_LEN as u64 / 8 - 128) * 8,
@@ -301,7 +301,7 @@ impl Steering<'_> {
         }
     }
 
-    /// Operands that the encoding does not name.
+    /// Steers the operands that the encoding does not name.
     fn steer_implicit_operands(&mut self) {
         let i = self.i();
         let mut count = None;
@@ -396,7 +396,7 @@ impl Steering<'_> {
         }
     }
 
-    /// The memory operand that the encoding names.
+    /// Steers the memory operand that the encoding names.
     fn steer_explicit_operand(&mut self) -> Option<()> {
         let i = self.i();
         if i.mnemonic() == Mnemonic::Xlatb
@@ -442,7 +442,7 @@ impl Steering<'_> {
         Some(())
     }
 
-    /// Make the memory operand lie at `target`; returns where it lies.
+    /// Makes the memory operand lie at `target`. Returns the address at which the operand lies.
     fn steer_address(&mut self, target: u64) -> Option<u64> {
         let i = self.i();
         let bits = address_bits(&i);
@@ -545,7 +545,7 @@ impl Steering<'_> {
         Some(())
     }
 
-    /// Replace the displacement.
+    /// Replaces the displacement.
     fn set_displacement(&mut self, value: u64) -> Option<()> {
         let (at, size) = (
             self.offsets.displacement_offset(),
@@ -566,7 +566,7 @@ impl Steering<'_> {
         self.redecode()
     }
 
-    /// Gathers: indices that stay near, a mask of random signs.
+    /// Steers a gather: indices that stay near, a mask of random signs.
     fn steer_gather(&mut self, target: u64) -> Option<()> {
         let i = self.i();
         let element = if i.is_vsib64() { 8 } else { 4 };
@@ -602,7 +602,7 @@ impl Steering<'_> {
         Some(())
     }
 
-    /// Branches arrive in the code pages, mostly.
+    /// Steers most branches into the code pages.
     fn steer_branch(&mut self) -> Option<()> {
         let i = self.i();
         let start = self.case.state.rip;
@@ -658,7 +658,7 @@ impl Steering<'_> {
         Some(())
     }
 
-    /// Values that make the interesting outcome likely.
+    /// Chooses values that make the interesting outcome likely.
     fn steer_arithmetic(&mut self) {
         let i = self.i();
         let bytes = match i.op0_kind() {
@@ -731,7 +731,7 @@ impl Steering<'_> {
         }
     }
 
-    /// Make the first operand equal to these bytes.
+    /// Makes the first operand equal to these bytes.
     fn make_operand_equal(&mut self, bytes: &[u8]) {
         let i = self.i();
         if i.op0_kind() == OpKind::Memory
@@ -741,7 +741,7 @@ impl Steering<'_> {
         }
     }
 
-    /// Images that restore instructions read.
+    /// Fills in the images that restore instructions read.
     fn fill_state_images(&mut self) -> Option<()> {
         let i = self.i();
         let Some(at) = address_of(self.case) else {

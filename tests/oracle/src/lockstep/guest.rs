@@ -20,13 +20,13 @@ pub const RAM: u64 = 4 << 20;
 pub const USED: usize = 0x2_8000;
 /// Where the data lies in guests that have large pages: that page has no code.
 pub const LARGE: u64 = 2 << 20;
-/// What programs reach of it most, and of what lies half a page further: see [`WINDOW_ALIAS`].
+/// Address and size of the parts of large pages that programs reach most: see [`WINDOW_ALIAS`].
 pub const LARGE_USED: [(u64, usize); 2] = [(LARGE, 0x8000), (LARGE + 0x10_0000, 0x8000)];
 /// Code: four pages.
 pub const CODE_LEN: usize = 4 * PAGE as usize;
-/// The same memory as [`CODE`] at another address.
+/// Another address of the memory at [`CODE`].
 pub const ALIAS: u64 = CODE + 0x10_0000;
-/// The same memory again as data, in a large page, in guests that have these.
+/// A further address of this memory, as data in a large page, in guests that have large pages.
 pub const CODE_AS_DATA: u64 = LARGE_AS_DATA + CODE_PHYSICAL;
 const LARGE_AS_DATA: u64 = 0x3800_0000;
 /// A page that is a device's.
@@ -75,7 +75,7 @@ pub const SERVICES: u64 = 8;
 /// vCPUs that the guest has tables and stacks for.
 pub const VCPUS: u64 = 2;
 
-/// What code starts as.
+/// The mode in which code starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// 64-bit code of the kernel.
@@ -86,11 +86,11 @@ pub enum Start {
     Compatible,
 }
 
-/// What RAM holds at power-on.
+/// Contents of RAM at power-on.
 pub struct Image {
     /// [`USED`] bytes.
     pub bytes: Vec<u8>,
-    /// What lies at [`LARGE`].
+    /// Contents at [`LARGE`].
     pub large: Vec<u8>,
     /// Physical addresses of the table entries that the kernel changes.
     pub entries: [u64; 8],
@@ -185,7 +185,7 @@ impl Image {
         u64::from_le_bytes(b)
     }
 
-    /// The state of a vCPU at the start of [`CODE`].
+    /// Returns the state of a vCPU at the start of [`CODE`].
     pub fn state(&self, vcpu: u64, start: Start) -> VcpuState {
         let user = bare::flat(USER_SS, 0xc0f3);
         let (code, data) = match start {
@@ -228,7 +228,7 @@ pub fn ram() -> Result<Ram, LayoutError> {
     Ram::new(&[RAM])
 }
 
-/// What CPUID answers.
+/// Returns the CPUID table.
 pub fn cpuid() -> CpuidTable {
     bare::cpuid()
 }
@@ -236,12 +236,12 @@ pub fn cpuid() -> CpuidTable {
 /// Offsets in the kernel's data: counts of exceptions by vector come first.
 const DEFAULT_MXCSR: u64 = 0x900;
 const SYSTEM_CALL: u64 = 0x908;
-/// What the kernel changes in place of the entry of a page that is not there.
+/// The word that the kernel changes in place of the entry of a page that is not there.
 const NO_ENTRY: u64 = 0x910;
 /// Memory of the kernel that it does not use itself.
 pub const KERNEL_SPARE: u64 = KERNEL + KERNEL_DATA + 0xa00;
 
-/// The kernel's code, the addresses of its 256 handlers and that of its system call; `entries` are the table entries of
+/// Returns the kernel's code, the addresses of its 256 handlers and that of its system call; `entries` are the table entries of
 /// the pages of code and of data.
 fn kernel(entries: &[u64; 8]) -> Result<(Vec<u8>, Vec<u64>, u64), IcedError> {
     let mut a = CodeAssembler::new(64)?;

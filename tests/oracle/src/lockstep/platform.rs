@@ -17,7 +17,7 @@ use crate::random::Random;
 /// Something that the machine saw.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// What came of hits: the oldest line of a full set, and lines of any that were written.
+    /// Hits were reported: the oldest line of a full set, and lines of any that were written.
     Hits(Option<u64>, Vec<u64>),
     /// A reference and its answer.
     Reference(MemRef, Outcome),
@@ -46,7 +46,7 @@ pub type Code = (u64, u64, u8, Vec<u8>);
 pub struct Machine {
     /// Counters since the last profile was taken.
     counted: BTreeMap<(u16, Context, Privilege), Counters>,
-    /// What happened since it was last taken.
+    /// Events since they were last taken.
     pub log: Vec<Event>,
     model: Random,
     devices: Random,
@@ -304,7 +304,7 @@ impl Machine {
         }
     }
 
-    /// A change to a vCPU's filter that another one might have caused; None where it would concern the line `answered`.
+    /// Returns a change to a vCPU's filter that another one might have caused; None where it would concern the line `answered`.
     pub fn update(&mut self, vcpu: u16, answered: Option<u64>) -> Option<FilterUpdate> {
         let update = FilterUpdate {
             vcpu,
@@ -448,7 +448,7 @@ impl Platform for Machine {
         if let Some(real) = &mut self.real {
             return real.miss(modified, oldest, reference);
         }
-        // What the answer is going to be, in this way or the other: the interpreter knows only that one.
+        // The answer, in either form: the interpreter knows this form alone.
         let mut ahead = self.model.clone();
         let answer = Answer::draw(&mut ahead, reference.access);
         if answer.filter == Permission::None || answer.update || ahead.chance(200) {

@@ -524,7 +524,7 @@ impl Writer {
                 }
             }
         }
-        // The same in all pages, a few bytes apart: drawing instructions takes longer than running them.
+        // All pages get equal code, a few bytes apart: drawing instructions takes longer than running them.
         while code.len() < CODE_LEN {
             code.extend_from_within(..PAGE as usize - 5);
         }

@@ -34,7 +34,7 @@ const MOST_CYCLES: u64 = 1_000_000;
 /// Attribute of a segment of 64-bit code.
 const LONG: u16 = 0x2000;
 
-/// What programs are made of.
+/// Kinds of programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Pieces of code that jump to each other.
@@ -49,7 +49,7 @@ pub enum Kind {
     Noise,
 }
 
-/// What was run.
+/// Counts of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Seeds.
@@ -92,7 +92,7 @@ pub enum Failure {
     /// The two differ.
     #[error("{kind:?}, seed {seed}, program {program}, slice {slice}: {what}")]
     Differ {
-        /// What programs were made of.
+        /// The kind of the programs.
         kind: Kind,
         /// Seed of the pair's programs.
         seed: u64,
@@ -100,7 +100,7 @@ pub enum Failure {
         program: u64,
         /// Which slice of it.
         slice: u64,
-        /// What differs, and the last instructions.
+        /// The difference, and the last instructions.
         what: String,
     },
 }
@@ -124,7 +124,7 @@ impl Side {
         unsafe { std::slice::from_raw_parts(self.ram.regions()[0].host.add(from as usize), len) }
     }
 
-    /// The table entries that the kernel changes, without the bits that processors set.
+    /// Returns the table entries that the kernel changes, without the bits that processors set.
     fn mapped(&self, image: &Image) -> [u64; 8] {
         image.entries.map(|at| {
             let mut word = [0; 8];
@@ -274,7 +274,7 @@ fn breakpoints(r: &mut Random) -> ([u64; 4], u64) {
     (addresses, control)
 }
 
-/// The instruction at the instruction pointer.
+/// Returns the instruction at the instruction pointer.
 fn describe(side: &Side, running: usize) -> String {
     let s = side.vcpus[running].save();
     let ip = s.general.rip;
@@ -418,7 +418,7 @@ impl Pair {
         self.sides[0].vcpus.len() as u64
     }
 
-    /// A vCPU, without a draw where there is only one.
+    /// Returns a vCPU, without a draw where there is only one.
     fn any_vcpu(&mut self) -> usize {
         match self.vcpus() {
             1 => 0,
@@ -689,7 +689,7 @@ impl Pair {
         }
     }
 
-    /// What happens between slices: devices write memory, other vCPUs take lines away, windows open and close, NMIs come.
+    /// Applies random events between slices: devices write memory, other vCPUs take lines away, windows open and close, NMIs come.
     fn disturb(&mut self, tally: &mut Tally) {
         let r = &mut self.random;
         if r.chance(60) {

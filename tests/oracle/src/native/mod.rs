@@ -68,7 +68,7 @@ pub enum NativeError {
     /// The kernel refused something.
     #[error("{what}: {source}")]
     Host {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
         /// The kernel's answer.
         source: io::Error,

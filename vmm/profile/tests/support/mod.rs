@@ -105,7 +105,7 @@ fn counts(executions: u64, answers: [u64; 5], cycles: [u64; 6]) -> BlockCounts {
     }
 }
 
-/// The profile.
+/// Returns the profile.
 pub fn profile(name: &str) -> WindowProfile {
     let module = |kind, name: &str, id: Option<&str>| Module {
         kind,

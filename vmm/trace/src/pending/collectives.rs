@@ -96,7 +96,7 @@ impl CollectiveOrder {
         *starts - 1
     }
 
-    /// Whether a rank has entered an operation, or started it if it is a persistent one.
+    /// Returns whether a rank has entered an operation, or started it if it is a persistent one.
     pub fn has_come(&self, rank: u32, collective: CollectiveId) -> bool {
         let (count, needed) = match collective.round {
             Some(round) => (self.starts.get(&(collective.number, rank)), round),

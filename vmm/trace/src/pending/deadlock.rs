@@ -83,7 +83,7 @@ pub fn stuck(
     (!stuck.is_empty()).then(|| (stuck.into_iter().collect(), next))
 }
 
-/// The first cycle that is reached from these ranks, where each waits for one other. No rank is passed twice.
+/// Returns the first cycle that is reached from these ranks, where each waits for one other. No rank is passed twice.
 pub fn cycle(next: &BTreeMap<u32, u32>, ranks: &[u32]) -> Option<Vec<u32>> {
     // The walk in which a rank was passed, and the rank's place in this walk.
     let mut passed: BTreeMap<u32, (usize, usize)> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Who waits for whom: what each unfinished call needs, and which ranks can never go on.
+//! Dependencies between ranks: the needs of each pending call, and the ranks that can never go on.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use crate::event::Unfinished;
 /// any number of calls; calls beyond this limit are not judged. Some 4000 ranks that all wait for all others are within the limit.
 const EFFORT_LIMIT: u64 = 1 << 25;
 
-/// A call that has not ended, with what it says.
+/// A pending call with its operation.
 struct PendingOperation<'a> {
     rank: u32,
     record: &'a MpiRecord,
@@ -95,7 +95,7 @@ pub fn add_pending_calls(
             waits,
         });
     }
-    // A rank is stuck if all threads of it that ever called MPI stand in calls.
+    // A rank is stuck if all threads of it that ever called MPI are in pending calls.
     blocked.retain(|rank, waits| job.ranks[rank].threads.len() <= waits.len());
     let ended = |rank: u32| job.ranks.get(&rank).is_some_and(|state| state.ended);
     if let Some((ranks, next)) = stuck(&blocked, &ended) {
@@ -142,7 +142,7 @@ impl<'a> PendingOperation<'a> {
 
 struct DependencyFinder<'a> {
     job: &'a Job,
-    /// Receives that stand in blocking calls.
+    /// Receives of pending blocking calls.
     posted: Vec<(u32, Incoming)>,
     /// The rest of the allowed effort.
     effort: Cell<u64>,
@@ -156,7 +156,7 @@ impl DependencyFinder<'_> {
         left.map(drop)
     }
 
-    /// The number of ranks, receives and requests to look at to tell what an operation needs.
+    /// Returns the number of ranks, receives and requests to look at to tell what an operation needs.
     fn effort(&self, operation: &Operation) -> usize {
         let ranks = self.job.ranks.len();
         let send = |send: &Outgoing| {
@@ -219,7 +219,7 @@ impl DependencyFinder<'_> {
             Some(Need::Nothing) => Waits::Ready,
             Some(Need::All(ranks)) => waiting(ranks, true),
             Some(Need::Any(ranks)) => waiting(ranks, false),
-            // It stands, so that it is not over.
+            // The call is pending, so that the operation is not over.
             Some(Need::Perhaps(ranks)) => {
                 let all = ranks.len() == 1;
                 waiting(ranks, all)
@@ -227,7 +227,7 @@ impl DependencyFinder<'_> {
         }
     }
 
-    /// What a call in an epoch needs; none if it is not on a window.
+    /// Returns the needs of a call in an epoch; none if the call is not on a window.
     fn window(&self, rank: u32, record: &MpiRecord) -> Option<Need> {
         self.spend(1 + self.job.member_count(record.object).unwrap_or(0))?;
         let need = self.job.windows.need(rank, record)?;
@@ -310,7 +310,7 @@ impl DependencyFinder<'_> {
                 .collect();
             late.into_iter().collect()
         };
-        // What it cannot do without, and what it may wait for besides.
+        // Ranks that must come, and ranks that the call may wait for besides.
         let (needed, others) = match needs {
             RequiredMembers::All => (late(&members), Vec::new()),
             RequiredMembers::Root(root) => (late(&[*root]), late(&members)),
@@ -342,14 +342,14 @@ impl DependencyFinder<'_> {
         })
     }
 
-    /// The operations that a call waits for, with what each needs; none for those that are not followed.
+    /// Returns the operations that a call waits for, with what each needs; none for those that are not followed.
     fn waited<'b>(
         &'b self,
         rank: u32,
         record: &'b MpiRecord,
     ) -> impl Iterator<Item = Option<(&'b Operation, Need)>> {
         let requests = self.job.ranks.get(&rank).map(|state| &state.requests);
-        // Those without a serial are null or inactive.
+        // Requests without a serial are null or inactive.
         let serials = record.requests.iter().filter(|&&serial| serial != 0);
         serials.map(move |serial| {
             let operation = requests?.get(serial)?;

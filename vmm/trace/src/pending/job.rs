@@ -14,10 +14,10 @@ use super::windows::Windows;
 use super::{CallSite, Fault, MAX_REPORTED, PendingCalls};
 use crate::event::Unfinished;
 
-/// Serial of a standing blocking send's message, which no request has.
+/// Serial of the message of a pending blocking send. No request has this serial.
 pub const PENDING_SEND: u64 = u64::MAX;
 
-/// What is known of a rank.
+/// State of a rank.
 #[derive(Debug, Default)]
 pub struct Rank {
     pub flavour: Option<Flavour>,
@@ -29,7 +29,7 @@ pub struct Rank {
     pub threads: BTreeSet<ThreadId>,
     /// It has left or aborted MPI.
     pub ended: bool,
-    /// It stands in `MPI_Finalize`, or has ended.
+    /// The rank is in `MPI_Finalize`, or has ended.
     pub finalizing: bool,
     /// A call failed in a way that leaves open what became of its messages.
     inexact: bool,
@@ -54,7 +54,7 @@ pub struct Job {
     truncated: Vec<(u32, CallSite, Incoming)>,
 }
 
-/// Whether a process belongs to the job of which the ranks `known` have introduced themselves, by its rank and its number of ranks:
+/// Returns whether a process belongs to the job of which the ranks `known` have introduced themselves, by its rank and its number of ranks:
 /// a rank that is there already, or another number of ranks, begins another job.
 pub(crate) fn belongs_to_job(
     known: &BTreeSet<u32>,
@@ -207,7 +207,7 @@ impl Job {
         Some(CollectiveId { key, number, round })
     }
 
-    /// Who must come before a rank may leave a collective operation.
+    /// Returns the ranks that must come before a rank may leave a collective operation.
     pub fn needs(&self, rank: u32, record: &MpiRecord) -> RequiredMembers {
         match record.function {
             Function::WinFence | Function::WinFree => match self.windows.is_barrier(rank, record) {
@@ -371,7 +371,7 @@ impl Job {
     }
 }
 
-/// A message that is longer than the receive which takes it.
+/// Returns a message that is longer than the receive which takes it.
 pub fn truncation(
     job: usize,
     (site, to): (CallSite, u32),

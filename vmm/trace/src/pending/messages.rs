@@ -62,14 +62,14 @@ impl Messages {
         channel.sent.retain(|message| message.serial != serial);
     }
 
-    /// Whether this message is still under way.
+    /// Returns whether this message is still under way.
     pub fn is_unreceived(&self, from: u32, send: &Outgoing, serial: u64) -> bool {
         let channel = self.channels.get(&(send.to, send.communicator));
         let channel = channel.and_then(|channels| channels.get(&(from, send.tag)));
         channel.is_some_and(|channel| channel.sent.iter().any(|message| message.serial == serial))
     }
 
-    /// A message that fits a receive of this rank: sender, tag and the message. Of several senders' any.
+    /// Returns a message that fits a receive of this rank: sender, tag and the message. Of several senders' any.
     pub fn find_match(&self, to: u32, receive: &Incoming) -> Option<(u32, u32, Message)> {
         let channels = self.channels.get(&(to, receive.communicator))?;
         let mut fitting = channels.iter().filter(|((from, tag), _)| {
@@ -79,14 +79,14 @@ impl Messages {
         fitting.find_map(|((from, tag), channel)| Some((*from, *tag, *channel.sent.front()?)))
     }
 
-    /// The first message that fits, taken.
+    /// Returns the first message that fits, taken.
     pub fn take_match(&mut self, to: u32, receive: &Incoming) -> Option<(u32, u32, Message)> {
         let (from, tag, message) = self.find_match(to, receive)?;
         self.record_receive(from, to, receive.communicator, tag);
         Some((from, tag, message))
     }
 
-    /// What is left, by channel: sender, receiver, tag, the first message and their number.
+    /// Returns unreceived messages by channel: sender, receiver, tag, the first message and their number.
     pub fn unreceived(&self) -> impl Iterator<Item = (u32, u32, u32, Message, u64)> {
         self.channels.iter().flat_map(|((to, _), channels)| {
             channels.iter().filter_map(move |((from, tag), channel)| {

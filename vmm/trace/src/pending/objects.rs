@@ -22,7 +22,7 @@ pub struct Objects {
     failed: BTreeMap<u64, BTreeMap<u32, u64>>,
 }
 
-/// Whether a call makes a window or opens a file.
+/// Returns whether a call makes a window or opens a file.
 fn makes(function: Function) -> bool {
     use Function::*;
     matches!(
@@ -52,12 +52,12 @@ impl Objects {
         }
     }
 
-    /// The communicator that a window or file was made of.
+    /// Returns the communicator that a window or file was made of.
     pub fn communicator(&self, id: u64) -> Option<u64> {
         Some(self.known.get(&id)?.communicator)
     }
 
-    /// Whether an id is of the same window or file on all these ranks. Each counts what it makes of a communicator, so that ids differ
+    /// Returns whether an id is of the same window or file on all these ranks. Each counts what it makes of a communicator, so that ids differ
     /// after what only some of them could make.
     pub fn ids_agree(&self, communicator: u64, members: &[u32]) -> bool {
         let Some(by_rank) = self.failed.get(&communicator) else {

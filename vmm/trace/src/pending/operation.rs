@@ -1,4 +1,4 @@
-//! What a call does, as far as others may wait for it.
+//! Operations of calls, as far as other ranks may wait for them.
 
 use nodescope_hypercall::record::{Flags, communicator};
 use nodescope_hypercall::{Class, Function, MpiRecord, Peer, Tag};
@@ -26,7 +26,7 @@ pub struct Incoming {
     pub room: u64,
 }
 
-/// Who must have entered a collective operation before a member may leave it.
+/// The members that must have entered a collective operation before a member may leave it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequiredMembers {
     /// All members.
@@ -44,7 +44,7 @@ pub enum RequiredMembers {
     Some,
 }
 
-/// What an operation needs of other ranks.
+/// The need of an operation: what other ranks must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Need {
     Nothing,
@@ -63,7 +63,7 @@ pub enum Kind {
     Receive(Incoming),
     SendReceive(Option<Outgoing>, Option<Incoming>),
     Collective(CollectiveId, RequiredMembers),
-    /// What is not followed.
+    /// An operation that is not followed.
     Other,
 }
 
@@ -109,7 +109,7 @@ fn receive(record: &MpiRecord) -> Option<Incoming> {
     })
 }
 
-/// The messages of a call, or of the operation that it starts or prepares. Probes and matched receives are none: a probe takes no
+/// Returns the messages of a call, or of the operation that it starts or prepares. Probes and matched receives are none: a probe takes no
 /// message, and a matched one has been taken.
 pub fn messages(record: &MpiRecord) -> Kind {
     use Function::*;
@@ -129,13 +129,13 @@ pub fn messages(record: &MpiRecord) -> Kind {
     }
 }
 
-/// What a probe asks for.
+/// Returns the message that a probe asks for.
 pub fn probe(record: &MpiRecord) -> Option<Incoming> {
     let probes = matches!(record.function, Function::Probe | Function::Mprobe);
     probes.then(|| receive(record)).flatten()
 }
 
-/// Whether the call returns whatever other ranks do: it starts an operation, or prepares one between two ranks (MPI 4.0, section 2.4).
+/// Returns whether the call returns whatever other ranks do: it starts an operation, or prepares one between two ranks (MPI 4.0, section 2.4).
 pub fn returns_at_once(function: Function) -> bool {
     use Function::*;
     match function.class() {
@@ -159,7 +159,7 @@ pub fn returns_at_once(function: Function) -> bool {
     }
 }
 
-/// Whether all ranks that have the file call it together (MPI 4.0, sections 14.2 to 14.6).
+/// Returns whether all ranks that have the file call it together (MPI 4.0, sections 14.2 to 14.6).
 fn is_collective_on_file(function: Function) -> bool {
     use Function::*;
     matches!(
@@ -181,7 +181,7 @@ fn is_collective_on_file(function: Function) -> bool {
     )
 }
 
-/// Whose members call it together, in one order: a communicator, a window or a file. None for what is not collective, or not followed.
+/// Returns the communicator, window or file whose members make the call together, in one order. None for other calls.
 pub fn collective_object(record: &MpiRecord) -> Option<u64> {
     use Function::*;
     if record.communicator == communicator::SELF {
@@ -210,7 +210,7 @@ pub fn collective_object(record: &MpiRecord) -> Option<u64> {
     (key != communicator::NONE).then_some(key)
 }
 
-/// Who must come before the caller may leave. Of what is done on windows, [`super::windows`] knows more.
+/// Returns the members that must come before the caller may leave. [`super::windows`] knows more about calls on windows.
 pub fn required_members(record: &MpiRecord) -> RequiredMembers {
     use Function::*;
     let is_root = record.root == record.rank;
@@ -237,7 +237,7 @@ pub fn required_members(record: &MpiRecord) -> RequiredMembers {
     }
 }
 
-/// What a neighbourhood collective needs: the data of a source are the source's own until it comes, those for a destination may go
+/// Returns the members that a neighbourhood collective requires: the data of a source are the source's own until it comes, those for a destination may go
 /// into a buffer, and who has no data for the caller and gets none need not come (MPI 4.0, section 8.6).
 fn neighbours(record: &MpiRecord) -> RequiredMembers {
     if record.flags.contains(Flags::TAIL_DROPPED) {

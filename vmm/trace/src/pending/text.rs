@@ -51,7 +51,7 @@ fn arguments(kind: &Kind) -> Vec<String> {
     }
 }
 
-/// An operation under way, with the call that began it.
+/// Returns an operation under way, with the call that began it.
 pub fn begun(operation: &Operation, modules: &BTreeMap<u64, String>) -> String {
     let site = &operation.site;
     let list = arguments(&operation.kind).join(", ");
@@ -65,7 +65,7 @@ pub fn begun(operation: &Operation, modules: &BTreeMap<u64, String>) -> String {
     }
 }
 
-/// What a call on a window or file says of other ranks.
+/// Returns the arguments of a call on a window or file that name other ranks.
 fn on_object(record: &MpiRecord) -> Vec<String> {
     let mut list = Vec::new();
     if record.function == Function::WinLock {
@@ -95,7 +95,7 @@ fn on_object(record: &MpiRecord) -> Vec<String> {
     list
 }
 
-/// A call with its arguments.
+/// Returns a call with its arguments.
 pub fn call(record: &MpiRecord, job: &Job) -> String {
     let mut list = match operation::probe(record) {
         Some(probe) => arguments(&Kind::Receive(probe)),

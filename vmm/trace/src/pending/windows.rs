@@ -2,7 +2,7 @@
 //!
 //! The standard leaves open in which call of an epoch an origin waits for its targets: `MPI_Win_start`, a transfer or `MPI_Win_complete`
 //! may, or none of them where the data fit a buffer (MPI 4.0, section 12.5.2); and a lock may be taken by `MPI_Win_lock` or later (12.5.3).
-//! But whichever call stands, there is nothing else that it could wait for.
+//! But whichever call is pending, there is nothing else that the call could wait for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,11 +11,11 @@ use nodescope_hypercall::{Class, Function, MpiRecord, Peer};
 
 use super::operation::Need;
 
-/// What an origin has begun with `MPI_Win_start`.
+/// An access epoch that an origin has begun with `MPI_Win_start`.
 #[derive(Debug, Default)]
 struct Access {
     targets: BTreeSet<u32>,
-    /// Targets that it has asked for data, which no buffer can stand for.
+    /// Targets that it has asked for data. A buffer cannot replace such data.
     asked: BTreeSet<u32>,
 }
 
@@ -37,11 +37,11 @@ struct Window {
     accesses: BTreeMap<u32, Access>,
     /// Exposure epochs that are open: origins, by target.
     exposures: BTreeMap<u32, BTreeSet<u32>>,
-    /// Whether locks are exclusive, by origin and target.
+    /// Locks by origin and target: true if the lock is exclusive.
     locks: BTreeMap<(u32, u32), bool>,
     /// Origins that have locked all targets, which is a shared lock.
     locks_of_all: BTreeSet<u32>,
-    /// Origins that stand in transfers, flushes or unlocks, with the one target that the call is for. Of several that have locked one
+    /// Origins that are in transfers, flushes or unlocks, with the one target that the call is for. Of several that have locked one
     /// target none need have its lock yet: one of those in such calls goes on.
     in_progress: BTreeSet<(u32, Option<u32>)>,
     /// Somebody has locked it.
@@ -56,13 +56,13 @@ struct Window {
 #[derive(Debug, Default)]
 pub struct Windows(BTreeMap<u64, Window>);
 
-/// The ranks of a group, in order; none if it was not told wholly.
+/// Returns the ranks of a group, in order; none if it was not told wholly.
 fn group(record: &MpiRecord, peers: &[Peer]) -> Option<BTreeSet<u32>> {
     let told = !record.flags.contains(Flags::TAIL_DROPPED);
     told.then(|| peers.iter().map(|peer| peer.rank()).collect())?
 }
 
-/// The target that a call names.
+/// Returns the target that a call names.
 fn target(record: &MpiRecord) -> Option<u32> {
     record.destination.rank().or(record.source.rank())
 }
@@ -122,7 +122,7 @@ impl Windows {
         }
     }
 
-    /// A call that stands: what it has done by entering.
+    /// Records the entry of a pending call.
     pub fn record_entered_call(&mut self, rank: u32, record: &MpiRecord) {
         use Function::*;
         let Some(window) = self.of(record) else {
@@ -150,7 +150,7 @@ impl Windows {
         self.0.remove(&id);
     }
 
-    /// Whether a collective call on a window waits for all, and not perhaps for some.
+    /// Returns whether a collective call on a window waits for all, and not perhaps for some.
     pub fn is_barrier(&self, rank: u32, record: &MpiRecord) -> bool {
         let Some(window) = self.0.get(&record.object) else {
             return false;
@@ -164,7 +164,7 @@ impl Windows {
         }
     }
 
-    /// What a call that stands needs, if it is none that all make together.
+    /// Returns the need of a pending call, unless all members make the call together.
     pub fn need(&self, rank: u32, record: &MpiRecord) -> Option<Need> {
         use Function::*;
         let window = self.0.get(&record.object)?;
@@ -188,7 +188,7 @@ impl Windows {
 }
 
 impl Window {
-    /// What a call does by entering, whether it has ended or not.
+    /// Applies the effects of a call's entry, whether the call has ended or not.
     fn begin_call(&mut self, rank: u32, record: &MpiRecord) {
         use Function::*;
         match record.function {
@@ -220,7 +220,7 @@ impl Window {
             }
             WinLock | WinLockAll => self.lockable = true,
             _ if is_transfer(record) => {
-                // What an origin gets has its source there.
+                // The data of a get come from the target.
                 if let (Some(access), Peer::Rank(target)) =
                     (self.accesses.get_mut(&rank), record.source)
                 {
@@ -231,7 +231,7 @@ impl Window {
         }
     }
 
-    /// Whether a target has posted the window for an origin's present access: each start matches a post, in their order.
+    /// Returns whether a target has posted the window for an origin's present access: each start matches a post, in their order.
     fn has_posted(&self, target: u32, origin: u32) -> bool {
         let started = self.started.get(&(origin, target));
         self.posted.get(&(target, origin)) >= started
@@ -283,7 +283,7 @@ impl Window {
         })
     }
 
-    /// The locks that a call wants or works under; none of a call in an epoch of another kind.
+    /// Returns the locks that a call wants or works under; none of a call in an epoch of another kind.
     fn wanted(&self, rank: u32, record: &MpiRecord) -> Vec<Lock> {
         let target = target(record);
         let shared = Lock {

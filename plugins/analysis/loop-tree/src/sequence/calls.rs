@@ -1,4 +1,4 @@
-//! What each traced call does, as operations.
+//! From each traced call to operations.
 
 use nodescope_hypercall::record::{Flags, communicator};
 use nodescope_hypercall::{Class, Function, MpiRecord, Peer, Tag};
@@ -237,7 +237,7 @@ fn send(record: &MpiRecord, request: Option<u32>) -> Action {
     }
 }
 
-/// A receive; where it asked for any source or tag, what its own record says matched.
+/// Returns a receive; where it asked for any source or tag, what its own record says matched.
 fn receive(record: &MpiRecord, request: Option<u32>) -> Action {
     let done = record.completions.first().filter(|_| request.is_none());
     let matched = done.and_then(|done| done.source.rank());
@@ -400,7 +400,7 @@ fn kind(function: Function) -> Option<CollectiveKind> {
     })
 }
 
-/// The bytes that describe a collective, from what the caller passed in and had room for.
+/// Returns the bytes that describe a collective, from what the caller passed in and had room for.
 fn collective_bytes(record: &MpiRecord, kind: CollectiveKind, is_root: bool) -> u64 {
     let size = u64::from(record.communicator_size.max(1));
     let (sent, received) = (record.send_bytes, record.receive_bytes);
@@ -461,7 +461,7 @@ fn start_collective(
     true
 }
 
-/// A collective as its record describes it, with a request if it has one.
+/// Returns a collective as its record describes it, with a request if it has one.
 fn described(
     state: &mut RankState,
     record: &MpiRecord,

@@ -10,7 +10,7 @@ use super::SequenceError;
 pub(super) const LATEST: u64 = 1 << 61;
 /// Most bytes that one call may send or receive: 8 TiB. Times the most ranks, they are still counted in 64 bits.
 pub(super) const MOST_BYTES: u64 = 1 << 43;
-/// Most members of all communicators that the model makes itself: of windows, and of topologies.
+/// Most members of all communicators that are made here: of windows, and of topologies.
 pub(super) const MOST_COPIED: usize = 1 << 25;
 /// The greatest tag that MPI's `int` holds.
 const GREATEST_TAG: u32 = i32::MAX as u32;
@@ -81,7 +81,7 @@ pub(super) fn record(rank: u32, record: &MpiRecord) -> Result<(), SequenceError>
     }
 }
 
-/// The greatest rank that a record names.
+/// Returns the greatest rank that a record names.
 pub(super) fn named(rank: u32, record: &MpiRecord) -> Option<Named> {
     let one = [record.destination, record.source, record.root];
     let lists = [&record.destinations, &record.sources, &record.members];

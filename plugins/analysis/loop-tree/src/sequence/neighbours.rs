@@ -30,7 +30,7 @@ pub(super) fn exchange(state: &mut RankState, record: &MpiRecord) {
 pub(super) fn start(state: &mut RankState, record: &MpiRecord, prepared: &MpiRecord, serial: u64) {
     let (actions, slots) = messages(state, prepared);
     let record = &apart(state, record, prepared);
-    // What a call starts are operations of their own.
+    // Each operation that a call starts is an operation of its own.
     for action in actions {
         state.push(record, action, None);
     }
@@ -44,7 +44,7 @@ fn begin(state: &mut RankState, serial: u64, mut slots: Vec<u32>) {
     }
 }
 
-/// The record of a call on a communicator of the same members, whose messages are no other's.
+/// Returns the record of a call on a communicator of the same members, whose messages are no other's.
 fn apart(state: &mut RankState, record: &MpiRecord, topology: &MpiRecord) -> MpiRecord {
     let copy = topology.communicator ^ APART;
     state.copies.insert(copy, topology.communicator);

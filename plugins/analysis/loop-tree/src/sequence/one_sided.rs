@@ -16,7 +16,7 @@ const APART: u64 = 0x7769_6e64_6f77_6564;
 const POSTED: u32 = 0;
 const COMPLETE: u32 = 1;
 
-/// What a rank has under way in a window.
+/// Accesses that a rank has under way in a window.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Window {
     /// Accesses, by target, and the numbers of their requests.
@@ -100,7 +100,7 @@ pub(super) fn add(state: &mut RankState, record: &MpiRecord) -> bool {
     true
 }
 
-/// The record of a call on a communicator of the window's own.
+/// Returns the record of a call on a communicator of the window's own.
 fn apart(state: &mut RankState, record: &MpiRecord) -> MpiRecord {
     let mut record = record.clone();
     if record.object != 0 {

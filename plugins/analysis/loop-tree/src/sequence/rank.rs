@@ -50,7 +50,7 @@ pub(super) struct RankState {
     others: HashMap<u64, Vec<u32>>,
     /// Epochs of windows, by the trace's id.
     pub windows: HashMap<u64, Window>,
-    /// Communicators of the model's own, by an id of its own, and the trace's id of that whose members each has.
+    /// Communicators that the trace does not have, by an id of their own, and the trace's id of that whose members each has.
     pub copies: BTreeMap<u64, u64>,
     threads: BTreeSet<ThreadId>,
     finalized: bool,
@@ -129,7 +129,7 @@ impl RankState {
         self.begin = call.entry.time;
         self.threads.insert(record.thread);
         if matches!(record.function, Function::Init | Function::InitThread) {
-            // What was before is no part of the program as MPI sees it.
+            // The time before this call is no part of the program as MPI sees it.
             self.entries.clear();
             self.begins.clear();
             self.burst = Burst::default();
@@ -248,7 +248,7 @@ impl RankState {
         }
     }
 
-    /// The number of a communicator on this rank.
+    /// Returns the number of a communicator on this rank.
     pub fn communicator(&mut self, id: u64) -> u32 {
         if id == communicator::NONE {
             return 0;
@@ -259,7 +259,7 @@ impl RankState {
         })
     }
 
-    /// The smallest request number that is free.
+    /// Returns the smallest request number that is free.
     pub fn slot(&mut self) -> u32 {
         self.free.pop_first().unwrap_or_else(|| {
             self.slots += 1;
@@ -289,7 +289,7 @@ impl RankState {
         }
     }
 
-    /// The operations of a request that has not completed.
+    /// Returns the operations of a request that has not completed.
     pub fn slots(&self, serial: u64) -> Vec<u32> {
         let live = self.live.get(&serial).map(|live| live.slot);
         let others = self.others.get(&serial).into_iter().flatten().copied();
@@ -374,7 +374,7 @@ impl RankState {
         }
     }
 
-    /// The sequence, with roots as ranks of their communicators.
+    /// Returns the sequence, with roots as ranks of their communicators.
     pub fn finish(mut self, members: &HashMap<u64, Vec<u32>>, notes: &mut Vec<String>) -> Finished {
         if self.threads.len() > 1 {
             notes.push(format!(
@@ -398,7 +398,7 @@ impl RankState {
                 collective.root = 0;
             }
         }
-        // A program's last burst stands before its end.
+        // The last burst of a program lies before the program's end.
         if !self.finalized && self.burst != Burst::default() {
             let mut end = MpiRecord::new(
                 Function::Finalize,

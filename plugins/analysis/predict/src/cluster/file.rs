@@ -46,7 +46,7 @@ impl ClusterFile {
         }
     }
 
-    /// The cluster, as if the file had these settings in place of its own.
+    /// Returns the cluster, as if the file had these settings in place of its own.
     ///
     /// # Errors
     ///
@@ -264,7 +264,7 @@ fn rate(item: &Item<'_>) -> Option<u64> {
     Some(rate)
 }
 
-/// What a channel costs.
+/// Reads the costs of a channel.
 fn costs(section: &Section<'_>, channel: &mut Channel, must: bool) {
     let (latency, bandwidth) = if must {
         (
@@ -324,7 +324,7 @@ fn costs(section: &Section<'_>, channel: &mut Channel, must: bool) {
     }
 }
 
-/// A time of one message in one place.
+/// Returns a time of one message in one place.
 fn time(item: &Item<'_>) -> Option<u64> {
     let time = item.quantity::<Time>()?;
     if time > MOST_TIME {
@@ -349,7 +349,7 @@ fn small(item: &Item<'_>) -> Option<u64> {
     Some(bytes)
 }
 
-/// What messages need on the wire beyond their bytes.
+/// Reads the frames and headers that messages need on the wire beyond their bytes.
 fn frames(section: &Section<'_>, channel: &mut Channel) {
     let bytes = |key: &'static str| {
         let item = section.item(key)?;
@@ -374,7 +374,7 @@ fn frames(section: &Section<'_>, channel: &mut Channel) {
     }
 }
 
-/// A time, or a list of `{ bytes = "1 KiB", time = "2 us" }`.
+/// Returns a time, or a list of `{ bytes = "1 KiB", time = "2 us" }`.
 fn table(item: &Item<'_>) -> Table {
     if !item.is_list() {
         return Table::constant(time(item).unwrap_or_default());

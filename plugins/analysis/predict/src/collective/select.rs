@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{Algorithm, Selected};
 
-/// Whose rules choose algorithms.
+/// The library whose rules choose algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Library {
@@ -35,7 +35,7 @@ fn by_name<S: serde::Serializer>(
 }
 
 impl Choice {
-    /// The algorithm for a collective of `bytes` (as in [`nodescope_loop_tree::Collective::bytes`]) over `size` ranks.
+    /// Returns the algorithm for a collective of `bytes` (as in [`nodescope_loop_tree::Collective::bytes`]) over `size` ranks.
     pub fn of(&self, kind: CollectiveKind, size: u32, bytes: u64) -> Selected {
         if let Some(&selected) = self.fixed.get(&kind) {
             return selected;
@@ -418,7 +418,7 @@ const OPEN_MPI_ALLGATHERV: Rules = &[
     (ANY, &[(4096, Bruck), (ALL, NeighbourExchange)]),
 ];
 
-/// What Open MPI calls "two_proc" is here the pairwise exchange, and its "linear_sync" the linear one.
+/// Open MPI's "two_proc" is here the pairwise exchange, and its "linear_sync" the linear one.
 const OPEN_MPI_ALLTOALL: Rules = &[
     (3, &[(32_768, Pairwise), (262_144, Linear), (ALL, Pairwise)]),
     (

@@ -48,7 +48,7 @@ impl ProgressThread {
     }
 }
 
-/// A well-mixed number from a counter (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
+/// Returns a well-mixed number from a counter (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
 pub(crate) fn mixed(mut value: u64) -> u64 {
     value = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
     value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -67,7 +67,7 @@ pub(super) fn begin(options: &Options, rank: u32) -> u64 {
 }
 
 impl Interpreter<'_> {
-    /// The next value of a column, on the target.
+    /// Returns the next value of a column, on the target.
     pub(super) fn burst(&mut self, context: u32, column: u32) -> u64 {
         if column == NONE {
             return 0;

@@ -234,7 +234,7 @@ impl Interpreter<'_> {
                     return false;
                 }
                 self.unblock(context);
-                // What it waited for may come later than what others do first.
+                // The end of this wait may be later than events of other ranks.
                 let clock = self.contexts[context as usize].clock;
                 if self.has_earlier_event(clock) {
                     self.wake(context, clock);
@@ -275,7 +275,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// A context for a collective that goes on beside its rank.
+    /// Returns a context for a collective that goes on beside its rank.
     fn start_nonblocking(&mut self, context: u32, completes: Target) -> u32 {
         let main = &self.contexts[context as usize];
         let new = Context {
@@ -325,13 +325,13 @@ impl Interpreter<'_> {
     }
 }
 
-/// Whether all members must state the same number of bytes.
+/// Returns whether all members must state the same number of bytes.
 fn same_bytes(kind: CollectiveKind) -> bool {
     use CollectiveKind::*;
     matches!(kind, Bcast | Reduce | Allreduce | Scan | Exscan | Alltoall)
 }
 
-/// Whom a member may have waited for.
+/// Returns the member for which another member may have waited.
 fn waits_for(instance: &Instance, me: u32) -> (WaitKind, Option<(u64, u32, u32)>) {
     use CollectiveKind::*;
     match instance.kind {

@@ -1,4 +1,4 @@
-//! What runs: ranks, and collectives that go on beside them; what they wait for, and why it came when it did.
+//! Execution contexts: ranks, and non-blocking collectives beside them. A context keeps its waits and their causes.
 
 use super::critical_path::Origin;
 use crate::code::NONE;
@@ -6,7 +6,7 @@ use crate::collective::Selected;
 use crate::network::ReceiveCost;
 use crate::result::WaitKind;
 
-/// Who is told that something is complete.
+/// The context or request that a completion is reported to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Nobody,
@@ -46,7 +46,7 @@ pub(super) struct Context {
     pub(super) ready: u64,
     /// Processor time after them.
     pub(super) cost: u64,
-    /// The same for frames of messages that are not complete.
+    /// Processor time for frames of messages that are not complete.
     pub(super) disturbed: u64,
     /// When the completions that it waits for come, and what each costs of the processor.
     pub(super) inbox: Vec<(u64, ReceiveCost)>,
@@ -86,7 +86,7 @@ pub(super) struct Request {
     pub(super) cause: Option<Cause>,
     /// The rank whose request it is.
     pub(super) rank: u32,
-    /// For whom it waits: for the monitor.
+    /// The rank that it waits for, for the diagnosis.
     pub(super) peer: u32,
 }
 
@@ -145,7 +145,7 @@ impl Context {
                 (true, 0) => clock.saturating_add(cost.buffered),
                 (true, _) => clock.saturating_add(cost.buffered.min(cost.queued)),
                 (false, 0) => (time + cost.awaited).max(clock.saturating_add(cost.buffered)),
-                // Whether it just comes during another or just after makes no difference.
+                // It makes no difference if the message comes just before or just after the end of another one's processing.
                 (false, _) => (clock.saturating_add(cost.queued)).max(time + cost.awaited),
             };
         }

@@ -108,7 +108,7 @@ impl Interpreter<'_> {
         Some(path)
     }
 
-    /// A call site and function as text.
+    /// Returns a call site and function as text.
     pub(super) fn site_name(&self, site: u32) -> String {
         match self.code.op_at(site) {
             Some(op) => format!("{} at {}", op.function, op.site),

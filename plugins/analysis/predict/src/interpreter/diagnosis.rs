@@ -1,4 +1,4 @@
-//! What goes wrong: deadlocks, messages that nobody receives, receives that get nothing.
+//! Diagnosis of faults: deadlocks, messages that nobody receives, receives that get no message.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +55,7 @@ impl Interpreter<'_> {
         debug_assert!(self.contexts[first as usize].phase != Phase::Done);
     }
 
-    /// The rank that a blocked rank waits for; none for any.
+    /// Returns the rank that a blocked rank waits for; none for any.
     fn waits_for(&self, rank: u32) -> Option<u32> {
         let context = &self.contexts[rank as usize];
         if let Some(late) = self.late_in_collective(context) {
@@ -88,7 +88,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// The first member of a context's collective that has not come.
+    /// Returns the first member of a context's collective that has not come.
     fn late_in_collective(&self, context: &Context) -> Option<u32> {
         let communicator_state = self.communicators.get(context.communicator as usize)?;
         if context.collective == NONE {
@@ -100,7 +100,7 @@ impl Interpreter<'_> {
         Some(members.get(late).copied().unwrap_or(late as u32))
     }
 
-    /// The same of a collective that goes on beside its rank, by its request.
+    /// Returns the first member that has not come to a non-blocking collective, which the request names.
     fn late_in_nonblocking(&self, request: u32) -> Option<u32> {
         let beside = &self.contexts[self.world as usize..];
         let of = |context: &&Context| {
@@ -110,7 +110,7 @@ impl Interpreter<'_> {
         self.late_in_collective(beside.iter().find(of)?)
     }
 
-    /// Whether a message from `from` lies at `to` unreceived.
+    /// Returns whether a message from `from` lies at `to` unreceived.
     fn has_message(&self, from: u32, to: u32) -> bool {
         let Some(messages) = self.queues.messages.get(to as usize) else {
             return false;
@@ -184,7 +184,7 @@ impl Interpreter<'_> {
     }
 }
 
-/// A cycle that is reached from a rank, if each waits for one other.
+/// Returns a cycle that is reached from a rank, if each waits for one other.
 fn cycle(waits: &BTreeMap<u32, Option<u32>>, start: u32) -> Option<Vec<u32>> {
     let mut seen: BTreeMap<u32, usize> = BTreeMap::new();
     let mut way = Vec::new();

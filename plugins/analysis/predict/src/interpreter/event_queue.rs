@@ -1,4 +1,4 @@
-//! What happens when: a queue in the order of times.
+//! The event queue: events in the order of their times.
 //!
 //! Nothing is scheduled before what has happened, so that times can be sorted piece by piece, as a radix heap does (Ahuja, Mehlhorn,
 //! Orlin and Tarjan, "Faster algorithms for the shortest path problem", 1990): an entry lies in the bucket of the highest bit in
@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A time, an order among equal times, and what happens then.
+/// An event: its time, its order among events of equal time, and its code.
 type Entry = (u64, u32, u32);
 
 /// Buckets up to this size are sorted, not split.
@@ -21,7 +21,7 @@ pub(super) struct EventQueue {
     horizon: u64,
     /// Descending.
     sorted: Vec<Entry>,
-    /// What was added up to the horizon since it was sorted.
+    /// Entries up to the horizon that were added since the last sort.
     near: BinaryHeap<Reverse<Entry>>,
     /// By the highest bit in which times differ from the horizon.
     buckets: [Vec<Entry>; 64],
@@ -57,7 +57,7 @@ impl EventQueue {
         self.filled |= 1 << bucket;
     }
 
-    /// The earliest time.
+    /// Returns the earliest time.
     pub fn earliest(&mut self) -> Option<u64> {
         self.fill();
         let near = self.near.peek().map(|Reverse((time, ..))| *time);
@@ -79,7 +79,7 @@ impl EventQueue {
         entry.map(|(time, _, what)| (time, what))
     }
 
-    /// What is taken out after so many others, unless something is added before it; for those who want to be prepared.
+    /// Returns the event that is taken out after `distance` others, unless an earlier event is added. Callers prefetch its memory.
     pub fn ahead(&self, distance: usize) -> Option<u32> {
         let at = self.sorted.len().checked_sub(1 + distance)?;
         self.sorted.get(at).map(|(.., what)| *what)

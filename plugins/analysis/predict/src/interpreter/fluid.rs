@@ -80,7 +80,7 @@ pub(super) struct Fluid {
     round: u64,
     found: Vec<u32>,
     shares: BinaryHeap<Reverse<Share>>,
-    /// When the engine has promised to look next.
+    /// When the interpreter updates the shares next.
     pub next: Option<u64>,
 }
 
@@ -215,7 +215,7 @@ impl Fluid {
                 // All of its messages have their rates.
                 continue;
             }
-            // What others took less of it than they could have raises the share.
+            // Where others took less of the link than they could have, the share rises.
             let actual = pipe.left.max(0.0) / pipe.weight;
             if actual > share {
                 self.shares.push(Reverse(Share(actual, link)));

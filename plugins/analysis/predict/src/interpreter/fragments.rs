@@ -10,7 +10,7 @@ use crate::network::ReceiveCost;
 use crate::reduce::{Delay, Fragment, Input};
 use crate::result::WaitKind;
 
-/// Who has entered a fragment.
+/// The ranks that have entered a fragment.
 #[derive(Debug)]
 pub(super) struct Entries {
     /// By index in the fragment: how often the rank has entered.
@@ -96,7 +96,7 @@ impl Interpreter<'_> {
         let open = &mut entries.open[at];
         open.inputs[index] = Some(entry);
         open.waiting.push(index as u32);
-        // Those whose inputs are all there now.
+        // Ranks whose inputs are all there now leave.
         let mut leave = Vec::new();
         open.waiting.retain(|&waiting| {
             let needs = &fragment.exits[waiting as usize];
@@ -168,9 +168,9 @@ pub(crate) struct Ends {
     pub computation: Vec<(u64, u64)>,
     /// Messages and bytes of all.
     pub sent: (u64, u64),
-    /// Several messages were dealt with one after the other.
+    /// Several messages were processed one after the other.
     pub queued: bool,
-    /// What went wrong, in words.
+    /// The first problem, in words.
     pub problem: Option<String>,
 }
 

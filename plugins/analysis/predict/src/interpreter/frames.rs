@@ -81,7 +81,7 @@ impl Interpreter<'_> {
         let wire = channel.wire(bytes);
         let frames = channel.number_of_frames(bytes);
         let pieces = frames.clamp(1, PIECES);
-        // What is in its way at its node is in the way of its frames.
+        // A delay of the message at its node is a delay of its frames.
         let (first, takes) = (head + begin + wire - left, left - begin);
         let mut last = first;
         let sequence = message.sequence;

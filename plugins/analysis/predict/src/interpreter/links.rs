@@ -16,7 +16,7 @@ use crate::cluster::{Cluster, Sharing};
 use crate::network::{Channel, Model, picoseconds};
 use crate::result::LinkLoad;
 
-/// State of the wires.
+/// State of all links.
 #[derive(Debug)]
 pub(super) struct Links {
     nodes: u32,
@@ -36,7 +36,7 @@ struct Link {
     free: u64,
     bytes: u64,
     busy: u64,
-    /// What is free before that and may still be asked for, ascending.
+    /// Free intervals before that time, which may still be reserved, ascending.
     gaps: Vec<(u64, u64)>,
 }
 
@@ -182,7 +182,7 @@ impl Links {
         }
     }
 
-    /// The links that carried most.
+    /// Returns the links that carried most.
     pub fn loads(&self, cluster: &Cluster, most: usize) -> Vec<LinkLoad> {
         let mut order: Vec<usize> = (0..self.by_number.len())
             .filter(|&link| self.by_number[link].bytes > 0)
@@ -283,7 +283,7 @@ impl Interpreter<'_> {
         (begin, left, head, passed)
     }
 
-    /// Whether a message's arrival is known only when its last byte has left.
+    /// Returns whether a message's arrival is known only when its last byte has left.
     pub(super) fn arrives_unknown(
         &self,
         (from, to): (u32, u32),
@@ -296,7 +296,7 @@ impl Interpreter<'_> {
             && (channel.per_byte > 0.0 || self.cluster.link_per_byte.is_some_and(|slow| slow > 0.0))
     }
 
-    /// A message that flies will enter the network at `time`, those that are sent `at_once` a gap after their sender's last.
+    /// Lets a message whose arrival is unknown enter the network at `time`, those that are sent `at_once` a gap after their sender's last.
     pub(super) fn depart(&mut self, number: u32, mut time: u64, gap: u64, at_once: bool) {
         if !self.links.arriving.is_empty() {
             self.send_frames(number, time);
@@ -414,7 +414,7 @@ mod tests {
             sum += time;
         }
         let idle: u64 = link.gaps.iter().map(|(from, to)| to - from).sum();
-        // What was forgotten had passed, or was more than a link remembers.
+        // A forgotten gap had passed, or was one more than a link remembers.
         assert!(link.free >= sum + idle, "{} {sum} {idle}", link.free);
         assert!(link.free <= 2100, "{}", link.free);
     }

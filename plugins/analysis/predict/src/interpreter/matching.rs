@@ -15,7 +15,7 @@ pub(super) struct Message {
     pub key: Key,
     pub tag: u32,
     pub bytes: u64,
-    /// When it, or the request to send it, arrives; nothing if it [flies](Message::in_flight).
+    /// When it, or the request to send it, arrives; nothing if it is [in flight](Message::in_flight).
     pub arrival: u64,
     /// When its sender entered the call.
     pub entered: u64,
@@ -30,18 +30,18 @@ pub(super) struct Message {
     /// Of one that goes in frames: when its last byte has left its node, and when it has passed the links, as far as that is known.
     pub left: u64,
     pub passed: u64,
-    /// Who is told when it has been sent, if that is not known at once.
+    /// The context or request to which the end of sending is reported, if that end is not known at once.
     pub sender: Target,
     pub origin: Origin,
     /// The receive that it got.
     pub receive: u32,
     /// Its receiver has taken it in before it received it.
     pub taken: bool,
-    /// What it is for.
+    /// The purpose.
     pub purpose: Purpose,
 }
 
-/// What a message is for.
+/// The purpose of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// A receive takes it.
@@ -215,7 +215,7 @@ pub(super) fn take_posted(
     NONE
 }
 
-/// The first message that a receive takes; taken out unless the receive is a probe.
+/// Returns the first message that a receive takes; taken out unless the receive is a probe.
 pub(super) fn take_message(list: &mut List, slab: &mut Slab<Message>, posted: &Posted) -> u32 {
     let (mut before, mut at) = (NONE, list.first);
     while at != NONE {
@@ -250,7 +250,7 @@ pub(super) fn take_request(list: &mut List, slab: &mut Slab<Posted>, index: u32)
 }
 
 impl Message {
-    /// What a receive that waited for it learns.
+    /// Returns the cause that ends the wait of a receive for this message.
     pub fn cause(&self) -> Cause {
         Cause {
             at: self.entered,

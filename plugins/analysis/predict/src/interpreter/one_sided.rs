@@ -1,6 +1,6 @@
 //! Accesses to the memory of other ranks.
 //!
-//! What goes there and what comes back are messages that nobody receives: the network's interface or a thread of the MPI library serves them
+//! Request and answer are messages that nobody receives: the network's interface or a thread of the MPI library serves them
 //! there at once, whatever the rank does, and takes nothing of its processor. An access is complete when the answer has come, as it is needed
 //! to know that what was written is there.
 
@@ -59,7 +59,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// What an access reads goes back.
+    /// Sends the answer of an access back.
     pub(super) fn send_answer(&mut self, number: u32, back: u64, time: u64) {
         let message = self.messages.get_mut(number);
         (message.purpose, message.bytes) = (Purpose::Answer, back);

@@ -15,12 +15,12 @@ use crate::network::{Model, ReceiveCost};
 use crate::result::{Problem, WaitKind};
 
 impl Interpreter<'_> {
-    /// The communicator of an operation as messages know it.
+    /// Returns the communicator of an operation as messages know it.
     pub(super) fn key(&self, context: u32, op: u32) -> u32 {
         2 * self.communicator(context, op)
     }
 
-    /// The program's number of an operation's communicator; `NONE / 2` for the rank alone.
+    /// Returns the program's number of an operation's communicator; `NONE / 2` for the rank alone.
     pub(super) fn communicator(&self, context: u32, op: u32) -> u32 {
         let rank = self.code.ranks[self.contexts[context as usize].rank as usize];
         let list = &self.code.program.communicator_lists[rank.communicators as usize];
@@ -31,7 +31,7 @@ impl Interpreter<'_> {
             .unwrap_or(NONE / 2)
     }
 
-    /// Whether an operation is with a derived datatype.
+    /// Returns whether an operation is with a derived datatype.
     fn derived(&self, op: u32) -> bool {
         self.code
             .derived
@@ -43,7 +43,7 @@ impl Interpreter<'_> {
         from.map_or(ANY, |from| from.resolve(context, self.world))
     }
 
-    /// Who is told of an operation's end: its rank, or a request that begins.
+    /// Returns the target of an operation's end: its rank, or a request that begins.
     pub(super) fn target(&mut self, context: u32, request: u32, peer: u32) -> Target {
         if request == NONE {
             return Target::Context(context);
@@ -163,7 +163,7 @@ impl Interpreter<'_> {
         self.deliver(message);
     }
 
-    /// A message that an operation sends now.
+    /// Returns a message that an operation sends now.
     pub(super) fn message(&self, context: u32, to: u32, bytes: u64, sender: Target) -> Message {
         let c = &self.contexts[context as usize];
         Message {
@@ -335,7 +335,7 @@ impl Interpreter<'_> {
         self.complete(posted.target, arrival.max(posted.time), cost, cause);
     }
 
-    /// Whether a rank is in a call that waits.
+    /// Returns whether a rank is in a call that waits.
     fn in_mpi(&self, rank: u32) -> bool {
         self.asynchronous
             || matches!(
@@ -378,7 +378,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// What waited until a rank is in MPI goes on.
+    /// Continues the messages that waited until a rank is in MPI.
     pub(super) fn call_deferred(&mut self, context: u32) {
         if self.deferred.is_empty() {
             return;

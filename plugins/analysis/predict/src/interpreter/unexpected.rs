@@ -10,8 +10,8 @@ use crate::code::NONE;
 use crate::network::ReceiveCost;
 
 impl Interpreter<'_> {
-    /// Has a rank that waits take in what comes before the end of its wait. Whether the wait must be looked at again, because others may
-    /// send more before its end: then the rank wakes at that time.
+    /// Lets a waiting rank receive the messages that come before the end of its wait. Returns true if other ranks may send more before
+    /// that end: then the rank wakes at that time, and the wait is computed again.
     pub(super) fn process_unexpected(&mut self, context: u32) -> bool {
         if !self.receives_unexpected || context >= self.world {
             return false;
@@ -39,7 +39,7 @@ impl Interpreter<'_> {
         again
     }
 
-    /// When a rank has dealt with all that it waits for, and with frames that come meanwhile of messages which are not complete by then.
+    /// Returns when a rank has processed all that it waits for, and frames that come meanwhile of messages which are not complete by then.
     /// Each costs as much as a message of one frame, but all of a message no more than the message.
     fn end_of_wait(&mut self, context: u32) -> u64 {
         let at = context as usize;
@@ -57,7 +57,7 @@ impl Interpreter<'_> {
             let channel = self.channel(message.from, context);
             let frame = channel.queued_frame(message.bytes);
             if time <= last {
-                // It is dealt with before what has been waited for.
+                // The frame is processed before the message that has been waited for.
                 disturbed = (time + frame).saturating_sub(last);
                 continue;
             }

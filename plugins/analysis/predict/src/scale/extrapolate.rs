@@ -61,7 +61,7 @@ pub struct Extrapolation {
     notes: Vec<String>,
 }
 
-/// What the calls of a rank have of each quantity.
+/// Visits the values of each quantity in the calls of a rank.
 fn quantities(traced: &Traced, rank: usize, mut visit: impl FnMut(Quantity, u64)) {
     let mut before = None;
     for entry in &traced.ranks[rank].entries {
@@ -98,7 +98,7 @@ impl Extrapolation {
     ///
     /// # Errors
     ///
-    /// What about the programs is not regular.
+    /// Fails where the programs are not regular.
     pub fn new(
         programs: &[&Program],
         forms: Option<&BTreeMap<Quantity, Fit>>,
@@ -168,7 +168,7 @@ impl Extrapolation {
         self.structure.shape
     }
 
-    /// The fitted time of all executions at the largest traced size, by quantity, and their fits.
+    /// Returns the fitted time of all executions at the largest traced size, by quantity, and their fits.
     pub fn times(&self) -> Vec<(Quantity, f64, Fit)> {
         let last = self.traced.last().map_or(0, |one| one.size);
         let all = self.means.iter();
@@ -196,7 +196,7 @@ impl Extrapolation {
             .collect()
     }
 
-    /// What a quantity of the traced `size` is multiplied with among `ranks`.
+    /// Returns the factor from a quantity at the traced `size` to the quantity at `ranks`.
     fn factor(&self, quantity: Quantity, size: u32, ranks: u32) -> f64 {
         let mean = self.means.get(&quantity).and_then(|sizes| sizes.get(&size));
         match (mean.map(|sum| sum.mean()), self.fits.get(&quantity)) {
@@ -205,7 +205,7 @@ impl Extrapolation {
         }
     }
 
-    /// The program of `ranks` ranks.
+    /// Returns the program of `ranks` ranks.
     ///
     /// # Errors
     ///
@@ -280,7 +280,7 @@ impl Extrapolation {
             return made.program.forest.body(&[]);
         };
         let entries = &traced.ranks[source as usize].entries;
-        // What was traced at each position, in order.
+        // Traced operations at each position, in order.
         let mut at_position: Vec<Vec<u32>> = vec![Vec::new(); role_program.positions as usize];
         let mut next = 0;
         let traced_counts: Vec<u32> = (role_program.counts.iter())
@@ -324,13 +324,13 @@ impl Extrapolation {
         made.program.forest.fold(symbols)
     }
 
-    /// An operation with its partners and sizes.
+    /// Returns an operation with its partners and sizes.
     fn op(&self, op: &Op, peers: [Option<PeerRef>; 3], size: u32, ranks: u32) -> Op {
         let at = (op.site, op.function);
         let scaled = |quantity: Quantity, value: u64| {
             (value as f64 * self.factor(quantity, size, ranks)).round() as u64
         };
-        // What is made for a message of one size must not refuse one that rounding made larger.
+        // A receive for a message of one size must not refuse a message that rounding made larger.
         let room = |value: u64| {
             scaled(Quantity::Room(at), value)
                 .saturating_mul(2)
@@ -438,7 +438,7 @@ impl Extrapolation {
     }
 }
 
-/// What makes a tree: the place, the traced rank, and the partners.
+/// The key of a tree: the role, the traced rank, and the partners.
 type TreeKey = (Vec<u8>, u32, Vec<PeerRef>);
 
 /// A program that is being made, and numbers of what is in it.
@@ -514,7 +514,7 @@ fn peers(
     all.collect()
 }
 
-/// The partners of each kind, once.
+/// Returns the partners of each kind, once.
 fn distinct(role_program: &RoleProgram, peers: &[[Option<PeerRef>; 3]]) -> Vec<PeerRef> {
     let pairs = role_program
         .partners
@@ -527,7 +527,7 @@ fn distinct(role_program: &RoleProgram, peers: &[[Option<PeerRef>; 3]]) -> Vec<P
     by_partner.into_values().collect()
 }
 
-/// The list of communicators, which must be those of all ranks and of one.
+/// Returns the list of communicators, which must be those of all ranks and of one.
 fn communicators(programs: &[&Program], traced: &[Traced]) -> Result<Vec<Option<u32>>, ScaleError> {
     let mut longest: Vec<Option<u32>> = Vec::new();
     for (program, traced) in programs.iter().zip(traced) {

@@ -79,7 +79,7 @@ impl Shape {
         coordinates
     }
 
-    /// The place of a rank: at a low end, a high end or between, by dimension.
+    /// Returns the place of a rank: at a low end, a high end or between, by dimension.
     pub fn role(self, rank: u32, ranks: u32) -> Role {
         let Some(sides) = self.sides(ranks) else {
             return Role::new();
@@ -139,7 +139,7 @@ impl Shape {
         all
     }
 
-    /// The partner of `rank` among `ranks`; none if it is not among them.
+    /// Returns the partner of `rank` among `ranks`; none if it is not among them.
     pub fn resolve(self, partner: Partner, rank: u32, ranks: u32) -> Option<u32> {
         let peer = match partner {
             Partner::First(peer) => Some(peer),

@@ -11,7 +11,7 @@ use super::shape::{Partner, Role, Shape};
 pub struct Traced {
     /// Number of ranks.
     pub size: u32,
-    /// What each does; peers are world ranks.
+    /// The sequence of each rank; peers are world ranks.
     pub ranks: Vec<Sequence>,
 }
 
@@ -360,7 +360,7 @@ impl Variable {
 }
 
 impl Count {
-    /// The count that runs through all points of size and count exactly.
+    /// Returns the count that runs through all points of size and count exactly.
     fn fit(shape: Shape, points: &BTreeSet<(u32, u32)>) -> Result<Count, String> {
         let first = points.first().copied().unwrap_or_default();
         if points.iter().all(|point| point.1 == first.1) {

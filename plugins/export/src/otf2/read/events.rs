@@ -324,7 +324,7 @@ impl<'a, 'b> Events<'a, 'b> {
         }
     }
 
-    /// The record of the call that a thread is in.
+    /// Returns the record of the call that a thread is in.
     fn record(&mut self, location: u64) -> Option<&mut MpiRecord> {
         let call = self.threads.get_mut(&location)?.call.as_mut();
         if call.is_none() {
@@ -355,7 +355,7 @@ impl<'a, 'b> Events<'a, 'b> {
         (peer.map_or(Peer::Outside, Peer::Rank), group.id)
     }
 
-    /// The record of an operation that a call starts: the call's own, or another beside it if that has one already.
+    /// Returns the record of an operation that a call starts: the call's own, or another beside it if that has one already.
     fn start(&mut self, location: u64, request: u64, function: Function) -> Option<&mut MpiRecord> {
         let thread = self.threads.get_mut(&location)?;
         let process = thread.process;
@@ -373,7 +373,7 @@ impl<'a, 'b> Events<'a, 'b> {
         }
         let position = records.len() - 1;
         let record = records.last_mut()?;
-        // What was prepared is not in the events, so that a start becomes what it starts.
+        // The events lack the preparation, so that a start becomes the operation itself.
         if matches!(record.function, Function::Start | Function::Startall) {
             record.function = function;
         }
@@ -453,7 +453,7 @@ impl<'a, 'b> Events<'a, 'b> {
     }
 }
 
-/// A number for a module, from its name alone; 0 for the program (FNV-1a).
+/// Returns a number for a module, from its name alone; 0 for the program (FNV-1a).
 fn hash(name: &str) -> u64 {
     if name.is_empty() {
         return 0;
@@ -463,7 +463,7 @@ fn hash(name: &str) -> u64 {
     })
 }
 
-/// What the user data of callbacks for events point to.
+/// Returns the events to which the user data of callbacks point.
 ///
 /// # Safety
 ///
@@ -578,7 +578,7 @@ event_callbacks! {
 }
 
 impl Events<'_, '_> {
-    /// The root of a collective operation and its communicator's id.
+    /// Returns the root of a collective operation and its communicator's id.
     fn root(&self, location: u64, comm: u32, root: u32) -> (Peer, u64) {
         match root {
             value::ROOT_NONE => (Peer::None, self.peer(location, comm, 0).1),
