@@ -9,7 +9,7 @@ use nodescope_hypercall::{Class, Function, MpiRecord, Peer};
 use crate::error::ExportError;
 use crate::output::{Output, Part};
 use crate::paraver::{event_type, event_value};
-use crate::steps::{Ending, Mode, Operation, Step, Stepped};
+use crate::steps::{Ending, Mode, Operation, Step, SteppedCall};
 use crate::stream::{Sink, stream};
 use crate::survey::Survey;
 use crate::{Job, Summary};
@@ -250,7 +250,7 @@ impl Dimemas<'_> {
 }
 
 impl Sink for Dimemas<'_> {
-    fn call(&mut self, stepped: Stepped) -> Result<(), ExportError> {
+    fn call(&mut self, stepped: SteppedCall) -> Result<(), ExportError> {
         let process = self.survey.process_of(stepped.location);
         if process.world != self.world {
             return Ok(());

@@ -413,7 +413,7 @@ fn value(tag: Tag) -> Option<u32> {
 
 /// A call with its steps.
 #[derive(Clone, Debug)]
-pub struct Stepped {
+pub struct SteppedCall {
     /// Number of its thread.
     pub location: usize,
     /// The call.
@@ -427,7 +427,7 @@ pub struct Stepped {
 #[derive(Debug, Default)]
 pub struct Resolver {
     tracker: Tracker,
-    queue: VecDeque<(Stepped, usize)>,
+    queue: VecDeque<(SteppedCall, usize)>,
     /// Number of the call at the front of the queue.
     front: usize,
     /// Where receives are posted that wait for their messages.
@@ -458,7 +458,7 @@ impl Resolver {
                 _ => {}
             }
         }
-        let stepped = Stepped {
+        let stepped = SteppedCall {
             location,
             call,
             steps,
@@ -479,7 +479,7 @@ impl Resolver {
     }
 
     /// Returns the next call of which everything is known.
-    pub fn pop(&mut self) -> Option<Stepped> {
+    pub fn pop(&mut self) -> Option<SteppedCall> {
         match self.queue.front() {
             Some((_, 0)) => self.take(),
             _ => None,
@@ -487,7 +487,7 @@ impl Resolver {
     }
 
     /// At the end of the trace: the next call, whether or not its receives have completed.
-    pub fn take(&mut self) -> Option<Stepped> {
+    pub fn take(&mut self) -> Option<SteppedCall> {
         self.front += 1;
         match self.queue.pop_front() {
             Some((stepped, _)) => Some(stepped),

@@ -10,7 +10,7 @@ use std::path::Path;
 use nodescope_hypercall::Function;
 use nodescope_loop_tree::{SequenceOptions, Sequences};
 use nodescope_predict::{ClusterFile, Request};
-use nodescope_represent::{Analysis, Replay, RepresentError, Whole, hand_out};
+use nodescope_represent::{Analysis, Replay, ReplayPrediction, RepresentError, assign_replays};
 
 use crate::args::{MpiName, Trace};
 use crate::exit::{Exit, Failure};
@@ -203,12 +203,12 @@ fn predict(args: &args::Predict) -> Result<Exit, Failure> {
         )?;
         replays.push(Replay { rank, sequence });
     }
-    let given = hand_out(&mut sequences, &analysis, &replays).map_err(wrong)?;
+    let assignments = assign_replays(&mut sequences, &analysis, &replays).map_err(wrong)?;
     let request = Request {
         timeline: args.html,
         ..Request::default()
     };
-    let mut whole = Whole::new(&sequences, given, &cluster, &request)
+    let mut whole = ReplayPrediction::new(&sequences, assignments, &cluster, &request)
         .map_err(|error| Failure::of(Exit::Study, &error))?;
     whole.prediction.between(&sequences.marks);
     if args.choice.json {

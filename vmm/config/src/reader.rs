@@ -184,7 +184,7 @@ impl<'a> Section<'a> {
                 (true, _) => String::new(),
                 (false, path) => format!(" below [{path}]"),
             };
-            self.complain(
+            self.add_problem(
                 key,
                 format!("is missing; write e.g. {key} = {example}{table}"),
             );
@@ -193,7 +193,7 @@ impl<'a> Section<'a> {
     }
 
     /// A problem of a key, at its place or, where it is not set, at the table's.
-    pub fn complain(&self, key: &str, message: impl Into<String>) {
+    pub fn add_problem(&self, key: &str, message: impl Into<String>) {
         self.source.problem_of(&self.name(key), message);
     }
 
@@ -378,7 +378,7 @@ impl<'a> Item<'a> {
     }
 
     /// Reports a problem of this value.
-    pub fn complain(&self, message: impl Into<String>) {
+    pub fn add_problem(&self, message: impl Into<String>) {
         self.source.problem(&self.span, &self.path, message);
     }
 
@@ -409,7 +409,7 @@ impl<'a> Item<'a> {
         match self.value {
             DeValue::String(text) => Some(text.to_string()),
             other => {
-                self.complain(format!(
+                self.add_problem(format!(
                     "is {} ({}), not a text; write e.g. {example:?}",
                     kind(other),
                     self.raw()
@@ -423,11 +423,11 @@ impl<'a> Item<'a> {
     pub fn line(&self, example: &str) -> Option<String> {
         let text = self.text(example)?;
         if text.trim().is_empty() {
-            self.complain(format!("is empty; write e.g. {example:?}"));
+            self.add_problem(format!("is empty; write e.g. {example:?}"));
             return None;
         }
         if text.chars().any(char::is_control) {
-            self.complain(format!("holds a control character; write e.g. {example:?}"));
+            self.add_problem(format!("holds a control character; write e.g. {example:?}"));
             return None;
         }
         Some(text)
@@ -437,7 +437,7 @@ impl<'a> Item<'a> {
     pub fn boolean(&self) -> Option<bool> {
         let value = self.value.as_bool();
         if value.is_none() {
-            self.complain(format!("is {}; write true or false", self.raw()));
+            self.add_problem(format!("is {}; write true or false", self.raw()));
         }
         value
     }
@@ -451,7 +451,7 @@ impl<'a> Item<'a> {
             format!("a whole number from {least} to {most}")
         };
         let DeValue::Integer(digits) = self.value else {
-            self.complain(format!(
+            self.add_problem(format!(
                 "is {} ({}); write {wanted}, without quotes",
                 kind(self.value),
                 self.raw()
@@ -465,7 +465,7 @@ impl<'a> Item<'a> {
         {
             Some(value) => Some(value),
             None => {
-                self.complain(format!("is {}; write {wanted}", self.raw()));
+                self.add_problem(format!("is {}; write {wanted}", self.raw()));
                 None
             }
         }
@@ -493,7 +493,7 @@ impl<'a> Item<'a> {
         let value = Decimal::parse(digits).and_then(|decimal| decimal.scaled(1_000_000).ok());
         let value = value.filter(|value| range.contains(value));
         if value.is_none() {
-            self.complain(format!("is {}; write {wanted}", self.raw()));
+            self.add_problem(format!("is {}; write {wanted}", self.raw()));
         }
         value
     }
@@ -521,19 +521,19 @@ impl<'a> Item<'a> {
             DeValue::String(text) => match parse(text) {
                 Ok(value) => Some(value),
                 Err(error) => {
-                    self.complain(error.to_string());
+                    self.add_problem(error.to_string());
                     None
                 }
             },
             DeValue::Integer(_) | DeValue::Float(_) => {
-                self.complain(format!(
+                self.add_problem(format!(
                     "{} has no unit; write e.g. {example:?}",
                     self.raw()
                 ));
                 None
             }
             other => {
-                self.complain(format!(
+                self.add_problem(format!(
                     "is {}, not {what}; write e.g. {example:?}",
                     kind(other)
                 ));
@@ -550,7 +550,7 @@ impl<'a> Item<'a> {
             .collect();
         let words = words.join(", ");
         let DeValue::String(text) = self.value else {
-            self.complain(format!("is {}; write one of {words}", self.raw()));
+            self.add_problem(format!("is {}; write one of {words}", self.raw()));
             return None;
         };
         if let Some((_, value)) = choices.iter().find(|(word, _)| *word == text.as_ref()) {
@@ -559,7 +559,7 @@ impl<'a> Item<'a> {
         let hint = closest(text, choices.iter().map(|(word, _)| *word))
             .map(|close| format!("; did you mean {close:?}?"))
             .unwrap_or_default();
-        self.complain(format!(
+        self.add_problem(format!(
             "{:?} is not {what} (there are {words}){hint}",
             text.as_ref()
         ));
@@ -569,7 +569,7 @@ impl<'a> Item<'a> {
     /// Returns the members of a list.
     pub fn list(&self, example: &str) -> Vec<Item<'a>> {
         let DeValue::Array(array) = self.value else {
-            self.complain(format!(
+            self.add_problem(format!(
                 "is {}, not a list; write e.g. {example}",
                 kind(self.value)
             ));

@@ -68,7 +68,7 @@ impl Header {
 
 /// One hypercall as it was logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Logged {
+pub struct LogEntry {
     /// The request.
     pub request: Request,
     /// Ticks: when the MPI function itself began, or had returned.
@@ -179,7 +179,7 @@ impl LogReader {
     /// # Errors
     ///
     /// A file that cannot be read, or that has in it what the tracer does not write.
-    pub fn next_logged(&mut self) -> Result<Option<Logged>, HostTraceError> {
+    pub fn next_entry(&mut self) -> Result<Option<LogEntry>, HostTraceError> {
         if self.at + FRAME as u64 > self.length {
             return Ok(None);
         }
@@ -208,7 +208,7 @@ impl LogReader {
             .map_err(call)?;
         let enters = operation == Operation::MpiEnter as u32;
         self.at += size;
-        Ok(Some(Logged {
+        Ok(Some(LogEntry {
             request,
             inner,
             outer,

@@ -9,7 +9,7 @@ use nodescope_trace::assemble::Assembler;
 use nodescope_trace::{Body, Event, Header, NodeEntry, Stamp, TraceWriter};
 
 use crate::HostTraceError;
-use crate::log::{LogReader, Logged};
+use crate::log::{LogEntry, LogReader};
 
 /// The end of a log's file name.
 pub const SUFFIX: &str = "calls";
@@ -33,7 +33,7 @@ pub struct Summary {
 struct Process {
     log: LogReader,
     /// The next record.
-    next: Logged,
+    next: LogEntry,
     node: usize,
     /// Picoseconds to add to the node's clock.
     shift: i128,
@@ -90,7 +90,7 @@ pub fn merge(folder: &Path, output: &Path, status: Option<i32>) -> Result<Summar
             });
         }
         let epoch = *epochs.entry(node).or_insert(header.epoch());
-        if let Some(next) = log.next_logged()? {
+        if let Some(next) = log.next_entry()? {
             processes.push(Process {
                 log,
                 next,
@@ -136,9 +136,9 @@ fn write(
     while let Some(Reverse((key, number))) = queue.pop() {
         let process = &mut processes[number];
         end.time = end.time.max(key);
-        let next = process.log.next_logged()?;
+        let next = process.log.next_entry()?;
         let finished = next.is_none();
-        let Logged {
+        let LogEntry {
             request,
             inner,
             outer,
@@ -191,7 +191,7 @@ fn introductions(folder: &Path) -> Result<Vec<Introduced>, HostTraceError> {
             continue;
         }
         let mut log = LogReader::open(&path)?;
-        while let Some(logged) = log.next_logged()? {
+        while let Some(logged) = log.next_entry()? {
             if let Request::Hello(hello) = logged.request
                 && let Some(rank) = hello.rank.rank()
             {

@@ -27,7 +27,7 @@ pub use breakdown::{
 };
 pub use code::CodeReport;
 pub use cores::{CoreStack, CoreStacks, ModelledCore, NotModelled, WindowCores};
-pub use findings::{Finding, What};
+pub use findings::{Finding, FindingKind};
 pub use flops::{ClassCount, Flops};
 pub use input::{CoreCpi, NetworkCounts, PageSection, ReportError, ReportInput, StudyInfo};
 pub use mpi::{FunctionRow, MatrixCell, MessageSize, MpiReport, RankRow, TraceSummary};

@@ -12,7 +12,7 @@ use nodescope_trace::{
 use nodescope_window::WindowRecord;
 use serde::Serialize;
 
-use crate::calls::{Calls, Inside, Programs};
+use crate::calls::{CallSum, Calls, Programs};
 
 /// The MPI part of a report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -215,7 +215,7 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
                         let from = window.measured_from();
                         if from < call.exit.time && call.exit.time <= window.closed_ps {
                             let program = programs.of(event.node, call.record.thread.pid);
-                            let more = Inside {
+                            let more = CallSum {
                                 ended: call.record.calls,
                                 waited_ps: 0,
                             };
@@ -306,7 +306,7 @@ fn add_waits(windows: &[WindowRecord], programs: &Programs, calls: &mut [Calls],
             let waited = wait.within(from, window.closed_ps);
             if waited > 0 {
                 let program = programs.of(wait.node, wait.pid);
-                let more = Inside {
+                let more = CallSum {
                     ended: 0,
                     waited_ps: waited,
                 };

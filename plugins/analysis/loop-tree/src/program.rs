@@ -131,7 +131,7 @@ impl Program {
             notes: sequences.notes.clone(),
             ..Program::default()
         };
-        let mut numbers = Numbers::default();
+        let mut interner = Interner::default();
         for (rank, sequence) in sequences.ranks.iter().enumerate() {
             let rank = rank as u32;
             let mut values: BTreeMap<u32, Vec<Burst>> = BTreeMap::new();
@@ -146,30 +146,30 @@ impl Program {
                         peer.absolute(rank, world)
                     }
                 });
-                let op = numbers.op(&mut program, op);
-                let slot = numbers.slot(&mut program, before, call_site);
+                let op = interner.op(&mut program, op);
+                let slot = interner.slot(&mut program, before, call_site);
                 values.entry(slot).or_default().push(entry.burst);
                 if let Some(duration) = entry.opaque {
-                    let slot = numbers.opaque_slot(&mut program, call_site);
+                    let slot = interner.opaque_slot(&mut program, call_site);
                     values.entry(slot).or_default().push(Burst {
                         time: duration,
                         instructions: 0,
                     });
                 }
-                symbols.push(numbers.step(&mut program, Step { slot, op }));
+                symbols.push(interner.step(&mut program, Step { slot, op }));
                 before = Some(call_site);
             }
             let tree = program.forest.fold(symbols);
             let bursts = program.bursts.len() as u32;
             program.bursts.push(columns(values));
-            let communicators = numbers.list(&mut program, sequence);
+            let communicators = interner.list(&mut program, sequence);
             program.ranks.push(Rank {
                 tree,
                 communicators,
                 bursts,
             });
         }
-        program.opaque_slots = numbers.opaque;
+        program.opaque_slots = interner.opaque;
         program
     }
 
@@ -316,9 +316,9 @@ fn columns(values: BTreeMap<u32, Vec<Burst>>) -> Bursts {
 
 type CallSite = (Site, Function);
 
-/// Numbers of what is stored once.
+/// Interner of what is stored once.
 #[derive(Default)]
-struct Numbers {
+struct Interner {
     ops: HashMap<Op, u32>,
     steps: HashMap<Step, u32>,
     slots: HashMap<(Option<CallSite>, CallSite), u32>,
@@ -326,7 +326,7 @@ struct Numbers {
     lists: HashMap<Vec<Option<u32>>, u32>,
 }
 
-impl Numbers {
+impl Interner {
     fn op(&mut self, program: &mut Program, op: Op) -> u32 {
         if let Some(&number) = self.ops.get(&op) {
             return number;

@@ -64,7 +64,7 @@ pub enum ScaleError {
         at: String,
     },
     /// Nothing regular was recognised.
-    #[error("the communication is not regular:{}", told(refused))]
+    #[error("the communication is not regular:{}", refusals_text(refused))]
     Irregular {
         /// Arrangements that were tried, and why each does not fit.
         refused: Vec<(Shape, String)>,
@@ -93,7 +93,7 @@ pub enum ScaleError {
     },
 }
 
-fn told(refused: &[(Shape, String)]) -> String {
+fn refusals_text(refused: &[(Shape, String)]) -> String {
     let plain = refused
         .iter()
         .filter(|(shape, _)| !shape.parity && !shape.ascending);

@@ -16,7 +16,7 @@ use super::library::{Code, FlushCallbacks, Handle, Otf2};
 use super::{CALL_SITE, Otf2Error, operation, role, value};
 use crate::error::ExportError;
 use crate::labels::communicator_name;
-use crate::steps::{Ending, Operation, Step, Stepped};
+use crate::steps::{Ending, Operation, Step, SteppedCall};
 use crate::stream::{Sink, stream};
 use crate::survey::{CallSite, Survey};
 use crate::{Job, Summary};
@@ -684,7 +684,7 @@ impl<'a> Archive<'a> {
 }
 
 impl Sink for Archive<'_> {
-    fn call(&mut self, stepped: Stepped) -> Result<(), ExportError> {
+    fn call(&mut self, stepped: SteppedCall) -> Result<(), ExportError> {
         let (call, location) = (&stepped.call, stepped.location);
         let record = &call.record;
         let world = self.survey.process_of(location).world;

@@ -16,7 +16,7 @@ use nodescope_trace::MpiCall;
 
 use crate::error::ExportError;
 use crate::output::{Part, write as write_file};
-use crate::steps::{Operation, Step, Stepped};
+use crate::steps::{Operation, Step, SteppedCall};
 use crate::stream::{Channel, Sink, stream};
 use crate::survey::Survey;
 use crate::{Bursts, Job, Summary};
@@ -70,7 +70,7 @@ pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
     for file in &mut sink.files {
         file.flush()?;
     }
-    sink.notes.tell(&mut notes);
+    sink.notes.add_notes(&mut notes);
     let (sends, receives) = sink.tags.open();
     if sends + receives > 0 {
         notes.push(format!(
@@ -110,7 +110,7 @@ struct Counts {
 }
 
 impl Counts {
-    fn tell(&self, notes: &mut Vec<String>) {
+    fn add_notes(&self, notes: &mut Vec<String>) {
         let mut tell = |count: u64, what: &str| {
             if count > 0 {
                 notes.push(format!("{count} {what}"));
@@ -474,7 +474,7 @@ fn between(from: &nodescope_trace::Stamp, to: &nodescope_trace::Stamp) -> (u64, 
 }
 
 impl Sink for Simgrid<'_> {
-    fn call(&mut self, stepped: Stepped) -> Result<(), ExportError> {
+    fn call(&mut self, stepped: SteppedCall) -> Result<(), ExportError> {
         let process = self.survey.process_of(stepped.location);
         if process.world != self.world {
             return Ok(());
@@ -561,7 +561,7 @@ struct Speed<'a> {
 }
 
 impl Sink for Speed<'_> {
-    fn call(&mut self, stepped: Stepped) -> Result<(), ExportError> {
+    fn call(&mut self, stepped: SteppedCall) -> Result<(), ExportError> {
         let process = self.survey.process_of(stepped.location);
         if process.world != self.world {
             return Ok(());

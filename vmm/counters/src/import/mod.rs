@@ -2,7 +2,7 @@
 
 mod likwid;
 mod located;
-mod own;
+mod nodescope;
 mod papi;
 mod perf_csv;
 mod perf_json;
@@ -139,7 +139,7 @@ fn parse(text: Text<'_>) -> Result<Part, Refusal> {
         }
         return match papi::is_papi(text)? {
             true => papi::parse(text),
-            false => own::parse(text),
+            false => nodescope::parse(text),
         };
     }
     if lines

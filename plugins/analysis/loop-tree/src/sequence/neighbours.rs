@@ -7,12 +7,12 @@ use super::rank::RankState;
 use crate::op::{Action, Mode, PeerRef, Source};
 
 /// Tells the id of their messages' communicator from that of the topology's.
-const APART: u64 = 0x6e65_6967_6862_6f72;
+const TOPOLOGY_COMMUNICATOR: u64 = 0x6e65_6967_6862_6f72;
 
 /// A call that exchanges with neighbours, or begins to.
 pub(super) fn exchange(state: &mut RankState, record: &MpiRecord) {
     let (actions, slots) = messages(state, record);
-    let record = &apart(state, record, record);
+    let record = &on_topology_communicator(state, record, record);
     if record.function.class() == Class::StartNeighbor {
         state.push_all(record, actions);
         return begin(state, record.request, slots);
@@ -29,7 +29,7 @@ pub(super) fn exchange(state: &mut RankState, record: &MpiRecord) {
 /// One that was prepared begins.
 pub(super) fn start(state: &mut RankState, record: &MpiRecord, prepared: &MpiRecord, serial: u64) {
     let (actions, slots) = messages(state, prepared);
-    let record = &apart(state, record, prepared);
+    let record = &on_topology_communicator(state, record, prepared);
     // Each operation that a call starts is an operation of its own.
     for action in actions {
         state.push(record, action, None);
@@ -45,8 +45,12 @@ fn begin(state: &mut RankState, serial: u64, mut slots: Vec<u32>) {
 }
 
 /// Returns the record of a call on a communicator of the same members, whose messages are no other's.
-fn apart(state: &mut RankState, record: &MpiRecord, topology: &MpiRecord) -> MpiRecord {
-    let copy = topology.communicator ^ APART;
+fn on_topology_communicator(
+    state: &mut RankState,
+    record: &MpiRecord,
+    topology: &MpiRecord,
+) -> MpiRecord {
+    let copy = topology.communicator ^ TOPOLOGY_COMMUNICATOR;
     state.copies.insert(copy, topology.communicator);
     let mut record = record.clone();
     record.communicator = copy;

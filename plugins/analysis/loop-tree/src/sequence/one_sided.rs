@@ -10,7 +10,7 @@ use super::rank::RankState;
 use crate::op::{Action, Collective, CollectiveKind, Mode, PeerRef, Source};
 
 /// Tells the id of a window's messages from others' of its communicator.
-const APART: u64 = 0x7769_6e64_6f77_6564;
+const WINDOW_COMMUNICATOR: u64 = 0x7769_6e64_6f77_6564;
 
 /// Tags of what the ranks of an epoch tell each other: that a target's memory may be accessed, and that its accesses are over.
 const POSTED: u32 = 0;
@@ -31,7 +31,7 @@ pub(super) struct Window {
 pub(super) fn add(state: &mut RankState, record: &MpiRecord) -> bool {
     use Function::*;
     let known = record.object != 0 && record.communicator_size > 0;
-    let record = &apart(state, record);
+    let record = &on_window_communicator(state, record);
     let window = record.object;
     let actions = match record.function {
         // Their own work.
@@ -55,18 +55,21 @@ pub(super) fn add(state: &mut RankState, record: &MpiRecord) -> bool {
         WinPost => {
             let origins = ranks(&record.sources);
             state.windows.entry(window).or_default().origins = origins.clone();
-            origins.into_iter().map(|to| tell(to, POSTED)).collect()
+            origins.into_iter().map(|to| notify(to, POSTED)).collect()
         }
         WinStart => {
             let targets = ranks(&record.destinations);
             state.windows.entry(window).or_default().targets = targets.clone();
-            targets.into_iter().map(|from| hear(from, POSTED)).collect()
+            targets
+                .into_iter()
+                .map(|from| await_notification(from, POSTED))
+                .collect()
         }
         WinComplete => {
             let mut actions = finish(state, window, None);
             let own = state.windows.entry(window).or_default();
             let targets = std::mem::take(&mut own.targets);
-            actions.extend(targets.into_iter().map(|to| tell(to, COMPLETE)));
+            actions.extend(targets.into_iter().map(|to| notify(to, COMPLETE)));
             actions
         }
         WinWait | WinTest => {
@@ -74,7 +77,7 @@ pub(super) fn add(state: &mut RankState, record: &MpiRecord) -> bool {
             let origins = std::mem::take(&mut own.origins);
             origins
                 .into_iter()
-                .map(|from| hear(from, COMPLETE))
+                .map(|from| await_notification(from, COMPLETE))
                 .collect()
         }
         WinLock => record
@@ -101,10 +104,10 @@ pub(super) fn add(state: &mut RankState, record: &MpiRecord) -> bool {
 }
 
 /// Returns the record of a call on a communicator of the window's own.
-fn apart(state: &mut RankState, record: &MpiRecord) -> MpiRecord {
+fn on_window_communicator(state: &mut RankState, record: &MpiRecord) -> MpiRecord {
     let mut record = record.clone();
     if record.object != 0 {
-        let copy = record.object ^ APART;
+        let copy = record.object ^ WINDOW_COMMUNICATOR;
         state.copies.insert(copy, record.communicator);
         record.communicator = copy;
     }
@@ -119,7 +122,7 @@ fn together(kind: CollectiveKind) -> Action {
     Action::Collective(Box::new(Collective::of(kind)))
 }
 
-fn tell(to: u32, tag: u32) -> Action {
+fn notify(to: u32, tag: u32) -> Action {
     Action::Send {
         to: PeerRef::Absolute(to),
         tag,
@@ -129,7 +132,7 @@ fn tell(to: u32, tag: u32) -> Action {
     }
 }
 
-fn hear(from: u32, tag: u32) -> Action {
+fn await_notification(from: u32, tag: u32) -> Action {
     Action::Receive {
         from: Source::Peer(PeerRef::Absolute(from)),
         tag: Some(tag),

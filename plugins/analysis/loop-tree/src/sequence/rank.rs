@@ -17,7 +17,7 @@ const LARGEST_PREDEFINED: u32 = 32;
 
 /// A request that has begun and not completed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Live {
+pub(super) struct OpenRequest {
     pub slot: u32,
     /// Index of the operation that began it.
     pub entry: usize,
@@ -42,7 +42,7 @@ pub(super) struct RankState {
     last: Option<Stamp>,
     /// The current burst, as far as it is known.
     burst: Burst,
-    pub live: HashMap<u64, Live>,
+    pub live: HashMap<u64, OpenRequest>,
     free: BTreeSet<u32>,
     slots: u32,
     pub prepared: HashMap<u64, Prepared>,
@@ -272,7 +272,7 @@ impl RankState {
         let entry = self.entries.len();
         if let Some(old) = self.live.insert(
             serial,
-            Live {
+            OpenRequest {
                 slot,
                 entry,
                 source_open,
@@ -309,7 +309,7 @@ impl RankState {
     }
 
     /// Ends a request, whose number is free from now on.
-    pub fn end(&mut self, serial: u64) -> Option<Live> {
+    pub fn end(&mut self, serial: u64) -> Option<OpenRequest> {
         let live = self.live.remove(&serial)?;
         self.free.insert(live.slot);
         Some(live)
@@ -358,7 +358,7 @@ impl RankState {
     }
 
     /// Writes what matched a receive that was begun with any source or tag.
-    pub fn matched(&mut self, live: Live, source: Option<u32>, matched_tag: Option<u32>) {
+    pub fn matched(&mut self, live: OpenRequest, source: Option<u32>, matched_tag: Option<u32>) {
         if !live.source_open {
             return;
         }

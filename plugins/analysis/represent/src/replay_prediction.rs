@@ -5,20 +5,20 @@ use nodescope_loop_tree::Sequences;
 use nodescope_predict::cluster::FitError;
 use nodescope_predict::{Cluster, Prediction, Request, Speed, predict};
 
-use crate::hand_out::Given;
+use crate::assignment::Assignment;
 
 /// A prediction from replays.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Whole {
+pub struct ReplayPrediction {
     /// Version of this format.
     pub format: u32,
     /// By rank: whose computation it was given.
-    pub given: Vec<Given>,
+    pub assignments: Vec<Assignment>,
     /// The prediction.
     pub prediction: Prediction,
 }
 
-impl Whole {
+impl ReplayPrediction {
     /// Predicts the time of a program whose ranks were given their computation on the target. Bursts are not scaled again, whatever
     /// speed the cluster file states.
     ///
@@ -27,10 +27,10 @@ impl Whole {
     /// A program that does not fit on the cluster.
     pub fn new(
         sequences: &Sequences,
-        given: Vec<Given>,
+        assignments: Vec<Assignment>,
         cluster: &Cluster,
         request: &Request,
-    ) -> Result<Whole, FitError> {
+    ) -> Result<ReplayPrediction, FitError> {
         let stated = cluster.speed;
         let mut cluster = cluster.clone();
         cluster.speed = Speed::Factor(1.0);
@@ -41,9 +41,9 @@ impl Whole {
             );
         }
         prediction.traced = sequences.spans.iter().copied().max();
-        Ok(Whole {
+        Ok(ReplayPrediction {
             format: 1,
-            given,
+            assignments,
             prediction,
         })
     }
@@ -55,7 +55,7 @@ impl Whole {
             serde_json::from_str(&self.prediction.json()).unwrap_or_default();
         let value = serde_json::json!({
             "format": self.format,
-            "given": self.given,
+            "given": self.assignments,
             "prediction": prediction,
         });
         let mut text = serde_json::to_string_pretty(&value).unwrap_or_default();

@@ -5,12 +5,12 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
 use crate::error::CountersError;
-use crate::open::{Sum, Whom, open};
+use crate::open::{CountTarget, Sum, open};
 use crate::tables::Event;
 
 /// Counts of a command.
 #[derive(Clone, Debug)]
-pub struct Counted {
+pub struct CommandCounts {
     /// One sum for each event of all groups.
     pub sums: Vec<Sum>,
     /// The command's exit status, 128 and more for a signal.
@@ -22,15 +22,18 @@ pub struct Counted {
 /// # Errors
 ///
 /// Counters that cannot be opened, or a command that cannot be started.
-pub fn each(groups: &[&[Event]], command: &[OsString]) -> Result<Counted, CountersError> {
-    let mut counters = open(groups, Whom::Children)?;
+pub fn count_command(
+    groups: &[&[Event]],
+    command: &[OsString],
+) -> Result<CommandCounts, CountersError> {
+    let mut counters = open(groups, CountTarget::Children)?;
     let status = Command::new(&command[0])
         .args(&command[1..])
         .status()
         .map_err(|cause| cannot_start(command, cause))?;
     let mut sums = vec![Sum::default(); groups.iter().map(|group| group.len()).sum()];
     counters.read(&mut sums)?;
-    Ok(Counted {
+    Ok(CommandCounts {
         sums,
         status: status
             .code()

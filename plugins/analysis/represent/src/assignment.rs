@@ -20,7 +20,7 @@ pub struct Replay {
 
 /// The representative whose computation a rank was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Given {
+pub struct Assignment {
     /// The rank.
     pub rank: u32,
     /// The replayed rank.
@@ -31,17 +31,17 @@ pub struct Given {
     pub computation: u64,
 }
 
-/// Hands each rank the computation vector of a replayed rank of its cluster: of the representative, or else of that which is nearest to the
+/// Assigns each rank the computation vector of a replayed rank of its cluster: of the representative, or else of that which is nearest to the
 /// centroid.
 ///
 /// # Errors
 ///
 /// A cluster without a replay; a replay of another program or run.
-pub fn hand_out(
+pub fn assign_replays(
     sequences: &mut Sequences,
     analysis: &Analysis,
     replays: &[Replay],
-) -> Result<Vec<Given>, RepresentError> {
+) -> Result<Vec<Assignment>, RepresentError> {
     let mut by_rank: BTreeMap<u32, &Sequence> = BTreeMap::new();
     for Replay { rank, sequence } in replays {
         check(sequences, *rank, sequence)?;
@@ -49,7 +49,7 @@ pub fn hand_out(
             return Err(RepresentError::ReplayedTwice { rank: *rank });
         }
     }
-    let mut given = Vec::new();
+    let mut assignments = Vec::new();
     for cluster in analysis.groups.iter().flat_map(|group| &group.clusters) {
         let nearest = (cluster.ranks.iter().zip(&cluster.to_centroid))
             .filter(|(rank, _)| by_rank.contains_key(rank))
@@ -71,7 +71,7 @@ pub fn hand_out(
             for (entry, there) in entries.iter_mut().zip(&replay.entries) {
                 entry.burst = there.burst;
             }
-            given.push(Given {
+            assignments.push(Assignment {
                 rank,
                 from,
                 traced,
@@ -79,8 +79,8 @@ pub fn hand_out(
             });
         }
     }
-    given.sort_by_key(|given| given.rank);
-    Ok(given)
+    assignments.sort_by_key(|assignments| assignments.rank);
+    Ok(assignments)
 }
 
 /// A replay must make the calls that its rank made in the trace.
