@@ -22,7 +22,7 @@ impl Slices {
         }
     }
 
-    /// When a slice begins that lasts from `entry` to `exit`: later, where another that ended before it would end in it. Slices of a
+    /// Returns the time when a slice begins that lasts from `entry` to `exit`: later, where another that ended before it would end in it. Slices of a
     /// thread come in the order of their ends.
     pub fn begin(&mut self, thread: usize, entry: u64, exit: u64) -> u64 {
         let Some(ended) = self.ended.get_mut(thread) else {

@@ -133,7 +133,7 @@ pub struct CallSite {
 }
 
 impl CallSite {
-    /// Where a record's call was made.
+    /// Returns where a record's call was made.
     pub fn of(record: &MpiRecord) -> CallSite {
         CallSite {
             address: record.call_site,

@@ -96,7 +96,7 @@ impl Awaited {
         }
     }
 
-    /// Which entries have no file, on which nodes.
+    /// Returns which entries have no file, on which nodes.
     fn unanswered(&self) -> Option<String> {
         let missing = self.entries.iter().flat_map(|(entry, nodes)| {
             nodes

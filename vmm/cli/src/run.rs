@@ -273,7 +273,7 @@ impl BootSnapshot {
     }
 }
 
-/// Which engine executed the guests when, in a line.
+/// Returns which engine executed the guests when, in a line.
 fn engines(spans: &[EngineSpan]) -> String {
     const MAX_LISTED: usize = 8;
     let span = |span: &EngineSpan| {
@@ -294,7 +294,7 @@ fn engines(spans: &[EngineSpan]) -> String {
     )
 }
 
-/// Where CPI_core comes from. Counters replace what the clocks ran with, long instructions included, since they have counted these.
+/// Returns where CPI_core comes from. Counters replace what the clocks ran with, long instructions included, since they have counted these.
 fn core(study: &Study) -> CoreCpi {
     let source = study.cpi_source.clone();
     match &study.rank_cpi {

@@ -64,7 +64,7 @@ pub fn planned(args: &args::Run, study: &Study) -> Result<Option<Save>, Failure>
     }))
 }
 
-/// Where the node is kept of which the nodes of a study are made.
+/// Returns where the node is kept of which the nodes of a study are made.
 pub fn booted(config: &ClusterConfig, image: &str) -> Result<PathBuf, Failure> {
     let name = once::name(config, image).map_err(|error| Failure::of(exit_of(&error), &error))?;
     let folder = folder()?;
@@ -78,7 +78,7 @@ pub fn failure(fault: SnapshotFault) -> Failure {
     Failure::of(exit_of(&error), &error)
 }
 
-/// Where snapshots are kept that are given by their names: beside the guest images.
+/// Returns where snapshots are kept that are given by their names: beside the guest images.
 fn folder() -> Result<PathBuf, Failure> {
     let images = nodescope_image::default_cache_dir();
     let images = images.map_err(|error| Failure::of(Exit::Host, &error))?;
@@ -194,7 +194,7 @@ fn size(path: &Path) -> String {
     .to_string()
 }
 
-/// When a file was written, in UTC.
+/// Returns the time when a file was written, in UTC.
 fn date(path: &Path) -> String {
     let written = fs::metadata(path).and_then(|found| found.modified());
     let written = written.unwrap_or(SystemTime::UNIX_EPOCH);

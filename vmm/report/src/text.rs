@@ -387,7 +387,7 @@ pub(crate) fn matrix_table(mpi: &MpiReport) -> Table {
     table
 }
 
-/// How large messages are; none without a message.
+/// Returns how large messages are; none without a message.
 pub(crate) fn sizes_table(mpi: &MpiReport) -> Option<Table> {
     let mut table = Table::new(
         "Message sizes, point to point, counted",

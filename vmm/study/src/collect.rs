@@ -123,7 +123,7 @@ impl Collect {
         }
     }
 
-    /// Where the results have a file that a plain path names, below their folder for files; nothing for a pattern.
+    /// Returns where the results have a file that a plain path names, below their folder for files; nothing for a pattern.
     pub fn result_paths(&self, nodes: u32) -> Vec<String> {
         match self.nodes {
             _ if self.is_pattern() => Vec::new(),

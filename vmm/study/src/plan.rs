@@ -311,7 +311,7 @@ impl Study {
         Frequency(self.topology.tsc_hz)
     }
 
-    /// Where the file sets `field` (such as `node.memory`), if it does.
+    /// Returns where the file sets `field` (such as `node.memory`), if it does.
     pub fn position_of(&self, field: &str) -> Option<Position> {
         self.positions.get(field).copied()
     }

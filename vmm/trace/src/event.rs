@@ -129,8 +129,8 @@ pub struct MpiCall {
 const WORK_BETWEEN_POLLS: u64 = 4;
 
 impl MpiCall {
-    /// Returns the work of a program between polls that found nothing, picoseconds and, on one virtual CPU, instructions. Nothing where it did not
-    /// do much: then it went round until something came, and how often follows from when that was.
+    /// Returns the work of a program between polls that found nothing: picoseconds and, on one virtual CPU, instructions. None where the
+    /// program did little work: then it polled in a loop until something came, and the number of polls follows from that time.
     pub fn work_between_polls(&self) -> Option<(u64, Option<u64>)> {
         if !self.record.flags.contains(Flags::POLL_RUN) {
             return None;

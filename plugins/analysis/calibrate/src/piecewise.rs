@@ -122,7 +122,7 @@ impl Piecewise {
         }
     }
 
-    /// How far other points lie off the fit.
+    /// Returns how far other points lie off the fit.
     pub fn residuals_of(&self, points: &[Point]) -> Residuals {
         let mut largest = (0.0, points.first().map_or(0, |point| point.bytes));
         let mut all = Vec::with_capacity(points.len());

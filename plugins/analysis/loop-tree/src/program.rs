@@ -98,7 +98,7 @@ pub struct ProgramSize {
     pub burst_bytes: u64,
 }
 
-/// Where peers are told as distances: the call sites at which that takes fewer values than ranks do.
+/// Returns where peers are told as distances: the call sites at which that takes fewer values than ranks do.
 fn relative_sites(sequences: &Sequences) -> BTreeSet<(Site, Function)> {
     let world = sequences.ranks.len() as u32;
     let mut peers: BTreeMap<(Site, Function), [BTreeSet<u32>; 2]> = BTreeMap::new();

@@ -1,9 +1,9 @@
-//! The interpreter: a logical process with a clock of its own for each rank.
+//! The discrete-event interpreter: a logical process with a clock of its own for each rank.
 //!
 //! A rank runs until it has to wait for a message; a message's arrival is known when it enters the network (unless links are shared
-//! equally), so that a wait ends at a time known in advance and takes one event. Where ranks share anything but messages (links, a rank that must be in MPI for a
-//! large message to go on), operations are interpreted in the order of their times; otherwise each rank runs ahead as far as it can,
-//! with the same result. Receives take the messages that the trace says matched; where that is unknown, the first that was sent.
+//! equally), so that a wait ends at a time known in advance and takes one event. Ranks may share more than messages: links, or a rank that
+//! must be in MPI for a large message to go on. Then operations are interpreted in the order of their times. Otherwise each rank runs ahead
+//! as far as it can, with the same result. Receives take the messages that the trace says matched; where that is unknown, the first that was sent.
 //!
 //! All that is stored per message and per rank lies in arrays, linked by 32-bit numbers.
 
@@ -104,13 +104,13 @@ struct WaitSum {
 /// How many events before its own a context's memory is fetched.
 const AHEAD: usize = 8;
 
-/// Event codes beside contexts: something arrives that no receive takes (a request to send, an access to memory or its answer, an acknowledgement
-/// that leaves); a permission arrives.
+/// Event codes beside contexts. A control message arrives that no receive takes: a request to send, an access to memory or its answer, an
+/// acknowledgement that leaves. The second code: a permission (clear to send) arrives.
 const CONTROL_ARRIVES: u32 = 1 << 30;
 const PERMISSION_ARRIVES: u32 = 1 << 31;
 /// A message that enters a network whose links are shared equally, or whose last frame comes to its receiver's link.
 const ENTERS_NETWORK: u32 = CONTROL_ARRIVES | PERMISSION_ARRIVES;
-/// A look at such links.
+/// An update of the shares of such links.
 const LINK_UPDATE: u32 = u32::MAX;
 
 struct Interpreter<'a> {
@@ -279,7 +279,7 @@ impl<'a> Interpreter<'a> {
         self.deadlock();
     }
 
-    /// Has the memory of a context at hand that will soon go on.
+    /// Prefetches the memory of a context that will soon go on.
     fn prefetch_context(&self, what: u32) {
         let Some(context) = self.contexts.get(what as usize) else {
             return;
@@ -319,7 +319,7 @@ impl<'a> Interpreter<'a> {
         true
     }
 
-    /// A request or a permission comes: of those that come at the same time, first that of what was sent first.
+    /// Schedules the arrival of a request or a permission. Arrivals of equal time are ordered by the time of sending.
     fn schedule(&mut self, time: u64, what: u32) {
         if self.exceeds_limit(time) {
             return;
@@ -399,7 +399,7 @@ impl<'a> Interpreter<'a> {
         self.contexts[at].phase = Phase::Next;
     }
 
-    /// One instruction; false if the context does not go on now.
+    /// Executes one instruction. Returns false if the context does not go on now.
     fn step(&mut self, context: u32) -> bool {
         let at = context as usize;
         let rank = self.code.ranks[at];
@@ -546,7 +546,7 @@ impl<'a> Interpreter<'a> {
         self.settle(context)
     }
 
-    /// After an operation has begun: false if something is pending, otherwise its completions are taken.
+    /// Takes the completions of an operation that has begun. Returns false if something is still pending.
     fn settle(&mut self, context: u32) -> bool {
         if self.contexts[context as usize].pending > 0 {
             return false;
@@ -558,7 +558,7 @@ impl<'a> Interpreter<'a> {
         true
     }
 
-    /// After a wait is over; false if the operation goes on and blocks again.
+    /// Continues an operation after its wait. Returns false if the operation blocks again.
     fn resume(&mut self, context: u32) -> bool {
         if self.contexts[context as usize].collective == NONE {
             return true;
@@ -623,7 +623,7 @@ impl<'a> Interpreter<'a> {
         }
     }
 
-    /// Something that a context or a request stands for is complete at `time`, and then costs something of the processor.
+    /// Completes a target at `time`. The completion then costs processor time.
     fn complete(&mut self, target: Target, time: u64, cost: ReceiveCost, cause: Cause) {
         let context = match target {
             Target::Nobody => return,
@@ -670,7 +670,7 @@ impl<'a> Interpreter<'a> {
         self.code.ranks[context as usize].requests + number
     }
 
-    /// Where a rank stands on its critical path.
+    /// Returns where a rank stands on its critical path.
     fn origin(&self, context: u32) -> Origin {
         let c = &self.contexts[context as usize];
         let account = self.accounts[c.rank as usize];

@@ -127,8 +127,8 @@ impl Channel {
         }
     }
 
-    /// Returns the costs of a message for its receiver. Of a message of several frames, which is received frame by frame, it costs at least as much as
-    /// its last frame once it has come, and what could not be done while it came.
+    /// Returns the costs of a message for its receiver. A message of several frames is received frame by frame. Once such a message has come,
+    /// it costs its last frame at least, and the work that could not be done while it came.
     pub fn receive(&self, bytes: u64) -> ReceiveCost {
         let whole = self.receive_overhead.at(bytes);
         let or_whole = |table: &Option<Table>| table.as_ref().map_or(whole, |t| t.at(bytes));

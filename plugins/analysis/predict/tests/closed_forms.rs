@@ -247,7 +247,7 @@ fn fluid(sharing: Sharing) -> Cluster {
     }
 }
 
-/// When ranks end, us.
+/// Returns the time when ranks end, us.
 fn ends(outcome: &Outcome) -> Vec<u64> {
     let ends = outcome.ranks.iter().map(|rank| outcome.time - rank.idle);
     ends.map(|end| (end + US / 2) / US).collect()

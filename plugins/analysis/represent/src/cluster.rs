@@ -158,7 +158,7 @@ impl Clustering {
         }
     }
 
-    /// How many clusters there are at a threshold.
+    /// Returns how many clusters there are at a threshold.
     pub fn count(&self, threshold: f64) -> usize {
         let kept = self.merges.iter().filter(|merge| merge.height <= threshold);
         self.vectors.len() - kept.count()

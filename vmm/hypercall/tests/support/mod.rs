@@ -42,7 +42,7 @@ pub fn succeed(command: &mut Command) -> Output {
     output
 }
 
-/// Where the tracer has been built: once for each test program.
+/// Returns where the tracer has been built: once for each test program.
 pub fn tracer() -> &'static Path {
     static BUILT: OnceLock<tempfile::TempDir> = OnceLock::new();
     BUILT

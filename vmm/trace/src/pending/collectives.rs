@@ -24,14 +24,14 @@ pub struct Mismatch {
     pub other_at: CallSite,
 }
 
-/// Which collective operation it is.
+/// The identity of a collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveId {
     /// The communicator, window or file.
     pub key: u64,
-    /// The so-manieth call of its rank there, from 0.
+    /// Index of the call among those of its rank there, from 0.
     pub number: u64,
-    /// Of a persistent operation, the so-manieth start of what that call prepared.
+    /// Index of the start among those of a persistent operation, from 0.
     pub round: Option<u64>,
 }
 
@@ -50,7 +50,7 @@ pub struct CollectiveOrder {
 }
 
 impl CollectiveOrder {
-    /// A rank enters its next operation; the number of that. `members`, if known, is how many there are.
+    /// Notes that a rank enters its next operation. Returns the number of the operation. `members` is the number of members, if known.
     pub fn enter(&mut self, rank: u32, site: CallSite, root: Peer, members: Option<usize>) -> u64 {
         let count = self.counts.entry(rank).or_default();
         let number = *count;
@@ -88,7 +88,7 @@ impl CollectiveOrder {
         number
     }
 
-    /// A rank starts a persistent operation that it has prepared; which of its starts this is. Ranks prepare in one order, and start
+    /// Counts a start of a persistent operation. Returns the index of the start. Ranks prepare in one order, and start
     /// in any (MPI 4.0, section 6.13): starts are counted for each preparation.
     pub fn start(&mut self, rank: u32, number: u64) -> u64 {
         let starts = self.starts.entry((number, rank)).or_default();

@@ -98,7 +98,7 @@ impl Job {
         same.then_some(members)
     }
 
-    /// How many [`Job::members`] would tell.
+    /// Returns the number of members that [`Job::members`] would return.
     pub fn member_count(&self, key: u64) -> Option<usize> {
         match self.objects.communicator(key).unwrap_or(key) {
             communicator::WORLD if self.world > 0 => Some(self.world as usize),
@@ -106,7 +106,7 @@ impl Job {
         }
     }
 
-    /// How people call a communicator, window or file.
+    /// Returns the name of a communicator, window or file for people.
     pub fn name(&self, key: u64) -> String {
         match self.objects.name(key) {
             Some(name) => name.to_owned(),
@@ -114,7 +114,7 @@ impl Job {
         }
     }
 
-    /// A call that ended.
+    /// Applies a call that ended.
     pub fn call(&mut self, record: &MpiRecord) {
         let Peer::Rank(number) = record.rank else {
             return;
@@ -170,7 +170,7 @@ impl Job {
         }
     }
 
-    /// A rank has freed a window or closed a file. After the last of them nobody asks for it, unless something was wrong there.
+    /// Notes that a rank has freed a window or closed a file. After the last rank the object is forgotten, unless it has a mismatch.
     fn free_object(&mut self, object: u64) {
         let members = self.member_count(object);
         if !self.objects.is_last(object, members) {
@@ -218,7 +218,7 @@ impl Job {
         }
     }
 
-    /// The message of an operation that begins.
+    /// Adds the message of an operation that begins.
     pub fn begin_operation(&mut self, rank: u32, operation: &Operation, serial: u64) {
         if let Kind::Send(send) | Kind::SendReceive(Some(send), _) = &operation.kind {
             self.messages
@@ -242,7 +242,7 @@ impl Job {
         }
     }
 
-    /// The message that a blocking call received. A matched one is taken by its probe.
+    /// Removes the message that a blocking call received. A matched probe has taken its message before.
     fn record_receive(&mut self, rank: u32, record: &MpiRecord) {
         use Function::{Improbe, Mprobe, Recv, Sendrecv, SendrecvReplace};
         let takes = matches!(
@@ -257,7 +257,7 @@ impl Job {
         }
     }
 
-    /// Operations that a wait or a test completed, or that are freed.
+    /// Completes the operations of a wait or a test, and removes freed ones.
     fn complete_requests(&mut self, rank: u32, record: &MpiRecord) {
         let state = self.ranks.entry(rank).or_default();
         if record.function == Function::RequestFree {
@@ -294,7 +294,7 @@ impl Job {
         }
     }
 
-    /// A call that returned an error.
+    /// Records a call that returned an error.
     fn record_failure(&mut self, rank: u32, record: &MpiRecord) {
         let site = CallSite::of(record);
         let key = (rank, site, record.result);

@@ -56,7 +56,7 @@ impl Messages {
         }
     }
 
-    /// The send was cancelled, so that its message is none.
+    /// Removes the message of a cancelled send.
     pub fn withdraw(&mut self, from: u32, send: &Outgoing, serial: u64) {
         let channel = self.channel(from, send.to, send.communicator, send.tag);
         channel.sent.retain(|message| message.serial != serial);

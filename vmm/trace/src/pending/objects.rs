@@ -8,7 +8,7 @@ use nodescope_hypercall::{Class, Function, MpiRecord};
 #[derive(Debug)]
 struct Object {
     communicator: u64,
-    /// How people call it.
+    /// Its name for people.
     name: String,
     /// Ranks that have freed or closed it.
     gone: usize,
@@ -32,7 +32,7 @@ fn makes(function: Function) -> bool {
 }
 
 impl Objects {
-    /// A call that ended well.
+    /// Learns the window or file that a successful call made.
     pub fn learn(&mut self, record: &MpiRecord) {
         if record.object == 0 || !makes(record.function) {
             return;
@@ -44,7 +44,7 @@ impl Objects {
         });
     }
 
-    /// A call that returned an error.
+    /// Records a call that returned an error.
     pub fn record_failure(&mut self, rank: u32, record: &MpiRecord) {
         if makes(record.function) {
             let by_rank = self.failed.entry(record.communicator).or_default();
@@ -69,7 +69,7 @@ impl Objects {
         all.all(|failures| Some(failures) == first)
     }
 
-    /// A rank has freed or closed it; whether that was the last of so many.
+    /// Notes that a rank has freed or closed the object. Returns whether this was the last of `members` ranks.
     pub fn is_last(&mut self, id: u64, members: Option<usize>) -> bool {
         let Some(object) = self.known.get_mut(&id) else {
             return false;
@@ -82,13 +82,13 @@ impl Objects {
         self.known.remove(&id);
     }
 
-    /// How people call a window or file that is known.
+    /// Returns the name of a known window or file for people.
     pub fn name(&self, id: u64) -> Option<&str> {
         Some(&self.known.get(&id)?.name)
     }
 }
 
-/// How people call the window or file of a call: a file by the name that it was opened by.
+/// Returns the name of a call's window or file for people. A file has the name by which it was opened.
 pub fn name(record: &MpiRecord) -> String {
     let id = record.object;
     match record.function.class() {

@@ -237,8 +237,8 @@ pub fn required_members(record: &MpiRecord) -> RequiredMembers {
     }
 }
 
-/// Returns the members that a neighbourhood collective requires: the data of a source are the source's own until it comes, those for a destination may go
-/// into a buffer, and who has no data for the caller and gets none need not come (MPI 4.0, section 8.6).
+/// Returns the members that a neighbourhood collective requires. The caller needs the data of its sources. Data for a destination may go
+/// into a buffer. A neighbour that exchanges no data with the caller need not come (MPI 4.0, section 8.6).
 fn neighbours(record: &MpiRecord) -> RequiredMembers {
     if record.flags.contains(Flags::TAIL_DROPPED) {
         return RequiredMembers::Some;

@@ -9,7 +9,7 @@ use super::job::Job;
 use super::objects;
 use super::operation::{self, Incoming, Kind, Operation, Outgoing};
 
-/// How people call a communicator.
+/// Returns the name of a communicator for people.
 pub fn communicator(id: u64) -> String {
     match id {
         ids::WORLD => "MPI_COMM_WORLD".into(),

@@ -78,7 +78,7 @@ impl Windows {
         followed.then(|| self.0.entry(record.object).or_default())
     }
 
-    /// A call that ended.
+    /// Records a call that ended.
     pub fn record_ended_call(&mut self, rank: u32, record: &MpiRecord) {
         use Function::*;
         let Some(window) = self.of(record) else {
@@ -139,7 +139,7 @@ impl Windows {
         }
     }
 
-    /// A call that returned an error.
+    /// Records a call that returned an error.
     pub fn record_failure(&mut self, record: &MpiRecord) {
         if let Some(window) = self.of(record) {
             window.inexact = true;

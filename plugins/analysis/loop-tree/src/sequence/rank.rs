@@ -192,7 +192,7 @@ impl RankState {
         }
     }
 
-    /// When it passed each mark.
+    /// Returns the time when it passed each mark.
     pub fn marks(&self) -> Vec<Option<u64>> {
         self.marks.iter().map(|mark| mark.time).collect()
     }

@@ -109,9 +109,9 @@ pub(super) fn rabenseifner(shape: &Shape<'_>, k: u32) -> Option<Round> {
     })
 }
 
-/// Rabenseifner's reduce: a reduce-scatter among the greatest power of two of ranks, then gathering by a binomial tree to the root, from the farthest
-/// partners first. Here the even ones of the first ranks take part, so that rank 0 does; a root that does not takes the place of rank 0
-/// once that has its part of the result.
+/// Rabenseifner's reduce: a reduce-scatter among the greatest power of two of ranks, then a gather by a binomial tree to the root, from the
+/// farthest partners first. Of the first ranks, the even ones take part, and so does rank 0. A root that does not take part replaces rank 0
+/// once rank 0 has its part of the result.
 pub(super) fn rabenseifner_reduce(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let power = 1u32 << shape.size.ilog2();
     let (rest, levels) = (shape.size - power, power.trailing_zeros());

@@ -53,7 +53,7 @@ impl Choice {
     }
 }
 
-/// How many datatypes the library makes to name blocks in round `k` of a collective. Open MPI 4.1 does so where blocks are of different
+/// Returns how many datatypes the library makes to name blocks in round `k` of a collective. Open MPI 4.1 does so where blocks are of different
 /// sizes: those that go and those that come in each round of Bruck's algorithm and in each but the first of the neighbour exchange,
 /// and that of the whole vector before it is broadcast.
 pub(crate) fn datatypes(

@@ -23,7 +23,7 @@ impl ProgressThread {
         self.intervals.splice(first..last, [(from, to)]);
     }
 
-    /// When the current burst ends, with the share `beta` taken in the intervals.
+    /// Returns the time when the current burst ends, with the share `beta` taken in the intervals.
     fn end(&self, beta: f64) -> u64 {
         let (mut time, mut left) = (self.start, self.work);
         for &(from, to) in &self.intervals {
@@ -56,7 +56,7 @@ pub(crate) fn mixed(mut value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// When a rank begins.
+/// Returns the time when a rank begins.
 pub(super) fn begin(options: &Options, rank: u32) -> u64 {
     match options.resample {
         Some(seed) if options.stagger > 0 => {
@@ -106,7 +106,7 @@ impl Interpreter<'_> {
         self.wake(context, end);
     }
 
-    /// A rank's progress thread moves data from `from` to `to`.
+    /// Notes that a rank's progress thread moves data from `from` to `to`.
     pub(super) fn progresses(&mut self, rank: u32, from: u64, to: u64) {
         if self.beta <= 0.0 || from >= to {
             return;

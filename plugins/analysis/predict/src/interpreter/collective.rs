@@ -69,7 +69,7 @@ impl Communicator {
 }
 
 impl Interpreter<'_> {
-    /// Enters a collective; false if it blocks.
+    /// Enters a collective. Returns false if the collective blocks.
     pub(super) fn enter(&mut self, context: u32, index: u32) -> bool {
         let code = self.code;
         let collective = &code.collectives[index as usize];
@@ -172,7 +172,7 @@ impl Interpreter<'_> {
         done
     }
 
-    /// Rounds until one blocks; true at the end.
+    /// Executes rounds until one blocks. Returns true at the end.
     pub(super) fn advance(&mut self, context: u32) -> bool {
         let code = self.code;
         loop {
@@ -249,7 +249,7 @@ impl Interpreter<'_> {
         members.get(local as usize).copied().unwrap_or(local)
     }
 
-    /// The end of a collective for one member.
+    /// Ends a collective for one member.
     fn leave(&mut self, context: u32) {
         let c = &mut self.contexts[context as usize];
         let (rank, op, entered, clock) = (c.rank, c.op, c.entered, c.clock);
@@ -298,7 +298,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// A collective beside its rank goes on.
+    /// Continues a non-blocking collective.
     pub(super) fn resume_nonblocking(&mut self, context: u32) {
         if self.contexts[context as usize].phase != Phase::Blocked {
             return;

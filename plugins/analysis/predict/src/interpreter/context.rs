@@ -38,7 +38,7 @@ pub(super) enum Phase {
     Done,
 }
 
-/// Something that runs: a rank, or a collective that goes on beside one.
+/// An execution context: a rank, or a non-blocking collective beside a rank.
 #[derive(Clone, Debug)]
 pub(super) struct Context {
     pub(super) clock: u64,
@@ -114,7 +114,7 @@ impl Cause {
 }
 
 impl Context {
-    /// Something that it waits for is complete at `time`.
+    /// Notes that something which the context waits for is complete at `time`.
     pub(super) fn note_completion(&mut self, time: u64, cause: Cause) {
         let later = match &self.cause {
             None => time >= self.ready,
@@ -126,7 +126,7 @@ impl Context {
         }
     }
 
-    /// Something complete at `time` costs it something of the processor. What comes while it waits cannot be dealt with sooner than if it
+    /// Adds the processor time of a completion at `time`. A message that comes during a wait cannot be processed sooner than if it
     /// had been there: the part of a receive that does not need the message is over by then, or is not.
     pub(super) fn add_cost(&mut self, time: u64, cost: ReceiveCost) {
         if cost != ReceiveCost::default() {
@@ -134,7 +134,7 @@ impl Context {
         }
     }
 
-    /// When all that it waits for has come and been dealt with, one after the other as it came.
+    /// Returns the time when everything that the context waits for has come and been processed, in the order of arrival.
     pub(super) fn processed_at(&mut self) -> u64 {
         if self.inbox.len() > 1 {
             self.inbox.sort_unstable();

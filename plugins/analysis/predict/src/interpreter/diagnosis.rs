@@ -10,7 +10,7 @@ use crate::result::{Blocked, Problem, WaitState};
 const MAX_REPORTED: usize = 10;
 
 impl Interpreter<'_> {
-    /// When nothing goes on any more: ranks that have not ended wait for one another.
+    /// Reports a deadlock if ranks have not ended when no event is left: such ranks wait for one another.
     pub(super) fn deadlock(&mut self) {
         let blocked: Vec<u32> = (0..self.world)
             .filter(|&rank| self.contexts[rank as usize].phase != Phase::Done)
@@ -126,7 +126,7 @@ impl Interpreter<'_> {
         false
     }
 
-    /// Messages and receives that are left over at the end.
+    /// Reports messages and receives that are left over at the end.
     pub(super) fn leftovers(&mut self) {
         if self.stopped {
             return;

@@ -93,7 +93,7 @@ impl Fluid {
         }
     }
 
-    /// A message begins to flow over links, given with the picoseconds that each takes for a byte; those that take none are
+    /// Adds a message that begins to flow over links, given with the picoseconds that each takes for a byte; those that take none are
     /// left out. There must be one, and a byte to carry.
     pub fn begin(
         &mut self,

@@ -51,7 +51,7 @@ impl Entries {
 }
 
 impl Interpreter<'_> {
-    /// A rank enters a reduced fragment.
+    /// Lets a rank enter a reduced fragment.
     pub(super) fn enter_reduced(&mut self, context: u32, number: u32) {
         let code = self.code;
         let Some(fragment) = code.fragments.get(number as usize) else {

@@ -33,7 +33,7 @@ pub(super) struct Part {
     pub sequence: u32,
 }
 
-/// One of them.
+/// A frame.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     /// When its first bit comes to the link.
@@ -69,7 +69,7 @@ impl Coming {
 }
 
 impl Interpreter<'_> {
-    /// A message enters the network in frames.
+    /// Sends a message into the network in frames.
     pub(super) fn send_frames(&mut self, number: u32, time: u64) {
         let message = self.messages.get(number);
         let (from, to, bytes) = (message.from, message.to, message.bytes);
@@ -104,7 +104,7 @@ impl Interpreter<'_> {
         self.schedule(last, ENTERS_NETWORK | number);
     }
 
-    /// Frames of a message will be acknowledged when they come, if nothing holds them up.
+    /// Schedules the acknowledgements of a message's frames, for the times when the frames come if nothing delays them.
     fn schedule_acknowledgements(&mut self, number: u32, head: u64) {
         let message = self.messages.get(number).clone();
         let channel = self.channel(message.from, message.to);
@@ -130,7 +130,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Frames are acknowledged: that takes time of the links back.
+    /// Sends acknowledgements of frames, which take time of the links back.
     pub(super) fn acknowledge(&mut self, number: u32, takes: u64) {
         let Message { from, to, .. } = *self.messages.get(number);
         self.messages.release(number);
@@ -145,7 +145,7 @@ impl Interpreter<'_> {
         });
     }
 
-    /// The last frame of a message comes to its receiver's link: nothing can come before it any more.
+    /// Lets frames pass the link to a receiver, up to the last frame of a message: no earlier frame can come any more.
     pub(super) fn pass_frames(&mut self, number: u32) {
         let message = self.messages.get(number);
         let (from, to, bytes) = (message.from, message.to, message.bytes);

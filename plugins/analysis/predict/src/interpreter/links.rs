@@ -50,13 +50,13 @@ impl Link {
         self.busy = self.busy.saturating_add(time);
     }
 
-    /// Reserves so much time, from `head` on; when the message begins to pass, if it does not pause, and when it has passed.
+    /// Reserves so much time from `head` on. Returns when the message begins to pass, as if it did not pause, and when it has passed.
     fn occupy(&mut self, now: u64, head: u64, time: u64) -> (u64, u64) {
         let (_, end) = self.pause(now, head, time);
         (end - time, end)
     }
 
-    /// The same; when the message begins to pass, though it may pause.
+    /// Reserves so much time from `head` on, with pauses. Returns when the message begins to pass and when it has passed.
     fn pause(&mut self, now: u64, head: u64, time: u64) -> (u64, u64) {
         let mut left = time;
         let mut begin = None;
@@ -134,7 +134,7 @@ impl Links {
         link.occupy(now, head, time)
     }
 
-    /// A frame passes the link to a node that it has come to at `head`, behind those that came before; when its last bit has passed.
+    /// Lets a frame pass the link to a node, to which it has come at `head`, behind earlier frames. Returns when its last bit has passed.
     pub(super) fn pass(&mut self, node: u32, head: u64, time: u64) -> u64 {
         let link = &mut self.by_number[(self.nodes + node) as usize];
         link.count(0, time);
@@ -142,7 +142,7 @@ impl Links {
         link.free
     }
 
-    /// When frames are received at a node, and of which messages, if they share links: those that have passed the link to it last, and
+    /// Returns the time when frames are received at a node, and of which messages, if they share links: those that have passed the link to it last, and
     /// those that come to it before `until`, as far as is known.
     pub(super) fn received(&self, node: u32, until: u64) -> impl Iterator<Item = (u64, Part)> + '_ {
         let free = self.by_number.get((self.nodes + node) as usize);
@@ -151,7 +151,7 @@ impl Links {
         coming.flat_map(move |coming| coming.received(free, until))
     }
 
-    /// A frame leaves a node, behind others: when.
+    /// Lets a frame leave a node behind others. Returns when it leaves.
     pub(super) fn leave(&mut self, now: u64, node: u32, wire: u64) -> u64 {
         self.by_number[node as usize].pause(now, now, wire).0
     }
@@ -175,7 +175,7 @@ impl Links {
         }
     }
 
-    /// Has a node's own links at hand.
+    /// Prefetches a node's own links.
     pub fn prefetch(&self, node: u32) {
         if let Some(link) = self.by_number.get(node as usize) {
             super::event_queue::prefetch(link);
@@ -201,7 +201,7 @@ impl Links {
 }
 
 impl Interpreter<'_> {
-    /// A message that enters the network at `time`: when its last byte has left, and when it has arrived. Without contention,
+    /// Sends a message into the network at `time`. Returns when its last byte has left and when it has arrived. Without contention,
     /// messages that are sent `at_once` follow one another at their sender; those that had to ask do not wait there.
     pub(super) fn transfer(
         &mut self,
@@ -250,7 +250,7 @@ impl Interpreter<'_> {
         (left, passed.saturating_add(extra))
     }
 
-    /// A message goes to the link to its receiver, behind others: when its first byte leaves its node and when its last has left,
+    /// Reserves the links up to that of the receiver, behind others. Returns when the first byte leaves its node and when the last has left,
     /// when its first comes to that link, if it does not pause, and when its last has passed those before it.
     pub(super) fn reserve_route(
         &mut self,
@@ -296,7 +296,7 @@ impl Interpreter<'_> {
             && (channel.per_byte > 0.0 || self.cluster.link_per_byte.is_some_and(|slow| slow > 0.0))
     }
 
-    /// Lets a message whose arrival is unknown enter the network at `time`, those that are sent `at_once` a gap after their sender's last.
+    /// Schedules the entry of a message whose arrival is unknown at `time`. Messages sent `at_once` enter a gap after their sender's last one.
     pub(super) fn depart(&mut self, number: u32, mut time: u64, gap: u64, at_once: bool) {
         if !self.links.arriving.is_empty() {
             self.send_frames(number, time);
@@ -311,7 +311,7 @@ impl Interpreter<'_> {
         self.schedule(time, ENTERS_NETWORK | number);
     }
 
-    /// A message enters the network and shares its links from now on.
+    /// Lets a message enter the network, whose links it shares from now on.
     pub(super) fn enter_network(&mut self, number: u32, time: u64) {
         let message = self.messages.get(number);
         let (from, to, bytes) = (message.from, message.to, message.bytes);
@@ -343,7 +343,7 @@ impl Interpreter<'_> {
         self.schedule_update(time);
     }
 
-    /// Messages that have left arrive, and the others share what they leave.
+    /// Lets messages that have left arrive, and shares the freed bandwidth among the others.
     pub(super) fn update_shares(&mut self, now: u64) {
         let Some(fluid) = &mut self.links.fluid else {
             return;
@@ -370,7 +370,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Has [`Interpreter::update_shares`] called at a time, after everything else of that time.
+    /// Schedules [`Interpreter::update_shares`] at a time, after all other events of that time.
     fn schedule_update(&mut self, time: u64) {
         if let Some(fluid) = &mut self.links.fluid
             && fluid.next.is_none_or(|next| time < next)

@@ -9,7 +9,7 @@ use super::{CONTROL_ARRIVES, Context, Interpreter, Target};
 use crate::network::{Model, ReceiveCost};
 
 impl Interpreter<'_> {
-    /// A rank sends `out` bytes to another's memory, from which `back` bytes come back.
+    /// Starts an access: a rank sends `out` bytes to another rank's memory, from which `back` bytes come back.
     pub(super) fn access(
         &mut self,
         context: u32,
@@ -44,7 +44,7 @@ impl Interpreter<'_> {
         self.send_one_way(number, ready);
     }
 
-    /// One way of an access begins.
+    /// Starts one way of an access: the request or the answer.
     fn send_one_way(&mut self, number: u32, time: u64) {
         let Message {
             from, to, bytes, ..
@@ -67,7 +67,7 @@ impl Interpreter<'_> {
         self.send_one_way(number, time);
     }
 
-    /// An access is complete.
+    /// Completes an access.
     pub(super) fn complete_access(&mut self, number: u32, time: u64) {
         let message = self.messages.get(number);
         let (from, to, bytes, sender) = (message.from, message.to, message.bytes, message.sender);

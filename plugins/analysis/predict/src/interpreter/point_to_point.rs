@@ -189,7 +189,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// A message is on its way: to its receive if there is one. Its number, which counts only if its arrival is unknown.
+    /// Delivers a message to its receive, if there is one. Returns its number, which matters only if its arrival is unknown.
     fn deliver(&mut self, message: Message) -> u32 {
         let to = message.to as usize;
         let mut probes = Vec::new();
@@ -213,7 +213,7 @@ impl Interpreter<'_> {
         number
     }
 
-    /// A probe has found a message.
+    /// Completes a probe that has found a message.
     fn complete_probe(&mut self, number: u32, target: Target) {
         let message = self.messages.get(number);
         if message.in_flight {
@@ -281,7 +281,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// A message has found its receive.
+    /// Joins a message and its receive.
     fn match_message(&mut self, number: u32, posted_number: u32) {
         let posted = self.posted.get(posted_number).clone();
         let message = self.messages.get(number);
@@ -308,7 +308,7 @@ impl Interpreter<'_> {
         self.complete_eager(number, posted_number);
     }
 
-    /// A message that was sent at once arrives, or has, at its receive.
+    /// Completes the receive of an eager message.
     fn complete_eager(&mut self, number: u32, posted_number: u32) {
         let posted = self.posted.get(posted_number).clone();
         let message = self.messages.get(number);
@@ -344,7 +344,7 @@ impl Interpreter<'_> {
             )
     }
 
-    /// A request to send has arrived at a rank that may be computing.
+    /// Handles a control message that arrives at a rank, which may be computing.
     pub(super) fn control_arrived(&mut self, number: u32, time: u64) {
         let Message { to, purpose, .. } = *self.messages.get(number);
         match purpose {
@@ -363,7 +363,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// A permission has arrived at a rank that may be computing.
+    /// Handles a permission (clear to send) that arrives at a rank, which may be computing.
     pub(super) fn permission_arrived(&mut self, number: u32, time: u64) {
         let message = self.messages.get(number);
         let waits = matches!(message.sender, Target::Context(_));
@@ -393,7 +393,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// The receiver lets a message come.
+    /// Grants a message: sends the permission to its sender.
     fn grant(&mut self, number: u32, time: u64) {
         let message = self.messages.get(number);
         let (from, to) = (message.from, message.to);
@@ -407,7 +407,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// A message that has permission goes.
+    /// Sends the data of a message that has permission.
     fn send_data(&mut self, number: u32, time: u64) {
         let message = self.messages.get(number);
         let (from, to, bytes) = (message.from, message.to, message.bytes);
@@ -420,7 +420,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// The end of a message's flight is known: when its last byte has left, and when it arrives.
+    /// Sets the arrival of a message in flight: when its last byte has left, and when it arrives.
     pub(super) fn set_arrival(&mut self, number: u32, left: u64, arrival: u64) {
         if self.messages.get(number).purpose != Purpose::Data {
             self.schedule(arrival, CONTROL_ARRIVES | number);
@@ -450,7 +450,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// A message that had permission has left at `sent` and arrives.
+    /// Completes a rendezvous: the message has left at `sent` and arrives.
     fn complete_rendezvous(&mut self, number: u32, time: u64, sent: u64, arrival: u64) {
         let message = self.messages.get(number).clone();
         let posted = self.posted.get(message.receive).clone();

@@ -163,7 +163,7 @@ impl Extrapolation {
         })
     }
 
-    /// How ranks are arranged.
+    /// Returns how ranks are arranged.
     pub fn shape(&self) -> Shape {
         self.structure.shape
     }

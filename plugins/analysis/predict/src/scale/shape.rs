@@ -161,7 +161,7 @@ impl Shape {
 }
 
 impl Partner {
-    /// Which of several is meant: near neighbours first, then ends, then the rest.
+    /// Returns which of several is meant: near neighbours first, then ends, then the rest.
     pub fn preference(self) -> (u32, u32) {
         match self {
             Partner::Offset(offset) => {

@@ -407,7 +407,7 @@ impl Count {
         ))
     }
 
-    /// How often the loop runs among `ranks`.
+    /// Returns how often the loop runs among `ranks`.
     pub fn at(&self, shape: Shape, ranks: u32) -> Option<u32> {
         if self.slope == 0 {
             return u32::try_from(self.base).ok();
