@@ -63,7 +63,7 @@ impl Format {
         Format::Csv,
     ];
 
-    /// Its name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Format::Otf2 => "otf2",

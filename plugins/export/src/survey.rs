@@ -59,7 +59,7 @@ pub struct World {
 }
 
 impl World {
-    /// Number of the communicator of this id in [`World::communicators`].
+    /// Returns the number of the communicator of this id in [`World::communicators`].
     pub fn communicator(&self, id: u64) -> Option<usize> {
         self.index.get(&id).copied()
     }
@@ -192,7 +192,7 @@ impl Finder {
         process
     }
 
-    /// Number of the thread in the order of discovery.
+    /// Returns the number of the thread in the order of discovery.
     fn location(&mut self, node: u32, thread: ThreadId, rank: Peer) -> Option<usize> {
         let process = match (self.by_pid.get(&(node, thread.pid)), rank) {
             (Some(&process), Peer::Rank(rank)) if self.processes[process].rank != rank => {
@@ -475,7 +475,7 @@ impl Survey {
         }
     }
 
-    /// Name of a node; its number if it has none.
+    /// Returns the name of a node; its number if it has none.
     pub fn node_name(&self, node: u32) -> String {
         self.header
             .nodes
@@ -483,7 +483,7 @@ impl Survey {
             .map_or_else(|| format!("node{node}"), |entry| entry.name.clone())
     }
 
-    /// Name of a thread, such as `rank 3`, `rank 3 thread 2`, or with several jobs `job 1 rank 3`.
+    /// Returns the name of a thread, such as `rank 3`, `rank 3 thread 2`, or with several jobs `job 1 rank 3`.
     pub fn location_name(&self, number: usize) -> String {
         let location = &self.locations[number];
         let first = self
@@ -496,7 +496,7 @@ impl Survey {
         }
     }
 
-    /// Name of a process, such as `rank 3`, or with several jobs `job 1 rank 3`.
+    /// Returns the name of a process, such as `rank 3`, or with several jobs `job 1 rank 3`.
     pub fn process_name(&self, process: usize) -> String {
         let process = &self.processes[process];
         match self.worlds.len() {

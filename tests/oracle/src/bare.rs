@@ -53,12 +53,12 @@ impl PageTables {
         }
     }
 
-    /// First byte behind the tables.
+    /// Returns the first byte behind the tables.
     pub fn end(&self) -> u64 {
         self.next
     }
 
-    /// Map a page in `memory`, which starts at physical address zero; the physical address of its table entry.
+    /// Maps a page in `memory`, which starts at physical address zero. Returns the physical address of its table entry.
     pub fn map(&mut self, memory: &mut [u8], linear: u64, entry: u64) -> u64 {
         self.enter(memory, linear, entry, &[39, 30, 21], 12)
     }

@@ -352,7 +352,7 @@ impl Tally {
         ]
     }
 
-    /// Add up.
+    /// Adds another tally.
     pub fn add(&mut self, other: &Self) {
         let mut other = other.clone();
         for (to, from) in self.numbers().into_iter().zip(other.numbers()) {

@@ -40,7 +40,7 @@ impl Group {
         Self::Invalid,
     ];
 
-    /// Name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Integer => "integer",

@@ -38,7 +38,7 @@ pub fn equal(native: &Outcome, engine: &Outcome) -> bool {
         && (0..8).all(|k| nf[32 + 16 * k..][..10] == ef[32 + 16 * k..][..10])
 }
 
-/// All differences between the native outcome and the engine's.
+/// Returns all differences between the native outcome and the engine's.
 pub fn compare(
     case: &Case,
     native: &Outcome,
@@ -339,7 +339,7 @@ fn undefined_flags(case: &Case) -> u64 {
     mask
 }
 
-/// Memory that the engine need not fill as this host does: x87 pointers and opcode (SDM vol. 1 §8.1.8), which the engine
+/// Returns the memory that the engine need not fill as this host does: x87 pointers and opcode (SDM vol. 1 §8.1.8), which the engine
 /// does not keep, and the mask and reserved fields of FXSAVE.
 fn open_memory(case: &Case) -> Vec<(u64, u64)> {
     let i = &case.instruction;

@@ -146,7 +146,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Make the vCPU anew.
+    /// Replaces the vCPU by a new one.
     fn renew(&mut self) {
         let translate = match self.mode {
             ExecutionMode::Interpreted => Translate::Never,
@@ -160,19 +160,19 @@ impl Engine {
         self.cool();
     }
 
-    /// Drop all translations of addresses.
+    /// Drops all translations of addresses.
     fn cool(&mut self) {
         self.vcpu.restore(&self.base);
         self.warm = false;
     }
 
-    /// Bytes of the window as they are now.
+    /// Returns the bytes of the window as they are now.
     pub fn window(&self) -> &[u8] {
         // SAFETY: guest RAM that `self.ram` keeps mapped; written only in `run` and `write`, which borrow `self` mutably.
         unsafe { std::slice::from_raw_parts(self.window, WINDOW_LEN) }
     }
 
-    /// Change bytes of the window.
+    /// Changes bytes of the window.
     pub fn write(&mut self, address: u64, bytes: &[u8]) {
         let offset = address.wrapping_sub(WINDOW) as usize;
         assert!(offset <= WINDOW_LEN && bytes.len() <= WINDOW_LEN - offset);
@@ -182,7 +182,7 @@ impl Engine {
         }
     }
 
-    /// Put an instruction into the code pages.
+    /// Puts an instruction into the code pages.
     pub fn place(&mut self, rip: u64, instruction: &Instruction, bytes: &[u8]) {
         self.age += 1;
         if self.age == LIFE {
@@ -211,7 +211,7 @@ impl Engine {
         self.last = (offset, len);
     }
 
-    /// Bring the filter into the state that a case wants; `operand` is an address that the instruction touches.
+    /// Brings the filter into the state that a case wants; `operand` is an address that the instruction touches.
     pub fn prepare(&mut self, tlb: TlbState, operand: Option<u64>) -> Result<(), EngineError> {
         match tlb {
             TlbState::Cold => self.cool(),
@@ -252,7 +252,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Run the instruction that was placed at `state.rip`.
+    /// Runs the instruction that was placed at `state.rip`.
     pub fn run(&mut self, state: &State) -> Result<Outcome, EngineError> {
         let general = General {
             gpr: state.gpr,
@@ -299,7 +299,7 @@ impl Engine {
         self.vcpu.activity()
     }
 
-    /// Bytes of the code pages, for tests of the harness.
+    /// Returns the bytes of the code pages, for tests of the harness.
     pub fn code(&self) -> &[u8] {
         // SAFETY: as in `window`.
         unsafe { std::slice::from_raw_parts(self.code, CODE_LEN) }

@@ -135,7 +135,7 @@ fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
 /// Prefix of a line that announces a seed between processes.
 const SEED: &str = "seed ";
 
-/// Run the same again in a process of its own, since wrong host code may end it: then the seed is known.
+/// Runs the program again in a process of its own, since wrong host code may end it: then the seed is known.
 fn watched() -> Result<bool, Box<dyn std::error::Error>> {
     let mut child = Command::new(std::env::current_exe()?)
         .args(std::env::args_os().skip(1))

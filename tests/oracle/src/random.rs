@@ -154,7 +154,7 @@ impl Random {
         bytes
     }
 
-    /// Fill memory or a vector with elements of one kind.
+    /// Fills memory or a vector with elements of one kind.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         match self.below(10) {
             0 => {

@@ -17,7 +17,7 @@ pub fn disassembly(case: &Case) -> String {
     text
 }
 
-/// Bytes of the instruction.
+/// Returns the bytes of the instruction.
 pub fn encoding(case: &Case) -> String {
     let list: Vec<_> = case.bytes.iter().map(|b| format!("{b:02x}")).collect();
     list.join(" ")

@@ -222,7 +222,7 @@ fn behind(case: &Case) -> Outcome {
     outcome
 }
 
-/// Bytes of the window.
+/// Returns the bytes of the window.
 fn read(memory: &[u8], address: u64, len: usize) -> Option<&[u8]> {
     memory
         .get(address.wrapping_sub(WINDOW).try_into().ok()?..)?
@@ -392,7 +392,7 @@ fn alignment_fault(case: &Case, seen: &Seen<'_>) -> Option<Answer> {
     applies.then(|| before(case, Some(Exception::gp(0))).into())
 }
 
-/// Bytes of an element of CMPS or SCAS.
+/// Returns the bytes of an element of CMPS or SCAS.
 fn element(i: &Instruction) -> Option<u64> {
     use Mnemonic::*;
     Some(match i.mnemonic() {

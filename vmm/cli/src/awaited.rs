@@ -28,7 +28,7 @@ impl Awaited {
         }
     }
 
-    /// State in a snapshot: the nodes that have not answered each entry, and what was refused.
+    /// Returns the state in a snapshot: the nodes that have not answered each entry, and what was refused.
     pub fn state(&self) -> Vec<u8> {
         let entries: Vec<_> = self
             .entries

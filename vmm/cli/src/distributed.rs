@@ -47,7 +47,7 @@ pub struct StartPoint {
     pub adopt: bool,
 }
 
-/// Number of hosts that share the nodes. Workers that come by themselves may come from as many.
+/// Returns the number of hosts that share the nodes. Workers that come by themselves may come from as many.
 pub fn hosts(args: &args::Run) -> u32 {
     match (&args.listen, args.workers) {
         (Some(_), Some(workers)) => workers + 1,

@@ -225,7 +225,7 @@ pub fn section(results: &Path) -> Option<PageSection> {
     Some(PageSection::new(TITLE, markup))
 }
 
-/// All records of the results, and notes about those that cannot be read.
+/// Returns all records of the results, and notes about those that cannot be read.
 fn read(results: &[PathBuf]) -> Result<(Vec<Record>, Vec<String>), Failure> {
     let mut paths = Vec::new();
     for path in results {
@@ -264,7 +264,7 @@ fn read(results: &[PathBuf]) -> Result<(Vec<Record>, Vec<String>), Failure> {
     Ok((records, notes.collect()))
 }
 
-/// Time of the ranks in MPI calls, and their waiting in it, from a trace among the results.
+/// Returns the time of the ranks in MPI calls, and their waiting in it, from a trace among the results.
 fn mpi_time(results: &[PathBuf]) -> Result<Option<MpiTime>, Failure> {
     let traces = results.iter().map(|path| path.join(TRACE_FILE));
     let Some(path) = traces.into_iter().find(|path| path.is_file()) else {

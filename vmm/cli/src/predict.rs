@@ -173,7 +173,7 @@ fn unusable(path: &Path, error: &SequenceError) -> Failure {
     Failure::new(Exit::Study, format!("{}: {error}", path.display()))
 }
 
-/// All events of a trace, given by its file or by the folder of the results, and where the trace is cut, if it is.
+/// Returns all events of a trace, given by its file or by the folder of the results, and where the trace is cut, if it is.
 fn builder(
     results: &Path,
     options: SequenceOptions,
@@ -199,7 +199,7 @@ pub fn sequences(
     }))
 }
 
-/// All events of a trace's file, and where the file is cut, if it is.
+/// Returns all events of a trace's file, and where the file is cut, if it is.
 fn events(
     path: &Path,
     options: SequenceOptions,

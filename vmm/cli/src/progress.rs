@@ -293,7 +293,7 @@ impl NodeProgress {
     }
 }
 
-/// All nodes in a few words: how many are in which phase, what they do together, and the slowest of them.
+/// Describes all nodes in a few words: how many are in which phase, what they do together, and the slowest of them.
 fn summary(nodes: &[NodeProgress], window: Option<&str>) -> String {
     let mut phases: Vec<(Phase, usize)> = Vec::new();
     for node in nodes {

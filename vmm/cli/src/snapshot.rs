@@ -138,7 +138,7 @@ fn find(text: &str) -> Result<PathBuf, Failure> {
     Err(Failure::new(Exit::Study, message))
 }
 
-/// All files of snapshots in the folder, by name.
+/// Returns all files of snapshots in the folder, by name.
 fn all() -> Result<Vec<PathBuf>, Failure> {
     let folder = folder()?;
     if !folder.exists() {

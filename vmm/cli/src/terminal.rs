@@ -62,7 +62,7 @@ pub struct RawMode {
 }
 
 impl RawMode {
-    /// Every key goes to the program as it is. Nothing if standard input is no terminal.
+    /// Passes every key to the program as it is. Returns none if standard input is no terminal.
     pub fn enter() -> Option<RawMode> {
         // SAFETY: an all-zero termios is a valid value of that plain C struct.
         let mut before: libc::termios = unsafe { std::mem::zeroed() };

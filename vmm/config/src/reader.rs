@@ -273,7 +273,7 @@ impl<'a> Section<'a> {
         sections
     }
 
-    /// All entries of a table whose keys the user chooses.
+    /// Returns all entries of a table whose keys the user chooses.
     pub fn free_entries(&self) -> Vec<(String, Item<'a>)> {
         self.source
             .known

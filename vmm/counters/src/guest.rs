@@ -39,7 +39,7 @@ pub trait GuestCounters: Debug + Send {
 
 /// A processor that counts guests.
 pub trait CountGuests: Debug + Send + Sync {
-    /// Its name.
+    /// Returns the name.
     fn processor(&self) -> Option<String>;
 
     /// Sentences about limits of its counts.

@@ -236,7 +236,7 @@ impl Measurement {
         }
     }
 
-    /// Names the tool, the files, the events that CPI_core comes from, and the limits: one line for a report.
+    /// Returns a text that names the tool, the files, the events that CPI_core comes from, and the limits: one line for a report.
     pub fn source(&self, derived: &Derived) -> String {
         let mut text = self.tool.clone();
         if let Some(processor) = &self.processor {

@@ -18,7 +18,7 @@ pub enum Mpi {
 }
 
 impl Mpi {
-    /// Its name in the tracer's files.
+    /// Returns the name in the tracer's files.
     pub fn name(self) -> &'static str {
         match self {
             Mpi::OpenMpi => "openmpi",

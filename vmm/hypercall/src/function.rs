@@ -19,7 +19,7 @@ macro_rules! functions {
                 match number { $($number => Some(Function::$name),)* _ => None }
             }
 
-            /// Its name in the MPI standard, such as `MPI_Send`.
+            /// Returns the name in the MPI standard, such as `MPI_Send`.
             pub fn name(self) -> &'static str {
                 match self { $(Function::$name => $mpi,)* }
             }

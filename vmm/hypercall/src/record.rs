@@ -428,7 +428,7 @@ impl MpiRecord {
         }
     }
 
-    /// Bytes that it takes in memory, about.
+    /// Returns the bytes that it takes in memory, about.
     pub fn size(&self) -> usize {
         let numbers = [
             &self.send_bytes_to,
@@ -620,7 +620,7 @@ impl EntryRecord {
         EntryRecord(bytes)
     }
 
-    /// Bytes that it takes.
+    /// Returns the bytes that it takes.
     pub fn size(&self) -> usize {
         self.0.len()
     }

@@ -32,7 +32,7 @@ fn books(job: &Job, ranks: usize) -> Vec<Vec<MpiRecord>> {
     records
 }
 
-/// Names that a library of the tracer, or an MPI's header, has.
+/// Returns the names that a library of the tracer, or an MPI's header, has.
 fn names(text: &str, prefix: &str) -> BTreeSet<String> {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
         .filter(|word| word.starts_with(prefix) && word.chars().any(|c| c.is_ascii_lowercase()))

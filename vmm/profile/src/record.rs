@@ -215,7 +215,7 @@ impl ProfilesFile {
     /// The file's name in a results directory: JSON, compressed by Zstandard.
     pub const NAME: &'static str = "profile.json.zst";
 
-    /// Name of the file that is written before it replaces the one called [`ProfilesFile::NAME`].
+    /// Returns the name of the file that is written before it replaces the one called [`ProfilesFile::NAME`].
     pub fn partial_name() -> String {
         format!("{}.partial", Self::NAME)
     }

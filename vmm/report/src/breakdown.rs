@@ -455,7 +455,7 @@ impl Sum {
     }
 }
 
-/// Name of the term that an event belongs to.
+/// Returns the name of the term that an event belongs to.
 fn term_name(term: Term, event: &str) -> Option<String> {
     match term {
         Term::Cache(level) => Some(format!("L{level}")),

@@ -186,7 +186,7 @@ fn description(a: &[(String, String)], b: &[(String, String)]) -> Vec<Descriptio
         .collect()
 }
 
-/// Names of both lists in the order of the first, then those that only the second has.
+/// Returns the names of both lists in the order of the first, then those that only the second has.
 fn names<'a>(a: impl Iterator<Item = &'a str>, b: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut seen = BTreeSet::new();
     a.chain(b).filter(|name| seen.insert(*name)).collect()

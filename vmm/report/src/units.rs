@@ -38,7 +38,7 @@ fn significant(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// Bytes with a binary prefix: `1.50 MiB`.
+/// Returns the bytes with a binary prefix: `1.50 MiB`.
 pub(crate) fn bytes(value: u64) -> String {
     const PREFIXES: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut scaled = value as f64;

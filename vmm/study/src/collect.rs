@@ -83,7 +83,7 @@ impl Collect {
         self.path.contains(['*', '?', '['])
     }
 
-    /// Name below the results' folder for files, without the folder of a node: of a plain path the last component. Files that a
+    /// Returns the name below the results' folder for files, without the folder of a node: of a plain path the last component. Files that a
     /// pattern finds keep their paths.
     pub fn name(&self) -> &str {
         match self.path.rsplit_once('/') {

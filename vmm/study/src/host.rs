@@ -105,7 +105,7 @@ impl Host {
         error.into_iter().collect()
     }
 
-    /// Names of cores that this host's LLVM does not model: mistakes of the study, which the host finds.
+    /// Returns the names of cores that this host's LLVM does not model: mistakes of the study, which the host finds.
     pub fn unknown_cores(&self, study: &Study) -> Problems {
         let tool = match study.cores.is_empty() {
             true => None,

@@ -34,7 +34,7 @@ impl Study {
     }
 }
 
-/// All fields that a text has been asked for, lists of tables as `window[]`, free names as `*`. For the test of the reference.
+/// Returns all fields that a text has been asked for, lists of tables as `window[]`, free names as `*`. For the test of the reference.
 #[doc(hidden)]
 pub fn known_fields(file: &Path, text: &str) -> BTreeSet<String> {
     read(file, text).known

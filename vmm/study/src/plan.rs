@@ -301,7 +301,7 @@ impl Study {
             .to_vec()
     }
 
-    /// Memory of a node.
+    /// Returns the memory of a node.
     pub fn node_memory(&self) -> Bytes {
         Bytes(self.topology.socket_memory.iter().sum())
     }

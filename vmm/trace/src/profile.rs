@@ -115,7 +115,7 @@ impl Profile {
             .unwrap_or_default()
     }
 
-    /// Every entry, by rank and then function.
+    /// Returns every entry, by rank and then function.
     pub fn entries(&self) -> impl Iterator<Item = (u32, Function, &FunctionProfile)> {
         self.entries
             .iter()
@@ -170,7 +170,7 @@ impl Matrix {
         self.cells.get(&(from, to)).copied().unwrap_or_default()
     }
 
-    /// Every pair with at least one message.
+    /// Returns every pair with at least one message.
     pub fn cells(&self) -> impl Iterator<Item = (u32, u32, Traffic)> {
         self.cells
             .iter()

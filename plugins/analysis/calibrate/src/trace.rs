@@ -37,7 +37,7 @@ struct Call {
 }
 
 impl Call {
-    /// Time that the tracer took before the call, and the same after the call.
+    /// Returns the time that the tracer took before the call, and the same after the call.
     fn own(&self) -> i64 {
         (self.exit - self.entry - self.inside).max(0) / 2
     }

@@ -166,7 +166,7 @@ impl Stack {
         }
     }
 
-    /// Hash of elements `from..to`.
+    /// Returns the hash of elements `from..to`.
     fn hash(&self, from: usize, to: usize) -> u64 {
         let at = |end: usize| if end == 0 { 0 } else { self.hashes[end - 1] };
         at(to).wrapping_sub(at(from).wrapping_mul(self.powers[to - from]))

@@ -423,7 +423,7 @@ impl ProcessReport {
         }
     }
 
-    /// Efficiency of the whole program.
+    /// Returns the efficiency of the whole program.
     pub fn efficiency(&self) -> Ratio {
         self.intervals[0].characteristics.efficiency
     }

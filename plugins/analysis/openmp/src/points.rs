@@ -29,7 +29,7 @@ impl Spread {
         }
     }
 
-    /// Part of the largest value by which the largest exceeds the mean: 0 for equal values, near 1 where one thread has all.
+    /// Returns the part of the largest value by which the largest exceeds the mean: 0 for equal values, near 1 where one thread has all.
     pub fn imbalance(&self) -> Ratio {
         Ratio(1.0 - Ratio::of(self.mean, self.most).0)
     }

@@ -508,7 +508,7 @@ impl<'a> Columns<'a> {
         found.ok_or_else(|| format!("there is no schedule {number}"))
     }
 
-    /// All that is left, as a name may hold a tab.
+    /// Returns all that is left, as a name may hold a tab.
     fn name(&mut self) -> String {
         let parts: Vec<&str> = self.rest.by_ref().collect();
         parts.join(" ")

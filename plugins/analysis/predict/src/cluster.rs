@@ -180,7 +180,7 @@ pub enum FitError {
 }
 
 impl Cluster {
-    /// Latency of so many links within the network, picoseconds.
+    /// Returns the latency of so many links within the network, picoseconds.
     pub(crate) fn hops(&self, links: usize) -> u64 {
         let all = self.hop_latency.saturating_mul(links as u64);
         all.min(MOST_COST)

@@ -83,7 +83,7 @@ impl Algorithm {
         Algorithm::GatherBroadcast,
     ];
 
-    /// Its name in cluster files.
+    /// Returns the name in cluster files.
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::Linear => "linear",
@@ -187,12 +187,12 @@ pub struct Shape<'a> {
 }
 
 impl Shape<'_> {
-    /// Bytes that the caller sends to a rank in a v form; the common share where the call had no list.
+    /// Returns the bytes that the caller sends to a rank in a v form; the common share where the call had no list.
     fn to(&self, rank: u32) -> u64 {
         self.share(self.send_to, rank)
     }
 
-    /// Bytes that the caller gets from a rank in a v form.
+    /// Returns the bytes that the caller gets from a rank in a v form.
     fn from(&self, rank: u32) -> u64 {
         self.share(self.receive_from, rank)
     }
@@ -207,7 +207,7 @@ impl Shape<'_> {
         }
     }
 
-    /// Bytes of a rank's block in an all-gather.
+    /// Returns the bytes of a rank's block in an all-gather.
     fn block(&self, rank: u32) -> u64 {
         if rank == self.me && self.receive_from.is_empty() {
             self.bytes
@@ -216,7 +216,7 @@ impl Shape<'_> {
         }
     }
 
-    /// Bytes of so many blocks from a rank's on.
+    /// Returns the bytes of so many blocks from a rank's on.
     fn blocks(&self, from: u32, count: u32) -> u64 {
         if self.receive_from.is_empty() {
             return self.bytes * u64::from(count);

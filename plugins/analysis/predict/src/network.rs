@@ -160,24 +160,24 @@ impl Channel {
         point.map_or_else(|| self.receive(within).queued, |&(_, time)| time)
     }
 
-    /// Bytes of a message that its first frame holds.
+    /// Returns the bytes of a message that its first frame holds.
     fn first_frame(&self) -> u64 {
         self.frames.map_or(u64::MAX, |frames| {
             frames.payload.saturating_sub(self.envelope)
         })
     }
 
-    /// Time on the wire of what follows a message's first frame, picoseconds.
+    /// Returns the time on the wire of what follows a message's first frame, picoseconds.
     pub fn wire_after_first(&self, bytes: u64) -> u64 {
         self.wire(bytes) - self.wire(bytes.min(self.first_frame()))
     }
 
-    /// Time that a service message takes, picoseconds.
+    /// Returns the time that a service message takes, picoseconds.
     pub fn service(&self) -> u64 {
         self.service_latency.unwrap_or(self.latency)
     }
 
-    /// Bytes on the wire.
+    /// Returns the bytes on the wire.
     pub fn bytes(&self, bytes: u64) -> u64 {
         let all = bytes.saturating_add(self.envelope);
         match self.frames {
@@ -197,12 +197,12 @@ impl Channel {
         frames.unwrap_or(1).max(1)
     }
 
-    /// Time on the wire, picoseconds.
+    /// Returns the time on the wire, picoseconds.
     pub fn wire(&self, bytes: u64) -> u64 {
         picoseconds(self.bytes(bytes) as f64 * self.per_byte)
     }
 
-    /// Time on the wire of a message's first frames, picoseconds; all but its last are full.
+    /// Returns the time on the wire of a message's first frames, picoseconds; all but its last are full.
     pub fn wire_of_frames(&self, bytes: u64, number: u64) -> u64 {
         match self.frames {
             Some(frames) if number < self.number_of_frames(bytes) => {
@@ -222,7 +222,7 @@ impl Channel {
         }
     }
 
-    /// Time to copy a buffered message, picoseconds.
+    /// Returns the time to copy a buffered message, picoseconds.
     pub fn copy(&self, bytes: u64) -> u64 {
         picoseconds(bytes as f64 * self.copy_per_byte)
     }

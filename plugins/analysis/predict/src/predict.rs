@@ -262,7 +262,7 @@ impl Prediction {
         }
     }
 
-    /// As JSON; `SCHEMA.md` describes it.
+    /// Returns the contents as JSON; `SCHEMA.md` describes it.
     pub fn json(&self) -> String {
         let mut value = serde_json::to_value(self).unwrap_or_default();
         // Ratios beside the numbers that they are of.

@@ -417,7 +417,7 @@ fn range(
 }
 
 impl Scaled {
-    /// As JSON; `SCHEMA.md` describes it.
+    /// Returns the contents as JSON; `SCHEMA.md` describes it.
     pub fn json(&self) -> String {
         let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
         text.push('\n');

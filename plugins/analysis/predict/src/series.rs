@@ -186,7 +186,7 @@ impl Series {
         points.filter_map(|point| point.result.as_ref().map(|result| (&point.value, result)))
     }
 
-    /// As JSON; `SCHEMA.md` describes it.
+    /// Returns the contents as JSON; `SCHEMA.md` describes it.
     pub fn json(&self) -> String {
         let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
         text.push('\n');

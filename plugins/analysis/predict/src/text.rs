@@ -13,7 +13,7 @@ const RANKS: usize = 16;
 const LINES: usize = 10;
 
 impl Prediction {
-    /// As text for a terminal.
+    /// Returns the contents as text for a terminal.
     pub fn text(&self) -> String {
         let mut out = String::new();
         // Writing to a string cannot fail.

@@ -55,7 +55,7 @@ fn turn() -> impl Strategy<Value = Turn> {
     ]
 }
 
-/// Every rank does the turns, with its own amount of work.
+/// Makes a program in which every rank does the iterations, with its own amount of work.
 fn program(turns: &[Turn], ranks: u32, times: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     for rank in 0..ranks {

@@ -242,7 +242,7 @@ fn scattered(p: u32) -> Program {
     builder.finish()
 }
 
-/// All partners at distances 1, 2, 4, ...: as many as log2 p, each another.
+/// Makes a program with partners at distances 1, 2, 4, ...: log2 p partners for each rank.
 fn doubling(p: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     for rank in 0..p {

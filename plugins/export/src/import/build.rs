@@ -139,7 +139,7 @@ impl Builder {
         Some(&mut self.calls.get_mut(number)?.1.record)
     }
 
-    /// Number of processes.
+    /// Returns the number of processes.
     pub(crate) fn ranks(&self) -> u32 {
         self.processes.len() as u32
     }

@@ -268,7 +268,7 @@ impl<'a> Archive<'a> {
         self.check(unsafe { (self.otf2.leave)(writer, null_mut(), time, region) })
     }
 
-    /// Number of a communicator, and in it the rank of a world rank.
+    /// Returns the number of a communicator, and in it the rank of a world rank.
     fn comm(&self, world: usize, id: u64) -> Option<u32> {
         if id == communicator::SELF {
             return self.comms.last().copied();
@@ -287,7 +287,7 @@ impl<'a> Archive<'a> {
         Some((comm, entry.position(rank)?))
     }
 
-    /// Communicator and root of a collective operation.
+    /// Returns the communicator and root of a collective operation.
     fn collective(&self, world: usize, record: &MpiRecord) -> Option<(u8, u32, u32)> {
         let operation = operation(record.function)?;
         let comm = self.comm(world, record.communicator)?;

@@ -62,7 +62,7 @@ pub(super) enum Action {
     Wait,
 }
 
-/// Bytes for or from one rank: of the list if there is one, else an equal share.
+/// Returns the bytes for or from one rank: of the list if there is one, else an equal share.
 fn share(list: &[u64], sum: u64, rank: usize, size: usize) -> u64 {
     match list.get(rank) {
         Some(&bytes) => bytes,
@@ -82,7 +82,7 @@ fn from(record: &MpiRecord, rank: usize, size: usize) -> u64 {
     share(&record.receive_bytes_from, record.receive_bytes, rank, size)
 }
 
-/// Bytes of the vector of a reduction, on any rank.
+/// Returns the bytes of the vector of a reduction, on any rank.
 fn vector(record: &MpiRecord) -> u64 {
     record.send_bytes.max(record.receive_bytes)
 }

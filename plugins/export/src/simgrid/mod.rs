@@ -212,7 +212,7 @@ struct Simgrid<'a> {
     line: String,
 }
 
-/// Bytes as count and type: the replay counts in C's int, and takes 0 bytes for "unknown".
+/// Returns the bytes as count and type: the replay counts in C's int, and takes 0 bytes for "unknown".
 fn size(bytes: u64) -> (u64, u32) {
     const BYTE: u32 = 6;
     const DOUBLE: u32 = 0;

@@ -271,7 +271,7 @@ fn tlb(r: &mut Random) -> TlbState {
     }
 }
 
-/// Value of a register for address arithmetic.
+/// Returns the value of a register for address arithmetic.
 pub fn register(
     state: &State,
     register: iced_x86::Register,

@@ -45,7 +45,7 @@ fn flags(group: Group, r: &mut Random) -> u64 {
     rflags
 }
 
-/// Draw anew what the case's instruction can read: general registers and flags always; of the vector registers those that it
+/// Draws all state anew that the case's instruction can read: general registers and flags always; of the vector registers those that it
 /// names, XMM0, which some read unnamed, and one more; all where it moves whole states. What it does not read stays.
 pub fn vary(case: &mut Case, r: &mut Random) {
     let group = case.id.group;

@@ -174,7 +174,7 @@ impl Image {
         Ok(image)
     }
 
-    /// Put bytes at a guest-physical address.
+    /// Puts bytes at a guest-physical address.
     pub fn put(&mut self, physical: u64, bytes: &[u8]) {
         self.bytes[physical as usize..][..bytes.len()].copy_from_slice(bytes);
     }
@@ -378,7 +378,7 @@ fn kernel(entries: &[u64; 8]) -> Result<(Vec<u8>, Vec<u64>, u64), IcedError> {
     Ok((code, vectors, system_call))
 }
 
-/// Change a bit of a table entry.
+/// Changes a bit of a table entry.
 fn toggle(a: &mut CodeAssembler, entry: u64, bit: i32, page: Option<u64>) -> Result<(), IcedError> {
     a.mov(rax, KERNEL + entry)?;
     a.xor(qword_ptr(rax), bit)?;

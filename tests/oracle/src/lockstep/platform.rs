@@ -276,7 +276,7 @@ impl Machine {
         self.limit = limit;
     }
 
-    /// Time of the next interrupt.
+    /// Returns the time of the next interrupt.
     pub fn due(&self) -> u64 {
         self.due
     }
@@ -290,7 +290,7 @@ impl Machine {
         self.device(what, now, at, data);
     }
 
-    /// Take hits into account, which must be what the filter was allowed to answer.
+    /// Takes hits into account, which must be what the filter was allowed to answer.
     fn account_hits(&mut self, vcpu: u16, hits: Hits<'_>) {
         let cache = &mut self.caches[usize::from(vcpu)];
         let mut modified = std::mem::take(&mut self.told);

@@ -352,7 +352,7 @@ fn splits(code: &mut Vec<u8>, r: &mut Random) {
     loop_end(code, top, count, r);
 }
 
-/// Jump back to what begins at `top`, by flags of all kinds, mostly of this register; with a count often few times.
+/// Jumps back to what begins at `top`, by flags of all kinds, mostly of this register; with a count often few times.
 fn loop_end(code: &mut Vec<u8>, top: usize, register: u8, r: &mut Random) {
     let (x, n) = (register >> 3, register & 7);
     match r.below(12) {
@@ -490,7 +490,7 @@ pub fn walk(splits: bool, r: &mut Random) -> Vec<u8> {
     code
 }
 
-/// Jump to an address in 64-bit or 32-bit code, through memory; means the same in both.
+/// Jumps to an address in 64-bit or 32-bit code, through memory; means the same in both.
 fn far_jump(code: &mut Vec<u8>, target: u64, r: &mut Random) {
     let slot = WINDOW + 0x800 + 8 * r.below(64);
     code.push(0xc7);

@@ -133,7 +133,7 @@ impl Side {
         })
     }
 
-    /// Make memory what it is in `image`.
+    /// Sets memory to the contents of `image`.
     fn reset(&self, image: &[u8], large: &[u8]) {
         assert!(self.ram.write(guest::LARGE, large));
         for (k, page) in image.chunks(4096).enumerate() {
@@ -144,7 +144,7 @@ impl Side {
     }
 }
 
-/// Compare on the seeds `from..`, until there were `count` of them or the time is over; the kinds take turns from seed to seed.
+/// Compares on the seeds `from..`, until there were `count` of them or the time is over; the kinds take turns from seed to seed.
 ///
 /// # Errors
 /// The first difference, with the instructions that led to it.
@@ -215,7 +215,7 @@ struct Cut {
     instructions: u64,
 }
 
-/// Find the first instruction after which there is a difference.
+/// Finds the first instruction after which there is a difference.
 fn narrow(
     kind: Kind,
     seed: u64,
@@ -525,7 +525,7 @@ impl Pair {
         state
     }
 
-    /// Attach a model, or detach.
+    /// Attaches or detaches a model.
     fn attach(&mut self) {
         let r = &mut self.random;
         let again = self.shape.filter(|_| r.chance(500));
@@ -677,7 +677,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Drop the translations that all vCPUs but one have cached.
+    /// Drops the translations that all vCPUs but one have cached.
     fn shoot_down(&mut self, running: usize) {
         for side in &mut self.sides {
             for (n, vcpu) in side.vcpus.iter_mut().enumerate() {

@@ -79,7 +79,7 @@ impl Cluster {
     }
 }
 
-/// All fields that a text has been asked for. For the test of the reference.
+/// Returns all fields that a text has been asked for. For the test of the reference.
 #[doc(hidden)]
 pub fn known_fields(file: &Path, text: &str) -> BTreeSet<String> {
     read(file, text).known
@@ -340,7 +340,7 @@ fn time(item: &Item<'_>) -> Option<u64> {
 /// The most that a time of the file may be.
 const MOST_TIME: Time = Time(3_600_000_000_000_000);
 
-/// Bytes of something that is sent with each message.
+/// Returns the bytes of something that is sent with each message.
 fn small(item: &Item<'_>) -> Option<u64> {
     let bytes = item.quantity::<Bytes>()?.0;
     if bytes > 1 << 30 {

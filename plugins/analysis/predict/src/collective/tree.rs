@@ -245,7 +245,7 @@ pub(super) fn linear_barrier(shape: &Shape<'_>, k: u32) -> Option<Round> {
     (k < 2 * others).then(|| Round::send(k - others + 1, 0))
 }
 
-/// Number and size of segments; the last may be shorter.
+/// Returns the number and size of segments; the last may be shorter.
 fn segments(bytes: u64, segment: u64) -> (u32, u64) {
     if segment == 0 || bytes <= segment {
         return (1, bytes);

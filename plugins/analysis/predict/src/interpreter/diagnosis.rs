@@ -166,7 +166,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Waiting by kind and call sites, greatest first.
+    /// Returns the waits by kind and call sites, greatest first.
     pub(super) fn wait_states(&self) -> Vec<WaitState> {
         let mut sums: Vec<_> = self.waits.iter().collect();
         sums.sort_by_key(|(key, sum)| (u64::MAX - sum.time, **key));

@@ -102,7 +102,7 @@ impl Shape {
         role
     }
 
-    /// All ways to tell that `peer` is a partner of `rank` among `ranks`.
+    /// Returns all ways to tell that `peer` is a partner of `rank` among `ranks`.
     pub fn partners(self, rank: u32, peer: u32, ranks: u32) -> Vec<Partner> {
         let mut all = vec![Partner::First(peer), Partner::Last(ranks - 1 - peer)];
         let Some(sides) = self.sides(ranks) else {

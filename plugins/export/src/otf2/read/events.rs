@@ -422,7 +422,7 @@ impl<'a, 'b> Events<'a, 'b> {
         }
     }
 
-    /// Hand all over; what the user should know.
+    /// Hands all records over. Returns notes for the user.
     pub(super) fn finish(self) -> Result<Vec<String>, String> {
         let mut notes = vec![
             "archives do not say which call makes which communicator: they are made at the beginning here".into(),
