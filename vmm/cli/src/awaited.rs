@@ -33,7 +33,7 @@ impl Awaited {
         let entries: Vec<_> = self
             .entries
             .iter()
-            .map(|(entry, nodes)| (format!("{entry:?}"), nodes))
+            .map(|(entry, nodes)| (key(entry), nodes))
             .collect();
         serde_json::to_vec(&(entries, &self.refused)).unwrap_or_default()
     }
@@ -45,7 +45,7 @@ impl Awaited {
         let (entries, refused) =
             state.map_err(|error| format!("files that are awaited: {error}"))?;
         for (entry, nodes) in &mut self.entries {
-            let name = format!("{entry:?}");
+            let name = key(entry);
             if let Some((_, left)) = entries.iter().find(|(other, _)| *other == name) {
                 nodes.retain(|node| left.contains(node));
             }
@@ -111,6 +111,14 @@ impl Awaited {
         };
         (count > 0).then(|| format!("left no file for job.collect's {}{more}", listed.join(", ")))
     }
+}
+
+/// Returns the name of an entry in a snapshot's state. Snapshots name the entry's nodes `place`.
+fn key(entry: &Collect) -> String {
+    format!(
+        "Collect {{ place: {:?}, path: {:?} }}",
+        entry.nodes, entry.path
+    )
 }
 
 #[cfg(test)]
