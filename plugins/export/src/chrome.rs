@@ -10,7 +10,7 @@ use crate::error::ExportError;
 use crate::labels::{Value, arguments};
 use crate::output::Output;
 use crate::slices::Slices;
-use crate::steps::{Step, Stepped};
+use crate::steps::{Step, SteppedCall};
 use crate::stream::{Channel, Channels, Sink, stream};
 use crate::survey::Survey;
 use crate::{Job, Summary};
@@ -157,7 +157,7 @@ impl Chrome<'_> {
 }
 
 impl Sink for Chrome<'_> {
-    fn call(&mut self, stepped: Stepped) -> Result<(), ExportError> {
+    fn call(&mut self, stepped: SteppedCall) -> Result<(), ExportError> {
         let (call, location) = (&stepped.call, stepped.location);
         let process = self.survey.process_of(location);
         let (world, rank) = (process.world, process.rank);

@@ -9,7 +9,7 @@ use nodescope_hypercall::{Class, Function, MpiRecord, Peer};
 use crate::error::ExportError;
 use crate::output::{Output, Part};
 use crate::paraver::{event_type, event_value};
-use crate::steps::{Ending, Mode, Operation, Step, Stepped};
+use crate::steps::{Ending, Mode, Operation, Step, SteppedCall};
 use crate::stream::{Sink, stream};
 use crate::survey::Survey;
 use crate::{Job, Summary};
@@ -105,7 +105,7 @@ pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
     })
 }
 
-/// The communicators.
+/// Returns the communicators.
 fn definitions(survey: &Survey, world: usize) -> String {
     let mut text = String::new();
     for (number, entry) in survey.worlds[world].communicators.iter().enumerate() {
@@ -118,7 +118,7 @@ fn definitions(survey: &Survey, world: usize) -> String {
     text
 }
 
-/// A collective operation's number, of the blocking form.
+/// Returns a collective operation's number, of the blocking form.
 fn operation(function: Function) -> Option<u32> {
     use Function::*;
     Some(match function {
@@ -250,7 +250,7 @@ impl Dimemas<'_> {
 }
 
 impl Sink for Dimemas<'_> {
-    fn call(&mut self, stepped: Stepped) -> Result<(), ExportError> {
+    fn call(&mut self, stepped: SteppedCall) -> Result<(), ExportError> {
         let process = self.survey.process_of(stepped.location);
         if process.world != self.world {
             return Ok(());

@@ -16,7 +16,7 @@ pub enum ExportError {
     /// The operating system says no.
     #[error("cannot {action} {}: {cause}", .file.display())]
     Io {
-        /// What was being done, such as "write".
+        /// The operation that failed, such as "write".
         action: &'static str,
         /// The file or folder.
         file: PathBuf,
@@ -97,7 +97,7 @@ pub enum ImportError {
     /// The operating system says no.
     #[error("cannot {action} {}: {cause}", .file.display())]
     Io {
-        /// What was being done, such as "read".
+        /// The operation that failed, such as "read".
         action: &'static str,
         /// The file or folder.
         file: PathBuf,
@@ -114,7 +114,7 @@ pub enum ImportError {
         file: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// A description of the fault.
         what: String,
     },
     /// A whole that does not fit together.
@@ -122,7 +122,7 @@ pub enum ImportError {
     Content {
         /// The file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// A description of the fault.
         what: String,
     },
     /// The OTF2 library is missing or refuses.

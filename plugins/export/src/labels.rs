@@ -13,7 +13,7 @@ pub(crate) enum Value {
     Address(u64),
 }
 
-/// The arguments that are there, by name.
+/// Returns the arguments that are there, by name.
 pub(crate) fn arguments(
     record: &MpiRecord,
     world: &World,
@@ -75,7 +75,7 @@ pub(crate) fn arguments(
     list
 }
 
-/// A peer as text; nothing for none.
+/// Returns a peer as text; nothing for none.
 pub(crate) fn peer(peer: Peer) -> String {
     match peer {
         Peer::None => String::new(),
@@ -86,7 +86,7 @@ pub(crate) fn peer(peer: Peer) -> String {
     }
 }
 
-/// A tag as text; nothing for none.
+/// Returns a tag as text; nothing for none.
 pub(crate) fn tag(tag: Tag) -> String {
     match tag {
         Tag::None => String::new(),
@@ -95,7 +95,7 @@ pub(crate) fn tag(tag: Tag) -> String {
     }
 }
 
-/// A reduction as text; nothing for none.
+/// Returns a reduction as text; nothing for none.
 pub(crate) fn reduction(reduction: Reduction) -> String {
     match reduction {
         Reduction::None => String::new(),
@@ -103,7 +103,7 @@ pub(crate) fn reduction(reduction: Reduction) -> String {
     }
 }
 
-/// A communicator's name, such as `world` or `Comm_split 3`.
+/// Returns a communicator's name, such as `world` or `Comm_split 3`.
 pub(crate) fn communicator_name(world: &World, id: u64) -> String {
     match id {
         communicator::NONE => return String::new(),

@@ -63,7 +63,7 @@ impl Format {
         Format::Csv,
     ];
 
-    /// Its name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Format::Otf2 => "otf2",
@@ -77,7 +77,7 @@ impl Format {
     }
 }
 
-/// What stands for the work between MPI calls in a format that replays it.
+/// The form of the work between MPI calls in a format that replays the work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bursts {
     /// Its virtual time.
@@ -111,13 +111,13 @@ impl Default for Network {
 pub struct Options {
     /// The MPI job to export, of formats that hold one only; the one with most calls if not given.
     pub world: Option<usize>,
-    /// What stands for the work between calls.
+    /// The form of the work between calls.
     pub bursts: Bursts,
     /// The network between the nodes.
     pub network: Network,
 }
 
-/// What was written.
+/// Summary of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// The files; of an OTF2 archive the anchor file alone.
@@ -126,7 +126,7 @@ pub struct Summary {
     pub events: u64,
     /// MPI calls among them.
     pub calls: u64,
-    /// What is not in the files, or differs there, in this trace in particular.
+    /// Notes on data of this trace that the files lack or show differently.
     pub notes: Vec<String>,
 }
 
@@ -178,7 +178,7 @@ pub fn export(
     Ok(summary)
 }
 
-/// What a format's module is given.
+/// Arguments of the module of a format.
 pub(crate) struct Job<'a> {
     pub(crate) trace: &'a Path,
     pub(crate) survey: &'a Survey,
@@ -187,7 +187,7 @@ pub(crate) struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// A file of the export.
+    /// Returns a file of the export.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }

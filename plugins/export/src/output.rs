@@ -43,7 +43,7 @@ impl Output {
         Ok(())
     }
 
-    /// Bytes written so far.
+    /// Returns the bytes written so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -92,7 +92,7 @@ impl Part {
         Ok(())
     }
 
-    /// Its name.
+    /// Returns the name.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

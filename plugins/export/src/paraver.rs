@@ -14,7 +14,7 @@ use nodescope_trace::{Body, Event};
 use crate::error::ExportError;
 use crate::output::{Output, write as write_file};
 use crate::sorter::{Record, Sorter};
-use crate::steps::{Step, Stepped};
+use crate::steps::{Step, SteppedCall};
 use crate::stream::{Channel, Sink, stream};
 use crate::survey::{CallSite, Survey};
 use crate::{Job, Summary};
@@ -292,7 +292,7 @@ impl Paraver<'_> {
 }
 
 impl Sink for Paraver<'_> {
-    fn call(&mut self, stepped: Stepped) -> Result<(), ExportError> {
+    fn call(&mut self, stepped: SteppedCall) -> Result<(), ExportError> {
         let (call, location) = (&stepped.call, stepped.location);
         let record = &call.record;
         let process = self.survey.process_of(location);

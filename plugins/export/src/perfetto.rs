@@ -15,7 +15,7 @@ use crate::proto::{
     Annotation, Interned, Kind, Name, Packet, Process, Thread, Trace, Track, TrackEvent,
 };
 use crate::slices::Slices;
-use crate::steps::{Operation, Step, Stepped};
+use crate::steps::{Operation, Step, SteppedCall};
 use crate::stream::{Channel, Channels, Sink, stream};
 use crate::survey::Survey;
 use crate::{Job, Summary};
@@ -171,13 +171,13 @@ fn name(iid: u64, text: &str) -> Name {
     }
 }
 
-/// A number of a process or thread from `first` on.
+/// Returns a number of a process or thread from `first` on.
 fn id(number: usize, first: i32) -> i32 {
     i32::try_from(number).map_or(i32::MAX, |number| number.saturating_add(first))
 }
 
 impl Sink for Perfetto<'_> {
-    fn call(&mut self, stepped: Stepped) -> Result<(), ExportError> {
+    fn call(&mut self, stepped: SteppedCall) -> Result<(), ExportError> {
         let (call, location) = (&stepped.call, stepped.location);
         let process = self.survey.process_of(location);
         let (world, rank) = (process.world, process.rank);

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 /// Slices remembered of each thread: more than the tracer has runs of polls at a time.
 const REMEMBERED: usize = 8;
 
-/// What has ended on each thread.
+/// Ends of earlier slices on each thread.
 #[derive(Debug)]
 pub struct Slices {
     ended: Vec<VecDeque<(u64, u64)>>,
@@ -22,7 +22,7 @@ impl Slices {
         }
     }
 
-    /// When a slice begins that lasts from `entry` to `exit`: later, where another that ended before it would end in it. Slices of a
+    /// Returns the time when a slice begins that lasts from `entry` to `exit`: later, where another that ended before it would end in it. Slices of a
     /// thread come in the order of their ends.
     pub fn begin(&mut self, thread: usize, entry: u64, exit: u64) -> u64 {
         let Some(ended) = self.ended.get_mut(thread) else {

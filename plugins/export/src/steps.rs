@@ -1,4 +1,4 @@
-//! What a call does, told in the steps that other formats know: messages sent, receives posted, requests completed.
+//! Calls as steps that other formats know: messages sent, receives posted, requests completed.
 //!
 //! Records say *which* requests a call completed, other formats want to know *what* they were. And a receive from any source says
 //! only when it completes whose message it took; [`Resolver`] keeps the calls of a process back until that is known.
@@ -65,7 +65,7 @@ pub struct Receive {
     pub tag: Tag,
     /// Bytes of room.
     pub room: u64,
-    /// What it received; none if the receive was cancelled, or nothing is known of its completion.
+    /// The received message; none if the receive was cancelled, or nothing is known of its completion.
     pub message: Option<Message>,
 }
 
@@ -78,7 +78,7 @@ pub struct Collective {
     pub record: Rc<MpiRecord>,
 }
 
-/// What a request is of.
+/// The operation of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// A send.
@@ -113,7 +113,7 @@ pub enum Step {
     Complete {
         /// The request.
         request: u64,
-        /// What it was; of a receive with its message.
+        /// The operation; of a receive with its message.
         operation: Operation,
         /// How it ended.
         ending: Ending,
@@ -138,7 +138,7 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// The steps of the process's next call, in the order of their ends.
+    /// Returns the steps of the process's next call, in the order of their ends.
     pub fn steps(&mut self, call: &MpiCall) -> Vec<Step> {
         let record = &call.record;
         let mut steps = Vec::new();
@@ -388,7 +388,7 @@ fn receive(record: &MpiRecord) -> Option<Receive> {
     })
 }
 
-/// What a completion says of a receive. A source or tag that it lacks is the one asked for.
+/// Returns the message that completed a receive. A source or tag that the completion lacks is the one asked for.
 fn message(done: &Completion, asked: &Receive, call: &MpiCall) -> Option<Message> {
     let from = match done.source {
         Peer::Rank(rank) => rank,
@@ -413,12 +413,12 @@ fn value(tag: Tag) -> Option<u32> {
 
 /// A call with its steps.
 #[derive(Clone, Debug)]
-pub struct Stepped {
+pub struct SteppedCall {
     /// Number of its thread.
     pub location: usize,
     /// The call.
     pub call: Box<MpiCall>,
-    /// What it did.
+    /// Its steps.
     pub steps: Vec<Step>,
 }
 
@@ -427,7 +427,7 @@ pub struct Stepped {
 #[derive(Debug, Default)]
 pub struct Resolver {
     tracker: Tracker,
-    queue: VecDeque<(Stepped, usize)>,
+    queue: VecDeque<(SteppedCall, usize)>,
     /// Number of the call at the front of the queue.
     front: usize,
     /// Where receives are posted that wait for their messages.
@@ -458,7 +458,7 @@ impl Resolver {
                 _ => {}
             }
         }
-        let stepped = Stepped {
+        let stepped = SteppedCall {
             location,
             call,
             steps,
@@ -478,8 +478,8 @@ impl Resolver {
         }
     }
 
-    /// The next call of which everything is known.
-    pub fn pop(&mut self) -> Option<Stepped> {
+    /// Returns the next call of which everything is known.
+    pub fn pop(&mut self) -> Option<SteppedCall> {
         match self.queue.front() {
             Some((_, 0)) => self.take(),
             _ => None,
@@ -487,7 +487,7 @@ impl Resolver {
     }
 
     /// At the end of the trace: the next call, whether or not its receives have completed.
-    pub fn take(&mut self) -> Option<Stepped> {
+    pub fn take(&mut self) -> Option<SteppedCall> {
         self.front += 1;
         match self.queue.pop_front() {
             Some((stepped, _)) => Some(stepped),

@@ -6,12 +6,12 @@ use nodescope_trace::{Body, Event};
 
 use crate::Job;
 use crate::error::ExportError;
-use crate::steps::{Resolver, Stepped};
+use crate::steps::{Resolver, SteppedCall};
 
 /// Takes a trace in pieces.
 pub(crate) trait Sink {
     /// A call of which everything is known. Those of a process come in its order; between processes there is none.
-    fn call(&mut self, stepped: Stepped) -> Result<(), ExportError>;
+    fn call(&mut self, stepped: SteppedCall) -> Result<(), ExportError>;
 
     /// Another event, in the order of the trace, with its thread if it is a thread's; calls that had not ended come last of all.
     fn other(&mut self, _event: &Event, _location: Option<usize>) -> Result<(), ExportError> {
@@ -92,14 +92,14 @@ impl Channels {
         })
     }
 
-    /// A number for the next message sent on a channel, which no other message has.
+    /// Returns a number for the next message sent on a channel, which no other message has.
     pub(crate) fn send(&mut self, channel: Channel) -> u64 {
         let counts = self.counts(channel);
         counts.sent += 1;
         (counts.number << 32) | (counts.sent & 0xFFFF_FFFF)
     }
 
-    /// The number of the next message received on a channel.
+    /// Returns the number of the next message received on a channel.
     pub(crate) fn receive(&mut self, channel: Channel) -> u64 {
         let counts = self.counts(channel);
         counts.received += 1;

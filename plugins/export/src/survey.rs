@@ -9,7 +9,7 @@ use nodescope_trace::{Body, Event, Header, TraceError, TraceReader};
 
 use crate::error::ExportError;
 
-/// What a trace consists of.
+/// The processes, locations and communicators of a trace.
 #[derive(Debug)]
 pub struct Survey {
     /// The trace's header.
@@ -59,7 +59,7 @@ pub struct World {
 }
 
 impl World {
-    /// Number of the communicator of this id in [`World::communicators`].
+    /// Returns the number of the communicator of this id in [`World::communicators`].
     pub fn communicator(&self, id: u64) -> Option<usize> {
         self.index.get(&id).copied()
     }
@@ -86,7 +86,7 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// The rank in this communicator of a world rank; of an intercommunicator, in the side that it is on.
+    /// Returns the rank in this communicator of a world rank; of an intercommunicator, in the side that it is on.
     pub fn position(&self, rank: u32) -> Option<u32> {
         if self.id == communicator::WORLD {
             return Some(rank);
@@ -133,7 +133,7 @@ pub struct CallSite {
 }
 
 impl CallSite {
-    /// Where a record's call was made.
+    /// Returns where a record's call was made.
     pub fn of(record: &MpiRecord) -> CallSite {
         CallSite {
             address: record.call_site,
@@ -192,7 +192,7 @@ impl Finder {
         process
     }
 
-    /// Number of the thread in the order of discovery.
+    /// Returns the number of the thread in the order of discovery.
     fn location(&mut self, node: u32, thread: ThreadId, rank: Peer) -> Option<usize> {
         let process = match (self.by_pid.get(&(node, thread.pid)), rank) {
             (Some(&process), Peer::Rank(rank)) if self.processes[process].rank != rank => {
@@ -241,13 +241,13 @@ struct Made {
     order: usize,
 }
 
-/// A list of ranks, if it is there and all of them are of this world.
+/// Returns a list of ranks, if it is there and all of them are of this world.
 fn ranks(peers: &[Peer]) -> Option<Vec<u32>> {
     let ranks: Option<Vec<u32>> = peers.iter().map(|peer| peer.rank()).collect();
     ranks.filter(|ranks| !ranks.is_empty())
 }
 
-/// What is known of a communicator that a process uses; nothing of those that every program has.
+/// Returns the known facts of a communicator that a process uses; none for the communicators that every program has.
 fn used<'a>(
     made: &'a mut BTreeMap<(usize, u64), Made>,
     process: &Process,
@@ -366,15 +366,15 @@ impl Survey {
     fn settle(&mut self, finder: Finder, extents: Vec<Extent>, made: BTreeMap<(usize, u64), Made>) {
         let mut processes: Vec<usize> = (0..finder.processes.len()).collect();
         processes.sort_by_key(|&at| (finder.processes[at].world, finder.processes[at].rank));
-        let mut place = vec![0; processes.len()];
+        let mut new_index = vec![0; processes.len()];
         for (to, &from) in processes.iter().enumerate() {
-            place[from] = to;
+            new_index[from] = to;
             self.processes.push(finder.processes[from].clone());
         }
         let mut locations: Vec<usize> = (0..finder.locations.len()).collect();
         locations.sort_by_key(|&at| {
             let (process, thread) = finder.locations[at];
-            (place[process], thread.tid != thread.pid, at)
+            (new_index[process], thread.tid != thread.pid, at)
         });
         self.order = vec![0; locations.len()];
         for (to, &from) in locations.iter().enumerate() {
@@ -382,7 +382,7 @@ impl Survey {
             let (process, thread) = finder.locations[from];
             let extent = extents.get(from);
             self.locations.push(Location {
-                process: place[process],
+                process: new_index[process],
                 thread,
                 first: extent.and_then(|extent| extent.first).unwrap_or(0),
                 last: extent.map_or(0, |extent| extent.last),
@@ -461,12 +461,12 @@ impl Survey {
         Ok(())
     }
 
-    /// The process of a thread.
+    /// Returns the process of a thread.
     pub fn process_of(&self, location: usize) -> &Process {
         &self.processes[self.locations[location].process]
     }
 
-    /// A call site as text, such as `0x11f3` in the main program, or `libm.so.6+0x11f3`.
+    /// Returns a call site as text, such as `0x11f3` in the main program, or `libm.so.6+0x11f3`.
     pub fn site_name(&self, site: &CallSite) -> String {
         match (site.module, self.modules.get(&site.module)) {
             (0, _) => format!("{:#x}", site.address),
@@ -475,7 +475,7 @@ impl Survey {
         }
     }
 
-    /// Name of a node; its number if it has none.
+    /// Returns the name of a node; its number if it has none.
     pub fn node_name(&self, node: u32) -> String {
         self.header
             .nodes
@@ -483,7 +483,7 @@ impl Survey {
             .map_or_else(|| format!("node{node}"), |entry| entry.name.clone())
     }
 
-    /// Name of a thread, such as `rank 3`, `rank 3 thread 2`, or with several jobs `job 1 rank 3`.
+    /// Returns the name of a thread, such as `rank 3`, `rank 3 thread 2`, or with several jobs `job 1 rank 3`.
     pub fn location_name(&self, number: usize) -> String {
         let location = &self.locations[number];
         let first = self
@@ -496,7 +496,7 @@ impl Survey {
         }
     }
 
-    /// Name of a process, such as `rank 3`, or with several jobs `job 1 rank 3`.
+    /// Returns the name of a process, such as `rank 3`, or with several jobs `job 1 rank 3`.
     pub fn process_name(&self, process: usize) -> String {
         let process = &self.processes[process];
         match self.worlds.len() {
@@ -505,7 +505,7 @@ impl Survey {
         }
     }
 
-    /// The job to export where a format holds one only: the one asked for, or the one with most calls.
+    /// Returns the job to export where a format holds one only: the one asked for, or the one with most calls.
     pub fn one_world(&self, asked: Option<usize>) -> Result<usize, ExportError> {
         match asked {
             Some(asked) if asked < self.worlds.len() => Ok(asked),

@@ -309,7 +309,7 @@ fn dimemas_offsets_point_to_tasks_and_every_send_has_a_receive() {
     assert!(balance.values().all(|&sum| sum == 0), "{balance:?}");
 }
 
-/// The last of what smpirun prints, and its success.
+/// Returns the last of what smpirun prints, and its success.
 fn replay(folder: &Path, options: &[&str]) -> (bool, String) {
     let out = Command::new("sh")
         .arg(folder.join("replay"))
@@ -446,7 +446,7 @@ fn otf2_print_reads_the_archive() {
     );
 }
 
-/// What of a trace's calls an archive holds.
+/// Returns the calls that an archive holds.
 fn tell(path: &Path) -> Vec<String> {
     let mut list: Vec<(u32, u64, String)> = Vec::new();
     for event in TraceReader::open(path).unwrap().events() {
@@ -519,7 +519,7 @@ proptest::proptest! {
         let back = dir.path().join("back.nst");
         import(&folder, &back).unwrap();
         proptest::prop_assert_eq!(tell(&file), tell(&back));
-        // The same twice: the import of an export of an import.
+        // A second round: the import of an export of an import.
         let again = dir.path().join("again");
         export(&back, Format::Otf2, &again, &Options::default()).unwrap();
         let twice = dir.path().join("twice.nst");

@@ -8,7 +8,7 @@ use clap::Parser;
 use nodescope_fuzz::campaign::{self, Campaign};
 use nodescope_fuzz::targets;
 
-/// Gives damaged traces and files to all code that reads them. Inputs that a reader died of are kept. Once the reader is mended,
+/// Gives damaged traces and files to all code that reads them. Inputs that a reader died of are kept. Once the reader is fixed,
 /// put them into tests/fuzz/corpus/TARGET/, where tests replay them.
 #[derive(Parser)]
 #[command(name = "fuzz")]

@@ -27,7 +27,7 @@ impl Trace {
     /// Of four ranks on two nodes that make some calls of every class: each function of the tracer once, all ranks with the same arguments,
     /// and messages, requests, windows and communicators that belong together.
     pub fn seeds() -> Vec<Trace> {
-        vec![messages(), functions(), windows(), standing()]
+        vec![messages(), functions(), windows(), pending()]
     }
 
     /// Decodes a whole trace; nothing if it is damaged.
@@ -424,7 +424,7 @@ fn windows() -> Trace {
 }
 
 /// A deadlock: calls that never ended, runs of polls, and messages that nobody received.
-fn standing() -> Trace {
+fn pending() -> Trace {
     let mut maker = Maker::new();
     maker.call(0, Function::Isend, |rank, record| {
         ring(rank, record);

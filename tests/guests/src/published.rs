@@ -13,8 +13,8 @@ use nodescope_fabric::LinkConfig;
 use nodescope_hypercall::record::communicator;
 use nodescope_hypercall::{Function, Peer, Tag};
 use nodescope_image::{Image, JobFile};
-use nodescope_model::sequence::SequenceBuilder;
-use nodescope_model::{Program, Take};
+use nodescope_loop_tree::sequence::SequenceBuilder;
+use nodescope_loop_tree::{Program, SequenceOptions};
 use nodescope_predict::{
     Channel, Cluster, Frames, Model, Progress, Request, Section, Sharing, Table, predict,
 };
@@ -377,7 +377,7 @@ pub fn target(network: &Network, overheads: &Overheads) -> Cluster {
     cluster.contention = true;
     cluster.sharing = Sharing::Frames;
     cluster.progress = Progress::Calls;
-    cluster.takes_in = true;
+    cluster.receives_unexpected = true;
     cluster.datatype_overhead = overheads.datatype;
     cluster
 }
@@ -389,12 +389,12 @@ pub fn target(network: &Network, overheads: &Overheads) -> Cluster {
 /// If the trace has no such part, or it cannot be predicted.
 pub fn section(trace: &Path, job: usize, number: u64, cluster: &Cluster) -> Section {
     let barrier = |n| (Function::Barrier, 3 * number + n);
-    let take = Take {
+    let options = SequenceOptions {
         job: Some(job),
         marks: vec![barrier(2), barrier(3)],
-        ..Take::default()
+        ..SequenceOptions::default()
     };
-    let mut builder = SequenceBuilder::new(take);
+    let mut builder = SequenceBuilder::new(options);
     for event in TraceReader::open(trace).expect("the trace").events() {
         builder.add(&event.expect("an event"));
     }

@@ -8,9 +8,9 @@ use nodescope_cluster::run::TRACE_FILE;
 use nodescope_guest_tests::{cluster, compile, image, program, run_well};
 use nodescope_hypercall::record::Flags;
 use nodescope_hypercall::{Function, Peer};
+use nodescope_loop_tree::Program;
+use nodescope_loop_tree::sequence::SequenceBuilder;
 use nodescope_machine::topology::NodeTopology;
-use nodescope_model::Program;
-use nodescope_model::sequence::SequenceBuilder;
 use nodescope_predict::{Channel, Cluster, Code, Model, Options, interpret};
 use nodescope_trace::{Body, Profile, TraceReader};
 

@@ -8,12 +8,12 @@ use std::process::Command;
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_cluster::{Ending, Outcome};
 use nodescope_guest_tests::{Finished, SECOND_PS, cluster, compile, image, program, run};
+use nodescope_loop_tree::Program;
+use nodescope_loop_tree::sequence::SequenceBuilder;
 use nodescope_machine::topology::NodeTopology;
-use nodescope_model::Program;
-use nodescope_model::sequence::SequenceBuilder;
 use nodescope_predict::{Channel, Cluster, Model, Problem, Request, predict};
-use nodescope_trace::standing::{Fault, Waits};
-use nodescope_trace::{Standing, StandingBuilder, TraceReader};
+use nodescope_trace::pending::{Fault, Waits};
+use nodescope_trace::{PendingCalls, PendingCallsBuilder, TraceReader};
 
 const PROGRAM: &str = "../../../guest-images/jobs/faults/faults.c";
 const OPEN_MPI: (&str, &str) = ("mpicc.openmpi", "mpirun.openmpi");
@@ -22,7 +22,7 @@ const MPICH: (&str, &str) = ("mpicc.mpich", "mpiexec.hydra");
 /// Results of a run.
 struct Ran {
     finished: Finished,
-    standing: Standing,
+    pending: PendingCalls,
     /// The program.
     binary: Vec<u8>,
     dir: tempfile::TempDir,
@@ -51,18 +51,18 @@ fn ran(
     config.host_threads = 2;
     let dir = tempfile::tempdir().unwrap();
     let finished = run(&config, dir.path()).unwrap();
-    let mut standing = StandingBuilder::default();
+    let mut pending = PendingCallsBuilder::default();
     let trace = TraceReader::open(dir.path().join(TRACE_FILE)).unwrap();
     trace
         .events()
-        .for_each(|event| standing.add(&event.unwrap()));
-    let standing = standing.finish();
-    for line in standing.lines() {
+        .for_each(|event| pending.add(&event.unwrap()));
+    let pending = pending.finish();
+    for line in pending.lines() {
         println!("{line}");
     }
     Some(Ran {
         finished,
-        standing,
+        pending,
         binary,
         dir,
     })
@@ -98,15 +98,15 @@ impl Ran {
         let expected = Ending::Deadlock {
             ranks: ranks.clone(),
         };
-        assert_eq!(outcome.ending, expected, "{console}\n{:#?}", self.standing);
-        let [deadlock] = self.standing.deadlocks.as_slice() else {
-            panic!("{:#?}", self.standing);
+        assert_eq!(outcome.ending, expected, "{console}\n{:#?}", self.pending);
+        let [deadlock] = self.pending.deadlocks.as_slice() else {
+            panic!("{:#?}", self.pending);
         };
         assert_eq!(
             (&deadlock.ranks[..], &deadlock.cycle[..]),
             (&ranks[..], cycle)
         );
-        let told: Vec<_> = self.standing.calls.iter().collect();
+        let told: Vec<_> = self.pending.calls.iter().collect();
         assert_eq!(told.len(), calls.len());
         for (call, (text, source)) in told.iter().zip(calls) {
             assert_eq!(call.call, *text);
@@ -125,7 +125,7 @@ impl Ran {
             .events()
             .for_each(|event| builder.add(&event.unwrap()));
         assert!(builder.has_unfinished());
-        builder.stand(&self.standing);
+        builder.set_deadlocks(&self.pending);
         let sequences = builder.finish().unwrap();
         let program = Program::new(&sequences);
         let channel = Channel::new(Model::LogGp, 1_000_000, 1_000_000_000);
@@ -147,7 +147,7 @@ fn receives_first(mpi: (&str, &str)) {
             ("MPI_Recv(from 0, tag 7, MPI_COMM_WORLD)", line),
         ],
     );
-    assert!(ran.standing.lines().iter().any(|line| {
+    assert!(ran.pending.lines().iter().any(|line| {
         line.starts_with("    rank 1 in MPI_Recv(from 0, tag 7, MPI_COMM_WORLD) at program+0x")
             && line.ends_with(" waits for rank 0")
     }));
@@ -226,8 +226,8 @@ fn a_wait_for_what_nobody_sends() {
         ],
     );
     // The report has the operation that the call waits for, with the operation's own site.
-    let Waits::Waiting { ranks, of, .. } = &ran.standing.calls[0].waits else {
-        panic!("{:?}", ran.standing);
+    let Waits::Waiting { ranks, of, .. } = &ran.pending.calls[0].waits else {
+        panic!("{:?}", ran.pending);
     };
     assert_eq!(ranks, &[1]);
     let (call, site) = of[0].split_once(" at ").unwrap();
@@ -246,12 +246,12 @@ fn two_in_a_cycle(
     let ran = ran(mpi, &[case], shape, Some(SECOND_PS / 10))?;
     let console = &ran.finished.consoles[0];
     let expected = Ending::Deadlock { ranks: vec![0, 1] };
-    let standing = &ran.standing;
+    let pending = &ran.pending;
     let ending = &ran.finished.outcome.ending;
-    assert_eq!(*ending, expected, "{console}\n{standing:#?}");
-    assert_eq!(standing.deadlocks[0].cycle, [0, 1]);
-    assert!(standing.faults.is_empty(), "{standing:#?}");
-    for (call, (functions, arguments)) in standing.calls.iter().zip(calls) {
+    assert_eq!(*ending, expected, "{console}\n{pending:#?}");
+    assert_eq!(pending.deadlocks[0].cycle, [0, 1]);
+    assert!(pending.faults.is_empty(), "{pending:#?}");
+    for (call, (functions, arguments)) in pending.calls.iter().zip(calls) {
         assert!(functions.contains(&call.function), "{call:?}");
         assert!(call.call.contains(arguments), "{call:?}");
     }
@@ -347,9 +347,9 @@ fn a_rank_that_polls_meets_the_time_limit_and_is_told() {
     };
     // The rank may still go on: there is no deadlock, but the report has the calls of the ranks.
     assert_eq!(ran.finished.outcome.ending, Ending::TimeLimit);
-    assert!(ran.standing.deadlocks.is_empty(), "{:?}", ran.standing);
-    let [polls, finalize] = ran.standing.calls.as_slice() else {
-        panic!("{:?}", ran.standing);
+    assert!(ran.pending.deadlocks.is_empty(), "{:?}", ran.pending);
+    let [polls, finalize] = ran.pending.calls.as_slice() else {
+        panic!("{:?}", ran.pending);
     };
     // The polls of a run may ask for different messages.
     assert_eq!(polls.call, "MPI_Iprobe(MPI_COMM_WORLD)");
@@ -376,8 +376,8 @@ fn other_faults(mpi: (&str, &str), code: fn(i32) -> bool) {
         assert!(console.contains(well), "{well}: {console}");
     }
     assert!(!console.contains("abort gave 0"), "{console}");
-    assert!(ran.standing.deadlocks.is_empty(), "{:?}", ran.standing);
-    let faults = &ran.standing.faults;
+    assert!(ran.pending.deadlocks.is_empty(), "{:?}", ran.pending);
+    let faults = &ran.pending.faults;
     let site = |text: &str, function: &str| {
         let (call, site) = text.split_once(" at ").expect(text);
         assert_eq!(call, function);

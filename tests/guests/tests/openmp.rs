@@ -7,7 +7,7 @@ use std::path::Path;
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_guest_tests::{cluster, compile, image, run_well};
 use nodescope_hypercall::Function;
-use nodescope_openmp::{Analysis, Kind, MpiTime, Options, Places, Record};
+use nodescope_openmp::{Analysis, CodeLocator, Kind, MpiTime, Options, Record};
 use nodescope_study::Study;
 use nodescope_trace::{Profile, TraceReader, WaitBuilder};
 
@@ -123,8 +123,8 @@ fn each_process_leaves_a_record_with_exact_counts() {
         ..Options::default()
     };
     // The program lies in another folder here, and its build id tells that it is the one that ran.
-    let mut places = Places::new(&[dir.path().to_path_buf()]);
-    let analysis = Analysis::new(records, &options, &mut places);
+    let mut locator = CodeLocator::new(&[dir.path().to_path_buf()]);
+    let analysis = Analysis::new(records, &options, &mut locator);
     println!("{}", analysis.text());
     let ranks: Vec<_> = analysis
         .processes
@@ -138,8 +138,12 @@ fn each_process_leaves_a_record_with_exact_counts() {
             assert_eq!(of.productive + of.idle + of.lost.sum(), of.total);
         }
         assert_eq!(process.regions[0].count, 4);
-        let place = &process.loops[0].place;
-        assert!(place.text().starts_with("hybrid.c:"), "{}", place.text());
+        let location = &process.loops[0].location;
+        assert!(
+            location.text().starts_with("hybrid.c:"),
+            "{}",
+            location.text()
+        );
     }
     // In virtual time on equal nodes, four times the work takes longer.
     let step = |rank: usize| {

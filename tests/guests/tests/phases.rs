@@ -5,11 +5,11 @@ use std::path::Path;
 
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_guest_tests::{cluster, compile, image, program, run_well};
+use nodescope_loop_tree::SequenceOptions;
+use nodescope_loop_tree::sequence::{SequenceBuilder, Sequences};
 use nodescope_machine::topology::NodeTopology;
-use nodescope_model::Take;
-use nodescope_model::sequence::{SequenceBuilder, Sequences};
 use nodescope_phases::{
-    Analysis, Include, MappingRequest, Messages, Phase, Request, analyse, place,
+    Analysis, Include, MappingRequest, Messages, Phase, Request, analyse, map_ranks,
 };
 use nodescope_predict::{Channel, Cluster, Model};
 use nodescope_trace::TraceReader;
@@ -30,9 +30,9 @@ fn emulate(dir: &Path, nodes: u32, vcpus: u32, commands: &str) -> Option<String>
 }
 
 fn sequences(dir: &Path, job: usize) -> Sequences {
-    let mut builder = SequenceBuilder::new(Take {
+    let mut builder = SequenceBuilder::new(SequenceOptions {
         job: Some(job),
-        ..Take::default()
+        ..SequenceOptions::default()
     });
     for event in TraceReader::open(dir.join(TRACE_FILE)).unwrap().events() {
         builder.add(&event.unwrap());
@@ -154,7 +154,7 @@ fn a_placement_gains_in_the_emulated_cluster_too() {
     );
     let mut analysis = find(&bad, None);
     let request = MappingRequest::default();
-    let mapping = place(&analysis, &bad, &two_nodes(), &request).unwrap();
+    let mapping = map_ranks(&analysis, &bad, &two_nodes(), &request).unwrap();
     analysis.mapping = Some(mapping.clone());
     println!("{}", analysis.text());
     let best = &mapping.placements[mapping.whole];

@@ -14,8 +14,8 @@ use nodescope_calibrate::trace::Collector;
 use nodescope_calibrate::{ClusterFile, FitOptions, FittedPath};
 use nodescope_host_trace::tracer::{Mpi, library};
 use nodescope_hypercall::Function;
-use nodescope_model::Program;
-use nodescope_model::sequence::{SequenceBuilder, Take};
+use nodescope_loop_tree::Program;
+use nodescope_loop_tree::sequence::{SequenceBuilder, SequenceOptions};
 use nodescope_predict::{Cluster, Request, predict};
 use nodescope_trace::{Event, TraceReader};
 use serde_json::{Value, json};
@@ -399,9 +399,9 @@ struct Marked {
 }
 
 fn model(trace: &Path) -> Result<Marked, Failure> {
-    let mut builder = SequenceBuilder::new(Take {
+    let mut builder = SequenceBuilder::new(SequenceOptions {
         marks: vec![(Function::Barrier, 1), (Function::Barrier, 2)],
-        ..Take::default()
+        ..SequenceOptions::default()
     });
     for event in events(trace)? {
         builder.add(&event?);

@@ -1,4 +1,4 @@
-//! What the tests' guests are made of: page tables, flat segments, a vCPU and a machine without devices.
+//! Parts of the tests' guests: page tables, flat segments, a vCPU and a machine without devices.
 
 use std::sync::LazyLock;
 
@@ -53,17 +53,17 @@ impl PageTables {
         }
     }
 
-    /// First byte behind the tables.
+    /// Returns the first byte behind the tables.
     pub fn end(&self) -> u64 {
         self.next
     }
 
-    /// Map a page in `memory`, which starts at physical address zero; the physical address of its table entry.
+    /// Maps a page in `memory`, which starts at physical address zero. Returns the physical address of its table entry.
     pub fn map(&mut self, memory: &mut [u8], linear: u64, entry: u64) -> u64 {
         self.enter(memory, linear, entry, &[39, 30, 21], 12)
     }
 
-    /// The same for a page of 2 MiB.
+    /// Maps a page of 2 MiB.
     pub fn map_large(&mut self, memory: &mut [u8], linear: u64, entry: u64) -> u64 {
         self.enter(memory, linear, entry | page::PS, &[39, 30], 21)
     }
@@ -94,7 +94,7 @@ impl PageTables {
     }
 }
 
-/// A segment that starts at zero and has no end.
+/// Returns a segment that starts at zero and has no end.
 pub fn flat(selector: u16, attributes: u16) -> Segment {
     Segment {
         selector,
@@ -121,7 +121,7 @@ pub fn long_mode(code: Segment, data: Segment, cr3: u64) -> VcpuState {
     s
 }
 
-/// The CPUID of a study's default processor, less the features that this host cannot execute.
+/// Returns the CPUID of a study's default processor, less the features that this host cannot execute.
 pub fn cpuid() -> CpuidTable {
     static TABLE: LazyLock<CpuidTable> = LazyLock::new(|| {
         let mut tables = tables(
@@ -136,12 +136,12 @@ pub fn cpuid() -> CpuidTable {
     TABLE.clone()
 }
 
-/// A vCPU whose instructions take a cycle each.
+/// Returns a vCPU whose instructions take a cycle each.
 pub fn vcpu(ram: &Ram, translate: Translate) -> SoftVcpu {
     vcpu_with(SharedCode::new(ram.clone()), translate)
 }
 
-/// A vCPU in its reset state, of a node with this code.
+/// Returns a vCPU in its reset state, of a node with this code.
 pub fn vcpu_with(code: SharedCode, translate: Translate) -> SoftVcpu {
     SoftVcpu::new(SoftConfig {
         id: 0,

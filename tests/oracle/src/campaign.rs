@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use crate::catalogue::{Group, codes};
 use crate::compare::{Difference, compare, equal, is_known_deviation};
-use crate::engine::{Engine, Way};
+use crate::engine::{Engine, ExecutionMode};
 use crate::generate::{Case, CaseId, Generator, window};
 use crate::layout::{PAGE, WINDOW, WRITABLE_LEN};
 use crate::native::{Native, NativeError};
@@ -31,74 +31,74 @@ pub enum CampaignError {
     NoCase(CaseId),
 }
 
-/// Both sides, the engine in each of its ways.
-pub struct Duel {
+/// Runs cases on the host's CPU and on the engine, in each of the engine's modes, and compares the outcomes.
+pub struct Comparator {
     native: Native,
-    /// Whose rules hold on this host.
+    /// The vendor whose rules hold on this host.
     vendor: Vendor,
     interpreter: Engine,
     translators: [Engine; 2],
     /// Address and bytes of the instruction that was placed last, and which translator has it.
     placed: (u64, Vec<u8>),
-    observed: usize,
+    translator: usize,
     window: Vec<u8>,
 }
 
-/// Both outcomes of a case.
-pub struct Verdict {
+/// The comparison of both outcomes of a case.
+pub struct Comparison {
     /// On the host's CPU; None where it does not run the instruction, which its vendor decodes as another.
     pub native: Option<Outcome>,
-    /// What differs on the engine.
+    /// Differences of the engine from the host.
     pub differences: Vec<Difference>,
     /// The host answered as CPUs of its vendor do, other than the engine, which does what Intel's do.
     pub by_vendor: Option<Rule>,
     /// The difference is one that the engine documents; `differences` is empty then.
-    pub set_aside: bool,
+    pub known_deviation: bool,
     /// It ran as translated code, too.
     pub translated: bool,
     /// It did so without calling out: look-ups that it made hit in line.
     pub in_line: bool,
 }
 
-impl Verdict {
+impl Comparison {
     /// Before anything is compared.
     fn new(native: Option<Outcome>) -> Self {
         Self {
             native,
             differences: Vec::new(),
             by_vendor: None,
-            set_aside: false,
+            known_deviation: false,
             translated: false,
             in_line: false,
         }
     }
 }
 
-impl Duel {
-    /// Prepare both sides.
+impl Comparator {
+    /// Prepares both sides.
     pub fn new() -> Result<Self, CampaignError> {
         let window = window();
         Ok(Self {
             native: Native::new(&window)?,
             vendor: vendor::host(),
-            interpreter: Engine::new(&window, Way::Interpreted)?,
+            interpreter: Engine::new(&window, ExecutionMode::Interpreted)?,
             translators: [
-                Engine::new(&window, Way::Translated)?,
-                Engine::new(&window, Way::Observed)?,
+                Engine::new(&window, ExecutionMode::Translated)?,
+                Engine::new(&window, ExecutionMode::TranslatedWithModel)?,
             ],
             placed: (0, Vec::new()),
-            observed: 0,
+            translator: 0,
             window,
         })
     }
 
-    /// Run a case twice on the host's CPU: what differs shows a fault of the harness.
-    pub fn run_native(&mut self, case: &Case) -> Verdict {
+    /// Runs a case twice on the host's CPU. A difference shows a fault of the harness.
+    pub fn run_native(&mut self, case: &Case) -> Comparison {
         self.placed = (0, Vec::new());
-        let mut verdict = Verdict::new(None);
-        verdict.by_vendor = vendor::forbids(self.vendor, case);
-        if verdict.by_vendor.is_some() {
-            return verdict;
+        let mut comparison = Comparison::new(None);
+        comparison.by_vendor = vendor::forbids(self.vendor, case);
+        if comparison.by_vendor.is_some() {
+            return comparison;
         }
         let mut outcomes = Vec::with_capacity(2);
         for _ in 0..2 {
@@ -110,17 +110,17 @@ impl Duel {
             outcomes.push((outcome, self.native.window().to_vec()));
             self.reset(false);
         }
-        verdict.differences = compare(
+        comparison.differences = compare(
             case,
             &outcomes[0].0,
             &outcomes[1].0,
             [&outcomes[0].1, &outcomes[1].1],
         );
-        verdict.native = Some(outcomes.swap_remove(0).0);
-        verdict
+        comparison.native = Some(outcomes.swap_remove(0).0);
+        comparison
     }
 
-    /// Put the case's instruction where it runs on all sides, if it is not there. One encoding in four is translated for a
+    /// Puts the case's instruction where it runs on all sides, if it is not there. One encoding in four is translated for a
     /// vCPU with a memory model, the others for one without.
     fn place(&mut self, case: &Case) {
         let rip = case.state.rip;
@@ -128,40 +128,43 @@ impl Duel {
             return;
         }
         self.placed = (rip, case.bytes.clone());
-        self.observed = usize::from(Random::new(case.id.index ^ case.id.seed).below(4) == 0);
+        self.translator = usize::from(Random::new(case.id.index ^ case.id.seed).below(4) == 0);
         self.native.place(rip, &case.bytes);
-        for engine in [&mut self.interpreter, &mut self.translators[self.observed]] {
+        for engine in [
+            &mut self.interpreter,
+            &mut self.translators[self.translator],
+        ] {
             engine.place(rip, &case.instruction, &case.bytes);
         }
     }
 
-    /// Run a case on both sides.
-    pub fn run(&mut self, case: &Case) -> Verdict {
+    /// Runs a case on both sides.
+    pub fn run(&mut self, case: &Case) -> Comparison {
         self.place(case);
         for p in &case.patches {
             self.native.write(p.address, &p.bytes);
         }
         let forbidden = vendor::forbids(self.vendor, case);
         let native = forbidden.is_none().then(|| self.native.run(&case.state));
-        let mut verdict = Verdict::new(native);
-        verdict.by_vendor = forbidden;
-        // What the interpreter left in memory, where the host is no judge of it.
+        let mut comparison = Comparison::new(native);
+        comparison.by_vendor = forbidden;
+        // Memory after the interpreter, where the host cannot serve as the reference.
         let mut unjudged: Option<Vec<u8>> = None;
         let mut first: Option<Outcome> = None;
         // Memory differs where the architecture leaves that open.
-        let mut excused = forbidden.is_some();
+        let mut memory_differs = forbidden.is_some();
         for (engine, name) in [
             (&mut self.interpreter, "interpreted"),
             (
-                &mut self.translators[self.observed],
-                ["translated", "translated, with a model"][self.observed],
+                &mut self.translators[self.translator],
+                ["translated", "translated, with a model"][self.translator],
             ),
         ] {
             for p in &case.patches {
                 engine.write(p.address, &p.bytes);
             }
             let before = engine
-                .prepare(case.warmth, case.operand)
+                .prepare(case.tlb, case.operand)
                 .map(|()| engine.activity());
             let result = before.and_then(|before| Ok((before, engine.run(&case.state)?)));
             let mut differences = match result {
@@ -172,13 +175,13 @@ impl Duel {
                         after.misses - before.misses,
                         after.interpreted - before.interpreted,
                     );
-                    verdict.translated |= entries > 0;
-                    verdict.in_line |= entries > 0 && misses == 0 && interpreted == 0;
+                    comparison.translated |= entries > 0;
+                    comparison.in_line |= entries > 0 && misses == 0 && interpreted == 0;
                     let memory = [self.native.window(), engine.window()];
                     let mut differences = Vec::new();
-                    if let Some(native) = &verdict.native {
+                    if let Some(native) = &comparison.native {
                         let same_memory = memory[0] == memory[1];
-                        excused |= !same_memory;
+                        memory_differs |= !same_memory;
                         if !same_memory || !equal(native, &outcome) {
                             differences = compare(case, native, &outcome, memory);
                         }
@@ -186,7 +189,7 @@ impl Duel {
                             && let Some(rule) =
                                 vendor::explains(self.vendor, case, native, &outcome, memory)
                         {
-                            verdict.by_vendor = Some(rule);
+                            comparison.by_vendor = Some(rule);
                             differences.clear();
                         }
                     } else if *unjudged.get_or_insert_with(|| memory[1].to_vec()) != memory[1] {
@@ -211,24 +214,25 @@ impl Duel {
             if differences.is_empty() {
                 continue;
             }
-            if let Some(native) = &verdict.native
+            if let Some(native) = &comparison.native
                 && is_known_deviation(case, native, &differences)
             {
-                verdict.set_aside = true;
+                comparison.known_deviation = true;
                 continue;
             }
             for d in &mut differences {
                 d.what = format!("{} ({name})", d.what);
             }
-            verdict.differences = differences;
+            comparison.differences = differences;
             break;
         }
-        let differ = verdict.set_aside || !verdict.differences.is_empty() || excused;
+        let differ =
+            comparison.known_deviation || !comparison.differences.is_empty() || memory_differs;
         self.reset(differ);
-        verdict
+        comparison
     }
 
-    /// Put the common contents back where they changed. All sides are like the native one, unless they `differ`.
+    /// Puts the common contents back where they changed. All sides are like the native one, unless they `differ`.
     fn reset(&mut self, differ: bool) {
         let page = PAGE as usize;
         let Self {
@@ -291,7 +295,7 @@ pub fn states(group: Group, wanted: u64) -> u64 {
     }
 }
 
-/// Share cases among groups by their number of instructions, at least 2000 each where there are that many.
+/// Shares cases among groups by their number of instructions, at least 2000 each where there are that many.
 pub fn plan(groups: &[Group], count: u64) -> Vec<(Group, u64)> {
     let weight = |g: Group| {
         let n = codes(g).len() as u64;
@@ -305,7 +309,7 @@ pub fn plan(groups: &[Group], count: u64) -> Vec<(Group, u64)> {
         .collect()
 }
 
-/// What came of a group.
+/// Results of a group.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// Encodings drawn.
@@ -314,8 +318,8 @@ pub struct Tally {
     pub cases: u64,
     /// Cases in which the host raised an exception.
     pub exceptions: u64,
-    /// Cases set aside, because the engine documents the difference.
-    pub set_aside: u64,
+    /// Cases whose difference the engine documents.
+    pub known_deviations: u64,
     /// Cases in which the host answered as its vendor's CPUs do and Intel's do not, or did not run the instruction.
     pub by_vendor: u64,
     /// Cases that the engine ran as translated blocks as well as interpreted.
@@ -328,18 +332,18 @@ pub struct Tally {
     pub mismatches: u64,
     /// Mismatches by instruction.
     pub by_instruction: BTreeMap<String, u64>,
-    /// What `by_vendor` counts, by rule as [`Rule::describe`] has it.
+    /// The cases of `by_vendor`, by rule as [`Rule::describe`] has it.
     pub by_rule: BTreeMap<String, u64>,
 }
 
 impl Tally {
-    /// The numbers, for sums and for other processes.
+    /// Returns the numbers, for sums and for other processes.
     pub fn numbers(&mut self) -> [&mut u64; 9] {
         [
             &mut self.encodings,
             &mut self.cases,
             &mut self.exceptions,
-            &mut self.set_aside,
+            &mut self.known_deviations,
             &mut self.by_vendor,
             &mut self.translated,
             &mut self.memory,
@@ -348,7 +352,7 @@ impl Tally {
         ]
     }
 
-    /// Add up.
+    /// Adds another tally.
     pub fn add(&mut self, other: &Self) {
         let mut other = other.clone();
         for (to, from) in self.numbers().into_iter().zip(other.numbers()) {
@@ -374,9 +378,9 @@ pub struct Settings {
     pub native_only: bool,
 }
 
-/// Compare the cases of the encodings with these indices; `report` gets each mismatch.
+/// Compares the cases of the encodings with these indices; `report` gets each mismatch.
 pub fn run(
-    duel: &mut Duel,
+    comparator: &mut Comparator,
     group: Group,
     settings: Settings,
     indices: impl Iterator<Item = u64>,
@@ -398,29 +402,29 @@ pub fn run(
                 }
                 &varied
             };
-            let verdict = if settings.native_only {
-                duel.run_native(case)
+            let comparison = if settings.native_only {
+                comparator.run_native(case)
             } else {
-                duel.run(case)
+                comparator.run(case)
             };
             tally.cases += 1;
-            tally.exceptions += u64::from(verdict.native.is_some_and(|n| n.exception.is_some()));
-            tally.set_aside += u64::from(verdict.set_aside);
-            if let Some(rule) = verdict.by_vendor
-                && verdict.differences.is_empty()
+            tally.exceptions += u64::from(comparison.native.is_some_and(|n| n.exception.is_some()));
+            tally.known_deviations += u64::from(comparison.known_deviation);
+            if let Some(rule) = comparison.by_vendor
+                && comparison.differences.is_empty()
             {
                 tally.by_vendor += 1;
                 *tally.by_rule.entry(rule.describe().into()).or_default() += 1;
             }
-            tally.translated += u64::from(verdict.translated);
+            tally.translated += u64::from(comparison.translated);
             tally.memory += u64::from(case.operand.is_some());
-            tally.hits += u64::from(case.operand.is_some() && verdict.in_line);
-            if !verdict.differences.is_empty() {
+            tally.hits += u64::from(case.operand.is_some() && comparison.in_line);
+            if !comparison.differences.is_empty() {
                 tally.mismatches += 1;
                 let name = format!("{:?}", case.instruction.code());
                 let n = tally.by_instruction.entry(name).or_default();
                 *n += 1;
-                report(case, &verdict.differences, *n);
+                report(case, &comparison.differences, *n);
             }
         }
     }

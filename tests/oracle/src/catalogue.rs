@@ -40,7 +40,7 @@ impl Group {
         Self::Invalid,
     ];
 
-    /// Name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Integer => "integer",
@@ -57,7 +57,7 @@ impl Group {
         }
     }
 
-    /// What the host lacks to judge this group.
+    /// Returns the CPU features that the host lacks for this group.
     pub fn missing(self) -> Vec<&'static str> {
         let mut missing = Vec::new();
         macro_rules! need {
@@ -115,7 +115,7 @@ pub fn codes(group: Group) -> Vec<Code> {
         .collect()
 }
 
-/// The group of an instruction; None where it is not compared.
+/// Returns the group of an instruction; None where it is not compared.
 pub fn group_of(code: Code) -> Option<Group> {
     use CpuidFeature as F;
     use Mnemonic as M;

@@ -1,4 +1,4 @@
-//! What must agree, and what the architecture leaves open.
+//! Comparison of outcomes, except for results that the architecture leaves undefined.
 
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, RflagsBits};
 use nodescope_x86::{Exception, Vector};
@@ -24,7 +24,7 @@ pub const GPR: [&str; 16] = [
     "r14", "r15",
 ];
 
-/// Whether two outcomes are equal in every bit that [`compare`] looks at: then nothing need be excused.
+/// Returns whether two outcomes are equal in every bit that [`compare`] looks at: then nothing need be excused.
 pub fn equal(native: &Outcome, engine: &Outcome) -> bool {
     let (n, e) = (&native.state, &engine.state);
     let (nf, ef) = (&n.fx.0, &e.fx.0);
@@ -38,7 +38,7 @@ pub fn equal(native: &Outcome, engine: &Outcome) -> bool {
         && (0..8).all(|k| nf[32 + 16 * k..][..10] == ef[32 + 16 * k..][..10])
 }
 
-/// All differences between the native outcome and the engine's.
+/// Returns all differences between the native outcome and the engine's.
 pub fn compare(
     case: &Case,
     native: &Outcome,
@@ -91,7 +91,7 @@ pub fn compare(
     let mut engine_fx = e.fx;
     let mut native_fx = n.fx;
     if faulted && is_mmx(i) {
-        // Whether the transition to MMX (SDM vol. 1 §9.5) has taken place at the fault does not matter to what is run again.
+        // It does not matter to the instruction that is run again if the transition to MMX (SDM vol. 1 §9.5) has taken place at the fault.
         for fx in [&mut native_fx, &mut engine_fx] {
             to_physical_order(&mut fx.0);
         }
@@ -239,7 +239,7 @@ fn masked_bytes_fault(case: &Case, native: &Outcome, engine: &Outcome) -> bool {
     ) && (faulted(native) || faulted(engine))
 }
 
-/// What the engine documents to do otherwise than a processor (`ops/simd/mxcsr.rs`), all with unmasked exceptions alone:
+/// Returns whether a difference is one that the engine documents (`ops/simd/mxcsr.rs`), all with unmasked exceptions alone:
 /// the precision flag that accompanies an unmasked underflow or overflow, and the sum in DPPS and DPPD, which goes on
 /// after an unmasked exception in a product. Such cases are counted apart.
 pub fn is_known_deviation(case: &Case, native: &Outcome, differences: &[Difference]) -> bool {
@@ -339,7 +339,7 @@ fn undefined_flags(case: &Case) -> u64 {
     mask
 }
 
-/// Memory that the engine need not fill as this host does: x87 pointers and opcode (SDM vol. 1 §8.1.8), which the engine
+/// Returns the memory that the engine need not fill as this host does: x87 pointers and opcode (SDM vol. 1 §8.1.8), which the engine
 /// does not keep, and the mask and reserved fields of FXSAVE.
 fn open_memory(case: &Case) -> Vec<(u64, u64)> {
     let i = &case.instruction;

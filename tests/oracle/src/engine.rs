@@ -46,22 +46,22 @@ const GEOMETRY: L0Geometry = L0Geometry {
 
 /// How instructions are carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum ExecutionMode {
     /// By the interpreter.
     Interpreted,
     /// As part of a translated block.
     Translated,
     /// As part of a translated block, while a memory model is attached: the TLB's entries stand for lines.
-    Observed,
+    TranslatedWithModel,
 }
 
 /// Contents of the engine's TLB when an instruction runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Warmth {
+pub enum TlbState {
     /// The pages that an instruction may touch.
     Warm,
-    /// Whatever instructions before have left there.
-    AsItIs,
+    /// Entries that earlier instructions have left.
+    Unchanged,
     /// Nothing, and no page is translated.
     Cold,
 }
@@ -77,16 +77,16 @@ pub struct Engine {
     last: (usize, usize),
     budget: u64,
     age: u32,
-    way: Way,
+    mode: ExecutionMode,
     /// All pages have been touched since translations were dropped.
     warm: bool,
-    /// What was placed has not run.
+    /// The placed instruction has not run yet.
     fresh: bool,
 }
 
 impl Engine {
     /// A guest whose window holds these bytes.
-    pub fn new(window: &[u8], way: Way) -> Result<Self, LayoutError> {
+    pub fn new(window: &[u8], mode: ExecutionMode) -> Result<Self, LayoutError> {
         assert_eq!(window.len(), WINDOW_LEN);
         let ram = Ram::new(&[RAM])?;
         let mut bytes = vec![0; USED];
@@ -138,7 +138,7 @@ impl Engine {
             last: (0, 0),
             budget: 1,
             age: 0,
-            way,
+            mode,
             warm: false,
             fresh: false,
         };
@@ -146,33 +146,33 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Make the vCPU anew.
+    /// Replaces the vCPU by a new one.
     fn renew(&mut self) {
-        let translate = match self.way {
-            Way::Interpreted => Translate::Never,
-            Way::Translated | Way::Observed => Translate::After(0),
+        let translate = match self.mode {
+            ExecutionMode::Interpreted => Translate::Never,
+            ExecutionMode::Translated | ExecutionMode::TranslatedWithModel => Translate::After(0),
         };
         self.vcpu = bare::vcpu(&self.ram, translate);
-        if self.way == Way::Observed {
+        if self.mode == ExecutionMode::TranslatedWithModel {
             self.vcpu.attach(Some(GEOMETRY));
         }
         self.age = 0;
         self.cool();
     }
 
-    /// Drop all translations of addresses.
+    /// Drops all translations of addresses.
     fn cool(&mut self) {
         self.vcpu.restore(&self.base);
         self.warm = false;
     }
 
-    /// Bytes of the window as they are now.
+    /// Returns the bytes of the window as they are now.
     pub fn window(&self) -> &[u8] {
         // SAFETY: guest RAM that `self.ram` keeps mapped; written only in `run` and `write`, which borrow `self` mutably.
         unsafe { std::slice::from_raw_parts(self.window, WINDOW_LEN) }
     }
 
-    /// Change bytes of the window.
+    /// Changes bytes of the window.
     pub fn write(&mut self, address: u64, bytes: &[u8]) {
         let offset = address.wrapping_sub(WINDOW) as usize;
         assert!(offset <= WINDOW_LEN && bytes.len() <= WINDOW_LEN - offset);
@@ -182,7 +182,7 @@ impl Engine {
         }
     }
 
-    /// Put an instruction into the code pages.
+    /// Puts an instruction into the code pages.
     pub fn place(&mut self, rip: u64, instruction: &Instruction, bytes: &[u8]) {
         self.age += 1;
         if self.age == LIFE {
@@ -196,7 +196,9 @@ impl Engine {
         code[..bytes.len()].copy_from_slice(bytes);
         let mut len = bytes.len();
         self.budget = 1;
-        if self.way != Way::Interpreted && instruction.flow_control() == FlowControl::Next {
+        if self.mode != ExecutionMode::Interpreted
+            && instruction.flow_control() == FlowControl::Next
+        {
             code[len..len + 2].copy_from_slice(&JUMP_TO_ITSELF);
             len += 2;
             self.budget = 2;
@@ -210,18 +212,18 @@ impl Engine {
     }
 
     /// Brings the TLB into the state that a case wants; `operand` is an address that the instruction touches.
-    pub fn prepare(&mut self, warmth: Warmth, operand: Option<u64>) -> Result<(), EngineError> {
-        match warmth {
-            Warmth::Cold => self.cool(),
-            Warmth::AsItIs => {}
-            Warmth::Warm => {
+    pub fn prepare(&mut self, tlb: TlbState, operand: Option<u64>) -> Result<(), EngineError> {
+        match tlb {
+            TlbState::Cold => self.cool(),
+            TlbState::Unchanged => {}
+            TlbState::Warm => {
                 if !self.warm {
                     // Seven accesses and the jump.
                     self.routine(ALL_PAGES, 0, 8)?;
                     self.warm = true;
                 }
                 let offset = operand.unwrap_or_default().wrapping_sub(WINDOW);
-                if self.way == Way::Observed && offset < WINDOW_LEN as u64 {
+                if self.mode == ExecutionMode::TranslatedWithModel && offset < WINDOW_LEN as u64 {
                     let at = WINDOW + offset;
                     if offset < WRITABLE_LEN as u64 {
                         self.routine(WRITE_AT, at, 3)?;
@@ -250,7 +252,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Run the instruction that was placed at `state.rip`.
+    /// Runs the instruction that was placed at `state.rip`.
     pub fn run(&mut self, state: &State) -> Result<Outcome, EngineError> {
         let general = General {
             gpr: state.gpr,
@@ -292,19 +294,19 @@ impl Engine {
         })
     }
 
-    /// What translated code did since the vCPU was made.
+    /// Returns the counts of translated code since the vCPU was made.
     pub fn activity(&self) -> Activity {
         self.vcpu.activity()
     }
 
-    /// Bytes of the code pages, for tests of the harness.
+    /// Returns the bytes of the code pages, for tests of the harness.
     pub fn code(&self) -> &[u8] {
         // SAFETY: as in `window`.
         unsafe { std::slice::from_raw_parts(self.code, CODE_LEN) }
     }
 }
 
-/// A read of each page of the window and a write of each that can be written, which change nothing.
+/// Returns a read of each page of the window and a write of each that can be written, which change nothing.
 fn touch_all_pages() -> Vec<u8> {
     let mut code = Vec::new();
     for offset in (0..WINDOW_LEN as u64).step_by(PAGE as usize) {

@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use nodescope_oracle::campaign::{self, CampaignError, Duel, Settings, Tally};
+use nodescope_oracle::campaign::{self, CampaignError, Comparator, Settings, Tally};
 use nodescope_oracle::catalogue::{self, Group};
 use nodescope_oracle::generate::{CaseId, Generator};
 use nodescope_oracle::lockstep::{self, Kind};
@@ -46,7 +46,7 @@ struct Options {
     /// Instead: the interpreter and the translator side by side on random programs, for so many seconds from --seed on.
     #[arg(long, value_name = "SECONDS")]
     lockstep: Option<u64>,
-    /// The same on random bytes as code.
+    /// Lockstep runs on random bytes as code.
     #[arg(long, value_name = "SECONDS")]
     fuzz: Option<u64>,
     /// Instead: both side by side on random bytes as user code, which must not end the engine.
@@ -132,10 +132,10 @@ fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
     parent(options, &plan)
 }
 
-/// What announces a seed between processes.
+/// Prefix of a line that announces a seed between processes.
 const SEED: &str = "seed ";
 
-/// Run the same again in a process of its own, since wrong host code may end it: then the seed is known.
+/// Runs the program again in a process of its own, since wrong host code may end it: then the seed is known.
 fn watched() -> Result<bool, Box<dyn std::error::Error>> {
     let mut child = Command::new(std::env::current_exe()?)
         .args(std::env::args_os().skip(1))
@@ -166,7 +166,7 @@ fn child(
     shard: u64,
     shards: u64,
 ) -> Result<(), CampaignError> {
-    let mut duel = Duel::new()?;
+    let mut comparator = Comparator::new()?;
     for &(group, count) in plan {
         if !group.missing().is_empty() {
             continue;
@@ -179,7 +179,7 @@ fn child(
         };
         let encodings = count.div_ceil(campaign::states(group, options.states));
         let mut tally = campaign::run(
-            &mut duel,
+            &mut comparator,
             group,
             settings,
             (shard..encodings).step_by(shards as usize),
@@ -305,7 +305,7 @@ fn line(name: &str, t: &Tally, time: u64) {
         t.memory,
         t.hits,
         t.exceptions,
-        t.set_aside,
+        t.known_deviations,
         t.by_vendor,
         t.mismatches,
         t.cases as f64 / (time as f64 / 1e6).max(1e-6)
@@ -324,9 +324,9 @@ fn replay(id: CaseId) -> Result<bool, CampaignError> {
     if case.id != id {
         return Err(CampaignError::NoCase(id));
     }
-    let mut duel = Duel::new()?;
+    let mut comparator = Comparator::new()?;
     for case in &cases {
-        duel.run(case);
+        comparator.run(case);
     }
     println!(
         "{id}  {}  {:?}\n  bytes {}{}",
@@ -335,18 +335,18 @@ fn replay(id: CaseId) -> Result<bool, CampaignError> {
         report::encoding(&case),
         report::state(&case)
     );
-    let verdict = duel.run(&case);
-    match &verdict.native {
+    let comparison = comparator.run(&case);
+    match &comparison.native {
         Some(native) => println!("  host's exception: {:?}", native.exception),
         None => println!("  not run on this host"),
     }
-    if let Some(rule) = verdict.by_vendor {
+    if let Some(rule) = comparison.by_vendor {
         println!("  by vendor: {}", rule.describe());
     }
-    if verdict.differences.is_empty() {
+    if comparison.differences.is_empty() {
         println!("no difference");
         return Ok(true);
     }
-    println!("{}", report::mismatch(&case, &verdict.differences));
+    println!("{}", report::mismatch(&case, &comparison.differences));
     Ok(false)
 }

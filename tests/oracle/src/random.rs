@@ -36,7 +36,7 @@ impl Random {
         from[self.below(from.len() as u64) as usize]
     }
 
-    /// An integer, often at the edge of some width.
+    /// Returns an integer, often at the edge of some width.
     pub fn integer(&mut self) -> u64 {
         match self.below(8) {
             0 | 1 => self.next(),
@@ -49,7 +49,7 @@ impl Random {
                 let width = self.pick(&WIDTHS);
                 let max = u64::MAX >> (64 - width);
                 let edge = self.pick(&[0, 1, max, max >> 1, (max >> 1) + 1, max - 1, 2]);
-                // What lies above the width must not matter.
+                // Bits above the width must not matter.
                 if width < 64 && self.chance(500) {
                     edge | self.next() << width
                 } else {
@@ -59,7 +59,7 @@ impl Random {
         }
     }
 
-    /// A binary floating-point number with so many exponent and fraction bits, sign on top.
+    /// Returns a binary floating-point number with so many exponent and fraction bits, sign on top.
     fn float(&mut self, exponent_bits: u32, fraction_bits: u32) -> u64 {
         let bias = (1_u64 << (exponent_bits - 1)) - 1;
         let max = (1_u64 << exponent_bits) - 1;
@@ -100,17 +100,17 @@ impl Random {
         sign << (exponent_bits + fraction_bits) | exponent << fraction_bits | fraction & mask
     }
 
-    /// A single-precision number.
+    /// Returns a single-precision number.
     pub fn f32(&mut self) -> u32 {
         self.float(8, 23) as u32
     }
 
-    /// A double-precision number.
+    /// Returns a double-precision number.
     pub fn f64(&mut self) -> u64 {
         self.float(11, 52)
     }
 
-    /// An x87 number, now and then in a format that is no longer supported.
+    /// Returns an x87 number, now and then in a format that is no longer supported.
     pub fn f80(&mut self) -> [u8; 10] {
         let (exponent, fraction) = match self.below(24) {
             0..=6 => (16383 + self.below(33) as u16 - 16, self.next() | 1 << 63),
@@ -121,7 +121,7 @@ impl Random {
                     1 << 63 | self.next() << (63 - u32::from(e)) & !(1 << 63),
                 )
             }
-            // What a double can hold, then what a single can.
+            // A value of double precision, then one of single precision.
             10 => (
                 16383 + self.below(2046) as u16 - 1022,
                 self.next() << 11 | 1 << 63,
@@ -154,7 +154,7 @@ impl Random {
         bytes
     }
 
-    /// Fill memory or a vector with elements of one kind.
+    /// Fills memory or a vector with elements of one kind.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         match self.below(10) {
             0 => {

@@ -7,7 +7,7 @@ use iced_x86::{Formatter, GasFormatter};
 use crate::compare::{Difference, GPR, bytes_high_first, flags};
 use crate::generate::Case;
 
-/// The instruction in AT&T syntax.
+/// Returns the instruction in AT&T syntax.
 pub fn disassembly(case: &Case) -> String {
     if case.instruction.is_invalid() {
         return "(bad)".into();
@@ -17,13 +17,13 @@ pub fn disassembly(case: &Case) -> String {
     text
 }
 
-/// Bytes of the instruction.
+/// Returns the bytes of the instruction.
 pub fn encoding(case: &Case) -> String {
     let list: Vec<_> = case.bytes.iter().map(|b| format!("{b:02x}")).collect();
     list.join(" ")
 }
 
-/// A case that differs: name, instruction, state before, and what was expected and found.
+/// Returns a case that differs: name, instruction, state before, and what was expected and found.
 pub fn mismatch(case: &Case, differences: &[Difference]) -> String {
     let mut t = String::new();
     let _ = writeln!(
@@ -45,7 +45,7 @@ pub fn mismatch(case: &Case, differences: &[Difference]) -> String {
     t
 }
 
-/// The state before.
+/// Returns the state before.
 pub fn state(case: &Case) -> String {
     let s = &case.state;
     let mut t = String::new();

@@ -1,4 +1,4 @@
-//! What an instruction in user mode can see and change.
+//! The state that an instruction in user mode can see and change.
 
 use nodescope_x86::{Exception, FxImage, Vector256};
 
@@ -17,7 +17,7 @@ pub struct State {
     pub vector: Vector256,
 }
 
-/// What became of an instruction.
+/// The outcome of an instruction.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// None where it retired.

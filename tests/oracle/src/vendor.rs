@@ -22,7 +22,7 @@ use crate::generate::{Case, register};
 use crate::layout::{CODE, CODE_LEN, PAGE, WINDOW, WINDOW_LEN, WRITABLE_LEN};
 use crate::state::{Outcome, State};
 
-/// Whose rules hold on a host.
+/// CPU vendors, each with its rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vendor {
     /// Intel's: none. Also those of any vendor that is not known.
@@ -31,7 +31,7 @@ pub enum Vendor {
     Amd,
 }
 
-/// The host's vendor as CPUID leaf 0 names it.
+/// Returns the host's vendor as CPUID leaf 0 names it.
 pub fn name() -> String {
     let leaf = std::arch::x86_64::__cpuid(0);
     let bytes: Vec<_> = [leaf.ebx, leaf.edx, leaf.ecx]
@@ -41,7 +41,7 @@ pub fn name() -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Whose rules hold on this host.
+/// Returns the vendor whose rules hold on this host.
 pub fn host() -> Vendor {
     static HOST: OnceLock<Vendor> = OnceLock::new();
     *HOST.get_or_init(|| match name().as_str() {
@@ -127,7 +127,7 @@ impl Rule {
         }
     }
 
-    /// What an AMD CPU does where the engine did this: an outcome and memory. None where the rule does not apply.
+    /// Returns the answer of an AMD CPU where the engine gave another one: an outcome and memory. None where the rule does not apply.
     fn answer(self, case: &Case, seen: &Seen<'_>) -> Option<Answer> {
         match self {
             Self::NearBranch => None,
@@ -146,7 +146,7 @@ impl Rule {
     }
 }
 
-/// What both sides did, memory after it in the same order as in [`compare`].
+/// The outcomes of both sides, with memory afterwards in the order of [`compare`].
 struct Seen<'a> {
     native: &'a Outcome,
     engine: &'a Outcome,
@@ -168,7 +168,7 @@ impl From<Outcome> for Answer {
     }
 }
 
-/// The rule for which a host of this vendor must not run a case, because it is another instruction there.
+/// Returns the rule for which a host of this vendor must not run a case, because it is another instruction there.
 pub fn forbids(vendor: Vendor, case: &Case) -> Option<Rule> {
     use iced_x86::FlowControl::*;
     if vendor == Vendor::Intel
@@ -183,7 +183,7 @@ pub fn forbids(vendor: Vendor, case: &Case) -> Option<Rule> {
     (there.code() != case.instruction.code()).then_some(Rule::NearBranch)
 }
 
-/// The rule by which a host of this vendor rightly differs from the engine, which does what Intel's do.
+/// Returns the rule by which a host of this vendor rightly differs from the engine, which does what Intel's do.
 pub fn explains(
     vendor: Vendor,
     case: &Case,
@@ -207,7 +207,7 @@ pub fn explains(
     })
 }
 
-/// The state before, with this exception.
+/// Returns the state before, with this exception.
 fn before(case: &Case, exception: Option<Exception>) -> Outcome {
     Outcome {
         exception,
@@ -215,14 +215,14 @@ fn before(case: &Case, exception: Option<Exception>) -> Outcome {
     }
 }
 
-/// The state before, but behind the instruction.
+/// Returns the state before, but behind the instruction.
 fn behind(case: &Case) -> Outcome {
     let mut outcome = before(case, None);
     outcome.state.rip = case.instruction.next_ip();
     outcome
 }
 
-/// Bytes of the window.
+/// Returns the bytes of the window.
 fn read(memory: &[u8], address: u64, len: usize) -> Option<&[u8]> {
     memory
         .get(address.wrapping_sub(WINDOW).try_into().ok()?..)?
@@ -239,13 +239,13 @@ fn canonical(address: u64) -> bool {
     (address as i64) << 16 >> 16 == address as i64
 }
 
-/// Whether the operand is relative to SS; prefixes other than FS and GS do not count in 64-bit mode (SDM vol. 1 §3.4.2.1).
+/// Returns whether the operand is relative to SS; prefixes other than FS and GS do not count in 64-bit mode (SDM vol. 1 §3.4.2.1).
 fn in_stack_segment(i: &Instruction) -> bool {
     use Register::*;
     matches!(i.memory_base(), RSP | RBP | ESP | EBP) && !matches!(i.memory_segment(), FS | GS)
 }
 
-/// Whether an access to bytes from `at` on must raise this exception.
+/// Returns whether an access to bytes from `at` on must raise this exception.
 fn faults(case: &Case, at: u64, len: u64, write: bool, exception: Exception) -> bool {
     let last = at.wrapping_add(len - 1);
     let stack = in_stack_segment(&case.instruction);
@@ -319,7 +319,7 @@ fn mxcsr_load(case: &Case, seen: &Seen<'_>) -> Option<Answer> {
     {
         return None;
     }
-    // What else AMD restores the engine does not, but for the x87 part above; it is compared where MXCSR is one that both accept.
+    // The engine does not restore the rest that AMD restores, except for the x87 part above; it is compared where MXCSR is one that both accept.
     let mut outcome = behind(case);
     if whole {
         let rip = outcome.state.rip;
@@ -392,7 +392,7 @@ fn alignment_fault(case: &Case, seen: &Seen<'_>) -> Option<Answer> {
     applies.then(|| before(case, Some(Exception::gp(0))).into())
 }
 
-/// Bytes of an element of CMPS or SCAS.
+/// Returns the bytes of an element of CMPS or SCAS.
 fn element(i: &Instruction) -> Option<u64> {
     use Mnemonic::*;
     Some(match i.mnemonic() {

@@ -1,6 +1,6 @@
 //! The portable engine against the host's CPU: a fixed set of cases, the same in every run. `scripts/difftest` draws more.
 
-use nodescope_oracle::campaign::{self, CampaignError, Duel, Settings};
+use nodescope_oracle::campaign::{self, CampaignError, Comparator, Settings};
 use nodescope_oracle::catalogue::Group;
 use nodescope_oracle::compare::compare;
 use nodescope_oracle::generate::Generator;
@@ -14,7 +14,7 @@ use nodescope_x86::Vector;
 const SEED: u64 = 2013;
 
 /// Both sides; None, and the test is skipped, where the host cannot judge.
-fn duel(group: Group) -> Option<Duel> {
+fn comparator(group: Group) -> Option<Comparator> {
     let missing = group.missing();
     if !missing.is_empty() {
         let missing = missing.join(", ");
@@ -24,8 +24,8 @@ fn duel(group: Group) -> Option<Duel> {
         );
         return None;
     }
-    match Duel::new() {
-        Ok(duel) => Some(duel),
+    match Comparator::new() {
+        Ok(comparator) => Some(comparator),
         Err(CampaignError::Native(e @ NativeError::Feature(_))) => {
             skip(Need::Cpu, format_args!("{group}: {e}"));
             None
@@ -36,7 +36,9 @@ fn duel(group: Group) -> Option<Duel> {
 
 /// Cases of so many encodings, each in a few states.
 fn group_agrees(group: Group, encodings: u64) {
-    let Some(mut duel) = duel(group) else { return };
+    let Some(mut comparator) = comparator(group) else {
+        return;
+    };
     let mut text = String::new();
     let settings = Settings {
         seed: SEED,
@@ -44,7 +46,7 @@ fn group_agrees(group: Group, encodings: u64) {
         native_only: false,
     };
     let tally = campaign::run(
-        &mut duel,
+        &mut comparator,
         group,
         settings,
         0..encodings,
@@ -74,7 +76,7 @@ fn group_agrees(group: Group, encodings: u64) {
     );
     assert!(tally.by_vendor == 0 || vendor::host() != Vendor::Intel);
     if group == Group::Invalid {
-        // What cannot be decoded has no block to translate.
+        // An invalid encoding has no block to translate.
         assert_eq!(tally.translated, 0);
         return;
     }
@@ -83,7 +85,7 @@ fn group_agrees(group: Group, encodings: u64) {
         "{group}: only {} of {cases} cases ran translated",
         tally.translated
     );
-    // What is not translated itself and what faults calls out.
+    // An instruction that is not translated, or that faults, calls out.
     let (enough, of) = match group {
         Group::Branch | Group::String | Group::X87 | Group::Mmx | Group::State => (0, 1),
         _ => (1, 3),
@@ -164,10 +166,10 @@ fn invalid_forms_agree() {
 /// write unnamed in the address.
 #[test]
 fn what_once_differed_agrees() {
-    use nodescope_oracle::engine::Warmth;
+    use nodescope_oracle::engine::TlbState;
     use nodescope_oracle::layout::WINDOW;
 
-    let Some(mut duel) = duel(Group::Avx) else {
+    let Some(mut comparator) = comparator(Group::Avx) else {
         return;
     };
     let mut generator = Generator::new(Group::Avx, SEED);
@@ -177,15 +179,15 @@ fn what_once_differed_agrees() {
         case.bytes = bytes.to_vec();
         case.instruction = iced_x86::Decoder::with_ip(64, bytes, case.state.rip, 0).decode();
         case.operand = operand;
-        case.warmth = Warmth::Warm;
+        case.tlb = TlbState::Warm;
         case.state.fx.set_mxcsr(0x1f80);
         change(&mut case.state);
         for _ in 0..2 {
-            let verdict = duel.run(&case);
+            let comparison = comparator.run(&case);
             assert!(
-                verdict.differences.is_empty(),
+                comparison.differences.is_empty(),
                 "{}",
-                report::mismatch(&case, &verdict.differences)
+                report::mismatch(&case, &comparison.differences)
             );
         }
     };
@@ -216,7 +218,7 @@ fn what_once_differed_agrees() {
 
 #[test]
 fn what_was_touched_is_found_in_line() {
-    use nodescope_oracle::engine::{Engine, Warmth, Way};
+    use nodescope_oracle::engine::{Engine, ExecutionMode, TlbState};
     use nodescope_oracle::layout::{CODE, WINDOW};
 
     let mut state = Generator::new(Group::Integer, SEED).case(0).state;
@@ -224,12 +226,15 @@ fn what_was_touched_is_found_in_line() {
     state.gpr[3] = WINDOW + 4096 + 72;
     // mov rax, [rbx]; add [rbx], rax
     for bytes in [[0x48, 0x8b, 0x03], [0x48, 0x01, 0x03]] {
-        for way in [Way::Translated, Way::Observed] {
-            let mut engine = Engine::new(&nodescope_oracle::generate::window(), way).unwrap();
+        for mode in [
+            ExecutionMode::Translated,
+            ExecutionMode::TranslatedWithModel,
+        ] {
+            let mut engine = Engine::new(&nodescope_oracle::generate::window(), mode).unwrap();
             let instruction = iced_x86::Decoder::with_ip(64, &bytes, state.rip, 0).decode();
             engine.place(state.rip, &instruction, &bytes);
-            let mut run = |warmth| {
-                engine.prepare(warmth, Some(state.gpr[3])).unwrap();
+            let mut run = |tlb| {
+                engine.prepare(tlb, Some(state.gpr[3])).unwrap();
                 let before = engine.activity();
                 let outcome = engine.run(&state).unwrap();
                 assert_eq!(
@@ -244,11 +249,11 @@ fn what_was_touched_is_found_in_line() {
                 )
             };
             // The first time it is decoded, which forbids writes.
-            run(Warmth::Warm);
-            assert_eq!(run(Warmth::Warm), (1, 0, 0), "{way:?}");
-            assert_eq!(run(Warmth::Cold), (1, 1, 1), "{way:?}");
-            assert_eq!(run(Warmth::AsItIs), (1, 0, 0), "{way:?}");
-            assert_eq!(run(Warmth::Warm), (1, 0, 0), "{way:?}");
+            run(TlbState::Warm);
+            assert_eq!(run(TlbState::Warm), (1, 0, 0), "{mode:?}");
+            assert_eq!(run(TlbState::Cold), (1, 1, 1), "{mode:?}");
+            assert_eq!(run(TlbState::Unchanged), (1, 0, 0), "{mode:?}");
+            assert_eq!(run(TlbState::Warm), (1, 0, 0), "{mode:?}");
         }
     }
 }
@@ -256,11 +261,11 @@ fn what_was_touched_is_found_in_line() {
 #[test]
 fn the_host_agrees_with_itself() {
     for group in Group::ALL {
-        let Some(mut duel) = duel(group) else {
+        let Some(mut comparator) = comparator(group) else {
             continue;
         };
         let tally = campaign::run(
-            &mut duel,
+            &mut comparator,
             group,
             Settings {
                 seed: SEED,
@@ -276,11 +281,11 @@ fn the_host_agrees_with_itself() {
 
 #[test]
 fn every_register_and_every_byte_of_memory_is_compared() {
-    let Some(mut duel) = duel(Group::Integer) else {
+    let Some(mut comparator) = comparator(Group::Integer) else {
         return;
     };
     let case = Generator::new(Group::Integer, SEED).case(0);
-    let good = duel.run(&case).native.unwrap();
+    let good = comparator.run(&case).native.unwrap();
     let memory = [0_u8; 64];
     assert_eq!(compare(&case, &good, &good, [&memory, &memory]), []);
     let differs = |change: &dyn Fn(&mut nodescope_oracle::state::Outcome)| {
@@ -305,7 +310,7 @@ fn every_register_and_every_byte_of_memory_is_compared() {
 
 #[test]
 fn the_host_raises_what_is_expected() {
-    let Some(mut duel) = duel(Group::Integer) else {
+    let Some(mut comparator) = comparator(Group::Integer) else {
         return;
     };
     let mut case = Generator::new(Group::Integer, SEED).case(0);
@@ -315,7 +320,7 @@ fn the_host_raises_what_is_expected() {
         case.state.gpr[0] = 7;
         case.state.gpr[2] = 0;
         case.state.gpr[3] = rbx;
-        duel.run_native(&case).native.unwrap()
+        comparator.run_native(&case).native.unwrap()
     };
     use nodescope_oracle::layout::{WINDOW, WINDOW_LEN, WRITABLE_LEN};
     // add rax, rbx

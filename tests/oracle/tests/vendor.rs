@@ -3,7 +3,7 @@
 
 use iced_x86::Decoder;
 use nodescope_oracle::catalogue::Group;
-use nodescope_oracle::engine::{Engine, Warmth, Way};
+use nodescope_oracle::engine::{Engine, ExecutionMode, TlbState};
 use nodescope_oracle::generate::{Case, Generator, Patch, window};
 use nodescope_oracle::layout::{CODE, CODE_LEN, WINDOW, WINDOW_LEN, WRITABLE_LEN};
 use nodescope_oracle::state::{Outcome, State};
@@ -17,7 +17,7 @@ const END: u64 = WINDOW + WINDOW_LEN as u64;
 /// Addresses that are not canonical.
 const NOWHERE: u64 = 0xb248_0000_0008;
 
-/// An instruction in a plain state, changed.
+/// Returns an instruction in a plain state, changed.
 fn case(bytes: &[u8], change: impl Fn(&mut State)) -> Case {
     let mut case = Generator::new(Group::Integer, 1).case(0);
     let s = &mut case.state;
@@ -29,7 +29,7 @@ fn case(bytes: &[u8], change: impl Fn(&mut State)) -> Case {
     change(s);
     case.patches.clear();
     case.operand = None;
-    case.warmth = Warmth::Warm;
+    case.tlb = TlbState::Warm;
     case.bytes = bytes.to_vec();
     case.instruction = Decoder::with_ip(64, bytes, case.state.rip, 0).decode();
     case
@@ -44,14 +44,14 @@ struct Sides {
 }
 
 impl Sides {
-    /// What the engine does, and what an AMD CPU does: what `amd` makes of the state before and of the engine's memory.
+    /// Returns the outcome of the engine and that of an AMD CPU, which `amd` makes from the state before and of the engine's memory.
     fn new(case: Case, amd: impl Fn(&mut Outcome, &mut Vec<u8>)) -> Self {
-        let mut side = Engine::new(&window(), Way::Interpreted).unwrap();
+        let mut side = Engine::new(&window(), ExecutionMode::Interpreted).unwrap();
         for p in &case.patches {
             side.write(p.address, &p.bytes);
         }
         side.place(case.state.rip, &case.instruction, &case.bytes);
-        side.prepare(case.warmth, case.operand).unwrap();
+        side.prepare(case.tlb, case.operand).unwrap();
         let engine = side.run(&case.state).unwrap();
         let mut memory = side.window().to_vec();
         let mut outcome = Outcome {
@@ -73,7 +73,7 @@ impl Sides {
         explains(vendor, &self.case, &self.amd, &self.engine, memory)
     }
 
-    /// Whether one more difference, made by `change` to one side, is explained too.
+    /// Returns whether one more difference, made by `change` to one side, is explained too.
     fn explained_with(&self, side: usize, change: &dyn Fn(&mut Outcome, &mut [u8])) -> bool {
         let mut sides = Self {
             case: self.case.clone(),
@@ -92,7 +92,7 @@ impl Sides {
 
 type Change = Box<dyn Fn(&mut Outcome, &mut [u8])>;
 
-/// A wrong bit in anything that is compared.
+/// Returns a wrong bit in anything that is compared.
 fn wrong_bits() -> Vec<(String, Change)> {
     let mut all = Vec::new();
     let mut add = |name: String, change: Change| {

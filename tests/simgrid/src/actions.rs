@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use nodescope_model::{Action, Collective, CollectiveKind, Mode, Program};
+use nodescope_loop_tree::{Action, Collective, CollectiveKind, Mode, Program};
 
 /// Why a program has no such trace.
 #[derive(Debug, thiserror::Error)]
@@ -55,7 +55,7 @@ pub fn write(program: &Program, folder: &Path) -> Result<u64, ActionError> {
 /// Sender, receiver and tag, by which SimGrid finds requests.
 type Key = (u32, u32, u32);
 
-/// The actions of one rank.
+/// Returns the actions of one rank.
 fn lines(program: &Program, rank: u32) -> Result<String, ActionError> {
     let world = program.ranks.len() as u32;
     let mut text = format!("{rank} init\n");

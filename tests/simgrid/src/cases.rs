@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use nodescope_model::{CollectiveKind as Kind, Program};
+use nodescope_loop_tree::{CollectiveKind as Kind, Program};
 use nodescope_predict::{
     Algorithm, Cluster, Code, FitError, Options, Selected, Sharing, interpret,
 };
@@ -25,11 +25,11 @@ pub const SHARING: &str = "sharing";
 pub struct Case {
     /// Its name.
     pub name: String,
-    /// What is replayed.
+    /// The program that is replayed.
     pub program: Program,
     /// Where.
     pub platform: Platform,
-    /// The same for the interpreter, with its choice of algorithms.
+    /// The program for the interpreter, with its choice of algorithms.
     pub cluster: Cluster,
     /// SimGrid's choice of algorithms: options of smpirun.
     pub options: Vec<String>,
@@ -51,12 +51,12 @@ pub struct Times {
 }
 
 impl Times {
-    /// The difference as a part of SimGrid's time.
+    /// Returns the difference as a part of SimGrid's time.
     pub fn difference(&self) -> f64 {
         self.here / self.there - 1.0
     }
 
-    /// The same with shared links.
+    /// Returns the interpreter's time with shared links, seconds.
     pub fn shared_difference(&self) -> f64 {
         self.shared / self.there - 1.0
     }
@@ -94,7 +94,7 @@ impl Case {
         }
     }
 
-    /// What the interpreter says, seconds.
+    /// Returns the interpreter's time, seconds.
     ///
     /// # Errors
     ///
@@ -103,7 +103,7 @@ impl Case {
         self.on(&self.cluster)
     }
 
-    /// What the interpreter says where messages share links as in SimGrid, seconds.
+    /// Returns the interpreter's time where messages share links as in SimGrid, seconds.
     ///
     /// # Errors
     ///
@@ -112,7 +112,7 @@ impl Case {
         self.on(&self.shared_cluster())
     }
 
-    /// The cluster, with links shared as in SimGrid.
+    /// Returns the cluster, with links shared as in SimGrid.
     pub fn shared_cluster(&self) -> Cluster {
         Cluster {
             sharing: Sharing::RoundTrip,
@@ -146,7 +146,7 @@ impl Case {
     ///
     /// # Errors
     ///
-    /// Whatever either complains about.
+    /// Fails if either of the two fails.
     pub fn run(&self) -> Result<Times, CaseError> {
         let folder = tempfile::tempdir()?;
         let (actions, options) = self.write(folder.path())?;
@@ -481,7 +481,7 @@ pub fn speed() -> Vec<Case> {
     cases
 }
 
-/// A hundred thousand ranks, for the interpreter alone.
+/// Returns a hundred thousand ranks, for the interpreter alone.
 pub fn large() -> Vec<Case> {
     let side = 316;
     let halo = |allreduce| Halo {

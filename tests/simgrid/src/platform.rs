@@ -58,7 +58,7 @@ impl Platform {
             },
         };
         cluster.network.eager_limit = self.eager_limit;
-        // What SimGrid sends beyond each message.
+        // Bytes that SimGrid sends beyond each message.
         cluster.network.envelope = 16;
         // A large message of SimGrid waits for its receive, but asks nobody.
         cluster.network.service_latency = Some(0);

@@ -1,7 +1,7 @@
 //! Synthetic programs.
 
 use nodescope_hypercall::Function;
-use nodescope_model::{
+use nodescope_loop_tree::{
     Action, Collective, CollectiveKind, PeerRef, Program, ProgramBuilder, Source,
 };
 
@@ -19,7 +19,7 @@ pub fn ping_pong(bytes: u64, turns: u32) -> Program {
     builder.finish()
 }
 
-/// What a rank computes in a turn, picoseconds: about `mean`, by a fixed rule that differs between ranks.
+/// Returns the computation of a rank in an iteration, picoseconds: about `mean`, by a fixed rule that differs between ranks.
 fn uneven(rank: u32, mean: u64) -> u64 {
     let part = u64::from(rank.wrapping_mul(2_654_435_761) >> 24);
     mean - mean / 4 + mean * part / 512
@@ -44,7 +44,7 @@ pub fn ring(ranks: u32, bytes: u64, mean: u64, turns: u32) -> Program {
     builder.finish()
 }
 
-/// What [`torus`] does.
+/// Parameters of [`torus`].
 #[derive(Clone, Copy, Debug)]
 pub struct Halo {
     /// Ranks of each side.
@@ -53,7 +53,7 @@ pub struct Halo {
     pub bytes: u64,
     /// Mean computation of a turn, picoseconds.
     pub mean: u64,
-    /// Whether ranks compute alike.
+    /// True if ranks compute alike.
     pub even: bool,
     /// Turns.
     pub turns: u32,
@@ -61,7 +61,7 @@ pub struct Halo {
     pub allreduce: Option<u64>,
 }
 
-/// A square torus of ranks, each with its four neighbours, by non-blocking messages.
+/// Returns a square torus of ranks, each with its four neighbours, by non-blocking messages.
 pub fn torus(halo: Halo) -> Program {
     let Halo { side, bytes, .. } = halo;
     let ranks = side * side;
@@ -101,7 +101,7 @@ pub fn torus(halo: Halo) -> Program {
     builder.finish()
 }
 
-/// A wave front over a square of ranks from one corner, as in a sweep: from north and west, then to south and east.
+/// Returns a wave front over a square of ranks from one corner, as in a sweep: from north and west, then to south and east.
 pub fn sweep(side: u32, bytes: u64, mean: u64, turns: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     for rank in 0..side * side {

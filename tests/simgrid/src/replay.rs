@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What a replay yielded.
+/// The result of a replay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Replay {
     /// Simulated seconds.
@@ -26,7 +26,7 @@ pub enum ReplayError {
     Failed(String),
 }
 
-/// The version of smpirun.
+/// Returns the version of smpirun.
 ///
 /// # Errors
 ///

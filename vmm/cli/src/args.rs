@@ -84,7 +84,7 @@ pub enum Command {
     /// other tools wrote (guide: Hardware counters).
     #[command(after_help = EXIT_CODES)]
     Counters(Counters),
-    /// Tell every problem of a study and of this host, each with its mend, without booting anything.
+    /// Tell every problem of a study and of this host, each with its fix, without booting anything.
     Check(Check),
     /// Build, list or show guest images.
     Image(Image),

@@ -5,7 +5,7 @@ use std::fmt;
 use nodescope_study::Collect;
 
 /// Most missing files that are named one by one.
-const TOLD: usize = 8;
+const MAX_LISTED: usize = 8;
 
 /// The files that a run waits for.
 #[derive(Debug, Default)]
@@ -28,12 +28,12 @@ impl Awaited {
         }
     }
 
-    /// State in a snapshot: the nodes that have not answered each entry, and what was refused.
+    /// Returns the state in a snapshot: the nodes that have not answered each entry, and what was refused.
     pub fn state(&self) -> Vec<u8> {
         let entries: Vec<_> = self
             .entries
             .iter()
-            .map(|(entry, nodes)| (format!("{entry:?}"), nodes))
+            .map(|(entry, nodes)| (key(entry), nodes))
             .collect();
         serde_json::to_vec(&(entries, &self.refused)).unwrap_or_default()
     }
@@ -45,7 +45,7 @@ impl Awaited {
         let (entries, refused) =
             state.map_err(|error| format!("files that are awaited: {error}"))?;
         for (entry, nodes) in &mut self.entries {
-            let name = format!("{entry:?}");
+            let name = key(entry);
             if let Some((_, left)) = entries.iter().find(|(other, _)| *other == name) {
                 nodes.retain(|node| left.contains(node));
             }
@@ -55,7 +55,7 @@ impl Awaited {
     }
 
     /// A file has come from a node.
-    pub fn came(&mut self, node: u32, file: &str) {
+    pub fn file_arrived(&mut self, node: u32, file: &str) {
         for (entry, nodes) in &mut self.entries {
             if let Ok(at) = nodes.binary_search(&node)
                 && entry.is_answered_by(node, file)
@@ -65,15 +65,15 @@ impl Awaited {
         }
     }
 
-    /// A clause that goes on a sentence about the job, and names what is missing or not whole; none if all has come.
+    /// Returns a clause that goes on a sentence about the job, and names what is missing or not whole; none if all has come.
     pub fn missing(&self) -> Option<String> {
-        let told: Vec<_> = (self.refused.iter())
+        let listed: Vec<_> = (self.refused.iter())
             .map(|(node, file, why)| format!("{file:?} of node{node}: {why}"))
             .collect();
-        let cut = (!told.is_empty()).then(|| {
+        let cut = (!listed.is_empty()).then(|| {
             format!(
                 "not all that job.collect asks for could be stored: {}",
-                told.join("; ")
+                listed.join("; ")
             )
         });
         match (self.unanswered(), cut) {
@@ -83,20 +83,20 @@ impl Awaited {
     }
 
     /// A piece of a node's file was refused. A file that is asked for is not whole then, whatever else comes of the file.
-    pub fn refused(&mut self, node: u32, file: &str, why: &dyn fmt::Display) {
+    pub fn file_refused(&mut self, node: u32, file: &str, why: &dyn fmt::Display) {
         let asks = |(entry, _): &(Collect, Vec<u32>)| entry.is_answered_by(node, file);
         if !self.entries.iter().any(asks) {
             return;
         }
         // The node has the file, so that the entry is not without an answer.
-        self.came(node, file);
+        self.file_arrived(node, file);
         let known = self.refused.iter().any(|(other, ..)| *other == node);
-        if !known && self.refused.len() < TOLD {
+        if !known && self.refused.len() < MAX_LISTED {
             (self.refused).push((node, file.to_owned(), why.to_string()));
         }
     }
 
-    /// Which entries have no file, on which nodes.
+    /// Returns which entries have no file, on which nodes.
     fn unanswered(&self) -> Option<String> {
         let missing = self.entries.iter().flat_map(|(entry, nodes)| {
             nodes
@@ -104,50 +104,61 @@ impl Awaited {
                 .map(move |node| format!("{:?} on node{node}", entry.path))
         });
         let count: usize = self.entries.iter().map(|(_, nodes)| nodes.len()).sum();
-        let told: Vec<_> = missing.take(TOLD).collect();
-        let more = match count - told.len() {
+        let listed: Vec<_> = missing.take(MAX_LISTED).collect();
+        let more = match count - listed.len() {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        (count > 0).then(|| format!("left no file for job.collect's {}{more}", told.join(", ")))
+        (count > 0).then(|| format!("left no file for job.collect's {}{more}", listed.join(", ")))
     }
+}
+
+/// Returns the name of an entry in a snapshot's state. Snapshots name the entry's nodes `place`.
+fn key(entry: &Collect) -> String {
+    format!(
+        "Collect {{ place: {:?}, path: {:?} }}",
+        entry.nodes, entry.path
+    )
 }
 
 #[cfg(test)]
 mod tests {
-    use nodescope_study::Place;
+    use nodescope_study::NodeSelection;
 
     use super::*;
 
     #[test]
     fn what_has_not_come_is_named_with_its_node() {
-        let entry = |place, path: &str| Collect {
-            place,
+        let entry = |nodes, path: &str| Collect {
+            nodes,
             path: path.into(),
         };
-        let entries = [entry(Place::First, "a/out.txt"), entry(Place::All, "log.*")];
+        let entries = [
+            entry(NodeSelection::First, "a/out.txt"),
+            entry(NodeSelection::All, "log.*"),
+        ];
         let mut awaited = Awaited::new(&entries, 3);
-        awaited.came(1, "node1/log.txt");
-        awaited.came(0, "other");
+        awaited.file_arrived(1, "node1/log.txt");
+        awaited.file_arrived(0, "other");
         assert_eq!(
             awaited.missing().unwrap(),
             "left no file for job.collect's \"a/out.txt\" on node0, \"log.*\" on node0, \"log.*\" on node2"
         );
-        awaited.came(0, "out.txt");
-        awaited.came(0, "node0/log.1");
-        awaited.came(2, "node2/log.x");
+        awaited.file_arrived(0, "out.txt");
+        awaited.file_arrived(0, "node0/log.1");
+        awaited.file_arrived(2, "node2/log.x");
         assert_eq!(awaited.missing(), None);
-        awaited.refused(1, "other", &"too long");
-        awaited.refused(1, "a/out.txt", &"too long");
+        awaited.file_refused(1, "other", &"too long");
+        awaited.file_refused(1, "a/out.txt", &"too long");
         assert_eq!(awaited.missing(), None, "nobody asked for these");
-        awaited.refused(2, "node2/log.y", &"too long");
-        awaited.came(2, "node2/log.y");
+        awaited.file_refused(2, "node2/log.y", &"too long");
+        awaited.file_arrived(2, "node2/log.y");
         assert_eq!(
             awaited.missing().unwrap(),
             "not all that job.collect asks for could be stored: \"node2/log.y\" of node2: too long"
         );
         let mut alone = Awaited::new(&entries[..1], 1);
-        alone.refused(0, "out.txt", &"too long");
+        alone.file_refused(0, "out.txt", &"too long");
         assert_eq!(
             alone.missing().unwrap(),
             "not all that job.collect asks for could be stored: \"out.txt\" of node0: too long"

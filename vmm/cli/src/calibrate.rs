@@ -63,7 +63,7 @@ fn path(source: Option<&Path>, eager_limit: Option<Bytes>) -> Result<Option<Fitt
     }))
 }
 
-/// What a file or folder says: a folder of results, a trace, or else NetPIPE's output.
+/// Reads the measurements of a file or folder: a folder of results, a trace, or else NetPIPE's output.
 fn measurements(source: &Path) -> Result<Measurements, CalibrateError> {
     let trace = source.join(TRACE_FILE);
     if source.is_dir() {
@@ -84,7 +84,7 @@ fn traced(path: &Path) -> Result<Measurements, CalibrateError> {
     for event in TraceReader::open(path)?.events() {
         match event {
             Ok(event) => collector.add(&event),
-            // What was written until then is a trace of a shorter run.
+            // The events written until then are a trace of a shorter run.
             Err(error @ TraceError::Cut { .. }) => {
                 cut = Some(error.to_string());
                 break;

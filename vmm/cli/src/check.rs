@@ -11,7 +11,7 @@ use nodescope_study::{Engine, Host, ImageSource, Problems, Study};
 use crate::args::{self, EngineChoice};
 use crate::config;
 use crate::exit::{Exit, Failure};
-use crate::terminal::note;
+use crate::terminal::print_note;
 
 /// Reads a study and tells all its problems and the host's.
 pub fn check(args: &args::Check) -> Result<Exit, Failure> {
@@ -59,7 +59,7 @@ fn of_kvm() -> String {
     }
 }
 
-/// The study in `file` if it can be run here; its problems are printed otherwise, warnings in any case.
+/// Returns the study in `file` if it can be run here; its problems are printed otherwise, warnings in any case.
 /// `engine`: in place of the study's. `hosts`: so many hosts share the nodes.
 pub fn load(file: &Path, engine: Option<EngineChoice>, hosts: u32) -> Result<Study, Failure> {
     let _span = tracing::info_span!("check").entered();
@@ -80,7 +80,7 @@ pub fn load(file: &Path, engine: Option<EngineChoice>, hosts: u32) -> Result<Stu
     let mut study = match Study::load(file) {
         Ok(study) => study,
         Err(problems) => {
-            // What the host lacks whatever the study says is told in the same go.
+            // Missing parts of the host that no study can change are reported in the same go.
             let of_host = Problems::new(file, host.image_problems(&ImageSpec::debian()));
             return Err(said(Exit::Study, &problems.and(of_host)));
         }
@@ -105,7 +105,7 @@ pub fn load(file: &Path, engine: Option<EngineChoice>, hosts: u32) -> Result<Stu
     }
     config::counting(&study)?;
     if !problems.is_empty() {
-        note(&problems.to_string());
+        print_note(&problems.to_string());
     }
     Ok(study)
 }

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use crate::exit::{Exit, Failure};
 use crate::image;
 
-/// What the nodes' clocks show at power-on (2024-01-01 00:00:00 UTC): the same in every run.
+/// The time of the nodes' clocks at power-on (2024-01-01 00:00:00 UTC), equal in every run.
 const EPOCH: i64 = 1_704_067_200;
 
 /// Kernel, initramfs and root disk, and what identifies their contents.
@@ -29,7 +29,7 @@ struct Files {
     identity: String,
 }
 
-/// What runs, and the guest image in a few words for people.
+/// The cluster to run, and the guest image in a few words for people.
 pub struct Prepared {
     pub cluster: ClusterConfig,
     pub image: String,
@@ -60,7 +60,7 @@ pub fn counting(study: &Study) -> Result<Option<Arc<GuestCounting>>, Failure> {
     Ok(Some(Arc::new(GuestCounting::new(Arc::new(processor)))))
 }
 
-/// The configuration of a study. Builds the image if need be and tells `progress` what it does; once `interrupted` is set, a build
+/// Returns the configuration of a study. Builds the image if need be and tells `progress` what it does; once `interrupted` is set, a build
 /// ends.
 pub fn cluster(
     study: &Study,
@@ -169,7 +169,7 @@ fn files(
     }
 }
 
-/// What identifies the contents of initramfs, root disk and kernel, whatever they were made from: Debian's packages change.
+/// Identifies the contents of initramfs, root disk and kernel, whatever they were made from: Debian's packages change.
 fn identity<'a>(digests: impl Iterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();
     for digest in digests {
@@ -178,7 +178,7 @@ fn identity<'a>(digests: impl Iterator<Item = &'a str>) -> String {
     hex(&hash.finalize())
 }
 
-/// A hash of everything that decides the result: the plan, the image, the job disk. Not of what only decides how fast it comes
+/// Returns a hash of everything that decides the result: the plan, the image, the job disk. Not of what only decides how fast it comes
 /// and where it goes.
 fn study_id(study: &Study, image: &str, job_disk: &[u8]) -> Result<String, Failure> {
     let plan = serde_json::to_vec(study).map_err(|error| Failure::of(Exit::Host, &error))?;

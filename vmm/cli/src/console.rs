@@ -13,7 +13,7 @@ use crate::exit::{Exit, Failure};
 use crate::interrupt::on_interrupt;
 use crate::results::folder_failure;
 use crate::run::exit_of;
-use crate::terminal::{RawMode, note};
+use crate::terminal::{RawMode, print_note};
 use crate::{check, config};
 
 /// Ctrl-]: leaves the console.
@@ -160,7 +160,7 @@ pub fn console(args: &args::Console) -> Result<Exit, Failure> {
     }
     let signals = on_interrupt()?;
     let interrupted = signals.flag();
-    let mut config = config::cluster(&study, None, interrupted, &mut note)?.cluster;
+    let mut config = config::cluster(&study, None, interrupted, &mut print_note)?.cluster;
     config.console = true;
     config.windows.clear();
     config.time_limit_ps = u64::MAX;
@@ -193,7 +193,7 @@ pub fn console(args: &args::Console) -> Result<Exit, Failure> {
                 format!("cannot start a thread for keys: {error}"),
             )
         })?;
-    note(&format!(
+    print_note(&format!(
         "console of node{}; Ctrl-] leaves, 'exit' powers the node off",
         args.node
     ));
@@ -213,7 +213,7 @@ pub fn console(args: &args::Console) -> Result<Exit, Failure> {
     let raw = RawMode::enter();
     let result = nodescope_cluster::run(&config, &results, interrupted, &mut terminal);
     drop(raw);
-    note("");
+    print_note("");
     match result {
         Ok(outcome) => match outcome.ending {
             Ending::GuestPanic { node, line } => Err(Failure::new(

@@ -29,7 +29,7 @@ impl Default for CoreNames {
     }
 }
 
-/// Where results of the model are kept from one report to the next.
+/// Returns where results of the model are kept from one report to the next.
 fn cache() -> Option<PathBuf> {
     let images = nodescope_image::default_cache_dir().ok()?;
     Some(images.with_file_name("cores"))

@@ -14,7 +14,7 @@ pub fn counters(args: &args::Counters) -> Result<Exit, Failure> {
     let file = file(args)?;
     if !args.read.is_empty() {
         let measurement = import(&args.read).map_err(fail)?;
-        tell(&measurement, file.as_deref(), true)?;
+        print_result(&measurement, file.as_deref(), true)?;
         return Ok(Exit::Ok);
     }
     // Whoever interrupts the program wants what was counted: the program gets the signal, this process goes on.
@@ -22,7 +22,7 @@ pub fn counters(args: &args::Counters) -> Result<Exit, Failure> {
     let how = if args.each { How::Whole } else { How::Ranks };
     let (measurement, status) = count(&args.command, how).map_err(fail)?;
     // Tables of all ranks in turn would drown the program's own output.
-    tell(&measurement, file.as_deref(), !args.each)?;
+    print_result(&measurement, file.as_deref(), !args.each)?;
     if status == 0 {
         return Ok(Exit::Ok);
     }
@@ -61,7 +61,7 @@ fn file(args: &args::Counters) -> Result<Option<PathBuf>, Failure> {
     Ok(Some(path))
 }
 
-fn tell(measurement: &Measurement, file: Option<&Path>, show: bool) -> Result<(), Failure> {
+fn print_result(measurement: &Measurement, file: Option<&Path>, show: bool) -> Result<(), Failure> {
     if let Some(file) = file {
         write(file, &measurement.json().map_err(fail)?)?;
     }

@@ -19,7 +19,7 @@ use crate::exit::{Exit, Failure};
 /// Where workers of this host connect: a free port.
 const LOCAL: &str = "tcp://127.0.0.1:*";
 /// Time for workers of this host to end by themselves once the run is over.
-const LAST: Duration = Duration::from_secs(5);
+const WORKER_END_LIMIT: Duration = Duration::from_secs(5);
 
 /// Instructions to a worker.
 #[derive(Debug, Serialize, Deserialize)]
@@ -40,14 +40,14 @@ pub struct Task {
 
 /// The snapshot that all processes begin from.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Beginning {
+pub struct StartPoint {
     /// Its file, which all hosts see; none: the nodes boot.
     pub snapshot: Option<PathBuf>,
     /// The user has named it: nodes are as it has them ([`Origin::adopt`]).
     pub adopt: bool,
 }
 
-/// Number of hosts that share the nodes. Workers that come by themselves may come from as many.
+/// Returns the number of hosts that share the nodes. Workers that come by themselves may come from as many.
 pub fn hosts(args: &args::Run) -> u32 {
     match (&args.listen, args.workers) {
         (Some(_), Some(workers)) => workers + 1,
@@ -78,7 +78,7 @@ pub fn check(args: &args::Run, study: &Study) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The version of this program: its number, and what identifies its file, since another build may give other results.
+/// Returns the version of this program: its number, and what identifies its file, since another build may give other results.
 pub fn version() -> Result<String, Failure> {
     let path = PathBuf::from("/proc/self/exe");
     let program = fs::read(&path).map_err(Failure::io("read", &path))?;
@@ -90,7 +90,7 @@ pub fn version() -> Result<String, Failure> {
     ))
 }
 
-/// The exit code where processes do not come together.
+/// Returns the exit code where processes do not come together.
 pub fn group_failure(error: GroupError) -> Failure {
     let exit = match error {
         GroupError::Version { .. } | GroupError::OtherKey { .. } | GroupError::Refused { .. } => {
@@ -102,7 +102,7 @@ pub fn group_failure(error: GroupError) -> Failure {
 }
 
 /// Run as the master knows it.
-pub struct About<'a> {
+pub struct RunInfo<'a> {
     /// The cluster.
     pub config: &'a ClusterConfig,
     /// The user wants the program to end.
@@ -110,7 +110,7 @@ pub struct About<'a> {
 }
 
 /// The processes of a run, and those among them that this one has started.
-pub struct Team {
+pub struct Processes {
     group: Arc<Group>,
     _started: Started,
 }
@@ -123,7 +123,7 @@ impl Drop for Started {
         let begin = Instant::now();
         for worker in &mut self.0 {
             while matches!(worker.try_wait(), Ok(None)) {
-                if begin.elapsed() > LAST {
+                if begin.elapsed() > WORKER_END_LIMIT {
                     // It may have ended in the meantime.
                     let _ = worker.kill();
                     let _ = worker.wait();
@@ -135,18 +135,18 @@ impl Drop for Started {
     }
 }
 
-impl Team {
+impl Processes {
     /// Starts the workers, or waits for them.
     pub fn gather(
         args: &args::Run,
         workers: u32,
-        about: About<'_>,
-        tell: &mut dyn FnMut(&str),
-    ) -> Result<Team, Failure> {
-        let About {
+        info: RunInfo<'_>,
+        print: &mut dyn FnMut(&str),
+    ) -> Result<Processes, Failure> {
+        let RunInfo {
             config,
             interrupted,
-        } = about;
+        } = info;
         let key_failure = |error| Failure::of(Exit::Study, &error);
         let key = match &args.listen {
             Some(_) => Key::find(args.key_file.as_deref()),
@@ -158,7 +158,7 @@ impl Team {
         let address = listener.address().map_err(group_failure)?;
         let mut started = Started(Vec::new());
         match &args.listen {
-            Some(_) => tell(&format!("waiting for {workers} workers at {address}")),
+            Some(_) => print(&format!("waiting for {workers} workers at {address}")),
             None => {
                 for _ in 0..workers {
                     started.0.push(start(&address, &key)?);
@@ -208,25 +208,25 @@ impl Team {
             true => Failure::new(Exit::Interrupted, error.to_string()),
             false => group_failure(error),
         })?;
-        Ok(Team {
+        Ok(Processes {
             group: Arc::new(group),
             _started: started,
         })
     }
 
-    /// The processes.
+    /// Returns the processes.
     pub fn group(&self) -> &Arc<Group> {
         &self.group
     }
 
     /// Lets all workers begin, and waits until they have prepared.
-    pub fn go(&self, origin: Option<&Origin>, adopt: bool) -> Result<(), RunError> {
+    pub fn send_start(&self, origin: Option<&Origin>, adopt: bool) -> Result<(), RunError> {
         let snapshot = origin.map(|origin| {
             let path = origin.path();
             path.canonicalize().unwrap_or_else(|_| path.into())
         });
-        let beginning = Beginning { snapshot, adopt };
-        let message = serde_json::to_vec(&beginning).expect("plain values have a form in JSON");
+        let start_point = StartPoint { snapshot, adopt };
+        let message = serde_json::to_vec(&start_point).expect("plain values have a form in JSON");
         self.group.all_gather(&message)?;
         Ok(())
     }
@@ -249,7 +249,7 @@ fn start(address: &str, key: &Key) -> Result<Child, Failure> {
 }
 
 /// Reads what the master lets all begin from.
-pub fn beginning(group: &Group) -> Result<Beginning, PeerError> {
+pub fn start_point(group: &Group) -> Result<StartPoint, PeerError> {
     let messages = group.all_gather(&[])?;
     serde_json::from_slice(&messages[0]).map_err(|error| PeerError::Message {
         peer: group.names()[0].clone(),

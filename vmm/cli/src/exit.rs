@@ -71,13 +71,13 @@ pub struct Failure {
     pub exit: Exit,
     /// The message and its causes, outermost first; nothing if all has been said.
     pub chain: Vec<String>,
-    /// What went wrong after it, as a consequence or besides.
+    /// Later failures, as a consequence or besides.
     pub also: Option<String>,
 }
 
-/// What the system says of a full disk, whatever the language of its user.
+/// The system's message for a full disk, in every language.
 const FULL: &str = "No space left on device";
-/// What to do about it.
+/// Advice for a full disk.
 const FULL_HELP: &str = "free space where that file lies, or use another disk: --results for results, XDG_CACHE_HOME for guest images, TMPDIR for what their build unpacks";
 
 /// The system's message about a file that would exceed a limit.
@@ -93,7 +93,7 @@ const NO_FILES: &str = "Too many open files";
 const NO_FILES_HELP: &str = "raise the limit of open files: ulimit -n 65536";
 
 impl Failure {
-    /// A failure with a message of its own.
+    /// Returns a failure with a message of its own.
     pub fn new(exit: Exit, message: impl Into<String>) -> Failure {
         Failure {
             exit,
@@ -102,7 +102,7 @@ impl Failure {
         }
     }
 
-    /// A failure told by an error and its causes. A cause that the text before it already quotes is left out. A lack of memory,
+    /// Returns a failure told by an error and its causes. A cause that the text before it already quotes is left out. A lack of memory,
     /// disk space or files is the host's fault, whatever the host needed them for.
     pub fn of(exit: Exit, error: &dyn Error) -> Failure {
         let mut chain = vec![error.to_string()];

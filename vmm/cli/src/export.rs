@@ -113,7 +113,7 @@ pub fn import(args: &args::Import) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// The trace in a results folder, or the trace itself, with the study's network if a study lies beside it.
+/// Returns the trace in a results folder, or the trace itself, with the study's network if a study lies beside it.
 fn source(results: &Path) -> Result<(PathBuf, Option<Network>), Failure> {
     if !results.is_dir() {
         return Ok((results.into(), None));
@@ -139,7 +139,7 @@ fn source(results: &Path) -> Result<(PathBuf, Option<Network>), Failure> {
     Ok((trace, network))
 }
 
-/// The network of a study, as far as it says; the study was checked when it ran.
+/// Returns the network of a study, as far as it says; the study was checked when it ran.
 fn network(text: &str) -> Result<Network, String> {
     let study: toml::Table = toml::from_str(text).map_err(|error| error.to_string())?;
     let field = |name: &str| {

@@ -4,7 +4,7 @@ use nodescope_hypercall::printable;
 use serde_json::json;
 
 use crate::args::LogFormat;
-use crate::terminal::tell;
+use crate::terminal::print_error_line;
 
 /// A line is shown in pieces of so many bytes at most.
 const LONGEST: usize = 4096;
@@ -56,15 +56,15 @@ impl Follower {
         // The serial console ends lines with both characters.
         let text = text.trim_end_matches('\r');
         match self.format {
-            LogFormat::Text => tell(&format!("node{}| {}", self.node, visible(text))),
-            LogFormat::Json => {
-                tell(&json!({"event": "console", "node": self.node, "text": text}).to_string())
-            }
+            LogFormat::Text => print_error_line(&format!("node{}| {}", self.node, visible(text))),
+            LogFormat::Json => print_error_line(
+                &json!({"event": "console", "node": self.node, "text": text}).to_string(),
+            ),
         }
     }
 }
 
-/// A console's line with every character escaped that could control a terminal. Tabs stay.
+/// Returns a console's line with every character escaped that could control a terminal. Tabs stay.
 fn visible(text: &str) -> String {
     let parts: Vec<_> = text.split('\t').map(printable).collect();
     parts.join("\t")

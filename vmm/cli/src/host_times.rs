@@ -202,7 +202,7 @@ mod tests {
         times.begin(Phase::Job, None, &progress(100, &[510, 520]));
         times.begin(Phase::Window, Some("w"), &progress(150, &[610, 640]));
         times.end(&[700, 700], 190);
-        let told: Vec<_> = (times.phases.iter())
+        let written: Vec<_> = (times.phases.iter())
             .map(|p| (p.phase, p.nodes, p.instructions, p.virtual_ps))
             .collect();
         let expected = [
@@ -212,7 +212,7 @@ mod tests {
             ("job", 2, 220, 50),
             ("window", 2, 150, 40),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(written, expected);
         assert_eq!(times.phases[4].window.as_deref(), Some("w"));
     }
 

@@ -10,7 +10,7 @@ use nodescope_study::{ImageSource, Study};
 use crate::args::{self, ImageCommand};
 use crate::exit::{Exit, Failure};
 use crate::interrupt::on_interrupt;
-use crate::terminal::note;
+use crate::terminal::print_note;
 
 /// Builds, lists or shows images.
 pub fn image(args: &args::Image) -> Result<Exit, Failure> {
@@ -18,7 +18,7 @@ pub fn image(args: &args::Image) -> Result<Exit, Failure> {
         ImageCommand::Build { study, force } => {
             let spec = spec(study.as_deref())?;
             let signals = on_interrupt()?;
-            let image = build(&spec, *force, signals.flag(), &mut note)?;
+            let image = build(&spec, *force, signals.flag(), &mut print_note)?;
             println!("{}", image.dir.display());
         }
         ImageCommand::List => {
@@ -47,7 +47,7 @@ pub fn image(args: &args::Image) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// The image of a spec, built if need be, or in any case. Once `interrupted` is set, a build ends.
+/// Returns the image of a spec, built if need be, or in any case. Once `interrupted` is set, a build ends.
 pub fn build(
     spec: &ImageSpec,
     force: bool,

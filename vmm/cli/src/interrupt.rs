@@ -5,25 +5,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::exit::{Exit, Failure};
-use crate::terminal::tell;
+use crate::terminal::print_error_line;
 
 /// Time that a run has after a signal to end its current work and to write its results.
-const PATIENCE: Duration = Duration::from_millis(1700);
+const END_TIME_LIMIT: Duration = Duration::from_millis(1700);
 
 /// A value for work that is done once at the end, either by the command itself, or by the signal's thread when the command's time
 /// is over.
-pub struct Last<T>(Arc<Mutex<Option<T>>>);
+pub struct TakeOnce<T>(Arc<Mutex<Option<T>>>);
 
-impl<T> Clone for Last<T> {
+impl<T> Clone for TakeOnce<T> {
     fn clone(&self) -> Self {
-        Last(self.0.clone())
+        TakeOnce(self.0.clone())
     }
 }
 
-impl<T> Last<T> {
+impl<T> TakeOnce<T> {
     /// Holds a value for the first thread that takes it.
-    pub fn new(what: T) -> Last<T> {
-        Last(Arc::new(Mutex::new(Some(what))))
+    pub fn new(what: T) -> TakeOnce<T> {
+        TakeOnce(Arc::new(Mutex::new(Some(what))))
     }
 
     /// Gives the value to the first thread that asks.
@@ -45,12 +45,12 @@ struct Armed {
 }
 
 impl Signals {
-    /// The flag that the first Ctrl-C or SIGTERM sets. A second signal ends the program at once.
+    /// Returns the flag that the first Ctrl-C or SIGTERM sets. A second signal ends the program at once.
     pub fn flag(&self) -> &Arc<AtomicBool> {
         &self.flag
     }
 
-    /// From now on also the first signal ends the program, after `late`, if the command still runs when its patience is over.
+    /// From now on also the first signal ends the program, after `late`, if the command still runs when its time limit has passed.
     /// `kept` tells the user which of the command's work is kept.
     pub fn arm(&self, kept: &'static str, late: impl FnOnce() + Send + 'static) {
         let late = Box::new(late);
@@ -63,9 +63,9 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends the program once its patience is over, if it is armed.
+/// Ends the program once its time limit has passed, if it is armed.
 fn watch(armed: &Mutex<Option<Armed>>) {
-    std::thread::sleep(PATIENCE);
+    std::thread::sleep(END_TIME_LIMIT);
     let Some(Armed { late, .. }) = locked(armed).take() else {
         return;
     };
@@ -97,7 +97,7 @@ pub fn on_interrupt() -> Result<Signals, Failure> {
         let watch = std::thread::Builder::new().spawn(move || watch(&armed));
         // If nobody reads standard error, this thread waits for ever. The next signal must still find its handler free.
         let _ = std::thread::Builder::new().spawn(move || {
-            tell(&format!("\nstopping{kept} (once more to stop at once)"));
+            print_error_line(&format!("\nstopping{kept} (once more to stop at once)"));
             if let Err(error) = watch {
                 tracing::debug!(
                     "no thread limits the time that an interrupted run takes to end: {error}"
@@ -132,12 +132,12 @@ pub fn survive_file_limit() {
     unsafe { libc::signal(libc::SIGXFSZ, handler as libc::sighandler_t) };
 }
 
-/// The limit of the size of files, bytes; none if there is none.
+/// Returns the limit of the size of files, bytes; none if there is none.
 pub fn file_limit() -> Option<u64> {
     limit(libc::RLIMIT_FSIZE)
 }
 
-/// The limit of this process's address space, bytes; none if there is none.
+/// Returns the limit of this process's address space, bytes; none if there is none.
 pub fn memory_limit() -> Option<u64> {
     limit(libc::RLIMIT_AS)
 }

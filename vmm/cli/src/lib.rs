@@ -47,11 +47,11 @@ pub fn command() -> clap::Command {
 
 /// Does what the command line of this process asks for, and returns the exit code.
 pub fn run() -> std::process::ExitCode {
-    memory::tell_lack();
+    memory::report_out_of_memory();
     let args = Args::parse();
     interrupt::survive_file_limit();
     if args.quiet {
-        terminal::be_quiet();
+        terminal::set_quiet();
     }
     logging::start(&args);
     let result = match &args.command {

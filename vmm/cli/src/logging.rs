@@ -14,7 +14,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::{LookupSpan, Registry};
 
 use crate::args::{Args, LogFormat};
-use crate::terminal::tell;
+use crate::terminal::print_error_line;
 
 /// From now on, shows the messages that the command line and the environment ask for.
 pub fn start(args: &Args) {
@@ -55,7 +55,7 @@ struct Begun {
 }
 
 impl Lines {
-    fn tell(&self, level: Level, text: &str) {
+    fn report(&self, level: Level, text: &str) {
         let word = match level {
             Level::ERROR => "error",
             Level::WARN => "warning",
@@ -64,8 +64,8 @@ impl Lines {
             Level::TRACE => "trace",
         };
         match self.0 {
-            LogFormat::Text => tell(&format!("{word}: {text}")),
-            LogFormat::Json => tell(&json!({"event": word, "text": text}).to_string()),
+            LogFormat::Text => print_error_line(&format!("{word}: {text}")),
+            LogFormat::Json => print_error_line(&json!({"event": word, "text": text}).to_string()),
         }
     }
 }
@@ -75,7 +75,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
         let mut text = Text::default();
         event.record(&mut text);
         let Text { message, details } = text;
-        self.tell(*event.metadata().level(), &format!("{message}{details}"));
+        self.report(*event.metadata().level(), &format!("{message}{details}"));
     }
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
@@ -100,9 +100,9 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
         match self.0 {
             LogFormat::Text => {
                 let text = format!("{name}{} took {seconds:.2} s", begun.fields.details);
-                self.tell(*span.metadata().level(), &text);
+                self.report(*span.metadata().level(), &text);
             }
-            LogFormat::Json => tell(
+            LogFormat::Json => print_error_line(
                 &json!({
                     "event": "phase",
                     "phase": name,

@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::exit::Exit;
 
 /// The system's allocator, which keeps in mind that it once had no memory.
-struct Mindful;
+struct CheckedAllocator;
 
 #[global_allocator]
-static MEMORY: Mindful = Mindful;
+static MEMORY: CheckedAllocator = CheckedAllocator;
 
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-impl Mindful {
-    fn given(memory: *mut u8) -> *mut u8 {
+impl CheckedAllocator {
+    fn check(memory: *mut u8) -> *mut u8 {
         if memory.is_null() {
             REFUSED.store(true, Ordering::Relaxed);
         }
@@ -24,20 +24,20 @@ impl Mindful {
 }
 
 // SAFETY: every method is the system allocator's, whose answers are passed on unchanged.
-unsafe impl GlobalAlloc for Mindful {
+unsafe impl GlobalAlloc for CheckedAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps to GlobalAlloc::alloc's contract.
-        Self::given(unsafe { System.alloc(layout) })
+        Self::check(unsafe { System.alloc(layout) })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps to GlobalAlloc::alloc_zeroed's contract.
-        Self::given(unsafe { System.alloc_zeroed(layout) })
+        Self::check(unsafe { System.alloc_zeroed(layout) })
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the caller keeps to GlobalAlloc::realloc's contract.
-        Self::given(unsafe { System.realloc(memory, layout, size) })
+        Self::check(unsafe { System.realloc(memory, layout, size) })
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
@@ -49,7 +49,7 @@ unsafe impl GlobalAlloc for Mindful {
 const MESSAGE: &str = "error: the host gives no more memory; what was written until now is kept\n  help: lower node.memory or cluster.nodes, raise the limit of this process (ulimit -v), or use a larger host\n";
 
 /// From now on an abort for lack of memory ends the program with the exit code of a problem of the host. Other aborts stay aborts.
-pub fn tell_lack() {
+pub fn report_out_of_memory() {
     extern "C" fn aborted(signal: libc::c_int) {
         if REFUSED.load(Ordering::Relaxed) {
             // SAFETY: write and _exit may be called in a signal handler; the message outlives the call.

@@ -13,7 +13,7 @@ use nodescope_hypercall::{
     CallInterval, Function, INTERVALS_VARIABLE, MOST_INTERVALS, intervals_value,
 };
 use nodescope_openmp::{
-    Analysis, MpiTime, Options, Places, Record, RecordError, SUFFIX, Selection, TITLE,
+    Analysis, CodeLocator, MpiTime, Options, Record, RecordError, SUFFIX, Selection, TITLE,
 };
 use nodescope_report::PageSection;
 use nodescope_trace::{Profile, TraceError, TraceReader, WaitBuilder};
@@ -95,8 +95,8 @@ pub fn openmp(args: &args::Openmp) -> Result<Exit, Failure> {
         mpi: mpi_time(&results)?,
         selections,
     };
-    let mut places = Places::new(&args.files);
-    let mut analysis = Analysis::new(records, &options, &mut places);
+    let mut locator = CodeLocator::new(&args.files);
+    let mut analysis = Analysis::new(records, &options, &mut locator);
     analysis.notes.append(&mut notes);
     if args.json {
         print(&analysis.json())?;
@@ -169,7 +169,7 @@ fn record(args: &args::Openmp, output: &Path, calls: &[CallInterval]) -> Result<
         .unwrap_or_else(|| 128 + status.signal().unwrap_or_default()))
 }
 
-/// The records in a folder, by their names; none in a folder that is not there.
+/// Returns the records in a folder, by their names; none in a folder that is not there.
 fn records_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -188,7 +188,7 @@ fn records_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(records)
 }
 
-/// The records of results: in the folder itself, of a run on this machine, and of a run in guests.
+/// Returns the records of results: in the folder itself, of a run on this machine, and of a run in guests.
 fn records_of(results: &Path) -> Result<Vec<PathBuf>, Failure> {
     let mut records = records_in(results)?;
     records.extend(records_in(&results.join(RECORDS))?);
@@ -204,28 +204,28 @@ pub fn has_records(results: &Path) -> bool {
 /// Returns the section of OpenMP in the page of a report; none without records. Where there are records that cannot be told, the
 /// section tells why.
 pub fn section(results: &Path) -> Option<PageSection> {
-    let told = || {
+    let section_markup = || {
         let results = [results.to_path_buf()];
         let (records, mut notes) = read(&results)?;
         let options = Options {
             mpi: mpi_time(&results)?,
             ..Options::default()
         };
-        let mut analysis = Analysis::new(records, &options, &mut Places::new(&[]));
+        let mut analysis = Analysis::new(records, &options, &mut CodeLocator::new(&[]));
         analysis.notes.append(&mut notes);
         let markup = analysis.section();
         markup.map_err(|error| Failure::of(Exit::Host, &error))
     };
     let markup = match records_of(results) {
         Ok(records) if records.is_empty() => return None,
-        Ok(_) => told(),
+        Ok(_) => section_markup(),
         Err(failure) => Err(failure),
     };
     let markup = markup.map_err(|failure| failure.chain.join(": "));
     Some(PageSection::new(TITLE, markup))
 }
 
-/// All records of the results, and notes about those that cannot be read.
+/// Returns all records of the results, and notes about those that cannot be read.
 fn read(results: &[PathBuf]) -> Result<(Vec<Record>, Vec<String>), Failure> {
     let mut paths = Vec::new();
     for path in results {
@@ -264,7 +264,7 @@ fn read(results: &[PathBuf]) -> Result<(Vec<Record>, Vec<String>), Failure> {
     Ok((records, notes.collect()))
 }
 
-/// Time of the ranks in MPI calls, and their waiting in it, from a trace among the results.
+/// Returns the time of the ranks in MPI calls, and their waiting in it, from a trace among the results.
 fn mpi_time(results: &[PathBuf]) -> Result<Option<MpiTime>, Failure> {
     let traces = results.iter().map(|path| path.join(TRACE_FILE));
     let Some(path) = traces.into_iter().find(|path| path.is_file()) else {

@@ -2,8 +2,8 @@
 
 pub mod args;
 
-use nodescope_model::{Sequences, Take};
-use nodescope_phases::{Analysis, Include, MappingRequest, Messages, Request, analyse, place};
+use nodescope_loop_tree::{SequenceOptions, Sequences};
+use nodescope_phases::{Analysis, Include, MappingRequest, Messages, Request, analyse, map_ranks};
 use nodescope_predict::{Choice, Cluster, ClusterFile, Library};
 
 use crate::exit::{Exit, Failure};
@@ -14,11 +14,11 @@ use crate::terminal::print;
 pub fn phases(args: &args::Phases) -> Result<Exit, Failure> {
     let wrong = |error: &dyn std::error::Error| Failure::of(Exit::Study, error);
     let cluster = cluster(args)?;
-    let take = Take {
+    let options = SequenceOptions {
         job: args.job,
-        ..Take::default()
+        ..SequenceOptions::default()
     };
-    let (_, sequences) = read(&args.results, take)?;
+    let (_, sequences) = read(&args.results, options)?;
     let of_cluster = cluster.as_ref().map(|cluster| cluster.collectives.clone());
     let choice = of_cluster.unwrap_or_else(default_choice);
     let messages = Messages::new(&sequences, args.include(), &choice);
@@ -33,10 +33,10 @@ pub fn phases(args: &args::Phases) -> Result<Exit, Failure> {
             sockets: args.sockets,
             change: args.change_cost,
         };
-        let mapping = place(&analysis, &sequences, cluster, &request);
+        let mapping = map_ranks(&analysis, &sequences, cluster, &request);
         analysis.mapping = Some(mapping.map_err(|error| wrong(&error))?);
     }
-    tell(&analysis, args)?;
+    print_result(&analysis, args)?;
     Ok(Exit::Ok)
 }
 
@@ -58,7 +58,7 @@ fn cluster(args: &args::Phases) -> Result<Option<Cluster>, Failure> {
     Ok(Some(cluster))
 }
 
-fn tell(analysis: &Analysis, args: &args::Phases) -> Result<(), Failure> {
+fn print_result(analysis: &Analysis, args: &args::Phases) -> Result<(), Failure> {
     if args.json {
         print(&analysis.json())
     } else if args.html {

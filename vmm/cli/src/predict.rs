@@ -7,11 +7,11 @@ mod timeline;
 use std::path::{Path, PathBuf};
 
 use nodescope_hypercall::Function;
-use nodescope_model::sequence::{SequenceBuilder, Sequences};
-use nodescope_model::{ModelError, Program, Sequence, Take};
+use nodescope_loop_tree::sequence::{SequenceBuilder, Sequences};
+use nodescope_loop_tree::{Program, Sequence, SequenceError, SequenceOptions};
 use nodescope_predict::reduce::{self, Selection};
 use nodescope_predict::{ClusterFile, Prediction, Request, predict as interpret, predict_reduced};
-use nodescope_trace::{StandingBuilder, TraceError, TraceReader};
+use nodescope_trace::{PendingCallsBuilder, TraceError, TraceReader};
 
 use crate::exit::{Exit, Failure};
 use crate::terminal::print;
@@ -24,7 +24,7 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     if args.ideal_network {
         cluster = cluster.ideal_network();
     }
-    let take = |job: Option<usize>| Take {
+    let options = |job: Option<usize>| SequenceOptions {
         job,
         marks: args.from.into_iter().chain(args.to).collect(),
         // More ranks of a section are those of a program that consists of it.
@@ -52,7 +52,7 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
         let mut programs = Vec::with_capacity(args.results.len());
         for results in &args.results {
             for &job in &jobs {
-                let sequences = read(results, take(job))?.1;
+                let sequences = read(results, options(job))?.1;
                 passed(&sequences, args.from, args.to)?;
                 programs.push(Program::new(&sequences));
             }
@@ -68,7 +68,7 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
             ),
         ));
     };
-    let (path, sequences) = read(results, take(job))?;
+    let (path, sequences) = read(results, options(job))?;
     let mut program = Program::new(&sequences);
     if let Some(sweep) = &args.sweep {
         return sweep::sweep(args, sweep, &file, &program, &request);
@@ -107,13 +107,13 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
         prediction.between(&sequences.marks);
     }
     prediction.traced = sequences.spans.iter().copied().max();
-    prediction.model.trace_bytes = path.metadata().ok().map(|file| file.len());
+    prediction.loop_trees.trace_bytes = path.metadata().ok().map(|file| file.len());
     if let Some(file) = &args.timeline
         && let Some(timeline) = &prediction.outcome.timeline
     {
         timeline::write(&prediction, &program, timeline, file)?;
     }
-    tell(&prediction, args)?;
+    print_result(&prediction, args)?;
     Ok(if prediction.outcome.complete() {
         Exit::Ok
     } else {
@@ -121,7 +121,7 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     })
 }
 
-/// Whether every rank makes the calls at which a section begins and ends.
+/// Checks that every rank makes the calls at which a section begins and ends.
 pub fn passed(
     sequences: &Sequences,
     from: Option<(Function, u64)>,
@@ -142,7 +142,7 @@ pub fn passed(
     }
 }
 
-fn tell(prediction: &Prediction, args: &args::Predict) -> Result<(), Failure> {
+fn print_result(prediction: &Prediction, args: &args::Predict) -> Result<(), Failure> {
     if args.json {
         print(&prediction.json())
     } else if args.html {
@@ -153,58 +153,64 @@ fn tell(prediction: &Prediction, args: &args::Predict) -> Result<(), Failure> {
     }
 }
 
-/// The sequences of a trace, given by its file or by the folder of the results.
-pub fn read(results: &Path, take: Take) -> Result<(PathBuf, Sequences), Failure> {
-    let (path, builder, cut) = builder(results, take)?;
+/// Returns the sequences of a trace, given by its file or by the folder of the results.
+pub fn read(results: &Path, options: SequenceOptions) -> Result<(PathBuf, Sequences), Failure> {
+    let (path, builder, cut) = builder(results, options)?;
     let mut sequences = builder.finish().map_err(|error| unusable(&path, &error))?;
     sequences.notes.extend(cut);
     Ok((path, sequences))
 }
 
-/// The rank and the sequence of a trace of one rank alone.
-pub fn read_alone(results: &Path, take: Take) -> Result<(u32, Sequence), Failure> {
-    let (path, builder, _) = builder(results, take)?;
+/// Returns the rank and the sequence of a trace of one rank alone.
+pub fn read_alone(results: &Path, options: SequenceOptions) -> Result<(u32, Sequence), Failure> {
+    let (path, builder, _) = builder(results, options)?;
     builder
         .finish_alone()
         .map_err(|error| unusable(&path, &error))
 }
 
-fn unusable(path: &Path, error: &ModelError) -> Failure {
+fn unusable(path: &Path, error: &SequenceError) -> Failure {
     Failure::new(Exit::Study, format!("{}: {error}", path.display()))
 }
 
-/// All events of a trace, given by its file or by the folder of the results, and where the trace is cut, if it is.
+/// Returns all events of a trace, given by its file or by the folder of the results, and where the trace is cut, if it is.
 fn builder(
     results: &Path,
-    take: Take,
+    options: SequenceOptions,
 ) -> Result<(PathBuf, SequenceBuilder, Option<String>), Failure> {
     let path = if results.is_dir() {
         results.join("trace.nst")
     } else {
         results.to_path_buf()
     };
-    let (builder, cut) = events(&path, take).map_err(|error| Failure::of(Exit::Host, &error))?;
+    let (builder, cut) = events(&path, options).map_err(|error| Failure::of(Exit::Host, &error))?;
     Ok((path, builder, cut))
 }
 
-/// The sequences of a trace's file, or why it has none.
-pub fn sequences(path: &Path, take: Take) -> Result<Result<Sequences, ModelError>, TraceError> {
-    let (builder, cut) = events(path, take)?;
+/// Returns the sequences of a trace's file, or why it has none.
+pub fn sequences(
+    path: &Path,
+    options: SequenceOptions,
+) -> Result<Result<Sequences, SequenceError>, TraceError> {
+    let (builder, cut) = events(path, options)?;
     Ok(builder.finish().map(|mut sequences| {
         sequences.notes.extend(cut);
         sequences
     }))
 }
 
-/// All events of a trace's file, and where the file is cut, if it is.
-fn events(path: &Path, take: Take) -> Result<(SequenceBuilder, Option<String>), TraceError> {
+/// Returns all events of a trace's file, and where the file is cut, if it is.
+fn events(
+    path: &Path,
+    options: SequenceOptions,
+) -> Result<(SequenceBuilder, Option<String>), TraceError> {
     let reader = TraceReader::open(path)?;
-    let mut builder = SequenceBuilder::new(take);
+    let mut builder = SequenceBuilder::new(options);
     let mut cut = None;
     for event in reader.events() {
         match event {
             Ok(event) => builder.add(&event),
-            // What was written until then is a trace of a shorter run.
+            // The events written until then are a trace of a shorter run.
             Err(error @ TraceError::Cut { .. }) => {
                 cut = Some(error.to_string());
                 break;
@@ -214,9 +220,9 @@ fn events(path: &Path, take: Take) -> Result<(SequenceBuilder, Option<String>), 
     }
     if builder.has_unfinished() {
         let events = TraceReader::open(path)?;
-        let mut standing = StandingBuilder::default();
-        (events.events().map_while(Result::ok)).for_each(|event| standing.add(&event));
-        builder.stand(&standing.finish());
+        let mut pending = PendingCallsBuilder::default();
+        (events.events().map_while(Result::ok)).for_each(|event| pending.add(&event));
+        builder.set_deadlocks(&pending.finish());
     }
     Ok((builder, cut))
 }

@@ -61,7 +61,7 @@ pub fn profile(args: &args::Profile) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// The windows that are asked for and have a profile.
+/// Returns the windows that are asked for and have a profile.
 fn windows<'a>(
     args: &args::Profile,
     input: &'a ReportInput,

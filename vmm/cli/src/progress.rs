@@ -12,18 +12,18 @@ use crate::args::LogFormat;
 use crate::awaited::Awaited;
 use crate::follow::Follower;
 use crate::host_times::HostTimes;
-use crate::terminal::{tell, tell_above};
+use crate::terminal::{print_error_line, set_progress_bars};
 
 /// Between two updates of bars.
-const BARS: Duration = Duration::from_millis(200);
+const BARS_INTERVAL: Duration = Duration::from_millis(200);
 /// Between two lines, unless a phase changes.
-const LINES: Duration = Duration::from_secs(10);
+const LINES_INTERVAL: Duration = Duration::from_secs(10);
 /// Between two looks at whether a phase has changed.
-const LOOKS: Duration = Duration::from_millis(200);
-/// Stretches of quanta between two looks at the host's clock.
-const STRETCHES: u32 = 8;
-/// Nodes that are told of one by one; of more there is a summary.
-const EACH: usize = 4;
+const PHASE_INTERVAL: Duration = Duration::from_millis(200);
+/// Quantum batches between two readings of the host's clock.
+const BATCHES: u32 = 8;
+/// Most nodes that are shown one by one; more nodes have a summary.
+const MAX_NODES_SHOWN: usize = 4;
 
 enum Output {
     Bars(Vec<ProgressBar>, MultiProgress),
@@ -32,11 +32,11 @@ enum Output {
     Quiet,
 }
 
-/// How a run is to be told of.
-pub struct Telling {
+/// How a run's progress is shown.
+pub struct ProgressOptions {
     /// Text or JSON.
     pub format: LogFormat,
-    /// Progress and messages are not told.
+    /// No progress and no messages are shown.
     pub quiet: bool,
     /// The node whose console is shown.
     pub follow: Option<u32>,
@@ -44,16 +44,16 @@ pub struct Telling {
     pub time_limit_ps: u64,
 }
 
-/// Watches a run and tells the user.
-pub struct Watcher {
+/// Observes a run and reports its progress to the user.
+pub struct ProgressReporter {
     output: Output,
     follower: Option<Follower>,
     time_limit_ps: u64,
     start: Instant,
     looked: Instant,
-    stretches: u32,
-    /// When last told, and what was known then.
-    told: Instant,
+    batches: u32,
+    /// Time of the last report, and the counts at that time.
+    last_report: Instant,
     before: Vec<u64>,
     before_ps: u64,
     phases: Vec<Phase>,
@@ -65,12 +65,12 @@ pub struct Watcher {
     pub host_times: Option<HostTimes>,
 }
 
-impl Watcher {
+impl ProgressReporter {
     /// For a cluster of `nodes`.
-    pub fn new(telling: &Telling, nodes: u32) -> Watcher {
-        let output = if telling.quiet {
+    pub fn new(options: &ProgressOptions, nodes: u32) -> ProgressReporter {
+        let output = if options.quiet {
             Output::Quiet
-        } else if telling.format == LogFormat::Json {
+        } else if options.format == LogFormat::Json {
             Output::Json
         } else if std::io::stderr().is_terminal() {
             let all = MultiProgress::new();
@@ -83,27 +83,27 @@ impl Watcher {
                         .with_prefix(name),
                 )
             };
-            let bars = if nodes as usize <= EACH {
+            let bars = if nodes as usize <= MAX_NODES_SHOWN {
                 (0..nodes).map(|node| bar(format!("node{node}"))).collect()
             } else {
                 vec![bar(format!("{nodes} nodes"))]
             };
-            tell_above(Some(all.clone()));
+            set_progress_bars(Some(all.clone()));
             Output::Bars(bars, all)
         } else {
             Output::Lines
         };
         let now = Instant::now();
-        Watcher {
+        ProgressReporter {
             output,
-            follower: telling
+            follower: options
                 .follow
-                .map(|node| Follower::new(node, telling.format)),
-            time_limit_ps: telling.time_limit_ps,
+                .map(|node| Follower::new(node, options.format)),
+            time_limit_ps: options.time_limit_ps,
             start: now,
             looked: now,
-            stretches: 0,
-            told: now,
+            batches: 0,
+            last_report: now,
             before: vec![0; nodes as usize],
             before_ps: 0,
             phases: Vec::new(),
@@ -114,10 +114,10 @@ impl Watcher {
     }
 
     /// A line for the user.
-    pub fn say(&self, text: &str) {
+    pub fn print_line(&self, text: &str) {
         match &self.output {
-            Output::Bars(..) | Output::Lines => tell(text),
-            Output::Json => tell(&json!({"event": "text", "text": text}).to_string()),
+            Output::Bars(..) | Output::Lines => print_error_line(text),
+            Output::Json => print_error_line(&json!({"event": "text", "text": text}).to_string()),
             Output::Quiet => {}
         }
     }
@@ -130,12 +130,12 @@ impl Watcher {
         if let Output::Bars(bars, all) = &self.output {
             bars.iter().for_each(ProgressBar::finish_and_clear);
             let _ = all.clear();
-            tell_above(None);
+            set_progress_bars(None);
         }
     }
 
-    fn tell(&mut self, progress: &Progress, now: Instant) {
-        let seconds = now.duration_since(self.told).as_secs_f64().max(1e-9);
+    fn report(&mut self, progress: &Progress, now: Instant) {
+        let seconds = now.duration_since(self.last_report).as_secs_f64().max(1e-9);
         let nodes: Vec<_> = progress
             .instructions
             .iter()
@@ -150,7 +150,7 @@ impl Watcher {
         let window = progress.window.as_ref().map(|window| window.name.as_str());
         let virtual_s = progress.virtual_ps as f64 / 1e12;
         let left = self.left(progress, seconds);
-        let outlook = left.as_ref().map_or(String::new(), Left::text);
+        let outlook = left.as_ref().map_or(String::new(), TimeLeft::text);
         match &self.output {
             Output::Bars(bars, _) if bars.len() == nodes.len() => {
                 for (bar, node) in bars.iter().zip(&nodes) {
@@ -172,7 +172,7 @@ impl Watcher {
                 }
             }
             Output::Lines => {
-                let what = if nodes.len() <= EACH {
+                let what = if nodes.len() <= MAX_NODES_SHOWN {
                     let each = nodes.iter().enumerate().map(|(index, node)| {
                         format!(
                             "node{index} {} {}",
@@ -184,7 +184,7 @@ impl Watcher {
                 } else {
                     format!("{} nodes {}", nodes.len(), summary(&nodes, window))
                 };
-                tell(&format!(
+                print_error_line(&format!(
                     "[{:>5.0} s] {virtual_s:.4} s virtual: {what}{outlook}",
                     self.start.elapsed().as_secs_f64(),
                 ));
@@ -202,7 +202,7 @@ impl Watcher {
                         })
                     })
                     .collect();
-                tell(
+                print_error_line(
                     &json!({
                         "event": "progress",
                         "host_seconds": self.start.elapsed().as_secs_f64(),
@@ -216,13 +216,13 @@ impl Watcher {
             }
             Output::Quiet => {}
         }
-        self.told = now;
+        self.last_report = now;
         self.before.clone_from(&progress.instructions);
         self.before_ps = progress.virtual_ps;
     }
 
-    /// The time left at this speed: to the end of the open window if that is known, or else to the time limit.
-    fn left(&self, progress: &Progress, seconds: f64) -> Option<Left> {
+    /// Returns the time left at this speed: to the end of the open window if that is known, or else to the time limit.
+    fn left(&self, progress: &Progress, seconds: f64) -> Option<TimeLeft> {
         let virtual_rate = progress.virtual_ps.saturating_sub(self.before_ps) as f64 / seconds;
         if let Some(window) = &progress.window {
             let counts = |all: &[u64]| all.iter().map(|&count| count as f64).sum::<f64>();
@@ -236,27 +236,27 @@ impl Watcher {
                 }
                 (None, None) => return None,
             };
-            return Left::new("the window", seconds, false);
+            return TimeLeft::new("the window", seconds, false);
         }
         let ps = self.time_limit_ps.saturating_sub(progress.virtual_ps) as f64;
-        Left::new("the time limit", ps / virtual_rate, true)
+        TimeLeft::new("the time limit", ps / virtual_rate, true)
     }
 }
 
 /// The host's time until an end, at the speed since the last line.
-struct Left {
+struct TimeLeft {
     until: &'static str,
     seconds: f64,
     /// The end may come before.
     at_most: bool,
 }
 
-impl Left {
-    /// Nothing where there is no telling, such as while the cluster stands still.
-    fn new(until: &'static str, seconds: f64, at_most: bool) -> Option<Left> {
+impl TimeLeft {
+    /// Returns none where the time cannot be known, such as while the cluster stands still.
+    fn new(until: &'static str, seconds: f64, at_most: bool) -> Option<TimeLeft> {
         /// A longer time than a day helps nobody to plan.
         const MOST: f64 = 86400.0;
-        (seconds.is_finite() && seconds < MOST).then_some(Left {
+        (seconds.is_finite() && seconds < MOST).then_some(TimeLeft {
             until,
             seconds,
             at_most,
@@ -293,7 +293,7 @@ impl NodeProgress {
     }
 }
 
-/// All nodes in a few words: how many are in which phase, what they do together, and the slowest of them.
+/// Describes all nodes in a few words: how many are in which phase, what they do together, and the slowest of them.
 fn summary(nodes: &[NodeProgress], window: Option<&str>) -> String {
     let mut phases: Vec<(Phase, usize)> = Vec::new();
     for node in nodes {
@@ -339,18 +339,18 @@ fn phase_name(phase: Phase, window: Option<&str>) -> String {
     }
 }
 
-impl Observer for Watcher {
+impl Observer for ProgressReporter {
     fn progress(&mut self, progress: &dyn Fn() -> Progress) {
         if matches!(self.output, Output::Quiet) {
             return;
         }
-        self.stretches += 1;
-        if self.stretches < STRETCHES {
+        self.batches += 1;
+        if self.batches < BATCHES {
             return;
         }
-        self.stretches = 0;
+        self.batches = 0;
         let now = Instant::now();
-        if now.duration_since(self.looked) < LOOKS {
+        if now.duration_since(self.looked) < PHASE_INTERVAL {
             return;
         }
         self.looked = now;
@@ -358,16 +358,16 @@ impl Observer for Watcher {
         if std::mem::take(&mut self.resumed) {
             self.before.clone_from(&progress.instructions);
             self.before_ps = progress.virtual_ps;
-            self.told = now;
+            self.last_report = now;
         }
         let changed = progress.phases != self.phases;
         let interval = match self.output {
-            Output::Bars(..) => BARS,
-            _ => LINES,
+            Output::Bars(..) => BARS_INTERVAL,
+            _ => LINES_INTERVAL,
         };
-        if changed || now.duration_since(self.told) >= interval {
+        if changed || now.duration_since(self.last_report) >= interval {
             self.phases.clone_from(&progress.phases);
-            self.tell(&progress, now);
+            self.report(&progress, now);
         }
     }
 
@@ -380,22 +380,24 @@ impl Observer for Watcher {
     fn message(&mut self, node: u32, text: &str) {
         match &self.output {
             Output::Json => {
-                tell(&json!({"event": "message", "node": node, "text": text}).to_string());
+                print_error_line(
+                    &json!({"event": "message", "node": node, "text": text}).to_string(),
+                );
             }
-            _ => self.say(&format!("node{node}: {}", printable(text))),
+            _ => self.print_line(&format!("node{node}: {}", printable(text))),
         }
     }
 
     fn file(&mut self, node: u32, name: &str) {
-        self.awaited.came(node, name);
+        self.awaited.file_arrived(node, name);
     }
 
     fn refused_file(&mut self, node: u32, name: &str, why: &dyn std::fmt::Display) {
-        self.awaited.refused(node, name, why);
+        self.awaited.file_refused(node, name, why);
     }
 
     fn note(&mut self, text: &str) {
-        self.say(text);
+        self.print_line(text);
     }
 
     fn state(&self) -> Vec<u8> {
@@ -445,7 +447,8 @@ mod tests {
 
     #[test]
     fn what_is_left_is_told_where_it_is_known() {
-        let text = |seconds, at_most| Left::new("the window", seconds, at_most).map(|l| l.text());
+        let text =
+            |seconds, at_most| TimeLeft::new("the window", seconds, at_most).map(|l| l.text());
         assert_eq!(text(f64::INFINITY, false), None);
         assert_eq!(text(f64::NAN, false), None);
         assert_eq!(

@@ -8,15 +8,15 @@ use std::io::Read;
 use std::path::Path;
 
 use nodescope_hypercall::Function;
-use nodescope_model::{Sequences, Take};
+use nodescope_loop_tree::{SequenceOptions, Sequences};
 use nodescope_predict::{ClusterFile, Request};
-use nodescope_represent::{Analysis, Replay, RepresentError, Whole, hand_out};
+use nodescope_represent::{Analysis, Replay, ReplayPrediction, RepresentError, assign_replays};
 
 use crate::args::{MpiName, Trace};
 use crate::exit::{Exit, Failure};
 use crate::predict::{passed, read, read_alone};
 use crate::terminal::print;
-use crate::trace::{Beneath, trace_with};
+use crate::trace::{RankLibrary, trace_with};
 
 /// The library that records and replays.
 const LIBRARY: &str = "libnodescope-replay";
@@ -61,12 +61,12 @@ fn analyse(
     choice: &args::Choice,
     marks: Vec<(Function, u64)>,
 ) -> Result<(Sequences, Analysis), Failure> {
-    let take = Take {
+    let options = SequenceOptions {
         job: choice.job,
         marks,
-        ..Take::default()
+        ..SequenceOptions::default()
     };
-    let (_, sequences) = read(&choice.results, take)?;
+    let (_, sequences) = read(&choice.results, options)?;
     let analysis = Analysis::new(&sequences, choice.threshold).map_err(wrong)?;
     Ok((sequences, analysis))
 }
@@ -105,8 +105,8 @@ fn record(args: &args::Record) -> Result<Exit, Failure> {
             keep_logs: false,
             command: args.command.clone(),
         },
-        Some(&Beneath {
-            library: LIBRARY,
+        Some(&RankLibrary {
+            name: LIBRARY,
             environment,
         }),
     )?;
@@ -124,7 +124,7 @@ fn record(args: &args::Record) -> Result<Exit, Failure> {
     Ok(exit)
 }
 
-/// The recordings in a folder, by the name that the library gives them.
+/// Returns the recordings in a folder, by the name that the library gives them.
 fn recordings_in(folder: &Path) -> Result<Vec<std::path::PathBuf>, Failure> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -156,14 +156,14 @@ fn replay(args: &args::Replay) -> Result<Exit, Failure> {
             keep_logs: false,
             command: args.command.clone(),
         },
-        Some(&Beneath {
-            library: LIBRARY,
+        Some(&RankLibrary {
+            name: LIBRARY,
             environment: vec![("NODESCOPE_REPLAY", recording.into_os_string())],
         }),
     )
 }
 
-/// Whose MPI a recorded program used.
+/// Returns the MPI that a recorded program used.
 fn recorded_mpi(recording: &Path) -> Result<MpiName, Failure> {
     let mut header = [0; FLAVOUR_AT + 4];
     let mut file = File::open(recording).map_err(Failure::io("open", recording))?;
@@ -196,19 +196,19 @@ fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     for results in &args.replay {
         let (rank, sequence) = read_alone(
             results,
-            Take {
+            SequenceOptions {
                 marks: marks.clone(),
-                ..Take::default()
+                ..SequenceOptions::default()
             },
         )?;
         replays.push(Replay { rank, sequence });
     }
-    let given = hand_out(&mut sequences, &analysis, &replays).map_err(wrong)?;
+    let assignments = assign_replays(&mut sequences, &analysis, &replays).map_err(wrong)?;
     let request = Request {
         timeline: args.html,
         ..Request::default()
     };
-    let mut whole = Whole::new(&sequences, given, &cluster, &request)
+    let mut whole = ReplayPrediction::new(&sequences, assignments, &cluster, &request)
         .map_err(|error| Failure::of(Exit::Study, &error))?;
     whole.prediction.between(&sequences.marks);
     if args.choice.json {

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::cores::{self, CoreNames};
 use crate::exit::{Exit, Failure};
 
-/// What a run says about itself, in `run.json`. Nothing in it depends on the host.
+/// The facts of a run, in `run.json`. No fact depends on the host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunFile {
     /// [`RunFile::VERSION`].
@@ -42,7 +42,7 @@ pub struct RunFile {
     /// Which engine executed the guests when; empty where the portable engine executed all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub engines: Vec<EngineSpan>,
-    /// What the user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
@@ -119,7 +119,7 @@ pub fn put(folder: &ResultsFolder, name: &str, text: &str) -> Result<(), Failure
         .map_err(folder_failure)
 }
 
-/// The exit code if a results folder cannot be used: the host's fault or the user's.
+/// Returns the exit code if a results folder cannot be used: the host's fault or the user's.
 pub fn folder_failure(error: FolderError) -> Failure {
     let exit = match error {
         FolderError::Io { .. } => Exit::Host,
@@ -128,7 +128,7 @@ pub fn folder_failure(error: FolderError) -> Failure {
     Failure::of(exit, &error)
 }
 
-/// The report of results, complete or not. `core` replaces what the study says.
+/// Returns the report of results, complete or not. `core` replaces what the study says.
 ///
 /// `cores` replace the study's, if there are any.
 pub fn report(folder: &Path, core: Option<CoreCpi>, cores: &[String]) -> Result<Report, Failure> {
@@ -215,5 +215,5 @@ pub fn input(
 
 /// Names of the report's files among the results.
 pub const REPORT_JSON: &str = "report.json";
-/// The same as a page.
+/// File name of the report as a page.
 pub const REPORT_HTML: &str = "report.html";

@@ -21,11 +21,11 @@ use tempfile::TempDir;
 use crate::args::{self, Args, LogFormat};
 use crate::awaited::Awaited;
 use crate::cores::CoreNames;
-use crate::distributed::Team;
+use crate::distributed::Processes;
 use crate::exit::{Exit, Failure};
 use crate::host_times::HostTimes;
-use crate::interrupt::{Last, Signals, on_interrupt};
-use crate::progress::{Telling, Watcher};
+use crate::interrupt::{Signals, TakeOnce, on_interrupt};
+use crate::progress::{ProgressOptions, ProgressReporter};
 use crate::results::{REPORT_HTML, REPORT_JSON, RunFile, folder_failure, put, report};
 use crate::sections::sections;
 use crate::terminal::print;
@@ -55,8 +55,8 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     let results = ResultsFolder::take(path, RunFile::NAME, args.force).map_err(folder_failure)?;
     let results = Arc::new(results);
     let threads = args.host_threads.map(|threads| threads as usize);
-    let mut watcher = Watcher::new(
-        &Telling {
+    let mut reporter = ProgressReporter::new(
+        &ProgressOptions {
             format: all.log_format,
             quiet: all.quiet,
             follow: args.follow,
@@ -66,7 +66,7 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     );
     let signals = on_interrupt()?;
     let prepared = config::cluster(&study, threads, signals.flag(), &mut |line| {
-        watcher.say(line);
+        reporter.print_line(line);
     })?;
     let mut config = prepared.cluster;
     config.translate = !args.interpret;
@@ -106,7 +106,7 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     put(&results, STUDY_COPY, &study.text)?;
     file.write(&results)?;
 
-    watcher.awaited = Awaited::new(&study.job.collect, study.nodes);
+    reporter.awaited = Awaited::new(&study.job.collect, study.nodes);
     tracing::info!(
         "study {}, {} nodes on {} host threads, results in {}",
         config.study_id,
@@ -115,73 +115,75 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
         path.display()
     );
     let boot = match origin.is_none() && study.boots_once {
-        true => Some(BootPlace::new(&config, &prepared.identity)?),
+        true => Some(BootSnapshot::new(&config, &prepared.identity)?),
         false => None,
     };
-    let record = Last::new(file.clone());
+    let record = TakeOnce::new(file.clone());
     arm(&signals, &results, &record, all.log_format);
-    let team = match args.workers {
+    let processes = match args.workers {
         Some(workers) => {
-            let told = &mut |line: &str| watcher.say(line);
-            let about = distributed::About {
+            let print = &mut |line: &str| reporter.print_line(line);
+            let info = distributed::RunInfo {
                 config: &config,
                 interrupted: signals.flag(),
             };
-            Some(Team::gather(args, workers, about, told)?)
+            Some(Processes::gather(args, workers, info, print)?)
         }
         None => None,
     };
-    watcher.host_times = args
+    reporter.host_times = args
         .host_times
         .then(|| HostTimes::start(config.host_threads));
     let start = Instant::now();
     let image = prepared.identity.as_str();
-    let run = |origin: Option<&Origin>, watcher: &mut Watcher| {
-        if let Some(team) = &team {
-            team.go(origin, args.from.is_some())?;
+    let run = |origin: Option<&Origin>, reporter: &mut ProgressReporter| {
+        if let Some(processes) = &processes {
+            processes.send_start(origin, args.from.is_some())?;
         }
-        let peers = (team.as_ref()).map(|team| Arc::clone(team.group()) as Arc<dyn Peers>);
+        let peers =
+            (processes.as_ref()).map(|processes| Arc::clone(processes.group()) as Arc<dyn Peers>);
         let options = Options {
             image,
             save: save.clone(),
             from: origin,
             peers,
         };
-        nodescope_cluster::run_with(&config, &results, signals.flag(), watcher, options)
+        nodescope_cluster::run_with(&config, &results, signals.flag(), reporter, options)
     };
     let mut unbooted = false;
     let result = match &boot {
-        None => run(origin.as_ref(), &mut watcher),
-        Some(place) => {
-            let (path, folder, stop) = (&place.snapshot, &place.folder, signals.flag());
-            match once::boot(&config, image, path, folder, stop, &mut watcher) {
+        None => run(origin.as_ref(), &mut reporter),
+        Some(boot) => {
+            let (path, folder, stop) = (&boot.snapshot, &boot.folder, signals.flag());
+            match once::boot(&config, image, path, folder, stop, &mut reporter) {
                 Ok(Boot::Done(origin)) => {
-                    if let Some(times) = &mut watcher.host_times {
+                    if let Some(times) = &mut reporter.host_times {
                         times.booted();
                     }
-                    run(Some(&origin), &mut watcher)
+                    run(Some(&origin), &mut reporter)
                 }
                 Ok(Boot::Failed(outcome)) => {
-                    if let Some(team) = &team {
-                        team.group()
+                    if let Some(processes) = &processes {
+                        processes
+                            .group()
                             .leave("the node that was to boot for all never did");
                     }
                     unbooted = true;
-                    place.keep_console(&results).map(|()| *outcome)
+                    boot.keep_console(&results).map(|()| *outcome)
                 }
                 Err(error) => Err(error),
             }
         }
     };
     let elapsed = start.elapsed();
-    let host_times = watcher.host_times.take().map(|mut times| {
+    let host_times = reporter.host_times.take().map(|mut times| {
         if let Ok(outcome) = &result {
             times.end(&outcome.instructions, outcome.virtual_ps);
         }
         times
     });
-    drop(team);
-    watcher.end();
+    drop(processes);
+    reporter.end();
     if record.take().is_none() {
         // The signal's thread writes the record, and ends the program.
         loop {
@@ -190,7 +192,7 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     }
     let mut failure = match &result {
         Ok(outcome) => {
-            let mut verdict = verdict(&study, outcome, path, &watcher.awaited);
+            let mut verdict = verdict(&study, outcome, path, &reporter.awaited);
             if unbooted && verdict.0 == Exit::Ok {
                 let folder = path.display();
                 verdict = (
@@ -228,11 +230,11 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     file.ending = Some(failure.chain.join(": "));
     file.exit_code = Some(failure.exit as u8);
     // The run's own failure is what the user must hear; that its record could not be written comes after it.
-    let told = file
+    let written = file
         .write(&results)
         .and_then(|()| host_times.map_or(Ok(()), |times| times.write(&results)))
-        .and_then(|()| tell(&results, elapsed, &file));
-    if let Err(second) = told {
+        .and_then(|()| print_summary(&results, elapsed, &file));
+    if let Err(second) = written {
         if failure.exit == Exit::Ok {
             return Err(second);
         }
@@ -245,14 +247,14 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
 }
 
 /// Where a node boots of which all are made.
-struct BootPlace {
+struct BootSnapshot {
     snapshot: PathBuf,
     /// For the boot's own results, so that those of the run are the results of one that has found its boot.
     folder: ResultsFolder,
     _scratch: TempDir,
 }
 
-impl BootPlace {
+impl BootSnapshot {
     fn new(config: &ClusterConfig, image: &str) -> Result<Self, Failure> {
         let scratch = tempfile::tempdir().map_err(Failure::io("create", &env::temp_dir()))?;
         Ok(Self {
@@ -271,9 +273,9 @@ impl BootPlace {
     }
 }
 
-/// Which engine executed the guests when, in a line.
+/// Returns which engine executed the guests when, in a line.
 fn engines(spans: &[EngineSpan]) -> String {
-    const TOLD: usize = 8;
+    const MAX_LISTED: usize = 8;
     let span = |span: &EngineSpan| {
         let engine = match span.engine {
             EngineName::Portable => "portable",
@@ -282,17 +284,17 @@ fn engines(spans: &[EngineSpan]) -> String {
         let until = Time(span.to_ps / 1_000_000_000 * 1_000_000_000);
         format!("{engine} until {until}")
     };
-    let mut told: Vec<_> = spans.iter().take(TOLD).map(span).collect();
-    if spans.len() > TOLD {
-        told.push(format!("{} more intervals", spans.len() - TOLD));
+    let mut listed: Vec<_> = spans.iter().take(MAX_LISTED).map(span).collect();
+    if spans.len() > MAX_LISTED {
+        listed.push(format!("{} more intervals", spans.len() - MAX_LISTED));
     }
     format!(
         "{}; on KVM times depend on the host and instructions are not counted",
-        told.join(", ")
+        listed.join(", ")
     )
 }
 
-/// Where CPI_core comes from. Counters replace what the clocks ran with, long instructions included, since they have counted these.
+/// Returns where CPI_core comes from. Counters replace what the clocks ran with, long instructions included, since they have counted these.
 fn core(study: &Study) -> CoreCpi {
     let source = study.cpi_source.clone();
     match &study.rank_cpi {
@@ -354,7 +356,7 @@ fn core_of(measurement: &Measurement) -> Counted {
     }
 }
 
-/// The files that a run is known to make, by their names among the results. Files that patterns find are not known before.
+/// Returns the files that a run is known to make, by their names among the results. Files that patterns find are not known before.
 fn file_names(study: &Study, config: &ClusterConfig, host_times: bool) -> Vec<String> {
     let own = [STUDY_COPY, RunFile::NAME, REPORT_JSON, REPORT_HTML];
     let own = own
@@ -362,15 +364,24 @@ fn file_names(study: &Study, config: &ClusterConfig, host_times: bool) -> Vec<St
         .chain(study.counts_guests.then_some(COUNTERS))
         .chain(host_times.then_some(HostTimes::NAME));
     let own = own.map(String::from);
-    let places = study.job.collect.iter().map(|e| e.places(study.nodes));
-    let collected = places.flatten().map(|place| format!("{FILES}/{place}"));
+    let paths = study
+        .job
+        .collect
+        .iter()
+        .map(|e| e.result_paths(study.nodes));
+    let collected = paths.flatten().map(|path| format!("{FILES}/{path}"));
     let mut names = nodescope_cluster::run::file_names(config);
     names.extend(own.into_iter().chain(collected));
     names
 }
 
 /// Prepares for signals: if the run does not end within its time, the signal's thread writes the record in its place.
-fn arm(signals: &Signals, results: &Arc<ResultsFolder>, record: &Last<RunFile>, format: LogFormat) {
+fn arm(
+    signals: &Signals,
+    results: &Arc<ResultsFolder>,
+    record: &TakeOnce<RunFile>,
+    format: LogFormat,
+) {
     let (results, record) = (results.clone(), record.clone());
     signals.arm("; what was measured is kept", move || {
         let folder = results.path().display();
@@ -446,9 +457,9 @@ fn verdict(study: &Study, outcome: &Outcome, folder: &Path, awaited: &Awaited) -
             format!("every vCPU of every node sleeps for ever after {at}; {logs}"),
         ),
         Ending::Deadlock { ranks } => {
-            const TOLD: usize = 8;
-            let told: Vec<String> = ranks.iter().take(TOLD).map(u32::to_string).collect();
-            let more = match ranks.len() - told.len() {
+            const MAX_LISTED: usize = 8;
+            let listed: Vec<String> = ranks.iter().take(MAX_LISTED).map(u32::to_string).collect();
+            let more = match ranks.len() - listed.len() {
                 0 => String::new(),
                 more => format!(" and {more} more"),
             };
@@ -457,7 +468,7 @@ fn verdict(study: &Study, outcome: &Outcome, folder: &Path, awaited: &Awaited) -
                 Exit::TimeLimit,
                 format!(
                     "the MPI program is deadlocked: {what} {}{more} can never go on; stopped after {at}, the report names the calls",
-                    told.join(", ")
+                    listed.join(", ")
                 ),
             )
         }
@@ -485,7 +496,7 @@ fn verdict(study: &Study, outcome: &Outcome, folder: &Path, awaited: &Awaited) -
     }
 }
 
-/// The verdict with what it leaves out of a snapshot that was not taken.
+/// Returns the verdict with what it leaves out of a snapshot that was not taken.
 fn with_snapshot(
     (exit, text): (Exit, String),
     outcome: &Outcome,
@@ -504,7 +515,7 @@ fn with_snapshot(
     }
 }
 
-/// What became of the first window that has no measurement.
+/// Returns the state of the first window that has no measurement.
 fn nothing_measured(outcome: &Outcome) -> Option<String> {
     use nodescope_window::Ending::{CutInWarmUp, NeverTriggered, NoTurn};
     let outcomes = &outcome.windows.outcomes;
@@ -529,7 +540,7 @@ fn network(outcome: &Outcome) -> Vec<NetworkCounts> {
     outcome.network.iter().enumerate().map(count).collect()
 }
 
-/// Who is at fault if a run cannot go on.
+/// Returns the exit code of an error, by who is at fault.
 pub fn exit_of(error: &RunError) -> Exit {
     use nodescope_engine::EngineError;
     use nodescope_machine::node::NodeError;
@@ -568,7 +579,11 @@ pub fn exit_of(error: &RunError) -> Exit {
 }
 
 /// Writes the report's files and prints it. `elapsed` is the run's time on this host, without the build of an image.
-fn tell(results: &ResultsFolder, elapsed: Duration, file: &RunFile) -> Result<(), Failure> {
+fn print_summary(
+    results: &ResultsFolder,
+    elapsed: Duration,
+    file: &RunFile,
+) -> Result<(), Failure> {
     let _span = tracing::info_span!("report").entered();
     let folder = results.path();
     let mut report = report(folder, None, &[])?;

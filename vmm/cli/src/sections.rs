@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use nodescope_cluster::run::TRACE_FILE;
-use nodescope_model::{ModelError, Sequences, Take};
+use nodescope_loop_tree::{SequenceError, SequenceOptions, Sequences};
 use nodescope_report::PageSection;
 
 use crate::predict::sequences;
@@ -13,7 +13,7 @@ use crate::{openmp, phases, represent};
 const LARGEST: u64 = 64 << 20;
 
 /// A section: its title, and its content or why there is none.
-type Told<'a> = (&'a str, &'a dyn Fn(&Sequences) -> Result<String, String>);
+type SectionSource<'a> = (&'a str, &'a dyn Fn(&Sequences) -> Result<String, String>);
 
 /// Returns the sections of results.
 pub fn sections(results: &Path) -> Vec<PageSection> {
@@ -24,7 +24,7 @@ pub fn sections(results: &Path) -> Vec<PageSection> {
 
 /// Sections that come from the trace; none without MPI calls. Where there are calls but nothing to show, a section tells why.
 fn of_trace(results: &Path) -> Vec<PageSection> {
-    let told: [Told<'_>; 2] = [
+    let sources: [SectionSource<'_>; 2] = [
         (nodescope_phases::TITLE, &phases::section),
         (nodescope_represent::TITLE, &represent::section),
     ];
@@ -38,17 +38,17 @@ fn of_trace(results: &Path) -> Vec<PageSection> {
             "the trace has {size} bytes, more than the {LARGEST} of which a report shows it; see `nodescope phases {results} --html` and `nodescope represent groups {results} --html`"
         ))
     } else {
-        match sequences(&trace, Take::default()) {
-            Ok(Err(ModelError::NoCalls)) => return Vec::new(),
+        match sequences(&trace, SequenceOptions::default()) {
+            Ok(Err(SequenceError::NoCalls)) => return Vec::new(),
             Ok(sequences) => sequences.map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         }
     };
-    let section = |(title, tell): Told<'_>| {
+    let section = |(title, content): SectionSource<'_>| {
         PageSection::new(
             title,
-            sequences.as_ref().map_err(String::clone).and_then(tell),
+            sequences.as_ref().map_err(String::clone).and_then(content),
         )
     };
-    told.map(section).into()
+    sources.map(section).into()
 }

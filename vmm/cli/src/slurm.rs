@@ -20,7 +20,7 @@ use crate::check;
 use crate::distributed;
 use crate::exit::{Exit, Failure};
 use crate::interrupt::on_interrupt;
-use crate::terminal::tell;
+use crate::terminal::print_error_line;
 
 /// Ports of masters by default, of which each job has one that follows from its number.
 const FIRST_PORT: u64 = 20_000;
@@ -63,7 +63,7 @@ fn run(args: &SlurmRun, all: &Args) -> Result<Exit, Failure> {
     let Some((first, others)) = hosts.split_first() else {
         return Err(Failure::new(Exit::Host, "Slurm has given no hosts"));
     };
-    tell_unless_quiet(all, &format!("job {}: {}", job.number, hosts.join(", ")));
+    print_unless_quiet(all, &format!("job {}: {}", job.number, hosts.join(", ")));
     let program = env::current_exe()
         .map_err(|error| Failure::new(Exit::Host, format!("cannot find this program: {error}")))?;
     let number: u64 = job.number.parse().unwrap_or(u64::from(process::id()));
@@ -94,9 +94,9 @@ fn run(args: &SlurmRun, all: &Args) -> Result<Exit, Failure> {
     exit(status)
 }
 
-fn tell_unless_quiet(all: &Args, text: &str) {
+fn print_unless_quiet(all: &Args, text: &str) {
     if !all.quiet && all.log_format == LogFormat::Text {
-        tell(text);
+        print_error_line(text);
     }
 }
 
@@ -309,7 +309,7 @@ impl Job {
                 let _ = sender.send(printable(line.trim()).to_string());
             }
         });
-        let mut told = Vec::new();
+        let mut output = Vec::new();
         let mut ends = false;
         loop {
             match lines.recv_timeout(LOOK) {
@@ -319,9 +319,9 @@ impl Job {
                         return Ok(Job { number, salloc });
                     }
                     if line.contains("queued and waiting") {
-                        tell(&line);
+                        print_error_line(&line);
                     }
-                    told.push(line);
+                    output.push(line);
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
@@ -341,7 +341,7 @@ impl Job {
         }
         Err(Failure::new(
             Exit::Host,
-            format!("Slurm gives no hosts: {}", told.join("; ")),
+            format!("Slurm gives no hosts: {}", output.join("; ")),
         ))
     }
 
@@ -369,14 +369,14 @@ impl Job {
 
     /// Waits for the master's step. An interrupted master writes its results and ends.
     fn follow(&self, mut master: Child, interrupted: &AtomicBool) -> Result<ExitStatus, Failure> {
-        let mut told = false;
+        let mut signalled = false;
         loop {
             match master.try_wait() {
                 Ok(Some(status)) => return Ok(status),
                 Ok(None) => std::thread::sleep(LOOK),
                 Err(error) => return Err(missing("srun", &error)),
             }
-            if interrupted.load(Ordering::Relaxed) && !std::mem::replace(&mut told, true) {
+            if interrupted.load(Ordering::Relaxed) && !std::mem::replace(&mut signalled, true) {
                 asked("scancel", &["--signal=INT", &self.number])?;
             }
         }

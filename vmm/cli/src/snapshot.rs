@@ -36,7 +36,7 @@ pub fn open(text: &str) -> Result<Origin, Failure> {
     Origin::open(&find(text)?).map_err(failure)
 }
 
-/// The snapshot that a run takes, if it is to take one, in a place where none is yet.
+/// Returns the snapshot that a run takes, if it is to take one, in a place where none is yet.
 pub fn planned(args: &args::Run, study: &Study) -> Result<Option<Save>, Failure> {
     let Some(at) = &args.snapshot_at else {
         return Ok(None);
@@ -46,7 +46,7 @@ pub fn planned(args: &args::Run, study: &Study) -> Result<Option<Save>, Failure>
         .map_err(|why| wrong(format!("--snapshot-at: {why}")))?;
     let name = args.snapshot_name.clone();
     let name = name.unwrap_or_else(|| plain(&study.name));
-    let path = place(&name)?;
+    let path = snapshot_path(&name)?;
     if path.exists() && !args.force {
         return Err(wrong(format!(
             "there is a snapshot {} already; replace it with --force, or give another --snapshot-name",
@@ -64,7 +64,7 @@ pub fn planned(args: &args::Run, study: &Study) -> Result<Option<Save>, Failure>
     }))
 }
 
-/// Where the node is kept of which the nodes of a study are made.
+/// Returns where the node is kept of which the nodes of a study are made.
 pub fn booted(config: &ClusterConfig, image: &str) -> Result<PathBuf, Failure> {
     let name = once::name(config, image).map_err(|error| Failure::of(exit_of(&error), &error))?;
     let folder = folder()?;
@@ -72,21 +72,21 @@ pub fn booted(config: &ClusterConfig, image: &str) -> Result<PathBuf, Failure> {
     Ok(folder.join(format!("{name}{ENDING}")))
 }
 
-/// The failure if a snapshot cannot be used: the host's fault or the user's.
+/// Returns the failure if a snapshot cannot be used: the host's fault or the user's.
 pub fn failure(fault: SnapshotFault) -> Failure {
     let error = RunError::Snapshot(fault);
     Failure::of(exit_of(&error), &error)
 }
 
-/// Where snapshots are kept that are given by their names: beside the guest images.
+/// Returns where snapshots are kept that are given by their names: beside the guest images.
 fn folder() -> Result<PathBuf, Failure> {
     let images = nodescope_image::default_cache_dir();
     let images = images.map_err(|error| Failure::of(Exit::Host, &error))?;
     Ok(images.with_file_name("snapshots"))
 }
 
-/// The file of a snapshot: a path with a slash or the ending of such files, or a name in the folder of snapshots.
-fn place(text: &str) -> Result<PathBuf, Failure> {
+/// Returns the file of a snapshot: a path with a slash or the ending of such files, or a name in the folder of snapshots.
+fn snapshot_path(text: &str) -> Result<PathBuf, Failure> {
     if text.contains('/') || text.ends_with(ENDING) {
         return Ok(text.into());
     }
@@ -101,7 +101,7 @@ fn place(text: &str) -> Result<PathBuf, Failure> {
     Ok(folder()?.join(format!("{text}{ENDING}")))
 }
 
-/// A name without what is no part of names of snapshots.
+/// Returns a name without what is no part of names of snapshots.
 fn plain(name: &str) -> String {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let name: String = name
@@ -119,9 +119,9 @@ fn name_of(path: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// The file of a snapshot that is there.
+/// Returns the file of a snapshot that is there.
 fn find(text: &str) -> Result<PathBuf, Failure> {
-    let path = place(text)?;
+    let path = snapshot_path(text)?;
     if path.is_file() {
         return Ok(path);
     }
@@ -138,7 +138,7 @@ fn find(text: &str) -> Result<PathBuf, Failure> {
     Err(Failure::new(Exit::Study, message))
 }
 
-/// All files of snapshots in the folder, by name.
+/// Returns all files of snapshots in the folder, by name.
 fn all() -> Result<Vec<PathBuf>, Failure> {
     let folder = folder()?;
     if !folder.exists() {
@@ -194,7 +194,7 @@ fn size(path: &Path) -> String {
     .to_string()
 }
 
-/// When a file was written, in UTC.
+/// Returns the time when a file was written, in UTC.
 fn date(path: &Path) -> String {
     let written = fs::metadata(path).and_then(|found| found.modified());
     let written = written.unwrap_or(SystemTime::UNIX_EPOCH);
@@ -249,8 +249,8 @@ mod tests {
         ] {
             assert_eq!(plain(name), expected, "{name:?}");
         }
-        assert_eq!(place("a/b").unwrap(), Path::new("a/b"));
-        assert_eq!(place("b.nss").unwrap(), Path::new("b.nss"));
-        assert!(place("a b").is_err());
+        assert_eq!(snapshot_path("a/b").unwrap(), Path::new("a/b"));
+        assert_eq!(snapshot_path("b.nss").unwrap(), Path::new("b.nss"));
+        assert!(snapshot_path("a b").is_err());
     }
 }

@@ -28,12 +28,12 @@ pub fn print(text: &str) -> Result<(), Failure> {
 static BARS: Mutex<Option<MultiProgress>> = Mutex::new(None);
 
 /// From now on there are bars, or none, at the bottom of the terminal.
-pub fn tell_above(bars: Option<MultiProgress>) {
+pub fn set_progress_bars(bars: Option<MultiProgress>) {
     *BARS.lock().unwrap_or_else(PoisonError::into_inner) = bars;
 }
 
 /// A line on standard error. A closed standard error is no failure.
-pub fn tell(line: &str) {
+pub fn print_error_line(line: &str) {
     let bars = BARS.lock().unwrap_or_else(PoisonError::into_inner);
     let _ = match &*bars {
         Some(bars) => bars.println(line),
@@ -45,14 +45,14 @@ pub fn tell(line: &str) {
 static QUIET: AtomicBool = AtomicBool::new(false);
 
 /// From now on nothing but errors is told.
-pub fn be_quiet() {
+pub fn set_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
 
 /// A line on standard error that `--quiet` leaves out.
-pub fn note(line: &str) {
+pub fn print_note(line: &str) {
     if !QUIET.load(Ordering::Relaxed) {
-        tell(line);
+        print_error_line(line);
     }
 }
 
@@ -62,7 +62,7 @@ pub struct RawMode {
 }
 
 impl RawMode {
-    /// Every key goes to the program as it is. Nothing if standard input is no terminal.
+    /// Passes every key to the program as it is. Returns none if standard input is no terminal.
     pub fn enter() -> Option<RawMode> {
         // SAFETY: an all-zero termios is a valid value of that plain C struct.
         let mut before: libc::termios = unsafe { std::mem::zeroed() };

@@ -24,9 +24,9 @@ use crate::terminal::print;
 const LOGS: &str = "calls";
 
 /// A library that the ranks get besides the tracer, which calls it in place of the MPI.
-pub struct Beneath {
+pub struct RankLibrary {
     /// The library's name without that of the MPI, such as `libnodescope-replay`.
-    pub library: &'static str,
+    pub name: &'static str,
     /// Environment of the ranks: names, and values that are paths or texts.
     pub environment: Vec<(&'static str, OsString)>,
 }
@@ -37,7 +37,7 @@ pub fn trace(args: &args::Trace) -> Result<Exit, Failure> {
 }
 
 /// Traces an MPI program on this machine, with a library between the tracer and the MPI.
-pub fn trace_with(args: &args::Trace, beneath: Option<&Beneath>) -> Result<Exit, Failure> {
+pub fn trace_with(args: &args::Trace, rank_library: Option<&RankLibrary>) -> Result<Exit, Failure> {
     let trace = args.output.join(TRACE_FILE);
     if trace.exists() && !args.force {
         return Err(Failure::new(
@@ -66,10 +66,10 @@ pub fn trace_with(args: &args::Trace, beneath: Option<&Beneath>) -> Result<Exit,
     let logs = fs::canonicalize(&logs).map_err(Failure::io("open", &logs))?;
     let mut environment = vec![("NODESCOPE_TRACE_LOG", logs.clone().into_os_string())];
     let mut libraries = vec![library.clone()];
-    if let Some(beneath) = beneath {
-        let name = format!("{}-{}.so", beneath.library, mpi.name());
+    if let Some(rank_library) = rank_library {
+        let name = format!("{}-{}.so", rank_library.name, mpi.name());
         libraries.push(library.with_file_name(name));
-        environment.extend(beneath.environment.iter().cloned());
+        environment.extend(rank_library.environment.iter().cloned());
     }
     let status = run(&args.command, &libraries, &environment, &logs)?;
     let summary = merge(&logs, &trace, Some(status)).map_err(fail)?;
@@ -89,7 +89,7 @@ pub fn trace_with(args: &args::Trace, beneath: Option<&Beneath>) -> Result<Exit,
     }
 }
 
-/// The processes' logs in a folder, by the name that the tracer gives them. Other files there are the user's.
+/// Returns the processes' logs in a folder, by the name that the tracer gives them. Other files there are the user's.
 fn logs_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -132,7 +132,7 @@ fn text(summary: &Summary, trace: &Path) -> String {
     text
 }
 
-/// A time of measured precision.
+/// Returns a time of measured precision.
 fn time(picoseconds: u64) -> String {
     Time(picoseconds).rounded(1)
 }
@@ -145,7 +145,7 @@ pub fn fail(error: HostTraceError) -> Failure {
     Failure::of(exit, &error)
 }
 
-/// The MPI that the user names, or that the launcher belongs to.
+/// Returns the MPI that the user names, or that the launcher belongs to.
 pub fn mpi(named: Option<MpiName>, launcher: &OsString) -> Result<Mpi, Failure> {
     match named {
         Some(MpiName::Openmpi) => Ok(Mpi::OpenMpi),
@@ -154,7 +154,7 @@ pub fn mpi(named: Option<MpiName>, launcher: &OsString) -> Result<Mpi, Failure> 
     }
 }
 
-/// Which MPI a launcher belongs to, by what it says of itself.
+/// Returns which MPI a launcher belongs to, by what it says of itself.
 fn mpi_of(launcher: &OsString) -> Result<Mpi, Failure> {
     let output = Command::new(launcher)
         .arg("--version")
@@ -274,7 +274,7 @@ fn fork_agent(
     Ok(Some(file.into_temp_path()))
 }
 
-/// A path or text as one word of the shell.
+/// Returns a path or text as one word of the shell.
 fn quoted(word: &OsStr) -> Result<String, Failure> {
     let text = word.to_str().ok_or_else(|| {
         Failure::new(
@@ -285,7 +285,7 @@ fn quoted(word: &OsStr) -> Result<String, Failure> {
     Ok(format!("'{}'", text.replace('\'', r"'\''")))
 }
 
-/// The tracers' sources, where the guest images' recipe has it.
+/// Returns the tracers' sources, where the guest images' recipe has it.
 pub fn sources() -> Result<PathBuf, Failure> {
     let recipe = ImageSpec::debian().recipe;
     let tools = Recipe::read(&recipe).map_err(|error| Failure::of(Exit::Host, &error))?;

@@ -9,7 +9,7 @@ use nodescope_cluster::{
 use nodescope_distributed::{Group, Key, join};
 
 use crate::args::{self, EngineChoice};
-use crate::distributed::{Beginning, Task, beginning, group_failure, version};
+use crate::distributed::{StartPoint, Task, group_failure, start_point, version};
 use crate::exit::{Exit, Failure};
 use crate::interrupt::on_interrupt;
 use crate::results::folder_failure;
@@ -59,8 +59,8 @@ fn work(group: &Arc<Group>, task: &Task, host_threads: Option<u64>) -> Result<Ex
             ),
         ));
     }
-    let Beginning { snapshot, adopt } = match beginning(group) {
-        Ok(beginning) => beginning,
+    let StartPoint { snapshot, adopt } = match start_point(group) {
+        Ok(start_point) => start_point,
         Err(error) => return ended(group, &error),
     };
     let failed = |error: RunError| Failure::of(exit_of(&error), &error);

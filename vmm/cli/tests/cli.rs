@@ -7,15 +7,15 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 
 /// A folder with a study, which is also the current folder and the home of caches.
-struct Place {
+struct WorkFolder {
     dir: TempDir,
 }
 
-impl Place {
-    fn new(study: &str) -> Place {
+impl WorkFolder {
+    fn new(study: &str) -> WorkFolder {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("s.toml"), study).unwrap();
-        Place { dir }
+        WorkFolder { dir }
     }
 
     fn path(&self) -> &Path {
@@ -44,26 +44,26 @@ impl Place {
     }
 }
 
-/// A study whose image need not be built; `part` is added. Its files are whole.
-fn own_image(part: &str) -> Place {
-    let place = Place::new(&format!(
+/// Returns a study whose image need not be built; `part` is added. Its files are whole.
+fn own_image(part: &str) -> WorkFolder {
+    let work = WorkFolder::new(&format!(
         "image = {{ kernel = \"vmlinux\", initramfs = \"initramfs\", root = \"root\" }}\n{part}"
     ));
     let mut kernel = vec![0; 1024];
     kernel[0x1f1] = 1;
     kernel[0x202..0x206].copy_from_slice(b"HdrS");
-    fs::write(place.path().join("vmlinux"), kernel).unwrap();
-    fs::write(place.path().join("initramfs"), b"\x1f\x8b compressed").unwrap();
-    fs::write(place.path().join("root"), [0; 512]).unwrap();
-    place
+    fs::write(work.path().join("vmlinux"), kernel).unwrap();
+    fs::write(work.path().join("initramfs"), b"\x1f\x8b compressed").unwrap();
+    fs::write(work.path().join("root"), [0; 512]).unwrap();
+    work
 }
 
 const JOB: &str = "cluster.nodes = 2\njob.command = \"true\"\n";
 
 #[test]
 fn a_missing_study_is_named() {
-    let place = Place::new("");
-    let output = place.run(&["run", "other.toml"]);
+    let work = WorkFolder::new("");
+    let output = work.run(&["run", "other.toml"]);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
         stderr.contains("other.toml: cannot be read: No such file or directory"),
@@ -113,9 +113,9 @@ fn an_unknown_plugin() {
 
 #[test]
 fn a_missing_kernel() {
-    let place = own_image(JOB);
-    fs::remove_file(place.path().join("vmlinux")).unwrap();
-    place.refuses(
+    let work = own_image(JOB);
+    fs::remove_file(work.path().join("vmlinux")).unwrap();
+    work.refuses(
         2,
         &["s.toml:1: image.kernel: vmlinux: there is no such file; paths are relative to the study file's folder\n"],
     );
@@ -123,11 +123,11 @@ fn a_missing_kernel() {
 
 #[test]
 fn a_truncated_kernel_and_a_truncated_disk() {
-    let place = own_image(JOB);
-    let kernel = fs::read(place.path().join("vmlinux")).unwrap();
-    fs::write(place.path().join("vmlinux"), &kernel[..1000]).unwrap();
-    fs::write(place.path().join("root"), [0; 511]).unwrap();
-    place.refuses(
+    let work = own_image(JOB);
+    let kernel = fs::read(work.path().join("vmlinux")).unwrap();
+    fs::write(work.path().join("vmlinux"), &kernel[..1000]).unwrap();
+    fs::write(work.path().join("root"), [0; 511]).unwrap();
+    work.refuses(
         2,
         &[
             "s.toml:1: image.kernel: vmlinux: is truncated: its bzImage ends at byte 1024, the file has 1000",
@@ -149,21 +149,21 @@ fn more_memory_than_the_host_has() {
 
 #[test]
 fn kvm_is_refused_where_the_host_cannot_run_linux_on_it() {
-    let place = own_image(&format!("{JOB}study.engine = \"kvm\"\n"));
+    let work = own_image(&format!("{JOB}study.engine = \"kvm\"\n"));
     match nodescope_cluster::kvm::usable() {
         Ok(_) => {
-            let output = place.run(&["check", "s.toml"]);
+            let output = work.run(&["check", "s.toml"]);
             let said = String::from_utf8_lossy(&output.stdout);
             assert!(said.contains("would run between windows"), "{said}");
         }
-        Err(error) => place.refuses(5, &[&format!("study.engine asks for KVM: {error}")]),
+        Err(error) => work.refuses(5, &[&format!("study.engine asks for KVM: {error}")]),
     }
 }
 
 #[test]
 fn guests_are_counted_on_kvm_alone() {
-    let place = own_image(&format!("{JOB}study.core.count = true\n"));
-    place.refuses(
+    let work = own_image(&format!("{JOB}study.core.count = true\n"));
+    work.refuses(
         2,
         &[
             "study.core.count counts guests while KVM runs them",
@@ -174,12 +174,12 @@ fn guests_are_counted_on_kvm_alone() {
 
 #[test]
 fn results_are_not_overwritten_unasked() {
-    let place = own_image(JOB);
-    let results = place.path().join("results/s");
+    let work = own_image(JOB);
+    let results = work.path().join("results/s");
     fs::create_dir_all(&results).unwrap();
     fs::write(results.join("thesis.tex"), "x").unwrap();
     let says = |args: &[&str], text: &str| {
-        let output = place.run(args);
+        let output = work.run(args);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(stderr.contains(text), "{stderr}");
         assert_eq!(output.status.code(), Some(2));
@@ -202,8 +202,8 @@ fn results_are_not_overwritten_unasked() {
 }
 
 /// Results as a run leaves them: with the list of what it wrote.
-fn written(place: &Place, files: &[&str]) -> std::path::PathBuf {
-    let results = place.path().join("results/s");
+fn written(work: &WorkFolder, files: &[&str]) -> std::path::PathBuf {
+    let results = work.path().join("results/s");
     fs::create_dir_all(results.join("files")).unwrap();
     for file in files {
         fs::write(results.join(file), "old").unwrap();
@@ -215,16 +215,16 @@ fn written(place: &Place, files: &[&str]) -> std::path::PathBuf {
 
 #[test]
 fn force_replaces_what_a_run_wrote_and_nothing_else() {
-    let place = own_image(JOB);
+    let work = own_image(JOB);
     let results = written(
-        &place,
+        &work,
         &["run.json", "trace.nst", "report.html", "files/out.dat"],
     );
     fs::write(results.join("thesis.tex"), "mine").unwrap();
     fs::create_dir(results.join("figures")).unwrap();
     fs::write(results.join("figures/a.svg"), "mine").unwrap();
     fs::write(results.join("files/notes.txt"), "mine").unwrap();
-    let output = place.run(&["run", "s.toml", "--force"]);
+    let output = work.run(&["run", "s.toml", "--force"]);
     // The run begins, though the kernel of these studies does not boot.
     assert!(
         String::from_utf8_lossy(&output.stderr).contains("kernel vmlinux"),
@@ -248,13 +248,13 @@ fn force_replaces_what_a_run_wrote_and_nothing_else() {
 
 #[test]
 fn a_users_file_in_the_way_of_a_result_is_told_and_nothing_is_removed() {
-    let place = own_image(&format!(
+    let work = own_image(&format!(
         "{JOB}job.collect = [\"out.dat\"]\nresults.directory = \"results/s\"\n"
     ));
     for mine in ["report.html", "files/out.dat"] {
-        let results = written(&place, &["run.json"]);
+        let results = written(&work, &["run.json"]);
         fs::write(results.join(mine), "mine").unwrap();
-        let output = place.run(&["run", "s.toml", "--force"]);
+        let output = work.run(&["run", "s.toml", "--force"]);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{stderr}");
         let told = format!("results/s/{mine} is in the way of a new result");
@@ -267,13 +267,13 @@ fn a_users_file_in_the_way_of_a_result_is_told_and_nothing_is_removed() {
 
 #[test]
 fn a_second_run_in_the_same_folder_is_refused() {
-    let place = own_image(JOB);
-    let results = written(&place, &["run.json"]);
+    let work = own_image(JOB);
+    let results = written(&work, &["run.json"]);
     let list = fs::File::open(results.join("written.txt")).unwrap();
     // SAFETY: the descriptor belongs to `list`, which outlives the call.
     let locked = unsafe { libc::flock(std::os::fd::AsRawFd::as_raw_fd(&list), libc::LOCK_EX) };
     assert_eq!(locked, 0);
-    let output = place.run(&["run", "s.toml", "--force"]);
+    let output = work.run(&["run", "s.toml", "--force"]);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert!(
@@ -283,7 +283,7 @@ fn a_second_run_in_the_same_folder_is_refused() {
     assert_eq!(fs::read_to_string(results.join("run.json")).unwrap(), "old");
     // The lock goes with the process that holds it.
     drop(list);
-    let output = place.run(&["run", "s.toml", "--force"]);
+    let output = work.run(&["run", "s.toml", "--force"]);
     assert!(
         String::from_utf8_lossy(&output.stderr).contains("kernel vmlinux"),
         "{output:?}"
@@ -292,8 +292,8 @@ fn a_second_run_in_the_same_folder_is_refused() {
 
 #[test]
 fn results_that_cannot_be_written() {
-    let place = own_image(&format!("{JOB}results.directory = \"vmlinux\"\n"));
-    let output = place.run(&["run", "s.toml"]);
+    let work = own_image(&format!("{JOB}results.directory = \"vmlinux\"\n"));
+    let output = work.run(&["run", "s.toml"]);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
         stderr.contains("s.toml:4: results.directory: vmlinux is not a folder; give another place"),
@@ -305,12 +305,12 @@ fn results_that_cannot_be_written() {
 /// A file system of three pages in a mount name space of its own: no rights are needed for that where user name spaces are on.
 #[test]
 fn a_full_disk_is_told_with_a_way_out_and_leaves_readable_results() {
-    let place = own_image(JOB);
+    let work = own_image(JOB);
     let unshare = |script: &str| {
         Command::new("unshare")
             .args(["--map-root-user", "--mount", "sh", "-c", script])
             .env("NODESCOPE", env!("CARGO_BIN_EXE_nodescope"))
-            .current_dir(place.path())
+            .current_dir(work.path())
             .output()
     };
     let mount = "mkdir -p full && mount -t tmpfs -o size=12k tmpfs full";
@@ -345,8 +345,8 @@ fn a_full_disk_is_told_with_a_way_out_and_leaves_readable_results() {
 
 #[test]
 fn a_good_study_is_described() {
-    let place = own_image(JOB);
-    let output = place.run(&["check", "s.toml"]);
+    let work = own_image(JOB);
+    let output = work.run(&["check", "s.toml"]);
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(stdout.starts_with("s.toml: no problems\n"), "{stdout}");
@@ -363,8 +363,8 @@ fn a_good_study_is_described() {
 
 #[test]
 fn errors_are_json_for_programs() {
-    let place = Place::new("");
-    let output = place.run(&["--log-format", "json", "report", "nowhere"]);
+    let work = WorkFolder::new("");
+    let output = work.run(&["--log-format", "json", "report", "nowhere"]);
     let stderr = String::from_utf8_lossy(&output.stderr);
     let value: serde_json::Value = serde_json::from_str(stderr.trim()).unwrap();
     assert_eq!(value["event"], "error");
@@ -374,7 +374,7 @@ fn errors_are_json_for_programs() {
 
 #[test]
 fn wrong_usage_ends_with_2() {
-    let place = Place::new("");
+    let work = WorkFolder::new("");
     for args in [
         &["run"][..],
         &["fly"],
@@ -382,14 +382,14 @@ fn wrong_usage_ends_with_2() {
         &["report", "r", "--json", "--html"],
         &["report", "r", "--core-cpi", "0.8"],
     ] {
-        assert_eq!(place.run(args).status.code(), Some(2), "{args:?}");
+        assert_eq!(work.run(args).status.code(), Some(2), "{args:?}");
     }
 }
 
 #[test]
 fn the_help_documents_exit_codes() {
-    let place = Place::new("");
-    let output = place.run(&["--help"]);
+    let work = WorkFolder::new("");
+    let output = work.run(&["--help"]);
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(stdout.contains("Exit codes:\n"), "{stdout}");
     assert!(stdout.contains("  130  interrupted"), "{stdout}");
@@ -397,19 +397,19 @@ fn the_help_documents_exit_codes() {
 
 #[test]
 fn an_image_that_is_not_built_says_how_to_build_it() {
-    let place = Place::new(JOB);
-    let output = place.run(&["image", "show", "s.toml"]);
+    let work = WorkFolder::new(JOB);
+    let output = work.run(&["image", "show", "s.toml"]);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(
         stderr,
         "error: the image is not built yet; run: nodescope image build s.toml\n"
     );
     assert_eq!(output.status.code(), Some(2));
-    let output = place.run(&["image", "list"]);
+    let output = work.run(&["image", "list"]);
     assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0));
 }
 
-/// What a run that was killed leaves: its own record without an end, perhaps a trace that stops anywhere.
+/// A killed run leaves its own record without an end, perhaps a trace that stops anywhere.
 mod killed {
     use super::*;
 
@@ -428,35 +428,35 @@ mod killed {
         })
     }
 
-    fn place(run: &serde_json::Value) -> Place {
-        let place = Place::new("");
-        fs::create_dir(place.path().join("r")).unwrap();
-        fs::write(place.path().join("r/run.json"), run.to_string()).unwrap();
-        place
+    fn folder_with(run: &serde_json::Value) -> WorkFolder {
+        let work = WorkFolder::new("");
+        fs::create_dir(work.path().join("r")).unwrap();
+        fs::write(work.path().join("r/run.json"), run.to_string()).unwrap();
+        work
     }
 
     #[test]
     fn its_results_are_readable() {
-        let place = place(&run_file());
-        let output = place.run(&["report", "r"]);
+        let work = folder_with(&run_file());
+        let output = work.run(&["report", "r"]);
         let stdout = String::from_utf8_lossy(&output.stdout);
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         assert!(
             stdout.contains("the run has not ended, or was killed"),
             "{stdout}"
         );
-        let output = place.run(&["report", "r", "--json"]);
+        let output = work.run(&["report", "r", "--json"]);
         let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(value["study"]["name"], "hpcc");
-        let output = place.run(&["report", "r", "--html"]);
+        let output = work.run(&["report", "r", "--html"]);
         assert!(String::from_utf8_lossy(&output.stdout).contains("<html"));
     }
 
     #[test]
     fn a_trace_that_is_not_one_is_named() {
-        let place = place(&run_file());
-        fs::write(place.path().join("r/trace.nst"), "nothing of the kind").unwrap();
-        let output = place.run(&["report", "r"]);
+        let work = folder_with(&run_file());
+        fs::write(work.path().join("r/trace.nst"), "nothing of the kind").unwrap();
+        let output = work.run(&["report", "r"]);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{stderr}");
         assert!(stderr.contains("trace.nst"), "{stderr}");
@@ -466,7 +466,7 @@ mod killed {
     fn another_version_is_refused() {
         let mut run = run_file();
         run["version"] = 2.into();
-        let output = place(&run).run(&["report", "r"]);
+        let output = folder_with(&run).run(&["report", "r"]);
         assert_eq!(
             String::from_utf8_lossy(&output.stderr),
             "error: r/run.json: has version 2, this program reads version 1; use the nodescope that wrote it\n"
@@ -476,7 +476,7 @@ mod killed {
 
     #[test]
     fn a_folder_without_results_is_named() {
-        let output = Place::new("").run(&["report", "."]);
+        let output = WorkFolder::new("").run(&["report", "."]);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(
             stderr.starts_with("error: . holds no results of a run (no run.json)"),

@@ -5,29 +5,29 @@ mod guest;
 
 use std::fs;
 
-use guest::{Kernel, Place, stderr};
+use guest::{Kernel, WorkFolder, stderr};
 
 const WINDOW: &str =
     "[[window]]\nname = \"w\"\nopen = { marker = \"go\" }\nmeasure = \"1 M instructions\"\n";
 
-/// A node that works and has a window in between; results `a` of it, and results `b` at twice the frequency.
-fn compared() -> Place {
+/// Returns a node that works and has a window in between; results `a` of it, and results `b` at twice the frequency.
+fn compared() -> WorkFolder {
     let fields = format!("node.frequency = \"100 MHz\"\n{WINDOW}");
-    let place = Place::new(1, &fields, |path| {
+    let work = WorkFolder::new(1, &fields, |path| {
         (Kernel::new().mark("go"))
             .work(3_000_000)
             .say("done\n")
             .off(0, path);
     });
-    let study = place.path().join("s.toml");
+    let study = work.path().join("s.toml");
     let faster = fs::read_to_string(&study).unwrap();
     let faster = faster.replace("100 MHz", "200 MHz");
-    fs::write(place.path().join("faster.toml"), faster).unwrap();
+    fs::write(work.path().join("faster.toml"), faster).unwrap();
     for (study, results) in [("s.toml", "a"), ("faster.toml", "b")] {
-        let output = place.run(&["run", study, "--results", results]);
+        let output = work.run(&["run", study, "--results", results]);
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     }
-    place
+    work
 }
 
 fn figure(json: &serde_json::Value, group: &str, name: &str) -> serde_json::Value {
@@ -39,8 +39,8 @@ fn figure(json: &serde_json::Value, group: &str, name: &str) -> serde_json::Valu
 
 #[test]
 fn twice_the_frequency_halves_the_time_and_nothing_else() {
-    let place = compared();
-    let output = place.run(&["compare", "a", "b", "--json"]);
+    let work = compared();
+    let output = work.run(&["compare", "a", "b", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["same_inputs"], false);
@@ -56,7 +56,7 @@ fn twice_the_frequency_halves_the_time_and_nothing_else() {
     let differs = |text: &str| lines.iter().any(|l| l["b"].to_string().contains(text));
     assert!(differs("200 MHz"), "{lines:?}");
 
-    let output = place.run(&["compare", "a", "b"]);
+    let output = work.run(&["compare", "a", "b"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.starts_with("A: a\nB: b\n"), "{text}");
     assert!(
@@ -69,12 +69,12 @@ fn twice_the_frequency_halves_the_time_and_nothing_else() {
 
 #[test]
 fn results_are_equal_to_themselves_and_folders_without_any_are_refused() {
-    let place = compared();
-    let output = place.run(&["compare", "a", "a"]);
+    let work = compared();
+    let output = work.run(&["compare", "a", "a"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("same inputs"), "{text}");
     assert!(!text.contains('%'), "{text}");
-    let output = place.run(&["compare", "a", "nowhere"]);
+    let output = work.run(&["compare", "a", "nowhere"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("nowhere holds no results of a run"));
 }

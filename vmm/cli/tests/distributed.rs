@@ -8,16 +8,18 @@ use std::path::Path;
 use std::process::Child;
 use std::time::Duration;
 
-use guest::{Kernel, Place, ends_within, holds, ok, same, signal, stderr, talking, wait_until};
+use guest::{
+    Kernel, WorkFolder, ends_within, holds, ok, same, signal, stderr, talking, wait_until,
+};
 
 /// Processes that were started end within this time.
 const SOON: Duration = Duration::from_secs(30);
 
 /// Four nodes that run for ever, of which each says who it is, with a window that has closed early on.
-fn endless() -> Place {
+fn endless() -> WorkFolder {
     let window = "node.frequency = \"100 MHz\"\n\
         [[window]]\nname = \"w\"\nopen = { marker = \"step\", occurrence = 2 }\nmeasure = \"1 M instructions\"\n";
-    Place::new(4, window, |path| {
+    WorkFolder::new(4, window, |path| {
         Kernel::new()
             .mark("step")
             .say_name()
@@ -54,67 +56,67 @@ fn all_end(processes: &[i32]) {
 }
 
 /// Starts a run with workers and waits until its first node has said so many bytes.
-fn start(place: &Place, workers: &str, bytes: u64) -> (Child, Vec<i32>) {
-    let _ = fs::remove_dir_all(place.results());
+fn start(work: &WorkFolder, workers: &str, bytes: u64) -> (Child, Vec<i32>) {
+    let _ = fs::remove_dir_all(work.results());
     let args = ["run", "s.toml", "--workers", workers];
-    let run = place.start(&args, "console-node0.log", bytes.max(1));
+    let run = work.start(&args, "console-node0.log", bytes.max(1));
     let workers = children(&run);
     (run, workers)
 }
 
 #[test]
 fn a_run_over_several_processes_leaves_the_results_of_one() {
-    let place = talking();
-    ok(&place, &["run", "s.toml", "--results", "one"]);
-    let one = place.path().join("one");
+    let work = talking();
+    ok(&work, &["run", "s.toml", "--results", "one"]);
+    let one = work.path().join("one");
     for (workers, threads) in [("1", "1"), ("2", "1"), ("1", "2")] {
         let folder = format!("with{workers}-{threads}");
         let run = ["run", "s.toml", "--results", &folder];
         let args = ["--workers", workers, "--host-threads", threads];
-        ok(&place, &[&run[..], &args].concat());
-        same(&one, &place.path().join(&folder));
+        ok(&work, &[&run[..], &args].concat());
+        same(&one, &work.path().join(&folder));
     }
 }
 
 #[test]
 fn a_run_over_several_processes_goes_on_from_a_snapshot() {
-    let place = talking();
-    ok(&place, &["run", "s.toml", "--results", "one"]);
+    let work = talking();
+    ok(&work, &["run", "s.toml", "--results", "one"]);
     let save = ["--snapshot-at", "mark:step#2", "--snapshot-name", "early"];
     let early = ["run", "s.toml", "--results", "early"];
     ok(
-        &place,
+        &work,
         &[&early[..], &save, &["--stop-after-snapshot"]].concat(),
     );
     let on = ["run", "s.toml", "--results", "two", "--from", "early"];
-    ok(&place, &[&on[..], &["--workers", "2"]].concat());
-    same(&place.path().join("one"), &place.path().join("two"));
+    ok(&work, &[&on[..], &["--workers", "2"]].concat());
+    same(&work.path().join("one"), &work.path().join("two"));
 }
 
 #[test]
 fn one_boot_serves_all_processes() {
     let once = "cluster.boot = \"once\"\n";
-    let place = Place::new(3, once, |path| {
+    let work = WorkFolder::new(3, once, |path| {
         let kernel = Kernel::new().say("nodescope: booted\n").work(3_000_000);
         kernel.say_name().mark("end").off(0, path);
     });
     ok(
-        &place,
+        &work,
         &["run", "s.toml", "--results", "two", "--workers", "2"],
     );
-    ok(&place, &["run", "s.toml", "--results", "one"]);
-    same(&place.path().join("one"), &place.path().join("two"));
+    ok(&work, &["run", "s.toml", "--results", "one"]);
+    same(&work.path().join("one"), &work.path().join("two"));
 }
 
 #[test]
 fn a_worker_that_dies_is_named_and_what_was_measured_stays() {
-    let place = endless();
+    let work = endless();
     // A linear congruential generator (Knuth, MMIX) with a fixed seed.
     let mut random = 7_u64;
     for _ in 0..10 {
         random = random.wrapping_mul(6_364_136_223_846_793_005);
         random = random.wrapping_add(1_442_695_040_888_963_407);
-        let (run, workers) = start(&place, "2", random >> 56);
+        let (run, workers) = start(&work, "2", random >> 56);
         assert_eq!(workers.len(), 2);
         let victim = workers[(random >> 40) as usize % 2];
         std::thread::sleep(Duration::from_millis(random >> 32 & 0xff));
@@ -126,15 +128,15 @@ fn a_worker_that_dies_is_named_and_what_was_measured_stays() {
         assert!(told.contains("worker ") && told.contains(&name), "{told}");
         assert!(told.contains(" died after "), "{told}");
         all_end(&workers);
-        let report = ok(&place, &["report", "results/s"]);
+        let report = ok(&work, &["report", "results/s"]);
         assert!(report.contains(" died after "), "{report}");
     }
 }
 
 #[test]
 fn workers_end_with_a_master_that_is_killed() {
-    let place = endless();
-    let (mut run, workers) = start(&place, "3", 1000);
+    let work = endless();
+    let (mut run, workers) = start(&work, "3", 1000);
     assert_eq!(workers.len(), 3);
     run.kill().unwrap();
     run.wait().unwrap();
@@ -143,18 +145,18 @@ fn workers_end_with_a_master_that_is_killed() {
 
 #[test]
 fn an_interrupted_run_ends_in_all_processes() {
-    let place = endless();
-    let (run, workers) = start(&place, "2", 1000);
+    let work = endless();
+    let (run, workers) = start(&work, "2", 1000);
     signal(&run, libc::SIGINT);
     let output = ends_within(run, SOON);
     assert_eq!(output.status.code(), Some(130), "{output:?}");
     all_end(&workers);
-    let report = ok(&place, &["report", "results/s"]);
+    let report = ok(&work, &["report", "results/s"]);
     assert!(report.contains("Window \"w\""), "{report}");
 }
 
-fn refused(place: &Place, args: &[&str], code: i32, text: &str) {
-    let output = place.run(args);
+fn refused(work: &WorkFolder, args: &[&str], code: i32, text: &str) {
+    let output = work.run(args);
     let told = stderr(&output);
     assert!(told.contains(text), "{args:?}: {text:?} is not in:\n{told}");
     assert_eq!(told.matches("error: ").count(), 1, "{told}");
@@ -162,9 +164,9 @@ fn refused(place: &Place, args: &[&str], code: i32, text: &str) {
 }
 
 /// Writes a new key.
-fn new_key(place: &Place, name: &str) {
-    let key = ok(place, &["worker", "--new-key"]);
-    fs::write(place.path().join(name), key).unwrap();
+fn new_key(work: &WorkFolder, name: &str) {
+    let key = ok(work, &["worker", "--new-key"]);
+    fs::write(work.path().join(name), key).unwrap();
 }
 
 fn free_port() -> u16 {
@@ -174,17 +176,17 @@ fn free_port() -> u16 {
 
 #[test]
 fn what_keeps_processes_from_coming_together_is_one_message() {
-    let place = talking();
+    let work = talking();
     refused(
-        &place,
+        &work,
         &["run", "s.toml", "--workers", "3"],
         2,
         "give 2 workers at most",
     );
     let boot = ["run", "s.toml", "--workers", "1", "--snapshot-at", "boot"];
-    refused(&place, &boot, 2, "cannot be used with");
-    new_key(&place, "key");
-    new_key(&place, "other");
+    refused(&work, &boot, 2, "cannot be used with");
+    new_key(&work, "key");
+    new_key(&work, "other");
     let listen = |key: &'static str, wait: &'static str, address: &str| -> Vec<String> {
         [
             "run",
@@ -205,10 +207,10 @@ fn what_keeps_processes_from_coming_together_is_one_message() {
     let address = format!("tcp://127.0.0.1:{}", free_port());
     let args = listen("key", "1s", &address);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    refused(&place, &args, 5, "1 of 1 workers did not come within 1 s");
+    refused(&work, &args, 5, "1 of 1 workers did not come within 1 s");
     let args = listen("nowhere", "1s", &address);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    refused(&place, &args, 2, "cannot read the key nowhere");
+    refused(&work, &args, 2, "cannot read the key nowhere");
     let connect = |key: &'static str| {
         [
             "worker",
@@ -223,7 +225,7 @@ fn what_keeps_processes_from_coming_together_is_one_message() {
     };
     let nobody = connect("key");
     refused(
-        &place,
+        &work,
         &nobody.each_ref().map(String::as_str),
         5,
         "no master answers at",
@@ -232,7 +234,7 @@ fn what_keeps_processes_from_coming_together_is_one_message() {
     // The master waits for a worker, and turns away one with another key.
     let args = listen("key", "60s", &address);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let run = place.command(&args).spawn().unwrap();
+    let run = work.command(&args).spawn().unwrap();
     let stranger = [
         "worker",
         "--connect",
@@ -242,7 +244,7 @@ fn what_keeps_processes_from_coming_together_is_one_message() {
         "--key-file",
         "other",
     ];
-    refused(&place, &stranger, 2, "it has another key");
+    refused(&work, &stranger, 2, "it has another key");
     let worker = [
         "worker",
         "--connect",
@@ -252,14 +254,14 @@ fn what_keeps_processes_from_coming_together_is_one_message() {
         "--key-file",
         "key",
     ];
-    assert_eq!(place.run(&worker).status.code(), Some(0));
+    assert_eq!(work.run(&worker).status.code(), Some(0));
     assert_eq!(ends_within(run, SOON).status.code(), Some(0));
 }
 
 #[test]
 fn a_worker_that_reads_another_image_is_refused() {
-    let place = talking();
-    new_key(&place, "key");
+    let work = talking();
+    new_key(&work, "key");
     let address = format!("tcp://127.0.0.1:{}", free_port());
     let run = [
         "run",
@@ -271,13 +273,13 @@ fn a_worker_that_reads_another_image_is_refused() {
         "--listen",
         &address,
     ];
-    let mut run = place.command(&run).spawn().unwrap();
-    let results = place.results();
+    let mut run = work.command(&run).spawn().unwrap();
+    let results = work.results();
     wait_until(&mut run, "a record", || holds(&results.join("run.json"), 1));
     let other = Kernel::new().say("other\n");
-    other.off(0, Path::new(&place.path().join("vmlinux")));
+    other.off(0, Path::new(&work.path().join("vmlinux")));
     let worker = ["worker", "--connect", &address, "--key-file", "key"];
-    assert_eq!(place.run(&worker).status.code(), Some(2));
+    assert_eq!(work.run(&worker).status.code(), Some(2));
     let output = ends_within(run, SOON);
     let told = stderr(&output);
     assert_eq!(output.status.code(), Some(5), "{told}");

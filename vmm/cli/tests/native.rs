@@ -20,7 +20,7 @@ int main(int count, char **arguments) {
 }
 "#;
 
-/// A folder with the program compiled for Open MPI; nothing without Open MPI.
+/// Returns a folder with the program compiled for Open MPI; nothing without Open MPI.
 fn compiled() -> Option<tempfile::TempDir> {
     let tools = ["mpicc.openmpi", "mpirun.openmpi"];
     if !have(Need::Mpi, &tools) {

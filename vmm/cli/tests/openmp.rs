@@ -218,7 +218,7 @@ fn records_that_cannot_be_read_are_named() {
         "a.openmp is damaged in line 7: time is no number that is possible there: \"many\"",
     );
     refused(&[], "required");
-    // What can be read is told, and what cannot is named.
+    // Readable records are shown, and unreadable ones are named.
     fs::write(dir.path().join("b.openmp"), RECORD).unwrap();
     let output = nodescope(dir.path(), &["openmp", "."]);
     let (stdout, _) = texts(&output);

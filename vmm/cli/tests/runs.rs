@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use guest::{Kernel, Place, ends_within, holds, signal, stderr, wait_until};
+use guest::{Kernel, WorkFolder, ends_within, holds, signal, stderr, wait_until};
 
 /// How long what ends at once may take on a busy host.
 const SOON: Duration = Duration::from_secs(60);
@@ -21,10 +21,10 @@ fn marking() -> Kernel {
 }
 
 /// Events in the trace of a run that was cut.
-fn marks(place: &Place) -> usize {
-    let output = place.run(&["export", "results/s", "--format", "csv", "-o", "table"]);
+fn marks(work: &WorkFolder) -> usize {
+    let output = work.run(&["export", "results/s", "--format", "csv", "-o", "table"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let table: String = fs::read_dir(place.path().join("table"))
+    let table: String = fs::read_dir(work.path().join("table"))
         .unwrap()
         .map(|file| fs::read_to_string(file.unwrap().path()).unwrap())
         .collect();
@@ -33,23 +33,23 @@ fn marks(place: &Place) -> usize {
 
 #[test]
 fn a_kernel_of_a_few_instructions_runs_to_its_end() {
-    let place = Place::new(1, "", |path| {
+    let work = WorkFolder::new(1, "", |path| {
         Kernel::new().say("hello\n").mark("step").off(0, path);
     });
-    let output = place.run(&["run", "s.toml"]);
+    let output = work.run(&["run", "s.toml"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let console = fs::read_to_string(place.results().join("console-node0.log")).unwrap();
+    let console = fs::read_to_string(work.results().join("console-node0.log")).unwrap();
     assert_eq!(console, "hello\n");
-    assert_eq!(marks(&place), 1);
+    assert_eq!(marks(&work), 1);
     // The second run leaves only its own files, none of the first run's.
-    let list = fs::read_to_string(place.results().join("written.txt")).unwrap();
-    let output = place.run(&["run", "s.toml", "--force"]);
+    let list = fs::read_to_string(work.results().join("written.txt")).unwrap();
+    let output = work.run(&["run", "s.toml", "--force"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_eq!(
-        fs::read_to_string(place.results().join("written.txt")).unwrap(),
+        fs::read_to_string(work.results().join("written.txt")).unwrap(),
         list
     );
-    for file in fs::read_dir(place.results()).unwrap() {
+    for file in fs::read_dir(work.results()).unwrap() {
         let name = file.unwrap().file_name().into_string().unwrap();
         assert!(
             name == "written.txt" || list.lines().any(|line| line == name),
@@ -60,23 +60,23 @@ fn a_kernel_of_a_few_instructions_runs_to_its_end() {
 
 #[test]
 fn a_killed_run_leaves_a_readable_trace_and_can_be_replaced() {
-    let place = Place::new(1, "", |path| marking().for_ever(path));
+    let work = WorkFolder::new(1, "", |path| marking().for_ever(path));
     // Several chunks, each of a few marks: 100 million instructions are five of them.
-    let mut child = place.start(&["run", "s.toml"], "trace.nst", 400);
+    let mut child = work.start(&["run", "s.toml"], "trace.nst", 400);
     signal(&child, libc::SIGKILL);
     child.wait().unwrap();
-    let found = marks(&place);
+    let found = marks(&work);
     assert!(found >= 5, "{found} marks");
-    let output = place.run(&["report", "results/s"]);
+    let output = work.run(&["report", "results/s"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    fs::write(place.results().join("notes.txt"), "mine").unwrap();
+    fs::write(work.results().join("notes.txt"), "mine").unwrap();
     // The lock went with the process.
-    fs::remove_file(place.path().join("vmlinux")).unwrap();
-    Kernel::new().off(0, &place.path().join("vmlinux"));
-    let output = place.run(&["run", "s.toml", "--force"]);
+    fs::remove_file(work.path().join("vmlinux")).unwrap();
+    Kernel::new().off(0, &work.path().join("vmlinux"));
+    let output = work.run(&["run", "s.toml", "--force"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_eq!(
-        fs::read_to_string(place.results().join("notes.txt")).unwrap(),
+        fs::read_to_string(work.results().join("notes.txt")).unwrap(),
         "mine"
     );
 }
@@ -84,14 +84,14 @@ fn a_killed_run_leaves_a_readable_trace_and_can_be_replaced() {
 /// The trace is saved by what the guests have done, so that its bytes do not depend on the host.
 #[test]
 fn a_trace_that_is_saved_often_has_the_same_bytes_on_any_number_of_threads() {
-    let place = Place::new(3, "node.frequency = \"100 MHz\"", |path| {
+    let work = WorkFolder::new(3, "node.frequency = \"100 MHz\"", |path| {
         let steps = (0..40).fold(Kernel::new(), |kernel, _| {
             kernel.mark("step").work(3_000_000)
         });
         steps.off(0, path);
     });
     let trace = |threads: &str| {
-        let mut command = place.command(&["run", "s.toml", "--force", "--host-threads", threads]);
+        let mut command = work.command(&["run", "s.toml", "--force", "--host-threads", threads]);
         let output = command
             .env("RUST_LOG", "nodescope_cluster=debug")
             .output()
@@ -99,21 +99,21 @@ fn a_trace_that_is_saved_often_has_the_same_bytes_on_any_number_of_threads() {
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         let saved = stderr(&output).matches("debug: the trace is saved").count();
         assert!(saved >= 3, "saved {saved} times");
-        fs::read(place.results().join("trace.nst")).unwrap()
+        fs::read(work.results().join("trace.nst")).unwrap()
     };
     let one = trace("1");
     for threads in ["2", "3"] {
         assert!(trace(threads) == one, "{threads} threads");
     }
-    assert_eq!(marks(&place), 120);
+    assert_eq!(marks(&work), 120);
 }
 
 #[test]
 fn of_two_runs_in_one_folder_one_is_refused() {
-    let place = Place::new(1, "", |path| marking().for_ever(path));
-    let first = place.start(&["run", "s.toml"], "trace.nst", 1);
+    let work = WorkFolder::new(1, "", |path| marking().for_ever(path));
+    let first = work.start(&["run", "s.toml"], "trace.nst", 1);
     for args in [&["run", "s.toml", "--force"][..], &["run", "s.toml"]] {
-        let output = place.run(args);
+        let output = work.run(args);
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         let told = "another run is writing to results/s";
         assert!(stderr(&output).contains(told), "{output:?}");
@@ -121,13 +121,13 @@ fn of_two_runs_in_one_folder_one_is_refused() {
     signal(&first, libc::SIGTERM);
     let output = ends_within(first, SOON);
     assert_eq!(output.status.code(), Some(130), "{output:?}");
-    assert!(marks(&place) > 0);
+    assert!(marks(&work) > 0);
 }
 
 #[test]
 fn a_console_ends_with_its_input() {
     // A second of virtual time passes soon on a slow processor.
-    let place = Place::new(1, "node.frequency = \"100 MHz\"", |path| {
+    let work = WorkFolder::new(1, "node.frequency = \"100 MHz\"", |path| {
         Kernel::new()
             .say("shell on the console\n")
             .read(4)
@@ -135,7 +135,7 @@ fn a_console_ends_with_its_input() {
             .off(0, path);
     });
     // Standard input is /dev/null.
-    let child = place.command(&["console", "s.toml"]).spawn().unwrap();
+    let child = work.command(&["console", "s.toml"]).spawn().unwrap();
     let output = ends_within(child, SOON);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let stdout = String::from_utf8_lossy(&output.stdout);
@@ -144,12 +144,12 @@ fn a_console_ends_with_its_input() {
 
 #[test]
 fn a_console_that_never_ends_is_ended_by_a_signal() {
-    let place = Place::new(1, "", |path| {
+    let work = WorkFolder::new(1, "", |path| {
         Kernel::new().say("a line\n").work(1 << 20).for_ever(path);
     });
     // Nobody would read a pipe.
-    let shown = place.path().join("shown");
-    let mut child = place
+    let shown = work.path().join("shown");
+    let mut child = work
         .command(&["console", "s.toml"])
         .stdout(File::create(&shown).unwrap())
         .spawn()
@@ -180,8 +180,8 @@ fn limited(command: &mut Command, resource: libc::__rlimit_resource_t, bytes: u6
 #[test]
 fn a_file_that_would_exceed_the_limit_of_its_size_is_told_with_the_limit() {
     let text = "a line of a console that fills a file\n".repeat(20);
-    let place = Place::new(1, "", |path| Kernel::new().say(&text).for_ever(path));
-    let mut command = place.command(&["run", "s.toml"]);
+    let work = WorkFolder::new(1, "", |path| Kernel::new().say(&text).for_ever(path));
+    let mut command = work.command(&["run", "s.toml"]);
     limited(&mut command, libc::RLIMIT_FSIZE, 100_000);
     let output = ends_within(command.spawn().unwrap(), SOON);
     let told = stderr(&output);
@@ -193,18 +193,18 @@ fn a_file_that_would_exceed_the_limit_of_its_size_is_told_with_the_limit() {
         assert!(told.contains(text), "expected {text:?} in:\n{told}");
     }
     // Output written until then is kept and can be read.
-    let log = fs::metadata(place.results().join("console-node0.log")).unwrap();
+    let log = fs::metadata(work.results().join("console-node0.log")).unwrap();
     assert_eq!(log.len(), 100_000);
-    assert_eq!(place.run(&["report", "results/s"]).status.code(), Some(0));
+    assert_eq!(work.run(&["report", "results/s"]).status.code(), Some(0));
 }
 
 #[test]
 fn too_little_address_space_is_a_problem_of_the_host() {
-    let place = Place::new(2, "", |path| Kernel::new().mark("step").off(0, path));
+    let work = WorkFolder::new(2, "", |path| Kernel::new().mark("step").off(0, path));
     let mut codes = Vec::new();
     // With less than 36 MiB the system cannot even start the program and the libraries that it is linked with.
     for mebibytes in [40, 48, 96, 144, 160, 192, 256, 512] {
-        let mut command = place.command(&["run", "s.toml", "--force"]);
+        let mut command = work.command(&["run", "s.toml", "--force"]);
         limited(&mut command, libc::RLIMIT_AS, mebibytes << 20);
         let output = ends_within(command.spawn().unwrap(), SOON);
         let told = stderr(&output);
@@ -216,7 +216,7 @@ fn too_little_address_space_is_a_problem_of_the_host() {
     assert!(codes.contains(&Some(5)), "{codes:?}");
 }
 
-/// A pipe that is full, with its reader, who reads nothing.
+/// Returns a pipe that is full, with its reader, who reads nothing.
 fn full_pipe() -> (File, File) {
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for the two descriptors.
@@ -232,14 +232,14 @@ fn full_pipe() -> (File, File) {
 
 #[test]
 fn a_signal_ends_a_run_whose_report_nobody_reads() {
-    let place = Place::new(1, "", |path| Kernel::new().off(0, path));
+    let work = WorkFolder::new(1, "", |path| Kernel::new().off(0, path));
     let (reader, writer) = full_pipe();
-    let mut child = place
+    let mut child = work
         .command(&["run", "s.toml"])
         .stdout(writer)
         .spawn()
         .unwrap();
-    let report = place.results().join("report.html");
+    let report = work.results().join("report.html");
     wait_until(&mut child, "the report", || report.exists());
     signal(&child, libc::SIGTERM);
     let output = ends_within(child, SOON);
@@ -250,40 +250,40 @@ fn a_signal_ends_a_run_whose_report_nobody_reads() {
         "{told}"
     );
     drop(reader);
-    let output = place.run(&["report", "results/s"]);
+    let output = work.run(&["report", "results/s"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
 
 #[test]
 fn a_signal_ends_a_run_whose_messages_nobody_reads() {
-    let place = Place::new(1, "", |path| Kernel::new().say("a line\n").for_ever(path));
+    let work = WorkFolder::new(1, "", |path| Kernel::new().say("a line\n").for_ever(path));
     let (_reader, writer) = full_pipe();
-    let mut child = place
+    let mut child = work
         .command(&["run", "s.toml", "--follow"])
         .stderr(writer)
         .spawn()
         .unwrap();
     // The run makes this file after the handlers are in place.
-    let log = place.results().join("console-node0.log");
+    let log = work.results().join("console-node0.log");
     wait_until(&mut child, "the console's log", || holds(&log, 0));
     signal(&child, libc::SIGTERM);
     let output = ends_within(child, SOON);
     assert_eq!(output.status.code(), Some(130), "{output:?}");
-    let output = place.run(&["report", "results/s"]);
+    let output = work.run(&["report", "results/s"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
 
 /// While an image is built, only the second signal ends the program if the builder is stuck.
 #[test]
 fn a_second_signal_ends_a_build_whose_messages_nobody_reads() {
-    let place = Place::new(1, "", |path| Kernel::new().off(0, path));
+    let work = WorkFolder::new(1, "", |path| Kernel::new().off(0, path));
     let (_reader, writer) = full_pipe();
-    let mut child = place
+    let mut child = work
         .command(&["image", "build"])
         .stderr(writer)
         .spawn()
         .unwrap();
-    let cache = place.path().join("cache/nodescope/images");
+    let cache = work.path().join("cache/nodescope/images");
     // The build takes its lock, and is then stuck in its first message.
     let locked = || {
         let files = fs::read_dir(&cache).into_iter().flatten().flatten();
@@ -325,17 +325,17 @@ fn starter_has(command: &mut Command, disposition: libc::sighandler_t) {
 
 #[test]
 fn a_run_ignores_the_signals_that_its_starter_ignores() {
-    let place = Place::new(1, "", |path| {
+    let work = WorkFolder::new(1, "", |path| {
         let steps = (0..10).fold(Kernel::new(), |kernel, _| {
             kernel.mark("step").work(20_000_000)
         });
         steps.off(0, path);
     });
-    let mut command = place.command(&["run", "s.toml"]);
+    let mut command = work.command(&["run", "s.toml"]);
     starter_has(&mut command, libc::SIG_IGN);
     let mut child = command.spawn().unwrap();
     // The run makes this file after the handlers are in place.
-    let log = place.results().join("console-node0.log");
+    let log = work.results().join("console-node0.log");
     wait_until(&mut child, "the console's log", || holds(&log, 0));
     // proc(5), /proc/PID/status: a bit for each signal, the lowest for signal 1.
     let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
@@ -354,11 +354,11 @@ fn a_run_ignores_the_signals_that_its_starter_ignores() {
 
 #[test]
 fn a_hang_up_ends_a_run_that_does_not_ignore_it() {
-    let place = Place::new(1, "", |path| marking().for_ever(path));
-    let mut command = place.command(&["run", "s.toml"]);
+    let work = WorkFolder::new(1, "", |path| marking().for_ever(path));
+    let mut command = work.command(&["run", "s.toml"]);
     starter_has(&mut command, libc::SIG_DFL);
     let mut child = command.spawn().unwrap();
-    let trace = place.results().join("trace.nst");
+    let trace = work.results().join("trace.nst");
     wait_until(&mut child, "the trace", || holds(&trace, 1));
     signal(&child, libc::SIGHUP);
     let output = ends_within(child, SOON);
@@ -367,20 +367,20 @@ fn a_hang_up_ends_a_run_that_does_not_ignore_it() {
 
 #[test]
 fn the_console_can_be_followed_and_cannot_control_the_terminal() {
-    let place = Place::new(2, "", |path| {
+    let work = WorkFolder::new(2, "", |path| {
         Kernel::new().say("one\r\n\x1b[2Jtwo").off(0, path);
     });
-    let output = place.run(&["run", "s.toml", "--follow"]);
+    let output = work.run(&["run", "s.toml", "--follow"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let told = stderr(&output);
     for line in ["node0| one", "node0| \\u{1b}[2Jtwo"] {
         assert!(told.lines().any(|told| told == line), "{told}");
     }
     assert!(!told.contains("node1|"), "{told}");
-    let output = place.run(&["run", "s.toml", "--force", "--follow=1", "--quiet"]);
+    let output = work.run(&["run", "s.toml", "--force", "--follow=1", "--quiet"]);
     let told = stderr(&output);
     assert_eq!(told, "node1| one\nnode1| \\u{1b}[2Jtwo\n");
-    let output = place.run(&["run", "s.toml", "--force", "--follow=2"]);
+    let output = work.run(&["run", "s.toml", "--force", "--follow=2"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let told = "error: --follow: there is no node 2; the study's nodes are 0 to 1\n";
     assert_eq!(stderr(&output), told);
@@ -389,11 +389,11 @@ fn the_console_can_be_followed_and_cannot_control_the_terminal() {
 #[test]
 fn phases_are_told_to_who_asks() {
     let window = "[[window]]\nname = \"w\"\nmeasure = \"1 M instructions\"\n";
-    let place = Place::new(1, window, |path| {
+    let work = WorkFolder::new(1, window, |path| {
         Kernel::new().work(20_000_000).off(0, path)
     });
     let told = |args: &[&str], log: &str| {
-        let mut command = place.command(&["run", "s.toml", "--force"]);
+        let mut command = work.command(&["run", "s.toml", "--force"]);
         let output = command.args(args).env("RUST_LOG", log).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         stderr(&output)
@@ -428,9 +428,9 @@ fn phases_are_told_to_who_asks() {
 fn progress_of_many_nodes_is_one_line_with_the_slowest() {
     // On slow processors stretches of virtual time are short.
     let part = "node.frequency = \"100 MHz\"\nstudy.time_limit = \"1 min\"\n";
-    let place = Place::new(16, part, |path| marking().for_ever(path));
-    let file = place.path().join("told");
-    let mut child = place
+    let work = WorkFolder::new(16, part, |path| marking().for_ever(path));
+    let file = work.path().join("told");
+    let mut child = work
         .command(&["run", "s.toml"])
         .stderr(File::create(&file).unwrap())
         .spawn()

@@ -7,20 +7,20 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use guest::{Kernel, Place, stderr};
+use guest::{Kernel, WorkFolder, stderr};
 use serde_json::Value;
 
 /// Two nodes that work, with a window in between.
-fn working() -> Place {
+fn working() -> WorkFolder {
     let window = "node.frequency = \"100 MHz\"\n\
         [[window]]\nname = \"w\"\nopen = { marker = \"step\" }\nmeasure = \"2 M instructions\"\n";
-    Place::new(2, window, |path| {
+    WorkFolder::new(2, window, |path| {
         let kernel = Kernel::new().work(3_000_000).mark("step");
         kernel.work(9_000_000).off(0, path);
     })
 }
 
-/// The files of a folder but those that are to differ.
+/// Returns the files of a folder but those that are to differ.
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     let files = entries.filter(|entry| entry.path().is_file());
@@ -38,15 +38,15 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 
 #[test]
 fn host_times_add_a_file_and_change_no_other() {
-    let place = working();
+    let work = working();
     for args in [
         &["run", "s.toml", "--results", "plain"][..],
         &["run", "s.toml", "--results", "timed", "--host-times"],
     ] {
-        let output = place.run(args);
+        let output = work.run(args);
         assert_eq!(output.status.code(), Some(0), "{output:?}");
     }
-    let (plain, timed) = (place.path().join("plain"), place.path().join("timed"));
+    let (plain, timed) = (work.path().join("plain"), work.path().join("timed"));
     assert!(!plain.join("host.json").exists());
     assert!(files(&plain) == files(&timed));
     let read = |name: &str| -> Value {
@@ -70,18 +70,18 @@ fn host_times_add_a_file_and_change_no_other() {
     assert_eq!(window["window"], "w");
     assert!(window["instructions"].as_u64().unwrap() >= 2_000_000);
     // A repeated run removes the file of the run before.
-    let output = place.run(&["run", "s.toml", "--results", "timed", "--force"]);
+    let output = work.run(&["run", "s.toml", "--results", "timed", "--force"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(!timed.join("host.json").exists());
 }
 
 #[test]
 fn results_that_cannot_be_compared_are_refused_with_the_folder_and_the_mend() {
-    let place = working();
-    let output = place.run(&["run", "s.toml", "--results", "plain"]);
+    let work = working();
+    let output = work.run(&["run", "s.toml", "--results", "plain"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    fs::create_dir(place.path().join("empty")).unwrap();
-    fs::write(place.path().join("no.json"), "{\"version\": 7}").unwrap();
+    fs::create_dir(work.path().join("empty")).unwrap();
+    fs::write(work.path().join("no.json"), "{\"version\": 7}").unwrap();
     for (args, texts) in [
         (&["scaling", "plain"][..], ["plain", "no MPI calls"]),
         (&["scaling", "empty"], ["empty", "holds no report.json"]),
@@ -92,7 +92,7 @@ fn results_that_cannot_be_compared_are_refused_with_the_folder_and_the_mend() {
             ["--plan", "cores is missing"],
         ),
     ] {
-        let output = place.run(args);
+        let output = work.run(args);
         let told = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {told}");
         assert!(

@@ -115,16 +115,13 @@ fn a_run_under_slurm_leaves_the_results_of_one_process() {
     let Some(slurm) = Slurm::start() else {
         return;
     };
-    let place = talking();
+    let work = talking();
     let command = |args: &[&str]| {
-        let mut command = place.command(args);
+        let mut command = work.command(args);
         command.env("SLURM_CONF", slurm.config());
         command
     };
-    ok(
-        &place,
-        &["run", "s.toml", "--results", "one", "--interpret"],
-    );
+    ok(&work, &["run", "s.toml", "--results", "one", "--interpret"]);
     let run = [
         "slurm",
         "run",
@@ -141,7 +138,7 @@ fn a_run_under_slurm_leaves_the_results_of_one_process() {
     assert!(told.contains(": n1, n2"), "{told}");
     let report = String::from_utf8_lossy(&output.stdout);
     assert!(report.contains("Window \"w\""), "{report}");
-    same(&place.path().join("one"), &place.path().join("two"));
+    same(&work.path().join("one"), &work.path().join("two"));
     let queue = || slurm.ask("squeue", &["--noheader", "--states=pending,running"]);
     assert_eq!(queue(), "", "the hosts are given back");
 
@@ -174,8 +171,8 @@ fn a_run_under_slurm_leaves_the_results_of_one_process() {
         assert!(told.contains(text), "{args:?}: {told}");
         assert_eq!(output.status.code(), Some(code), "{args:?}: {told}");
     }
-    assert!(!place.path().join("three").exists());
-    assert!(!files(&place.path().join("two")).is_empty());
+    assert!(!work.path().join("three").exists());
+    assert!(!files(&work.path().join("two")).is_empty());
 }
 
 #[test]
@@ -183,16 +180,16 @@ fn an_interrupted_run_gives_its_hosts_back() {
     let Some(slurm) = Slurm::start() else {
         return;
     };
-    let place = guest::Place::new(2, "", |path| {
+    let work = guest::WorkFolder::new(2, "", |path| {
         guest::Kernel::new()
             .say("on\n")
             .work(1_000_000)
             .for_ever(path);
     });
     for sent in [libc::SIGINT, libc::SIGTERM, libc::SIGKILL] {
-        let mut run = place.command(&["slurm", "run", "s.toml", "--hosts", "2"]);
+        let mut run = work.command(&["slurm", "run", "s.toml", "--hosts", "2"]);
         let mut run = run.env("SLURM_CONF", slurm.config()).spawn().unwrap();
-        let log = place.results().join("console-node0.log");
+        let log = work.results().join("console-node0.log");
         wait_until(&mut run, "console output", || guest::holds(&log, 100));
         signal(&run, sent);
         let output = ends_within(run, SOON);
@@ -203,6 +200,6 @@ fn an_interrupted_run_gives_its_hosts_back() {
             assert!(begin.elapsed() < SOON, "the hosts are not given back");
             std::thread::sleep(Duration::from_millis(100));
         }
-        fs::remove_dir_all(place.results()).unwrap();
+        fs::remove_dir_all(work.results()).unwrap();
     }
 }

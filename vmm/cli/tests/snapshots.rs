@@ -5,10 +5,10 @@ mod guest;
 
 use std::fs;
 
-use guest::{Kernel, Place, ok, same, stderr, talking};
+use guest::{Kernel, WorkFolder, ok, same, stderr, talking};
 
-fn refused(place: &Place, args: &[&str], code: i32, texts: &[&str]) {
-    let output = place.run(args);
+fn refused(work: &WorkFolder, args: &[&str], code: i32, texts: &[&str]) {
+    let output = work.run(args);
     for text in texts {
         let told = stderr(&output);
         assert!(
@@ -21,9 +21,9 @@ fn refused(place: &Place, args: &[&str], code: i32, texts: &[&str]) {
 
 #[test]
 fn a_run_that_goes_on_from_a_snapshot_leaves_the_results_of_one_that_never_stopped() {
-    let place = talking();
-    ok(&place, &["run", "s.toml", "--results", "whole"]);
-    let whole = place.path().join("whole");
+    let work = talking();
+    ok(&work, &["run", "s.toml", "--results", "whole"]);
+    let whole = work.path().join("whole");
     for (number, at) in [
         "mark:step#2",
         "mark:step#40",
@@ -46,7 +46,7 @@ fn a_run_that_goes_on_from_a_snapshot_leaves_the_results_of_one_that_never_stopp
             "--host-threads",
             "2",
         ];
-        let output = place.run(&[&run[..], &args].concat());
+        let output = work.run(&[&run[..], &args].concat());
         let told = stderr(&output);
         assert_eq!(output.status.code(), Some(0), "{told}");
         let waits = told.contains("waits for the end of window \"w\"");
@@ -55,35 +55,35 @@ fn a_run_that_goes_on_from_a_snapshot_leaves_the_results_of_one_that_never_stopp
             told.contains("snapshot at") && told.contains(": taken at "),
             "{told}"
         );
-        same(&whole, &place.path().join(&through));
+        same(&whole, &work.path().join(&through));
         for threads in ["1", "3"] {
             let results = format!("from{number}-{threads}");
             let run = ["run", "s.toml", "--results", &results, "--from", &name];
-            ok(&place, &[&run[..], &["--host-threads", threads]].concat());
-            same(&whole, &place.path().join(&results));
+            ok(&work, &[&run[..], &["--host-threads", threads]].concat());
+            same(&whole, &work.path().join(&results));
         }
     }
     // A snapshot of a run that began with one.
     let run = ["run", "s.toml", "--results", "cut", "--from", "at0"];
     let args = ["--snapshot-at", "mark:step#50", "--snapshot-name", "later"];
     let out = ok(
-        &place,
+        &work,
         &[&run[..], &args, &["--stop-after-snapshot"]].concat(),
     );
     assert!(out.contains("G instructions"), "{out}");
     ok(
-        &place,
+        &work,
         &["run", "s.toml", "--results", "on", "--from", "later"],
     );
-    same(&whole, &place.path().join("on"));
+    same(&whole, &work.path().join("on"));
 }
 
 #[test]
 fn snapshots_are_listed_shown_and_removed() {
-    let place = talking();
-    assert_eq!(ok(&place, &["snapshot", "list"]), "");
+    let work = talking();
+    assert_eq!(ok(&work, &["snapshot", "list"]), "");
     refused(
-        &place,
+        &work,
         &["snapshot", "show", "base"],
         2,
         &[
@@ -98,14 +98,14 @@ fn snapshots_are_listed_shown_and_removed() {
         "mark:step#5",
         "--stop-after-snapshot",
     ];
-    ok(&place, &take);
-    let list = ok(&place, &["snapshot", "list"]);
+    ok(&work, &take);
+    let list = ok(&work, &["snapshot", "list"]);
     assert!(list.starts_with("s  study s, "), "{list}");
     assert!(
         list.contains(", 3 nodes, ") && list.ends_with(" UTC\n"),
         "{list}"
     );
-    let shown = ok(&place, &["snapshot", "show", "s"]);
+    let shown = ok(&work, &["snapshot", "show", "s"]);
     for text in [
         "occurrence 5 of marker \"step\"",
         "node2",
@@ -116,41 +116,41 @@ fn snapshots_are_listed_shown_and_removed() {
         assert!(shown.contains(text), "{text}: {shown}");
     }
     refused(
-        &place,
+        &work,
         &take,
         2,
         &["there is a snapshot", "--force", "--snapshot-name"],
     );
-    ok(&place, &[&take[..], &["--force"]].concat());
+    ok(&work, &[&take[..], &["--force"]].concat());
     refused(
-        &place,
+        &work,
         &["snapshot", "remove", "t"],
         2,
         &["there is no snapshot"],
     );
-    ok(&place, &["snapshot", "remove", "s"]);
-    assert_eq!(ok(&place, &["snapshot", "list"]), "");
+    ok(&work, &["snapshot", "remove", "s"]);
+    assert_eq!(ok(&work, &["snapshot", "list"]), "");
     // By its path.
     ok(
-        &place,
+        &work,
         &[&take[..], &["--snapshot-name", "./here.nss", "--force"]].concat(),
     );
-    assert!(place.path().join("here.nss").is_file());
-    ok(&place, &["snapshot", "show", "here.nss"]);
+    assert!(work.path().join("here.nss").is_file());
+    ok(&work, &["snapshot", "show", "here.nss"]);
     refused(
-        &place,
+        &work,
         &["run", "s.toml", "--from", "here", "--force"],
         2,
         &["there is no snapshot"],
     );
-    ok(&place, &["run", "s.toml", "--from", "here.nss", "--force"]);
+    ok(&work, &["run", "s.toml", "--from", "here.nss", "--force"]);
 }
 
 #[test]
 fn what_does_not_fit_a_snapshot_is_told_with_both_values() {
-    let place = talking();
+    let work = talking();
     ok(
-        &place,
+        &work,
         &[
             "run",
             "s.toml",
@@ -159,15 +159,15 @@ fn what_does_not_fit_a_snapshot_is_told_with_both_values() {
             "--stop-after-snapshot",
         ],
     );
-    let study = fs::read_to_string(place.path().join("s.toml")).unwrap();
+    let study = fs::read_to_string(work.path().join("s.toml")).unwrap();
     let other = |from: &str, to: &str| {
         assert!(study.contains(from), "{from}");
-        fs::write(place.path().join("s.toml"), study.replace(from, to)).unwrap();
+        fs::write(work.path().join("s.toml"), study.replace(from, to)).unwrap();
     };
     let run = ["run", "s.toml", "--from", "s", "--force"];
     other("64 MiB", "66 MiB");
     refused(
-        &place,
+        &work,
         &run,
         2,
         &[
@@ -180,7 +180,7 @@ fn what_does_not_fit_a_snapshot_is_told_with_both_values() {
         "network.mtu = \"9000 B\"\nstudy.seed = 7\ncluster.nodes = 2",
     );
     refused(
-        &place,
+        &work,
         &run,
         2,
         &[
@@ -190,30 +190,30 @@ fn what_does_not_fit_a_snapshot_is_told_with_both_values() {
         ],
     );
     other("job.command = \"true\"", "job.command = \"false\"");
-    refused(&place, &run, 2, &["job: files and command"]);
+    refused(&work, &run, 2, &["job: files and command"]);
     other("occurrence = 4", "occurrence = 5");
     refused(
-        &place,
+        &work,
         &run,
         2,
         &["window \"w\" has opened before the snapshot"],
     );
     let early = "\n[[window]]\nname = \"v\"\nopen = { marker = \"step\", occurrence = 7 }\nmeasure = \"1 M instructions\"\n";
-    fs::write(place.path().join("s.toml"), format!("{study}{early}")).unwrap();
+    fs::write(work.path().join("s.toml"), format!("{study}{early}")).unwrap();
     refused(
-        &place,
+        &work,
         &run,
         2,
         &["window \"v\" would have opened before the snapshot"],
     );
     fs::write(
-        place.path().join("s.toml"),
+        work.path().join("s.toml"),
         format!("{study}study.time_limit = \"1 ms\"\n")
             .replace("study.time_limit", "[study]\ntime_limit"),
     )
     .unwrap();
     refused(
-        &place,
+        &work,
         &run,
         2,
         &["study.time_limit ends the study at 1 ms", "raise the limit"],
@@ -221,22 +221,22 @@ fn what_does_not_fit_a_snapshot_is_told_with_both_values() {
     // A later window, and another limit.
     let late = early.replace("= 7", "= 30");
     fs::write(
-        place.path().join("s.toml"),
+        work.path().join("s.toml"),
         format!("{study}{late}\n[study]\ntime_limit = \"40 s\"\n"),
     )
     .unwrap();
-    ok(&place, &run);
-    let windows = fs::read_to_string(place.results().join("windows.json")).unwrap();
+    ok(&work, &run);
+    let windows = fs::read_to_string(work.results().join("windows.json")).unwrap();
     assert!(windows.contains("\"v\"") && windows.contains("\"w\""));
     // The kernel's file.
-    fs::write(place.path().join("s.toml"), &study).unwrap();
-    Kernel::new().off(0, &place.path().join("vmlinux"));
-    refused(&place, &run, 2, &["\n  image: "]);
+    fs::write(work.path().join("s.toml"), &study).unwrap();
+    Kernel::new().off(0, &work.path().join("vmlinux"));
+    refused(&work, &run, 2, &["\n  image: "]);
 }
 
 #[test]
 fn arguments_that_make_no_sense_are_refused_before_anything_runs() {
-    let place = talking();
+    let work = talking();
     let run = |more: &[&'static str]| [&["run", "s.toml"][..], more].concat();
     for (args, text) in [
         (&["--snapshot-at", "later"][..], "is no moment; write boot"),
@@ -251,20 +251,20 @@ fn arguments_that_make_no_sense_are_refused_before_anything_runs() {
         (&["--from", "nothing"], "there is no snapshot"),
         (&["--from", "vmlinux.nss"], "there is no snapshot"),
     ] {
-        refused(&place, &run(args), 2, &[text]);
-        assert!(!place.results().exists(), "{args:?}");
+        refused(&work, &run(args), 2, &[text]);
+        assert!(!work.results().exists(), "{args:?}");
     }
     // A moment that does not come.
     let args = run(&["--snapshot-at", "mark:stop"]);
     refused(
-        &place,
+        &work,
         &args,
         6,
         &["no snapshot s was taken: occurrence 1 of marker \"stop\""],
     );
     // One that has been.
     ok(
-        &place,
+        &work,
         &run(&[
             "--force",
             "--snapshot-at",
@@ -283,13 +283,13 @@ fn arguments_that_make_no_sense_are_refused_before_anything_runs() {
             at,
         ];
         let args = [&args[..], &["--snapshot-name", "t"]].concat();
-        refused(&place, &args, 2, &["no further snapshot can be taken at"]);
+        refused(&work, &args, 2, &["no further snapshot can be taken at"]);
     }
 }
 
 #[test]
 fn a_damaged_or_foreign_snapshot_is_refused_with_its_place() {
-    let place = talking();
+    let work = talking();
     let take = [
         "run",
         "s.toml",
@@ -297,15 +297,15 @@ fn a_damaged_or_foreign_snapshot_is_refused_with_its_place() {
         "mark:step#5",
         "--stop-after-snapshot",
     ];
-    ok(&place, &[&take[..], &["--snapshot-name", "x.nss"]].concat());
-    let path = place.path().join("x.nss");
+    ok(&work, &[&take[..], &["--snapshot-name", "x.nss"]].concat());
+    let path = work.path().join("x.nss");
     let whole = fs::read(&path).unwrap();
     let run = ["run", "s.toml", "--from", "x.nss", "--force"];
     for at in [70, whole.len() / 2, whole.len() - 40] {
         let mut bytes = whole.clone();
         bytes[at] ^= 0x10;
         fs::write(&path, bytes).unwrap();
-        refused(&place, &run, 2, &["x.nss: offset ", "damaged"]);
+        refused(&work, &run, 2, &["x.nss: offset ", "damaged"]);
     }
     // Another format: the header's checksum is behind its 100 bytes.
     let mut bytes = whole.clone();
@@ -314,62 +314,62 @@ fn a_damaged_or_foreign_snapshot_is_refused_with_its_place() {
     bytes[100..104].copy_from_slice(&sum.to_le_bytes());
     fs::write(&path, bytes).unwrap();
     let told = ["x.nss: offset 8: written by nodescope", "in format 200"];
-    refused(&place, &run, 2, &told);
-    refused(&place, &["snapshot", "show", "x.nss"], 2, &told);
+    refused(&work, &run, 2, &told);
+    refused(&work, &["snapshot", "show", "x.nss"], 2, &told);
     fs::write(&path, b"#!/bin/sh").unwrap();
-    refused(&place, &run, 2, &["not a snapshot of nodescope"]);
+    refused(&work, &run, 2, &["not a snapshot of nodescope"]);
     fs::write(&path, &whole).unwrap();
-    ok(&place, &run);
+    ok(&work, &run);
 }
 
 #[test]
 fn a_node_that_has_booted_becomes_several_that_know_who_they_are() {
-    let place = Place::new(1, "node.frequency = \"100 MHz\"", |path| {
+    let work = WorkFolder::new(1, "node.frequency = \"100 MHz\"", |path| {
         let kernel = Kernel::new().say("nodescope: booted\n").work(1_000_000);
         kernel.say_name().mark("step").work(30_000_000).off(0, path);
     });
     let take = ["run", "s.toml", "--snapshot-at", "boot", "--results", "one"];
-    ok(&place, &take);
+    ok(&work, &take);
     ok(
-        &place,
+        &work,
         &["run", "s.toml", "--from", "s", "--results", "same"],
     );
-    same(&place.path().join("one"), &place.path().join("same"));
-    let study = fs::read_to_string(place.path().join("s.toml")).unwrap();
+    same(&work.path().join("one"), &work.path().join("same"));
+    let study = fs::read_to_string(work.path().join("s.toml")).unwrap();
     let study = study.replace("cluster.nodes = 1", "cluster.nodes = 4");
     fs::write(
-        place.path().join("s.toml"),
+        work.path().join("s.toml"),
         study.replace("\"true\"", "\"echo another job\""),
     )
     .unwrap();
     for results in ["four", "again"] {
         ok(
-            &place,
+            &work,
             &["run", "s.toml", "--from", "s", "--results", results],
         );
     }
-    let four = place.path().join("four");
-    same(&four, &place.path().join("again"));
+    let four = work.path().join("four");
+    same(&four, &work.path().join("again"));
     for node in 0..4 {
         let console = fs::read_to_string(four.join(format!("console-node{node}.log"))).unwrap();
         assert_eq!(console, format!("nodescope: booted\nnode{node}n\n"));
     }
-    let one = fs::read_to_string(place.path().join("one/console-node0.log")).unwrap();
+    let one = fs::read_to_string(work.path().join("one/console-node0.log")).unwrap();
     assert_eq!(one, "nodescope: booted\nnode0-\n");
     // Other values must still agree, and a later snapshot has its identity.
     let other = study.replace("64 MiB", "32 MiB");
-    fs::write(place.path().join("s.toml"), other).unwrap();
+    fs::write(work.path().join("s.toml"), other).unwrap();
     let from = ["run", "s.toml", "--from", "s", "--force"];
     refused(
-        &place,
+        &work,
         &from,
         2,
         &["\n  node.memory: 64 MiB in the snapshot, 32 MiB in the study"],
     );
     let one = study.replace("cluster.nodes = 4", "cluster.nodes = 1");
-    fs::write(place.path().join("s.toml"), one).unwrap();
+    fs::write(work.path().join("s.toml"), one).unwrap();
     ok(
-        &place,
+        &work,
         &[
             "run",
             "s.toml",
@@ -380,9 +380,9 @@ fn a_node_that_has_booted_becomes_several_that_know_who_they_are() {
             "--force",
         ],
     );
-    fs::write(place.path().join("s.toml"), study).unwrap();
+    fs::write(work.path().join("s.toml"), study).unwrap();
     refused(
-        &place,
+        &work,
         &from,
         2,
         &[
@@ -395,13 +395,13 @@ fn a_node_that_has_booted_becomes_several_that_know_who_they_are() {
 #[test]
 fn one_boot_serves_all_nodes_and_all_runs() {
     let once = "node.frequency = \"100 MHz\"\ncluster.boot = \"once\"";
-    let place = Place::new(4, once, |path| {
+    let work = WorkFolder::new(4, once, |path| {
         let kernel = Kernel::new().say("nodescope: booted\n").work(1_000_000);
         kernel.say_name().work(30_000_000).off(0, path);
     });
-    let run = |results| ok(&place, &["run", "s.toml", "--results", results]);
+    let run = |results| ok(&work, &["run", "s.toml", "--results", results]);
     let booted = || {
-        let list = ok(&place, &["snapshot", "list"]);
+        let list = ok(&work, &["snapshot", "list"]);
         let lines: Vec<_> = list.lines().collect();
         let [line] = lines[..] else { panic!("{list}") };
         assert!(
@@ -409,14 +409,13 @@ fn one_boot_serves_all_nodes_and_all_runs() {
             "{line}"
         );
         let name = line.split(' ').next().unwrap();
-        place
-            .path()
+        work.path()
             .join(format!("cache/nodescope/snapshots/{name}.nss"))
     };
     run("boots");
     let snapshot = booted();
     run("finds");
-    let [boots, finds] = ["boots", "finds"].map(|name| place.path().join(name));
+    let [boots, finds] = ["boots", "finds"].map(|name| work.path().join(name));
     same(&boots, &finds);
     for node in 0..4 {
         let log = boots.join(format!("console-node{node}.log"));
@@ -426,28 +425,28 @@ fn one_boot_serves_all_nodes_and_all_runs() {
     // A file that is no snapshot is replaced by a boot.
     fs::write(&snapshot, b"#!/bin/sh").unwrap();
     run("again");
-    same(&boots, &place.path().join("again"));
+    same(&boots, &work.path().join("again"));
     assert_eq!(booted(), snapshot);
     // More nodes are made of the same boot, and other nodes have a boot of their own.
-    let study = fs::read_to_string(place.path().join("s.toml")).unwrap();
+    let study = fs::read_to_string(work.path().join("s.toml")).unwrap();
     let more = study.replace("cluster.nodes = 4", "cluster.nodes = 6");
-    fs::write(place.path().join("s.toml"), more).unwrap();
+    fs::write(work.path().join("s.toml"), more).unwrap();
     run("six");
     assert_eq!(booted(), snapshot);
     let larger = study.replace("64 MiB", "96 MiB");
-    fs::write(place.path().join("s.toml"), larger).unwrap();
+    fs::write(work.path().join("s.toml"), larger).unwrap();
     run("larger");
-    assert_eq!(ok(&place, &["snapshot", "list"]).lines().count(), 2);
+    assert_eq!(ok(&work, &["snapshot", "list"]).lines().count(), 2);
 }
 
 #[test]
 fn a_node_that_never_boots_leaves_its_console() {
-    let place = Place::new(4, "cluster.boot = \"once\"", |path| {
+    let work = WorkFolder::new(4, "cluster.boot = \"once\"", |path| {
         Kernel::new().say("no root\n").off(0, path);
     });
-    let output = place.run(&["run", "s.toml"]);
+    let output = work.run(&["run", "s.toml"]);
     assert_ne!(output.status.code(), Some(0), "{output:?}");
-    let console = fs::read_to_string(place.results().join("console-node0.log")).unwrap();
+    let console = fs::read_to_string(work.results().join("console-node0.log")).unwrap();
     assert_eq!(console, "no root\n");
     let told = stderr(&output);
     assert!(told.contains("never"), "{told}");

@@ -8,7 +8,8 @@ use nodescope_machine::node::Node;
 use nodescope_machine::samples::StackSample;
 use nodescope_plugin_api::{BlockCounts, BlockProfile, Context, ProfiledBlock};
 use nodescope_profile::{
-    Block, Count, Function, Inlined, Module, ModuleKind, Path, Place, SourceLine, WindowProfile,
+    Block, Count, Function, Inlined, Module, ModuleKind, Path, SourceLine, SourceRange,
+    WindowProfile,
 };
 use nodescope_symbols::{
     FileId, FilePage, GuestKernel, Location, MemoryFiles, Registers, RootImage, Sample, Sources,
@@ -219,15 +220,18 @@ impl ProfileBuilder {
                 let line = part.lines[line as usize].clone();
                 number(&mut builder.lines, &mut builder.profile.lines, line)
             };
-            let mut places = block.places.clone();
-            for place in &mut places {
-                place.line = place.line.map(|of| line(self, of));
-                for inlined in &mut place.inlined {
+            let mut source_ranges = block.source_ranges.clone();
+            for range in &mut source_ranges {
+                range.line = range.line.map(|of| line(self, of));
+                for inlined in &mut range.inlined {
                     inlined.called_from = inlined.called_from.map(|of| line(self, of));
                 }
             }
             self.blocks.insert(key(&block), next);
-            self.profile.blocks.push(Block { places, ..block });
+            self.profile.blocks.push(Block {
+                source_ranges,
+                ..block
+            });
         }
         // Within a node both are in the order of numbers, which are others here.
         let counts = part.counts.into_iter().map(|count| Count {
@@ -363,8 +367,8 @@ impl Naming<'_> {
         } else {
             let page = self.page(block.physical);
             let location = self.locate(page.as_ref(), &block.bytes);
-            let place = (block.address_space, block.address / PAGE);
-            self.entered.insert(place, block.physical / PAGE * PAGE);
+            let key = (block.address_space, block.address / PAGE);
+            self.entered.insert(key, block.physical / PAGE * PAGE);
             (page, location)
         };
         let offset = offset_of(page.as_ref(), block.address);
@@ -379,7 +383,7 @@ impl Naming<'_> {
         if let Some(known) = into.blocks.get(&key) {
             return *known;
         }
-        let places = self.places(into, page.as_ref(), block, location);
+        let source_ranges = self.source_ranges(into, page.as_ref(), block, location);
         let number = into.profile.blocks.len() as u32;
         into.blocks.insert(key, number);
         into.profile.blocks.push(Block {
@@ -394,19 +398,19 @@ impl Naming<'_> {
             loads: block.loads,
             stores: block.stores,
             flops: block.flops,
-            places,
+            source_ranges,
         });
         number
     }
 
     /// Source of a block's instructions.
-    fn places(
+    fn source_ranges(
         &mut self,
         into: &mut ProfileBuilder,
         page: Option<&FilePage>,
         block: &ProfiledBlock,
         first: Location,
-    ) -> Vec<Place> {
+    ) -> Vec<SourceRange> {
         // Files without debugging information say nothing of any instruction.
         if first.line.is_none() || block.bits == 0 {
             return Vec::new();
@@ -414,7 +418,7 @@ impl Naming<'_> {
         let Some(page) = page else {
             return Vec::new();
         };
-        let mut places: Vec<Place> = Vec::new();
+        let mut source_ranges: Vec<SourceRange> = Vec::new();
         let mut decoder = Decoder::new(block.bits.into(), &block.bytes, DecoderOptions::NONE);
         for instruction in 0..block.instructions {
             let at = decoder.position();
@@ -428,7 +432,7 @@ impl Naming<'_> {
             } else {
                 self.locate(Some(&behind(page.clone(), at as u64)), code)
             };
-            let place = Place {
+            let range = SourceRange {
                 first: instruction,
                 line: location.line.as_ref().map(|line| into.line(line)),
                 inlined: location
@@ -440,14 +444,14 @@ impl Naming<'_> {
                     })
                     .collect(),
             };
-            let same = places
+            let same = source_ranges
                 .last()
-                .is_some_and(|last| (last.line, &last.inlined) == (place.line, &place.inlined));
+                .is_some_and(|last| (last.line, &last.inlined) == (range.line, &range.inlined));
             if !same {
-                places.push(place);
+                source_ranges.push(range);
             }
         }
-        places
+        source_ranges
     }
 
     /// Functions that a sample found on the stack, outermost first.
@@ -608,18 +612,21 @@ mod tests {
                 loads: 0,
                 stores: 0,
                 flops: Default::default(),
-                places: Vec::new(),
+                source_ranges: Vec::new(),
             };
             let number = *into.blocks.entry(key(&block)).or_insert(next);
             if number == next {
                 let line = location.line.as_ref().map(|line| into.line(line));
-                let place = Place {
+                let range = SourceRange {
                     first: 0,
                     line,
                     inlined: Vec::new(),
                 };
-                let places = vec![place];
-                into.profile.blocks.push(Block { places, ..block });
+                let source_ranges = vec![range];
+                into.profile.blocks.push(Block {
+                    source_ranges,
+                    ..block
+                });
             }
             counts.insert((0, number), BlockCounts::default());
         }

@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nodescope_trace::{Body, Event, Stamp, Standing, StandingBuilder, TraceReader};
+use nodescope_trace::{Body, Event, PendingCalls, PendingCallsBuilder, Stamp, TraceReader};
 
 use crate::outcome::{Ending, RunError};
 use crate::run::{Run, TRACE_FILE};
 
 impl Run<'_> {
     /// Whether the MPI program is deadlocked, looked at once each time it has been quiet for as long as the study says. The trace
-    /// tells, as far as it is written, and the calls that stand: following messages all along would cost every call something.
+    /// tells, as far as it is written, and the pending calls: following messages all along would cost every call something.
     pub(crate) fn deadlock(
         &mut self,
         interrupted: &AtomicBool,
@@ -22,31 +22,31 @@ impl Run<'_> {
             return Ok(None);
         }
         self.judged = true;
-        let standing = self.standing(interrupted)?;
+        let pending = self.pending(interrupted)?;
         if interrupted.load(Ordering::Relaxed) {
             return Ok(Some(Ending::Interrupted));
         }
-        Ok(standing.deadlocks.into_iter().next().map(|deadlock| {
+        Ok(pending.deadlocks.into_iter().next().map(|deadlock| {
             let ranks = deadlock.ranks;
             Ending::Deadlock { ranks }
         }))
     }
 
-    fn standing(&mut self, interrupted: &AtomicBool) -> Result<Standing, RunError> {
+    fn pending(&mut self, interrupted: &AtomicBool) -> Result<PendingCalls, RunError> {
         self.trace.flush()?;
-        let mut builder = StandingBuilder::default();
-        // Without the messages before them, calls that stand may look as if nothing could end them.
+        let mut builder = PendingCallsBuilder::default();
+        // Without the messages before them, pending calls may look as if nothing could end them.
         let reader = match TraceReader::open(self.results.folder().path().join(TRACE_FILE)) {
             Ok(reader) => reader,
             Err(error) => {
                 tracing::warn!(%error, "deadlocks cannot be looked for: the trace does not read back");
-                return Ok(Standing::default());
+                return Ok(PendingCalls::default());
             }
         };
         // The file ends where writing goes on later, which reads as a cut.
         for event in reader.events().map_while(Result::ok) {
             if interrupted.load(Ordering::Relaxed) {
-                return Ok(Standing::default());
+                return Ok(PendingCalls::default());
             }
             builder.add(&event);
         }

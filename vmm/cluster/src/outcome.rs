@@ -189,7 +189,7 @@ pub enum RunError {
     #[error("a run over several processes {what}; run the study in one process")]
     Distributed { what: &'static str },
     /// The guests cannot have read what the study says.
-    #[error("{fault}{}", mend(fault))]
+    #[error("{fault}{}", fix(fault))]
     Disk { fault: ImageFault },
     #[error(transparent)]
     Results(#[from] FolderError),
@@ -219,7 +219,7 @@ impl RunError {
 }
 
 /// Advice to the user about the error.
-fn mend(fault: &ImageFault) -> &'static str {
+fn fix(fault: &ImageFault) -> &'static str {
     match fault {
         ImageFault::Damaged { .. } => {
             "; build the image again: nodescope image build --force, with the study's file where that adds packages"

@@ -15,9 +15,9 @@ use crate::reader::{Findings, KEPT, Section, Source};
 /// Bytes of the largest file that is read.
 const LARGEST: u64 = 16 << 20;
 
-/// What a text was found to be.
+/// The result of reading a text.
 pub struct Document<T> {
-    /// The value with the places of all fields, or all problems in the order of the file.
+    /// The value with the positions of all fields, or all problems in the order of the file.
     pub checked: Result<(T, BTreeMap<String, Position>), Problems>,
     /// Every field that was asked for, lists of tables as `name[]`, free names as `*`.
     pub known: BTreeSet<String>,
@@ -111,20 +111,20 @@ pub fn read_with<T>(
     let Findings {
         mut problems,
         mut more,
-        places,
+        positions,
         known,
     } = source.finish();
     if !syntax.is_empty() {
-        // What the parser skipped is not missing, and a line that it could not read has one problem, not two.
+        // A field that the parser skipped is not missing, and a line that the parser could not read has one problem, not two.
         more += syntax.len().saturating_sub(KEPT);
-        let place = |error: &toml::de::Error| error.span().map_or(0, |span| span.start);
+        let start = |error: &toml::de::Error| error.span().map_or(0, |span| span.start);
         let of_syntax: BTreeSet<usize> = (syntax.iter())
-            .map(|error| lines.position(place(error)).line)
+            .map(|error| lines.position(start(error)).line)
             .collect();
         let syntax: Vec<Problem> = (syntax.iter().take(KEPT))
             .map(|error| Problem {
                 severity: Severity::Error,
-                position: Some(lines.position(place(error))),
+                position: Some(lines.position(start(error))),
                 field: String::new(),
                 message: format!("is not TOML: {}", error.message().replace('\n', ", ")),
             })
@@ -147,7 +147,7 @@ pub fn read_with<T>(
     }
     problems.extend(misplaced);
     let checked = if problems.is_empty() {
-        Ok((value, places))
+        Ok((value, positions))
     } else {
         Err(Problems::with_more(file, problems, more))
     };
@@ -188,7 +188,7 @@ impl Setting {
         &self.field
     }
 
-    /// The value as TOML.
+    /// Returns the value as TOML.
     pub fn value(&self) -> &str {
         &self.value
     }
@@ -200,11 +200,11 @@ fn put<'a>(table: &mut DeTable<'a>, field: &str, written: &'a str) -> Result<(),
     let Some((name, value)) = parsed.into_inner().into_iter().next() else {
         return Err("has no value".to_owned());
     };
-    let place = name.span();
+    let span = name.span();
     let mut keys: Vec<&str> = field.split('.').collect();
     let plain = |key: &&str| {
-        let usual = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-        !key.is_empty() && key.chars().all(usual)
+        let bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        !key.is_empty() && key.chars().all(bare)
     };
     if !keys.iter().all(plain) {
         return Err(
@@ -216,8 +216,8 @@ fn put<'a>(table: &mut DeTable<'a>, field: &str, written: &'a str) -> Result<(),
     for (depth, key) in keys.iter().enumerate() {
         let known = table.keys().any(|name| name.get_ref() == key);
         if !known {
-            let empty = Spanned::new(place.clone(), DeValue::Table(DeTable::new()));
-            table.insert(Spanned::new(place.clone(), (*key).to_owned().into()), empty);
+            let empty = Spanned::new(span.clone(), DeValue::Table(DeTable::new()));
+            table.insert(Spanned::new(span.clone(), (*key).to_owned().into()), empty);
         }
         let inner = table.iter_mut().find(|(name, _)| name.get_ref() == key);
         match inner.map(|(_, value)| value.get_mut()) {
@@ -228,7 +228,7 @@ fn put<'a>(table: &mut DeTable<'a>, field: &str, written: &'a str) -> Result<(),
     match table.iter_mut().find(|(name, _)| name.get_ref() == last) {
         Some((_, old)) => *old = value,
         None => {
-            table.insert(Spanned::new(place, last.to_owned().into()), value);
+            table.insert(Spanned::new(span, last.to_owned().into()), value);
         }
     }
     Ok(())
@@ -248,11 +248,11 @@ mod tests {
     }
 
     #[test]
-    fn a_good_text_gives_its_value_and_its_places() {
+    fn a_valid_text_gives_its_value_and_the_positions() {
         let document = number("# comment\n[part]\nnumber = 3\n");
-        let (value, places) = document.checked.unwrap();
+        let (value, positions) = document.checked.unwrap();
         assert_eq!(value, Some(3));
-        assert_eq!(places["part.number"].line, 3);
+        assert_eq!(positions["part.number"].line, 3);
         assert!(document.known.contains("part.number"));
     }
 
@@ -276,7 +276,7 @@ mod tests {
         let told = problems.to_string();
         assert_eq!(told.lines().count(), 101, "{told}");
         let more = format!(
-            "f.toml: {} more problems; mend these first",
+            "f.toml: {} more problems; fix these first",
             problems.count() - 100
         );
         assert_eq!(told.lines().last(), Some(more.as_str()));

@@ -1,18 +1,18 @@
-//! What is wrong with a study: every problem at once, each with its place in the file.
+//! Problems of a study: all of them at once, each with its position in the file.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Whether a study with this problem can run.
+/// Severity of a problem: errors keep a study from running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// It cannot.
+    /// The study cannot run.
     Error,
-    /// It can, but perhaps not as meant.
+    /// The study can run, but perhaps not as meant.
     Warning,
 }
 
-/// A place in a study file, counted from 1.
+/// A position in a study file, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// Line.
@@ -24,13 +24,13 @@ pub struct Position {
 /// One problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Whether it keeps the study from running.
+    /// Its severity.
     pub severity: Severity,
     /// Where in the file; none if the file is not at fault (a missing tool) or cannot be read at all.
     pub position: Option<Position>,
     /// The field, such as `network.latency`; empty if there is none.
     pub field: String,
-    /// What is wrong and what to do.
+    /// The fault and its fix.
     pub message: String,
 }
 
@@ -46,16 +46,16 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// The problems of `file`, sorted by place; those without one come last.
+    /// Makes the problems of `file`, sorted by position; problems without a position come last.
     pub fn new(file: &Path, list: Vec<Problem>) -> Problems {
         Problems::with_more(file, list, 0)
     }
 
-    /// Problems of a file, with the number of further ones that are not kept.
+    /// Makes the problems of a file, with the number of further problems that are not kept.
     pub fn with_more(file: &Path, mut list: Vec<Problem>, more: usize) -> Problems {
         list.sort_by_key(|problem| {
-            let place = problem.position;
-            (place.is_none(), place, problem.severity)
+            let position = problem.position;
+            (position.is_none(), position, problem.severity)
         });
         list.dedup();
         Problems {
@@ -65,34 +65,34 @@ impl Problems {
         }
     }
 
-    /// The study file.
+    /// Returns the study file.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// The problems, as far as they are kept.
+    /// Returns the problems, as far as they are kept.
     pub fn list(&self) -> &[Problem] {
         &self.list
     }
 
-    /// How many there are, kept or not.
+    /// Returns the number of problems, kept or not.
     pub fn count(&self) -> usize {
         self.list.len() + self.more
     }
 
-    /// Whether there is none.
+    /// Returns whether there is no problem.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Whether one of them keeps the study from running.
+    /// Returns whether one of them keeps the study from running.
     pub fn has_errors(&self) -> bool {
         self.list
             .iter()
             .any(|problem| problem.severity == Severity::Error)
     }
 
-    /// These and those of `other`.
+    /// Joins the problems of `other`.
     pub fn and(self, other: Problems) -> Problems {
         let Problems {
             file,
@@ -105,7 +105,7 @@ impl Problems {
 }
 
 impl fmt::Display for Problems {
-    /// A line for each of the first hundred: `study.toml:14: network.latency: "1.3" has no unit; write e.g. "1.3 us"`.
+    /// Writes a line for each of the first hundred problems: `study.toml:14: network.latency: "1.3" has no unit; write e.g. "1.3 us"`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, problem) in self.list.iter().enumerate().take(SHOWN) {
             if index > 0 {
@@ -129,7 +129,7 @@ impl fmt::Display for Problems {
             0 => Ok(()),
             more => write!(
                 f,
-                "\n{}: {more} more problems; mend these first",
+                "\n{}: {more} more problems; fix these first",
                 self.file.display()
             ),
         }

@@ -17,7 +17,7 @@ pub fn counted(count: impl Into<u64>, thing: &str) -> String {
 
 /// A number with a unit.
 pub trait Quantity: Sized {
-    /// What it is, for messages: "a size".
+    /// Name of the quantity, for messages: "a size".
     const WHAT: &'static str;
     /// Its base unit, for messages: "bytes".
     const BASE: &'static str;
@@ -101,11 +101,11 @@ fn unit_list<Q: Quantity>() -> String {
     names.join(", ")
 }
 
-/// A non-negative decimal number: `digits` / 10^`places`.
+/// A non-negative decimal number: `digits` / 10^`decimals`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decimal {
     digits: u128,
-    places: u32,
+    decimals: u32,
 }
 
 /// Why a scaled number is none.
@@ -130,7 +130,7 @@ impl Decimal {
         }
         let fraction: String = fraction.chars().filter(|c| *c != '_').collect();
         let fraction = fraction.trim_end_matches('0');
-        let places = u32::try_from(fraction.len()).ok().filter(|&n| n <= 24)?;
+        let decimals = u32::try_from(fraction.len()).ok().filter(|&n| n <= 24)?;
         let whole = whole.chars().filter(|c| *c != '_');
         let mut digits: u128 = 0;
         for c in whole.chain(fraction.chars()) {
@@ -138,16 +138,16 @@ impl Decimal {
                 .checked_mul(10)?
                 .checked_add(u128::from(c.to_digit(10)?))?;
         }
-        Some(Decimal { digits, places })
+        Some(Decimal { digits, decimals })
     }
 
-    /// The number times `factor`, if that is a whole number.
+    /// Returns the number times `factor`, if that is a whole number.
     pub fn scaled(self, factor: u128) -> Result<u64, ScaleError> {
         let product = self
             .digits
             .checked_mul(factor)
             .ok_or(ScaleError::TooLarge)?;
-        let divisor = 10_u128.pow(self.places);
+        let divisor = 10_u128.pow(self.decimals);
         if product % divisor != 0 {
             return Err(ScaleError::Fraction);
         }
@@ -231,7 +231,7 @@ quantity! {
     [("h", 3600 * T), ("min", 60 * T), ("s", T), ("ms", G), ("us", M), ("µs", M), ("μs", M), ("ns", K), ("ps", 1)]
 }
 impl Time {
-    /// A measured or predicted time for people, in the unit that suits it and with so many decimals.
+    /// Returns a measured or predicted time for people, in the unit that suits it and with so many decimals.
     pub fn rounded(self, decimals: usize) -> String {
         let (unit, factor) = match self.0 {
             0..1_000_000 => ("ns", 1e3),

@@ -1,4 +1,4 @@
-//! Typed reading of a TOML document that goes on after a mistake and remembers where everything stands.
+//! Typed reading of a TOML document that goes on after a mistake and remembers the position of each value.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,12 +23,12 @@ pub struct Source<'a> {
     problems: RefCell<Vec<Problem>>,
     /// Problems that were not kept.
     more: Cell<usize>,
-    places: RefCell<BTreeMap<String, Position>>,
+    positions: RefCell<BTreeMap<String, Position>>,
     known: RefCell<BTreeSet<String>>,
 }
 
 impl<'a> Source<'a> {
-    /// A text of which nothing has been read; `what` says in messages what it is, such as "a study".
+    /// Returns a text of which nothing has been read; `what` says in messages what it is, such as "a study".
     pub fn new(text: &'a str, what: &'static str) -> Source<'a> {
         Source {
             text,
@@ -36,7 +36,7 @@ impl<'a> Source<'a> {
             what,
             problems: RefCell::default(),
             more: Cell::default(),
-            places: RefCell::default(),
+            positions: RefCell::default(),
             known: RefCell::default(),
         }
     }
@@ -67,10 +67,10 @@ impl<'a> Source<'a> {
 
     /// A problem of a field, at its place if the file sets it, else at the nearest table around it that is there.
     pub fn problem_of(&self, field: &str, message: impl Into<String>) {
-        let places = self.places.borrow();
+        let positions = self.positions.borrow();
         let mut around = field;
         let position = loop {
-            if let Some(&position) = places.get(around) {
+            if let Some(&position) = positions.get(around) {
                 break position;
             }
             match around.rfind(['.', '[']) {
@@ -86,12 +86,12 @@ impl<'a> Source<'a> {
         self.problems.borrow().len() + self.more.get()
     }
 
-    /// The findings.
+    /// Returns the findings.
     pub(crate) fn finish(self) -> Findings {
         Findings {
             problems: self.problems.into_inner(),
             more: self.more.get(),
-            places: self.places.into_inner(),
+            positions: self.positions.into_inner(),
             known: self.known.into_inner(),
         }
     }
@@ -103,8 +103,8 @@ pub(crate) struct Findings {
     pub(crate) problems: Vec<Problem>,
     /// The number of further problems.
     pub(crate) more: usize,
-    /// The places of all fields.
-    pub(crate) places: BTreeMap<String, Position>,
+    /// The positions of all fields.
+    pub(crate) positions: BTreeMap<String, Position>,
     /// Every field that was asked for (lists of tables as `name[]`).
     pub(crate) known: BTreeSet<String>,
 }
@@ -121,7 +121,7 @@ pub struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// The whole document.
+    /// Returns the whole document.
     pub fn root(source: &'a Source<'a>, table: &'a DeTable<'a>) -> Section<'a> {
         Section {
             source,
@@ -133,17 +133,17 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// The text that this is a part of.
+    /// Returns the text that this is a part of.
     pub fn source(&self) -> &'a Source<'a> {
         self.source
     }
 
-    /// Whether the file has this table.
+    /// Returns whether the file has this table.
     pub fn present(&self) -> bool {
         self.entries.is_some()
     }
 
-    /// Whether the table has this key, whatever its value.
+    /// Returns whether the table has this key, whatever its value.
     pub fn sets(&self, key: &str) -> bool {
         let mut names = self.entries.into_iter().flat_map(|table| table.keys());
         names.any(|name| name.get_ref().as_ref() == key)
@@ -168,7 +168,7 @@ impl<'a> Section<'a> {
         Some((name.span(), value))
     }
 
-    /// The value of a key, if it is there.
+    /// Returns the value of a key, if it is there.
     pub fn item(&self, key: &'static str) -> Option<Item<'a>> {
         let known = join(&self.pattern, key);
         self.source.known.borrow_mut().insert(known.clone());
@@ -176,28 +176,28 @@ impl<'a> Section<'a> {
         Some(Item::new(self.source, self.name(key), known, value))
     }
 
-    /// The value of a key that must be there.
+    /// Returns the value of a key that must be there.
     pub fn require(&self, key: &'static str, example: &str) -> Option<Item<'a>> {
         let item = self.item(key);
         if item.is_none() {
-            let place = match (self.present(), self.path.as_str()) {
+            let table = match (self.present(), self.path.as_str()) {
                 (true, _) => String::new(),
                 (false, path) => format!(" below [{path}]"),
             };
-            self.complain(
+            self.add_problem(
                 key,
-                format!("is missing; write e.g. {key} = {example}{place}"),
+                format!("is missing; write e.g. {key} = {example}{table}"),
             );
         }
         item
     }
 
     /// A problem of a key, at its place or, where it is not set, at the table's.
-    pub fn complain(&self, key: &str, message: impl Into<String>) {
+    pub fn add_problem(&self, key: &str, message: impl Into<String>) {
         self.source.problem_of(&self.name(key), message);
     }
 
-    /// The table of a key; an empty one if it is not there or no table.
+    /// Returns the table of a key; an empty one if it is not there or no table.
     pub fn section(&self, key: &'static str) -> Section<'a> {
         let path = self.name(key);
         let mut section = Section {
@@ -228,14 +228,14 @@ impl<'a> Section<'a> {
         section
     }
 
-    /// The tables of a key written as `[[key]]`.
+    /// Returns the tables of a key written as `[[key]]`.
     pub fn sections(&self, key: &'static str) -> Vec<Section<'a>> {
         let path = self.name(key);
         let Some((name, value)) = self.entry(key) else {
             return Vec::new();
         };
         self.source
-            .places
+            .positions
             .borrow_mut()
             .insert(path.clone(), self.source.position(name.start));
         let wrong = |span: &Range<usize>, path: &str, value: &DeValue<'_>| {
@@ -273,7 +273,7 @@ impl<'a> Section<'a> {
         sections
     }
 
-    /// All entries of a table whose keys the user chooses.
+    /// Returns all entries of a table whose keys the user chooses.
     pub fn free_entries(&self) -> Vec<(String, Item<'a>)> {
         self.source
             .known
@@ -293,7 +293,7 @@ impl<'a> Section<'a> {
 
     fn note(&self) {
         self.source
-            .places
+            .positions
             .borrow_mut()
             .insert(self.path.clone(), self.source.position(self.span.start));
     }
@@ -324,7 +324,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// The candidate that a misspelt word may mean.
+/// Returns the candidate that a misspelt word may mean.
 pub fn closest<'c>(word: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
     let length = word.chars().count();
     candidates
@@ -365,7 +365,7 @@ impl<'a> Item<'a> {
     ) -> Item<'a> {
         let span = value.span();
         source
-            .places
+            .positions
             .borrow_mut()
             .insert(path.clone(), source.position(span.start));
         Item {
@@ -378,21 +378,21 @@ impl<'a> Item<'a> {
     }
 
     /// Reports a problem of this value.
-    pub fn complain(&self, message: impl Into<String>) {
+    pub fn add_problem(&self, message: impl Into<String>) {
         self.source.problem(&self.span, &self.path, message);
     }
 
-    /// Whether it is a table.
+    /// Returns whether it is a table.
     pub fn is_table(&self) -> bool {
         self.value.is_table()
     }
 
-    /// Whether it is a list.
+    /// Returns whether it is a list.
     pub fn is_list(&self) -> bool {
         self.value.is_array()
     }
 
-    /// The value as it stands in the file, shortened.
+    /// Returns the value as written in the file, shortened.
     fn raw(&self) -> String {
         let text = self.source.text.get(self.span.clone()).unwrap_or_default();
         let line = text.lines().next().unwrap_or_default();
@@ -404,12 +404,12 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// The value as a text.
+    /// Returns the value as a text.
     pub fn text(&self, example: &str) -> Option<String> {
         match self.value {
             DeValue::String(text) => Some(text.to_string()),
             other => {
-                self.complain(format!(
+                self.add_problem(format!(
                     "is {} ({}), not a text; write e.g. {example:?}",
                     kind(other),
                     self.raw()
@@ -419,15 +419,15 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// A text that must not be empty or hold control characters.
+    /// Returns a text that must not be empty or hold control characters.
     pub fn line(&self, example: &str) -> Option<String> {
         let text = self.text(example)?;
         if text.trim().is_empty() {
-            self.complain(format!("is empty; write e.g. {example:?}"));
+            self.add_problem(format!("is empty; write e.g. {example:?}"));
             return None;
         }
         if text.chars().any(char::is_control) {
-            self.complain(format!("holds a control character; write e.g. {example:?}"));
+            self.add_problem(format!("holds a control character; write e.g. {example:?}"));
             return None;
         }
         Some(text)
@@ -437,12 +437,12 @@ impl<'a> Item<'a> {
     pub fn boolean(&self) -> Option<bool> {
         let value = self.value.as_bool();
         if value.is_none() {
-            self.complain(format!("is {}; write true or false", self.raw()));
+            self.add_problem(format!("is {}; write true or false", self.raw()));
         }
         value
     }
 
-    /// A whole number in `range`.
+    /// Returns a whole number in `range`.
     pub fn integer(&self, range: RangeInclusive<u64>) -> Option<u64> {
         let (least, most) = (range.start(), range.end());
         let wanted = if *most == u64::MAX {
@@ -451,7 +451,7 @@ impl<'a> Item<'a> {
             format!("a whole number from {least} to {most}")
         };
         let DeValue::Integer(digits) = self.value else {
-            self.complain(format!(
+            self.add_problem(format!(
                 "is {} ({}); write {wanted}, without quotes",
                 kind(self.value),
                 self.raw()
@@ -465,20 +465,20 @@ impl<'a> Item<'a> {
         {
             Some(value) => Some(value),
             None => {
-                self.complain(format!("is {}; write {wanted}", self.raw()));
+                self.add_problem(format!("is {}; write {wanted}", self.raw()));
                 None
             }
         }
     }
 
-    /// A whole number in `range`, as 32 bits.
+    /// Returns a whole number in `range`, as 32 bits.
     pub fn count(&self, range: RangeInclusive<u32>) -> Option<u32> {
         let range = u64::from(*range.start())..=u64::from(*range.end());
         self.integer(range)
             .and_then(|value| u32::try_from(value).ok())
     }
 
-    /// A plain number in millionths.
+    /// Returns a plain number in millionths.
     pub fn millionths(&self, range: RangeInclusive<u64>) -> Option<u64> {
         let digits = match self.value {
             DeValue::Integer(digits) if digits.radix() == 10 => digits.as_str(),
@@ -493,12 +493,12 @@ impl<'a> Item<'a> {
         let value = Decimal::parse(digits).and_then(|decimal| decimal.scaled(1_000_000).ok());
         let value = value.filter(|value| range.contains(value));
         if value.is_none() {
-            self.complain(format!("is {}; write {wanted}", self.raw()));
+            self.add_problem(format!("is {}; write {wanted}", self.raw()));
         }
         value
     }
 
-    /// A quantity with its unit.
+    /// Returns a quantity with its unit.
     pub fn quantity<Q: Quantity>(&self) -> Option<Q> {
         self.parsed(Q::EXAMPLE, Q::WHAT, crate::quantity::parse::<Q>)
     }
@@ -521,19 +521,19 @@ impl<'a> Item<'a> {
             DeValue::String(text) => match parse(text) {
                 Ok(value) => Some(value),
                 Err(error) => {
-                    self.complain(error.to_string());
+                    self.add_problem(error.to_string());
                     None
                 }
             },
             DeValue::Integer(_) | DeValue::Float(_) => {
-                self.complain(format!(
+                self.add_problem(format!(
                     "{} has no unit; write e.g. {example:?}",
                     self.raw()
                 ));
                 None
             }
             other => {
-                self.complain(format!(
+                self.add_problem(format!(
                     "is {}, not {what}; write e.g. {example:?}",
                     kind(other)
                 ));
@@ -550,7 +550,7 @@ impl<'a> Item<'a> {
             .collect();
         let words = words.join(", ");
         let DeValue::String(text) = self.value else {
-            self.complain(format!("is {}; write one of {words}", self.raw()));
+            self.add_problem(format!("is {}; write one of {words}", self.raw()));
             return None;
         };
         if let Some((_, value)) = choices.iter().find(|(word, _)| *word == text.as_ref()) {
@@ -559,17 +559,17 @@ impl<'a> Item<'a> {
         let hint = closest(text, choices.iter().map(|(word, _)| *word))
             .map(|close| format!("; did you mean {close:?}?"))
             .unwrap_or_default();
-        self.complain(format!(
+        self.add_problem(format!(
             "{:?} is not {what} (there are {words}){hint}",
             text.as_ref()
         ));
         None
     }
 
-    /// The members of a list.
+    /// Returns the members of a list.
     pub fn list(&self, example: &str) -> Vec<Item<'a>> {
         let DeValue::Array(array) = self.value else {
-            self.complain(format!(
+            self.add_problem(format!(
                 "is {}, not a list; write e.g. {example}",
                 kind(self.value)
             ));
@@ -594,7 +594,7 @@ impl<'a> Item<'a> {
             .collect()
     }
 
-    /// The value as a table.
+    /// Returns the value as a table.
     pub fn section(&self) -> Section<'a> {
         Section {
             source: self.source,

@@ -13,9 +13,9 @@ use std::process::Command;
 use libc::{c_int, c_long, pid_t};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::each::cannot_start;
+use crate::command::cannot_start;
 use crate::error::CountersError;
-use crate::open::{Counters, Sum, Whom, open};
+use crate::open::{CountTarget, Counters, Sum, open};
 use crate::tables::Event;
 
 /// Variables by which launchers tell a process its rank: PMIx (Open MPI 4 and later), Open MPI, PMI (MPICH's hydra, Intel MPI), Slurm.
@@ -174,7 +174,7 @@ impl Follower<'_> {
         let signal = libc::WSTOPSIG(status);
         if !self.tasks.contains_key(&pid) {
             // The command at its first exec, or a new task before its first instruction.
-            let counters = self.open(Whom::Task(pid))?;
+            let counters = self.open(CountTarget::Task(pid))?;
             self.tasks.insert(pid, counters);
             if pid == self.top {
                 let options = libc::PTRACE_O_TRACEFORK
@@ -215,7 +215,7 @@ impl Follower<'_> {
         let Some(rank) = rank_of(&environment, own) else {
             return go_on(pid, 0);
         };
-        if let Some(tree) = self.open(Whom::Tree(pid))? {
+        if let Some(tree) = self.open(CountTarget::Tree(pid))? {
             self.ranks.entry(rank).or_default().push(tree);
         }
         self.ended(pid)?;
@@ -223,8 +223,8 @@ impl Follower<'_> {
     }
 
     /// Opens counters; none if the task has gone meanwhile.
-    fn open(&self, whom: Whom) -> Result<Option<Counters>, CountersError> {
-        match open(self.groups, whom) {
+    fn open(&self, target: CountTarget) -> Result<Option<Counters>, CountersError> {
+        match open(self.groups, target) {
             Ok(counters) => Ok(Some(counters)),
             Err(CountersError::Counter { cause, .. })
                 if cause.raw_os_error() == Some(libc::ESRCH) =>

@@ -1,6 +1,6 @@
 //! Figures that follow from counts: CPI, FLOP per instruction, CPI_core and the top-down split. `README.md` explains the formulas.
 
-use crate::measurement::{Counts, Place, Reading};
+use crate::measurement::{Counts, FilePosition, Reading};
 use crate::quantity::Quantity as Q;
 
 /// Figures that follow from counts.
@@ -51,7 +51,7 @@ pub struct TopDown {
 /// Counts that cannot be.
 #[derive(Debug)]
 pub(crate) struct Contradiction {
-    pub place: Option<Place>,
+    pub position: Option<FilePosition>,
     pub message: String,
 }
 
@@ -139,7 +139,7 @@ fn value(reading: &Reading) -> f64 {
 
 fn at(reading: &Reading, message: String) -> Contradiction {
     Contradiction {
-        place: reading.place,
+        position: reading.position,
         message,
     }
 }
@@ -163,7 +163,7 @@ fn needed<'a>(counts: &'a Counts, quantity: Q, what: &str) -> Result<&'a Reading
                 ),
             ),
             None => Contradiction {
-                place: counts.readings.first().and_then(|reading| reading.place),
+                position: counts.readings.first().and_then(|reading| reading.position),
                 message: format!(
                     "has no event that counts {what}; measure cycles and instructions, too"
                 ),
@@ -285,7 +285,7 @@ fn top_down(counts: &Counts) -> Result<Option<TopDown>, Contradiction> {
             .iter()
             .find_map(|q| counts.reading(*q));
         return Err(Contradiction {
-            place: reading.and_then(|reading| reading.place),
+            position: reading.and_then(|reading| reading.position),
             message: format!(
                 "the top-down shares add up to {:.0} % of the slots, so they contradict each other; all must be of one run",
                 sum * 100.0

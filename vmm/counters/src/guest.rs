@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::error::CountersError;
 use crate::host::table;
 use crate::measurement::Measurement;
-use crate::open::{Counters, Sum, Whom, counts, open};
+use crate::open::{CountTarget, Counters, Sum, counts, open};
 use crate::tables::{Cpu, Event, Table};
 
 /// Counters of the thread that opened them, which count guests alone.
@@ -39,13 +39,13 @@ pub trait GuestCounters: Debug + Send {
 
 /// A processor that counts guests.
 pub trait CountGuests: Debug + Send + Sync {
-    /// Its name.
+    /// Returns the name.
     fn processor(&self) -> Option<String>;
 
     /// Sentences about limits of its counts.
     fn limits(&self) -> Vec<String>;
 
-    /// The events, in groups that are counted at once.
+    /// Returns the events, in groups that are counted at once.
     fn groups(&self) -> &'static [&'static [Event]];
 
     /// Opens counters of the calling thread. They do not count yet.
@@ -72,7 +72,7 @@ impl HostProcessor {
     pub fn new() -> Result<Self, CountersError> {
         let cpu = Cpu::host();
         let table = table(&cpu)?;
-        open(table.groups, Whom::Guests)?;
+        open(table.groups, CountTarget::Guests)?;
         Ok(Self {
             name: cpu.name,
             table,
@@ -94,7 +94,7 @@ impl CountGuests for HostProcessor {
     }
 
     fn open(&self) -> Result<Box<dyn GuestCounters>, CountersError> {
-        Ok(Box::new(open(self.table.groups, Whom::Guests)?))
+        Ok(Box::new(open(self.table.groups, CountTarget::Guests)?))
     }
 }
 

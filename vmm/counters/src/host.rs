@@ -2,11 +2,11 @@
 
 use std::ffi::OsString;
 
-use crate::each::each;
+use crate::command::count_command;
 use crate::error::CountersError;
 use crate::follow::follow;
 use crate::measurement::Measurement;
-use crate::open::{Whom, counts, open};
+use crate::open::{CountTarget, counts, open};
 use crate::tables::{Code, Cpu, Event, Table};
 
 /// How a command's processes are told apart.
@@ -37,7 +37,7 @@ pub fn count(command: &[OsString], how: How) -> Result<(Measurement, i32), Count
     };
     let status = match how {
         How::Whole => {
-            let counted = each(table.groups, command)?;
+            let counted = count_command(table.groups, command)?;
             measurement.whole = counts(table.groups, &counted.sums);
             counted.status
         }
@@ -76,7 +76,7 @@ pub(crate) fn table(cpu: &Cpu) -> Result<&'static Table, CountersError> {
         quantity: None,
         scale: 1,
     }]];
-    open(CYCLES, Whom::Task(0))?;
+    open(CYCLES, CountTarget::Task(0))?;
     Table::of(cpu).ok_or_else(|| CountersError::Processor {
         processor: format!(
             "{}, family {}, model {}: {}",

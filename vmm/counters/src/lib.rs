@@ -4,7 +4,7 @@
 //! [`count`] counts a program on this host, and [`Derived`] is what both make of the counts. `README.md` has the
 //! formats, the events, the formulas and their limits.
 
-pub mod each;
+pub mod command;
 mod error;
 pub mod follow;
 mod formulas;
@@ -24,6 +24,6 @@ pub use formulas::{CoreCpi, Derived, TopDown};
 pub use host::{How, count};
 pub use import::import;
 pub use json::FORMAT;
-pub use measurement::{Counts, Measurement, Place, Reading};
-pub use names::{Known, known};
+pub use measurement::{Counts, FilePosition, Measurement, Reading};
+pub use names::{KnownEvent, known};
 pub use quantity::Quantity;

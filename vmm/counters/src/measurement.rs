@@ -10,7 +10,7 @@ use crate::quantity::Quantity;
 
 /// A place in a file of a measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct FilePosition {
     /// The file, as an index into [`Measurement::files`].
     pub file: usize,
     /// The byte, from 0.
@@ -33,12 +33,12 @@ pub struct Reading {
     /// Only user code is counted.
     pub user_only: bool,
     /// Where the file says so; none of this host's counters.
-    pub place: Option<Place>,
+    pub position: Option<FilePosition>,
 }
 
 impl Reading {
     /// Makes the count of an event whose name tells its quantity.
-    pub fn new(event: &str, value: f64, place: Option<Place>) -> Reading {
+    pub fn new(event: &str, value: f64, position: Option<FilePosition>) -> Reading {
         let known = names::known(event);
         Reading {
             event: event.to_owned(),
@@ -47,16 +47,16 @@ impl Reading {
             unread: String::new(),
             running: 1.0,
             user_only: known.is_some_and(|known| known.user_only),
-            place,
+            position,
         }
     }
 
     /// Makes the reading of an event that the tool could not count.
-    pub fn unread(event: &str, said: &str, place: Option<Place>) -> Reading {
+    pub fn unread(event: &str, said: &str, position: Option<FilePosition>) -> Reading {
         Reading {
             value: None,
             unread: said.to_owned(),
-            ..Reading::new(event, 0.0, place)
+            ..Reading::new(event, 0.0, position)
         }
     }
 
@@ -74,7 +74,7 @@ impl Reading {
             (Some(_), None) => {
                 self.value = None;
                 self.unread = other.unread;
-                self.place = other.place;
+                self.position = other.position;
             }
             (None, _) => {}
         }
@@ -236,7 +236,7 @@ impl Measurement {
         }
     }
 
-    /// Names the tool, the files, the events that CPI_core comes from, and the limits: one line for a report.
+    /// Returns a text that names the tool, the files, the events that CPI_core comes from, and the limits: one line for a report.
     pub fn source(&self, derived: &Derived) -> String {
         let mut text = self.tool.clone();
         if let Some(processor) = &self.processor {

@@ -7,7 +7,7 @@ use crate::quantity::Quantity as Q;
 
 /// A name that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct KnownEvent {
     /// The quantity.
     pub quantity: Q,
     /// Only user code is counted, if the name says so.
@@ -155,10 +155,10 @@ const NAMES: &[(&str, Q)] = &[
 ];
 
 /// Finds what an event's name stands for.
-pub fn known(name: &str) -> Option<Known> {
+pub fn known(name: &str) -> Option<KnownEvent> {
     let (plain, user_only) = plain(name);
     let quantity = NAMES.iter().find(|entry| entry.0 == plain)?.1;
-    Some(Known {
+    Some(KnownEvent {
         quantity,
         user_only,
     })

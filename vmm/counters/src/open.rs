@@ -12,9 +12,9 @@ use crate::error::CountersError;
 use crate::measurement::{Counts, Reading};
 use crate::tables::{Code, Event};
 
-/// Whom counters count.
+/// The tasks that counters count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whom {
+pub enum CountTarget {
     /// One task alone, from now on.
     Task(libc::pid_t),
     /// A task and all that it starts, from now on.
@@ -78,13 +78,13 @@ impl Sum {
 /// # Errors
 ///
 /// No PMU, no permission, or the task has gone.
-pub fn open(groups: &[&[Event]], whom: Whom) -> Result<Counters, CountersError> {
+pub fn open(groups: &[&[Event]], target: CountTarget) -> Result<Counters, CountersError> {
     let mut counters = Vec::new();
     let mut leaders = Vec::new();
     for (index, group) in groups.iter().enumerate() {
         let mut leader: Option<usize> = None;
         for event in *group {
-            let builder = builder(event, whom, leader.is_none());
+            let builder = builder(event, target, leader.is_none());
             let opened = match leader.and_then(|leader| counters.get_mut(leader)) {
                 Some(Some(leader)) => builder.build_with_group(leader),
                 _ => builder.build(),
@@ -111,7 +111,7 @@ pub fn open(groups: &[&[Event]], whom: Whom) -> Result<Counters, CountersError> 
     Ok(Counters { counters, leaders })
 }
 
-fn builder(event: &Event, whom: Whom, leader: bool) -> Builder<'static> {
+fn builder(event: &Event, target: CountTarget, leader: bool) -> Builder<'static> {
     let mut builder = match event.code {
         Code::Cycles => Builder::new(Hardware::CPU_CYCLES),
         Code::Instructions => Builder::new(Hardware::INSTRUCTIONS),
@@ -119,17 +119,17 @@ fn builder(event: &Event, whom: Whom, leader: bool) -> Builder<'static> {
         Code::Raw { .. } => Builder::new(Raw::new(event.code.raw().unwrap_or_default())),
     };
     builder.any_cpu().exclude_kernel(true).exclude_hv(true);
-    match whom {
-        Whom::Task(pid) => builder.observe_pid(pid).enabled(true),
-        Whom::Tree(pid) => builder.observe_pid(pid).inherit(true).enabled(true),
+    match target {
+        CountTarget::Task(pid) => builder.observe_pid(pid).enabled(true),
+        CountTarget::Tree(pid) => builder.observe_pid(pid).inherit(true).enabled(true),
         // Members are on as far as their leader is.
-        Whom::Children => builder
+        CountTarget::Children => builder
             .observe_self()
             .inherit(true)
             .enabled(!leader)
             .enable_on_exec(leader),
         // The processor turns these counters on when it enters a guest. `exclude_kernel` leaves out the guest's kernel.
-        Whom::Guests => builder.observe_self().exclude_host(true).enabled(!leader),
+        CountTarget::Guests => builder.observe_self().exclude_host(true).enabled(!leader),
     };
     builder
 }

@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::fs;
 use std::process::Command;
 
-use nodescope_counters::each::each;
+use nodescope_counters::command::count_command;
 use nodescope_counters::follow::follow;
-use nodescope_counters::open::{Sum, Whom, counts, open};
+use nodescope_counters::open::{CountTarget, Sum, counts, open};
 use nodescope_counters::tables::{Code, Cpu, Event, Table};
 use nodescope_counters::{CountersError, Reading, import};
 use nodescope_test_needs::{Need, have, skip};
@@ -35,7 +35,7 @@ fn command(words: &[&str]) -> Vec<OsString> {
 
 /// Returns whether this system lets a program count itself at all.
 fn can_count() -> bool {
-    match open(GROUPS, Whom::Task(0)) {
+    match open(GROUPS, CountTarget::Task(0)) {
         Ok(_) => true,
         Err(error) => {
             skip(
@@ -56,7 +56,8 @@ fn a_command_is_counted_with_all_that_it_starts() {
     if !can_count() {
         return;
     }
-    let counted = each(GROUPS, &command(&["sh", "-c", &format!("{WORK}; exit 3")])).unwrap();
+    let counted =
+        count_command(GROUPS, &command(&["sh", "-c", &format!("{WORK}; exit 3")])).unwrap();
     assert_eq!(counted.status, 3);
     // Twenty thousand rounds take a shell more than 2 ms, and each program faults in its pages.
     assert!(clock(&counted.sums) > 2e6, "{:?}", counted.sums);
@@ -69,7 +70,7 @@ fn a_command_is_counted_with_all_that_it_starts() {
         .map(|reading: &Reading| reading.event.as_str())
         .collect();
     assert_eq!(events, ["task-clock", "page-faults", "dummy"]);
-    let one = each(GROUPS, &command(&["sh", "-c", "kill -9 $$"])).unwrap();
+    let one = count_command(GROUPS, &command(&["sh", "-c", "kill -9 $$"])).unwrap();
     assert_eq!(one.status, 128 + 9);
 }
 
@@ -99,7 +100,7 @@ fn a_command_without_ranks_is_counted_as_a_whole() {
     assert!(followed.ranks.is_empty());
     assert!(clock(&followed.others) > 2e6, "{followed:?}");
     // The two ways see one time, within what the scheduler and caches do to it.
-    let whole = each(GROUPS, &command(&["sh", "-c", WORK])).unwrap();
+    let whole = count_command(GROUPS, &command(&["sh", "-c", WORK])).unwrap();
     let ratio = clock(&followed.others) / clock(&whole.sums);
     assert!((0.2..5.0).contains(&ratio), "{ratio}");
 }
@@ -129,7 +130,7 @@ fn commands_that_cannot_start_are_named() {
         return;
     }
     for result in [
-        each(GROUPS, &command(&["/nonexistent/x"])).map(drop),
+        count_command(GROUPS, &command(&["/nonexistent/x"])).map(drop),
         follow(GROUPS, &command(&["/nonexistent/x"])).map(drop),
     ] {
         let told = result.unwrap_err().to_string();
@@ -178,7 +179,7 @@ fn hardware_counters_count_or_say_why_not() {
         skip(Need::Cpu, "the host's processor is in no table of events");
         return;
     };
-    match each(table.groups, &command(&["sh", "-c", WORK])) {
+    match count_command(table.groups, &command(&["sh", "-c", WORK])) {
         Ok(counted) => {
             let derived = counts(table.groups, &counted.sums);
             assert!(derived.value(nodescope_counters::Quantity::Instructions) > Some(1e5));

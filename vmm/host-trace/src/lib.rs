@@ -26,7 +26,7 @@ pub enum HostTraceError {
     /// A file or folder cannot be used.
     #[error("cannot {action} {}: {cause}", .path.display())]
     Io {
-        /// What was to be done.
+        /// The operation that failed.
         action: &'static str,
         /// The file or folder.
         path: PathBuf,

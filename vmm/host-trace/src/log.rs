@@ -18,7 +18,7 @@ pub const HEADER: usize = 72;
 /// Bytes of a frame without its payload.
 pub const FRAME: usize = 48;
 
-/// The same moment on three clocks.
+/// A moment on three clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
     /// The log's own.
@@ -29,7 +29,7 @@ pub struct Moment {
     pub real: u64,
 }
 
-/// What a log begins with.
+/// The header of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// Processors of the node.
@@ -68,8 +68,8 @@ impl Header {
 
 /// One hypercall as it was logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Logged {
-    /// What it says.
+pub struct LogEntry {
+    /// The request.
     pub request: Request,
     /// Ticks: when the MPI function itself began, or had returned.
     pub inner: u64,
@@ -169,17 +169,17 @@ impl LogReader {
         })
     }
 
-    /// What the log begins with.
+    /// Returns the header of the log.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The next hypercall; none at the end, which is where the process was when it ended, however it did.
+    /// Returns the next hypercall; none at the end, which is where the process was when it ended, however it did.
     ///
     /// # Errors
     ///
     /// A file that cannot be read, or that has in it what the tracer does not write.
-    pub fn next_logged(&mut self) -> Result<Option<Logged>, HostTraceError> {
+    pub fn next_entry(&mut self) -> Result<Option<LogEntry>, HostTraceError> {
         if self.at + FRAME as u64 > self.length {
             return Ok(None);
         }
@@ -208,7 +208,7 @@ impl LogReader {
             .map_err(call)?;
         let enters = operation == Operation::MpiEnter as u32;
         self.at += size;
-        Ok(Some(Logged {
+        Ok(Some(LogEntry {
             request,
             inner,
             outer,

@@ -9,12 +9,12 @@ use nodescope_trace::assemble::Assembler;
 use nodescope_trace::{Body, Event, Header, NodeEntry, Stamp, TraceWriter};
 
 use crate::HostTraceError;
-use crate::log::{LogReader, Logged};
+use crate::log::{LogEntry, LogReader};
 
 /// The end of a log's file name.
 pub const SUFFIX: &str = "calls";
 
-/// What a trace made of logs holds.
+/// Summary of a trace made of logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Ranks.
@@ -25,15 +25,15 @@ pub struct Summary {
     pub calls: u64,
     /// From the first stamp to the last, picoseconds.
     pub span: u64,
-    /// What the tracer itself took around calls, over all ranks, picoseconds.
+    /// Time of the tracer itself around calls, over all ranks, picoseconds.
     pub own: u64,
 }
 
 /// A process that is being read.
 struct Process {
     log: LogReader,
-    /// What is next.
-    next: Logged,
+    /// The next record.
+    next: LogEntry,
     node: usize,
     /// Picoseconds to add to the node's clock.
     shift: i128,
@@ -50,7 +50,7 @@ impl Process {
     }
 }
 
-/// What a log's process says of itself.
+/// The introduction of a log's process.
 struct Introduced {
     path: PathBuf,
     rank: u32,
@@ -90,7 +90,7 @@ pub fn merge(folder: &Path, output: &Path, status: Option<i32>) -> Result<Summar
             });
         }
         let epoch = *epochs.entry(node).or_insert(header.epoch());
-        if let Some(next) = log.next_logged()? {
+        if let Some(next) = log.next_entry()? {
             processes.push(Process {
                 log,
                 next,
@@ -136,9 +136,9 @@ fn write(
     while let Some(Reverse((key, number))) = queue.pop() {
         let process = &mut processes[number];
         end.time = end.time.max(key);
-        let next = process.log.next_logged()?;
+        let next = process.log.next_entry()?;
         let finished = next.is_none();
-        let Logged {
+        let LogEntry {
             request,
             inner,
             outer,
@@ -181,7 +181,7 @@ fn write(
     Ok(())
 }
 
-/// The logs of processes that became ranks, by rank.
+/// Returns the logs of processes that became ranks, by rank.
 fn introductions(folder: &Path) -> Result<Vec<Introduced>, HostTraceError> {
     let mut found = Vec::new();
     let entries = std::fs::read_dir(folder).map_err(HostTraceError::io("list", folder))?;
@@ -191,7 +191,7 @@ fn introductions(folder: &Path) -> Result<Vec<Introduced>, HostTraceError> {
             continue;
         }
         let mut log = LogReader::open(&path)?;
-        while let Some(logged) = log.next_logged()? {
+        while let Some(logged) = log.next_entry()? {
             if let Request::Hello(hello) = logged.request
                 && let Some(rank) = hello.rank.rank()
             {

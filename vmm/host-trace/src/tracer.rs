@@ -18,7 +18,7 @@ pub enum Mpi {
 }
 
 impl Mpi {
-    /// Its name in the tracer's files.
+    /// Returns the name in the tracer's files.
     pub fn name(self) -> &'static str {
         match self {
             Mpi::OpenMpi => "openmpi",
@@ -26,7 +26,7 @@ impl Mpi {
         }
     }
 
-    /// What a launcher's answer to `--version` says about its MPI.
+    /// Returns the MPI that a launcher's answer to `--version` names.
     pub fn of_version(text: &str) -> Option<Mpi> {
         let has = |names: &[&str]| names.iter().any(|name| text.contains(name));
         if has(&["Open MPI", "OpenRTE", "PRRTE"]) {
@@ -39,7 +39,7 @@ impl Mpi {
     }
 }
 
-/// The tracer's library for `mpi`, built from `sources` (the folder `guest-images/tracer`) unless it is in `cache` already.
+/// Returns the tracer's library for `mpi`, built from `sources` (the folder `guest-images/tracer`) unless it is in `cache` already.
 ///
 /// # Errors
 ///
@@ -49,7 +49,7 @@ pub fn library(mpi: Mpi, sources: &Path, cache: &Path) -> Result<PathBuf, HostTr
     build(mpi.name(), &file, sources, cache)
 }
 
-/// The OpenMP tracer's library, likewise.
+/// Returns the OpenMP tracer's library, likewise.
 ///
 /// # Errors
 ///
@@ -94,7 +94,7 @@ fn build(name: &str, file: &str, sources: &Path, cache: &Path) -> Result<PathBuf
     }
 }
 
-/// A hash of all sources, and of the compiler that the user names.
+/// Returns a hash of all sources, and of the compiler that the user names.
 fn key(sources: &Path) -> Result<String, HostTraceError> {
     let entries = fs::read_dir(sources).map_err(HostTraceError::io("list", sources))?;
     let mut paths = Vec::new();

@@ -8,7 +8,7 @@ use crate::limits;
 use crate::record::{EntryRecord, MpiRecord, Peer, RecordError};
 use crate::{ABI_VERSION, SIGNATURE, TRANSPORT_DIRECT};
 
-/// What a call asks for; the discriminant is the value of `ECX`.
+/// Operations that a call asks for; the discriminant is the value of `ECX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Operation {
@@ -30,7 +30,7 @@ pub enum Operation {
     CloseWindow = 7,
     /// Put a marker into the trace.
     Mark = 8,
-    /// Who is this node?
+    /// Asks for the identity of the node.
     NodeIdentity = 9,
     /// A text for the user.
     Message = 10,
@@ -41,7 +41,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The operation of this number.
+    /// Returns the operation of this number.
     pub fn from_number(number: u32) -> Option<Operation> {
         use Operation::*;
         const ALL: [Operation; 13] = [
@@ -63,7 +63,7 @@ impl Operation {
     }
 }
 
-/// What the answer says in `EDX`.
+/// Status of an answer, in `EDX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Status {
@@ -93,7 +93,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// A call from register values, or the answer for an operation that does not exist.
+    /// Returns a call from register values, or the answer for an operation that does not exist.
     pub fn new(ecx: u32, args: [u64; 5]) -> Result<Call, HypercallError> {
         let op =
             Operation::from_number(ecx).ok_or(HypercallError::BadOperation { operation: ecx })?;
@@ -133,7 +133,7 @@ impl Answer {
         }
     }
 
-    /// The answer to a probe.
+    /// Returns the answer to a probe.
     pub fn probe() -> Answer {
         Answer::ok(ABI_VERSION)
     }
@@ -182,7 +182,7 @@ pub enum HypercallError {
         operation: Operation,
         /// Which argument.
         what: &'static str,
-        /// What the guest stated.
+        /// The number that the guest stated.
         length: u64,
         /// The smallest length.
         least: u64,
@@ -226,7 +226,7 @@ pub enum HypercallError {
 }
 
 impl HypercallError {
-    /// The status that tells the guest.
+    /// Returns the status that tells the guest.
     pub fn status(&self) -> Status {
         match self {
             HypercallError::BadOperation { .. } => Status::BadOperation,
@@ -237,7 +237,7 @@ impl HypercallError {
         }
     }
 
-    /// The answer that tells the guest.
+    /// Returns the answer that tells the guest.
     pub fn answer(&self) -> Answer {
         Answer::failed(self.status())
     }
@@ -263,7 +263,7 @@ impl From<u64> for ThreadId {
     }
 }
 
-/// What a process is.
+/// Kinds of processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ProcessKind {
     /// A rank of an MPI program.
@@ -286,7 +286,7 @@ pub enum Flavour {
 }
 
 impl Flavour {
-    /// Whether a return code is `MPI_ERR_TRUNCATE`: the message was longer than the room for it. In Open MPI the code is 15, in MPICH
+    /// Returns whether a return code is `MPI_ERR_TRUNCATE`: the message was longer than the room for it. In Open MPI the code is 15, in MPICH
     /// the class 14 in the code's low 7 bits.
     pub fn is_truncation(self, code: i32) -> bool {
         match self {
@@ -300,7 +300,7 @@ impl Flavour {
 /// A process introduces itself; an MPI rank does so at the end of its initialisation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// What it is.
+    /// The kind.
     pub kind: ProcessKind,
     /// Its rank in `MPI_COMM_WORLD`.
     pub rank: Peer,
@@ -322,9 +322,9 @@ pub const HELLO: usize = 152;
 /// An MPI call begins, or a poll of a run ends without success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MpiEnter {
-    /// What is called.
+    /// The function.
     pub function: Function,
-    /// Who calls.
+    /// The calling thread.
     pub thread: ThreadId,
     /// The number of the call in its thread; of a failed poll, the number of the run that it joins.
     pub sequence: u64,
@@ -373,7 +373,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// Whether [`decode`] could have returned it. Requests are kept in saved states, which may come from anywhere.
+    /// Returns whether [`decode`] could have returned it. Requests are kept in saved states, which may come from anywhere.
     pub fn is_possible(&self) -> bool {
         let within = |text: &str, most: u64| text.len() as u64 <= most;
         match self {
@@ -491,7 +491,7 @@ pub fn decode<G: GuestVirtual + ?Sized>(
     })
 }
 
-/// What the registers say about a call's beginning, or a failed poll.
+/// Decodes the registers of a call's beginning, or of a failed poll.
 fn entered(call: &Call) -> Result<MpiEnter, HypercallError> {
     let [number, thread, sequence, ..] = call.args;
     let function = u16::try_from(number).ok().and_then(Function::from_number);
@@ -529,7 +529,7 @@ fn fetch<G: GuestVirtual + ?Sized>(
     Ok(bytes)
 }
 
-/// Whether a name can be joined to a directory without leaving it: relative, no `.` or `..`, no control characters.
+/// Returns whether a name can be joined to a directory without leaving it: relative, no `.` or `..`, no control characters.
 pub fn is_file_name(name: &str) -> bool {
     name.split('/')
         .all(|part| !matches!(part, "" | "." | "..") && !part.contains('\\'))

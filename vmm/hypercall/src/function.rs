@@ -14,22 +14,22 @@ macro_rules! functions {
             /// Every function, in the order of its numbers.
             pub const ALL: &[Function] = &[$(Function::$name,)*];
 
-            /// The function of this number.
+            /// Returns the function of this number.
             pub fn from_number(number: u16) -> Option<Function> {
                 match number { $($number => Some(Function::$name),)* _ => None }
             }
 
-            /// Its name in the MPI standard, such as `MPI_Send`.
+            /// Returns the name in the MPI standard, such as `MPI_Send`.
             pub fn name(self) -> &'static str {
                 match self { $(Function::$name => $mpi,)* }
             }
 
-            /// What kind of function it is.
+            /// Returns the class of the function.
             pub fn class(self) -> Class {
                 match self { $(Function::$name => Class::$class,)* }
             }
 
-            /// Whether it asks without waiting, so that the tracer tells consecutive calls that find nothing as one run.
+            /// Returns whether it asks without waiting, so that the tracer tells consecutive calls that find nothing as one run.
             pub fn polls(self) -> bool {
                 use Function::*;
                 matches!(
@@ -38,7 +38,7 @@ macro_rules! functions {
                 )
             }
 
-            /// The variant's name, which stands for the function in human-readable formats.
+            /// Returns the variant's name, which stands for the function in human-readable formats.
             fn variant(self) -> &'static str {
                 match self { $(Function::$name => stringify!($name),)* }
             }
@@ -46,7 +46,7 @@ macro_rules! functions {
     };
 }
 
-/// What a function does, as far as analyses need to tell.
+/// Classes of functions, as far as analyses distinguish them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Class {
     /// Start and end of MPI.
@@ -91,7 +91,7 @@ pub enum Class {
     Epoch,
     /// Puts, gets or accumulates; done when its epoch or a flush says so.
     Rma,
-    /// The same with a request.
+    /// Accesses another rank's window, with a request.
     StartRma,
     /// Opens, closes or changes files.
     File,
@@ -342,7 +342,7 @@ functions! {
 }
 
 impl Function {
-    /// The blocking function that does the same: `MPI_Send` of `MPI_Isend` and `MPI_Send_init`, `MPI_Bcast` of `MPI_Ibcast` and
+    /// Returns the blocking function that does the same: `MPI_Send` of `MPI_Isend` and `MPI_Send_init`, `MPI_Bcast` of `MPI_Ibcast` and
     /// `MPI_Bcast_init`, `MPI_File_read` of `MPI_File_iread`. Itself where it blocks already or there is none.
     pub fn blocking(self) -> Function {
         use Function::*;

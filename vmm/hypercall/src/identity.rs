@@ -1,4 +1,4 @@
-//! What a node may know about itself.
+//! The identity of a node, which its guest may read.
 
 use serde::{Deserialize, Serialize};
 
@@ -43,7 +43,7 @@ pub struct IdentityBuffer {
 }
 
 impl NodeIdentity {
-    /// The bytes that the guest sees.
+    /// Returns the bytes that the guest sees.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEADER + self.text.len());
         for value in [crate::ABI_VERSION, self.node, self.nodes, self.vcpus] {

@@ -109,7 +109,7 @@ pub use record::{Completion, EntryRecord, MpiRecord, Peer, RecordError, Reductio
 pub const LEAF: u32 = 0x4E53_4350;
 /// The answer in `EAX` that tells a nodescope from real hardware: `NSOK`.
 pub const SIGNATURE: u32 = 0x4E53_4F4B;
-/// What Probe answers, and what a hello must state: version 2 gave records more fields and hellos this one.
+/// The version that Probe answers and that a hello must state: version 2 gave records more fields and hellos this one.
 pub const ABI_VERSION: u32 = 2;
 /// The answer in `EBX` of an engine that sees the instruction itself.
 pub const TRANSPORT_DIRECT: u32 = 1;

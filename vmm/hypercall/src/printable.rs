@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// A guest's text in one line, in which nothing controls a terminal. Control characters, line breaks among them, become escapes of
+/// Returns a guest's text in one line, in which nothing controls a terminal. Control characters, line breaks among them, become escapes of
 /// Rust, such as `\u{1b}`. So do characters that are invisible or reverse the direction of writing.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {

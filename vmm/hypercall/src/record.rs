@@ -120,7 +120,7 @@ impl Flags {
     pub const LARGE_COUNT: Flags = Flags(32);
     const ALL: u16 = 63;
 
-    /// Whether all bits of `other` are set.
+    /// Returns whether all bits of `other` are set.
     pub fn contains(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
@@ -145,7 +145,7 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// The world rank, if it is one.
+    /// Returns the world rank, if it is one.
     pub fn rank(self) -> Option<u32> {
         match self {
             Peer::Rank(rank) => Some(rank),
@@ -260,7 +260,7 @@ pub struct Completion {
     pub bytes: u64,
     /// Index in the array of requests given.
     pub index: u32,
-    /// Who sent the message received.
+    /// Sender of the received message.
     pub source: Peer,
     /// Its tag.
     pub tag: Tag,
@@ -271,7 +271,7 @@ pub struct Completion {
 /// One MPI call, or one run of failed polls, as the guest reports it. Units are bytes; ranks are world ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MpiRecord {
-    /// What was called.
+    /// The function.
     pub function: Function,
     /// Its properties.
     pub flags: Flags,
@@ -314,7 +314,7 @@ pub struct MpiRecord {
     pub communicator_size: u32,
     /// Bytes of one element of the datatype.
     pub element_size: u32,
-    /// What only some functions have:
+    /// A number that only some functions have:
     ///
     /// | function | meaning |
     /// |---|---|
@@ -342,7 +342,7 @@ pub struct MpiRecord {
     pub requests: Vec<u64>,
     /// Serials of the preparations that `MPI_Start` and `MPI_Startall` start, parallel to `requests`.
     pub prepared: Vec<u64>,
-    /// What the call completed, in the order in which MPI reported it.
+    /// Operations that the call completed, in the order in which MPI reported them.
     pub completions: Vec<Completion>,
     /// World ranks of the members of the communicator made, in its rank order; only on its rank 0. Of an intercommunicator, this side's
     /// members, on rank 0 of either side.
@@ -359,7 +359,7 @@ pub struct MpiRecord {
     pub module_name: String,
 }
 
-/// What is wrong with a record. Offsets are from the start of the buffer.
+/// Faults of a record. Offsets are from the start of the buffer.
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
@@ -386,7 +386,7 @@ pub enum RecordError {
 }
 
 impl MpiRecord {
-    /// An empty record of a call: every optional argument absent, one call, result `MPI_SUCCESS`.
+    /// Returns an empty record of a call: every optional argument absent, one call, result `MPI_SUCCESS`.
     pub fn new(function: Function, thread: ThreadId, rank: Peer, sequence: u64) -> MpiRecord {
         MpiRecord {
             function,
@@ -428,7 +428,7 @@ impl MpiRecord {
         }
     }
 
-    /// Bytes that it takes in memory, about.
+    /// Returns the bytes that it takes in memory, about.
     pub fn size(&self) -> usize {
         let numbers = [
             &self.send_bytes_to,
@@ -590,7 +590,7 @@ impl MpiRecord {
 pub struct EntryRecord(Vec<u8>);
 
 impl EntryRecord {
-    /// What lies at these addresses: a header, and the sections that its size counts besides.
+    /// Reads the record at these addresses: a header, and the sections that its size counts besides.
     pub(crate) fn read<G: GuestVirtual + ?Sized>(
         memory: &mut G,
         header: u64,
@@ -620,17 +620,17 @@ impl EntryRecord {
         EntryRecord(bytes)
     }
 
-    /// Bytes that it takes.
+    /// Returns the bytes that it takes.
     pub fn size(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether a guest can have shown this.
+    /// Returns whether a guest can have shown this.
     pub(crate) fn is_possible(&self) -> bool {
         self.0.is_empty() || (HEADER..=limits::RECORDS as usize).contains(&self.0.len())
     }
 
-    /// The arguments of the call that began so; none if the guest showed none, or showed nonsense.
+    /// Returns the arguments of the call that began so; none if the guest showed none, or showed nonsense.
     pub fn decode(&self, enter: &MpiEnter) -> Option<MpiRecord> {
         let (record, _) = decode_one(&self.0, 0).ok()?;
         let same = (record.function, record.thread, record.sequence)

@@ -51,7 +51,7 @@ fn programs() -> Vec<String> {
     names
 }
 
-/// The functions that the MPI's headers declare, for C.
+/// Returns the functions that the MPI's headers declare, for C.
 fn declared(flavour: &str) -> BTreeSet<String> {
     let text =
         "#include <mpi.h>\n#ifdef OPEN_MPI\n#include <mpi-ext.h>\n#endif\nint not_a_function;\n";
@@ -147,7 +147,7 @@ fn counter(flavour: &str, job: &Path) -> Counter {
     Counter { library, names }
 }
 
-/// The counter's calls on a rank, and the programs' expectations: bytes sent and received by program and function.
+/// Returns the counter's calls on a rank, and the programs' expectations: bytes sent and received by program and function.
 fn counted(counter: &Counter, output: &Path, rank: usize) -> (Counts, Bytes) {
     let text = fs::read_to_string(format!("{}.{rank}", output.display())).expect("counts");
     let known: BTreeSet<&str> = Function::ALL.iter().map(|f| f.name()).collect();
@@ -173,7 +173,7 @@ fn counted(counter: &Counter, output: &Path, rank: usize) -> (Counts, Bytes) {
     (counts, bytes)
 }
 
-/// The bytes that calls of one function passed in and received.
+/// Returns the bytes that calls of one function passed in and received.
 fn moved<'a>(records: impl Iterator<Item = &'a &'a MpiRecord>) -> (u64, u64) {
     let mut sum = (0, 0);
     for record in records {
@@ -191,7 +191,7 @@ fn moved<'a>(records: impl Iterator<Item = &'a &'a MpiRecord>) -> (u64, u64) {
     sum
 }
 
-/// The records of each program, by the driver's marks.
+/// Returns the records of each program, by the driver's marks.
 fn by_program<'a>(
     records: &'a [MpiRecord],
     names: &[&str],

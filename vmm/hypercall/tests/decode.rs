@@ -171,7 +171,7 @@ fn entries_show_their_arguments_from_two_places() {
         ..enter
     };
     assert_eq!(whole.decode(&other), None);
-    // What cannot be read, or is no record, is done without.
+    // An unreadable or invalid record is left out.
     for nothing in [shown(at, 0x9000), shown(0x9000, 0x1000), shown(0, 0)] {
         assert_eq!((nothing.size(), nothing.decode(&enter)), (0, None));
     }

@@ -32,7 +32,7 @@ fn books(job: &Job, ranks: usize) -> Vec<Vec<MpiRecord>> {
     records
 }
 
-/// Names that a library of the tracer, or an MPI's header, has.
+/// Returns the names that a library of the tracer, or an MPI's header, has.
 fn names(text: &str, prefix: &str) -> BTreeSet<String> {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
         .filter(|word| word.starts_with(prefix) && word.chars().any(|c| c.is_ascii_lowercase()))
@@ -40,7 +40,7 @@ fn names(text: &str, prefix: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The functions that the tracer wraps, each of which must be there under both of its names.
+/// Returns the functions that the tracer wraps, each of which must be there under both of its names.
 fn wrapped(flavour: &str) -> BTreeSet<String> {
     let library = tracer().join(format!("libnodescope-mpi-{flavour}.so"));
     let output = succeed(
@@ -55,7 +55,7 @@ fn wrapped(flavour: &str) -> BTreeSet<String> {
     plain
 }
 
-/// The functions that the MPI's header declares, by the preprocessor's account of it.
+/// Returns the functions that the MPI's header declares, by the preprocessor's account of it.
 fn declared(flavour: &str) -> BTreeSet<String> {
     let folder = tempfile::tempdir().expect("temporary folder");
     let file = folder.path().join("all.c");

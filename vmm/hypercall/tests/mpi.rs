@@ -575,7 +575,7 @@ fn check_communicators(all: &[Vec<MpiRecord>]) {
         assert_eq!(barrier.communicator, twins[0]);
         let created = only(records, Function::CommCreate).new_communicator;
         assert_eq!(created != 0, rank % 2 == 0);
-        // The same members of the same parent as in the split, but a later communicator.
+        // Members and parent are those of the split, but the communicator is a later one.
         assert_ne!(created, id(0));
     }
 }

@@ -26,7 +26,7 @@ pub struct Entry<'a> {
 pub struct Page(String);
 
 impl Page {
-    /// A page of this title, with this style sheet, open in its body.
+    /// Returns a page of this title, with this style sheet, open in its body.
     pub fn begin(title: &str, style: &str) -> Page {
         let mut page = Page(String::from(
             "<!DOCTYPE html>\n<html xmlns=\"http://www.w3.org/1999/xhtml\" lang=\"en\">\n<head>\n<meta charset=\"utf-8\" />\n",
@@ -134,7 +134,7 @@ impl Page {
         self.raw("</div>");
     }
 
-    /// The page, with its body closed.
+    /// Returns the page, with its body closed.
     pub fn finish(mut self) -> String {
         self.raw("</body>\n</html>\n");
         self.0

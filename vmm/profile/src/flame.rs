@@ -322,7 +322,7 @@ fn cycles(cycles_65536: i128) -> String {
     out
 }
 
-/// The kind's colour, a little different for each name.
+/// Returns the kind's colour, a little different for each name.
 fn shade(kind: Kind, name: &str) -> String {
     let (hue, saturation, lightness) = kind.colour();
     // FNV-1a, which is the same on every machine.

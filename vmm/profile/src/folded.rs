@@ -25,7 +25,7 @@ pub fn folded(profile: &WindowProfile, stacks: &Stacks) -> String {
     out
 }
 
-/// A name without the characters that separate frames and lines.
+/// Returns a name without the characters that separate frames and lines.
 fn clean(name: &str) -> String {
     let clean = |c: char| match c {
         ';' => ':',

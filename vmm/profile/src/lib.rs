@@ -16,7 +16,7 @@ pub mod totals;
 
 pub use paths::{ContextLabel, Detail, Frame, Labels, Stack, Stacks};
 pub use record::{
-    Block, Count, Function, Inlined, Module, ModuleKind, Path, Place, ProfileError, ProfilesFile,
-    SourceLine, WindowProfile,
+    Block, Count, Function, Inlined, Module, ModuleKind, Path, ProfileError, ProfilesFile,
+    SourceLine, SourceRange, WindowProfile,
 };
 pub use totals::{CoreCycles, Costs, NominalCore, Scope};

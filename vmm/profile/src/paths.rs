@@ -284,15 +284,15 @@ struct Part {
 
 fn parts(block: &Block, names: &mut Names, hot: &[bool]) -> Vec<Part> {
     let mut sums: BTreeMap<(Vec<u32>, Option<u32>), u32> = BTreeMap::new();
-    for (n, place) in block.places.iter().enumerate() {
-        let next = block.places.get(n + 1).map(|next| next.first);
+    for (n, range) in block.source_ranges.iter().enumerate() {
+        let next = block.source_ranges.get(n + 1).map(|next| next.first);
         let end = next.unwrap_or(block.instructions).min(block.instructions);
-        let inlined = place.inlined.iter().rev();
+        let inlined = range.inlined.iter().rev();
         let inlined = inlined.map(|i| names.index(&i.function)).collect();
-        let line = place
+        let line = range
             .line
             .filter(|&line| hot.get(line as usize) == Some(&true));
-        *sums.entry((inlined, line)).or_default() += end.saturating_sub(place.first);
+        *sums.entry((inlined, line)).or_default() += end.saturating_sub(range.first);
     }
     sums.retain(|_, instructions| *instructions > 0);
     if sums.is_empty() {

@@ -81,7 +81,7 @@ pub mod proto {
         pub has_inline_frames: bool,
     }
 
-    /// Place in code: its function, and those expanded in it, innermost first.
+    /// Position in code: its function, and those expanded in it, innermost first.
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct Location {
         #[prost(uint64, tag = "1")]
@@ -318,16 +318,16 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// The source file of each function: that of its first block's first line, since `pprof` takes functions of two files for two.
+/// Returns the source file of each function: that of its first block's first line, since `pprof` takes functions of two files for two.
 fn files<'a>(profile: &'a WindowProfile, stacks: &Stacks) -> BTreeMap<Frame, &'a str> {
     let known: BTreeMap<&str, u32> = (stacks.inlined.iter().enumerate())
         .map(|(index, name)| (name.as_str(), index as u32))
         .collect();
     let mut files = BTreeMap::new();
     for block in &profile.blocks {
-        for place in &block.places {
-            let Some(line) = place.line else { continue };
-            let frame = match place.inlined.first() {
+        for range in &block.source_ranges {
+            let Some(line) = range.line else { continue };
+            let frame = match range.inlined.first() {
                 None => Frame::Function(block.function),
                 Some(inlined) => match known.get(inlined.function.as_str()) {
                     Some(&index) => Frame::Inlined(index),

@@ -67,9 +67,9 @@ pub struct Inlined {
     pub called_from: Option<u32>,
 }
 
-/// Where instructions of a block come from: from `first` on, up to the next place.
+/// Where instructions of a block come from: from `first` on, up to the next range.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct SourceRange {
     /// Index of the first instruction.
     pub first: u32,
     /// Index of the innermost source line.
@@ -105,8 +105,9 @@ pub struct Block {
     pub stores: u32,
     /// Floating-point operations of one execution by class.
     pub flops: [u32; FLOP_CLASSES],
-    /// Source of its instructions, in order; the first place begins at instruction 0. Empty where nothing is known.
-    pub places: Vec<Place>,
+    /// Source of its instructions, in order; the first range begins at instruction 0. Empty where nothing is known.
+    #[serde(rename = "places")]
+    pub source_ranges: Vec<SourceRange>,
 }
 
 /// Counts of a block in a context of a node.
@@ -214,7 +215,7 @@ impl ProfilesFile {
     /// The file's name in a results directory: JSON, compressed by Zstandard.
     pub const NAME: &'static str = "profile.json.zst";
 
-    /// Name of the file that is written before it replaces the one called [`ProfilesFile::NAME`].
+    /// Returns the name of the file that is written before it replaces the one called [`ProfilesFile::NAME`].
     pub fn partial_name() -> String {
         format!("{}.partial", Self::NAME)
     }
@@ -296,15 +297,18 @@ impl WindowProfile {
             within("module", block.module, self.modules.len())?;
             within("function", block.function, self.functions.len())?;
             let inlined =
-                |place: &Place| place.inlined.iter().filter_map(|i| i.called_from).collect();
-            for place in &block.places {
-                let inlined: Vec<u32> = inlined(place);
-                for line in place.line.into_iter().chain(inlined) {
+                |range: &SourceRange| range.inlined.iter().filter_map(|i| i.called_from).collect();
+            for range in &block.source_ranges {
+                let inlined: Vec<u32> = inlined(range);
+                for line in range.line.into_iter().chain(inlined) {
                     within("line", line, self.lines.len())?;
                 }
             }
-            if block.places.first().is_some_and(|place| place.first != 0)
-                || !block.places.is_sorted_by(|a, b| a.first < b.first)
+            if block
+                .source_ranges
+                .first()
+                .is_some_and(|range| range.first != 0)
+                || !block.source_ranges.is_sorted_by(|a, b| a.first < b.first)
             {
                 return Err(format!(
                     "places of the block at {:#x} in window {:?} are out of order",

@@ -215,18 +215,18 @@ fn scaled(value: u128, part: u128, whole: u128) -> u128 {
 fn split_by_line(block: &Block, costs: &Costs) -> Vec<(Option<u32>, Costs)> {
     let whole = u128::from(block.instructions.max(1));
     let mut parts: Vec<(Option<u32>, u128)> = Vec::new();
-    if block.places.is_empty() {
+    if block.source_ranges.is_empty() {
         parts.push((None, whole));
     }
-    for (n, place) in block.places.iter().enumerate() {
+    for (n, range) in block.source_ranges.iter().enumerate() {
         let end = block
-            .places
+            .source_ranges
             .get(n + 1)
             .map_or(block.instructions, |next| next.first);
-        let instructions = u128::from(end.saturating_sub(place.first));
-        match parts.iter_mut().find(|(line, _)| *line == place.line) {
+        let instructions = u128::from(end.saturating_sub(range.first));
+        match parts.iter_mut().find(|(line, _)| *line == range.line) {
             Some((_, sum)) => *sum += instructions,
-            None => parts.push((place.line, instructions)),
+            None => parts.push((range.line, instructions)),
         }
     }
     let mut before = 0;

@@ -38,7 +38,7 @@ pub struct WindowReport {
     pub measured_from_ps: u64,
     /// Virtual time at which it closed, picoseconds.
     pub closed_ps: u64,
-    /// What was attached.
+    /// The attached models.
     pub models: String,
     /// Ranks, what else ran on each node, nodes, all ranks, total: in this order.
     pub scopes: Vec<Scope>,
@@ -50,7 +50,7 @@ pub struct WindowReport {
     pub code: Option<CodeReport>,
 }
 
-/// What a [`Scope`] is the sum of.
+/// The parts that a [`Scope`] sums up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScopeKind {
@@ -69,9 +69,9 @@ pub enum ScopeKind {
 /// The breakdown of one rank, one node or a sum.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Scope {
-    /// What it is, for a person.
+    /// The name, for a person.
     pub name: String,
-    /// What it is, for a program.
+    /// The kind, for a program.
     pub kind: ScopeKind,
     /// The rank.
     pub rank: Option<u32>,
@@ -152,7 +152,7 @@ pub struct MpiValue {
     pub cpi: Option<f64>,
 }
 
-/// What was counted at one privilege, inside and outside MPI.
+/// Counts at one privilege, inside and outside MPI.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PrivilegeValue {
     /// `user` or `kernel`.
@@ -180,9 +180,9 @@ pub struct ClockCheck {
     pub idle_cycles: u128,
     /// Core cycles taken out (positive) or added (negative) where CPI_core was replaced after the run, in 1/65536.
     pub substituted_65536: i128,
-    /// What is left, in 1/65536: fractions of cycles that a clock carries over the window's ends; 0 for a whole nominal CPI.
+    /// The rest, in 1/65536: fractions of cycles that a clock carries over the window's ends; 0 for a whole nominal CPI.
     pub difference_65536: i128,
-    /// Whether the difference is below one cycle for every vCPU.
+    /// True if the difference is below one cycle for every vCPU.
     pub consistent: bool,
 }
 
@@ -455,7 +455,7 @@ impl Sum {
     }
 }
 
-/// Name of the term that an event belongs to.
+/// Returns the name of the term that an event belongs to.
 fn term_name(term: Term, event: &str) -> Option<String> {
     match term {
         Term::Cache(level) => Some(format!("L{level}")),
@@ -749,7 +749,7 @@ pub(crate) fn analyse(
     })
 }
 
-/// The attached models in a few words.
+/// Returns the attached models in a few words.
 fn models(record: &WindowRecord) -> String {
     use nodescope_window::{Latencies, MemorySpec};
     let models = &record.spec.models;

@@ -7,15 +7,15 @@ use nodescope_hypercall::{Function, Hello};
 
 /// A rank's calls of one function in a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Inside {
+pub(crate) struct CallSum {
     /// Calls that ended.
     pub(crate) ended: u64,
     /// Picoseconds that calls waited for other ranks.
     pub(crate) waited_ps: u64,
 }
 
-impl Inside {
-    fn add(&mut self, other: Inside) {
+impl CallSum {
+    fn add(&mut self, other: CallSum) {
         self.ended = self.ended.saturating_add(other.ended);
         self.waited_ps = self.waited_ps.saturating_add(other.waited_ps);
     }
@@ -35,7 +35,7 @@ impl Programs {
         self.0.insert((node, hello.pid), program);
     }
 
-    /// The program of a process.
+    /// Returns the program of a process.
     pub(crate) fn of(&self, node: u32, pid: u32) -> Program {
         self.0.get(&(node, pid)).cloned()
     }
@@ -43,7 +43,7 @@ impl Programs {
 
 /// The calls in a window, by node, rank and program, then by function.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Calls(HashMap<(u32, u32, Program), BTreeMap<Function, Inside>>);
+pub(crate) struct Calls(HashMap<(u32, u32, Program), BTreeMap<Function, CallSum>>);
 
 impl Calls {
     /// Adds calls.
@@ -53,7 +53,7 @@ impl Calls {
         rank: u32,
         program: Program,
         function: Function,
-        more: Inside,
+        more: CallSum,
     ) {
         let functions = self.0.entry((node, rank, program)).or_default();
         functions.entry(function).or_default().add(more);
@@ -67,8 +67,8 @@ impl Calls {
         rank: u32,
         program: &str,
         only: bool,
-    ) -> BTreeMap<Function, Inside> {
-        let mut sums: BTreeMap<Function, Inside> = BTreeMap::new();
+    ) -> BTreeMap<Function, CallSum> {
+        let mut sums: BTreeMap<Function, CallSum> = BTreeMap::new();
         let unknown = only.then_some(None);
         for program in unknown.into_iter().chain([Some(Arc::from(program))]) {
             let functions = self.0.get(&(node, rank, program));

@@ -35,7 +35,7 @@ pub enum Unit {
 /// One figure of both sides.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    /// What it is.
+    /// The name of the figure.
     pub name: String,
     /// Its unit.
     pub unit: Unit,
@@ -75,7 +75,7 @@ impl Figure {
     }
 }
 
-/// A relative difference: in percent up to a doubling, as a factor beyond.
+/// Returns a relative difference: in percent up to a doubling, as a factor beyond.
 fn percent(relative: f64) -> String {
     match relative {
         r if r >= 1.0 => format!("{:.2} x", r + 1.0),
@@ -126,7 +126,7 @@ pub struct Comparison {
     pub version: u32,
     /// Names of the sides, as the user gave them.
     pub sides: [String; 2],
-    /// Whether both ran the study with the same inputs.
+    /// True if both ran the study with the same inputs.
     pub same_inputs: bool,
     /// Lines of the studies' descriptions that differ.
     pub description: Vec<DescriptionDifference>,
@@ -186,13 +186,13 @@ fn description(a: &[(String, String)], b: &[(String, String)]) -> Vec<Descriptio
         .collect()
 }
 
-/// Names of both lists in the order of the first, then those that only the second has.
+/// Returns the names of both lists in the order of the first, then those that only the second has.
 fn names<'a>(a: impl Iterator<Item = &'a str>, b: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut seen = BTreeSet::new();
     a.chain(b).filter(|name| seen.insert(*name)).collect()
 }
 
-/// The sum of all nodes in detail, then the CPI of each rank.
+/// Returns the sum of all nodes in detail, then the CPI of each rank.
 fn windows(a: &WindowReport, b: &WindowReport) -> Vec<Group> {
     let total = |of: &'_ WindowReport| -> Option<Scope> {
         let of = of.scopes.iter().rev();
@@ -334,7 +334,7 @@ fn network(a: &Report, b: &Report) -> Option<Group> {
 }
 
 impl Comparison {
-    /// The comparison as tables of at most 100 columns.
+    /// Returns the comparison as tables of at most 100 columns.
     pub fn text(&self) -> String {
         let [a, b] = &self.sides;
         let mut out = format!("A: {}\nB: {}\n", line(a), line(b));
@@ -369,7 +369,7 @@ impl Comparison {
         out
     }
 
-    /// The comparison as JSON, by the schema in `SCHEMA.md`.
+    /// Returns the comparison as JSON, by the schema in `SCHEMA.md`.
     pub fn json(&self) -> String {
         // Every key is a string and every number finite or null, so that serialising to memory cannot fail.
         let mut json = serde_json::to_string_pretty(self).unwrap_or_default();

@@ -123,7 +123,7 @@ pub struct CoreStack {
 /// Blocks that are listed by name.
 const LISTED: usize = 10;
 
-/// The stacks of a window on all its cores.
+/// Returns the stacks of a window on all its cores.
 pub(crate) fn stacks(
     input: &ReportInput,
     record: &WindowRecord,

@@ -35,7 +35,7 @@ const SIZES: f64 = 0.5;
 pub struct Finding {
     /// A fact that was found, with its figures.
     #[serde(flatten)]
-    pub what: What,
+    pub what: FindingKind,
     /// Share of the time that the finding concerns, 0 to 1: findings stand in this order. 1 for a deadlock.
     pub weight: f64,
     /// A sentence for people.
@@ -45,7 +45,7 @@ pub struct Finding {
 /// Kinds of findings. Shares are from 0 to 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "finding", rename_all = "snake_case")]
-pub enum What {
+pub enum FindingKind {
     /// Ranks wait for ever.
     Deadlock {
         /// All of them.
@@ -65,7 +65,7 @@ pub enum What {
         function: &'static str,
         /// Share of MPI's cycles that the function has; only its waiting where `function_waits`.
         function_share: f64,
-        /// Whether `function_share` counts the function's waiting alone.
+        /// True if `function_share` counts the function's waiting alone.
         function_waits: bool,
     },
     /// A rank computes longer than others.
@@ -138,10 +138,10 @@ pub enum What {
     },
 }
 
-impl What {
+impl FindingKind {
     fn text(&self) -> String {
         match self {
-            What::Deadlock { ranks, cycle } => match (ranks.as_slice(), cycle.len()) {
+            FindingKind::Deadlock { ranks, cycle } => match (ranks.as_slice(), cycle.len()) {
                 ([rank], _) => format!("Deadlock: rank {rank} waits for ever."),
                 (ranks, 0) => format!("Deadlock: {} ranks wait for ever.", ranks.len()),
                 (ranks, 1..=8) => format!(
@@ -154,7 +154,7 @@ impl What {
                     ranks.len()
                 ),
             },
-            What::MpiShare {
+            FindingKind::MpiShare {
                 window,
                 share,
                 waiting,
@@ -176,7 +176,7 @@ impl What {
                     ),
                 }
             }
-            What::Imbalance {
+            FindingKind::Imbalance {
                 window,
                 rank,
                 than,
@@ -190,7 +190,7 @@ impl What {
                     "Window \"{window}\": rank {rank} computes {ratio:.1} times as long as {whom}."
                 )
             }
-            What::MemoryShare {
+            FindingKind::MemoryShare {
                 window,
                 share,
                 term,
@@ -201,7 +201,7 @@ impl What {
                 stall(term),
                 percent(*term_share)
             ),
-            What::RemoteMemory {
+            FindingKind::RemoteMemory {
                 window,
                 share,
                 cycles,
@@ -210,7 +210,7 @@ impl What {
                 percent(*share),
                 percent(*cycles)
             ),
-            What::Function {
+            FindingKind::Function {
                 window,
                 function,
                 share,
@@ -222,7 +222,7 @@ impl What {
                 percent(*share),
                 stall(term)
             ),
-            What::RunMpiShare {
+            FindingKind::RunMpiShare {
                 share,
                 function,
                 function_share,
@@ -231,7 +231,7 @@ impl What {
                 percent(*share),
                 percent(*function_share)
             ),
-            What::MessageSizes {
+            FindingKind::MessageSizes {
                 messages,
                 short_share,
                 long_share,
@@ -279,7 +279,7 @@ fn percent(share: f64) -> String {
     }
 }
 
-/// A term in words.
+/// Returns a term in words.
 fn stall(term: &str) -> String {
     match term {
         "core" => "the core itself".into(),
@@ -316,7 +316,7 @@ fn cycles_of(scope: &Scope, of: impl Fn(&str) -> bool) -> f64 {
     terms.map(|term| term.cycles_65536).sum::<i128>() as f64
 }
 
-fn of_window(window: &WindowReport, found: &mut Vec<(f64, What)>) {
+fn of_window(window: &WindowReport, found: &mut Vec<(f64, FindingKind)>) {
     let mut scopes = window.scopes.iter();
     let Some(all) = scopes.find(|scope| scope.kind == ScopeKind::Ranks) else {
         return;
@@ -337,7 +337,7 @@ fn of_window(window: &WindowReport, found: &mut Vec<(f64, What)>) {
             .filter(|term| is_stall(&term.term))
             .max_by_key(|term| term.cycles_65536);
         if let Some(largest) = largest.filter(|_| stalls / outside >= MEMORY) {
-            let what = What::MemoryShare {
+            let what = FindingKind::MemoryShare {
                 window: name.clone(),
                 share: stalls / outside,
                 term: largest.term.clone(),
@@ -356,7 +356,7 @@ fn of_window(window: &WindowReport, found: &mut Vec<(f64, What)>) {
         let cycles = cycles_of(all, |term| term == "memory_remote");
         let share = remote / (local + remote);
         if share >= REMOTE.0 && cycles / outside >= REMOTE.1 {
-            let what = What::RemoteMemory {
+            let what = FindingKind::RemoteMemory {
                 window: name.clone(),
                 share,
                 cycles: cycles / outside,
@@ -369,7 +369,7 @@ fn of_window(window: &WindowReport, found: &mut Vec<(f64, What)>) {
     found.extend(first.and_then(|first| function(name, first, total)));
 }
 
-fn mpi_share(window: &str, all: &Scope, share: f64) -> Option<(f64, What)> {
+fn mpi_share(window: &str, all: &Scope, share: f64) -> Option<(f64, FindingKind)> {
     if share < MPI {
         return None;
     }
@@ -388,7 +388,7 @@ fn mpi_share(window: &str, all: &Scope, share: f64) -> Option<(f64, What)> {
         true => (idlest.function, idle),
         false => (longest.function, longest.cycles_65536 as f64 / mpi),
     };
-    let what = What::MpiShare {
+    let what = FindingKind::MpiShare {
         window: window.to_owned(),
         share,
         waiting: waits / mpi,
@@ -400,7 +400,7 @@ fn mpi_share(window: &str, all: &Scope, share: f64) -> Option<(f64, What)> {
 }
 
 /// Compares how long ranks compute. `outside` is the share of the time outside MPI.
-fn imbalance(window: &WindowReport, outside: f64) -> Option<(f64, What)> {
+fn imbalance(window: &WindowReport, outside: f64) -> Option<(f64, FindingKind)> {
     let times: Vec<(u32, f64)> = (window.scopes.iter())
         .filter(|scope| scope.kind == ScopeKind::Rank && scope.cycles_65536 > 0)
         .filter_map(|scope| {
@@ -426,7 +426,7 @@ fn imbalance(window: &WindowReport, outside: f64) -> Option<(f64, What)> {
         true => (None, longest / others),
         false => (Some(least), longest / shortest),
     };
-    let what = What::Imbalance {
+    let what = FindingKind::Imbalance {
         window: window.name.clone(),
         rank,
         than,
@@ -437,14 +437,14 @@ fn imbalance(window: &WindowReport, outside: f64) -> Option<(f64, What)> {
     (ratio >= IMBALANCE).then_some((outside * lost, what))
 }
 
-fn function(window: &str, first: &FunctionCost, total: f64) -> Option<(f64, What)> {
+fn function(window: &str, first: &FunctionCost, total: f64) -> Option<(f64, FindingKind)> {
     let costs = &first.costs;
     let (share, cpi) = costs.share.zip(costs.cpi)?;
     let largest = costs.terms.iter().max_by_key(|term| term.cycles_65536)?;
     if share < FUNCTION {
         return None;
     }
-    let what = What::Function {
+    let what = FindingKind::Function {
         window: window.to_owned(),
         function: first.function.chars().take(60).collect(),
         share,
@@ -455,9 +455,9 @@ fn function(window: &str, first: &FunctionCost, total: f64) -> Option<(f64, What
     Some(((costs.cycles_65536 as f64 / total).min(1.0), what))
 }
 
-fn of_run(mpi: &MpiReport, found: &mut Vec<(f64, What)>) {
-    for deadlock in &mpi.standing.deadlocks {
-        let what = What::Deadlock {
+fn of_run(mpi: &MpiReport, found: &mut Vec<(f64, FindingKind)>) {
+    for deadlock in &mpi.pending.deadlocks {
+        let what = FindingKind::Deadlock {
             ranks: deadlock.ranks.clone(),
             cycle: deadlock.cycle.clone(),
         };
@@ -473,7 +473,7 @@ fn of_run(mpi: &MpiReport, found: &mut Vec<(f64, What)>) {
     let Some(longest) = longest.filter(|_| share >= MPI && span > 0.0) else {
         return;
     };
-    let what = What::RunMpiShare {
+    let what = FindingKind::RunMpiShare {
         share,
         function: longest.function,
         function_share: longest.time_ps as f64 / inside,
@@ -495,7 +495,7 @@ fn of_run(mpi: &MpiReport, found: &mut Vec<(f64, What)>) {
     if short < SIZES && (long.is_nan() || long < SIZES) {
         return;
     }
-    let what = What::MessageSizes {
+    let what = FindingKind::MessageSizes {
         messages,
         short_up_to_bytes: SHORT,
         short_share: short,

@@ -1,4 +1,4 @@
-//! What a report is made from.
+//! The input of a report.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::cores::{ModelledCore, WindowCores};
 /// Everything a report says comes from here; it reads no clock and no other file.
 #[derive(Clone, Debug)]
 pub struct ReportInput {
-    /// What the windows measured.
+    /// Measurements of the windows.
     pub windows: WindowsFile,
     /// Profiles of the code that ran in the windows; without one there are no functions and source lines.
     pub profiles: Option<ProfilesFile>,
@@ -28,7 +28,7 @@ pub struct ReportInput {
     pub models: Vec<WindowCores>,
     /// Misses that overlap in the stacks of modelled cores, beside the published formula; 1: none.
     pub memory_parallelism: f64,
-    /// What each node sent and received over the network; may be empty.
+    /// Network traffic of each node; may be empty.
     pub network: Vec<NetworkCounts>,
     /// Sentences for the user, such as how the job ended.
     pub notes: Vec<String>,
@@ -90,7 +90,7 @@ pub struct StudyInfo {
 pub enum CoreCpi {
     /// The nominal CPI that the clocks ran with, and the extra cycles of long instructions.
     Nominal {
-        /// Who says so, such as `stated in the study`.
+        /// The source, such as `stated in the study`.
         source: String,
     },
     /// A number that replaces the core's cycles outside MPI after the run. It includes long instructions. Cycles inside MPI stay as they were.
@@ -117,7 +117,7 @@ pub enum CoreCpi {
     },
 }
 
-/// What one node sent and received.
+/// Network traffic of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkCounts {
     /// Its host name.
@@ -147,7 +147,7 @@ pub enum ReportError {
         window: String,
         /// The node's number.
         node: u32,
-        /// What does not fit.
+        /// The contradiction.
         what: String,
     },
     /// The code of a window cannot be shown.
@@ -171,7 +171,7 @@ pub enum ReportError {
     Drawing {
         /// Which chart.
         chart: &'static str,
-        /// What it said.
+        /// The drawing library's message.
         cause: String,
     },
 }

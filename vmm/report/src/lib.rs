@@ -27,7 +27,7 @@ pub use breakdown::{
 };
 pub use code::CodeReport;
 pub use cores::{CoreStack, CoreStacks, ModelledCore, NotModelled, WindowCores};
-pub use findings::{Finding, What};
+pub use findings::{Finding, FindingKind};
 pub use flops::{ClassCount, Flops};
 pub use input::{CoreCpi, NetworkCounts, PageSection, ReportError, ReportInput, StudyInfo};
 pub use mpi::{FunctionRow, MatrixCell, MessageSize, MpiReport, RankRow, TraceSummary};
@@ -66,11 +66,11 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// Sentences for the user: what is missing, cut or does not fit comes first.
     pub notes: Vec<String>,
-    /// What became of every window of the study.
+    /// The state of every window of the study.
     pub outcomes: Vec<WindowOutcome>,
     /// The windows that opened.
     pub windows: Vec<WindowReport>,
-    /// What the trace is of; none without a trace.
+    /// Summary of the trace; none without a trace.
     pub trace: Option<TraceSummary>,
     /// The MPI profile of the whole trace; none without a trace.
     pub mpi: Option<MpiReport>,
@@ -144,12 +144,12 @@ pub fn build(input: &ReportInput) -> Result<Report, ReportError> {
 }
 
 impl Report {
-    /// The report as aligned tables of at most 100 columns.
+    /// Returns the report as aligned tables of at most 100 columns.
     pub fn text(&self) -> String {
         text::write(self)
     }
 
-    /// The report as JSON, by the schema in `SCHEMA.md`.
+    /// Returns the report as JSON, by the schema in `SCHEMA.md`.
     pub fn json(&self) -> String {
         // Every key is a string and every number finite or null, so that serialising to memory cannot fail.
         let mut json = serde_json::to_string_pretty(self).unwrap_or_default();
@@ -157,7 +157,7 @@ impl Report {
         json
     }
 
-    /// The report as one HTML page that loads nothing.
+    /// Returns the report as one HTML page that loads nothing.
     pub fn html(&self) -> String {
         html::write(self)
     }
@@ -202,7 +202,7 @@ fn notes(
             if let Some(problem) = &summary.problem {
                 notes.push(format!("{problem}; the MPI profile ends there"));
             }
-            for deadlock in &mpi.standing.deadlocks {
+            for deadlock in &mpi.pending.deadlocks {
                 notes.push(match deadlock.ranks.as_slice() {
                     [rank] => {
                         format!("rank {rank} waits for ever: see the calls that had not ended")
@@ -213,7 +213,7 @@ fn notes(
                     ),
                 });
             }
-            match mpi.standing.calls.len() {
+            match mpi.pending.calls.len() {
                 0 => {}
                 1 => notes.push("1 MPI call had not ended when the trace did".into()),
                 count => notes.push(format!(

@@ -1,4 +1,4 @@
-//! What the trace says: the MPI profile, who sends to whom, the timeline.
+//! The report of the trace: MPI profile, communication matrix, timeline.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -6,13 +6,13 @@ use std::path::Path;
 use nodescope_hypercall::{Class, Function, Peer, ProcessKind};
 use nodescope_trace::profile::Traffic;
 use nodescope_trace::{
-    Body, FunctionProfile, MatrixBuilder, MpiCall, Profile, Standing, StandingBuilder, TraceError,
-    TraceReader, Wait, WaitBuilder,
+    Body, FunctionProfile, MatrixBuilder, MpiCall, PendingCalls, PendingCallsBuilder, Profile,
+    TraceError, TraceReader, Wait, WaitBuilder,
 };
 use nodescope_window::WindowRecord;
 use serde::Serialize;
 
-use crate::calls::{Calls, Inside, Programs};
+use crate::calls::{CallSum, Calls, Programs};
 
 /// The MPI part of a report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -32,7 +32,7 @@ pub struct MpiReport {
     /// Point-to-point messages, by size.
     pub message_sizes: Vec<MessageSize>,
     /// Calls that had not ended when the trace did, deadlocks, and what else is wrong.
-    pub standing: Standing,
+    pub pending: PendingCalls,
 }
 
 /// One rank in all functions.
@@ -79,7 +79,7 @@ pub struct FunctionRow {
     pub max_ps: u64,
 }
 
-/// What one rank sent to another.
+/// Messages from one rank to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct MatrixCell {
     /// Sender.
@@ -103,7 +103,7 @@ pub struct MessageSize {
     pub bytes: u64,
 }
 
-/// What the trace is of and how it ended.
+/// Origin of the trace, and how the trace ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TraceSummary {
     /// Events read.
@@ -181,7 +181,7 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
     };
     let mut profile = Profile::default();
     let mut matrix = MatrixBuilder::default();
-    let mut standing = StandingBuilder::default();
+    let mut pending = PendingCallsBuilder::default();
     let mut waits = WaitBuilder::default();
     let mut programs = Programs::default();
     let mut ranks: BTreeMap<u32, RankRow> = BTreeMap::new();
@@ -197,7 +197,7 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
                 break;
             }
         };
-        standing.add(&event);
+        pending.add(&event);
         if !windows.is_empty() {
             waits.add(&event);
             add_waits(windows, &programs, &mut traced.calls, waits.take());
@@ -215,7 +215,7 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
                         let from = window.measured_from();
                         if from < call.exit.time && call.exit.time <= window.closed_ps {
                             let program = programs.of(event.node, call.record.thread.pid);
-                            let more = Inside {
+                            let more = CallSum {
                                 ended: call.record.calls,
                                 waited_ps: 0,
                             };
@@ -274,7 +274,7 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
         .entries()
         .map(|(rank, function, sums)| function_row(Some(rank), function, sums))
         .collect();
-    report.standing = standing.finish();
+    report.pending = pending.finish();
     let sizes = matrix.matrix().sizes();
     report.message_sizes = sizes
         .map(|(up_to_bytes, Traffic { messages, bytes })| MessageSize {
@@ -306,7 +306,7 @@ fn add_waits(windows: &[WindowRecord], programs: &Programs, calls: &mut [Calls],
             let waited = wait.within(from, window.closed_ps);
             if waited > 0 {
                 let program = programs.of(wait.node, wait.pid);
-                let more = Inside {
+                let more = CallSum {
                     ended: 0,
                     waited_ps: waited,
                 };
@@ -338,7 +338,7 @@ fn timeline(
         .map(|rank| (rank, vec![[0.0; GROUPS.len()]; COLUMNS]))
         .collect();
     for event in TraceReader::open(file)?.events() {
-        // What cannot be read has been reported by the first reading.
+        // The first reading has reported an unreadable part.
         let Ok(event) = event else { break };
         if let Body::Mpi(call) = &event.body {
             timeline.add(call);

@@ -7,7 +7,7 @@ use nodescope_hypercall::printable;
 /// A table; the first columns are names and stand left, the others numbers and stand right.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
-    /// What it shows, with units and sources.
+    /// The title, with units and sources.
     pub(crate) title: String,
     /// Topic of the meanings of its figures ([`crate::explain`]).
     pub(crate) topic: &'static str,
@@ -34,7 +34,7 @@ impl Table {
         }
     }
 
-    /// The table with the topic of its figures' meanings.
+    /// Returns the table with the topic of its figures' meanings.
     pub(crate) fn about(mut self, topic: &'static str) -> Table {
         self.topic = topic;
         self
@@ -65,7 +65,7 @@ impl Table {
         self.rows.push(cells.collect());
     }
 
-    /// The table as text. A name that would make it wider than `width` is cut.
+    /// Returns the table as text. A name that would make it wider than `width` is cut.
     pub(crate) fn text(&self, width: usize) -> String {
         let columns = self.head.len();
         let mut widths: Vec<usize> = (0..columns)

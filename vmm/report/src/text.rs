@@ -1,6 +1,6 @@
 //! The report as text, and the tables that text and HTML share.
 
-use nodescope_trace::Standing;
+use nodescope_trace::PendingCalls;
 
 use crate::breakdown::{CYCLE, ScopeKind, WindowReport};
 use crate::code;
@@ -177,7 +177,7 @@ pub(crate) fn window_check(window: &WindowReport) -> Option<String> {
     })
 }
 
-/// The equations that figures of windows come from, in words, and who published them.
+/// Returns the equations that figures of windows come from, in words, and who published them.
 pub(crate) fn equations_table() -> Table {
     let mut table = Table::new(
         "Equations, with their numbers in Rechistov's full-platform simulation of supercomputers (2013)",
@@ -303,26 +303,26 @@ pub(crate) fn mpi_tables(mpi: &MpiReport) -> Vec<Table> {
     if !functions.rows.is_empty() {
         tables.extend([functions, both]);
     }
-    if !mpi.standing.is_empty() {
-        tables.insert(0, standing_table(&mpi.standing));
+    if !mpi.pending.is_empty() {
+        tables.insert(0, pending_table(&mpi.pending));
     }
     tables
 }
 
 /// Calls that never ended, who waits for whom in them, and what else is wrong with the program's communication.
-fn standing_table(standing: &Standing) -> Table {
-    let title = match standing.calls.len() {
+fn pending_table(pending: &PendingCalls) -> Table {
+    let title = match pending.calls.len() {
         0 => "What is wrong with the program's communication",
         _ => {
             "Calls that had not ended when the trace did, and what is wrong with the communication"
         }
     };
     let mut table = Table::new(title, 0, &[]);
-    table.below = standing.lines();
+    table.below = pending.lines();
     table
 }
 
-/// Who sent how much to whom: a square for few ranks, the heaviest pairs for more.
+/// Returns the communication matrix: a square for few ranks, the heaviest pairs for more.
 pub(crate) fn matrix_table(mpi: &MpiReport) -> Table {
     const SQUARE: u32 = 8;
     const PAIRS: usize = 20;
@@ -387,7 +387,7 @@ pub(crate) fn matrix_table(mpi: &MpiReport) -> Table {
     table
 }
 
-/// How large messages are; none without a message.
+/// Returns how large messages are; none without a message.
 pub(crate) fn sizes_table(mpi: &MpiReport) -> Option<Table> {
     let mut table = Table::new(
         "Message sizes, point to point, counted",

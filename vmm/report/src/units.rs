@@ -38,7 +38,7 @@ fn significant(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// Bytes with a binary prefix: `1.50 MiB`.
+/// Returns the bytes with a binary prefix: `1.50 MiB`.
 pub(crate) fn bytes(value: u64) -> String {
     const PREFIXES: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut scaled = value as f64;
@@ -75,7 +75,7 @@ pub(crate) fn cpi(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), |value| format!("{value:.4}"))
 }
 
-/// A rate in FLOP/s.
+/// Returns a rate in FLOP/s.
 pub(crate) fn flops(value: Option<f64>) -> String {
     value.map_or_else(
         || "-".into(),

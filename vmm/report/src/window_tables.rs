@@ -54,12 +54,12 @@ pub(crate) fn column_cycles(scope: &Scope, terms: &[String]) -> i128 {
     terms.iter().filter_map(|name| term(scope, name)).sum()
 }
 
-/// Whether nothing of a scope was measured: not one instruction, inside or outside MPI.
+/// Returns whether nothing of a scope was measured: not one instruction, inside or outside MPI.
 pub(crate) fn is_empty(scope: &Scope) -> bool {
     scope.kind == ScopeKind::Others && scope.instructions + scope.instructions_in_mpi == 0
 }
 
-/// A table with a row, or several, for each scope in which something was measured. Ranks, other scopes and sums are groups.
+/// Returns a table with a row, or several, for each scope in which something was measured. Ranks, other scopes and sums are groups.
 fn by_scope(
     mut table: Table,
     window: &WindowReport,

@@ -333,7 +333,7 @@ fn a_cut_trace_is_reported_as_far_as_it_goes() {
         "{:?}",
         report.notes
     );
-    // What is no trace is an error.
+    // A file that is no trace is an error.
     std::fs::write(&path, "hello").unwrap();
     let error = build(&input(Some(&path), Vec::new())).unwrap_err();
     assert!(matches!(

@@ -15,7 +15,7 @@ const MATCHING: MatchOptions = MatchOptions {
 /// Nodes whose files are collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Place {
+pub enum NodeSelection {
     /// Node 0: the entry names no node.
     First,
     /// This node.
@@ -28,7 +28,8 @@ pub enum Place {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Collect {
     /// Nodes whose files are collected.
-    pub place: Place,
+    #[serde(rename = "place")]
+    pub nodes: NodeSelection,
     /// Path or pattern, relative to `/job`.
     pub path: String,
 }
@@ -36,13 +37,13 @@ pub struct Collect {
 impl Collect {
     /// Reads an entry: `PATH`, `nodeN:PATH` or `*:PATH`, where the path may begin with `/job/`.
     pub(crate) fn parse(text: &str, nodes: u32) -> Result<Collect, String> {
-        let (place, path) = match text.split_once(':') {
-            None => (Place::First, text),
-            Some(("*", path)) => (Place::All, path),
+        let (selection, path) = match text.split_once(':') {
+            None => (NodeSelection::First, text),
+            Some(("*", path)) => (NodeSelection::All, path),
             Some((name, path)) => {
                 let number = name.strip_prefix("node").and_then(|n| n.parse().ok());
                 match number {
-                    Some(node) if node < nodes => (Place::Node(node), path),
+                    Some(node) if node < nodes => (NodeSelection::Node(node), path),
                     Some(node) => {
                         return Err(format!(
                             "names node {node}; the study's nodes are 0 to {}",
@@ -60,7 +61,7 @@ impl Collect {
         let path = path.strip_prefix("/job/").unwrap_or(path);
         super::sections::guest_path(path)?;
         let entry = Collect {
-            place,
+            nodes: selection,
             path: path.to_owned(),
         };
         if entry.is_pattern() {
@@ -82,7 +83,7 @@ impl Collect {
         self.path.contains(['*', '?', '['])
     }
 
-    /// Name below the results' folder for files, without the folder of a node: of a plain path the last component. Files that a
+    /// Returns the name below the results' folder for files, without the folder of a node: of a plain path the last component. Files that a
     /// pattern finds keep their paths.
     pub fn name(&self) -> &str {
         match self.path.rsplit_once('/') {
@@ -93,11 +94,11 @@ impl Collect {
 
     /// Returns whether this entry asks `node` for a file, by the file's name among the results.
     pub fn is_answered_by(&self, node: u32, file: &str) -> bool {
-        let own = match self.place {
-            Place::First if node == 0 => Some(file),
-            Place::First => None,
-            Place::Node(place) if place != node => None,
-            Place::Node(_) | Place::All => file
+        let own = match self.nodes {
+            NodeSelection::First if node == 0 => Some(file),
+            NodeSelection::First => None,
+            NodeSelection::Node(selection) if selection != node => None,
+            NodeSelection::Node(_) | NodeSelection::All => file
                 .strip_prefix(&format!("node{node}"))
                 .and_then(|rest| rest.strip_prefix('/')),
         };
@@ -115,52 +116,54 @@ impl Collect {
 
     /// Returns the nodes whose files are collected, of so many nodes.
     pub fn asked(&self, nodes: u32) -> std::ops::Range<u32> {
-        match self.place {
-            Place::First => 0..1,
-            Place::Node(node) => node..node + 1,
-            Place::All => 0..nodes,
+        match self.nodes {
+            NodeSelection::First => 0..1,
+            NodeSelection::Node(node) => node..node + 1,
+            NodeSelection::All => 0..nodes,
         }
     }
 
     /// Returns the path, below the results' folder for files, of a file that a plain path names. Returns nothing for a pattern.
-    pub fn places(&self, nodes: u32) -> Vec<String> {
-        match self.place {
+    pub fn result_paths(&self, nodes: u32) -> Vec<String> {
+        match self.nodes {
             _ if self.is_pattern() => Vec::new(),
-            Place::First => vec![self.name().to_owned()],
-            Place::Node(_) | Place::All => {
+            NodeSelection::First => vec![self.name().to_owned()],
+            NodeSelection::Node(_) | NodeSelection::All => {
                 let name = self.name();
-                let place = |node| format!("node{node}/{name}");
-                self.asked(nodes).map(place).collect()
+                let path = |node| format!("node{node}/{name}");
+                self.asked(nodes).map(path).collect()
             }
         }
     }
 
     /// Returns whether two entries may give different files of one name.
     pub(crate) fn collides(&self, other: &Collect) -> bool {
-        let in_nodes_folder = |first: &Collect, place| {
+        let in_nodes_folder = |first: &Collect, selection| {
             let name = first.name().split('/').next().unwrap_or_default();
             let Some(number) = name.strip_prefix("node") else {
                 return false;
             };
-            match place {
-                Place::First => false,
+            match selection {
+                NodeSelection::First => false,
                 // Which nodes a pattern means is open.
                 _ if number.contains(['*', '?', '[']) => true,
-                Place::Node(node) => number == node.to_string(),
-                Place::All => number.parse::<u32>().is_ok(),
+                NodeSelection::Node(node) => number == node.to_string(),
+                NodeSelection::All => number.parse::<u32>().is_ok(),
             }
         };
-        let together = match (self.place, other.place) {
+        let together = match (self.nodes, other.nodes) {
             // A folder of node 0 that has the name of a node would take up files of both.
-            (Place::First, place @ (Place::Node(_) | Place::All)) => {
-                return in_nodes_folder(self, place);
+            (NodeSelection::First, selection @ (NodeSelection::Node(_) | NodeSelection::All)) => {
+                return in_nodes_folder(self, selection);
             }
-            (place @ (Place::Node(_) | Place::All), Place::First) => {
-                return in_nodes_folder(other, place);
+            (selection @ (NodeSelection::Node(_) | NodeSelection::All), NodeSelection::First) => {
+                return in_nodes_folder(other, selection);
             }
-            (Place::First, Place::First) | (Place::All, Place::All) => true,
-            (Place::Node(one), Place::Node(two)) => one == two,
-            (Place::Node(_), Place::All) | (Place::All, Place::Node(_)) => true,
+            (NodeSelection::First, NodeSelection::First)
+            | (NodeSelection::All, NodeSelection::All) => true,
+            (NodeSelection::Node(one), NodeSelection::Node(two)) => one == two,
+            (NodeSelection::Node(_), NodeSelection::All)
+            | (NodeSelection::All, NodeSelection::Node(_)) => true,
         };
         // One path given twice is one file.
         if !together || self.path == other.path {
@@ -186,10 +189,10 @@ impl Collect {
 impl fmt::Display for Collect {
     /// As in a study.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.place {
-            Place::First => f.write_str(&self.path),
-            Place::Node(node) => write!(f, "node{node}:{}", self.path),
-            Place::All => write!(f, "*:{}", self.path),
+        match self.nodes {
+            NodeSelection::First => f.write_str(&self.path),
+            NodeSelection::Node(node) => write!(f, "node{node}:{}", self.path),
+            NodeSelection::All => write!(f, "*:{}", self.path),
         }
     }
 }
@@ -204,15 +207,25 @@ mod tests {
 
     #[test]
     fn entries_name_nodes_and_paths() {
-        for (text, place, path, name) in [
-            ("out.txt", Place::First, "out.txt", "out.txt"),
-            ("/job/a/out.txt", Place::First, "a/out.txt", "out.txt"),
-            ("node1:/job/a/*.txt", Place::Node(1), "a/*.txt", "a/*.txt"),
-            ("*:log", Place::All, "log", "log"),
-            ("**/x[0-9]", Place::First, "**/x[0-9]", "**/x[0-9]"),
+        for (text, selection, path, name) in [
+            ("out.txt", NodeSelection::First, "out.txt", "out.txt"),
+            (
+                "/job/a/out.txt",
+                NodeSelection::First,
+                "a/out.txt",
+                "out.txt",
+            ),
+            (
+                "node1:/job/a/*.txt",
+                NodeSelection::Node(1),
+                "a/*.txt",
+                "a/*.txt",
+            ),
+            ("*:log", NodeSelection::All, "log", "log"),
+            ("**/x[0-9]", NodeSelection::First, "**/x[0-9]", "**/x[0-9]"),
         ] {
             let entry = entry(text);
-            assert_eq!((entry.place, &*entry.path), (place, path));
+            assert_eq!((entry.nodes, &*entry.path), (selection, path));
             assert_eq!(entry.name(), name);
         }
         for (text, problem) in [

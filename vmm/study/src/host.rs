@@ -33,7 +33,7 @@ pub struct Host {
     pub memory: Option<Bytes>,
     /// Memory that is free now; None if unknown.
     pub free_memory: Option<Bytes>,
-    /// Whether this is root's process.
+    /// True if this is root's process.
     pub root: bool,
     /// Folders in which programs are looked for.
     pub path: Vec<PathBuf>,
@@ -175,20 +175,20 @@ impl Host {
             study.node_memory(),
             Bytes(OVERHEAD)
         );
-        let mend = "lower it or cluster.nodes, or use a larger host";
+        let fix = "lower it or cluster.nodes, or use a larger host";
         match (self.memory, self.free_memory) {
             (Some(memory), _) if needed > memory => vec![of(
                 study,
                 Severity::Error,
                 "node.memory",
-                format!("{what}, but this host has {}; {mend}", short(memory)),
+                format!("{what}, but this host has {}; {fix}", short(memory)),
             )],
             (_, Some(free)) if needed > free => vec![of(
                 study,
                 Severity::Warning,
                 "node.memory",
                 format!(
-                    "{what}, but only {} are free now; end other programs, or {mend}",
+                    "{what}, but only {} are free now; end other programs, or {fix}",
                     short(free)
                 ),
             )],
@@ -197,15 +197,17 @@ impl Host {
     }
 }
 
-/// A problem of `node.core`.
+/// Returns a problem of `node.core`.
 fn of_core(study: &Study, error: &CoreError) -> Problem {
     of(study, Severity::Error, "node.core", error.to_string())
 }
 
-/// A problem of a field at its place, or at the section around it.
+/// Returns a problem of a field at its place, or at the section around it.
 fn of(study: &Study, severity: Severity, field: &str, message: String) -> Problem {
     let section = field.split('.').next().unwrap_or_default();
-    let position = study.place(field).or_else(|| study.place(section));
+    let position = study
+        .position_of(field)
+        .or_else(|| study.position_of(section));
     Problem {
         severity,
         position: position.or(Some(Position { line: 1, column: 1 })),

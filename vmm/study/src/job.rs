@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use nodescope_hypercall::{INTERVALS_VARIABLE, intervals_value};
 use nodescope_image::{ImageError, JobFile, job_disk};
 
-use crate::collect::Place;
+use crate::collect::NodeSelection;
 use crate::plan::{Job, Mpi, Program, Study};
 
 /// Setting of the shell that gives the OpenMP tracer to a program without a launcher. Ranks get the tracer from the image, where their
@@ -115,15 +115,15 @@ impl Job {
         }
         line(format_args!("status=$?"));
         for entry in &self.collect {
-            let place = match entry.place {
-                Place::First => String::new(),
-                Place::Node(node) => node.to_string(),
-                Place::All => "*".into(),
+            let selection = match entry.nodes {
+                NodeSelection::First => String::new(),
+                NodeSelection::Node(node) => node.to_string(),
+                NodeSelection::All => "*".into(),
             };
             // The status stays the program's; the results tell which files are missing.
             line(format_args!(
                 "/opt/nodescope/collect {} {}",
-                quoted(&place),
+                quoted(&selection),
                 quoted(&entry.path)
             ));
         }

@@ -15,7 +15,7 @@ pub use nodescope_config::quantity;
 
 mod sections;
 
-pub use collect::{Collect, Place};
+pub use collect::{Collect, NodeSelection};
 pub use host::Host;
 pub use job::JobError;
 pub use load::known_fields;

@@ -25,10 +25,10 @@ impl Study {
     ///
     /// As [`Study::load`].
     pub fn parse(file: &Path, text: &str) -> Result<Study, Problems> {
-        let (study, places) = read(file, text).checked?;
+        let (study, positions) = read(file, text).checked?;
         Ok(Study {
             text: text.to_owned(),
-            places,
+            positions,
             ..study
         })
     }

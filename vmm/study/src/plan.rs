@@ -98,9 +98,9 @@ pub struct Study {
     /// Limits of the files that guests may put into the results. The default is no part of a study's identity.
     #[serde(skip_serializing_if = "is_default")]
     pub file_limits: FileLimits,
-    /// Places of the fields that the file sets, by name.
+    /// Positions of the fields that the file sets, by name.
     #[serde(skip)]
-    pub(crate) places: BTreeMap<String, Position>,
+    pub(crate) positions: BTreeMap<String, Position>,
 }
 
 fn is_default(limits: &FileLimits) -> bool {
@@ -176,9 +176,9 @@ pub struct Network {
     pub link: LinkConfig,
     /// MTU of the guests' interfaces in bytes.
     pub mtu: u16,
-    /// Whether the network device offers checksum and segmentation offload.
+    /// True if the network device offers checksum and segmentation offload.
     pub offload: bool,
-    /// Whether all frames are captured to a pcap file among the results.
+    /// True if all frames are captured to a pcap file among the results.
     pub capture: bool,
 }
 
@@ -211,9 +211,9 @@ pub struct Job {
     pub files: Vec<(PathBuf, String)>,
     /// Files below `/job` that are copied into the results when the job has ended.
     pub collect: Vec<Collect>,
-    /// Whether MPI calls are traced.
+    /// True if MPI calls are traced.
     pub trace: bool,
-    /// Whether OpenMP constructs are recorded.
+    /// True if OpenMP constructs are recorded.
     #[serde(skip_serializing_if = "is_false")]
     pub openmp: bool,
     /// Intervals between MPI calls that records of OpenMP keep apart.
@@ -301,18 +301,18 @@ impl Study {
             .to_vec()
     }
 
-    /// Memory of a node.
+    /// Returns the memory of a node.
     pub fn node_memory(&self) -> Bytes {
         Bytes(self.topology.socket_memory.iter().sum())
     }
 
-    /// The nodes' clock.
+    /// Returns the nodes' clock.
     pub fn frequency(&self) -> Frequency {
         Frequency(self.topology.tsc_hz)
     }
 
-    /// Where the file sets `field` (such as `node.memory`), if it does.
-    pub fn place(&self, field: &str) -> Option<Position> {
-        self.places.get(field).copied()
+    /// Returns where the file sets `field` (such as `node.memory`), if it does.
+    pub fn position_of(&self, field: &str) -> Option<Position> {
+        self.positions.get(field).copied()
     }
 }

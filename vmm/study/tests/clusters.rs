@@ -43,7 +43,7 @@ fn jobs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest-images/jobs/scaling")
 }
 
-/// The study of a program on a cluster, as `scripts/bench scaling` puts it together.
+/// Returns the study of a program on a cluster, as `scripts/bench scaling` puts it together.
 fn study(cluster: &str, program: &str) -> Study {
     let read = |name: &str| fs::read_to_string(jobs().join(format!("{name}.toml"))).unwrap();
     let text = format!("{}{}", read(cluster), read(program));

@@ -30,7 +30,7 @@ measure = "50 M instructions"
 const EVERY_FIELD: &str = include_str!("every-field.toml");
 const OWN_IMAGE: &str = include_str!("own-image.toml");
 
-/// A file beside the example studies, so that their paths resolve.
+/// Returns a file beside the example studies, so that their paths resolve.
 fn beside(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests")
@@ -52,7 +52,7 @@ fn a_small_study_is_enough() {
     assert_eq!(study.results, Path::new("results/small"));
     assert_eq!(study.windows[0].models.caches, Some(study.caches.clone()));
     assert_eq!(study.windows[0].models.memory, Some(study.memory.clone()));
-    assert_eq!(study.place("job.command").unwrap().line, 9);
+    assert_eq!(study.position_of("job.command").unwrap().line, 9);
     assert_eq!(study.topology.problems(), []);
 }
 
@@ -440,13 +440,13 @@ fn the_guest_collects_what_the_host_waits_for() {
         .replace("/opt/nodescope/rsh", rsh.to_str().unwrap());
     let script = tool("collect", &script);
     let collected = |entry: &nodescope_study::Collect| {
-        let place = match entry.place {
-            nodescope_study::Place::First => String::new(),
-            nodescope_study::Place::Node(node) => node.to_string(),
-            nodescope_study::Place::All => "*".into(),
+        let selection = match entry.nodes {
+            nodescope_study::NodeSelection::First => String::new(),
+            nodescope_study::NodeSelection::Node(node) => node.to_string(),
+            nodescope_study::NodeSelection::All => "*".into(),
         };
         let output = std::process::Command::new(&script)
-            .args([&place, &entry.path])
+            .args([&selection, &entry.path])
             .env("NODESCOPE_NODE", "0")
             .env("NODESCOPE_NODES", "2")
             .output()
@@ -590,7 +590,7 @@ study.toml:27: window[0].open.mpi: "MPI_Barier" is not an MPI function that is t
     assert_eq!(refused(text).to_string(), expected);
 }
 
-/// The rest of a study around a part that is wrong, on one line, so that the part begins on line 2.
+/// Returns the rest of a study around a part that is wrong, on one line, so that the part begins on line 2.
 fn around(part: &str) -> String {
     let mut text = String::from("# ");
     for (section, line) in [

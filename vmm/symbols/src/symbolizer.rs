@@ -170,15 +170,15 @@ impl Symbolizer {
                 address,
                 offset,
             } => {
-                let place = Location::unnamed(&format!("[{name}]"), *offset, true);
+                let location = Location::unnamed(&format!("[{name}]"), *offset, true);
                 match kernel.module_function(memory, *module, *address) {
                     Some(function) => Location {
                         function: function.name,
                         function_start: Some(function.address),
                         function_size: function.size,
-                        ..place
+                        ..location
                     },
-                    None => place,
+                    None => location,
                 }
             }
         }
@@ -193,13 +193,13 @@ fn locate(module: Option<&Module>, name: &str, offset: u64, code: &[u8]) -> Loca
     if !module.elf.holds(offset, code) {
         return Location::unnamed(name, offset, false);
     }
-    let place = Location {
+    let location = Location {
         build_id,
         ..Location::unnamed(name, offset, !code.is_empty())
     };
     match module.elf.address(offset) {
-        Some(address) => module.locate(place, address),
-        None => place,
+        Some(address) => module.locate(location, address),
+        None => location,
     }
 }
 
@@ -218,20 +218,20 @@ impl Module {
     }
 
     /// Adds what symbols and debug information say about a link-time address.
-    fn locate(&self, mut place: Location, address: u64) -> Location {
+    fn locate(&self, mut location: Location, address: u64) -> Location {
         let symbol = self.elf.function(address);
         if let Some(symbol) = symbol {
-            place.function = demangle(&symbol.name);
-            place.function_start = Some(symbol.start);
-            place.function_size = symbol.size;
+            location.function = demangle(&symbol.name);
+            location.function_start = Some(symbol.start);
+            location.function_size = symbol.size;
         }
         if symbol.is_none()
             && let Some((start, size)) = self.elf.extent(address)
             && let Some(offset) = self.elf.offset(start)
         {
-            place.function = Location::unnamed(&place.module, offset, true).function;
-            place.function_start = Some(start);
-            place.function_size = Some(size);
+            location.function = Location::unnamed(&location.module, offset, true).function;
+            location.function_start = Some(start);
+            location.function_size = Some(size);
         }
         let mut frames = Vec::new();
         if let Some(context) = &self.context {
@@ -253,20 +253,20 @@ impl Module {
                 }
             }
         }
-        place.line = frames.first().and_then(|(_, line)| line.clone());
+        location.line = frames.first().and_then(|(_, line)| line.clone());
         if symbol.is_none()
             && let Some((Some(name), _)) = frames.last()
         {
-            place.function = name.clone();
+            location.function = name.clone();
         }
         for pair in frames.windows(2) {
             let [(name, _), (_, line)] = pair else { break };
-            place.inlined.push(Frame {
+            location.inlined.push(Frame {
                 function: name.clone().unwrap_or_else(|| "[inlined]".into()),
                 called_from: line.clone(),
             });
         }
-        place
+        location
     }
 }
 

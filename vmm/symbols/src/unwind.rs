@@ -121,7 +121,7 @@ impl Unwinder {
             }
             let mapped = known.iter().find(|mapped| mapped.range.contains(&address));
             let page = match mapped {
-                Some(mapped) => self.place(mapped, address),
+                Some(mapped) => self.file_page(mapped, address),
                 None => resolve(address),
             };
             let Some(page @ (FilePage::File { .. } | FilePage::Anonymous)) = page else {
@@ -154,7 +154,7 @@ impl Unwinder {
     }
 
     /// Finds the place in a file of an address of code.
-    fn place(&self, mapped: &Mapped, address: u64) -> Option<FilePage> {
+    fn file_page(&self, mapped: &Mapped, address: u64) -> Option<FilePage> {
         let sections = self.files.get(&mapped.file)?.as_ref()?;
         Some(FilePage::File {
             offset: sections.elf.offset(address - mapped.base)?,

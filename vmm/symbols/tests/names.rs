@@ -46,10 +46,10 @@ fn line(comment: &str) -> u32 {
     found.unwrap().1
 }
 
-fn at(place: &Option<SourceLine>) -> Option<u32> {
-    let place = place.as_ref()?;
-    assert!(place.file.ends_with("names.c"), "{place:?}");
-    Some(place.line)
+fn at(location: &Option<SourceLine>) -> Option<u32> {
+    let location = location.as_ref()?;
+    assert!(location.file.ends_with("names.c"), "{location:?}");
+    Some(location.line)
 }
 
 #[test]
@@ -65,24 +65,26 @@ fn inlined_functions_and_lines() {
         let Some(path) = compile("gcc", "names.c", &out, flags) else {
             return;
         };
-        let places = all(&path, &path, "work");
+        let locations = all(&path, &path, "work");
         assert!(
-            places
+            locations
                 .iter()
-                .all(|place| place.function == "work" && place.verified)
+                .all(|location| location.function == "work" && location.verified)
         );
         assert!(
-            places
+            locations
                 .iter()
-                .all(|place| place.build_id.as_ref().unwrap().len() == 40)
+                .all(|location| location.build_id.as_ref().unwrap().len() == 40)
         );
         assert!(
-            places
+            locations
                 .iter()
-                .all(|place| place.function_size == Some(places.len() as u64))
+                .all(|location| location.function_size == Some(locations.len() as u64))
         );
-        let inner = places.iter().find(|place| place.inlined.len() == 2);
-        let inner = inner.unwrap_or_else(|| panic!("{flags:?}: {places:?}"));
+        let inner = locations
+            .iter()
+            .find(|location| location.inlined.len() == 2);
+        let inner = inner.unwrap_or_else(|| panic!("{flags:?}: {locations:?}"));
         assert_eq!(at(&inner.line), Some(line("inner")));
         let frames: Vec<_> = inner.inlined.iter().collect();
         assert_eq!(frames[0].function, "inner");
@@ -92,7 +94,7 @@ fn inlined_functions_and_lines() {
         let main = all(&path, &path, "main");
         assert!(
             main.iter()
-                .any(|place| at(&place.line) > Some(line("work calls outer")))
+                .any(|location| at(&location.line) > Some(line("work calls outer")))
         );
     }
 }
@@ -105,18 +107,21 @@ fn other_bytes_are_unverified() {
     };
     let file = host(path.to_str().unwrap());
     let mut symbolizer = Symbolizer::new();
-    let place = symbolizer.locate(&HostFiles, &file, 0x1100, b"no such code");
-    assert!(!place.verified);
-    assert_eq!(place.function, "names+0x1100");
-    assert_eq!((place.line, place.function_start), (None, None));
+    let location = symbolizer.locate(&HostFiles, &file, 0x1100, b"no such code");
+    assert!(!location.verified);
+    assert_eq!(location.function, "names+0x1100");
+    assert_eq!((location.line, location.function_start), (None, None));
     // Beyond the file's end, and a file that is not there.
-    let place = symbolizer.locate(&HostFiles, &file, u64::MAX, b"x");
+    let location = symbolizer.locate(&HostFiles, &file, u64::MAX, b"x");
     assert_eq!(
-        (place.verified, &*place.function),
+        (location.verified, &*location.function),
         (false, "names+0xffffffffffffffff")
     );
-    let place = symbolizer.locate(&HostFiles, &host("/nowhere/at all"), 0x10, b"x");
-    assert_eq!((place.verified, &*place.function), (false, "at all+0x10"));
+    let location = symbolizer.locate(&HostFiles, &host("/nowhere/at all"), 0x10, b"x");
+    assert_eq!(
+        (location.verified, &*location.function),
+        (false, "at all+0x10")
+    );
 }
 
 /// Finds the functions of the sections with the names of linkage tables.
@@ -132,8 +137,8 @@ fn linkage(path: &Path) -> Vec<String> {
         let (start, size) = section.file_range().unwrap();
         for at in start..start + size {
             let file = host(path.to_str().unwrap());
-            let place = symbolizer.locate(&HostFiles, &file, at, &bytes[at as usize..][..1]);
-            names.push(place.function);
+            let location = symbolizer.locate(&HostFiles, &file, at, &bytes[at as usize..][..1]);
+            names.push(location.function);
         }
     }
     names.sort();
@@ -200,20 +205,23 @@ fn stripped_code_has_offsets_and_debug_files_give_names() {
         return;
     }
     let bytes = std::fs::read(&bare).unwrap();
-    let places = all(&bare, &path, "hidden");
+    let locations = all(&bare, &path, "hidden");
     let with = all(&path, &path, "hidden");
-    for (place, with) in places.iter().zip(&with) {
+    for (location, with) in locations.iter().zip(&with) {
         assert!(
-            place.verified && place.function.starts_with("bare+0x"),
-            "{place:?}"
+            location.verified && location.function.starts_with("bare+0x"),
+            "{location:?}"
         );
-        assert_eq!((&place.line, &place.build_id), (&None, &with.build_id));
+        assert_eq!(
+            (&location.line, &location.build_id),
+            (&None, &with.build_id)
+        );
     }
     // Now the file with its debug information where Debian has it.
     let mut files = nodescope_symbols::ListedFiles::default();
-    let id = places[0].build_id.clone().unwrap();
-    let place = format!("/usr/lib/debug/.build-id/{}/{}.debug", &id[..2], &id[2..]);
-    files.insert_host(&place, &debug);
+    let id = locations[0].build_id.clone().unwrap();
+    let location = format!("/usr/lib/debug/.build-id/{}/{}.debug", &id[..2], &id[2..]);
+    files.insert_host(&location, &debug);
     files.insert("/job/bare", bytes.clone());
     let file = nodescope_symbols::FileId {
         file_system: "tmpfs".into(),
@@ -245,8 +253,8 @@ fn names_of_cpp_are_demangled() {
     let Some(path) = compile("g++", source.to_str().unwrap(), &out, &["-g"]) else {
         return;
     };
-    let places = all(&path, &path, "_ZN5space3BoxIlE3getEl");
-    assert_eq!(places[0].function, "space::Box<long>::get(long)");
+    let locations = all(&path, &path, "_ZN5space3BoxIlE3getEl");
+    assert_eq!(locations[0].function, "space::Box<long>::get(long)");
 }
 
 #[test]
@@ -295,8 +303,8 @@ fn damaged_files_never_panic() {
         for _ in 0..20 {
             let at = 0x1000 + random(0x400);
             let code = bytes.get(at..at + 1).unwrap_or_default();
-            let place = symbolizer.locate(&files, &file, at as u64, code);
-            lines += u32::from(place.line.is_some());
+            let location = symbolizer.locate(&files, &file, at as u64, code);
+            lines += u32::from(location.line.is_some());
         }
     }
     // Damage is not so heavy that nothing is read any more.

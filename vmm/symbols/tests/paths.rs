@@ -112,8 +112,8 @@ fn paths_are_those_of_the_c_library() {
                 .iter()
                 .map(|address| match process.resolve(address - 1) {
                     Some(FilePage::File { file, offset }) => {
-                        let place = symbolizer.locate(&HostFiles, &file, offset, &[]);
-                        place.function
+                        let location = symbolizer.locate(&HostFiles, &file, offset, &[]);
+                        location.function
                     }
                     _ => "?".into(),
                 })

@@ -21,9 +21,9 @@ struct Moment {
     inner: u64,
 }
 
-/// A call that has begun.
+/// A call that has begun and not ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Begun {
+struct OpenCall {
     enter: MpiEnter,
     moment: Moment,
     shown: EntryRecord,
@@ -53,7 +53,7 @@ struct Run {
 pub struct Assembler {
     node: u32,
     sequence: u64,
-    begun: BTreeMap<ThreadId, Begun>,
+    begun: BTreeMap<ThreadId, OpenCall>,
     runs: BTreeMap<(ThreadId, u64), OpenRun>,
     ranks: BTreeMap<u32, Peer>,
     /// Bytes of what is shown in `begun` and `runs`.
@@ -64,7 +64,7 @@ pub struct Assembler {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AssemblerState {
     sequence: u64,
-    begun: Vec<Begun>,
+    begun: Vec<OpenCall>,
     runs: Vec<OpenRun>,
     ranks: BTreeMap<u32, Peer>,
 }
@@ -82,7 +82,7 @@ impl Assembler {
         }
     }
 
-    /// The state from which [`Assembler::load`] goes on.
+    /// Returns the state from which [`Assembler::load`] goes on.
     pub fn state(&self) -> AssemblerState {
         AssemblerState {
             sequence: self.sequence,
@@ -92,7 +92,7 @@ impl Assembler {
         }
     }
 
-    /// An assembler for the node of this number that goes on where another one has stopped.
+    /// Returns an assembler for the node of this number that goes on where another one has stopped.
     pub fn load(node: u32, state: AssemblerState) -> Assembler {
         let AssemblerState {
             sequence,
@@ -123,7 +123,7 @@ impl Assembler {
         self.measured(request, stamp, stamp.time, events);
     }
 
-    /// The same where the tracer's own work has been measured: `stamp` is when it began, before a call, or was done, after one, and
+    /// Adds a request where the tracer's own work has been measured: `stamp` is when that work began, before a call, or was done, after one, and
     /// `inner` when the MPI function itself began or had returned. That work then lies between the event's stamps, and outside its
     /// [`MpiCall::time_inside`].
     pub fn measured(
@@ -177,7 +177,7 @@ impl Assembler {
         }
     }
 
-    /// The same as they stand now, by thread and number.
+    /// Returns calls and poll runs that have not ended yet, by thread and number.
     pub fn unfinished(&self) -> Vec<Unfinished> {
         let call = |enter: &MpiEnter, entry, record| Unfinished {
             function: enter.function,
@@ -213,18 +213,18 @@ impl Assembler {
         calls
     }
 
-    /// Whether there are any.
+    /// Returns whether there are any.
     pub fn has_unfinished(&self) -> bool {
         !self.begun.is_empty() || !self.runs.is_empty()
     }
 
     fn enter(&mut self, enter: MpiEnter, shown: EntryRecord, moment: Moment) {
-        self.begun_no_more(enter.thread);
+        self.take_open_call(enter.thread);
         if self.begun.len() < MOST {
             let fits = self.shown + shown.size() <= MOST_SHOWN;
             let shown = if fits { shown } else { EntryRecord::default() };
             self.shown += shown.size();
-            let begun = Begun {
+            let begun = OpenCall {
                 enter,
                 moment,
                 shown,
@@ -233,7 +233,7 @@ impl Assembler {
         }
     }
 
-    fn begun_no_more(&mut self, thread: ThreadId) -> Option<Begun> {
+    fn take_open_call(&mut self, thread: ThreadId) -> Option<OpenCall> {
         let begun = self.begun.remove(&thread)?;
         self.shown -= begun.shown.size();
         Some(begun)
@@ -251,7 +251,7 @@ impl Assembler {
 
     fn poll_failed(&mut self, poll: MpiEnter, moment: Moment) {
         let stamp = moment.stamp;
-        let Some(begun) = self.begun_no_more(poll.thread) else {
+        let Some(begun) = self.take_open_call(poll.thread) else {
             return;
         };
         let (time, instructions) = inside(begun.moment, moment);
@@ -296,7 +296,7 @@ impl Assembler {
         } else {
             let begun = self.begun.get(&record.thread);
             let same = begun.is_some_and(|begun| begun.enter.sequence == record.sequence);
-            let begun = same.then(|| self.begun_no_more(record.thread)).flatten();
+            let begun = same.then(|| self.take_open_call(record.thread)).flatten();
             begun.map(|begun| {
                 let (time_inside, instructions_inside) = inside(begun.moment, moment);
                 Run {

@@ -1,10 +1,10 @@
-//! What a trace consists of.
+//! Events and the header of a trace.
 
 use nodescope_hypercall::record::Flags;
 use nodescope_hypercall::{Function, Hello, MpiRecord, Peer, ThreadId};
 use serde::{Deserialize, Serialize};
 
-/// What a trace is of. Everything in it is known when the nodes are powered on; which ranks ran where follows as
+/// The header of a trace. Everything in it is known when the nodes are powered on; which ranks ran where follows as
 /// [`Body::Process`] events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
@@ -19,7 +19,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// A header with the clock of this version.
+    /// Returns a header with the clock of this version.
     pub fn new(
         study: impl Into<String>,
         study_id: impl Into<String>,
@@ -67,12 +67,12 @@ pub struct Event {
     pub sequence: u64,
     /// When it was reported; of an MPI call, its end.
     pub stamp: Stamp,
-    /// What it was.
+    /// The event itself.
     pub body: Body,
 }
 
 impl Event {
-    /// The order of events in a file: time, then node, then the node's own order.
+    /// Returns the order of events in a file: time, then node, then the node's own order.
     pub fn key(&self) -> (u64, u32, u64) {
         (self.stamp.time, self.node, self.sequence)
     }
@@ -85,13 +85,13 @@ pub fn merge(streams: impl IntoIterator<Item = Vec<Event>>) -> Vec<Event> {
     events
 }
 
-/// What happened.
+/// The kinds of events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Body {
     /// An MPI call, or a run of failed polls, ended.
     Mpi(Box<MpiCall>),
     /// An MPI call had begun and not ended when the trace did. A deadlock shows as one of these on each rank involved
-    /// ([`crate::Standing`] finds it).
+    /// ([`crate::PendingCalls`] finds it).
     Unfinished(Box<Unfinished>),
     /// A process introduced itself.
     Process(Hello),
@@ -110,7 +110,7 @@ pub enum Body {
 /// One MPI call, or one run of consecutive polls that found nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MpiCall {
-    /// What the guest said about it: function, rank, arguments, return code.
+    /// The guest's record of the call: function, rank, arguments, return code.
     pub record: MpiRecord,
     /// Its beginning; of a run, the beginning of the first poll.
     pub entry: Stamp,
@@ -129,8 +129,8 @@ pub struct MpiCall {
 const WORK_BETWEEN_POLLS: u64 = 4;
 
 impl MpiCall {
-    /// What a program that polled in vain did between its polls, picoseconds and, on one virtual CPU, instructions. Nothing where it did not
-    /// do much: then it went round until something came, and how often follows from when that was.
+    /// Returns the work of a program between polls that found nothing: picoseconds and, on one virtual CPU, instructions. None where the
+    /// program did little work: then it polled in a loop until something came, and the number of polls follows from that time.
     pub fn work_between_polls(&self) -> Option<(u64, Option<u64>)> {
         if !self.record.flags.contains(Flags::POLL_RUN) {
             return None;
@@ -144,7 +144,7 @@ impl MpiCall {
         })
     }
 
-    /// The time between the first and the last poll of a run in none of them, picoseconds.
+    /// Returns the time between the first and the last poll of a run in none of them, picoseconds.
     pub fn between_polls(&self) -> u64 {
         let total = self.exit.time.saturating_sub(self.entry.time);
         total.saturating_sub(self.time_inside)
@@ -154,7 +154,7 @@ impl MpiCall {
 /// A call that had not ended, or a run of failed polls after which the thread had made no other call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unfinished {
-    /// What was called.
+    /// The function.
     pub function: Function,
     /// The caller's world rank, if its process had introduced itself.
     pub rank: Peer,
@@ -164,6 +164,6 @@ pub struct Unfinished {
     pub sequence: u64,
     /// Its beginning; of a run, the beginning of its first poll.
     pub entry: Stamp,
-    /// What the guest said about it when it began: function, rank and arguments, no results. None if it said nothing.
+    /// The guest's record at the beginning of the call: function, rank and arguments, no results. None if it said nothing.
     pub record: Option<MpiRecord>,
 }

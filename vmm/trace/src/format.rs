@@ -14,7 +14,7 @@ pub const PROLOGUE: usize = 20;
 /// Bytes before a chunk's data.
 pub const FRAME: usize = 24;
 
-/// What a chunk is.
+/// Kinds of chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Events.

@@ -1,9 +1,9 @@
-//! Traces: what a study's guests did, with virtual times.
+//! Traces: the events of a study's guests, with virtual times.
 //!
-//! - [`event`]: what a trace consists of.
+//! - [`event`]: the events and the header of a trace.
 //! - [`assemble`]: from hypercalls, stamped by the host, to events.
 //! - [`writer`], [`reader`]: the file. Its format is documented in `FORMAT.md`, well enough to write another reader.
-//! - [`standing`]: where ranks stand when it ends: calls that never finished, deadlocks, messages that nobody received.
+//! - [`pending`]: pending calls at the end of a trace, deadlocks, messages that nobody received.
 //! - [`waiting`]: how long calls waited for other ranks.
 //! - [`profile`]: sums over events: per rank and function, and who sends how much to whom.
 //!
@@ -11,9 +11,9 @@
 
 pub mod assemble;
 pub mod event;
+pub mod pending;
 pub mod profile;
 pub mod reader;
-pub mod standing;
 pub mod waiting;
 pub mod writer;
 
@@ -21,8 +21,8 @@ mod format;
 
 pub use assemble::{Assembler, AssemblerState};
 pub use event::{Body, Event, Header, MpiCall, NodeEntry, Stamp, Unfinished, merge};
+pub use pending::{PendingCalls, PendingCallsBuilder};
 pub use profile::{FunctionProfile, Matrix, MatrixBuilder, Profile};
 pub use reader::{Events, TraceError, TraceReader};
-pub use standing::{Standing, StandingBuilder};
 pub use waiting::{Wait, WaitBuilder};
 pub use writer::{TraceWriter, WriteError, WriterState};

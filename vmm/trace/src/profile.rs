@@ -6,7 +6,7 @@ use nodescope_hypercall::{Class, Function, MpiRecord, Peer};
 
 use crate::event::{Body, Event, MpiCall};
 
-/// What one rank did in one function.
+/// Sums of one rank in one function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FunctionProfile {
     /// Calls; every poll of a run counts.
@@ -107,7 +107,7 @@ impl Profile {
         }
     }
 
-    /// What `rank` did in `function`.
+    /// Returns the sums of `rank` in `function`.
     pub fn get(&self, rank: u32, function: Function) -> FunctionProfile {
         self.entries
             .get(&(rank, function))
@@ -115,14 +115,14 @@ impl Profile {
             .unwrap_or_default()
     }
 
-    /// Every entry, by rank and then function.
+    /// Returns every entry, by rank and then function.
     pub fn entries(&self) -> impl Iterator<Item = (u32, Function, &FunctionProfile)> {
         self.entries
             .iter()
             .map(|(&(rank, function), profile)| (rank, function, profile))
     }
 
-    /// What all ranks together did in each function.
+    /// Returns the sums of all ranks by function.
     pub fn by_function(&self) -> BTreeMap<Function, FunctionProfile> {
         let mut sums: BTreeMap<Function, FunctionProfile> = BTreeMap::new();
         for (&(_, function), profile) in &self.entries {
@@ -131,7 +131,7 @@ impl Profile {
         sums
     }
 
-    /// What each rank did in all functions together.
+    /// Returns the sums of all functions by rank.
     pub fn by_rank(&self) -> BTreeMap<u32, FunctionProfile> {
         let mut sums: BTreeMap<u32, FunctionProfile> = BTreeMap::new();
         for (&(rank, _), profile) in &self.entries {
@@ -150,7 +150,7 @@ pub struct Traffic {
     pub bytes: u64,
 }
 
-/// Who sent how much to whom, point to point, in world ranks.
+/// The communication matrix: point-to-point traffic between world ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Matrix {
     cells: BTreeMap<(u32, u32), Traffic>,
@@ -165,12 +165,12 @@ impl Matrix {
         self.sizes.iter().map(|(&up_to, &traffic)| (up_to, traffic))
     }
 
-    /// What `from` sent to `to`.
+    /// Returns the traffic from `from` to `to`.
     pub fn get(&self, from: u32, to: u32) -> Traffic {
         self.cells.get(&(from, to)).copied().unwrap_or_default()
     }
 
-    /// Every pair with at least one message.
+    /// Returns every pair with at least one message.
     pub fn cells(&self) -> impl Iterator<Item = (u32, u32, Traffic)> {
         self.cells
             .iter()
@@ -248,7 +248,7 @@ impl MatrixBuilder {
         }
     }
 
-    /// The sums so far.
+    /// Returns the sums so far.
     pub fn matrix(&self) -> &Matrix {
         &self.matrix
     }

@@ -50,7 +50,7 @@ pub enum TraceError {
         file: PathBuf,
         /// Where the damaged part begins.
         offset: u64,
-        /// What does not hold.
+        /// The violated rule.
         what: &'static str,
         /// Events returned.
         events: u64,
@@ -137,12 +137,12 @@ impl<R: Read> TraceReader<R> {
         })
     }
 
-    /// What the trace is of.
+    /// Returns the header of the trace.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The events in the file's order. The last item of an incomplete or damaged trace is the error that says so.
+    /// Returns the events in the file's order. The last item of an incomplete or damaged trace is the error that says so.
     pub fn events(self) -> Events<R> {
         Events {
             file: self.file,

@@ -22,8 +22,10 @@ use nodescope_hypercall::record::Flags;
 use nodescope_hypercall::{Class, Function, MpiRecord, Peer, ProcessKind, Tag};
 
 use crate::event::{Body, Event, MpiCall};
-use crate::standing::joins;
-use crate::standing::operation::{Kind, Needs, messages, needs, together};
+use crate::pending::belongs_to_job;
+use crate::pending::operation::{
+    Kind, RequiredMembers, collective_object, messages, required_members,
+};
 
 /// A part of a call in which the caller waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,7 +47,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// The waiting that lies between two moments, picoseconds.
+    /// Returns the waiting that lies between two moments, picoseconds.
     pub fn within(&self, from: u64, until: u64) -> u64 {
         let extent = self.until.saturating_sub(self.from);
         let part = self.until.min(until).saturating_sub(self.from.max(from));
@@ -70,21 +72,21 @@ struct Channel {
     tag: u32,
 }
 
-/// A place where collective operations come in one order on all ranks: a communicator, window or file, or one operation prepared
-/// there. Starts of a prepared operation come in an order of their own. Number 0: no prepared operation.
+/// A stream of collective operations, which all ranks call in one order: those of a communicator, window or file, or the starts of one
+/// persistent operation. `prepared` is the number of the persistent operation; 0 if there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Place {
+struct CollectiveStream {
     job: usize,
     key: u64,
     prepared: u64,
 }
 
-/// A collective operation by its number in a place.
-type Turn = (Place, u64);
+/// A collective operation: its stream, and its number there.
+type CollectiveId = (CollectiveStream, u64);
 
 /// A call that depends on operations of which not all are known.
 #[derive(Clone, Debug)]
-struct Open {
+struct PendingWait {
     wait: Wait,
     /// Operations still unknown.
     unknown: usize,
@@ -96,13 +98,13 @@ struct Open {
 
 /// One side of a message.
 #[derive(Clone, Copy, Debug, Default)]
-struct Side {
+struct MessageSide {
     /// When the other side began, once that is known.
     other: Option<u64>,
     /// The call that completes this side, once there is one.
     call: Option<usize>,
-    /// No call completes it: the program has given its request away.
-    given_away: bool,
+    /// No call completes this side: the program has freed the request.
+    detached: bool,
 }
 
 /// The operations that a request stands for.
@@ -113,7 +115,7 @@ enum Request {
     /// A receive of any sender or tag: when it began, and its communicator.
     Receive(u64, u64),
     /// A collective operation, and whom it needs.
-    Collective(Turn, Needs),
+    Collective(CollectiveId, RequiredMembers),
 }
 
 /// The operation that a persistent request stands for.
@@ -126,20 +128,20 @@ struct Prepared {
 
 /// A collective operation that not all members have completed.
 #[derive(Clone, Debug, Default)]
-struct Gathering {
+struct OpenCollective {
     members: usize,
     /// When each rank entered.
     entered: BTreeMap<u32, u64>,
     /// Calls that complete it, with whom they need.
-    calls: Vec<(usize, Needs)>,
+    calls: Vec<(usize, RequiredMembers)>,
     /// Ranks that have completed it.
     left: usize,
 }
 
-/// The two ends of a channel. They hold messages sent and not yet received, messages received and not yet known to be sent, each
+/// The queues of a channel. They hold messages sent and not yet received, messages received and not yet known to be sent, each
 /// with its beginning, and probes for later messages, with the number of messages before.
 #[derive(Clone, Debug, Default)]
-struct Ends {
+struct ChannelQueues {
     sent: VecDeque<(usize, u64)>,
     received: VecDeque<(usize, u64)>,
     probes: Vec<(usize, usize)>,
@@ -147,21 +149,21 @@ struct Ends {
 
 /// Numbered entries whose numbers are used again.
 #[derive(Debug)]
-struct Slots<T> {
+struct Slab<T> {
     all: Vec<Option<T>>,
     free: Vec<usize>,
 }
 
-impl<T> Default for Slots<T> {
-    fn default() -> Slots<T> {
-        Slots {
+impl<T> Default for Slab<T> {
+    fn default() -> Slab<T> {
+        Slab {
             all: Vec::new(),
             free: Vec::new(),
         }
     }
 }
 
-impl<T> Slots<T> {
+impl<T> Slab<T> {
     fn add(&mut self, value: T) -> usize {
         if let Some(slot) = self.free.pop() {
             self.all[slot] = Some(value);
@@ -192,14 +194,14 @@ pub struct WaitBuilder {
     jobs: Vec<(BTreeSet<u32>, u32)>,
     /// The job of a process, by node and process id.
     processes: HashMap<(u32, u32), usize>,
-    channels: HashMap<Channel, Ends>,
-    gatherings: HashMap<Turn, Gathering>,
-    /// Collective operations that each rank has entered in a place.
-    turns: HashMap<(u32, Place), u64>,
-    /// Collective operations that each rank has prepared in a place.
-    preparations: HashMap<(u32, Place), u64>,
-    sides: Slots<Side>,
-    calls: Slots<Open>,
+    channels: HashMap<Channel, ChannelQueues>,
+    open_collectives: HashMap<CollectiveId, OpenCollective>,
+    /// Number of collective operations that each rank has entered, by stream.
+    collective_counts: HashMap<(u32, CollectiveStream), u64>,
+    /// Number of collective operations that each rank has prepared, by stream.
+    preparations: HashMap<(u32, CollectiveStream), u64>,
+    sides: Slab<MessageSide>,
+    waits: Slab<PendingWait>,
     requests: HashMap<(Process, u64), Request>,
     prepared: HashMap<(Process, u64), Prepared>,
     done: Vec<Wait>,
@@ -212,7 +214,7 @@ impl WaitBuilder {
             Body::Process(hello) if hello.kind == ProcessKind::MpiRank => {
                 let Peer::Rank(rank) = hello.rank else { return };
                 let size = hello.world_size;
-                let fits = |(known, world): &(_, u32)| joins(known, *world, rank, size);
+                let fits = |(known, world): &(_, u32)| belongs_to_job(known, *world, rank, size);
                 if !self.jobs.last().is_some_and(fits) {
                     self.jobs.push((BTreeSet::new(), size));
                 }
@@ -233,18 +235,18 @@ impl WaitBuilder {
     /// Takes the rest, at the end of the trace. Operations that the trace lacks count as not waited for.
     pub fn finish(mut self) -> Vec<Wait> {
         let mut waiting = Vec::new();
-        for (&turn, gathering) in &mut self.gatherings {
-            let calls = std::mem::take(&mut gathering.calls).into_iter();
-            waiting.extend(calls.map(|(slot, needs)| (turn, slot, needs)));
+        for (&id, collective) in &mut self.open_collectives {
+            let calls = std::mem::take(&mut collective.calls).into_iter();
+            waiting.extend(calls.map(|(slot, needs)| (id, slot, needs)));
         }
-        for (turn, slot, needs) in waiting {
-            self.resolve(turn, slot, &needs);
+        for (id, slot, needs) in waiting {
+            self.resolve_collective(id, slot, &needs);
         }
-        let left = std::mem::take(&mut self.calls.all);
-        for open in left.into_iter().flatten() {
-            self.end(open);
+        let left = std::mem::take(&mut self.waits.all);
+        for pending in left.into_iter().flatten() {
+            self.end(pending);
         }
-        // The gatherings come in no fixed order.
+        // The hash map has no fixed order.
         self.done.sort_unstable();
         self.done
     }
@@ -281,14 +283,14 @@ impl WaitBuilder {
             Class::Completion => return self.completion(process, wait, record),
             _ => {}
         }
-        if let Some(place) = place(process.0, record) {
-            let turn = self.enter(rank, place, record, wait.from);
-            let needs = needs(record);
+        if let Some(stream) = collective_stream(process.0, record) {
+            let id = self.enter(rank, stream, record, wait.from);
+            let needs = required_members(record);
             if record.request == 0 {
-                let slot = self.open(wait, 1, false);
-                self.leave(turn, slot, needs);
+                let slot = self.add_wait(wait, 1, false);
+                self.complete_collective(id, slot, needs);
             } else {
-                let request = Request::Collective(turn, needs);
+                let request = Request::Collective(id, needs);
                 self.requests.insert((process, record.request), request);
             }
             return;
@@ -297,9 +299,9 @@ impl WaitBuilder {
             Function::Probe | Function::Iprobe => self.probe(process, wait, record),
             // The call that later receives the probed message has nothing to wait for.
             Function::Mprobe | Function::Improbe => {
-                if let Some(side) = self.received(process, record, wait.from) {
-                    let slot = self.open(wait, 1, false);
-                    self.complete(side, slot);
+                if let Some(side) = self.add_completed_receive(process, record, wait.from) {
+                    let slot = self.add_wait(wait, 1, false);
+                    self.complete_side(side, slot);
                 }
             }
             _ => self.transfer(process, wait, record, record.request),
@@ -308,12 +310,12 @@ impl WaitBuilder {
 
     // ---- messages ----
 
-    /// A call that sends or receives, or starts to.
+    /// Adds a call that sends or receives, or that starts a send or receive.
     fn transfer(&mut self, process: Process, wait: Wait, record: &MpiRecord, request: u64) {
         let (send, receive) = match messages(record) {
             Kind::Send(send) => (Some(send), None),
             Kind::Receive(receive) => (None, Some(receive)),
-            Kind::Both(send, receive) => (send, receive),
+            Kind::SendReceive(send, receive) => (send, receive),
             _ => return,
         };
         let (job, rank) = process;
@@ -326,15 +328,17 @@ impl WaitBuilder {
                 communicator: send.communicator,
                 tag: send.tag,
             };
-            let side = self.sent(channel, wait.from);
+            let side = self.add_send(channel, wait.from);
             // A message in the program's own buffer has no receiver to wait for.
             match send.buffered {
-                true => self.give_away(side),
+                true => self.detach(side),
                 false => sides.push(side),
             }
         }
         match receive {
-            Some(_) if request == 0 => sides.extend(self.received(process, record, wait.from)),
+            Some(_) if request == 0 => {
+                sides.extend(self.add_completed_receive(process, record, wait.from))
+            }
             Some(receive) => match (receive.from, receive.tag) {
                 (Peer::Rank(from), Tag::Value(tag)) => {
                     let communicator = receive.communicator;
@@ -345,7 +349,7 @@ impl WaitBuilder {
                         communicator,
                         tag,
                     };
-                    sides.push(self.taken(channel, wait.from));
+                    sides.push(self.add_receive(channel, wait.from));
                 }
                 _ if sides.is_empty() => {
                     let receive = Request::Receive(wait.from, receive.communicator);
@@ -363,23 +367,28 @@ impl WaitBuilder {
                 .insert((process, request), Request::Sides(sides));
             return;
         }
-        let slot = self.open(wait, sides.len(), false);
+        let slot = self.add_wait(wait, sides.len(), false);
         for side in sides {
-            self.complete(side, slot);
+            self.complete_side(side, slot);
         }
     }
 
-    /// The receiving side of a call that says whose message it received.
-    fn received(&mut self, process: Process, record: &MpiRecord, begun: u64) -> Option<usize> {
-        let channel = from_whom(process, record)?;
-        Some(self.taken(channel, begun))
+    /// Adds the receiving side of a call whose record names the message.
+    fn add_completed_receive(
+        &mut self,
+        process: Process,
+        record: &MpiRecord,
+        begun: u64,
+    ) -> Option<usize> {
+        let channel = received_channel(process, record)?;
+        Some(self.add_receive(channel, begun))
     }
 
-    fn sent(&mut self, channel: Channel, begun: u64) -> usize {
-        let side = self.sides.add(Side::default());
-        let ends = self.channels.entry(channel).or_default();
+    fn add_send(&mut self, channel: Channel, begun: u64) -> usize {
+        let side = self.sides.add(MessageSide::default());
+        let queues = self.channels.entry(channel).or_default();
         let mut probes = Vec::new();
-        ends.probes.retain_mut(|(before, slot)| match before {
+        queues.probes.retain_mut(|(before, slot)| match before {
             0 => {
                 probes.push(*slot);
                 false
@@ -389,165 +398,172 @@ impl WaitBuilder {
                 true
             }
         });
-        let other = ends.received.pop_front();
+        let other = queues.received.pop_front();
         if other.is_none() {
-            ends.sent.push_back((side, begun));
+            queues.sent.push_back((side, begun));
         }
-        self.tidy(channel);
+        self.remove_if_idle(channel);
         for slot in probes {
-            self.known(slot, Some(begun));
+            self.resolve_one(slot, Some(begun));
         }
         if let Some((receive, received)) = other {
-            self.meets(side, received);
-            self.meets(receive, begun);
+            self.set_other_side(side, received);
+            self.set_other_side(receive, begun);
         }
         side
     }
 
-    fn taken(&mut self, channel: Channel, begun: u64) -> usize {
-        let side = self.sides.add(Side::default());
-        let ends = self.channels.entry(channel).or_default();
-        let other = ends.sent.pop_front();
+    fn add_receive(&mut self, channel: Channel, begun: u64) -> usize {
+        let side = self.sides.add(MessageSide::default());
+        let queues = self.channels.entry(channel).or_default();
+        let other = queues.sent.pop_front();
         if other.is_none() {
-            ends.received.push_back((side, begun));
+            queues.received.push_back((side, begun));
         }
-        self.tidy(channel);
+        self.remove_if_idle(channel);
         if let Some((send, sent)) = other {
-            self.meets(side, sent);
-            self.meets(send, begun);
+            self.set_other_side(side, sent);
+            self.set_other_side(send, begun);
         }
         side
     }
 
     fn probe(&mut self, process: Process, wait: Wait, record: &MpiRecord) {
-        let Some(channel) = from_whom(process, record) else {
+        let Some(channel) = received_channel(process, record) else {
             return;
         };
-        let slot = self.open(wait, 1, false);
-        let ends = self.channels.entry(channel).or_default();
-        match ends.sent.front() {
-            Some(&(_, begun)) => self.known(slot, Some(begun)),
-            None => ends.probes.push((ends.received.len(), slot)),
+        let slot = self.add_wait(wait, 1, false);
+        let queues = self.channels.entry(channel).or_default();
+        match queues.sent.front() {
+            Some(&(_, begun)) => self.resolve_one(slot, Some(begun)),
+            None => queues.probes.push((queues.received.len(), slot)),
         }
     }
 
     /// Forgets a channel on which nothing is under way.
-    fn tidy(&mut self, channel: Channel) {
-        let idle = |ends: &Ends| {
-            ends.sent.is_empty() && ends.received.is_empty() && ends.probes.is_empty()
+    fn remove_if_idle(&mut self, channel: Channel) {
+        let idle = |queues: &ChannelQueues| {
+            queues.sent.is_empty() && queues.received.is_empty() && queues.probes.is_empty()
         };
         if self.channels.get(&channel).is_some_and(idle) {
             self.channels.remove(&channel);
         }
     }
 
-    /// The other side of a message is known.
-    fn meets(&mut self, side: usize, other: u64) {
+    /// Records when the other side of a message began.
+    fn set_other_side(&mut self, side: usize, other: u64) {
         let Some(entry) = self.sides.get(side) else {
             return;
         };
-        match (entry.call, entry.given_away) {
+        match (entry.call, entry.detached) {
             (Some(slot), _) => {
                 self.sides.take(side);
-                self.known(slot, Some(other));
+                self.resolve_one(slot, Some(other));
             }
             (None, true) => drop(self.sides.take(side)),
             (None, false) => entry.other = Some(other),
         }
     }
 
-    /// A call completes a side.
-    fn complete(&mut self, side: usize, slot: usize) {
+    /// Notes that a call completes a side.
+    fn complete_side(&mut self, side: usize, slot: usize) {
         match self.sides.get(side) {
-            Some(Side {
+            Some(MessageSide {
                 other: Some(other), ..
             }) => {
                 let other = *other;
                 self.sides.take(side);
-                self.known(slot, Some(other));
+                self.resolve_one(slot, Some(other));
             }
             Some(entry) => entry.call = Some(slot),
-            None => self.known(slot, None),
+            None => self.resolve_one(slot, None),
         }
     }
 
-    fn give_away(&mut self, side: usize) {
+    fn detach(&mut self, side: usize) {
         match self.sides.get(side) {
-            Some(entry) if entry.other.is_none() => entry.given_away = true,
+            Some(entry) if entry.other.is_none() => entry.detached = true,
             _ => drop(self.sides.take(side)),
         }
     }
 
     // ---- collective operations ----
 
-    fn enter(&mut self, rank: u32, place: Place, record: &MpiRecord, entry: u64) -> Turn {
-        let number = self.turns.entry((rank, place)).or_default();
-        let turn = (place, *number);
+    fn enter(
+        &mut self,
+        rank: u32,
+        stream: CollectiveStream,
+        record: &MpiRecord,
+        entry: u64,
+    ) -> CollectiveId {
+        let number = self.collective_counts.entry((rank, stream)).or_default();
+        let id = (stream, *number);
         *number += 1;
-        let gathering = self.gatherings.entry(turn).or_default();
-        gathering.members = record.communicator_size as usize;
-        gathering.entered.insert(rank, entry);
-        if gathering.entered.len() == gathering.members {
-            for (slot, needs) in std::mem::take(&mut gathering.calls) {
-                self.resolve(turn, slot, &needs);
+        let collective = self.open_collectives.entry(id).or_default();
+        collective.members = record.communicator_size as usize;
+        collective.entered.insert(rank, entry);
+        if collective.entered.len() == collective.members {
+            for (slot, needs) in std::mem::take(&mut collective.calls) {
+                self.resolve_collective(id, slot, &needs);
             }
         }
-        turn
+        id
     }
 
     /// A call completes a collective operation.
-    fn leave(&mut self, turn: Turn, slot: usize, needs: Needs) {
-        let Some(gathering) = self.gatherings.get_mut(&turn) else {
-            return self.known(slot, None);
+    fn complete_collective(&mut self, id: CollectiveId, slot: usize, needs: RequiredMembers) {
+        let Some(collective) = self.open_collectives.get_mut(&id) else {
+            return self.resolve_one(slot, None);
         };
-        if gathering.entered.len() < gathering.members {
-            gathering.calls.push((slot, needs));
+        if collective.entered.len() < collective.members {
+            collective.calls.push((slot, needs));
         } else {
-            self.resolve(turn, slot, &needs);
+            self.resolve_collective(id, slot, &needs);
         }
-        self.left(turn);
+        self.release_collective(id);
     }
 
-    /// A rank has nothing to do with a collective operation any more.
-    fn left(&mut self, turn: Turn) {
-        if let Some(gathering) = self.gatherings.get_mut(&turn) {
-            gathering.left += 1;
-            if gathering.left >= gathering.members && gathering.calls.is_empty() {
-                self.gatherings.remove(&turn);
+    /// Notes that a rank is finished with a collective operation.
+    fn release_collective(&mut self, id: CollectiveId) {
+        if let Some(collective) = self.open_collectives.get_mut(&id) {
+            collective.left += 1;
+            if collective.left >= collective.members && collective.calls.is_empty() {
+                self.open_collectives.remove(&id);
             }
         }
     }
 
-    /// The ranks that a call needs of an operation have all entered.
-    fn resolve(&mut self, turn: Turn, slot: usize, needs: &Needs) {
-        let (Some(gathering), Some(open)) = (self.gatherings.get(&turn), self.calls.get(slot))
+    /// Computes how long a call waited for a collective operation; all ranks that the call needs have entered.
+    fn resolve_collective(&mut self, id: CollectiveId, slot: usize, needs: &RequiredMembers) {
+        let (Some(collective), Some(pending)) =
+            (self.open_collectives.get(&id), self.waits.get(slot))
         else {
             return;
         };
-        let (rank, exit) = (open.wait.rank, open.wait.until);
-        let entered = |rank: &u32| gathering.entered.get(rank).copied();
+        let (rank, exit) = (pending.wait.rank, pending.wait.until);
+        let entered = |rank: &u32| collective.entered.get(rank).copied();
         let in_time = |entry: &u64| *entry <= exit;
         let begun = match needs {
-            Needs::All => gathering.entered.values().copied().filter(in_time).max(),
-            Needs::Root(root) => entered(root),
-            Needs::Before => {
-                let before = gathering.entered.range(..rank).map(|(_, entry)| *entry);
+            RequiredMembers::All => collective.entered.values().copied().filter(in_time).max(),
+            RequiredMembers::Root(root) => entered(root),
+            RequiredMembers::Before => {
+                let before = collective.entered.range(..rank).map(|(_, entry)| *entry);
                 before.filter(in_time).max()
             }
-            Needs::Neighbours { sources, .. } => {
+            RequiredMembers::Neighbours { sources, .. } => {
                 sources.iter().filter_map(entered).filter(in_time).max()
             }
-            Needs::Some => None,
+            RequiredMembers::Some => None,
         };
-        self.known(slot, begun);
+        self.resolve_one(slot, begun);
     }
 
     // ---- requests ----
 
     fn prepare(&mut self, process: Process, record: &MpiRecord) {
         let mut number = 0;
-        if let Some(place) = place(process.0, record) {
-            let count = self.preparations.entry((process.1, place)).or_default();
+        if let Some(stream) = collective_stream(process.0, record) {
+            let count = self.preparations.entry((process.1, stream)).or_default();
             *count += 1;
             number = *count;
         }
@@ -561,14 +577,14 @@ impl WaitBuilder {
         else {
             return;
         };
-        match place(process.0, &record) {
-            Some(place) => {
-                let place = Place {
+        match collective_stream(process.0, &record) {
+            Some(stream) => {
+                let stream = CollectiveStream {
                     prepared: number,
-                    ..place
+                    ..stream
                 };
-                let turn = self.enter(process.1, place, &record, wait.from);
-                let request = Request::Collective(turn, needs(&record));
+                let id = self.enter(process.1, stream, &record, wait.from);
+                let request = Request::Collective(id, required_members(&record));
                 self.requests.insert((process, serial), request);
             }
             None => self.transfer(process, wait, &record, serial),
@@ -578,9 +594,9 @@ impl WaitBuilder {
     fn forget(&mut self, request: Option<Request>) {
         match request {
             Some(Request::Sides(sides)) => {
-                sides.into_iter().for_each(|side| self.give_away(side));
+                sides.into_iter().for_each(|side| self.detach(side));
             }
-            Some(Request::Collective(turn, _)) => self.left(turn),
+            Some(Request::Collective(id, _)) => self.release_collective(id),
             Some(Request::Receive(..)) | None => {}
         }
     }
@@ -622,10 +638,10 @@ impl WaitBuilder {
                             communicator,
                             tag,
                         };
-                        sides.push(self.taken(channel, begun));
+                        sides.push(self.add_receive(channel, begun));
                     }
                 }
-                Some(Request::Collective(turn, needs)) => collectives.push((turn, needs)),
+                Some(Request::Collective(id, needs)) => collectives.push((id, needs)),
                 None => {}
             }
         }
@@ -634,19 +650,19 @@ impl WaitBuilder {
             return;
         }
         let any = matches!(record.function, Waitany | Waitsome | Testany | Testsome);
-        let slot = self.open(wait, unknown, any);
+        let slot = self.add_wait(wait, unknown, any);
         for side in sides {
-            self.complete(side, slot);
+            self.complete_side(side, slot);
         }
-        for (turn, needs) in collectives {
-            self.leave(turn, slot, needs);
+        for (id, needs) in collectives {
+            self.complete_collective(id, slot, needs);
         }
     }
 
     // ---- calls ----
 
-    fn open(&mut self, wait: Wait, unknown: usize, any: bool) -> usize {
-        self.calls.add(Open {
+    fn add_wait(&mut self, wait: Wait, unknown: usize, any: bool) -> usize {
+        self.waits.add(PendingWait {
             wait,
             unknown,
             any,
@@ -654,30 +670,30 @@ impl WaitBuilder {
         })
     }
 
-    /// One of the operations that a call depends on is known: `begun` is when the operation began, none if the call cannot have
+    /// Notes that one of the operations which a call depends on is known: `begun` is when the operation began, none if the call cannot have
     /// waited for it.
-    fn known(&mut self, slot: usize, begun: Option<u64>) {
-        let Some(open) = self.calls.get(slot) else {
+    fn resolve_one(&mut self, slot: usize, begun: Option<u64>) {
+        let Some(pending) = self.waits.get(slot) else {
             return;
         };
         // A call did not wait for an operation that began after the call had ended.
-        let begun = begun.filter(|begun| *begun <= open.wait.until);
-        open.begun = match (open.begun, begun) {
-            (Some(before), Some(now)) if open.any => Some(before.min(now)),
+        let begun = begun.filter(|begun| *begun <= pending.wait.until);
+        pending.begun = match (pending.begun, begun) {
+            (Some(before), Some(now)) if pending.any => Some(before.min(now)),
             (Some(before), Some(now)) => Some(before.max(now)),
             (before, now) => before.or(now),
         };
-        open.unknown = open.unknown.saturating_sub(1);
-        if open.unknown == 0
-            && let Some(open) = self.calls.take(slot)
+        pending.unknown = pending.unknown.saturating_sub(1);
+        if pending.unknown == 0
+            && let Some(pending) = self.waits.take(slot)
         {
-            self.end(open);
+            self.end(pending);
         }
     }
 
-    fn end(&mut self, open: Open) {
-        let mut wait = open.wait;
-        let Some(begun) = open.begun else { return };
+    fn end(&mut self, pending: PendingWait) {
+        let mut wait = pending.wait;
+        let Some(begun) = pending.begun else { return };
         wait.until = begun;
         wait.time = begun.saturating_sub(wait.from);
         if wait.time > 0 {
@@ -686,20 +702,20 @@ impl WaitBuilder {
     }
 }
 
-/// Where a call takes its turn among collective operations. None for a call that is not collective, and for one between two groups,
-/// where not all ranks wait for all.
-fn place(job: usize, record: &MpiRecord) -> Option<Place> {
+/// Returns the stream of collective operations to which a call belongs. None for a call that is not collective, and for a call between
+/// two groups, where not all ranks wait for all.
+fn collective_stream(job: usize, record: &MpiRecord) -> Option<CollectiveStream> {
     let followed = !record.flags.contains(Flags::INTERCOMM) && record.communicator_size != 0;
-    let key = together(record).filter(|_| followed)?;
-    Some(Place {
+    let key = collective_object(record).filter(|_| followed)?;
+    Some(CollectiveStream {
         job,
         key,
         prepared: 0,
     })
 }
 
-/// The channel of the message that a call received or probed.
-fn from_whom((job, to): Process, record: &MpiRecord) -> Option<Channel> {
+/// Returns the channel of the message that a call received or probed.
+fn received_channel((job, to): Process, record: &MpiRecord) -> Option<Channel> {
     let done = record.completions.first();
     let source = done.map_or(record.source, |done| done.source);
     let tag = done.map_or(record.receive_tag, |done| done.tag);

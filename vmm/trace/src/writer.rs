@@ -118,7 +118,7 @@ impl TraceWriter<File> {
 }
 
 impl<W: Write> TraceWriter<W> {
-    /// The state from which [`TraceWriter::resume`] goes on, with the file as it is now.
+    /// Returns the state from which [`TraceWriter::resume`] goes on, with the file as it is now.
     pub fn state(&self) -> WriterState {
         WriterState {
             chunk: self.chunk.clone(),
@@ -127,7 +127,7 @@ impl<W: Write> TraceWriter<W> {
         }
     }
 
-    /// The events that have been collected and are not in the file yet.
+    /// Returns the events that have been collected and are not in the file yet.
     pub fn collected(&self) -> Result<Vec<Event>, WriteError> {
         let mut rest = &self.chunk[..];
         let mut events = Vec::new();

@@ -19,7 +19,7 @@ fn header() -> Header {
     Header::new("hpl", "0123abcd", vec![node("n0"), node("n1")])
 }
 
-/// The file's bytes, with a chunk after every `chunk` events.
+/// Returns the file's bytes, with a chunk after every `chunk` events.
 fn file(events: &[Event], chunk: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut writer = TraceWriter::new(&mut bytes, "memory", &header()).expect("write the header");
@@ -33,7 +33,7 @@ fn file(events: &[Event], chunk: usize) -> Vec<u8> {
     bytes
 }
 
-/// What can be read, and how it ends: `None` for a complete trace.
+/// Returns the readable events, and the error at the end: `None` for a complete trace.
 fn read(bytes: &[u8]) -> (Vec<Event>, Option<TraceError>) {
     let reader = match TraceReader::new(bytes, "memory") {
         Ok(reader) => reader,

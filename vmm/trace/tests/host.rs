@@ -90,7 +90,7 @@ fn requests(log: &[u8]) -> Vec<Request> {
     requests
 }
 
-/// The logs of all processes, in the order of their ids.
+/// Returns the logs of all processes, in the order of their ids.
 fn logs(folder: &Path) -> Vec<Vec<Request>> {
     let mut paths: Vec<PathBuf> = std::fs::read_dir(folder)
         .expect("folder")

@@ -75,14 +75,14 @@ fn collective(rank: u32, function: Function, root: u32) -> MpiRecord {
     call
 }
 
-/// A call with a request.
+/// Returns a call with a request.
 fn with(mut record: MpiRecord, function: Function, request: u64) -> MpiRecord {
     record.function = function;
     record.request = request;
     record
 }
 
-/// A wait that completes these requests, of messages from a rank with a tag or of sends.
+/// Returns a wait that completes these requests, of messages from a rank with a tag or of sends.
 fn completes(rank: u32, function: Function, done: &[(u64, Option<(u32, u32)>)]) -> MpiRecord {
     let serials: Vec<u64> = done.iter().map(|(serial, _)| *serial).collect();
     let mut call = wait(rank, function, &serials);

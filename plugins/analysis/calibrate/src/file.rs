@@ -31,7 +31,7 @@ pub struct ClusterFile {
 }
 
 impl ClusterFile {
-    /// The file's text, which `nodescope predict --cluster` reads; `CLUSTER.md` describes it. Comments tell residuals and ranges.
+    /// Returns the file's text, which `nodescope predict --cluster` reads; `CLUSTER.md` describes it. Comments tell residuals and ranges.
     pub fn text(&self) -> String {
         let mut out = String::from("# Made by nodescope calibrate (guide: Calibration).\n");
         // Writing to a string cannot fail.
@@ -64,7 +64,7 @@ impl ClusterFile {
         out
     }
 
-    /// The fits in words.
+    /// Returns the fits in words.
     pub fn summary(&self) -> String {
         let mut out = String::new();
         for (what, path) in [
@@ -188,7 +188,7 @@ fn exact(picoseconds: u64) -> String {
     format!("\"{}.{:03} ns\"", picoseconds / 1000, picoseconds % 1000)
 }
 
-/// A basic string of TOML.
+/// Returns a basic string of TOML.
 fn quoted(text: &str) -> String {
     let escaped: String = (text.chars())
         .map(|c| match c {

@@ -21,7 +21,7 @@ const BEYOND: u64 = 1 << 30;
 /// No wire is faster, bytes per second: for paths on which the ends' copies take all time.
 const FASTEST: f64 = 1e12;
 
-/// What the user knows.
+/// Facts that the user states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FitOptions {
     /// Largest message that is sent without asking.
@@ -62,11 +62,11 @@ pub struct Fit {
     pub late_residuals: Option<Residuals>,
     /// Smallest and largest size measured.
     pub range: (u64, u64),
-    /// What the user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
-/// The time of a message whose receive has begun before, by the costs of a channel, nanoseconds.
+/// Returns the time of a message whose receive has begun before, by the costs of a channel, nanoseconds.
 pub fn one_way(channel: &Channel, bytes: u64) -> f64 {
     let crossings = if bytes > channel.eager_limit { 3 } else { 1 };
     let overheads = channel.send_overhead.at(bytes) + channel.receive_overhead.at(bytes);
@@ -209,7 +209,7 @@ fn rounded(value: u64) -> u64 {
     (value + unit / 2) / unit * unit
 }
 
-/// The largest size sent at once, and how it is known.
+/// Returns the largest size sent at once, and how it is known.
 fn eager_limit(
     measured: &Measurements,
     total: &Piecewise,
@@ -243,7 +243,7 @@ fn eager_limit(
     }
 }
 
-/// What the channel is made of, nanoseconds.
+/// The costs of which the channel consists, nanoseconds.
 struct Costs<'a> {
     total: &'a Piecewise,
     send: Option<&'a Piecewise>,
@@ -275,7 +275,7 @@ impl Costs<'_> {
         knots
     }
 
-    /// The one-way time. Above the eager limit, the line of the sizes that are measured there.
+    /// Returns the one-way time. Above the eager limit, the line of the sizes that are measured there.
     fn total(&self, bytes: u64) -> f64 {
         let segments = &self.total.segments;
         let next = segments.partition_point(|segment| segment.to < bytes);
@@ -308,7 +308,7 @@ impl Costs<'_> {
             .map_or(0.0, |send| send.at(bytes).max(0.0).min(self.total(bytes)))
     }
 
-    /// What of the way is surely the receiver's.
+    /// Returns the part of the one-way time that is surely the receiver's.
     fn receive(&self, bytes: u64) -> f64 {
         let bytes = if bytes > self.eager_limit {
             self.smallest
@@ -353,7 +353,7 @@ impl Costs<'_> {
             .max(0.0)
     }
 
-    /// The channel, and the largest part of a one-way time by which latency and bandwidth exceed it.
+    /// Returns the channel, and the largest part of a one-way time by which latency and bandwidth exceed it.
     fn channel(&self, knots: &[u64], latency: f64, bandwidth: u64) -> (Channel, f64) {
         let picoseconds = |time: f64| (time * 1e3).round().max(0.0) as u64;
         let mut channel = Channel::new(Model::LogGp, picoseconds(latency), bandwidth);
@@ -392,7 +392,7 @@ impl Costs<'_> {
     }
 }
 
-/// A table without points that lie on the line between their neighbours.
+/// Returns a table without points that lie on the line between their neighbours.
 fn table(points: Vec<(u64, u64)>) -> Table {
     let mut kept: Vec<(u64, u64)> = Vec::new();
     for (at, &point) in points.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! Fits the network of a cluster file to measurements.
 //!
-//! What was measured comes from NetPIPE's output ([`netpipe`]) or from a trace ([`trace`]), of a guest cluster or of a real one. Lines
+//! Measurements come from NetPIPE's output ([`netpipe`]) or from a trace ([`trace`]), of a guest cluster or of a real one. Lines
 //! with breaks are fitted to it ([`piecewise`]), the costs of a channel follow ([`fit`]), and a cluster file has them ([`mod@file`]).
 //! `docs/calibration.md` is the user's description.
 
@@ -18,7 +18,7 @@ pub use file::{ClusterFile, Path as FittedPath};
 pub use fit::{Fit, FitOptions};
 pub use piecewise::{Piecewise, Point, Residuals};
 
-/// What was measured at one size.
+/// The measurement at one message size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
     /// Bytes.
@@ -29,7 +29,7 @@ pub struct Sample {
     pub count: usize,
 }
 
-/// What was measured on one path.
+/// The measurements on one path.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measurements {
     /// Where it comes from.
@@ -44,7 +44,7 @@ pub struct Measurements {
     pub sent_at_once: Option<u64>,
     /// Sizes of messages whose sends waited for their late receives: smallest.
     pub waited: Option<u64>,
-    /// What the user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
@@ -66,7 +66,7 @@ pub enum CalibrateError {
         file: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// A description of the fault.
         what: String,
     },
     /// Measurements from which nothing follows.

@@ -48,7 +48,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// The line's value, nanoseconds.
+    /// Returns the line's value, nanoseconds.
     pub fn at(&self, bytes: u64) -> f64 {
         self.intercept + self.slope * bytes as f64
     }
@@ -122,7 +122,7 @@ impl Piecewise {
         }
     }
 
-    /// How far other points lie off the fit.
+    /// Returns how far other points lie off the fit.
     pub fn residuals_of(&self, points: &[Point]) -> Residuals {
         let mut largest = (0.0, points.first().map_or(0, |point| point.bytes));
         let mut all = Vec::with_capacity(points.len());
@@ -145,7 +145,7 @@ impl Piecewise {
     }
 }
 
-/// The median; 0 of nothing.
+/// Returns the median; 0 of nothing.
 pub(crate) fn median(values: Vec<f64>) -> f64 {
     if values.is_empty() {
         return 0.0;
@@ -164,7 +164,7 @@ fn thinned(points: &[Point]) -> Vec<Point> {
         .collect()
 }
 
-/// The relative standard deviation of a point, from how far each lies off the line through its neighbours.
+/// Returns the relative standard deviation of a point, from how far each lies off the line through its neighbours.
 fn sigma(points: &[Point]) -> f64 {
     let off: Vec<f64> = (points.windows(3))
         .map(|three| {
@@ -268,7 +268,7 @@ fn line(points: &[Point], sigma: f64) -> Line {
     best
 }
 
-/// The cut of least cost and parameters.
+/// Returns the cut of least cost and parameters.
 fn cut(points: &[Point], sigma: f64) -> Vec<Segment> {
     let count = points.len();
     let shortest = SHORTEST.min(count);

@@ -37,7 +37,7 @@ struct Call {
 }
 
 impl Call {
-    /// What the tracer took before, and as much after it.
+    /// Returns the time that the tracer took before the call, and the same after the call.
     fn own(&self) -> i64 {
         (self.exit - self.entry - self.inside).max(0) / 2
     }
@@ -74,7 +74,7 @@ impl Collector {
             self.polling.insert(rank);
         }
         let calls = self.calls.entry(rank).or_default();
-        let place = calls.len();
+        let index = calls.len();
         let new = |sends, bytes| {
             Some(Call {
                 sends,
@@ -102,7 +102,7 @@ impl Collector {
                 calls.push(new(true, record.send_bytes).filter(|_| standard && call.entry_seen));
                 if let Peer::Rank(to) = record.destination {
                     let lane = lane(to, record.send_tag);
-                    self.sent.entry(lane).or_default().push((rank, place));
+                    self.sent.entry(lane).or_default().push((rank, index));
                 }
             }
             F::Recv => {
@@ -110,7 +110,7 @@ impl Collector {
                 calls.push(new(false, came.bytes).filter(|_| call.entry_seen));
                 if let Peer::Rank(from) = came.source {
                     let lane = lane(from, came.tag);
-                    self.received.entry(lane).or_default().push((rank, place));
+                    self.received.entry(lane).or_default().push((rank, index));
                 }
             }
             F::Sendrecv
@@ -137,7 +137,7 @@ impl Collector {
         }
     }
 
-    /// What all events say.
+    /// Makes measurements from all events.
     ///
     /// # Errors
     ///
@@ -147,8 +147,8 @@ impl Collector {
         let mut trips = BTreeMap::<u64, Vec<f64>>::new();
         let mut skews = BTreeMap::<(u32, u32), Vec<f64>>::new();
         for (&a, calls) in &self.calls {
-            for place in 1..calls.len() {
-                if let Some(trip) = self.trip(a, place) {
+            for index in 1..calls.len() {
+                if let Some(trip) = self.trip(a, index) {
                     trips.entry(trip.bytes).or_default().push(trip.one_way);
                     skews.entry((a, trip.with)).or_default().push(trip.skew);
                 }
@@ -198,13 +198,13 @@ impl Collector {
         }
     }
 
-    fn get(&self, (rank, place): (u32, usize)) -> Option<&Call> {
-        self.calls.get(&rank)?.get(place)?.as_ref()
+    fn get(&self, (rank, index): (u32, usize)) -> Option<&Call> {
+        self.calls.get(&rank)?.get(index)?.as_ref()
     }
 
-    /// The round trip whose answer rank `a` receives at `place`.
-    fn trip(&self, a: u32, place: usize) -> Option<Trip> {
-        let (send, receive) = (self.get((a, place - 1))?, self.get((a, place))?);
+    /// Returns the round trip whose answer rank `a` receives at `index`.
+    fn trip(&self, a: u32, index: usize) -> Option<Trip> {
+        let (send, receive) = (self.get((a, index - 1))?, self.get((a, index))?);
         if !send.sends || receive.sends || send.bytes != receive.bytes {
             return None;
         }
@@ -225,7 +225,7 @@ impl Collector {
         })
     }
 
-    /// What sends and receives take by themselves, and from which size on sends wait.
+    /// Measures the time that sends and receives take by themselves, and the size from which on sends wait.
     fn ends(&self, skews: &BTreeMap<(u32, u32), f64>, found: &mut Measurements) {
         let lasts = |bytes: u64| {
             let next = found.one_way.partition_point(|sample| sample.bytes < bytes);

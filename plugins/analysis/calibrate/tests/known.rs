@@ -6,7 +6,7 @@ use nodescope_calibrate::fit::{Limit, fit, one_way};
 use nodescope_calibrate::trace::Collector;
 use nodescope_calibrate::{ClusterFile, Fit, FitOptions, FittedPath, Measurements, netpipe};
 use nodescope_hypercall::{Completion, Function, MpiRecord, Peer, Tag, ThreadId};
-use nodescope_model::{PeerRef, Program, ProgramBuilder};
+use nodescope_loop_tree::{PeerRef, Program, ProgramBuilder};
 use nodescope_predict::{Channel, Cluster, Code, Model, Options, Table, interpret};
 use nodescope_trace::{Body, Event, MpiCall, Stamp};
 use rand_chacha::ChaCha8Rng;
@@ -14,7 +14,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 const US: u64 = 1_000_000;
 
-/// Latency 3 us, 1.25 GB/s, overheads that grow in the middle, rendezvous above 12 KiB.
+/// Returns the true channel: latency 3 us, 1.25 GB/s, overheads that grow in the middle, rendezvous above 12 KiB.
 fn truth() -> Channel {
     Channel {
         send_overhead: Table {
@@ -69,7 +69,7 @@ impl Noise {
     }
 }
 
-/// What NetPIPE would print, with every `spike`th time three times as long.
+/// Returns the output that NetPIPE would print, with every `spike`th time three times as long.
 fn np_out(amplitude: f64, spike: usize) -> String {
     let mut noise = Noise::new(amplitude);
     let mut out = String::new();
@@ -88,7 +88,7 @@ fn from_netpipe(text: &str) -> Measurements {
     netpipe::parse(Path::new("np.out"), text).expect("NetPIPE's output")
 }
 
-/// The cluster of a fit, by way of its file.
+/// Returns the cluster of a fit, by way of its file.
 fn cluster(fit: &Fit) -> Cluster {
     let file = ClusterFile {
         name: "a \"quoted\" name".into(),
@@ -116,7 +116,7 @@ fn ping_pong(bytes: u64, times: u32) -> Program {
     builder.finish()
 }
 
-/// The interpreter's one-way time of a ping-pong, nanoseconds.
+/// Returns the interpreter's one-way time of a ping-pong, nanoseconds.
 fn predicted(cluster: &Cluster, bytes: u64) -> f64 {
     let times = 10;
     let program = ping_pong(bytes, times);
@@ -169,7 +169,7 @@ fn the_interpreter_and_the_fit_mean_the_same_by_one_way() {
 struct Traced {
     clocks: [u64; 2],
     skew: u64,
-    /// What the tracer takes before a call and after it.
+    /// Time that the tracer takes before a call and after a call.
     own: u64,
     events: Vec<Event>,
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use crate::characteristics::{Characteristics, Ratio, add};
+use crate::code_location::{CodeLocation, CodeLocator};
 use crate::hybrid::{Hybrid, MpiTime, Part, TalpTimes};
-use crate::places::{Place, Places};
 use crate::points::{LoopReport, Point, loops, points};
 use crate::record::{Kind, Record, STATES, Site, State, Thread};
 use crate::selection::Selection;
@@ -106,9 +106,10 @@ pub struct ThreadReport {
 #[derive(Clone, Debug, Serialize)]
 pub struct RegionReport {
     /// Where it is called.
-    pub place: Place,
+    #[serde(rename = "place")]
+    pub location: CodeLocation,
     /// Where regions nested in it are called.
-    pub nested: Vec<Place>,
+    pub nested: Vec<CodeLocation>,
     /// How often it was executed.
     pub count: u64,
     /// Its characteristics. The execution time is from the beginning to the end of the region.
@@ -117,14 +118,14 @@ pub struct RegionReport {
 
 impl Analysis {
     /// Analyses records, of one program.
-    pub fn new(mut records: Vec<Record>, options: &Options, places: &mut Places) -> Analysis {
+    pub fn new(mut records: Vec<Record>, options: &Options, locator: &mut CodeLocator) -> Analysis {
         records.sort_by(|a, b| (a.rank, &a.host, a.pid).cmp(&(b.rank, &b.host, b.pid)));
         let mut notes = Vec::new();
         let has_mpi = options.mpi.is_some();
         let mut parts = Vec::new();
         let mut processes = Vec::new();
         for record in &records {
-            let (process, part) = process(record, options, places);
+            let (process, part) = process(record, options, locator);
             processes.push(process);
             parts.push(part);
         }
@@ -139,7 +140,7 @@ impl Analysis {
                 ));
             }
         }
-        notes.extend(places.notes().iter().cloned());
+        notes.extend(locator.notes().iter().cloned());
         let mut ranking: Vec<usize> = (0..processes.len()).collect();
         let lost = |at: &usize| {
             let of: &Characteristics = &processes[*at].intervals[0].characteristics;
@@ -164,7 +165,7 @@ impl Analysis {
     }
 }
 
-fn process(record: &Record, options: &Options, places: &mut Places) -> (ProcessReport, Part) {
+fn process(record: &Record, options: &Options, locator: &mut CodeLocator) -> (ProcessReport, Part) {
     let processors = options.processors.unwrap_or(record.peak).max(1);
     let mut notes = record.notes.clone();
     if processors < record.peak {
@@ -196,7 +197,8 @@ fn process(record: &Record, options: &Options, places: &mut Places) -> (ProcessR
             characteristics: Characteristics::of_interval(record, at, processors),
         })
         .collect();
-    let (regions, mut selected, missing) = regions(record, processors, &options.selections, places);
+    let (regions, mut selected, missing) =
+        regions(record, processors, &options.selections, locator);
     intervals.append(&mut selected);
     notes.extend(missing);
     let whole = &intervals[0].characteristics;
@@ -242,8 +244,8 @@ fn process(record: &Record, options: &Options, places: &mut Places) -> (ProcessR
             .map(|thread| thread_times(record, thread))
             .collect(),
         regions,
-        points: points(record, places, lost),
-        loops: loops(record, places),
+        points: points(record, locator, lost),
+        loops: loops(record, locator),
         intervals,
         notes,
     };
@@ -356,10 +358,10 @@ fn regions(
     record: &Record,
     processors: u32,
     selections: &[Selection],
-    places: &mut Places,
+    locator: &mut CodeLocator,
 ) -> (Vec<RegionReport>, Vec<IntervalReport>, Vec<String>) {
-    let sums: Vec<(Place, RegionSum)> = (sum_regions(record).into_iter())
-        .map(|(site, sum)| (places.locate(&record.modules, site), sum))
+    let sums: Vec<(CodeLocation, RegionSum)> = (sum_regions(record).into_iter())
+        .map(|(site, sum)| (locator.locate(&record.modules, site), sum))
         .collect();
     let characteristics = |execution: u128, ticks: &[u128; STATES]| {
         Characteristics::new(execution, processors, ticks, |ticks| {
@@ -370,7 +372,10 @@ fn regions(
     let mut notes = Vec::new();
     for selection in selections {
         let mut whole = RegionSum::default();
-        for (_, sum) in sums.iter().filter(|(place, _)| selection.holds(place)) {
+        for (_, sum) in sums
+            .iter()
+            .filter(|(location, _)| selection.holds(location))
+        {
             whole.count += sum.count;
             whole.execution += sum.execution;
             for (whole, ticks) in whole.ticks.iter_mut().zip(&sum.ticks) {
@@ -378,7 +383,7 @@ fn regions(
             }
         }
         if whole.count == 0 {
-            let known: Vec<String> = sums.iter().map(|(place, _)| place.text()).collect();
+            let known: Vec<String> = sums.iter().map(|(location, _)| location.text()).collect();
             notes.push(format!(
                 "there are no {selection}; regions are called at {}",
                 known.join(", ")
@@ -393,10 +398,10 @@ fn regions(
         });
     }
     let mut reports: Vec<RegionReport> = (sums.into_iter())
-        .map(|(place, sum)| RegionReport {
-            place,
+        .map(|(location, sum)| RegionReport {
+            location,
             nested: (sum.nested.into_iter())
-                .map(|site| places.locate(&record.modules, site))
+                .map(|site| locator.locate(&record.modules, site))
                 .collect(),
             count: sum.count,
             characteristics: characteristics(sum.execution, &sum.ticks),
@@ -404,13 +409,13 @@ fn regions(
         .collect();
     reports.sort_by(|a, b| {
         let lost = |report: &RegionReport| report.characteristics.lost_sum;
-        (lost(b), &a.place).cmp(&(lost(a), &b.place))
+        (lost(b), &a.location).cmp(&(lost(a), &b.location))
     });
     (reports, intervals, notes)
 }
 
 impl ProcessReport {
-    /// A name for people: rank or process number, and host.
+    /// Returns a name for people: rank or process number, and host.
     pub fn name(&self) -> String {
         match self.rank {
             Some(rank) => format!("rank {rank} on {}", self.host),
@@ -418,7 +423,7 @@ impl ProcessReport {
         }
     }
 
-    /// Efficiency of the whole program.
+    /// Returns the efficiency of the whole program.
     pub fn efficiency(&self) -> Ratio {
         self.intervals[0].characteristics.efficiency
     }

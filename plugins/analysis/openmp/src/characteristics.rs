@@ -24,7 +24,7 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// The parts with their names, as in the JSON output.
+    /// Returns the parts with their names, as in the JSON output.
     pub fn parts(&self) -> [(&'static str, u128); 7] {
         [
             ("barrier", self.barrier),
@@ -37,7 +37,7 @@ impl Lost {
         ]
     }
 
-    /// The sum of all parts.
+    /// Returns the sum of all parts.
     pub fn sum(&self) -> u128 {
         self.parts().iter().map(|part| part.1).sum()
     }

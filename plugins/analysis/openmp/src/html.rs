@@ -178,7 +178,7 @@ impl ProcessReport {
         page.element(heading, "", "Parallel regions");
         let rows = self.regions.iter().take(ROWS).map(|region| {
             let of = &region.characteristics;
-            let mut row = vec![region.place.text(), region.count.to_string()];
+            let mut row = vec![region.location.text(), region.count.to_string()];
             row.extend([of.execution, of.idle, of.lost_sum].map(time));
             row.push(percent(of.efficiency));
             row
@@ -192,7 +192,7 @@ impl ProcessReport {
         let costly = self.points.iter().filter(|point| point.cost > 0).take(ROWS);
         let rows = costly.map(|point| {
             vec![
-                format!("{} {}", point.kind.name(), point.place.text()),
+                format!("{} {}", point.kind.name(), point.location.text()),
                 point.threads.len().to_string(),
                 point.count.to_string(),
                 time(point.mean),
@@ -217,7 +217,7 @@ impl ProcessReport {
         page.element(heading, "", "Loops");
         let rows = self.loops.iter().take(ROWS).map(|report| {
             vec![
-                report.place.text(),
+                report.location.text(),
                 schedule(report),
                 report.executions.to_string(),
                 time(report.work.mean),

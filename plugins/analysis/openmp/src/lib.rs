@@ -6,9 +6,9 @@
 
 mod analysis;
 mod characteristics;
+mod code_location;
 mod html;
 mod hybrid;
-mod places;
 mod points;
 mod protocol;
 mod record;
@@ -17,9 +17,9 @@ mod text;
 
 pub use analysis::{Analysis, IntervalReport, Options, ProcessReport, RegionReport, ThreadReport};
 pub use characteristics::{Characteristics, Lost, Ratio};
+pub use code_location::{CodeLocation, CodeLocator};
 pub use html::TITLE;
 pub use hybrid::{Hybrid, MpiTime, NodeReport, RankMpi, RankReport, TalpTimes};
-pub use places::{Place, Places};
 pub use points::{LoopReport, Point, Spread};
 pub use record::{
     Cell, Clock, Event, Interval, Kind, Module, Record, RecordError, STATES, SUFFIX, Schedule,

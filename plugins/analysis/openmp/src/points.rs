@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use crate::characteristics::Ratio;
-use crate::places::{Place, Places};
+use crate::code_location::{CodeLocation, CodeLocator};
 use crate::record::{Event, Kind, Record, Schedule, Site};
 
 /// Smallest, mean and largest value of the threads.
@@ -29,7 +29,7 @@ impl Spread {
         }
     }
 
-    /// Part of the largest value by which the largest exceeds the mean: 0 for equal values, near 1 where one thread has all.
+    /// Returns the part of the largest value by which the largest exceeds the mean: 0 for equal values, near 1 where one thread has all.
     pub fn imbalance(&self) -> Ratio {
         Ratio(1.0 - Ratio::of(self.mean, self.most).0)
     }
@@ -43,7 +43,8 @@ pub struct Point {
     /// A loop's schedule.
     pub schedule: Schedule,
     /// Where it is in the program.
-    pub place: Place,
+    #[serde(rename = "place")]
+    pub location: CodeLocation,
     /// Numbers of the threads that came there, as positions in the process's list of threads.
     pub threads: Vec<usize>,
     /// How often threads came there.
@@ -70,7 +71,8 @@ pub struct Point {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LoopReport {
     /// Where it is in the program.
-    pub place: Place,
+    #[serde(rename = "place")]
+    pub location: CodeLocation,
     /// Its schedule.
     pub schedule: Schedule,
     /// The chunk that was asked for; 0 if none.
@@ -122,7 +124,7 @@ fn cost(event: &Event) -> u64 {
 }
 
 /// Returns the points of a record that may cost, the dearest first.
-pub(crate) fn points(record: &Record, places: &mut Places, lost: u128) -> Vec<Point> {
+pub(crate) fn points(record: &Record, locator: &mut CodeLocator, lost: u128) -> Vec<Point> {
     let mut sums: BTreeMap<(Kind, Site), (Sum, u128)> = BTreeMap::new();
     for (number, thread) in record.threads.iter().enumerate() {
         for event in &thread.events {
@@ -149,7 +151,7 @@ pub(crate) fn points(record: &Record, places: &mut Places, lost: u128) -> Vec<Po
             Point {
                 kind,
                 schedule: sum.schedule.unwrap_or(Schedule::None),
-                place: places.locate(&record.modules, site),
+                location: locator.locate(&record.modules, site),
                 threads: sum.threads.into_iter().collect(),
                 count: sum.count,
                 first: time(first.into()),
@@ -166,12 +168,12 @@ pub(crate) fn points(record: &Record, places: &mut Places, lost: u128) -> Vec<Po
             }
         })
         .collect();
-    points.sort_by(|a, b| (b.cost, &a.place, a.kind).cmp(&(a.cost, &b.place, b.kind)));
+    points.sort_by(|a, b| (b.cost, &a.location, a.kind).cmp(&(a.cost, &b.location, b.kind)));
     points
 }
 
 /// Returns the loops of a record, the one with most waiting at its end first.
-pub(crate) fn loops(record: &Record, places: &mut Places) -> Vec<LoopReport> {
+pub(crate) fn loops(record: &Record, locator: &mut CodeLocator) -> Vec<LoopReport> {
     #[derive(Clone, Copy, Default)]
     struct Part {
         work: u128,
@@ -210,7 +212,7 @@ pub(crate) fn loops(record: &Record, places: &mut Places) -> Vec<LoopReport> {
             let work = Spread::of(sum.parts.values().map(|part| time(part.work)));
             let told = sum.chunks > 0;
             LoopReport {
-                place: places.locate(&record.modules, site),
+                location: locator.locate(&record.modules, site),
                 schedule: sum.schedule.unwrap_or(Schedule::None),
                 chunk: sum.chunk,
                 executions: sum
@@ -228,6 +230,6 @@ pub(crate) fn loops(record: &Record, places: &mut Places) -> Vec<LoopReport> {
             }
         })
         .collect();
-    reports.sort_by(|a, b| (b.synchronised, &a.place).cmp(&(a.synchronised, &b.place)));
+    reports.sort_by(|a, b| (b.synchronised, &a.location).cmp(&(a.synchronised, &b.location)));
     reports
 }

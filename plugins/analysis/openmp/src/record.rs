@@ -150,7 +150,7 @@ impl Kind {
         Kind::CreatedTask,
     ];
 
-    /// The construct's name in OpenMP, in words.
+    /// Returns the construct's name in OpenMP, in words.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Parallel => "parallel",
@@ -205,7 +205,7 @@ impl Schedule {
         Schedule::StaticOrNone,
     ];
 
-    /// The schedule in words; empty for none.
+    /// Returns the schedule in words; empty for none.
     pub fn name(self) -> &'static str {
         match self {
             Schedule::None => "",
@@ -454,7 +454,7 @@ impl Record {
         within
     }
 
-    /// The name of an interval with those around it, but for the whole program.
+    /// Returns the name of an interval with those around it, but for the whole program.
     pub fn interval_path(&self, interval: usize) -> String {
         let mut names = vec![self.intervals[interval].name.as_str()];
         let mut at = self.intervals[interval].parent;
@@ -508,7 +508,7 @@ impl<'a> Columns<'a> {
         found.ok_or_else(|| format!("there is no schedule {number}"))
     }
 
-    /// All that is left, as a name may hold a tab.
+    /// Returns all that is left, as a name may hold a tab.
     fn name(&mut self) -> String {
         let parts: Vec<&str> = self.rest.by_ref().collect();
         parts.join(" ")

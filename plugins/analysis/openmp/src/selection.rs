@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-use crate::places::Place;
+use crate::code_location::CodeLocation;
 
 /// Parallel regions by where they are called. Serial code around the regions is no part of the interval, since no record tells when it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,15 +64,17 @@ impl fmt::Display for Selection {
 
 impl Selection {
     /// Tells whether a place is part of the selection.
-    pub fn holds(&self, place: &Place) -> bool {
+    pub fn holds(&self, location: &CodeLocation) -> bool {
         match self {
-            Selection::Function(name) => place.function.as_ref() == Some(name),
+            Selection::Function(name) => location.function.as_ref() == Some(name),
             Selection::Lines { file, from, to } => {
-                let same = place
+                let same = location
                     .file
                     .as_ref()
                     .is_some_and(|path| Path::new(path).ends_with(file));
-                same && place.line.is_some_and(|line| (*from..=*to).contains(&line))
+                same && location
+                    .line
+                    .is_some_and(|line| (*from..=*to).contains(&line))
             }
         }
     }
@@ -82,8 +84,8 @@ impl Selection {
 mod tests {
     use super::*;
 
-    fn place(function: &str, file: &str, line: u32) -> Place {
-        Place {
+    fn location(function: &str, file: &str, line: u32) -> CodeLocation {
+        CodeLocation {
             module: "p".into(),
             address: 1,
             function: Some(function.into()),
@@ -96,13 +98,13 @@ mod tests {
     fn selections_are_read_and_hold_their_places() {
         let function: Selection = "function=solve".parse().unwrap();
         assert!(
-            function.holds(&place("solve", "a.c", 1))
-                && !function.holds(&place("solver", "a.c", 1))
+            function.holds(&location("solve", "a.c", 1))
+                && !function.holds(&location("solver", "a.c", 1))
         );
         let lines: Selection = "lines=src/a.c:10-20".parse().unwrap();
-        assert!(lines.holds(&place("f", "/home/x/src/a.c", 20)));
-        assert!(!lines.holds(&place("f", "/home/x/src/a.c", 21)));
-        assert!(!lines.holds(&place("f", "/home/x/src/aa.c", 10)));
+        assert!(lines.holds(&location("f", "/home/x/src/a.c", 20)));
+        assert!(!lines.holds(&location("f", "/home/x/src/a.c", 21)));
+        assert!(!lines.holds(&location("f", "/home/x/src/aa.c", 10)));
         assert_eq!(
             "lines=a.c:7".parse(),
             Ok(Selection::Lines {

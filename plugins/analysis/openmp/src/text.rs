@@ -31,7 +31,7 @@ pub(crate) const RANK_HEAD: [&str; 10] = [
     "most",
 ];
 
-/// A time with four digits.
+/// Returns a time with four digits.
 pub(crate) fn time(nanoseconds: u128) -> String {
     let (unit, name) = match nanoseconds {
         0..1_000 => return format!("{nanoseconds} ns"),
@@ -137,7 +137,7 @@ impl Analysis {
 }
 
 impl Hybrid {
-    /// The efficiencies, with the deeper ones indented.
+    /// Returns the efficiencies, with the deeper ones indented.
     pub(crate) fn rows(&self) -> Vec<(&'static str, Ratio)> {
         let mut rows = vec![("parallel efficiency (POP, TALP)", self.parallel)];
         if let (Some(parallel), Some(balance), Some(communication)) = (
@@ -156,7 +156,7 @@ impl Hybrid {
         rows
     }
 
-    /// The ranks' losses in columns, by [`RANK_HEAD`].
+    /// Returns the ranks' losses in columns, by [`RANK_HEAD`].
     pub(crate) fn rank_rows(&self) -> impl Iterator<Item = Vec<String>> {
         self.ranks.iter().map(|of| {
             let mut row = vec![
@@ -303,7 +303,7 @@ impl ProcessReport {
             writeln!(
                 out,
                 "  {:<44} {:>7} {:>10} {:>10} {:>10} {:>10}",
-                region.place.text(),
+                region.location.text(),
                 region.count,
                 time(of.execution),
                 time(of.idle),
@@ -329,7 +329,7 @@ impl ProcessReport {
                 out,
                 "  {:<14} {:<36} {:>7} {:>9} {:>10} {:>10} {:>10} {:>8}",
                 point.kind.name(),
-                point.place.text(),
+                point.location.text(),
                 point.threads.len(),
                 point.count,
                 time(point.mean),
@@ -356,7 +356,7 @@ impl ProcessReport {
             writeln!(
                 out,
                 "  {:<36} {:<22} {:>9} {:>10} {:>10} {:>10} {:>10}",
-                report.place.text(),
+                report.location.text(),
                 schedule(report),
                 report.executions,
                 time(*mean),

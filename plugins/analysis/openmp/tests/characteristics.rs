@@ -4,7 +4,7 @@
 mod records;
 
 use nodescope_openmp::{
-    Analysis, Characteristics, MpiTime, Options, Places, RankMpi, STATES, State,
+    Analysis, Characteristics, CodeLocator, MpiTime, Options, RankMpi, STATES, State,
 };
 use proptest::prelude::*;
 use records::record;
@@ -67,7 +67,7 @@ fn fewer_processors_than_threads_are_told() {
         processors: Some(1),
         ..Options::default()
     };
-    let analysis = Analysis::new(records, &options, &mut Places::new(&[]));
+    let analysis = Analysis::new(records, &options, &mut CodeLocator::new(&[]));
     let notes = analysis.processes[0].notes.join("\n");
     assert!(
         notes.contains("1 processors are fewer than the 2 threads"),
@@ -93,7 +93,7 @@ fn processes_are_ranked_by_what_they_lose() {
         records.push(record);
     }
     records.reverse();
-    let analysis = Analysis::new(records, &Options::default(), &mut Places::new(&[]));
+    let analysis = Analysis::new(records, &Options::default(), &mut CodeLocator::new(&[]));
     let ranks: Vec<_> = analysis
         .processes
         .iter()
@@ -130,7 +130,7 @@ fn waiting_in_mpi_is_told_beside_what_openmp_loses() {
     };
     let mut options = Options::default();
     let analyse =
-        |options: &Options| Analysis::new(records.to_vec(), options, &mut Places::new(&[]));
+        |options: &Options| Analysis::new(records.to_vec(), options, &mut CodeLocator::new(&[]));
     let title = "Time of processors lost by rank";
     assert!(!analyse(&options).text().contains(title));
     options.mpi = Some(MpiTime::from([(0, waits)]));
@@ -162,7 +162,7 @@ fn the_page_is_xml_and_names_every_part() {
     let analysis = Analysis::new(
         vec![record.clone(), record],
         &Options::default(),
-        &mut Places::new(&[]),
+        &mut CodeLocator::new(&[]),
     );
     let page = analysis.html().unwrap();
     let section = format!("<section>{}</section>", analysis.section().unwrap());

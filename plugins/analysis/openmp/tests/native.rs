@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nodescope_openmp::{
-    Analysis, Characteristics, Kind, Options, Places, Record, Schedule, Site, State,
+    Analysis, Characteristics, CodeLocator, Kind, Options, Record, Schedule, Site, State,
 };
 use programs::{Program, tracer};
 
@@ -163,7 +163,11 @@ fn iterations_and_chunks_of_loops_are_counted_exactly() {
 fn an_uneven_loop_is_the_dearest_point() {
     each(|tracer, program, compiler| {
         let record = run(tracer, program, "imbalance");
-        let analysis = Analysis::new(vec![record], &Options::default(), &mut Places::new(&[]));
+        let analysis = Analysis::new(
+            vec![record],
+            &Options::default(),
+            &mut CodeLocator::new(&[]),
+        );
         let process = &analysis.processes[0];
         let point = &process.points[0];
         assert_eq!(
@@ -171,24 +175,28 @@ fn an_uneven_loop_is_the_dearest_point() {
             (Kind::Loop, 4),
             "{compiler}"
         );
-        assert_eq!(process.loops[0].place, point.place);
+        assert_eq!(process.loops[0].location, point.location);
         // All work is one thread's, which has 1 of 4 threads' work: the imbalance is 3/4, less what other threads were delayed in the loop.
         assert!(
             process.loops[0].imbalance.0 > 0.5,
             "{compiler}: {:?}",
             process.loops[0]
         );
-        let file = point.place.file.as_deref().unwrap_or_default();
-        assert!(file.ends_with("losses.c"), "{compiler}: {:?}", point.place);
+        let file = point.location.file.as_deref().unwrap_or_default();
+        assert!(
+            file.ends_with("losses.c"),
+            "{compiler}: {:?}",
+            point.location
+        );
         let line = include_str!("programs/losses.c")
             .lines()
             .position(|line| line.contains("schedule(dynamic, 1)"))
             .unwrap() as u32
             + 1;
         assert!(
-            (line - 3..line + 3).contains(&point.place.line.unwrap()),
+            (line - 3..line + 3).contains(&point.location.line.unwrap()),
             "{:?}",
-            point.place
+            point.location
         );
     });
 }
@@ -380,10 +388,18 @@ fn a_stripped_program_has_addresses_and_says_why() {
         return;
     };
     let record = run(tracer, &program, "critical");
-    let analysis = Analysis::new(vec![record], &Options::default(), &mut Places::new(&[]));
-    let place = &analysis.processes[0].points[0].place;
-    assert_eq!((place.line, &place.file), (None, &None));
-    assert!(place.text().starts_with("program+0x"), "{}", place.text());
+    let analysis = Analysis::new(
+        vec![record],
+        &Options::default(),
+        &mut CodeLocator::new(&[]),
+    );
+    let location = &analysis.processes[0].points[0].location;
+    assert_eq!((location.line, &location.file), (None, &None));
+    assert!(
+        location.text().starts_with("program+0x"),
+        "{}",
+        location.text()
+    );
     let notes = analysis.notes.join("\n");
     assert!(notes.contains("has no debug information"), "{notes}");
 }

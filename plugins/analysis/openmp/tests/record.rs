@@ -90,7 +90,7 @@ proptest! {
             let analysis = nodescope_openmp::Analysis::new(
                 vec![record],
                 &nodescope_openmp::Options::default(),
-                &mut nodescope_openmp::Places::new(&[]),
+                &mut nodescope_openmp::CodeLocator::new(&[]),
             );
             prop_assert!(!analysis.text().is_empty() && !analysis.json().is_empty());
         }

@@ -226,7 +226,7 @@ pub fn analyse(messages: &Messages, request: &Request) -> Result<Analysis, Phase
     let vectors = Vectors::new(&steps.vectors(messages));
     let mut classes = vectors.classify(request.classes, request.seed)?;
     vectors.compare(&mut classes)?;
-    Ok(tell(
+    Ok(assemble(
         messages,
         request,
         &steps,
@@ -282,7 +282,7 @@ fn choose(
     Ok((tried[middle], StepReason::Stable))
 }
 
-fn tell(
+fn assemble(
     messages: &Messages,
     request: &Request,
     steps: &Steps,

@@ -102,13 +102,18 @@ pub(crate) fn portraits(analysis: &Analysis) -> Result<String, ChartError> {
     {
         let size = (WIDTH, PORTRAIT * rows as u32);
         let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
-        let places = area.split_evenly((rows, ROW));
-        for ((number, phase), place) in phases.into_iter().zip(&places) {
+        let areas = area.split_evenly((rows, ROW));
+        for ((number, phase), portrait_area) in phases.into_iter().zip(&areas) {
             let title = format!("phase {number}, class {}", phase.class);
-            place
+            portrait_area
                 .draw(&Text::new(title, (6, 2), font(13)))
                 .map_err(failed)?;
-            portrait(place, &phase.matrix, analysis.ranks, colour(phase.class))?;
+            portrait(
+                portrait_area,
+                &phase.matrix,
+                analysis.ranks,
+                colour(phase.class),
+            )?;
         }
         area.present().map_err(failed)?;
     }
@@ -116,7 +121,7 @@ pub(crate) fn portraits(analysis: &Analysis) -> Result<String, ChartError> {
 }
 
 fn portrait(
-    place: &DrawingArea<SVGBackend<'_>, Shift>,
+    area: &DrawingArea<SVGBackend<'_>, Shift>,
     matrix: &Matrix,
     ranks: u32,
     colour: RGBColor,
@@ -136,7 +141,7 @@ fn portrait(
         (left - 1, top - 1),
         (left + length as i32, top + length as i32),
     ];
-    place.draw(&Rectangle::new(frame, FRAME)).map_err(failed)?;
+    area.draw(&Rectangle::new(frame, FRAME)).map_err(failed)?;
     for (at, &bytes) in (0..).zip(&cells) {
         if bytes == 0 {
             continue;
@@ -148,7 +153,7 @@ fn portrait(
         ];
         let strength = 0.15 + 0.85 * bytes as f64 / most;
         let fill = colour.mix(strength).filled();
-        place.draw(&Rectangle::new(corners, fill)).map_err(failed)?;
+        area.draw(&Rectangle::new(corners, fill)).map_err(failed)?;
     }
     Ok(())
 }

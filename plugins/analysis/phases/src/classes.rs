@@ -38,7 +38,7 @@ pub struct Classes {
 pub struct ClassChoice {
     /// Classes.
     pub count: usize,
-    /// Whether the user gave their number.
+    /// True if the user gave their number.
     pub given: bool,
     /// Steps with different vectors: more classes than that are not possible.
     pub different: usize,

@@ -29,5 +29,5 @@ mod text;
 
 pub use analysis::{Analysis, Phase, PhasesError, Request, analyse};
 pub use html::TITLE;
-pub use mapping::{ChangeCost, Mapping, MappingError, MappingRequest, place};
+pub use mapping::{ChangeCost, Mapping, MappingError, MappingRequest, map_ranks};
 pub use message::{Include, Message, Messages};

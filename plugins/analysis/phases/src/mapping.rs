@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use nodescope_hypercall::Function;
-use nodescope_model::sequence::{Burst, Entry, Sequences};
-use nodescope_model::{Action, Op, Program, Site};
+use nodescope_loop_tree::sequence::{Burst, Entry, Sequences};
+use nodescope_loop_tree::{Action, Op, Program, Site};
 use nodescope_predict::{Cluster, Code, FitError, Options, interpret};
 use serde::Serialize;
 
@@ -57,7 +57,7 @@ pub enum MappingError {
 
 /// A placement of all ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Placed {
+pub struct PlacementResult {
     /// The node of each rank.
     pub nodes: Vec<u32>,
     /// Ranks on another node than in the given placement.
@@ -124,7 +124,7 @@ pub struct Mapping {
     /// The cluster's name.
     pub cluster: String,
     /// The placements, the given one first.
-    pub placements: Vec<Placed>,
+    pub placements: Vec<PlacementResult>,
     /// The placement for the whole run, by its number.
     pub whole: usize,
     /// The placement for each phase, by its number.
@@ -140,7 +140,7 @@ pub struct Mapping {
 /// # Errors
 ///
 /// A program that does not fit on the cluster.
-pub fn place(
+pub fn map_ranks(
     analysis: &Analysis,
     sequences: &Sequences,
     cluster: &Cluster,
@@ -150,7 +150,7 @@ pub fn place(
         let cores = cluster.cores;
         return Err(MappingError::Sockets { cores, sockets });
     }
-    let given = cluster.place(analysis.ranks)?;
+    let given = cluster.place_ranks(analysis.ranks)?;
     let mut notes = Vec::new();
     let mut distinct = vec![given.clone()];
     let mut number = |nodes: Vec<u32>| -> Option<usize> {
@@ -236,7 +236,7 @@ fn predicted(
     given: &[u32],
     nodes: Vec<u32>,
     request: &MappingRequest,
-) -> Result<Placed, MappingError> {
+) -> Result<PlacementResult, MappingError> {
     let there = Cluster {
         placement: nodescope_predict::Placement::Nodes(nodes.clone()),
         ..cluster.clone()
@@ -263,7 +263,7 @@ fn predicted(
         None => None,
     };
     let bytes = |matrix: &Matrix| crossing(matrix, &nodes);
-    Ok(Placed {
+    Ok(PlacementResult {
         moved: given
             .iter()
             .zip(&nodes)
@@ -357,7 +357,7 @@ fn mark(number: u32, burst: Burst) -> Entry {
 /// Finds the placements over time that cost least: a shortest path through phases and placements.
 fn schedule(
     analysis: &Analysis,
-    placements: &[Placed],
+    placements: &[PlacementResult],
     change: ChangeCost,
     notes: &mut Vec<String>,
 ) -> Option<Schedule> {

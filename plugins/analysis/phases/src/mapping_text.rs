@@ -2,7 +2,7 @@
 
 use std::fmt::{Result, Write};
 
-use crate::mapping::{Change, ChangeCost, Mapping, Placed, Schedule};
+use crate::mapping::{Change, ChangeCost, Mapping, PlacementResult, Schedule};
 use crate::text::{size, time};
 
 /// Phases shown one by one.
@@ -86,7 +86,7 @@ impl Mapping {
                     at.to_string(),
                     placed.moved.to_string(),
                     size(placed.bytes as f64),
-                    told(placed.time),
+                    time_text(placed.time),
                     gain(given, placed.time),
                     uses.get(&at).cloned().unwrap_or_default(),
                 ]
@@ -107,7 +107,7 @@ impl Mapping {
 
     /// Returns a row for each phase: its placement, then bytes and predicted times with the given and with its own placement.
     pub(crate) fn phase_rows(&self) -> Vec<[String; 7]> {
-        let of = |placed: &Placed, phase: usize| placed.phase_times.get(phase).copied();
+        let of = |placed: &PlacementResult, phase: usize| placed.phase_times.get(phase).copied();
         let given = &self.placements[0];
         (self.phases.iter().enumerate())
             .map(|(phase, &number)| {
@@ -118,8 +118,8 @@ impl Mapping {
                     number.to_string(),
                     size(given.phase_bytes[phase] as f64),
                     size(own.phase_bytes[phase] as f64),
-                    told(times[0]),
-                    told(times[1]),
+                    time_text(times[0]),
+                    time_text(times[1]),
                     gain(times[0], times[1]),
                 ]
             })
@@ -164,7 +164,7 @@ impl Schedule {
     }
 }
 
-fn told(picoseconds: Option<u64>) -> String {
+fn time_text(picoseconds: Option<u64>) -> String {
     picoseconds.map_or("-".into(), time)
 }
 

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use nodescope_hypercall::Class;
-use nodescope_model::sequence::Sequences;
-use nodescope_model::{Action, Collective, CollectiveKind, Op};
+use nodescope_loop_tree::sequence::Sequences;
+use nodescope_loop_tree::{Action, Collective, CollectiveKind, Op};
 use nodescope_predict::collective::{Choice, Selected, Shape, round};
 use serde::Serialize;
 
@@ -102,7 +102,7 @@ impl Messages {
             notes: sequences.notes.clone(),
             ..Messages::default()
         };
-        let mut teams = Teams::new(sequences, choice);
+        let mut teams = Communicators::new(sequences, choice);
         for (rank, sequence) in sequences.ranks.iter().enumerate() {
             let rank = rank as u32;
             let begins = sequences.begins.get(rank as usize);
@@ -110,7 +110,8 @@ impl Messages {
                 let time = begins.and_then(|begins| begins.get(at)).copied();
                 let time = time.unwrap_or(messages.from);
                 let op = &entry.op;
-                let resolve = |peer: nodescope_model::PeerRef| peer.resolve(rank, messages.ranks);
+                let resolve =
+                    |peer: nodescope_loop_tree::PeerRef| peer.resolve(rank, messages.ranks);
                 match &op.action {
                     Action::Send { to, bytes, .. } => {
                         let to = resolve(*to);
@@ -125,7 +126,7 @@ impl Messages {
                         let kind = teams.kind(rank, op);
                         messages.add(kind, message(time, rank, to, *bytes));
                     }
-                    Action::Remote { to, out, back, .. } => {
+                    Action::OneSided { to, out, back, .. } => {
                         let to = resolve(*to);
                         let one = match (*out, *back) {
                             (0, back @ 1..) => message(time, to, rank, back),
@@ -216,24 +217,24 @@ fn message(time: u64, from: u32, to: u32, bytes: u64) -> Message {
 type Instance = (u32, u32);
 
 /// Communicators, and the algorithm of each collective in them.
-struct Teams<'a> {
+struct Communicators<'a> {
     sequences: &'a Sequences,
     /// Places in each communicator by world rank; empty for the world.
-    places: Vec<HashMap<u32, u32>>,
+    local_ranks: Vec<HashMap<u32, u32>>,
     /// The algorithm that the first rank to enter chooses.
     selected: HashMap<Instance, Selected>,
     /// Collectives so far, by rank and communicator.
     entered: HashMap<(u32, u32), u32>,
 }
 
-impl<'a> Teams<'a> {
-    fn new(sequences: &'a Sequences, choice: &Choice) -> Teams<'a> {
-        let places = (sequences.communicators.iter())
+impl<'a> Communicators<'a> {
+    fn new(sequences: &'a Sequences, choice: &Choice) -> Communicators<'a> {
+        let local_ranks = (sequences.communicators.iter())
             .map(|members| members.iter().copied().zip(0..).collect())
             .collect();
-        let mut teams = Teams {
+        let mut teams = Communicators {
             sequences,
-            places,
+            local_ranks,
             selected: HashMap::new(),
             entered: HashMap::new(),
         };
@@ -280,15 +281,15 @@ impl<'a> Teams<'a> {
     }
 
     fn size(&self, communicator: u32) -> u32 {
-        match self.places.get(communicator as usize) {
-            Some(places) if !places.is_empty() => places.len() as u32,
+        match self.local_ranks.get(communicator as usize) {
+            Some(ranks) if !ranks.is_empty() => ranks.len() as u32,
             _ => self.sequences.ranks.len() as u32,
         }
     }
 
-    fn place(&self, rank: u32, communicator: u32) -> Option<u32> {
-        match self.places.get(communicator as usize) {
-            Some(places) if !places.is_empty() => places.get(&rank).copied(),
+    fn local_rank(&self, rank: u32, communicator: u32) -> Option<u32> {
+        match self.local_ranks.get(communicator as usize) {
+            Some(ranks) if !ranks.is_empty() => ranks.get(&rank).copied(),
             _ => Some(rank),
         }
     }
@@ -312,9 +313,10 @@ impl<'a> Teams<'a> {
         let Some(instance) = self.enter(rank, op) else {
             return;
         };
-        let (Some(me), Some(&selected)) =
-            (self.place(rank, instance.0), self.selected.get(&instance))
-        else {
+        let (Some(me), Some(&selected)) = (
+            self.local_rank(rank, instance.0),
+            self.selected.get(&instance),
+        ) else {
             return;
         };
         let size = self.size(instance.0);

@@ -36,9 +36,9 @@ impl Matrix {
 
     /// Returns the cells among some ranks, which must ascend; each has its place in that list.
     pub fn among(&self, ranks: &[u32]) -> Matrix {
-        let place = |rank: u32| ranks.binary_search(&rank).ok().map(|at| at as u32);
+        let index = |rank: u32| ranks.binary_search(&rank).ok().map(|at| at as u32);
         let cells = self.0.iter();
-        let own = cells.filter_map(|(&(from, to), &of)| Some(((place(from)?, place(to)?), of)));
+        let own = cells.filter_map(|(&(from, to), &of)| Some(((index(from)?, index(to)?), of)));
         Matrix(own.collect())
     }
 

@@ -3,8 +3,8 @@
 mod support;
 
 use nodescope_hypercall::{Function, Peer};
-use nodescope_model::sequence::SequenceBuilder;
-use nodescope_model::{ModelError, Take};
+use nodescope_loop_tree::sequence::SequenceBuilder;
+use nodescope_loop_tree::{SequenceError, SequenceOptions};
 use nodescope_phases::{Include, Messages, PhasesError, Request, analyse};
 use support::{MS, SECOND, Trace, choice, message};
 
@@ -14,8 +14,8 @@ fn with(trace: &Trace, include: Include) -> Messages {
 
 #[test]
 fn a_trace_without_calls_is_refused() {
-    let empty = SequenceBuilder::new(Take::default()).finish();
-    assert_eq!(empty.unwrap_err(), ModelError::NoCalls);
+    let empty = SequenceBuilder::new(SequenceOptions::default()).finish();
+    assert_eq!(empty.unwrap_err(), SequenceError::NoCalls);
 }
 
 #[test]

@@ -2,10 +2,10 @@
 
 mod support;
 
-use nodescope_model::sequence::Sequences;
+use nodescope_loop_tree::sequence::Sequences;
 use nodescope_phases::{
     Analysis, ChangeCost, Include, Mapping, MappingError, MappingRequest, Messages, Request,
-    analyse, place,
+    analyse, map_ranks,
 };
 use nodescope_predict::{Channel, Cluster, ClusterFile, Code, Options, Placement, interpret};
 use support::{MS, SECOND, Trace, choice};
@@ -39,7 +39,7 @@ fn map(trace: &Trace, cluster: &Cluster, request: &MappingRequest) -> (Analysis,
     let sequences: Sequences = trace.sequences();
     let messages = Messages::new(&sequences, Include::default(), &choice());
     let mut analysis = analyse(&messages, &Request::default()).unwrap();
-    let mapping = place(&analysis, &sequences, cluster, request).unwrap();
+    let mapping = map_ranks(&analysis, &sequences, cluster, request).unwrap();
     analysis.mapping = Some(mapping.clone());
     (analysis, mapping)
 }
@@ -78,7 +78,7 @@ fn a_bad_placement_is_mended() {
     let (before, after) = (given.time.unwrap(), best.time.unwrap());
     assert!(after < before, "{}", analysis.text());
     // The prediction is the one that `predict` makes of the same program and placement.
-    let program = nodescope_model::Program::new(&trace.sequences());
+    let program = nodescope_loop_tree::Program::new(&trace.sequences());
     let there = Cluster {
         placement: Placement::Nodes(best.nodes.clone()),
         ..cluster
@@ -185,13 +185,13 @@ fn what_does_not_fit_is_told() {
     let analysis = analyse(&trace.messages(), &Request::default()).unwrap();
     let mut small = slow_network();
     small.nodes = Some(2);
-    let error = place(&analysis, &sequences, &small, &MappingRequest::default()).unwrap_err();
+    let error = map_ranks(&analysis, &sequences, &small, &MappingRequest::default()).unwrap_err();
     assert!(matches!(error, MappingError::Fit(_)));
     let request = MappingRequest {
         sockets: Some(8),
         ..MappingRequest::default()
     };
-    let error = place(&analysis, &sequences, &slow_network(), &request).unwrap_err();
+    let error = map_ranks(&analysis, &sequences, &slow_network(), &request).unwrap_err();
     assert!(
         error.to_string().contains("give at most 4 to --sockets"),
         "{error}"

@@ -19,13 +19,13 @@ pub(crate) const PARTS: [RGBColor; 5] = [
     RGBColor(0xd5, 0xda, 0xe1),
 ];
 
-/// The horizontal axis: places of points from 0 to 1 and beyond, labelled at the points themselves.
-struct Places {
-    places: Vec<f64>,
+/// The horizontal axis: positions of points from 0 to 1 and beyond, labelled at the points themselves.
+struct AxisPositions {
+    positions: Vec<f64>,
     range: std::ops::Range<f64>,
 }
 
-impl Ranged for Places {
+impl Ranged for AxisPositions {
     type FormatOption = plotters::coord::ranged1d::NoDefaultFormatting;
     type ValueType = f64;
 
@@ -35,7 +35,7 @@ impl Ranged for Places {
     }
 
     fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<f64> {
-        self.places.clone()
+        self.positions.clone()
     }
 
     fn range(&self) -> std::ops::Range<f64> {
@@ -43,7 +43,7 @@ impl Ranged for Places {
     }
 }
 
-impl ValueFormatter<f64> for Places {
+impl ValueFormatter<f64> for AxisPositions {
     fn format_ext(&self, value: &f64) -> String {
         value.to_string()
     }
@@ -61,14 +61,14 @@ impl Series {
             return Err(failed("no value has a time"));
         }
         let numbers: Option<Vec<f64>> = points.iter().map(|(value, _)| value.number).collect();
-        let places: Vec<f64> = match (self.scale, numbers) {
+        let positions: Vec<f64> = match (self.scale, numbers) {
             (Scale::Linear, Some(numbers)) => numbers,
             (Scale::Logarithmic, Some(numbers)) => numbers.iter().map(|n| n.log10()).collect(),
             _ => (0..points.len()).map(|index| index as f64).collect(),
         };
         let bars = self.scale == Scale::Names || points.len() == 1;
-        let (first, last) = (places[0], places[places.len() - 1]);
-        let room = match (bars, places.len()) {
+        let (first, last) = (positions[0], positions[positions.len() - 1]);
+        let room = match (bars, positions.len()) {
             (true, _) => 0.6,
             (false, _) => 0.02 * (last - first),
         };
@@ -78,10 +78,10 @@ impl Series {
                 .map_or(result.time, |(_, high)| high.max(result.time))
         };
         let highest = points.iter().map(top).max().unwrap_or(1).max(1) as f64 * 1.08;
-        let label = |place: &f64| {
-            let at = places
+        let label = |position: &f64| {
+            let at = positions
                 .iter()
-                .position(|other| (other - place).abs() < 1e-12);
+                .position(|other| (other - position).abs() < 1e-12);
             at.map_or(String::new(), |at| points[at].0.text.clone())
         };
         let mut svg = String::new();
@@ -98,8 +98,8 @@ impl Series {
                 .x_label_area_size(46)
                 .y_label_area_size(86)
                 .build_cartesian_2d(
-                    Places {
-                        places: sparse(&places),
+                    AxisPositions {
+                        positions: sparse(&positions),
                         range: first - room..last + room,
                     },
                     0.0..highest,
@@ -123,15 +123,15 @@ impl Series {
                 if above != below {
                     let drawn = if bars {
                         chart.draw_series((0..points.len()).map(|at| {
-                            let x = places[at];
+                            let x = positions[at];
                             Rectangle::new(
                                 [(x - 0.3, below[at] as f64), (x + 0.3, above[at] as f64)],
                                 colour.filled(),
                             )
                         }))
                     } else {
-                        let up = places.iter().zip(&above).map(|(&x, &y)| (x, y as f64));
-                        let down = places.iter().zip(&below).map(|(&x, &y)| (x, y as f64));
+                        let up = positions.iter().zip(&above).map(|(&x, &y)| (x, y as f64));
+                        let down = positions.iter().zip(&below).map(|(&x, &y)| (x, y as f64));
                         let outline: Vec<_> = up.chain(down.rev()).collect();
                         chart.draw_series([Polygon::new(outline, colour.filled())])
                     };
@@ -142,7 +142,7 @@ impl Series {
                 }
                 below = above;
             }
-            for (&x, (_, result)) in places.iter().zip(&points) {
+            for (&x, (_, result)) in positions.iter().zip(&points) {
                 let y = result.time as f64;
                 chart
                     .draw_series([Circle::new((x, y), 3, INK.filled())])
@@ -170,16 +170,16 @@ impl Series {
     }
 }
 
-/// Places whose labels do not lie on one another.
-fn sparse(places: &[f64]) -> Vec<f64> {
-    let width = places.last().unwrap_or(&0.0) - places.first().unwrap_or(&0.0);
+/// Returns the positions whose labels do not lie on one another.
+fn sparse(positions: &[f64]) -> Vec<f64> {
+    let width = positions.last().unwrap_or(&0.0) - positions.first().unwrap_or(&0.0);
     let mut kept: Vec<f64> = Vec::new();
-    for &place in places {
+    for &position in positions {
         if kept
             .last()
-            .is_none_or(|last| (place - last).abs() >= width / 12.0)
+            .is_none_or(|last| (position - last).abs() >= width / 12.0)
         {
-            kept.push(place);
+            kept.push(position);
         }
     }
     kept

@@ -5,7 +5,7 @@ mod preset;
 
 use std::collections::BTreeMap;
 
-use nodescope_model::CollectiveKind;
+use nodescope_loop_tree::CollectiveKind;
 use serde::Serialize;
 
 use crate::collective::{Choice, Library, Selected};
@@ -31,7 +31,7 @@ pub enum Speed {
 }
 
 impl Speed {
-    /// The time of a burst there, picoseconds.
+    /// Returns the time of a burst there, picoseconds.
     pub fn scale(self, time: u64, instructions: u64) -> u64 {
         match self {
             Speed::Factor(1.0) => time.min(LONGEST),
@@ -44,7 +44,7 @@ impl Speed {
     }
 }
 
-/// A burst of so many picoseconds, but none of more than the longest run that is interpreted.
+/// Returns a burst of so many picoseconds, but none of more than the longest run that is interpreted.
 fn longest(time: f64) -> u64 {
     (time.round() as u64).min(LONGEST)
 }
@@ -64,7 +64,7 @@ pub enum Placement {
     Nodes(Vec<u32>),
 }
 
-/// Who moves messages while a rank computes.
+/// The agent that moves messages while a rank computes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Progress {
@@ -117,15 +117,16 @@ pub struct Cluster {
     pub hop_latency: u64,
     /// Picoseconds per byte on the topology's links, where they differ from the nodes' own.
     pub link_per_byte: Option<f64>,
-    /// Whether messages wait for links that others use.
+    /// True if messages wait for links that others use.
     pub contention: bool,
     /// How, if so.
     pub sharing: Sharing,
-    /// Who moves messages.
+    /// The agent that moves messages.
     pub progress: Progress,
-    /// Whether a rank that waits takes in every message that comes meanwhile, also those that it does not wait for; otherwise these
+    /// True if a rank that waits takes in every message that comes meanwhile, also those that it does not wait for; otherwise these
     /// cost nothing until they are received. Without a progress thread only.
-    pub takes_in: bool,
+    #[serde(rename = "takes_in")]
+    pub receives_unexpected: bool,
     /// Which algorithms collectives use.
     pub collectives: Choice,
     /// Picoseconds per byte to reduce two vectors.
@@ -179,7 +180,7 @@ pub enum FitError {
 }
 
 impl Cluster {
-    /// Latency of so many links within the network, picoseconds.
+    /// Returns the latency of so many links within the network, picoseconds.
     pub(crate) fn hops(&self, links: usize) -> u64 {
         let all = self.hop_latency.saturating_mul(links as u64);
         all.min(MOST_COST)
@@ -202,7 +203,7 @@ impl Cluster {
             contention: false,
             sharing: Sharing::Queue,
             progress: Progress::Thread { beta: 0.0 },
-            takes_in: false,
+            receives_unexpected: false,
             collectives: Choice {
                 library: Library::OpenMpi,
                 fixed: BTreeMap::new(),
@@ -212,7 +213,7 @@ impl Cluster {
         }
     }
 
-    /// The same cluster with a network that costs nothing: zero latency, infinite bandwidth, no overheads.
+    /// Returns the cluster with a network that costs nothing: zero latency, infinite bandwidth, no overheads.
     pub fn ideal_network(&self) -> Cluster {
         Cluster {
             network: Channel::ideal(),
@@ -223,7 +224,7 @@ impl Cluster {
             contention: false,
             sharing: Sharing::Queue,
             progress: Progress::Thread { beta: 0.0 },
-            takes_in: false,
+            receives_unexpected: false,
             reduce_per_byte: 0.0,
             datatype_overhead: 0,
             ..self.clone()
@@ -236,12 +237,12 @@ impl Cluster {
         self
     }
 
-    /// The node of each rank.
+    /// Returns the node of each rank.
     ///
     /// # Errors
     ///
     /// Where there are too few nodes or cores.
-    pub fn place(&self, ranks: u32) -> Result<Vec<u32>, FitError> {
+    pub fn place_ranks(&self, ranks: u32) -> Result<Vec<u32>, FitError> {
         let per_node = self.ranks_per_node.max(1);
         let needed = ranks.div_ceil(per_node);
         let nodes = self
@@ -286,7 +287,7 @@ impl Cluster {
         }
     }
 
-    /// Whether bursts beside progress threads can be interpreted: not where nobody knows how long these move data.
+    /// Checks that bursts beside progress threads can be interpreted. They cannot where the time in which these threads move data is unknown.
     pub(crate) fn can_share(&self) -> Result<(), FitError> {
         match self.progress {
             Progress::Thread { beta }
@@ -298,7 +299,7 @@ impl Cluster {
         }
     }
 
-    /// Whether the post model applies between nodes.
+    /// Returns whether the post model applies between nodes.
     pub fn posts(&self) -> bool {
         self.network.model == Model::Post
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use nodescope_model::{Action, CollectiveKind, Mode, Node, Op, PeerRef, Program, Source};
+use nodescope_loop_tree::{Action, CollectiveKind, Mode, Node, Op, PeerRef, Program, Source};
 
 use crate::reduce::Fragment;
 
@@ -13,7 +13,7 @@ pub(crate) const ANY: u32 = u32::MAX - 1;
 
 /// One instruction of a rank's code.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Ins {
+pub(crate) enum Instruction {
     /// A burst from a column, then an operation.
     Step { column: u32, op: u32 },
     /// A burst from a column, then an uninterpreted operation of a duration from another column.
@@ -26,9 +26,9 @@ pub(crate) enum Ins {
     Stop,
 }
 
-/// What an operation does, in fixed space.
+/// An operation of fixed size.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Act {
+pub(crate) enum Operation {
     Nothing,
     Send {
         to: PeerRef,
@@ -43,14 +43,14 @@ pub(crate) enum Act {
         room: u64,
         request: u32,
     },
-    Remote {
+    OneSided {
         to: PeerRef,
         out: u64,
         back: u64,
         request: u32,
     },
     /// An index into the sends and receives at once.
-    Both(u32),
+    SendReceive(u32),
     Probe {
         from: Option<PeerRef>,
         tag: u32,
@@ -78,14 +78,14 @@ pub(crate) enum Act {
 
 /// A send and a receive in one call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Both {
+pub(crate) struct SendReceive {
     pub send: Option<(PeerRef, u32, u64)>,
     pub receive: Option<(Option<PeerRef>, u32, u64)>,
 }
 
 /// A collective.
 #[derive(Clone, Debug)]
-pub(crate) struct Together {
+pub(crate) struct CollectiveCode {
     pub kind: CollectiveKind,
     pub root: u32,
     pub bytes: u64,
@@ -112,17 +112,17 @@ pub(crate) struct RankCode {
 #[derive(Debug)]
 pub struct Code<'p> {
     pub(crate) program: &'p Program,
-    pub(crate) instructions: Vec<Ins>,
-    pub(crate) acts: Vec<Act>,
-    /// The call site and function of an operation, by its number: index into `places`.
+    pub(crate) instructions: Vec<Instruction>,
+    pub(crate) operations: Vec<Operation>,
+    /// The call site and function of an operation, by its number: index into `call_sites`.
     pub(crate) site_of: Vec<u32>,
     /// An operation at each site and function, for its name.
-    pub(crate) places: Vec<u32>,
+    pub(crate) call_sites: Vec<u32>,
     pub(crate) communicator_of: Vec<u32>,
     /// Which operations are with derived datatypes.
     pub(crate) derived: Vec<bool>,
-    pub(crate) both: Vec<Both>,
-    pub(crate) together: Vec<Together>,
+    pub(crate) send_receives: Vec<SendReceive>,
+    pub(crate) collectives: Vec<CollectiveCode>,
     pub(crate) lists: Vec<u32>,
     pub(crate) ranks: Vec<RankCode>,
     pub(crate) loops: u32,
@@ -133,13 +133,13 @@ pub struct Code<'p> {
     /// Fragments that have been reduced.
     pub(crate) fragments: &'p [Fragment],
     /// Some receive or probe accepts what nobody knows.
-    pub(crate) open: bool,
+    pub(crate) wildcards: bool,
     /// Some operation goes on while its rank does something else.
     pub(crate) overlaps: bool,
     /// Some collective does.
-    pub(crate) beside: bool,
+    pub(crate) nonblocking_collectives: bool,
     /// Some rank reads or writes another's memory.
-    pub(crate) remote: bool,
+    pub(crate) one_sided: bool,
 }
 
 impl<'p> Code<'p> {
@@ -156,13 +156,13 @@ impl<'p> Code<'p> {
         let mut code = Code {
             program,
             instructions: Vec::new(),
-            acts: Vec::with_capacity(program.ops.len()),
+            operations: Vec::with_capacity(program.ops.len()),
             site_of: Vec::with_capacity(program.ops.len()),
-            places: Vec::new(),
+            call_sites: Vec::new(),
             communicator_of: program.ops.iter().map(|op| op.communicator).collect(),
             derived: program.ops.iter().map(|op| op.derived).collect(),
-            both: Vec::new(),
-            together: Vec::new(),
+            send_receives: Vec::new(),
+            collectives: Vec::new(),
             lists: Vec::new(),
             ranks: Vec::with_capacity(program.ranks.len()),
             loops: 0,
@@ -170,20 +170,20 @@ impl<'p> Code<'p> {
             cursors: 0,
             marks: 0,
             fragments: &[],
-            open: false,
+            wildcards: false,
             overlaps: false,
-            beside: false,
-            remote: false,
+            nonblocking_collectives: false,
+            one_sided: false,
         };
-        let mut places = HashMap::new();
+        let mut call_sites = HashMap::new();
         for (number, op) in program.ops.iter().enumerate() {
-            let act = code.act(op);
-            code.acts.push(act);
-            let place = *places.entry((op.site, op.function)).or_insert_with(|| {
-                code.places.push(number as u32);
-                (code.places.len() - 1) as u32
+            let operation = code.operation(op);
+            code.operations.push(operation);
+            let site = *call_sites.entry((op.site, op.function)).or_insert_with(|| {
+                code.call_sites.push(number as u32);
+                (code.call_sites.len() - 1) as u32
             });
-            code.site_of.push(place);
+            code.site_of.push(site);
         }
         code.ranks(program);
         code
@@ -218,7 +218,7 @@ impl<'p> Code<'p> {
                 let start = self.instructions.len() as u32;
                 let mut requests = 0;
                 let depth = self.emit(program, rank.tree, &columns, &mut requests);
-                self.instructions.push(Ins::Stop);
+                self.instructions.push(Instruction::Stop);
                 Tree {
                     start,
                     depth,
@@ -259,39 +259,39 @@ impl<'p> Code<'p> {
                     let op = &program.ops[step.op as usize];
                     *requests = (*requests).max(most_requests(op));
                     self.instructions.push(match op.action {
-                        Action::Opaque => Ins::Opaque {
+                        Action::Opaque => Instruction::Opaque {
                             column: column(step.slot),
                             own: program.opaque_slot(op).map_or(NONE, column),
                             op: step.op,
                         },
-                        _ => Ins::Step {
+                        _ => Instruction::Step {
                             column: column(step.slot),
                             op: step.op,
                         },
                     });
                 }
                 Node::Loop { count, body } => {
-                    self.instructions.push(Ins::Loop { count });
+                    self.instructions.push(Instruction::Loop { count });
                     let start = self.instructions.len() as u32;
                     depth = depth.max(1 + self.emit(program, body, columns, requests));
-                    self.instructions.push(Ins::End { start });
+                    self.instructions.push(Instruction::End { start });
                 }
             }
         }
         depth
     }
 
-    fn act(&mut self, op: &Op) -> Act {
+    fn operation(&mut self, op: &Op) -> Operation {
         let mut source = |from: &Source| {
-            self.open |= *from == Source::Any;
+            self.wildcards |= *from == Source::Any;
             from.peer()
         };
         match &op.action {
-            Action::Nothing | Action::Opaque => Act::Nothing,
-            Action::Reduced(number) => Act::Reduced(*number),
+            Action::Nothing | Action::Opaque => Operation::Nothing,
+            Action::Reduced(number) => Operation::Reduced(*number),
             Action::Mark(number) => {
                 self.marks = self.marks.max(number + 1);
-                Act::Mark(*number)
+                Operation::Mark(*number)
             }
             Action::Send {
                 to,
@@ -301,7 +301,7 @@ impl<'p> Code<'p> {
                 request,
             } => {
                 self.overlaps |= request.is_some();
-                Act::Send {
+                Operation::Send {
                     to: *to,
                     tag: *tag,
                     bytes: *bytes,
@@ -316,9 +316,9 @@ impl<'p> Code<'p> {
                 request,
             } => {
                 let from = source(from);
-                self.open |= tag.is_none();
+                self.wildcards |= tag.is_none();
                 self.overlaps |= request.is_some();
-                Act::Receive {
+                Operation::Receive {
                     from,
                     tag: tag.unwrap_or(ANY),
                     room: *room,
@@ -327,23 +327,23 @@ impl<'p> Code<'p> {
             }
             Action::SendReceive { send, receive } => {
                 let receive = receive.map(|(from, tag, room)| {
-                    self.open |= tag.is_none() || from == Source::Any;
+                    self.wildcards |= tag.is_none() || from == Source::Any;
                     (from.peer(), tag.unwrap_or(ANY), room)
                 });
-                self.both.push(Both {
+                self.send_receives.push(SendReceive {
                     send: *send,
                     receive,
                 });
-                Act::Both((self.both.len() - 1) as u32)
+                Operation::SendReceive((self.send_receives.len() - 1) as u32)
             }
-            Action::Remote {
+            Action::OneSided {
                 to,
                 out,
                 back,
                 request,
             } => {
-                self.remote = true;
-                Act::Remote {
+                self.one_sided = true;
+                Operation::OneSided {
                     to: *to,
                     out: *out,
                     back: *back,
@@ -352,27 +352,27 @@ impl<'p> Code<'p> {
             }
             Action::Probe { from, tag } => {
                 let from = source(from);
-                self.open = true;
-                Act::Probe {
+                self.wildcards = true;
+                Operation::Probe {
                     from,
                     tag: tag.unwrap_or(ANY),
                 }
             }
             Action::Wait { requests } => {
                 let (start, length) = self.list(requests);
-                Act::Wait { start, length }
+                Operation::Wait { start, length }
             }
             Action::Free { requests } => {
                 let (start, length) = self.list(requests);
-                Act::Free { start, length }
+                Operation::Free { start, length }
             }
             Action::Cancel { requests } => {
                 let (start, length) = self.list(requests);
-                Act::Cancel { start, length }
+                Operation::Cancel { start, length }
             }
             Action::Collective(collective) => {
-                self.beside |= collective.request.is_some();
-                self.together.push(Together {
+                self.nonblocking_collectives |= collective.request.is_some();
+                self.collectives.push(CollectiveCode {
                     kind: collective.kind,
                     root: collective.root,
                     bytes: collective.bytes,
@@ -380,7 +380,7 @@ impl<'p> Code<'p> {
                     receive_from: collective.receive_from.clone(),
                     request: collective.request.unwrap_or(NONE),
                 });
-                Act::Collective((self.together.len() - 1) as u32)
+                Operation::Collective((self.collectives.len() - 1) as u32)
             }
         }
     }
@@ -391,13 +391,13 @@ impl<'p> Code<'p> {
         (start, requests.len() as u32)
     }
 
-    /// The operation at a place, for its function and site.
-    pub(crate) fn op_at(&self, place: u32) -> Option<&'p Op> {
-        let op = *self.places.get(place as usize)?;
+    /// Returns the operation at a call site, for its function and site.
+    pub(crate) fn op_at(&self, site: u32) -> Option<&'p Op> {
+        let op = *self.call_sites.get(site as usize)?;
         self.program.ops.get(op as usize)
     }
 
-    /// The function and site of an operation as text.
+    /// Returns the function and site of an operation as text.
     pub(crate) fn describe(&self, op: u32) -> String {
         match self.program.ops.get(op as usize) {
             Some(op) => format!("{} at {}", op.function, op.site),
@@ -416,7 +416,7 @@ impl<'p> Code<'p> {
     }
 
     /// Ranks of each listed communicator by world rank: their place in it.
-    pub(crate) fn places_in(&self, number: u32) -> BTreeMap<u32, u32> {
+    pub(crate) fn ranks_in(&self, number: u32) -> BTreeMap<u32, u32> {
         self.program.communicators[number as usize]
             .iter()
             .zip(0..)
@@ -430,7 +430,7 @@ fn most_requests(op: &Op) -> u32 {
     match &op.action {
         Action::Send { request, .. }
         | Action::Receive { request, .. }
-        | Action::Remote { request, .. } => request.as_ref().map_or(0, after),
+        | Action::OneSided { request, .. } => request.as_ref().map_or(0, after),
         Action::Collective(collective) => collective.request.as_ref().map_or(0, after),
         Action::Wait { requests } | Action::Free { requests } | Action::Cancel { requests } => {
             requests.iter().map(after).max().unwrap_or(0)

@@ -12,7 +12,7 @@ mod tree;
 
 use std::fmt;
 
-use nodescope_model::CollectiveKind;
+use nodescope_loop_tree::CollectiveKind;
 use serde::Serialize;
 
 pub(crate) use select::datatypes;
@@ -83,7 +83,7 @@ impl Algorithm {
         Algorithm::GatherBroadcast,
     ];
 
-    /// Its name in cluster files.
+    /// Returns the name in cluster files.
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::Linear => "linear",
@@ -107,7 +107,7 @@ impl Algorithm {
         }
     }
 
-    /// Whether it can do a kind of collective.
+    /// Returns whether it can do a kind of collective.
     pub fn can(self, kind: CollectiveKind) -> bool {
         use Algorithm::*;
         use CollectiveKind as K;
@@ -170,7 +170,7 @@ impl From<Algorithm> for Selected {
 /// A collective as one rank sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape<'a> {
-    /// What it is.
+    /// The kind.
     pub kind: CollectiveKind,
     /// Ranks of the communicator, at least 1.
     pub size: u32,
@@ -178,7 +178,7 @@ pub struct Shape<'a> {
     pub me: u32,
     /// The root's.
     pub root: u32,
-    /// As in [`nodescope_model::Collective::bytes`].
+    /// As in [`nodescope_loop_tree::Collective::bytes`].
     pub bytes: u64,
     /// Bytes to each rank, or empty.
     pub send_to: &'a [u64],
@@ -187,12 +187,12 @@ pub struct Shape<'a> {
 }
 
 impl Shape<'_> {
-    /// Bytes that the caller sends to a rank in a v form; the common share where the call had no list.
+    /// Returns the bytes that the caller sends to a rank in a v form; the common share where the call had no list.
     fn to(&self, rank: u32) -> u64 {
         self.share(self.send_to, rank)
     }
 
-    /// Bytes that the caller gets from a rank in a v form.
+    /// Returns the bytes that the caller gets from a rank in a v form.
     fn from(&self, rank: u32) -> u64 {
         self.share(self.receive_from, rank)
     }
@@ -207,7 +207,7 @@ impl Shape<'_> {
         }
     }
 
-    /// Bytes of a rank's block in an all-gather.
+    /// Returns the bytes of a rank's block in an all-gather.
     fn block(&self, rank: u32) -> u64 {
         if rank == self.me && self.receive_from.is_empty() {
             self.bytes
@@ -216,7 +216,7 @@ impl Shape<'_> {
         }
     }
 
-    /// Bytes of so many blocks from a rank's on.
+    /// Returns the bytes of so many blocks from a rank's on.
     fn blocks(&self, from: u32, count: u32) -> u64 {
         if self.receive_from.is_empty() {
             return self.bytes * u64::from(count);
@@ -226,25 +226,25 @@ impl Shape<'_> {
             .sum()
     }
 
-    /// The rank so many after the caller.
+    /// Returns the rank so many after the caller.
     fn after(&self, distance: u32) -> u32 {
         ((u64::from(self.me) + u64::from(distance)) % u64::from(self.size)) as u32
     }
 
-    /// The rank so many before the caller.
+    /// Returns the rank so many before the caller.
     fn before(&self, distance: u32) -> u32 {
         self.after(self.size - distance % self.size)
     }
 }
 
-/// What a rank does in one round.
+/// The messages of a rank in one round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Round {
     /// Receiver, by its rank in the communicator, and bytes.
     pub send: Option<(u32, u64)>,
     /// Sender and bytes.
     pub receive: Option<(u32, u64)>,
-    /// Whether everything begun so far must be complete before the next round.
+    /// True if everything begun so far must be complete before the next round.
     pub wait: bool,
     /// Bytes that are reduced after it.
     pub reduce: u64,
@@ -288,7 +288,7 @@ impl Round {
     }
 }
 
-/// What the caller does in round `k`, counted from 0; none after the last.
+/// Returns the caller's messages in round `k`, counted from 0; none after the last round.
 pub fn round(selected: Selected, shape: &Shape<'_>, k: u32) -> Option<Round> {
     if shape.size < 2 {
         return None;
@@ -367,7 +367,7 @@ pub fn round(selected: Selected, shape: &Shape<'_>, k: u32) -> Option<Round> {
     }
 }
 
-/// A round after whose receive the vector is reduced.
+/// Returns a round after whose receive the vector is reduced.
 fn reduced(round: Round, bytes: u64) -> Round {
     if round.receive.is_some() {
         round.reducing(bytes)

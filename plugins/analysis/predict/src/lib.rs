@@ -1,12 +1,12 @@
 //! Prediction: how long a traced MPI program would run on another cluster, and why.
 //!
-//! A [`Program`](nodescope_model::Program), folded from a trace, is interpreted on a [`Cluster`] that a file describes
+//! A [`Program`](nodescope_loop_tree::Program), folded from a trace, is interpreted on a [`Cluster`] that a file describes
 //! (`CLUSTER.md`): bursts scale to its processors, messages and collectives cost what its network makes them cost.
 //!
 //! - [`cluster`]: the target, and the file that describes it.
 //! - [`network`], [`topology`]: what messages cost at their ends, and the links that they share.
 //! - [`collective`]: collectives as rounds of messages, by algorithm.
-//! - `engine`: the interpreter.
+//! - `interpreter`: the discrete-event interpreter.
 //! - [`result`]: what it yields; efficiencies.
 //! - [`reduce`]: fragments of a program, reduced to what they cost.
 //! - [`scale`](mod@scale): the same program with more ranks than were traced.
@@ -32,8 +32,8 @@ pub mod topology;
 pub mod trace;
 
 mod code;
-mod engine;
 mod html;
+mod interpreter;
 mod predict;
 mod series_text;
 mod text;
@@ -41,7 +41,7 @@ mod text;
 pub use cluster::{Cluster, ClusterFile, FitError, Placement, Preset, Progress, Sharing, Speed};
 pub use code::Code;
 pub use collective::{Algorithm, Choice, Library, Selected};
-pub use engine::{Options, interpret};
+pub use interpreter::{Options, interpret};
 pub use network::{Channel, Frames, Model, Table};
 pub use predict::{Interval, Prediction, Request, Section, predict, predict_reduced};
 pub use result::{

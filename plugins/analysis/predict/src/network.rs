@@ -1,4 +1,4 @@
-//! What messages cost at their ends and on the way.
+//! Costs of messages at their ends and in the network.
 //!
 //! Two models of the transfer. *LogGP* (Alexandrov et al., 1995): the sender is busy for its overhead o(n), the message enters the
 //! network and arrives after L + n G; the next may follow after the gap g, at the earliest when n G have passed. *Post* (Padaryan's
@@ -23,7 +23,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// The same time for every size.
+    /// Makes a table with one time for every size.
     pub fn constant(time: u64) -> Table {
         Table {
             points: if time == 0 {
@@ -34,7 +34,7 @@ impl Table {
         }
     }
 
-    /// The time at a size, picoseconds.
+    /// Returns the time at a size, picoseconds.
     pub fn at(&self, bytes: u64) -> u64 {
         let (Some(&first), Some(&last)) = (self.points.first(), self.points.last()) else {
             return 0;
@@ -81,13 +81,13 @@ pub struct Channel {
     pub send_overhead: Table,
     /// The receiver's processor, by size.
     pub receive_overhead: Table,
-    /// The same for messages that were there before the receiver waited for them; none for no difference.
+    /// Receive overhead of messages that were there before the receiver waited for them; none if it is equal.
     pub buffered_overhead: Option<Table>,
-    /// The same for messages that come while the receiver deals with another; none for no difference.
+    /// Receive overhead of messages that come while the receiver processes another message; none if it is equal.
     pub queued_overhead: Option<Table>,
-    /// What it costs the sender to pack data of a derived datatype, by size.
+    /// Time of the sender to pack data of a derived datatype, by size.
     pub pack_overhead: Table,
-    /// What it costs the receiver to unpack it.
+    /// Time of the receiver to unpack such data, by size.
     pub unpack_overhead: Table,
     /// How messages are cut up on the wire.
     pub frames: Option<Frames>,
@@ -98,7 +98,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// A path of this latency (picoseconds) and bandwidth (bytes per second; 0 for no limit), without overheads.
+    /// Returns a path of this latency (picoseconds) and bandwidth (bytes per second; 0 for no limit), without overheads.
     pub fn new(model: Model, latency: u64, bandwidth: u64) -> Channel {
         Channel {
             model,
@@ -127,9 +127,9 @@ impl Channel {
         }
     }
 
-    /// What a message costs its receiver. Of a message of several frames, which is received frame by frame, it costs at least as much as
-    /// its last frame once it has come, and what could not be done while it came.
-    pub fn receive(&self, bytes: u64) -> Receipt {
+    /// Returns the costs of a message for its receiver. A message of several frames is received frame by frame. Once such a message has come,
+    /// it costs its last frame at least, and the work that could not be done while it came.
+    pub fn receive(&self, bytes: u64) -> ReceiveCost {
         let whole = self.receive_overhead.at(bytes);
         let or_whole = |table: &Option<Table>| table.as_ref().map_or(whole, |t| t.at(bytes));
         let awaited = match self.frames {
@@ -142,14 +142,14 @@ impl Channel {
         };
         let buffered = or_whole(&self.buffered_overhead);
         let queued = self.queued_overhead.as_ref();
-        Receipt {
+        ReceiveCost {
             awaited,
             buffered,
             queued: queued.map_or(whole.max(buffered), |table| table.at(bytes)),
         }
     }
 
-    /// What a frame of a message costs a receiver that deals with another, by itself.
+    /// Returns the cost of a frame alone for a receiver that processes another message.
     pub fn queued_frame(&self, bytes: u64) -> u64 {
         let within = bytes.min(self.first_frame());
         // Between a point of one frame and one of two, a table says nothing about one.
@@ -160,24 +160,24 @@ impl Channel {
         point.map_or_else(|| self.receive(within).queued, |&(_, time)| time)
     }
 
-    /// Bytes of a message that its first frame holds.
+    /// Returns the bytes of a message that its first frame holds.
     fn first_frame(&self) -> u64 {
         self.frames.map_or(u64::MAX, |frames| {
             frames.payload.saturating_sub(self.envelope)
         })
     }
 
-    /// Time on the wire of what follows a message's first frame, picoseconds.
+    /// Returns the time on the wire of what follows a message's first frame, picoseconds.
     pub fn wire_after_first(&self, bytes: u64) -> u64 {
         self.wire(bytes) - self.wire(bytes.min(self.first_frame()))
     }
 
-    /// Time that a service message takes, picoseconds.
+    /// Returns the time that a service message takes, picoseconds.
     pub fn service(&self) -> u64 {
         self.service_latency.unwrap_or(self.latency)
     }
 
-    /// Bytes on the wire.
+    /// Returns the bytes on the wire.
     pub fn bytes(&self, bytes: u64) -> u64 {
         let all = bytes.saturating_add(self.envelope);
         match self.frames {
@@ -197,12 +197,12 @@ impl Channel {
         frames.unwrap_or(1).max(1)
     }
 
-    /// Time on the wire, picoseconds.
+    /// Returns the time on the wire, picoseconds.
     pub fn wire(&self, bytes: u64) -> u64 {
         picoseconds(self.bytes(bytes) as f64 * self.per_byte)
     }
 
-    /// Time on the wire of a message's first frames, picoseconds; all but its last are full.
+    /// Returns the time on the wire of a message's first frames, picoseconds; all but its last are full.
     pub fn wire_of_frames(&self, bytes: u64, number: u64) -> u64 {
         match self.frames {
             Some(frames) if number < self.number_of_frames(bytes) => {
@@ -222,7 +222,7 @@ impl Channel {
         }
     }
 
-    /// Time to copy a buffered message, picoseconds.
+    /// Returns the time to copy a buffered message, picoseconds.
     pub fn copy(&self, bytes: u64) -> u64 {
         picoseconds(bytes as f64 * self.copy_per_byte)
     }
@@ -230,19 +230,19 @@ impl Channel {
 
 /// Processor time that a completion costs, picoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Receipt {
+pub struct ReceiveCost {
     /// If it was waited for.
     pub awaited: u64,
     /// If it was there before.
     pub buffered: u64,
-    /// If it came while the rank dealt with another.
+    /// If it came while the rank processed another one.
     pub queued: u64,
 }
 
-impl Receipt {
+impl ReceiveCost {
     /// With so much more, however the message came.
-    pub fn and(self, time: u64) -> Receipt {
-        Receipt {
+    pub fn and(self, time: u64) -> ReceiveCost {
+        ReceiveCost {
             awaited: self.awaited + time,
             buffered: self.buffered + time,
             queued: self.queued + time,

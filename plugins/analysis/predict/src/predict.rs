@@ -1,11 +1,11 @@
 //! A prediction: the time, its interval, and where it goes.
 
-use nodescope_model::{Program, Size};
+use nodescope_loop_tree::{Program, ProgramSize};
 use serde::Serialize;
 
 use crate::cluster::{Cluster, FitError};
 use crate::code::Code;
-use crate::engine::{Options, interpret};
+use crate::interpreter::{Options, interpret};
 use crate::reduce::{Fragment, Reduced};
 use crate::result::{Efficiencies, Outcome};
 use crate::timeline::Phases;
@@ -14,7 +14,7 @@ use crate::timeline::Phases;
 const ROWS: u32 = 64;
 const COLUMNS: u32 = 240;
 
-/// What to predict besides the time itself.
+/// Options of a prediction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Interpretations with bursts drawn anew, for the interval.
@@ -91,19 +91,20 @@ pub struct Prediction {
     pub interval: Option<Interval>,
     /// Fragments that were reduced.
     pub fragments: Vec<Fragment>,
-    /// What each rank does when, if it was asked for.
+    /// States of each rank over time, if they were asked for.
     pub phases: Option<Phases>,
     /// None if the program did not come to its end.
     pub efficiencies: Option<Efficiencies>,
-    /// The model's size.
-    pub model: ModelSize,
-    /// What is less exact than it could be.
+    /// Size of the loop trees.
+    #[serde(rename = "model")]
+    pub loop_trees: LoopTreeSize,
+    /// Notes on results that are less exact than possible.
     pub notes: Vec<String>,
 }
 
-/// [`Size`] for writing.
+/// Size of the program as loop trees: [`ProgramSize`] in the encoded form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct ModelSize {
+pub struct LoopTreeSize {
     /// Operations of all ranks.
     pub operations: u64,
     /// Different operations.
@@ -122,9 +123,9 @@ pub struct ModelSize {
     pub trace_bytes: Option<u64>,
 }
 
-impl ModelSize {
-    fn new(size: Size) -> ModelSize {
-        ModelSize {
+impl LoopTreeSize {
+    fn new(size: ProgramSize) -> LoopTreeSize {
+        LoopTreeSize {
             operations: size.operations,
             different_operations: size.different,
             trees: size.trees,
@@ -231,12 +232,12 @@ fn run(
         outcome,
         interval,
         efficiencies,
-        model: ModelSize::new(program.size()),
+        loop_trees: LoopTreeSize::new(program.size()),
         notes: program.notes.clone(),
     })
 }
 
-/// A quantile of sorted values, on the straight line between the two around it.
+/// Returns a quantile of sorted values, on the straight line between the two around it.
 fn quantile(sorted: &[u64], part: f64) -> u64 {
     let Some(last) = sorted.len().checked_sub(1) else {
         return 0;
@@ -261,7 +262,7 @@ impl Prediction {
         }
     }
 
-    /// As JSON; `SCHEMA.md` describes it.
+    /// Returns the contents as JSON; `SCHEMA.md` describes it.
     pub fn json(&self) -> String {
         let mut value = serde_json::to_value(self).unwrap_or_default();
         // Ratios beside the numbers that they are of.

@@ -16,12 +16,12 @@ mod select;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use nodescope_model::{Action, Entry, Mode, Op, Program, Sequence, Sequences, Source};
+use nodescope_loop_tree::{Action, Entry, Mode, Op, Program, Sequence, Sequences, Source};
 use serde::Serialize;
 
 use crate::cluster::{Cluster, FitError, Progress};
 use crate::code::Code;
-use crate::engine::{Ends, interpret_from};
+use crate::interpreter::{Ends, interpret_from};
 use crate::timeline::Timeline;
 
 pub use select::{Occurrence, Selection, SelectionError, outline};
@@ -59,7 +59,7 @@ pub struct Exit {
     pub port: Vec<Delay>,
 }
 
-/// What a rank does in a fragment.
+/// The costs of a rank in a fragment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Cost {
     /// Bursts, picoseconds.
@@ -130,7 +130,7 @@ pub enum ReduceError {
     Whole(String),
 }
 
-/// The sequences of a program.
+/// Returns the sequences of a program.
 pub(crate) fn unfolded(program: &Program) -> Sequences {
     Sequences {
         ranks: (0..program.ranks.len() as u32)
@@ -159,7 +159,7 @@ pub fn reduce(
     timeline: Option<&Timeline>,
 ) -> Result<Reduced, ReduceError> {
     let sequences = unfolded(program);
-    let nodes = cluster.place(sequences.ranks.len() as u32)?;
+    let nodes = cluster.place_ranks(sequences.ranks.len() as u32)?;
     let occurrences = selection.occurrences(program, &sequences, timeline)?;
     if let Progress::Thread { beta } = cluster.progress
         && beta > 0.0
@@ -210,7 +210,7 @@ pub fn reduce(
     })
 }
 
-/// What an occurrence consists of on each rank. The burst before its first call is not part of it.
+/// Returns the entries of an occurrence on each rank. The burst before its first call is not part of it.
 fn content<'a>(
     sequences: &'a Sequences,
     occurrence: &'a Occurrence,
@@ -244,7 +244,7 @@ fn equal(sequences: &Sequences, one: &Occurrence, other: &Occurrence) -> bool {
             })
 }
 
-/// What keeps the times of a closed fragment from the form that delays have.
+/// Returns what keeps the times of a closed fragment from the form that delays have.
 fn linear(
     sequences: &Sequences,
     cluster: &Cluster,
@@ -280,7 +280,7 @@ fn linear(
                 Action::Probe { .. } => return fail("what a probe finds depends on what has come"),
                 Action::Mark(_) => return fail("a moment in it is of interest"),
                 Action::Reduced(_) => return fail("it is reduced already"),
-                Action::Remote { .. } => {
+                Action::OneSided { .. } => {
                     return fail("what it reads or writes takes time of another rank's links");
                 }
                 Action::Cancel { .. } => {
@@ -307,7 +307,7 @@ fn linear(
                     "its messages share links with those of others (network.contention); set network.contention = false",
                 );
             }
-            if calls && cluster.takes_in {
+            if calls && cluster.receives_unexpected {
                 return fail(
                     "a rank that waits takes in the messages of others too (network.take_in); set network.take_in = false",
                 );
@@ -341,7 +341,7 @@ fn linear(
     Ok(())
 }
 
-/// The sequences of an occurrence alone.
+/// Returns the sequences of an occurrence alone.
 fn alone(sequences: &Sequences, occurrence: &Occurrence) -> Sequences {
     let mut only = Sequences {
         ranks: (sequences.ranks.iter())
@@ -358,7 +358,7 @@ fn alone(sequences: &Sequences, occurrence: &Occurrence) -> Sequences {
         let own = &mut only.ranks[rank as usize].entries;
         own.extend_from_slice(entries);
         if let Some(first) = own.first_mut() {
-            first.burst = nodescope_model::Burst::default();
+            first.burst = nodescope_loop_tree::Burst::default();
         }
     }
     only
@@ -458,7 +458,7 @@ fn attributes(
     })
 }
 
-/// The sequences with a single operation in place of each occurrence on each of its ranks.
+/// Returns the sequences with a single operation in place of each occurrence on each of its ranks.
 fn replaced(sequences: &Sequences, occurrences: &[Occurrence], numbers: &[u32]) -> Sequences {
     let mut ranges: Vec<Vec<(usize, usize, u32)>> = vec![Vec::new(); sequences.ranks.len()];
     for (occurrence, &number) in occurrences.iter().zip(numbers) {

@@ -1,4 +1,4 @@
-//! What an interpretation yields.
+//! The results of an interpretation.
 
 use serde::Serialize;
 
@@ -70,7 +70,7 @@ pub struct WaitState {
 /// A link's use.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LinkLoad {
-    /// What it connects.
+    /// The name: the two ends that the link connects.
     pub link: String,
     /// Bytes that passed.
     pub bytes: u64,
@@ -95,7 +95,7 @@ pub struct CriticalPath {
     pub calls: Vec<(String, u64)>,
 }
 
-/// What the monitor saw.
+/// Faults of the program that the interpreter found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "problem", rename_all = "snake_case")]
 pub enum Problem {
@@ -150,7 +150,7 @@ pub enum Problem {
         other: u32,
         /// Its call.
         other_at: String,
-        /// What differs.
+        /// The difference.
         what: String,
     },
     /// The program takes longer than an interpretation counts; it stopped there.
@@ -178,11 +178,11 @@ pub struct Blocked {
     pub at: String,
     /// For whom; none for any.
     pub waits_for: Option<u32>,
-    /// Whether that rank has ended.
+    /// True if that rank has ended.
     pub ended: bool,
 }
 
-/// What an interpretation yields.
+/// The results of an interpretation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outcome {
     /// Picoseconds from the start to the end of the last rank.
@@ -195,12 +195,12 @@ pub struct Outcome {
     pub waits: Vec<WaitState>,
     /// Links by use, greatest first.
     pub links: Vec<LinkLoad>,
-    /// What determines the time; none if it was not asked for.
+    /// The critical path; none if it was not asked for.
     pub critical_path: Option<CriticalPath>,
     /// When each rank is in which call; none if it was not asked for.
     #[serde(skip)]
     pub timeline: Option<Timeline>,
-    /// What the monitor saw.
+    /// Faults of the program that the interpreter found.
     pub problems: Vec<Problem>,
     /// Bursts, messages sent and messages received.
     pub events: u64,
@@ -211,7 +211,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Whether all ranks came to their end.
+    /// Returns whether all ranks came to their end.
     pub fn complete(&self) -> bool {
         let stopped = |problem: &Problem| {
             matches!(

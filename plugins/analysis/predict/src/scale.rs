@@ -20,7 +20,7 @@ use crate::cluster::Cluster;
 use crate::predict::{Prediction, Request, predict};
 use crate::series::{Point, Series, in_parallel};
 use crate::sweep::{Scale, Value};
-use nodescope_model::Program;
+use nodescope_loop_tree::Program;
 
 pub use extrapolate::{Extrapolation, Quantity};
 pub use fit::{Fit, Form, Term, relative};
@@ -64,7 +64,7 @@ pub enum ScaleError {
         at: String,
     },
     /// Nothing regular was recognised.
-    #[error("the communication is not regular:{}", told(refused))]
+    #[error("the communication is not regular:{}", refusals_text(refused))]
     Irregular {
         /// Arrangements that were tried, and why each does not fit.
         refused: Vec<(Shape, String)>,
@@ -83,7 +83,7 @@ pub enum ScaleError {
     #[error(
         "rank {rank} of {ranks} has a place, in {shape}, that no rank of the traced runs has; trace a size with such a place too"
     )]
-    Place {
+    UnknownRole {
         /// The rank.
         rank: u32,
         /// Ranks.
@@ -93,7 +93,7 @@ pub enum ScaleError {
     },
 }
 
-fn told(refused: &[(Shape, String)]) -> String {
+fn refusals_text(refused: &[(Shape, String)]) -> String {
     let plain = refused
         .iter()
         .filter(|(shape, _)| !shape.parity && !shape.ascending);
@@ -148,7 +148,7 @@ pub struct Range {
 /// A fitted quantity, for telling.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NamedFit {
-    /// What it is.
+    /// The fitted quantity, in words.
     pub what: String,
     /// The function.
     pub form: String,
@@ -183,7 +183,7 @@ pub struct Scaled {
     pub range: Option<Range>,
 }
 
-/// What to predict.
+/// Options of an extrapolation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScaleRequest {
     /// Numbers of ranks.
@@ -417,7 +417,7 @@ fn range(
 }
 
 impl Scaled {
-    /// As JSON; `SCHEMA.md` describes it.
+    /// Returns the contents as JSON; `SCHEMA.md` describes it.
     pub fn json(&self) -> String {
         let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
         text.push('\n');

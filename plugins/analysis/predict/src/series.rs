@@ -43,7 +43,7 @@ impl Split {
         }
     }
 
-    /// The parts with their names, in the order in which they are shown.
+    /// Returns the parts with their names, in the order in which they are shown.
     pub fn parts(&self) -> [(&'static str, u64); 5] {
         [
             ("computation", self.computation),
@@ -60,13 +60,13 @@ impl Split {
 pub struct Point {
     /// The parameter's value.
     pub value: Value,
-    /// What was predicted; none if the program cannot run so.
+    /// The prediction; none if the program cannot run so.
     pub result: Option<PointResult>,
     /// Why it cannot.
     pub error: Option<String>,
 }
 
-/// What is kept of a prediction.
+/// The kept part of a prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PointResult {
     /// Picoseconds.
@@ -90,7 +90,7 @@ pub struct PointResult {
 }
 
 impl Point {
-    /// What is kept of a prediction, or the reason why there is none.
+    /// Makes a point from a prediction, or from the reason why there is none.
     pub fn new(value: Value, prediction: &Result<Prediction, String>) -> Point {
         let (result, error) = match prediction {
             Err(error) => (None, Some(error.clone())),
@@ -143,7 +143,7 @@ pub struct Series {
     pub scale: Scale,
     /// In the order in which the values were given.
     pub points: Vec<Point>,
-    /// What is less exact than it could be.
+    /// Notes on results that are less exact than possible.
     pub notes: Vec<String>,
 }
 
@@ -186,7 +186,7 @@ impl Series {
         points.filter_map(|point| point.result.as_ref().map(|result| (&point.value, result)))
     }
 
-    /// As JSON; `SCHEMA.md` describes it.
+    /// Returns the contents as JSON; `SCHEMA.md` describes it.
     pub fn json(&self) -> String {
         let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
         text.push('\n');

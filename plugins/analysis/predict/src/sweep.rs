@@ -63,7 +63,7 @@ fn fail<T>(problem: impl Into<String>) -> Result<T, SweepError> {
 }
 
 impl Sweep {
-    /// The setting of one of its values.
+    /// Returns the setting of one of its values.
     pub fn setting(&self, value: &Value) -> Setting {
         Setting::new(&self.field, &value.text)
     }
@@ -167,7 +167,7 @@ fn quantity(text: &str) -> Option<(Kind, u64)> {
     both.find_map(|(kind, value)| value.ok().map(|value| (kind, value)))
 }
 
-/// A plain number, and whether it was written with a fraction.
+/// Returns a plain number, and whether it was written with a fraction.
 fn plain(text: &str) -> Option<(f64, bool)> {
     Decimal::parse(text)?;
     let number: f64 = text.replace('_', "").parse().ok()?;
@@ -211,7 +211,7 @@ fn list(field: &str, parts: Vec<String>) -> Sweep {
     }
 }
 
-/// Whether ascending numbers are better told by their logarithms: over more than a decade, none of them 0.
+/// Returns whether ascending numbers are better told by their logarithms: over more than a decade, none of them 0.
 fn spread(values: &[Value]) -> bool {
     let number = |value: Option<&Value>| value.and_then(|value| value.number).unwrap_or(0.0);
     let (first, last) = (number(values.first()), number(values.last()));

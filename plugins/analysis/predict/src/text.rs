@@ -13,7 +13,7 @@ const RANKS: usize = 16;
 const LINES: usize = 10;
 
 impl Prediction {
-    /// As text for a terminal.
+    /// Returns the contents as text for a terminal.
     pub fn text(&self) -> String {
         let mut out = String::new();
         // Writing to a string cannot fail.
@@ -98,18 +98,18 @@ impl Prediction {
             writeln!(out, "\nProblems of the program")?;
             self.problems(out)?;
         }
-        let model = &self.model;
+        let size = &self.loop_trees;
         write!(
             out,
             "\nModel: {} operations as {} entries of {} trees, {} B; {} bursts, {} B",
-            model.operations,
-            model.entries,
-            model.trees,
-            model.structure_bytes,
-            model.bursts,
-            model.burst_bytes
+            size.operations,
+            size.entries,
+            size.trees,
+            size.structure_bytes,
+            size.bursts,
+            size.burst_bytes
         )?;
-        match model.trace_bytes {
+        match size.trace_bytes {
             Some(bytes) => writeln!(out, "; trace {bytes} B")?,
             None => writeln!(out)?,
         }
@@ -327,7 +327,7 @@ fn blocked_line(f: &mut std::fmt::Formatter<'_>, rank: &Blocked) -> std::fmt::Re
     writeln!(f, "    rank {} in {} waits for {whom}", rank.rank, rank.at)
 }
 
-/// A time in a unit that suits it.
+/// Returns a time in a unit that suits it.
 pub(crate) fn time(picoseconds: u64) -> String {
     Time(picoseconds).rounded(3)
 }

@@ -1,6 +1,6 @@
-//! What each rank does when, in an interpretation.
+//! States of each rank over time in an interpretation.
 
-use nodescope_model::{Action, Program};
+use nodescope_loop_tree::{Action, Program};
 use serde::Serialize;
 
 /// A call of a rank. Before it, since the call before, the rank computes.
@@ -25,7 +25,7 @@ pub struct Timeline {
     pub ends: Vec<u64>,
 }
 
-/// What ranks do, over time: a row for each rank or, of many, for some that follow one another.
+/// States of ranks over time: a row for each rank or, of many, for some that follow one another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Phases {
     /// Ranks of a row; the last may have fewer.

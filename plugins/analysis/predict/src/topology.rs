@@ -137,7 +137,7 @@ impl Topology {
         }
     }
 
-    /// What a link connects, for reports.
+    /// Returns the two ends of a link, for reports.
     pub fn link_name(&self, link: u32, nodes: u32) -> String {
         if link < nodes {
             return format!("node {link} → network");

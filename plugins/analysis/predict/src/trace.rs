@@ -11,7 +11,7 @@ use nodescope_hypercall::record::{Completion, Flags, communicator};
 use nodescope_hypercall::{
     Class, Flavour, Function, Hello, MpiRecord, Peer, ProcessKind, Tag, ThreadId,
 };
-use nodescope_model::{Action, Collective, CollectiveKind, Op, PeerRef, Program};
+use nodescope_loop_tree::{Action, Collective, CollectiveKind, Op, PeerRef, Program};
 use nodescope_trace::{Body, Event, Header, MpiCall, NodeEntry, Stamp, TraceWriter, WriteError};
 
 use crate::timeline::{Call, Timeline};
@@ -19,7 +19,7 @@ use crate::timeline::{Call, Timeline};
 /// A message as its ends know it: sender, receiver, communicator, tag.
 type Envelope = (u32, u32, Option<u32>, u32);
 
-/// What a rank's records need to know of those before.
+/// State of a rank that its later records depend on.
 #[derive(Default)]
 struct State {
     next: usize,
@@ -47,7 +47,7 @@ struct Writer<'a> {
 ///
 /// # Errors
 ///
-/// What writing the file fails with.
+/// Fails if the file cannot be written.
 pub fn write_trace(
     program: &Program,
     nodes: &[u32],
@@ -183,7 +183,7 @@ impl Writer<'_> {
         record
     }
 
-    /// The program's number of an operation's communicator; none for the rank alone.
+    /// Returns the program's number of an operation's communicator; none for the rank alone.
     fn communicator(&self, rank: u32, op: &Op) -> Option<u32> {
         let list = self.program.ranks[rank as usize].communicators;
         let list = &self.program.communicator_lists[list as usize];
@@ -221,12 +221,12 @@ impl Writer<'_> {
         }
     }
 
-    /// What a receive gets: the next message of its envelope; of an unknown one nothing is known.
+    /// Returns the message that a receive gets: the next message of its envelope. Of an unknown envelope nothing is known.
     fn got(
         &mut self,
         rank: u32,
         op: &Op,
-        from: nodescope_model::Source,
+        from: nodescope_loop_tree::Source,
         tag: Option<u32>,
     ) -> Completion {
         let source = from.peer().map(|peer| self.resolve(peer, rank));
@@ -244,7 +244,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The record of a call; `later` are those after it.
+    /// Returns the record of a call; `later` are those after it.
     fn record(&mut self, rank: u32, state: &mut State, call: &Call, later: &[Call]) -> MpiRecord {
         let program = self.program;
         let op = &program.ops[call.op as usize];
@@ -269,7 +269,7 @@ impl Writer<'_> {
             }
         };
         match &op.action {
-            // What it consists of is not told.
+            // The parts of the datatype are not known.
             _ if composed(op.function) => {}
             // Interpreted again, it must not be taken for one that can be.
             Action::Opaque if collective_class(op.function) => {
@@ -317,7 +317,7 @@ impl Writer<'_> {
                     record.completions.push(got);
                 }
             }
-            Action::Remote {
+            Action::OneSided {
                 to,
                 out,
                 back,
@@ -376,7 +376,7 @@ impl Writer<'_> {
         record
     }
 
-    /// What a caller passes in and has room for, as records count it.
+    /// Fills in the bytes that a caller sends and has room for, as records count them.
     fn collective(&self, rank: u32, op: &Op, collective: &Collective, record: &mut MpiRecord) {
         use CollectiveKind::*;
         let size = u64::from(record.communicator_size.max(1));
@@ -446,7 +446,7 @@ fn collective_class(function: Function) -> bool {
     )
 }
 
-/// The id of a communicator in records.
+/// Returns the id of a communicator in records.
 fn id(number: u32) -> u64 {
     match number {
         0 => communicator::WORLD,
@@ -454,7 +454,7 @@ fn id(number: u32) -> u64 {
     }
 }
 
-/// Whether a call is interpreted as messages of several kinds.
+/// Returns whether a call is interpreted as messages of several kinds.
 fn composed(function: Function) -> bool {
     use Class::{Epoch, Neighbor, StartNeighbor, StartSendReceive, Window};
     matches!(
@@ -463,17 +463,17 @@ fn composed(function: Function) -> bool {
     )
 }
 
-/// The function as records have it: what a persistent operation starts is told by itself.
+/// Returns the function as records have it: what a persistent operation starts is told by itself.
 fn function(op: &Op) -> Function {
     match (&op.action, op.function.class()) {
         (Action::Send { mode, .. }, _)
             if matches!(op.function, Function::Start | Function::Startall) =>
         {
             match mode {
-                nodescope_model::Mode::Standard => Function::Isend,
-                nodescope_model::Mode::Buffered => Function::Ibsend,
-                nodescope_model::Mode::Synchronous => Function::Issend,
-                nodescope_model::Mode::Ready => Function::Irsend,
+                nodescope_loop_tree::Mode::Standard => Function::Isend,
+                nodescope_loop_tree::Mode::Buffered => Function::Ibsend,
+                nodescope_loop_tree::Mode::Synchronous => Function::Issend,
+                nodescope_loop_tree::Mode::Ready => Function::Irsend,
             }
         }
         (Action::Receive { .. }, _)
@@ -492,7 +492,7 @@ fn function(op: &Op) -> Function {
     }
 }
 
-/// The function that begins a collective.
+/// Returns the function that begins a collective.
 fn begun(kind: CollectiveKind) -> Function {
     match kind {
         CollectiveKind::Barrier | CollectiveKind::Create => Function::Ibarrier,

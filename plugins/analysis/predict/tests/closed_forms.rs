@@ -1,6 +1,6 @@
 //! Programs whose time can be worked out by hand.
 
-use nodescope_model::{Action, CollectiveKind, Mode, PeerRef, Program, ProgramBuilder};
+use nodescope_loop_tree::{Action, CollectiveKind, Mode, PeerRef, Program, ProgramBuilder};
 use nodescope_predict::{
     Algorithm, Channel, Cluster, Code, Model, Options, Outcome, Preset, Progress, Sharing, Speed,
     Table, Topology, interpret,
@@ -247,7 +247,7 @@ fn fluid(sharing: Sharing) -> Cluster {
     }
 }
 
-/// When ranks end, us.
+/// Returns the time when ranks end, us.
 fn ends(outcome: &Outcome) -> Vec<u64> {
     let ends = outcome.ranks.iter().map(|rank| outcome.time - rank.idle);
     ends.map(|end| (end + US / 2) / US).collect()
@@ -476,7 +476,7 @@ fn buffered_messages_are_copied() {
 #[test]
 fn collectives_beside_their_ranks_overlap() {
     use nodescope_hypercall::Function;
-    use nodescope_model::Collective;
+    use nodescope_loop_tree::Collective;
     let mut builder = ProgramBuilder::new();
     builder.call(
         Function::Iallreduce,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use nodescope_model::CollectiveKind;
+use nodescope_loop_tree::CollectiveKind;
 use nodescope_predict::{
     Algorithm, Cluster, Model, Placement, Progress, Sharing, Speed, Topology, cluster,
 };

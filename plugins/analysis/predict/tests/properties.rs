@@ -1,6 +1,8 @@
-//! What holds for every program and every cluster.
+//! Properties that hold for every program and every cluster.
 
-use nodescope_model::{Burst, CollectiveKind, Entry, PeerRef, Program, ProgramBuilder, Sequences};
+use nodescope_loop_tree::{
+    Burst, CollectiveKind, Entry, PeerRef, Program, ProgramBuilder, Sequences,
+};
 use nodescope_predict::{
     Algorithm, Channel, Cluster, Code, Efficiencies, Frames, Model, Options, Outcome, Progress,
     Request, Sharing, Table, Topology, interpret, predict,
@@ -53,7 +55,7 @@ fn turn() -> impl Strategy<Value = Turn> {
     ]
 }
 
-/// Every rank does the turns, with its own amount of work.
+/// Makes a program in which every rank does the iterations, with its own amount of work.
 fn program(turns: &[Turn], ranks: u32, times: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     for rank in 0..ranks {
@@ -147,7 +149,7 @@ fn clusters() -> Vec<Cluster> {
             ..shared.clone()
         },
         Cluster {
-            takes_in: true,
+            receives_unexpected: true,
             sharing: Sharing::Frames,
             datatype_overhead: 50_000,
             network: Channel {
@@ -163,7 +165,7 @@ fn clusters() -> Vec<Cluster> {
             ..shared.clone()
         },
         Cluster {
-            takes_in: true,
+            receives_unexpected: true,
             progress: Progress::Calls,
             ..plain.clone()
         },
@@ -196,7 +198,7 @@ fn check(program: &Program, cluster: &Cluster) -> Outcome {
         path.computation + path.communication + path.transfer,
         outcome.time
     );
-    // The same again, to the byte.
+    // A second interpretation gives the same bytes.
     assert_eq!(
         interpret(&code, cluster, &Options::default()).unwrap(),
         outcome

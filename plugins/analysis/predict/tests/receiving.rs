@@ -1,6 +1,6 @@
-//! What messages cost that come together or early, and data that has to be packed: by hand.
+//! Costs of messages that come together or early, and of data that has to be packed, computed by hand.
 
-use nodescope_model::{CollectiveKind, PeerRef, Program, ProgramBuilder};
+use nodescope_loop_tree::{CollectiveKind, PeerRef, Program, ProgramBuilder};
 use nodescope_predict::{
     Algorithm, Channel, Cluster, Code, Frames, Model, Options, Progress, Sharing, Table, interpret,
 };
@@ -21,7 +21,7 @@ fn cluster() -> Cluster {
     }
 }
 
-/// The end of each rank.
+/// Returns the end of each rank.
 fn ends(program: &Program, cluster: &Cluster) -> Vec<u64> {
     let outcome = interpret(&Code::new(program), cluster, &Options::default()).unwrap();
     assert_eq!(outcome.problems, []);
@@ -51,14 +51,14 @@ fn unexpected(with_request: bool) -> Program {
 }
 
 #[test]
-fn a_rank_that_waits_takes_in_what_it_does_not_wait_for() {
+fn a_waiting_rank_receives_unexpected_messages() {
     let mut cluster = cluster();
     for with_request in [false, true] {
         let program = unexpected(with_request);
-        cluster.takes_in = false;
+        cluster.receives_unexpected = false;
         // 12 + 4, 20 of work, 4 to receive.
         assert_eq!(ends(&program, &cluster)[0], 40 * US);
-        cluster.takes_in = true;
+        cluster.receives_unexpected = true;
         // From 10 to 14 it takes in the other; nothing is left of that when it is received.
         assert_eq!(ends(&program, &cluster)[0], (10 + 4 + 4 + 20) * US);
         // The one behind the other costs less.
@@ -83,7 +83,7 @@ fn what_comes_after_the_wait_is_not_taken_in() {
     // It comes when the other has just been dealt with.
     builder.compute(10 * US).send(rank(0), 0, 0).ranks(1);
     let mut cluster = cluster();
-    cluster.takes_in = true;
+    cluster.receives_unexpected = true;
     assert_eq!(ends(&builder.finish(), &cluster)[0], (16 + 20 + 4) * US);
 }
 
@@ -131,7 +131,7 @@ fn frames_of_what_is_not_complete_delay_what_is() {
     cluster.network.queued_overhead = Some(Table::constant(3 * US));
     // 1 + 17 frames + 5 + 4; the second is there when it is received.
     assert_eq!(ends(&program, &cluster)[0], (27 + 20 + 4) * US);
-    cluster.takes_in = true;
+    cluster.receives_unexpected = true;
     // The last frame of the first comes at 23 us, one of the second at 22 us, which costs 3. Others come from 24 us on,
     // before the end; all of them cost no more than the message.
     assert_eq!(ends(&program, &cluster)[0], (22 + 3 + 4 + 3 + 20 + 4) * US);
@@ -166,7 +166,7 @@ fn acknowledgements_take_time_of_the_links_back() {
     };
     // Four frames of 2 us from 10.5 us on, 5 of latency, 4 to receive.
     assert_eq!(end(0), (10 + 8 + 5 + 4) * US + US / 2);
-    // What came from 1 us on is acknowledged after two frames, from 10 to 11 us, and after four, at 14 us: that waits until all frames
+    // Data that came from 1 us on is acknowledged after two frames, from 10 to 11 us, and after four, at 14 us: that waits until all frames
     // of the message have gone.
     assert_eq!(end(2), (11 + 8 + 5 + 4) * US);
     assert_eq!(end(5), end(0));

@@ -1,7 +1,7 @@
 //! Reduced fragments: where they are accepted, everything takes as long as without; where not, the reason is told.
 
 use nodescope_hypercall::Function;
-use nodescope_model::{Action, CollectiveKind, PeerRef, Program, ProgramBuilder, Source};
+use nodescope_loop_tree::{Action, CollectiveKind, PeerRef, Program, ProgramBuilder, Source};
 use nodescope_predict::reduce::{Reduced, Selection, reduce};
 use nodescope_predict::{
     Channel, Cluster, Code, Model, Options, Outcome, Progress, Table, interpret,
@@ -138,7 +138,7 @@ fn run(code: &Code<'_>, cluster: &Cluster) -> Outcome {
     interpret(code, cluster, &options).unwrap()
 }
 
-/// The same end on every rank, the same computation, and times that still add up.
+/// Checks that a reduced program ends equally on every rank, with equal computation, and that times still add up.
 fn same(program: &Program, reduced: &Reduced, cluster: &Cluster) {
     let whole = run(&Code::new(program), cluster);
     let code = Code::with_fragments(&reduced.program, &reduced.fragments);
@@ -179,7 +179,7 @@ proptest! {
             for selection in [Selection::Loop(1), Selection::Site("program+0x80".into()), Selection::Site("program+0x60".into())] {
                 let Ok(a) = reduce(&program_a, &cluster, &selection, None) else { continue };
                 same(&program_a, &a, &cluster);
-                // What happens outside changes nothing of what a fragment is, and is not changed by it.
+                // Events outside do not change a fragment, and the fragment does not change them.
                 let b = reduce(&program_b, &cluster, &selection, None).unwrap();
                 prop_assert_eq!(&a.fragments, &b.fragments);
                 same(&program_b, &b, &cluster);

@@ -1,7 +1,7 @@
 //! More ranks than were traced: the programs made are those that would have been written for so many ranks.
 
 use nodescope_hypercall::Function;
-use nodescope_model::{Action, CollectiveKind, Op, PeerRef, Program, ProgramBuilder, Source};
+use nodescope_loop_tree::{Action, CollectiveKind, Op, PeerRef, Program, ProgramBuilder, Source};
 use nodescope_predict::scale::{Extrapolation, Limit, Scaling};
 use nodescope_predict::{
     Channel, Cluster, Code, Model, Options, Request, ScaleError, ScaleRequest, Table, interpret,
@@ -56,7 +56,7 @@ fn ring(p: u32) -> Program {
     builder.finish()
 }
 
-/// A chain whose ends have one neighbour, with calls left out there.
+/// Returns a chain whose ends have one neighbour, with calls left out there.
 fn chain(p: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     for rank in 0..p {
@@ -75,7 +75,7 @@ fn chain(p: u32) -> Program {
     builder.finish()
 }
 
-/// A balanced grid of p = s x s ranks, with halos of n / s.
+/// Returns a balanced grid of p = s x s ranks, with halos of n / s.
 fn grid(p: u32) -> Program {
     let side = p.isqrt();
     assert_eq!(side * side, p);
@@ -242,7 +242,7 @@ fn scattered(p: u32) -> Program {
     builder.finish()
 }
 
-/// All partners at distances 1, 2, 4, ...: as many as log2 p, each another.
+/// Makes a program with partners at distances 1, 2, 4, ...: log2 p partners for each rank.
 fn doubling(p: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     for rank in 0..p {

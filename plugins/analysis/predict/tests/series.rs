@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use nodescope_config::document::Setting;
-use nodescope_model::{CollectiveKind, PeerRef, Program, ProgramBuilder};
+use nodescope_loop_tree::{CollectiveKind, PeerRef, Program, ProgramBuilder};
 use nodescope_predict::series::in_parallel;
 use nodescope_predict::{
     Cluster, ClusterFile, Point, Prediction, Request, Scale, Series, Sweep, predict,

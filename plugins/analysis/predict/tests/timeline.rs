@@ -1,8 +1,8 @@
 //! The predicted run over time: its parts, and the trace made of it.
 
 use nodescope_hypercall::{Function, Peer};
-use nodescope_model::sequence::Sequences;
-use nodescope_model::{Action, Collective, CollectiveKind, PeerRef, Program, ProgramBuilder};
+use nodescope_loop_tree::sequence::Sequences;
+use nodescope_loop_tree::{Action, Collective, CollectiveKind, PeerRef, Program, ProgramBuilder};
 use nodescope_predict::{
     Channel, Cluster, Code, Model, Options, Progress, Request, Table, interpret, predict, trace,
 };
@@ -97,7 +97,7 @@ fn traced(program: &Program, cluster: &Cluster) -> (u64, Vec<Event>) {
         }
         assert_eq!(timeline.ends[rank] + outcome.ranks[rank].idle, outcome.time);
     }
-    let nodes = cluster.place(program.ranks.len() as u32).unwrap();
+    let nodes = cluster.place_ranks(program.ranks.len() as u32).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     trace::write_trace(program, &nodes, &timeline, "predicted", file.path()).unwrap();
     let events = TraceReader::open(file.path()).unwrap().events();
@@ -167,7 +167,7 @@ fn windows_are_no_communicators_and_their_calls_are_told_once() {
     program.communicators = vec![Vec::new(); 3];
     program.communicator_lists = vec![vec![Some(0), None, Some(1), Some(2)]];
     program.copies = [1].into();
-    let part = |op: &&mut nodescope_model::Op| {
+    let part = |op: &&mut nodescope_loop_tree::Op| {
         op.function == Function::WinFence && matches!(op.action, Action::Wait { .. })
     };
     program

@@ -1,6 +1,6 @@
 //! All groups of a trace, their clusters and representatives.
 
-use nodescope_model::Sequences;
+use nodescope_loop_tree::Sequences;
 use serde::Serialize;
 
 use crate::cluster::{Cluster, Clustering, Merge};
@@ -166,13 +166,13 @@ impl Analysis {
         })
     }
 
-    /// The cluster of a rank.
+    /// Returns the cluster of a rank.
     pub fn cluster_of(&self, rank: u32) -> Option<&Representation> {
         let mut clusters = self.groups.iter().flat_map(|group| &group.clusters);
         clusters.find(|cluster| cluster.ranks.binary_search(&rank).is_ok())
     }
 
-    /// The analysis as JSON; `SCHEMA.md` describes it.
+    /// Returns the analysis as JSON; `SCHEMA.md` describes it.
     pub fn json(&self) -> String {
         let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
         text.push('\n');

@@ -158,13 +158,13 @@ impl Clustering {
         }
     }
 
-    /// How many clusters there are at a threshold.
+    /// Returns how many clusters there are at a threshold.
     pub fn count(&self, threshold: f64) -> usize {
         let kept = self.merges.iter().filter(|merge| merge.height <= threshold);
         self.vectors.len() - kept.count()
     }
 
-    /// The vectors in the order in which they stand side by side under the tree.
+    /// Returns the vectors in the order in which they stand side by side under the tree.
     pub fn order(&self) -> Vec<usize> {
         let count = self.vectors.len();
         let mut open = vec![(count + self.merges.len()).saturating_sub(1)];
@@ -189,7 +189,7 @@ mod tests {
 
     use super::*;
 
-    /// The definition, step by step: the two clusters with the nearest centroids merge.
+    /// Returns the definition, step by step: the two clusters with the nearest centroids merge.
     fn by_definition(vectors: &[Vec<u64>]) -> Vec<f64> {
         let squares: f64 = (vectors.iter().flatten()).map(|&t| (t * t) as f64).sum();
         let scale = (squares / vectors.len() as f64).sqrt();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nodescope_hypercall::Function;
-use nodescope_model::Sequences;
+use nodescope_loop_tree::Sequences;
 
 /// Ranks with equal communication sequences.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub fn groups(sequences: &Sequences) -> Vec<Group> {
     groups
 }
 
-/// The computation vector of a rank, picoseconds.
+/// Returns the computation vector of a rank, picoseconds.
 pub fn vector(sequences: &Sequences, rank: u32) -> Vec<u64> {
     let sequence = sequences.ranks.get(rank as usize);
     let entries = sequence.map_or(&[][..], |sequence| &sequence.entries);

@@ -99,7 +99,7 @@ impl Analysis {
         Ok(())
     }
 
-    /// The number of representatives by threshold, as a line of steps.
+    /// Returns the number of representatives by threshold, as a line of steps.
     fn steps(&self) -> Result<String, ChartError> {
         let merges = self.groups.iter().flat_map(|group| &group.merges);
         let mut heights: Vec<f64> = merges.map(|merge| merge.height).collect();
@@ -154,7 +154,7 @@ impl Analysis {
     }
 }
 
-/// The tree of a group's merges. Heights are those at which the tree is cut.
+/// Returns the tree of a group's merges. Heights are those at which the tree is cut.
 fn dendrogram(group: &GroupAnalysis, threshold: f64) -> Result<String, ChartError> {
     let count = group.ranks.len();
     let highest = group

@@ -4,27 +4,27 @@
 //! - [`group`](mod@group): ranks that make the same MPI calls in the same order.
 //! - [`cluster`]: agglomerative clustering of the computation vectors of a group, its dendrogram, and the cut through it.
 //! - [`analysis`]: all groups of a trace, their clusters and representatives.
-//! - [`hand_out`](mod@hand_out): a program whose ranks compute as their representatives did in a replay.
-//! - [`whole`]: the prediction for that program, with each rank's times.
+//! - [`assignment`]: a program whose ranks compute as their representatives did in a replay.
+//! - [`replay_prediction`]: the prediction for that program, with each rank's times.
 //!
 //! A *computation vector* is a rank's times between consecutive MPI calls, picoseconds. `README.md` is the guide, `SCHEMA.md` has the
 //! formats.
 
 pub mod analysis;
+pub mod assignment;
 pub mod cluster;
 pub mod group;
-pub mod hand_out;
-pub mod whole;
+pub mod replay_prediction;
 
 mod html;
 mod text;
 
 pub use analysis::{Analysis, Representation};
+pub use assignment::{Replay, assign_replays};
 pub use cluster::{Cluster, Clustering, Merge};
 pub use group::{Group, groups};
-pub use hand_out::{Replay, hand_out};
 pub use html::TITLE;
-pub use whole::Whole;
+pub use replay_prediction::ReplayPrediction;
 
 use nodescope_hypercall::Function;
 
@@ -83,7 +83,7 @@ pub enum RepresentError {
     },
 }
 
-/// The name of a call, or that there is none.
+/// Returns the name of a call, or that there is none.
 fn call_name(function: Option<Function>) -> String {
     function.map_or_else(
         || "missing".to_owned(),

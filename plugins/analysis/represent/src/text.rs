@@ -6,12 +6,12 @@ use nodescope_config::quantity::Time;
 
 use crate::analysis::Analysis;
 use crate::ranks_text;
-use crate::whole::Whole;
+use crate::replay_prediction::ReplayPrediction;
 
 /// Ranks whose times are told one by one.
 const RANKS: usize = 64;
 
-/// A share as per cent.
+/// Returns a share as per cent.
 pub(crate) fn percent(part: f64) -> String {
     let hundredths = 100.0 * part;
     match hundredths {
@@ -23,7 +23,7 @@ pub(crate) fn percent(part: f64) -> String {
 }
 
 impl Analysis {
-    /// The analysis as text for a terminal.
+    /// Returns the analysis as text for a terminal.
     pub fn text(&self) -> String {
         let mut out = String::new();
         // Writing to a string cannot fail.
@@ -91,8 +91,8 @@ impl Analysis {
     }
 }
 
-impl Whole {
-    /// The prediction as text for a terminal.
+impl ReplayPrediction {
+    /// Returns the prediction as text for a terminal.
     pub fn text(&self) -> String {
         let mut out = String::new();
         // Writing to a string cannot fail.
@@ -111,14 +111,14 @@ impl Whole {
             out,
             "  rank  represented by      traced   on target  communication        wait       other        idle"
         )?;
-        let outcome = self.given.iter().zip(&self.prediction.outcome.ranks);
-        for (given, times) in outcome.take(RANKS) {
+        let outcome = self.assignments.iter().zip(&self.prediction.outcome.ranks);
+        for (assignment, times) in outcome.take(RANKS) {
             writeln!(
                 out,
                 "  {:>4} {:>15} {:>11} {:>11} {:>14} {:>11} {:>11} {:>11}",
-                given.rank,
-                given.from,
-                time(given.traced),
+                assignment.rank,
+                assignment.from,
+                time(assignment.traced),
                 time(times.computation),
                 time(times.communication),
                 time(times.wait),
@@ -126,11 +126,11 @@ impl Whole {
                 time(times.idle)
             )?;
         }
-        if self.given.len() > RANKS {
+        if self.assignments.len() > RANKS {
             writeln!(
                 out,
                 "  ... {} more; --json has all",
-                self.given.len() - RANKS
+                self.assignments.len() - RANKS
             )?;
         }
         Ok(())

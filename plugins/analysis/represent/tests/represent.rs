@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use nodescope_model::build::ProgramBuilder;
-use nodescope_model::{CollectiveKind, PeerRef, Sequence, Sequences};
+use nodescope_loop_tree::build::ProgramBuilder;
+use nodescope_loop_tree::{CollectiveKind, PeerRef, Sequence, Sequences};
 use nodescope_predict::{Cluster, Request};
-use nodescope_represent::{Analysis, Replay, RepresentError, Whole, hand_out};
+use nodescope_represent::{Analysis, Replay, ReplayPrediction, RepresentError, assign_replays};
 
-/// A burst, a message round a ring, and an all-reduce, three times; `bursts` are the ranks', picoseconds.
+/// Returns a burst, a message round a ring, and an all-reduce, three times; `bursts` are the ranks', picoseconds.
 fn ring(bursts: &[u64]) -> Sequences {
     let mut builder = ProgramBuilder::new();
     let last = bursts.len() as u32 - 1;
@@ -35,7 +35,7 @@ fn sequences(mut builder: ProgramBuilder, ranks: usize) -> Sequences {
     }
 }
 
-/// A rank's sequence with all bursts so many times as long.
+/// Returns a rank's sequence with all bursts so many times as long.
 fn replayed(sequences: &Sequences, rank: u32, times: u64) -> Replay {
     let mut sequence: Sequence = sequences.ranks[rank as usize].clone();
     for entry in &mut sequence.entries {
@@ -112,11 +112,14 @@ fn each_rank_gets_the_vector_of_its_representative() {
     let mut sequences = ring(&BURSTS);
     let analysis = Analysis::new(&sequences, 0.05).unwrap();
     let replays = [replayed(&sequences, 1, 3), replayed(&sequences, 2, 2)];
-    let given = hand_out(&mut sequences, &analysis, &replays).unwrap();
-    let from: Vec<u32> = given.iter().map(|given| given.from).collect();
+    let assignments = assign_replays(&mut sequences, &analysis, &replays).unwrap();
+    let from: Vec<u32> = assignments
+        .iter()
+        .map(|assignment| assignment.from)
+        .collect();
     assert_eq!(from, [2, 1, 2, 2, 1, 2]);
     assert_eq!(
-        (given[0].traced, given[0].computation),
+        (assignments[0].traced, assignments[0].computation),
         (3_000_000, 6_060_000)
     );
     // A speed in the cluster file is not applied to what was replayed on the target.
@@ -125,7 +128,7 @@ fn each_rank_gets_the_vector_of_its_representative() {
         replicas: 0,
         ..Request::default()
     };
-    let whole = Whole::new(&sequences, given, &cluster(text), &request).unwrap();
+    let whole = ReplayPrediction::new(&sequences, assignments, &cluster(text), &request).unwrap();
     // On an ideal network the slowest rank decides: three bursts of 6 us.
     assert_eq!(whole.prediction.outcome.time, 18_000_000);
     assert!(
@@ -152,8 +155,11 @@ fn another_rank_of_the_cluster_may_stand_in() {
         replayed(&sequences, 3, 1),
         replayed(&sequences, 5, 1),
     ];
-    let given = hand_out(&mut sequences, &analysis, &replays).unwrap();
-    let from: Vec<u32> = given.iter().map(|given| given.from).collect();
+    let assignments = assign_replays(&mut sequences, &analysis, &replays).unwrap();
+    let from: Vec<u32> = assignments
+        .iter()
+        .map(|assignment| assignment.from)
+        .collect();
     // Rank 5 is as near to the centroid as the representative.
     assert_eq!(from, [5, 4, 5, 5, 4, 5]);
 }
@@ -163,7 +169,7 @@ fn replays_that_do_not_fit_are_named() {
     let mut sequences = ring(&BURSTS);
     let analysis = Analysis::new(&sequences, 0.05).unwrap();
     let one = [replayed(&sequences, 2, 1)];
-    let error = hand_out(&mut sequences, &analysis, &one).unwrap_err();
+    let error = assign_replays(&mut sequences, &analysis, &one).unwrap_err();
     assert_eq!(
         error,
         RepresentError::NotReplayed {
@@ -173,7 +179,7 @@ fn replays_that_do_not_fit_are_named() {
     );
     let mut other = replayed(&sequences, 2, 1);
     other.sequence.entries.remove(2);
-    let error = hand_out(&mut sequences, &analysis, &[other])
+    let error = assign_replays(&mut sequences, &analysis, &[other])
         .unwrap_err()
         .to_string();
     assert!(
@@ -182,16 +188,16 @@ fn replays_that_do_not_fit_are_named() {
     );
     let mut cut = replayed(&sequences, 2, 1);
     cut.sequence.entries.pop();
-    let error = hand_out(&mut sequences, &analysis, &[cut])
+    let error = assign_replays(&mut sequences, &analysis, &[cut])
         .unwrap_err()
         .to_string();
     assert!(error.contains("is missing in the replay"), "{error}");
     let mut beyond = replayed(&sequences, 2, 1);
     beyond.rank = 9;
-    let error = hand_out(&mut sequences, &analysis, &[beyond]).unwrap_err();
+    let error = assign_replays(&mut sequences, &analysis, &[beyond]).unwrap_err();
     assert_eq!(error, RepresentError::NoSuchRank { rank: 9, world: 6 });
     let twice = [replayed(&sequences, 1, 1), replayed(&sequences, 1, 1)];
-    let error = hand_out(&mut sequences, &analysis, &twice).unwrap_err();
+    let error = assign_replays(&mut sequences, &analysis, &twice).unwrap_err();
     assert_eq!(error, RepresentError::ReplayedTwice { rank: 1 });
 }
 

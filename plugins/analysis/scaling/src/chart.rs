@@ -33,7 +33,7 @@ pub struct Labels<'a> {
     /// Beside the vertical axis.
     pub values: &'a str,
     /// Below each place.
-    pub places: &'a [String],
+    pub positions: &'a [String],
     /// Below the horizontal axis.
     pub across: &'a str,
 }
@@ -44,11 +44,11 @@ pub struct Labels<'a> {
 ///
 /// Where the library cannot draw.
 pub fn bars(labels: &Labels<'_>, parts: &[Part]) -> Result<String, ChartError> {
-    let count = labels.places.len();
-    let sum = |place: usize| {
+    let count = labels.positions.len();
+    let sum = |position: usize| {
         parts
             .iter()
-            .filter_map(|part| part.values[place])
+            .filter_map(|part| part.values[position])
             .sum::<f64>()
     };
     let highest = (0..count).map(sum).fold(0.0, f64::max);
@@ -70,9 +70,9 @@ pub fn bars(labels: &Labels<'_>, parts: &[Part]) -> Result<String, ChartError> {
                 .disable_x_mesh()
                 .x_desc(labels.across)
                 .y_desc(labels.values)
-                .x_label_formatter(&|place| match place {
-                    SegmentValue::CenterOf(place) | SegmentValue::Exact(place) => {
-                        labels.places.get(*place).cloned().unwrap_or_default()
+                .x_label_formatter(&|position| match position {
+                    SegmentValue::CenterOf(position) | SegmentValue::Exact(position) => {
+                        labels.positions.get(*position).cloned().unwrap_or_default()
                     }
                     SegmentValue::Last => String::new(),
                 })
@@ -83,18 +83,21 @@ pub fn bars(labels: &Labels<'_>, parts: &[Part]) -> Result<String, ChartError> {
         )
         .draw()
         .map_err(failed)?;
-        let end = |place| match place < count {
-            true => SegmentValue::Exact(place),
+        let end = |position| match position < count {
+            true => SegmentValue::Exact(position),
             false => SegmentValue::Last,
         };
         let mut below = vec![0.0; count];
         for (number, part) in parts.iter().enumerate() {
             let colour = COLOURS[number % COLOURS.len()];
             let mut drawn = Vec::new();
-            for (place, base) in below.iter_mut().enumerate() {
-                let above = *base + part.values[place].unwrap_or(0.0);
+            for (position, base) in below.iter_mut().enumerate() {
+                let above = *base + part.values[position].unwrap_or(0.0);
                 let mut bar = Rectangle::new(
-                    [(SegmentValue::Exact(place), *base), (end(place + 1), above)],
+                    [
+                        (SegmentValue::Exact(position), *base),
+                        (end(position + 1), above),
+                    ],
                     colour.filled(),
                 );
                 bar.set_margin(0, 0, 12, 12);
@@ -133,7 +136,7 @@ pub fn lines(labels: &Labels<'_>, parts: &[Part]) -> Result<String, ChartError> 
     if largest <= 0.0 {
         return Err(failed("no value is above zero"));
     }
-    let last = labels.places.len().saturating_sub(1) as f64;
+    let last = labels.positions.len().saturating_sub(1) as f64;
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
@@ -149,14 +152,14 @@ pub fn lines(labels: &Labels<'_>, parts: &[Part]) -> Result<String, ChartError> 
             chart
                 .configure_mesh()
                 .disable_x_mesh()
-                .x_labels(2 * labels.places.len() + 1)
+                .x_labels(2 * labels.positions.len() + 1)
                 .x_desc(labels.across)
                 .y_desc(labels.values)
-                .x_label_formatter(&|place| {
-                    let whole = (place - place.round()).abs() < 1e-6;
-                    let label = labels.places.get(place.round() as usize);
+                .x_label_formatter(&|position| {
+                    let whole = (position - position.round()).abs() < 1e-6;
+                    let label = labels.positions.get(position.round() as usize);
                     label
-                        .filter(|_| whole && *place > -0.5)
+                        .filter(|_| whole && *position > -0.5)
                         .cloned()
                         .unwrap_or_default()
                 })
@@ -167,7 +170,7 @@ pub fn lines(labels: &Labels<'_>, parts: &[Part]) -> Result<String, ChartError> 
         for (number, part) in parts.iter().enumerate() {
             let colour = COLOURS[number % COLOURS.len()];
             let points: Vec<(f64, f64)> = (part.values.iter().enumerate())
-                .filter_map(|(place, value)| Some((place as f64, value.filter(shown)?)))
+                .filter_map(|(position, value)| Some((position as f64, value.filter(shown)?)))
                 .collect();
             chart
                 .draw_series(LineSeries::new(points, colour.stroke_width(2)).point_size(4))

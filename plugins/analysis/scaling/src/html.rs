@@ -59,7 +59,7 @@ impl Series {
     ///
     /// Where a chart cannot be drawn.
     pub fn figures(&self) -> Result<Vec<Figure>, ChartError> {
-        let places: Vec<String> = self
+        let positions: Vec<String> = self
             .points
             .iter()
             .map(|point| point.nodes.to_string())
@@ -74,7 +74,7 @@ impl Series {
             let labels = Labels {
                 title: &caption,
                 values,
-                places: &places,
+                positions: &positions,
                 across: "nodes",
             };
             let svg = match stacked {

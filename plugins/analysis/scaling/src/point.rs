@@ -135,7 +135,7 @@ pub enum PointError {
     Damaged {
         /// Its name.
         file: &'static str,
-        /// What the parser says.
+        /// The parser's message.
         why: String,
     },
     /// The file has another version.

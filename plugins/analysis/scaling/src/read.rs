@@ -34,7 +34,7 @@ pub enum ReadError {
     NoAnalysis {
         /// The file.
         path: PathBuf,
-        /// What the parser says.
+        /// The parser's message.
         why: String,
     },
 }

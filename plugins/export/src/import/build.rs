@@ -9,7 +9,7 @@ use nodescope_trace::{Body, Event, Header, MpiCall, NodeEntry, Stamp, TraceWrite
 use super::Imported;
 use crate::error::ImportError;
 
-/// What becomes a trace.
+/// Builds a trace from imported records.
 #[derive(Debug)]
 pub(crate) struct Builder {
     name: String,
@@ -50,7 +50,7 @@ impl Builder {
         self.processes.len() - 1
     }
 
-    /// An empty record of a process's next call.
+    /// Returns an empty record of a process's next call.
     pub(crate) fn record(&mut self, process: usize, function: Function) -> MpiRecord {
         let entry = &mut self.processes[process];
         let pid = process as u32 + 1;
@@ -134,12 +134,12 @@ impl Builder {
         self.calls.len()
     }
 
-    /// The record of a call that was added before.
+    /// Returns the record of a call that was added before.
     pub(crate) fn started(&mut self, number: usize) -> Option<&mut MpiRecord> {
         Some(&mut self.calls.get_mut(number)?.1.record)
     }
 
-    /// Number of processes.
+    /// Returns the number of processes.
     pub(crate) fn ranks(&self) -> u32 {
         self.processes.len() as u32
     }
@@ -215,7 +215,7 @@ impl Builder {
         let calls = match result {
             Ok(calls) => calls,
             Err(error) => {
-                // What is left of it would only be in the way.
+                // A partial file would only be in the way.
                 let _ = std::fs::remove_file(&partial);
                 return Err(error);
             }

@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 
 use crate::error::ImportError;
 
-/// What was imported.
+/// Summary of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Imported {
     /// Ranks.
     pub ranks: u32,
     /// MPI calls.
     pub calls: u64,
-    /// What the user should know of them.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
@@ -37,7 +37,7 @@ pub fn import(input: &Path, output: &Path) -> Result<Imported, ImportError> {
     Ok(imported)
 }
 
-/// The file to read, if a folder was given.
+/// Returns the file to read, if a folder was given.
 fn find(input: &Path) -> Result<PathBuf, ImportError> {
     if !input.is_dir() {
         return Ok(input.into());

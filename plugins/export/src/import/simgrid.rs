@@ -142,7 +142,7 @@ struct Rank {
     finished: bool,
 }
 
-/// Bytes of SimGrid's types by their numbers, as far as such traces use them.
+/// Returns the bytes of SimGrid's types by their numbers, as far as such traces use them.
 fn type_bytes(number: u32) -> Option<u64> {
     Some(match number {
         0 => 8,
@@ -198,7 +198,7 @@ impl Action<'_> {
         }
     }
 
-    /// Bytes of one element of the type that is the word at this place, if there is one.
+    /// Returns the bytes of one element of the type that is the word at this place, if there is one.
     fn element(&self, at: usize) -> Result<u64, ImportError> {
         let Some(word) = self.words.get(at) else {
             return Ok(1);
@@ -207,7 +207,7 @@ impl Action<'_> {
         bytes.ok_or_else(|| self.wrong(format!("{word:?} is a type that is not known")))
     }
 
-    /// Bytes of as many elements as the word says, of the type that another word says.
+    /// Returns the bytes of as many elements as the word says, of the type that another word says.
     fn bytes(&self, count: usize, kind: usize) -> Result<u64, ImportError> {
         Ok(self.number(count, "count")? as u64 * self.element(kind)?)
     }
@@ -526,7 +526,7 @@ impl Reader<'_> {
     }
 }
 
-/// A sum of what a file says, which may be anything.
+/// Returns a sum of what a file says, which may be anything.
 fn sum(list: &[u64]) -> u64 {
     list.iter()
         .fold(0, |sum: u64, &bytes| sum.saturating_add(bytes))

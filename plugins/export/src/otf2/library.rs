@@ -167,14 +167,14 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// What the library said last, which it would otherwise print.
-static SAID: Mutex<String> = Mutex::new(String::new());
+/// The library's last message, which the library would otherwise print.
+static LAST_MESSAGE: Mutex<String> = Mutex::new(String::new());
 
 /// The library keeps its error callback, and what it says, in globals: one archive at a time.
 static IN_USE: Mutex<()> = Mutex::new(());
 
-fn said() -> MutexGuard<'static, String> {
-    SAID.lock().unwrap_or_else(PoisonError::into_inner)
+fn last_message() -> MutexGuard<'static, String> {
+    LAST_MESSAGE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Keeps the library's message.
@@ -182,7 +182,7 @@ fn said() -> MutexGuard<'static, String> {
 /// # Safety
 ///
 /// Called by the library with a format and its arguments.
-unsafe extern "C" fn heard(
+unsafe extern "C" fn store_message(
     _data: *mut c_void,
     _file: *const c_char,
     _line: u64,
@@ -198,10 +198,10 @@ unsafe extern "C" fn heard(
         unsafe { vsnprintf(text.as_mut_ptr().cast(), text.len(), format, list) };
     }
     if let Ok(text) = CStr::from_bytes_until_nul(&text) {
-        let mut said = said();
+        let mut message = last_message();
         // The first message is the cause, the others are its consequences.
-        if said.is_empty() {
-            *said = text.to_string_lossy().into_owned();
+        if message.is_empty() {
+            *message = text.to_string_lossy().into_owned();
         }
     }
     code
@@ -216,9 +216,9 @@ impl Otf2 {
             unsafe { Library::new(*name) }.ok()
         });
         let library = Otf2::of(found.ok_or(Otf2Error::Missing)?)?;
-        said().clear();
+        last_message().clear();
         // SAFETY: the callback has the type that the library asks for, and needs no data.
-        unsafe { (library.error_callback)(heard, std::ptr::null_mut()) };
+        unsafe { (library.error_callback)(store_message, std::ptr::null_mut()) };
         Ok((library, guard))
     }
 
@@ -230,7 +230,7 @@ impl Otf2 {
         Err(self.error(code, doing))
     }
 
-    /// A handle, or an error if there is none.
+    /// Returns a handle, or an error if there is none.
     pub(super) fn handle(&self, handle: Handle, doing: &str) -> Result<Handle, Otf2Error> {
         if handle.is_null() {
             return Err(self.error(0, doing));
@@ -239,7 +239,7 @@ impl Otf2 {
     }
 
     fn error(&self, code: Code, doing: &str) -> Otf2Error {
-        let mut what = std::mem::take(&mut *said());
+        let mut what = std::mem::take(&mut *last_message());
         if code > 0 {
             // SAFETY: the library returns static text for any number.
             let description = unsafe { (self.error_description)(code) };

@@ -26,9 +26,9 @@ pub enum Otf2Error {
     /// It refuses.
     #[error("OTF2: cannot {doing}: {what}")]
     Library {
-        /// What was being done, with the file.
+        /// The operation that failed, with the file.
         doing: String,
-        /// What the library says.
+        /// The library's message.
         what: String,
     },
     /// A name with a NUL in it.

@@ -57,7 +57,7 @@ impl Open<'_> {
         self.otf2.check(code, &self.doing)
     }
 
-    /// The global definitions.
+    /// Returns the global definitions.
     fn definitions(&self) -> Result<Definitions, Otf2Error> {
         let otf2 = self.otf2;
         let mut found = Definitions::default();
@@ -218,7 +218,7 @@ struct Comm {
 /// Success of a callback.
 const DONE: c_int = 0;
 
-/// What the user data of callbacks for definitions point to.
+/// Returns the definitions to which the user data of callbacks point.
 ///
 /// # Safety
 ///

@@ -16,7 +16,7 @@ use super::library::{Code, FlushCallbacks, Handle, Otf2};
 use super::{CALL_SITE, Otf2Error, operation, role, value};
 use crate::error::ExportError;
 use crate::labels::communicator_name;
-use crate::steps::{Ending, Operation, Step, Stepped};
+use crate::steps::{Ending, Operation, Step, SteppedCall};
 use crate::stream::{Sink, stream};
 use crate::survey::{CallSite, Survey};
 use crate::{Job, Summary};
@@ -242,7 +242,7 @@ impl<'a> Archive<'a> {
         Ok(self.otf2.check(code, &doing)?)
     }
 
-    /// The time for a thread's next event.
+    /// Returns the time for a thread's next event.
     fn time(&mut self, location: usize, time: u64) -> u64 {
         let last = &mut self.writers[location].last;
         *last = (*last).max(time);
@@ -268,7 +268,7 @@ impl<'a> Archive<'a> {
         self.check(unsafe { (self.otf2.leave)(writer, null_mut(), time, region) })
     }
 
-    /// Number of a communicator, and in it the rank of a world rank.
+    /// Returns the number of a communicator, and in it the rank of a world rank.
     fn comm(&self, world: usize, id: u64) -> Option<u32> {
         if id == communicator::SELF {
             return self.comms.last().copied();
@@ -287,7 +287,7 @@ impl<'a> Archive<'a> {
         Some((comm, entry.position(rank)?))
     }
 
-    /// Communicator and root of a collective operation.
+    /// Returns the communicator and root of a collective operation.
     fn collective(&self, world: usize, record: &MpiRecord) -> Option<(u8, u32, u32)> {
         let operation = operation(record.function)?;
         let comm = self.comm(world, record.communicator)?;
@@ -301,7 +301,7 @@ impl<'a> Archive<'a> {
         Some((operation, comm, root))
     }
 
-    /// What of a step happens when its call begins.
+    /// Writes the part of a step that belongs to the beginning of its call.
     fn beginning(
         &mut self,
         location: usize,
@@ -340,7 +340,7 @@ impl<'a> Archive<'a> {
         self.check(code)
     }
 
-    /// What of a step happens when its call ends.
+    /// Writes the part of a step that belongs to the end of its call.
     fn end(
         &mut self,
         location: usize,
@@ -684,7 +684,7 @@ impl<'a> Archive<'a> {
 }
 
 impl Sink for Archive<'_> {
-    fn call(&mut self, stepped: Stepped) -> Result<(), ExportError> {
+    fn call(&mut self, stepped: SteppedCall) -> Result<(), ExportError> {
         let (call, location) = (&stepped.call, stepped.location);
         let record = &call.record;
         let world = self.survey.process_of(location).world;

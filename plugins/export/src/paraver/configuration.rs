@@ -1,4 +1,4 @@
-//! What the numbers of a .prv stand for, and the .pcf that tells it.
+//! The meaning of the numbers in a .prv file, and the .pcf file that states the meaning.
 
 use std::fmt::Write;
 
@@ -65,7 +65,7 @@ const COLOURS: [(u8, u8, u8); 17] = [
 pub(super) const RUNNING: u64 = 1;
 pub(super) const NOT_CREATED: u64 = 2;
 
-/// The state of a thread within a function.
+/// Returns the state of a thread within a function.
 pub(super) fn state(function: Function) -> u64 {
     use Function::*;
     match function {
@@ -85,7 +85,7 @@ pub(super) fn state(function: Function) -> u64 {
     }
 }
 
-/// The type of the event that a function is.
+/// Returns the type of the event that a function is.
 pub(crate) fn event_type(function: Function) -> u32 {
     match function.class() {
         Class::Send
@@ -111,7 +111,7 @@ pub(crate) fn event_type(function: Function) -> u32 {
     }
 }
 
-/// The value that stands for a function.
+/// Returns the value that stands for a function.
 pub(crate) fn event_value(function: Function) -> u64 {
     use Function::*;
     match function {

@@ -62,7 +62,7 @@ pub(super) enum Action {
     Wait,
 }
 
-/// Bytes for or from one rank: of the list if there is one, else an equal share.
+/// Returns the bytes for or from one rank: of the list if there is one, else an equal share.
 fn share(list: &[u64], sum: u64, rank: usize, size: usize) -> u64 {
     match list.get(rank) {
         Some(&bytes) => bytes,
@@ -82,12 +82,12 @@ fn from(record: &MpiRecord, rank: usize, size: usize) -> u64 {
     share(&record.receive_bytes_from, record.receive_bytes, rank, size)
 }
 
-/// Bytes of the vector of a reduction, on any rank.
+/// Returns the bytes of the vector of a reduction, on any rank.
 fn vector(record: &MpiRecord) -> u64 {
     record.send_bytes.max(record.receive_bytes)
 }
 
-/// The action of SimGrid's own for a blocking operation on the world, if it has one that fits.
+/// Returns the action of SimGrid's own for a blocking operation on the world, if it has one that fits.
 pub(super) fn native(record: &MpiRecord, group: &Group<'_>) -> Option<String> {
     use Function::*;
     let size = group.size();
@@ -167,7 +167,7 @@ pub(super) fn native(record: &MpiRecord, group: &Group<'_>) -> Option<String> {
     Some(text)
 }
 
-/// The messages of a blocking operation, seen by one rank.
+/// Returns the messages of a blocking operation, seen by one rank.
 pub(super) fn blocking(record: &MpiRecord, group: &Group<'_>) -> Option<Vec<Action>> {
     use Function::*;
     let (size, own) = (group.size(), group.own);
@@ -241,7 +241,7 @@ pub(super) fn blocking(record: &MpiRecord, group: &Group<'_>) -> Option<Vec<Acti
     Some(out)
 }
 
-/// What goes to a rank in an exchange of everybody with everybody.
+/// Returns the bytes that go to a rank in an all-to-all exchange.
 fn block_to(record: &MpiRecord, rank: usize, size: usize) -> u64 {
     use Function::*;
     match record.function.blocking() {
@@ -250,7 +250,7 @@ fn block_to(record: &MpiRecord, rank: usize, size: usize) -> u64 {
     }
 }
 
-/// What comes from a rank in an exchange of everybody with everybody.
+/// Returns the bytes that come from a rank in an all-to-all exchange.
 fn block_from(record: &MpiRecord, rank: usize, size: usize) -> u64 {
     use Function::*;
     match record.function.blocking() {
@@ -322,10 +322,10 @@ fn doubling(group: &Group<'_>, bytes: u64, out: &mut Vec<Action>) {
             bytes,
         });
     }
-    let place = if paired { own / 2 } else { own - extra };
+    let position = if paired { own / 2 } else { own - extra };
     let mut mask = 1;
     while mask < power {
-        let other = place ^ mask;
+        let other = position ^ mask;
         let other = if other < extra {
             2 * other + 1
         } else {
@@ -378,7 +378,7 @@ fn linear(record: &MpiRecord, group: &Group<'_>, root: usize, out: &mut Vec<Acti
     }
 }
 
-/// What a non-blocking operation starts on one rank.
+/// Returns the messages that a non-blocking operation starts on one rank.
 pub(super) fn direct(record: &MpiRecord, group: &Group<'_>) -> Option<Vec<Action>> {
     use Function::*;
     let (size, own) = (group.size(), group.own);
@@ -460,7 +460,7 @@ pub(super) fn direct(record: &MpiRecord, group: &Group<'_>) -> Option<Vec<Action
     Some(out)
 }
 
-/// The messages of a neighbourhood collective, blocking or not: all at once, from the neighbours and to them.
+/// Returns the messages of a neighbourhood collective, blocking or not: all at once, from the neighbours and to them.
 pub(super) fn neighbours(record: &MpiRecord) -> Vec<Action> {
     let gathers = matches!(
         record.function.blocking(),

@@ -16,7 +16,7 @@ use nodescope_trace::MpiCall;
 
 use crate::error::ExportError;
 use crate::output::{Part, write as write_file};
-use crate::steps::{Operation, Step, Stepped};
+use crate::steps::{Operation, Step, SteppedCall};
 use crate::stream::{Channel, Sink, stream};
 use crate::survey::Survey;
 use crate::{Bursts, Job, Summary};
@@ -70,7 +70,7 @@ pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
     for file in &mut sink.files {
         file.flush()?;
     }
-    sink.notes.tell(&mut notes);
+    sink.notes.add_notes(&mut notes);
     let (sends, receives) = sink.tags.open();
     if sends + receives > 0 {
         notes.push(format!(
@@ -99,7 +99,7 @@ pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
     })
 }
 
-/// What could not be said.
+/// Counts of records that the format cannot express.
 #[derive(Debug, Default)]
 struct Counts {
     between: u64,
@@ -110,7 +110,7 @@ struct Counts {
 }
 
 impl Counts {
-    fn tell(&self, notes: &mut Vec<String>) {
+    fn add_notes(&self, notes: &mut Vec<String>) {
         let mut tell = |count: u64, what: &str| {
             if count > 0 {
                 notes.push(format!("{count} {what}"));
@@ -163,7 +163,7 @@ struct TagCounts {
 }
 
 impl Tags {
-    /// The tag of the next message that is sent (or received) on a channel, of collectives or of messages.
+    /// Returns the tag of the next message that is sent (or received) on a channel, of collectives or of messages.
     fn next(&mut self, channel: Channel, collective: bool, sends: bool) -> u32 {
         let pairs = &mut self.pairs;
         let counts = self
@@ -212,7 +212,7 @@ struct Simgrid<'a> {
     line: String,
 }
 
-/// Bytes as count and type: the replay counts in C's int, and takes 0 bytes for "unknown".
+/// Returns the bytes as count and type: the replay counts in C's int, and takes 0 bytes for "unknown".
 fn size(bytes: u64) -> (u64, u32) {
     const BYTE: u32 = 6;
     const DOUBLE: u32 = 0;
@@ -474,7 +474,7 @@ fn between(from: &nodescope_trace::Stamp, to: &nodescope_trace::Stamp) -> (u64, 
 }
 
 impl Sink for Simgrid<'_> {
-    fn call(&mut self, stepped: Stepped) -> Result<(), ExportError> {
+    fn call(&mut self, stepped: SteppedCall) -> Result<(), ExportError> {
         let process = self.survey.process_of(stepped.location);
         if process.world != self.world {
             return Ok(());
@@ -533,7 +533,7 @@ impl Sink for Simgrid<'_> {
                 *self.notes.other.entry(record.function).or_default() += 1;
                 Ok(())
             }
-            // What they do is told by their steps.
+            // Their steps say what they do.
             Class::Environment
             | Class::Send
             | Class::Receive
@@ -561,7 +561,7 @@ struct Speed<'a> {
 }
 
 impl Sink for Speed<'_> {
-    fn call(&mut self, stepped: Stepped) -> Result<(), ExportError> {
+    fn call(&mut self, stepped: SteppedCall) -> Result<(), ExportError> {
         let process = self.survey.process_of(stepped.location);
         if process.world != self.world {
             return Ok(());
@@ -576,7 +576,7 @@ impl Sink for Speed<'_> {
     }
 }
 
-/// The root of a rooted collective as a world rank.
+/// Returns the root of a rooted collective as a world rank.
 fn root(record: &MpiRecord) -> Option<u32> {
     match record.root {
         Peer::Rank(rank) => Some(rank),

@@ -21,7 +21,7 @@ pub struct Cluster {
     events: Vec<Event>,
 }
 
-/// A cluster whose ranks have introduced themselves.
+/// Returns a cluster whose ranks have introduced themselves.
 pub fn trace(ranks: u32) -> Cluster {
     let mut cluster = Cluster {
         ranks,
@@ -124,7 +124,7 @@ impl Cluster {
         self.serials[rank as usize]
     }
 
-    /// The events in the order of a file.
+    /// Returns the events in the order of a file.
     pub fn finish(mut self) -> Vec<Event> {
         self.events.sort_by_key(Event::key);
         let mut next = [0; 2];
@@ -285,7 +285,7 @@ pub fn every_kind() -> Vec<Event> {
                     }
                 });
             }
-            // The same tag as on the world must not be mistaken for it.
+            // A message with an equal tag on the world must not be mistaken for this one.
             c.call(rank, Function::Sendrecv, 12_000, |record| {
                 (record.communicator, record.communicator_size) = (SPLIT, 2);
                 (record.destination, record.source) = (Peer::Rank(other), Peer::Rank(other));

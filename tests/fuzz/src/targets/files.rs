@@ -8,7 +8,7 @@ use nodescope_config::document::Setting;
 use nodescope_export::{Format, Options, export, import};
 use nodescope_hypercall::Hello;
 use nodescope_image::{Recipe, cpio, unpack_bzimage, unpack_legacy_lz4};
-use nodescope_model::{CollectiveKind, PeerRef, Program, ProgramBuilder};
+use nodescope_loop_tree::{CollectiveKind, PeerRef, Program, ProgramBuilder};
 use nodescope_predict::{Cluster, ClusterFile, Request, Sweep, predict};
 use nodescope_study::Study;
 

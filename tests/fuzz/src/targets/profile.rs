@@ -4,8 +4,8 @@ use std::path::Path;
 
 use nodescope_plugin_api::{BlockCounts, Charges, PartialCounts};
 use nodescope_profile::{
-    Block, Count, Function, Inlined, Module, ModuleKind, Path as CallPath, Place, ProfilesFile,
-    SourceLine, WindowProfile,
+    Block, Count, Function, Inlined, Module, ModuleKind, Path as CallPath, ProfilesFile,
+    SourceLine, SourceRange, WindowProfile,
 };
 use nodescope_report::ReportInput;
 use nodescope_report::code::{Format, cores, export};
@@ -84,8 +84,8 @@ fn seed() -> ProfilesFile {
         loads: 1,
         stores: 1,
         flops: [0, 0, 1, 0, 0, 0, 0],
-        places: vec![
-            Place {
+        source_ranges: vec![
+            SourceRange {
                 first: 0,
                 line: Some(1),
                 inlined: vec![Inlined {
@@ -93,7 +93,7 @@ fn seed() -> ProfilesFile {
                     called_from: Some(1),
                 }],
             },
-            Place {
+            SourceRange {
                 first: 1,
                 line: Some(0),
                 inlined: Vec::new(),

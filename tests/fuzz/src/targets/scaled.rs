@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use nodescope_model::{CollectiveKind, PeerRef, Program, ProgramBuilder};
+use nodescope_loop_tree::{CollectiveKind, PeerRef, Program, ProgramBuilder};
 use nodescope_predict::{Channel, Cluster, Model, Request, ScaleRequest, scale};
 
 use super::Target;
@@ -18,7 +18,7 @@ pub const SCALE: Target = Target {
     foreign: false,
 };
 
-/// The most that a trace may state (`plugins/analysis/model`).
+/// The most that a trace may state (`plugins/analysis/loop-tree`).
 const MOST_BYTES: u64 = 1 << 43;
 const LATEST: u64 = 1 << 61;
 

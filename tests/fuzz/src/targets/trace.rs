@@ -6,13 +6,15 @@ use nodescope_calibrate::FitOptions;
 use nodescope_calibrate::fit::fit;
 use nodescope_calibrate::trace::Collector;
 use nodescope_export::{Format, Options, export};
-use nodescope_model::sequence::SequenceBuilder;
-use nodescope_model::{Program, Sequences, Take};
+use nodescope_loop_tree::sequence::SequenceBuilder;
+use nodescope_loop_tree::{Program, SequenceOptions, Sequences};
 use nodescope_predict::reduce::{self, Selection};
 use nodescope_predict::trace::write_trace;
 use nodescope_predict::{Cluster, Request, predict, predict_reduced};
 use nodescope_report::{CoreCpi, ReportInput, StudyInfo};
-use nodescope_trace::{Event, MatrixBuilder, Profile, StandingBuilder, TraceError, TraceReader};
+use nodescope_trace::{
+    Event, MatrixBuilder, PendingCallsBuilder, Profile, TraceError, TraceReader,
+};
 use nodescope_window::WindowsFile;
 
 use super::{Once, Target, put, size};
@@ -95,17 +97,17 @@ fn events(input: &[u8]) -> impl Iterator<Item = Event> {
 pub fn read(input: &[u8], folder: &Path) {
     let mut profile = Profile::default();
     let mut matrix = MatrixBuilder::default();
-    let mut standing = StandingBuilder::default();
+    let mut pending = PendingCallsBuilder::default();
     let mut collector = Collector::default();
     for event in events(input) {
         profile.add(&event);
         matrix.add(&event);
-        standing.add(&event);
+        pending.add(&event);
         collector.add(&event);
     }
     let _ = (profile.by_function(), profile.by_rank());
     let _ = (matrix.matrix().total(), matrix.matrix().ranks());
-    let _ = format!("{:?}", standing.finish());
+    let _ = format!("{:?}", pending.finish());
     if let Ok(measured) = collector.finish("input.nst") {
         let _ = fit(&measured, FitOptions::default());
     }
@@ -149,7 +151,7 @@ fn clusters() -> &'static [Cluster] {
 
 /// As `nodescope predict` reads a trace.
 fn sequences(input: &[u8]) -> Option<Sequences> {
-    let mut builder = SequenceBuilder::new(Take::default());
+    let mut builder = SequenceBuilder::new(SequenceOptions::default());
     for event in TraceReader::new(input, "input.nst").ok()?.events() {
         match event {
             Ok(event) => builder.add(&event),
@@ -158,9 +160,9 @@ fn sequences(input: &[u8]) -> Option<Sequences> {
         }
     }
     if builder.has_unfinished() {
-        let mut standing = StandingBuilder::default();
-        events(input).for_each(|event| standing.add(&event));
-        builder.stand(&standing.finish());
+        let mut pending = PendingCallsBuilder::default();
+        events(input).for_each(|event| pending.add(&event));
+        builder.set_deadlocks(&pending.finish());
     }
     match builder.finish() {
         Ok(sequences) => Some(sequences),
@@ -196,7 +198,7 @@ pub fn predicted(input: &[u8], folder: &Path) {
         let _ = (prediction.text(), prediction.json());
         let _ = prediction.html();
         if let Some(timeline) = &prediction.outcome.timeline
-            && let Ok(nodes) = cluster.place(prediction.ranks)
+            && let Ok(nodes) = cluster.place_ranks(prediction.ranks)
         {
             let path = folder.join("predicted.nst");
             let _ = write_trace(&program, &nodes, timeline, "predicted", &path);

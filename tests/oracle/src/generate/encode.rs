@@ -8,7 +8,7 @@ use iced_x86::{
 
 use crate::random::Random;
 
-/// An encoding and what it decodes to at `address`; with `invalid` one that no processor accepts.
+/// Returns an encoding and what it decodes to at `address`; with `invalid` one that no processor accepts.
 pub fn encode(
     code: Code,
     address: u64,
@@ -25,7 +25,7 @@ pub fn encode(
     let decode = |options| Decoder::with_ip(64, &bytes, address, options).decode();
     let instruction = decode(DecoderOptions::NONE);
     if invalid {
-        // The same bytes without the checks of LOCK, vvvv and the like are the instruction.
+        // These bytes, decoded without the checks of LOCK, vvvv and the like are the instruction.
         let unchecked = decode(DecoderOptions::NO_INVALID_CHECK);
         if !instruction.is_invalid() || unchecked.code() != code || unchecked.len() > 15 {
             return None;

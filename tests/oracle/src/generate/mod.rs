@@ -6,19 +6,19 @@
 //! own: general registers, flags, floating-point control, the vector and x87 registers that the instruction names, where its
 //! operands lie and what they hold are drawn anew.
 
-mod aim;
 mod encode;
 pub(crate) mod registers;
+mod steer;
 
 use iced_x86::{Code, Instruction, OpAccess, UsedMemory};
 
 use crate::catalogue::{self, Group};
-use crate::engine::Warmth;
+use crate::engine::TlbState;
 use crate::layout::{CODE, CODE_LEN, PAGE, VOID_END, VOID_START, WINDOW, WINDOW_LEN, WRITABLE_LEN};
 use crate::random::Random;
 use crate::state::State;
 
-pub use aim::harmless;
+pub use steer::is_same_on_both_sides;
 
 /// Bytes that a case puts into the window.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub struct Patch {
     pub bytes: Vec<u8>,
 }
 
-/// What names a case.
+/// The identifier of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CaseId {
     /// Group of instructions.
@@ -76,7 +76,7 @@ pub struct Case {
     pub id: CaseId,
     /// Encoding.
     pub bytes: Vec<u8>,
-    /// What it decodes to at `state.rip`.
+    /// The decoded instruction at `state.rip`.
     pub instruction: Instruction,
     /// State before.
     pub state: State,
@@ -85,11 +85,11 @@ pub struct Case {
     /// An address that the instruction touches.
     pub operand: Option<u64>,
     /// Contents of the engine's TLB.
-    pub warmth: Warmth,
+    pub tlb: TlbState,
 }
 
 impl Case {
-    /// What memory holds before the instruction; None outside the window.
+    /// Returns the contents of memory before the instruction; None outside the window.
     pub fn peek(&self, window: &[u8], address: u64, len: usize) -> Option<Vec<u8>> {
         let offset = usize::try_from(address.wrapping_sub(WINDOW)).ok()?;
         if offset >= WINDOW_LEN || len > WINDOW_LEN - offset {
@@ -147,7 +147,7 @@ impl Generator {
         &self.codes
     }
 
-    /// The first case with this index. Every instruction comes up once in `codes().len()` indices.
+    /// Returns the first case with this index. Every instruction comes up once in `codes().len()` indices.
     pub fn case(&mut self, index: u64) -> Case {
         let id = CaseId {
             group: self.group,
@@ -177,16 +177,16 @@ impl Generator {
 
     fn attempt(&mut self, id: CaseId, code: Code, random: &mut Random) -> Option<Case> {
         let invalid = id.group == Group::Invalid;
-        let place = random.below(1000);
+        let position = random.below(1000);
         // Most at any place; some across the two pages; a few run into where there is no code.
         let end = CODE + CODE_LEN as u64;
-        let address = match place {
+        let address = match position {
             0..=99 => CODE + PAGE - 1 - random.below(8),
             100..=109 if !invalid && id.group != Group::Branch => end - 1 - random.below(8),
             _ => CODE + random.below(CODE_LEN as u64 - 32),
         };
         let (bytes, instruction) = encode::encode(code, address, invalid, random)?;
-        // What lies at the end must be cut; behind anything else the harness needs room to jump back.
+        // An instruction at the end must be cut; behind any other one the harness needs room to jump back.
         if address >= end - 8 && bytes.len() as u64 <= end - address {
             return None;
         }
@@ -197,10 +197,10 @@ impl Generator {
             state: registers::random(id.group, address, random),
             patches: Vec::new(),
             operand: None,
-            warmth: warmth(random),
+            tlb: tlb(random),
         };
         if !invalid {
-            aim::aim(&mut case, random, aim::Encoding::Open)?;
+            steer::steer(&mut case, random, steer::Encoding::Mutable)?;
         }
         self.used.clear();
         if !case.instruction.is_invalid() {
@@ -211,7 +211,7 @@ impl Generator {
         self.is_safe(&mut case).then_some(case)
     }
 
-    /// The same instruction in another state; `case` is what [`Generator::case`] gave last. None where none was found in a
+    /// Returns the instruction in another state; `case` is what [`Generator::case`] gave last. None where none was found in a
     /// few attempts.
     pub fn variant(&mut self, case: &Case, variant: u64) -> Option<Case> {
         debug_assert_eq!(case.id.variant, 0);
@@ -227,11 +227,11 @@ impl Generator {
                 id,
                 patches: Vec::with_capacity(2),
                 operand: None,
-                warmth: warmth(&mut random),
+                tlb: tlb(&mut random),
                 ..case.clone()
             };
             registers::vary(&mut varied, &mut random);
-            if aim::aim(&mut varied, &mut random, aim::Encoding::Fixed).is_some()
+            if steer::steer(&mut varied, &mut random, steer::Encoding::Fixed).is_some()
                 && self.is_safe(&mut varied)
             {
                 return Some(varied);
@@ -240,7 +240,7 @@ impl Generator {
         None
     }
 
-    /// Whether all that the instruction can touch lies where both sides have the same memory.
+    /// Returns whether all that the instruction can touch lies where both sides have the same memory.
     fn is_safe(&mut self, case: &mut Case) -> bool {
         if case.instruction.is_invalid() {
             return true;
@@ -252,26 +252,26 @@ impl Generator {
                     Some(register(&case.state, r, element, size))
                 });
                 let Some(address) = address else { return false };
-                if !harmless(address) {
+                if !is_same_on_both_sides(address) {
                     return false;
                 }
                 case.operand.get_or_insert(address);
             }
         }
-        aim::is_safe(case, &self.window)
+        steer::is_safe(case, &self.window)
     }
 }
 
 /// Mostly warm.
-fn warmth(r: &mut Random) -> Warmth {
+fn tlb(r: &mut Random) -> TlbState {
     match r.below(8) {
-        0 => Warmth::Cold,
-        1 => Warmth::AsItIs,
-        _ => Warmth::Warm,
+        0 => TlbState::Cold,
+        1 => TlbState::Unchanged,
+        _ => TlbState::Warm,
     }
 }
 
-/// Value of a register for address arithmetic.
+/// Returns the value of a register for address arithmetic.
 pub fn register(
     state: &State,
     register: iced_x86::Register,
@@ -309,12 +309,12 @@ pub fn register(
     }
 }
 
-/// Whether an address lies in the reserved range (with room for what follows it), as opposed to the harness's own memory.
+/// Returns whether an address lies in the reserved range (with room for what follows it), as opposed to the harness's own memory.
 fn in_void(address: u64) -> bool {
     (VOID_START + 0x10_0000..VOID_END - 0x10_0000).contains(&address)
 }
 
-/// The part of a patch that lies in the writable pages.
+/// Returns the part of a patch that lies in the writable pages.
 fn clip(address: u64, bytes: &[u8]) -> Option<Patch> {
     let start = address.max(WINDOW);
     let end = (address.checked_add(bytes.len() as u64)?).min(WINDOW + WRITABLE_LEN as u64);

@@ -15,7 +15,7 @@ const DIRECTION: u64 = 1 << 10;
 /// IF, which user code always runs with, and the bit that is always set.
 const FIXED: u64 = 0x202;
 
-/// A random state with the instruction pointer at `rip`.
+/// Returns a random state with the instruction pointer at `rip`.
 pub fn random(group: Group, rip: u64, r: &mut Random) -> State {
     let mut gpr = [0; 16];
     for g in &mut gpr {
@@ -45,7 +45,7 @@ fn flags(group: Group, r: &mut Random) -> u64 {
     rflags
 }
 
-/// Draw anew what the case's instruction can read: general registers and flags always; of the vector registers those that it
+/// Draws all state anew that the case's instruction can read: general registers and flags always; of the vector registers those that it
 /// names, XMM0, which some read unnamed, and one more; all where it moves whole states. What it does not read stays.
 pub fn vary(case: &mut Case, r: &mut Random) {
     let group = case.id.group;
@@ -123,7 +123,7 @@ pub fn floating_point(image: &mut [u8], r: &mut Random) {
     }
 }
 
-/// A random MXCSR without reserved bits.
+/// Returns a random MXCSR without reserved bits.
 pub fn mxcsr(r: &mut Random) -> u32 {
     let masks = if r.chance(750) { 0x3f } else { r.next() & 0x3f };
     let flags = if r.chance(600) { 0 } else { r.next() & 0x3f };

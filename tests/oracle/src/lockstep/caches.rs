@@ -24,7 +24,7 @@ pub struct Caches {
     updates: [Vec<L0Update>; VCPUS as usize],
 }
 
-/// What one is made of.
+/// Parameters of the caches.
 #[derive(Clone, Debug)]
 pub struct Description {
     config: CacheConfig,
@@ -228,7 +228,7 @@ impl Caches {
         self.model.export_state(vcpu)
     }
 
-    /// What differs between two models after the same references: counters, and of each cache the first set.
+    /// Returns the differences between two models after equal references: counters, and of each cache the first set.
     pub fn differences(&self, other: &Caches) -> Vec<String> {
         let (a, b) = (self.model.statistics(&[]), other.model.statistics(&[]));
         let lacks = |side, rows: &[Statistic], others: &[Statistic]| {

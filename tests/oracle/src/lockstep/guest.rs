@@ -174,7 +174,7 @@ impl Image {
         Ok(image)
     }
 
-    /// Put bytes at a guest-physical address.
+    /// Puts bytes at a guest-physical address.
     pub fn put(&mut self, physical: u64, bytes: &[u8]) {
         self.bytes[physical as usize..][..bytes.len()].copy_from_slice(bytes);
     }
@@ -185,7 +185,7 @@ impl Image {
         u64::from_le_bytes(b)
     }
 
-    /// The state of a vCPU at the start of [`CODE`].
+    /// Returns the state of a vCPU at the start of [`CODE`].
     pub fn state(&self, vcpu: u64, start: Start) -> VcpuState {
         let user = bare::flat(USER_SS, 0xc0f3);
         let (code, data) = match start {
@@ -241,7 +241,7 @@ const NO_ENTRY: u64 = 0x910;
 /// Memory of the kernel that it does not use itself.
 pub const KERNEL_SPARE: u64 = KERNEL + KERNEL_DATA + 0xa00;
 
-/// The kernel's code, the addresses of its 256 handlers and that of its system call; `entries` are the table entries of
+/// Returns the kernel's code, the addresses of its 256 handlers and that of its system call; `entries` are the table entries of
 /// the pages of code and of data.
 fn kernel(entries: &[u64; 8]) -> Result<(Vec<u8>, Vec<u64>, u64), IcedError> {
     let mut a = CodeAssembler::new(64)?;
@@ -378,7 +378,7 @@ fn kernel(entries: &[u64; 8]) -> Result<(Vec<u8>, Vec<u64>, u64), IcedError> {
     Ok((code, vectors, system_call))
 }
 
-/// Change a bit of a table entry.
+/// Changes a bit of a table entry.
 fn toggle(a: &mut CodeAssembler, entry: u64, bit: i32, page: Option<u64>) -> Result<(), IcedError> {
     a.mov(rax, KERNEL + entry)?;
     a.xor(qword_ptr(rax), bit)?;

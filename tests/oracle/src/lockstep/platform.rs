@@ -276,7 +276,7 @@ impl Machine {
         self.limit = limit;
     }
 
-    /// Time of the next interrupt.
+    /// Returns the time of the next interrupt.
     pub fn due(&self) -> u64 {
         self.due
     }

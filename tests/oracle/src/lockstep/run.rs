@@ -124,7 +124,7 @@ impl Side {
         unsafe { std::slice::from_raw_parts(self.ram.regions()[0].host.add(from as usize), len) }
     }
 
-    /// The table entries that the kernel changes, without the bits that processors set.
+    /// Returns the table entries that the kernel changes, without the bits that processors set.
     fn mapped(&self, image: &Image) -> [u64; 8] {
         image.entries.map(|at| {
             let mut word = [0; 8];
@@ -133,7 +133,7 @@ impl Side {
         })
     }
 
-    /// Make memory what it is in `image`.
+    /// Sets memory to the contents of `image`.
     fn reset(&self, image: &[u8], large: &[u8]) {
         assert!(self.ram.write(guest::LARGE, large));
         for (k, page) in image.chunks(4096).enumerate() {
@@ -418,7 +418,7 @@ impl Pair {
         self.sides[0].vcpus.len() as u64
     }
 
-    /// A vCPU, without a draw where there is only one.
+    /// Returns a vCPU, without a draw where there is only one.
     fn any_vcpu(&mut self) -> usize {
         match self.vcpus() {
             1 => 0,
@@ -525,7 +525,7 @@ impl Pair {
         state
     }
 
-    /// Attach a model, or detach.
+    /// Attaches or detaches a model.
     fn attach(&mut self) {
         let r = &mut self.random;
         let again = self.shape.filter(|_| r.chance(500));

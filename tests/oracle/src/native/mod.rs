@@ -68,7 +68,7 @@ pub enum NativeError {
     /// The kernel refused something.
     #[error("{what}: {source}")]
     Host {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
         /// The kernel's answer.
         source: io::Error,
@@ -101,7 +101,7 @@ fn check(what: &'static str, ok: bool) -> Result<(), NativeError> {
     }
 }
 
-/// Map anonymous memory at a fixed, free address.
+/// Maps anonymous memory at a fixed, free address.
 fn map(what: &'static str, at: u64, len: usize, protection: i32) -> Result<(), NativeError> {
     // SAFETY: MAP_FIXED_NOREPLACE maps over nothing that exists.
     let p = unsafe {
@@ -120,7 +120,7 @@ fn map(what: &'static str, at: u64, len: usize, protection: i32) -> Result<(), N
     check(what, p as u64 == at)
 }
 
-/// Change the protection of memory that `map` made.
+/// Changes the protection of memory that `map` made.
 fn protect(what: &'static str, at: u64, len: usize, protection: i32) -> Result<(), NativeError> {
     // SAFETY: callers pass ranges that `map` made for this module alone.
     check(what, unsafe {
@@ -129,7 +129,7 @@ fn protect(what: &'static str, at: u64, len: usize, protection: i32) -> Result<(
 }
 
 impl Native {
-    /// Prepare the fixed addresses and fill the window. Waits while another user of this process has them.
+    /// Prepares the fixed addresses and fills the window. Waits while another user of this process has them.
     pub fn new(window: &[u8]) -> Result<Self, NativeError> {
         assert_eq!(window.len(), WINDOW_LEN);
         if !(is_x86_feature_detected!("avx") && is_x86_feature_detected!("xsave")) {
@@ -137,7 +137,7 @@ impl Native {
         }
         let leaf = std::arch::x86_64::__cpuid_count(0xd, 2);
         if leaf.ebx as usize != YMM_HIGH {
-            return Err(NativeError::Feature("the usual XSAVE layout"));
+            return Err(NativeError::Feature("the default XSAVE layout"));
         }
         let guard = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
         let rw = libc::PROT_READ | libc::PROT_WRITE;
@@ -200,13 +200,13 @@ impl Native {
         })
     }
 
-    /// Bytes of the window as they are now.
+    /// Returns the bytes of the window as they are now.
     pub fn window(&self) -> &[u8] {
         // SAFETY: mapped in `new`; written only in `run` and `write`, which borrow `self` mutably.
         unsafe { std::slice::from_raw_parts(WINDOW as *const u8, WINDOW_LEN) }
     }
 
-    /// Change bytes of the writable part of the window.
+    /// Changes bytes of the writable part of the window.
     pub fn write(&mut self, address: u64, bytes: &[u8]) {
         let offset = address.wrapping_sub(WINDOW) as usize;
         assert!(offset <= WRITABLE_LEN && bytes.len() <= WRITABLE_LEN - offset);
@@ -214,7 +214,7 @@ impl Native {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
     }
 
-    /// Put the instruction `bytes` at `rip`. Where it lies at the end of the code pages, bytes may be cut.
+    /// Puts the instruction `bytes` at `rip`. Where it lies at the end of the code pages, bytes may be cut.
     pub fn place(&mut self, rip: u64, bytes: &[u8]) {
         let offset = rip.wrapping_sub(CODE) as usize;
         assert!(offset < CODE_LEN);
@@ -233,7 +233,7 @@ impl Native {
         self.last = (rip, len);
     }
 
-    /// Run the instruction that was placed at `state.rip`.
+    /// Runs the instruction that was placed at `state.rip`.
     pub fn run(&mut self, state: &State) -> Outcome {
         assert_eq!(state.rip, self.last.0);
         let frame = FRAME as *mut Frame;

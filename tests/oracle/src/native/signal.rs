@@ -34,7 +34,7 @@ pub struct Handlers {
 }
 
 impl Handlers {
-    /// Install for the calling thread.
+    /// Installs the handlers for the calling thread.
     pub fn install() -> Result<Self, NativeError> {
         RESUME.store(stubs::resume(), Ordering::Relaxed);
         let mut stack = vec![0; STACK].into_boxed_slice();

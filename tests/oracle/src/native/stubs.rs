@@ -18,12 +18,12 @@ const GPR: [AsmRegister64; 16] = [
 /// Registers that the C calling convention preserves, besides RSP.
 const SAVED: [AsmRegister64; 6] = [rbx, rbp, r12, r13, r14, r15];
 
-/// The stubs, to lie at [`STUBS`]: entry first. Also returns the address of the exit.
+/// Returns the stubs, to lie at [`STUBS`]: entry first. Also returns the address of the exit.
 pub fn assemble() -> (Vec<u8>, u64) {
     build().expect("the stubs consist of encodable instructions")
 }
 
-/// The address of the last part of the exit, which puts the host's state back.
+/// Returns the address of the last part of the exit, which puts the host's state back.
 pub fn resume() -> u64 {
     build_parts()
         .expect("the stubs consist of encodable instructions")

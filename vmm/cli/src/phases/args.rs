@@ -76,7 +76,7 @@ impl Phases {
     }
 }
 
-/// A time above zero.
+/// Returns a time above zero.
 fn step(text: &str) -> Result<Time, String> {
     match text.parse::<Time>() {
         Ok(Time(0)) => Err("a step of no time holds nothing; write e.g. 10ms".to_owned()),
@@ -85,7 +85,7 @@ fn step(text: &str) -> Result<Time, String> {
     }
 }
 
-/// A number of classes.
+/// Returns a number of classes.
 fn classes(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(count @ 1..=MOST_CLASSES) => Ok(count),
@@ -93,7 +93,7 @@ fn classes(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A time or a number of bytes.
+/// Returns a time or a number of bytes.
 fn change_cost(text: &str) -> Result<ChangeCost, String> {
     match (text.parse::<Time>(), text.parse::<Bytes>()) {
         (Ok(time), _) => Ok(ChangeCost::Time(time.0)),
@@ -137,11 +137,11 @@ mod tests {
 
     #[test]
     fn mistakes_are_told() {
-        let told = |options: &[&str]| parse(options).err().unwrap_or_default();
-        assert!(told(&["--step", "0s"]).contains("a step of no time"));
-        assert!(told(&["--classes", "0"]).contains("is no number from 1 to 256"));
-        assert!(told(&["--sockets", "2"]).contains("--cluster"));
-        assert!(told(&["--json", "--html"]).contains("cannot be used with"));
+        let error = |options: &[&str]| parse(options).err().unwrap_or_default();
+        assert!(error(&["--step", "0s"]).contains("a step of no time"));
+        assert!(error(&["--classes", "0"]).contains("is no number from 1 to 256"));
+        assert!(error(&["--sockets", "2"]).contains("--cluster"));
+        assert!(error(&["--json", "--html"]).contains("cannot be used with"));
         let include = parse(&["--include", "collectives,one-sided"])
             .unwrap()
             .include();

@@ -42,7 +42,7 @@ pub struct Predict {
     pub bandwidth: Option<ByteRate>,
     /// Another placement: block, cyclic, or the node of each rank, such as 0,0,1,1: nodes.placement.
     #[arg(long, value_name = "PLACEMENT")]
-    pub placement: Option<Placing>,
+    pub placement: Option<PlacementOption>,
     /// Other ranks a node: nodes.ranks_per_node.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub ranks_per_node: Option<u32>,
@@ -92,7 +92,7 @@ pub struct Predict {
     pub stagger: Option<Time>,
 }
 
-/// A field of the cluster file with a value.
+/// Returns a field of the cluster file with a value.
 pub fn setting(text: &str) -> Result<Setting, String> {
     match text.split_once('=') {
         Some((field, value)) if !field.trim().is_empty() => Ok(Setting::new(field, value)),
@@ -100,7 +100,7 @@ pub fn setting(text: &str) -> Result<Setting, String> {
     }
 }
 
-/// A share, more than 0 and at most 1.
+/// Returns a share, more than 0 and at most 1.
 fn part(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(part) if part > 0.0 && part <= 1.0 => Ok(part),
@@ -108,7 +108,7 @@ fn part(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A function and the number of a call of it, from 1.
+/// Returns a function and the number of a call of it, from 1.
 pub fn call(text: &str) -> Result<(Function, u64), String> {
     let (name, number) = text.split_once(':').unwrap_or((text, "1"));
     let function = (Function::ALL.iter())
@@ -125,20 +125,20 @@ pub fn call(text: &str) -> Result<(Function, u64), String> {
 
 /// A placement, as the cluster file writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placing(String);
+pub struct PlacementOption(String);
 
-impl FromStr for Placing {
+impl FromStr for PlacementOption {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Placing, String> {
+    fn from_str(text: &str) -> Result<PlacementOption, String> {
         if matches!(text, "block" | "cyclic") {
-            return Ok(Placing(text.to_owned()));
+            return Ok(PlacementOption(text.to_owned()));
         }
         let nodes: Option<Vec<u32>> = (text.split(','))
             .map(|node| node.trim().parse().ok())
             .collect();
         match nodes {
-            Some(nodes) => Ok(Placing(format!("{nodes:?}"))),
+            Some(nodes) => Ok(PlacementOption(format!("{nodes:?}"))),
             None => {
                 Err("is neither block, cyclic, nor the node of each rank, such as 0,0,1,1".into())
             }
@@ -147,7 +147,7 @@ impl FromStr for Placing {
 }
 
 impl Predict {
-    /// The settings that options make, in the order in which they take effect.
+    /// Returns the settings that options make, in the order in which they take effect.
     pub fn settings(&self) -> Vec<Setting> {
         let named = [
             ("network.latency", self.latency.map(|time| time.to_string())),
@@ -201,9 +201,9 @@ mod tests {
             "nodes.speed=2",
         ];
         let settings = parse(&options).unwrap().settings();
-        let told: Vec<_> = settings.iter().map(|s| (s.field(), s.value())).collect();
+        let given: Vec<_> = settings.iter().map(|s| (s.field(), s.value())).collect();
         assert_eq!(
-            told,
+            given,
             [
                 ("network.latency", "\"2.5 us\""),
                 ("nodes.placement", "[0, 0, 1]"),
@@ -214,14 +214,14 @@ mod tests {
 
     #[test]
     fn mistakes_are_told() {
-        let told = |options: &[&str]| parse(options).err().unwrap_or_default();
-        assert!(told(&["--placement", "0,x"]).contains("neither block, cyclic"));
-        assert!(told(&["--set", "nodes.speed"]).contains("is no FIELD=VALUE"));
-        assert!(told(&["--sweep", "network.latency=5us:1us:3"]).contains("does not ascend"));
-        assert!(told(&["--plot", "x.svg"]).contains("--sweep"));
-        assert!(told(&["--ranks", "8", "--efficiency", "2"]).contains("no part from 0 to 1"));
-        assert!(told(&["--ranks", "8,0"]).contains("0 is not in"));
-        assert!(told(&["--ranks", "8", "--sweep", "a=1"]).contains("cannot be used with"));
+        let error = |options: &[&str]| parse(options).err().unwrap_or_default();
+        assert!(error(&["--placement", "0,x"]).contains("neither block, cyclic"));
+        assert!(error(&["--set", "nodes.speed"]).contains("is no FIELD=VALUE"));
+        assert!(error(&["--sweep", "network.latency=5us:1us:3"]).contains("does not ascend"));
+        assert!(error(&["--plot", "x.svg"]).contains("--sweep"));
+        assert!(error(&["--ranks", "8", "--efficiency", "2"]).contains("no part from 0 to 1"));
+        assert!(error(&["--ranks", "8,0"]).contains("0 is not in"));
+        assert!(error(&["--ranks", "8", "--sweep", "a=1"]).contains("cannot be used with"));
         assert!(parse(&["--ranks", "8,64", "--plot", "x.svg"]).is_ok());
     }
 }

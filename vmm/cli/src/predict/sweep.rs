@@ -1,7 +1,7 @@
 //! Predictions for several values of a parameter, or several numbers of ranks.
 
 use nodescope_config::document::Setting;
-use nodescope_model::Program;
+use nodescope_loop_tree::Program;
 use nodescope_predict::series::in_parallel;
 use nodescope_predict::{
     Cluster, ClusterFile, Point, Request, ScaleRequest, Series, Sweep, predict as interpret, scale,
@@ -68,7 +68,7 @@ pub fn sweep(
         points,
         notes: program.notes.clone(),
     };
-    tell(args, &series)
+    print_result(args, &series)
 }
 
 /// Predicts a program, traced at several sizes, for other numbers of ranks.
@@ -80,7 +80,7 @@ pub fn ranks(
 ) -> Result<Exit, Failure> {
     // Every number of ranks is checked before the first is interpreted.
     (args.ranks.iter())
-        .try_for_each(|&target| cluster.place(target).map(drop))
+        .try_for_each(|&target| cluster.place_ranks(target).map(drop))
         .map_err(|error| Failure::of(Exit::Study, &error))?;
     let request = ScaleRequest {
         targets: args.ranks.clone(),
@@ -93,7 +93,7 @@ pub fn ranks(
         draw(args, &scaled.series)?;
         print(&scaled.json())?;
     } else if args.csv {
-        return tell(args, &scaled.series);
+        return print_result(args, &scaled.series);
     } else {
         draw(args, &scaled.series)?;
         print(&scaled.text())?;
@@ -127,7 +127,7 @@ fn draw(args: &Predict, series: &Series) -> Result<(), Failure> {
 }
 
 /// Prints a series and draws it.
-fn tell(args: &Predict, series: &Series) -> Result<Exit, Failure> {
+fn print_result(args: &Predict, series: &Series) -> Result<Exit, Failure> {
     draw(args, series)?;
     let text = match (args.json, args.csv) {
         (true, _) => series.json(),

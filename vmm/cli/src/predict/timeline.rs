@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use nodescope_model::Program;
+use nodescope_loop_tree::Program;
 use nodescope_predict::timeline::Timeline;
 use nodescope_predict::{Prediction, trace};
 
@@ -15,7 +15,7 @@ pub fn write(
     timeline: &Timeline,
     file: &Path,
 ) -> Result<(), Failure> {
-    let nodes = prediction.cluster.place(prediction.ranks);
+    let nodes = prediction.cluster.place_ranks(prediction.ranks);
     let nodes = nodes.map_err(|error| Failure::of(Exit::Study, &error))?;
     let name = format!("predicted for {}", prediction.cluster.name);
     let partial = file.with_extension("partial");

@@ -125,7 +125,7 @@ pub struct Predict {
     pub html: bool,
 }
 
-/// A part, as a number or as per cent.
+/// Returns a part, as a number or as per cent.
 fn threshold(text: &str) -> Result<f64, String> {
     let (number, unit) = match text.strip_suffix('%') {
         Some(number) => (number.trim_end(), 100.0),

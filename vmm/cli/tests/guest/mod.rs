@@ -195,13 +195,13 @@ impl Kernel {
 const CODE: u64 = 64 + 56;
 
 /// A folder with a study `s.toml` of such a kernel.
-pub struct Place {
+pub struct WorkFolder {
     dir: TempDir,
 }
 
-impl Place {
-    /// A study of `nodes`; `part` is added. `make` writes the kernel.
-    pub fn new(nodes: u32, part: &str, make: impl FnOnce(&Path)) -> Place {
+impl WorkFolder {
+    /// Returns a study of `nodes`; `part` is added. `make` writes the kernel.
+    pub fn new(nodes: u32, part: &str, make: impl FnOnce(&Path)) -> WorkFolder {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path();
         let study = format!(
@@ -212,7 +212,7 @@ impl Place {
         fs::write(path.join("initramfs"), b"\x1f\x8b compressed").unwrap();
         fs::write(path.join("root"), [0; 512]).unwrap();
         make(&path.join("vmlinux"));
-        Place { dir }
+        WorkFolder { dir }
     }
 
     pub fn path(&self) -> &Path {
@@ -296,7 +296,7 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// All files below a folder.
+/// Returns all files below a folder.
 pub fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![folder.to_path_buf()];
@@ -336,10 +336,10 @@ pub fn same(one: &Path, other: &Path) {
 }
 
 /// Three nodes that say and mark something now and then, with a window in between.
-pub fn talking() -> Place {
+pub fn talking() -> WorkFolder {
     let window = "node.frequency = \"100 MHz\"\n\
         [[window]]\nname = \"w\"\nopen = { marker = \"step\", occurrence = 4 }\nmeasure = \"2 M instructions\"\n";
-    Place::new(3, window, |path| {
+    WorkFolder::new(3, window, |path| {
         let steps = (0..20).fold(Kernel::new(), |kernel, n| {
             kernel
                 .mark("step")
@@ -350,8 +350,8 @@ pub fn talking() -> Place {
     })
 }
 
-pub fn ok(place: &Place, args: &[&str]) -> String {
-    let output = place.run(args);
+pub fn ok(work: &WorkFolder, args: &[&str]) -> String {
+    let output = work.run(args);
     assert_eq!(output.status.code(), Some(0), "{args:?}: {output:?}");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }

@@ -275,13 +275,13 @@ fn line(
         if *column != Column::Thread {
             continue;
         }
-        let place = Some(row.place(at));
+        let position = Some(row.position(at));
         let reading = match fields[at] {
-            "-" | "nan" | "nil" => Reading::unread(event, fields[at], place),
+            "-" | "nan" | "nil" => Reading::unread(event, fields[at], position),
             text => Reading::new(
                 event,
                 count(text).map_err(|message| row.refuse(at, message))?,
-                place,
+                position,
             ),
         };
         counts

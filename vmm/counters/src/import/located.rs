@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::value::RawValue;
 
-use crate::measurement::Place;
+use crate::measurement::FilePosition;
 
 /// The text of a file.
 #[derive(Clone, Copy, Debug)]
@@ -18,14 +18,14 @@ pub(crate) struct Text<'a> {
 /// A problem and its place.
 #[derive(Debug)]
 pub(crate) struct Refusal {
-    pub place: Place,
+    pub position: FilePosition,
     pub message: String,
 }
 
 impl<'a> Text<'a> {
     /// Finds the place of a byte.
-    pub fn place(&self, offset: usize) -> Place {
-        Place {
+    pub fn position(&self, offset: usize) -> FilePosition {
+        FilePosition {
             file: self.file,
             offset,
         }
@@ -34,7 +34,7 @@ impl<'a> Text<'a> {
     /// Refuses the file for what stands at a byte.
     pub fn refuse(&self, offset: usize, message: impl Into<String>) -> Refusal {
         Refusal {
-            place: self.place(offset),
+            position: self.position(offset),
             message: message.into(),
         }
     }
@@ -124,8 +124,8 @@ pub(crate) struct Member<'a> {
 
 impl<'a> Node<'a> {
     /// Finds where the value stands.
-    pub fn place(&self) -> Place {
-        self.text.place(self.text.offset(self.raw))
+    pub fn position(&self) -> FilePosition {
+        self.text.position(self.text.offset(self.raw))
     }
 
     /// Refuses the file for this value.
@@ -257,8 +257,8 @@ mod tests {
         let text = Text { file: 0, text };
         let object = text.json(text.text).unwrap().object().unwrap();
         let list = object[1].value.array().unwrap();
-        let place = |place: Place| line_and_column(text.text, place.offset);
-        assert_eq!(place(list[1].place()), (2, 13));
+        let position = |position: FilePosition| line_and_column(text.text, position.offset);
+        assert_eq!(position(list[1].position()), (2, 13));
         assert_eq!(list[1].count().unwrap(), 2.0);
         assert!(
             list[0]
@@ -273,13 +273,13 @@ mod tests {
         };
         let twice = twice.json(twice.text).unwrap().object().err().unwrap();
         assert_eq!(
-            (twice.place.offset, twice.message.contains("twice")),
+            (twice.position.offset, twice.message.contains("twice")),
             (11, true)
         );
         for (cut, column) in [("{\"a\": [1, 2", 12), ("{\"a\": x}", 7), ("", 1)] {
             let text = Text { file: 0, text: cut };
-            let place = text.json(cut).err().unwrap().place;
-            assert_eq!(line_and_column(cut, place.offset), (1, column), "{cut}");
+            let position = text.json(cut).err().unwrap().position;
+            assert_eq!(line_and_column(cut, position.offset), (1, column), "{cut}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 mod likwid;
 mod located;
-mod own;
+mod nodescope;
 mod papi;
 mod perf_csv;
 mod perf_json;
@@ -16,7 +16,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::error::CountersError;
-use crate::measurement::{Counts, Measurement, Place};
+use crate::measurement::{Counts, FilePosition, Measurement};
 use located::{Refusal, Text, line_and_column};
 
 /// Bytes of the largest file that is read.
@@ -54,10 +54,10 @@ pub fn import(paths: &[PathBuf]) -> Result<Measurement, CountersError> {
     };
     let texts = (measurement.files.iter()).map(|path| read(path));
     let texts = texts.collect::<Result<Vec<String>, _>>()?;
-    let refused = |files: &[PathBuf], place: Place, message| {
-        let (line, column) = line_and_column(&texts[place.file], place.offset);
+    let refused = |files: &[PathBuf], position: FilePosition, message| {
+        let (line, column) = line_and_column(&texts[position.file], position.offset);
         CountersError::Refused {
-            file: files[place.file].clone(),
+            file: files[position.file].clone(),
             line,
             column,
             message,
@@ -67,15 +67,15 @@ pub fn import(paths: &[PathBuf]) -> Result<Measurement, CountersError> {
     for (file, text) in texts.iter().enumerate() {
         let part = parse(Text { file, text });
         parts.push(
-            part.map_err(|refusal| refused(&measurement.files, refusal.place, refusal.message))?,
+            part.map_err(|refusal| refused(&measurement.files, refusal.position, refusal.message))?,
         );
     }
     ranks::join(&mut measurement, parts)?;
     // Counts that cannot be are refused when they are read, not when they are used.
     match measurement.check() {
         Ok(()) => Ok(measurement),
-        Err(problem) => Err(match problem.place {
-            Some(place) => refused(&measurement.files, place, problem.message),
+        Err(problem) => Err(match problem.position {
+            Some(position) => refused(&measurement.files, position, problem.message),
             None => CountersError::Files {
                 path: measurement.files[0].clone(),
                 message: problem.message,
@@ -139,7 +139,7 @@ fn parse(text: Text<'_>) -> Result<Part, Refusal> {
         }
         return match papi::is_papi(text)? {
             true => papi::parse(text),
-            false => own::parse(text),
+            false => nodescope::parse(text),
         };
     }
     if lines

@@ -168,7 +168,7 @@ fn add(
             }
             false => *value,
         };
-        let reading = Reading::new(key, value.count()?, Some(value.place()));
+        let reading = Reading::new(key, value.count()?, Some(value.position()));
         counts
             .add(reading)
             .map_err(|message| value.refuse(message))?;

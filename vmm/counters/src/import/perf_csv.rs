@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::Part;
 use super::located::{Refusal, Text, count, short};
 use super::table::{Row, rows};
-use crate::measurement::{Counts, Place, Reading};
+use crate::measurement::{Counts, FilePosition, Reading};
 
 /// Separators that people use with `-x`.
 const SEPARATORS: [char; 4] = [',', ';', '\t', '|'];
@@ -28,7 +28,7 @@ pub(super) struct Line<'a> {
     pub value: Result<f64, &'a str>,
     /// Part of the time in which the counter ran, from 0 to 1.
     pub running: f64,
-    pub place: Place,
+    pub position: FilePosition,
 }
 
 /// Adds a line to the counts: lines of CPUs, cores or intervals are parts of one sum. `scope` is what they are of.
@@ -48,9 +48,9 @@ pub(super) fn add(
     let reading = match line.value {
         Ok(value) => Reading {
             running: line.running,
-            ..Reading::new(line.event, value, Some(line.place))
+            ..Reading::new(line.event, value, Some(line.position))
         },
-        Err(said) => Reading::unread(line.event, said, Some(line.place)),
+        Err(said) => Reading::unread(line.event, said, Some(line.position)),
     };
     counts.add(reading)
 }
@@ -173,7 +173,7 @@ fn read<'a>(row: &Row<'_>, fields: &[&'a str]) -> Result<(String, Line<'a>), Ref
         event: fields[event],
         value,
         running: percent.min(100.0) / 100.0,
-        place: row.place(value_at),
+        position: row.position(value_at),
     };
     Ok((fields[..value_at].join(" "), line))
 }

@@ -94,7 +94,7 @@ fn object(
             _ => Ok(value.count()?),
         },
         running: running.min(100.0) / 100.0,
-        place: value.place(),
+        position: value.position(),
     };
     add(counts, seen, scope.join(" "), line).map_err(|message| node.refuse(message))
 }

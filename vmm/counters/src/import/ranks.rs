@@ -115,10 +115,10 @@ fn to_counts(counts: &mut Counts) {
         reading.value = reading.value.map(|share| share * cycles);
     }
     if slots {
-        let place = counts.readings.first().and_then(|reading| reading.place);
+        let position = counts.readings.first().and_then(|reading| reading.position);
         counts.readings.push(Reading {
             quantity: Some(Quantity::Slots),
-            ..Reading::new("slots (one a cycle)", cycles, place)
+            ..Reading::new("slots (one a cycle)", cycles, position)
         });
     }
 }

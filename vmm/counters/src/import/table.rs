@@ -3,7 +3,7 @@
 use csv::{ReaderBuilder, StringRecord};
 
 use super::located::{Refusal, Text};
-use crate::measurement::Place;
+use crate::measurement::FilePosition;
 
 /// A line of a file.
 pub(crate) struct Row<'a> {
@@ -28,8 +28,8 @@ impl Row<'_> {
     }
 
     /// Finds the place of a field.
-    pub fn place(&self, field: usize) -> Place {
-        self.text.place(self.offset(field))
+    pub fn position(&self, field: usize) -> FilePosition {
+        self.text.position(self.offset(field))
     }
 
     fn offset(&self, field: usize) -> usize {
@@ -77,12 +77,16 @@ pub(crate) fn rows(text: Text<'_>, separator: char, quotes: bool) -> Result<Vec<
             Ok(true) => {}
             Ok(false) => return Ok(rows),
             Err(error) => {
-                let at = error.position().map_or(0, |place| place.byte() as usize);
+                let at = error
+                    .position()
+                    .map_or(0, |position| position.byte() as usize);
                 return Err(text.refuse(at, format!("is no line of fields: {error}")));
             }
         }
         // The reader's position is before comments and empty lines that it skips.
-        let from = fields.position().map_or(0, |place| place.byte() as usize);
+        let from = fields
+            .position()
+            .map_or(0, |position| position.byte() as usize);
         let to = reader.position().byte() as usize;
         let mut start = from;
         for line in text.text[from..to].split_inclusive('\n') {
@@ -115,10 +119,10 @@ mod tests {
         };
         let rows = rows(text, ',', true).unwrap();
         assert_eq!(rows[0].fields(), ["x", "y, z", "\u{e4}", "w"]);
-        let places = [0, 1, 2, 3, 9]
-            .map(|field| rows[0].place(field))
-            .map(|place| line_and_column(text.text, place.offset));
-        assert_eq!(places, [(3, 3), (3, 5), (3, 12), (3, 14), (3, 15)]);
+        let positions = [0, 1, 2, 3, 9]
+            .map(|field| rows[0].position(field))
+            .map(|position| line_and_column(text.text, position.offset));
+        assert_eq!(positions, [(3, 3), (3, 5), (3, 12), (3, 14), (3, 15)]);
         assert!(!rows[0].is_cut());
         assert!(rows[1].is_cut());
     }

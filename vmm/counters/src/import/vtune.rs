@@ -97,7 +97,7 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
                 &mut part,
                 row,
                 value,
-                Reading::new(metric, count, Some(row.place(value))),
+                Reading::new(metric, count, Some(row.position(value))),
             )?;
             continue;
         }
@@ -118,7 +118,7 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
                 row,
                 value,
                 of(
-                    Reading::unread(title, "N/A", Some(row.place(value))),
+                    Reading::unread(title, "N/A", Some(row.position(value))),
                     *quantity,
                 ),
             )?;
@@ -139,7 +139,7 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
             row,
             value,
             of(
-                Reading::new(title, number, Some(row.place(value))),
+                Reading::new(title, number, Some(row.position(value))),
                 *quantity,
             ),
         )?;

@@ -42,7 +42,7 @@ pub fn succeed(command: &mut Command) -> Output {
     output
 }
 
-/// Where the tracer has been built: once for each test program.
+/// Returns where the tracer has been built: once for each test program.
 pub fn tracer() -> &'static Path {
     static BUILT: OnceLock<tempfile::TempDir> = OnceLock::new();
     BUILT
@@ -62,7 +62,7 @@ impl Job {
         Job::with_options(flavour, compiler, program, &[])
     }
 
-    /// The same with options for the compiler.
+    /// Builds the program with options for the compiler.
     pub fn with_options(
         flavour: &'static str,
         compiler: &str,
@@ -73,12 +73,12 @@ impl Job {
         Job::compiled(flavour, &compiler, program, options)
     }
 
-    /// A program that is not linked with MPI.
+    /// Returns a program that is not linked with MPI.
     pub fn without_mpi(flavour: &'static str, program: &str, options: &[&str]) -> Option<Job> {
         Job::compiled(flavour, "gcc", program, options)
     }
 
-    /// A job of a command that is there already.
+    /// Returns a job of a command that is there already.
     pub fn of_command(flavour: &'static str, command: &str) -> Option<Job> {
         Job::has_tools(flavour, &format!("mpicc.{flavour}")).then(|| Job {
             folder: tempfile::tempdir().expect("temporary folder"),
@@ -136,7 +136,7 @@ impl Job {
         self.run_with(ranks, &[])
     }
 
-    /// The same with arguments for the program.
+    /// Runs the program with arguments.
     pub fn run_with(&self, ranks: usize, arguments: &[&Path]) -> Vec<Vec<MpiRecord>> {
         let all = self.traced(ranks, arguments, &[], &[]);
         for (rank, records) in all.iter().enumerate() {
@@ -207,7 +207,7 @@ pub fn check_sequence(records: &[MpiRecord], rank: usize) {
     }
 }
 
-/// The function as the program names it, with the suffix of the large-count form.
+/// Returns the function as the program names it, with the suffix of the large-count form.
 pub fn called(record: &MpiRecord) -> String {
     let suffix = if record.flags.contains(Flags::LARGE_COUNT) {
         "_c"

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use nodescope_plugin_api::{BlockCounts, Charges};
 use nodescope_profile::{
-    Block, ContextLabel, Count, Function, Inlined, Labels, Module, ModuleKind, Path, Place,
-    SourceLine, WindowProfile,
+    Block, ContextLabel, Count, Function, Inlined, Labels, Module, ModuleKind, Path, SourceLine,
+    SourceRange, WindowProfile,
 };
 
 /// Indices of functions.
@@ -55,7 +55,12 @@ struct Shape {
     flops: [u32; 7],
 }
 
-fn block(modules: &[Module], functions: &[Function], shape: Shape, places: Vec<Place>) -> Block {
+fn block(
+    modules: &[Module],
+    functions: &[Function],
+    shape: Shape,
+    source_ranges: Vec<SourceRange>,
+) -> Block {
     let module = functions[shape.function as usize].module;
     let kernel = modules[module as usize].kind == ModuleKind::Kernel;
     let base = match modules[module as usize].kind {
@@ -74,12 +79,12 @@ fn block(modules: &[Module], functions: &[Function], shape: Shape, places: Vec<P
         loads: shape.loads,
         stores: shape.stores,
         flops: shape.flops,
-        places,
+        source_ranges,
     }
 }
 
-fn place(first: u32, line: u32, inlined: &[(&str, u32)]) -> Place {
-    Place {
+fn range(first: u32, line: u32, inlined: &[(&str, u32)]) -> SourceRange {
+    SourceRange {
         first,
         line: Some(line),
         inlined: inlined
@@ -100,7 +105,7 @@ fn counts(executions: u64, answers: [u64; 5], cycles: [u64; 6]) -> BlockCounts {
     }
 }
 
-/// The profile.
+/// Returns the profile.
 pub fn profile(name: &str) -> WindowProfile {
     let module = |kind, name: &str, id: Option<&str>| Module {
         kind,
@@ -171,7 +176,7 @@ pub fn profile(name: &str) -> WindowProfile {
                 stores: 1,
                 flops: [0; 7],
             },
-            vec![place(0, 4, &[])],
+            vec![range(0, 4, &[])],
         ),
         // relax: the loop
         (
@@ -185,13 +190,13 @@ pub fn profile(name: &str) -> WindowProfile {
                 flops: [0, 0, 0, 0, 0, 0, 8],
             },
             vec![
-                place(
+                range(
                     0,
                     2,
                     &[("grid::Field<double, 3ul>::at(unsigned long) const", 2)],
                 ),
-                place(1, 1, &[]),
-                place(3, 0, &[]),
+                range(1, 1, &[]),
+                range(3, 0, &[]),
             ],
         ),
         // residual
@@ -205,7 +210,7 @@ pub fn profile(name: &str) -> WindowProfile {
                 stores: 0,
                 flops: [0, 0, 3, 0, 0, 0, 0],
             },
-            vec![place(0, 3, &[])],
+            vec![range(0, 3, &[])],
         ),
         // libblas, stripped
         (
@@ -315,7 +320,7 @@ pub fn profile(name: &str) -> WindowProfile {
                 stores: 1,
                 flops: [0, 0, 1, 0, 0, 0, 0],
             },
-            vec![place(0, 5, &[])],
+            vec![range(0, 5, &[])],
         ),
         (
             Shape {
@@ -332,7 +337,7 @@ pub fn profile(name: &str) -> WindowProfile {
     ];
     let blocks = shapes
         .into_iter()
-        .map(|(shape, places)| block(&modules, &functions, shape, places))
+        .map(|(shape, source_ranges)| block(&modules, &functions, shape, source_ranges))
         .collect();
 
     let mut all = Vec::new();

@@ -1,7 +1,7 @@
 //! Machine code of expensive blocks, with the source lines that it comes from.
 
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, Instruction};
-use nodescope_profile::{Block, ModuleKind, Place, WindowProfile};
+use nodescope_profile::{Block, ModuleKind, SourceRange, WindowProfile};
 use serde::Serialize;
 
 use super::costs::{CodeCosts, Sum};
@@ -87,10 +87,13 @@ fn disassembled(profile: &WindowProfile, block: &Block, address: u64) -> Vec<Ins
         let mut text = String::new();
         formatter.format(&instruction, &mut text);
         let number = rows.len() as u32;
-        let next = block.places.partition_point(|place| place.first <= number);
-        let place: Option<&Place> = next.checked_sub(1).map(|index| &block.places[index]);
-        let line = place.and_then(|place| place.line);
-        let inlined = place.map(|place| place.inlined.iter());
+        let next = block
+            .source_ranges
+            .partition_point(|range| range.first <= number);
+        let range: Option<&SourceRange> =
+            next.checked_sub(1).map(|index| &block.source_ranges[index]);
+        let line = range.and_then(|range| range.line);
+        let inlined = range.map(|range| range.inlined.iter());
         rows.push(InstructionRow {
             address: instruction.ip(),
             text,

@@ -170,7 +170,7 @@ fn draw_level(
     Ok(())
 }
 
-/// A place for a number near a point, where nothing else is.
+/// Returns a place for a number near a point, where nothing else is.
 fn free(x: i32, y: i32, taken: &[[i32; 4]]) -> Option<(i32, i32)> {
     const AROUND: [(i32, i32); 8] = [
         (1, 0),
@@ -195,7 +195,7 @@ fn free(x: i32, y: i32, taken: &[[i32; 4]]) -> Option<(i32, i32)> {
     })
 }
 
-/// A power of ten with a prefix.
+/// Returns a power of ten with a prefix.
 fn power(exponent: i32) -> String {
     if exponent < 0 {
         format!("{:.*}", -exponent as usize, 10_f64.powi(exponent))
@@ -207,7 +207,7 @@ fn power(exponent: i32) -> String {
     }
 }
 
-/// A value that a unit can follow.
+/// Returns a value that a unit can follow.
 fn spaced(value: f64) -> String {
     let text = si(value);
     if text.contains(' ') { text } else { text + " " }

@@ -146,7 +146,7 @@ impl CodeCosts {
     }
 }
 
-/// Lines that came from memory.
+/// Returns the lines that came from memory.
 pub(crate) fn memory_lines(costs: &Costs) -> u128 {
     costs.answers[Source::LocalMemory as usize] + costs.answers[Source::RemoteMemory as usize]
 }

@@ -243,7 +243,7 @@ pub fn cores<'p>(
     Ok(cores)
 }
 
-/// The code of a window.
+/// Returns the code of a window.
 pub(crate) fn of_window(
     input: &ReportInput,
     record: &WindowRecord,

@@ -151,7 +151,7 @@ impl Roofline {
         }
     }
 
-    /// Bytes a second of a level.
+    /// Returns the bytes a second of a level.
     pub(super) fn ceiling(&self, level: &str) -> Option<f64> {
         let ceiling = self.ceilings.iter().find(|ceiling| ceiling.level == level);
         ceiling.and_then(|ceiling| ceiling.bytes_per_second)

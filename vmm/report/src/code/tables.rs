@@ -33,7 +33,7 @@ pub(super) struct Shape {
     pub(super) narrow: bool,
 }
 
-/// The tables and listings as text.
+/// Returns the tables and listings as text.
 pub(crate) fn text(code: &CodeReport, width: usize) -> String {
     let shape = Shape {
         rows: ROWS,
@@ -349,7 +349,7 @@ fn roofline(code: &CodeReport, shape: &Shape) -> Table {
     table
 }
 
-/// A block's machine code for the terminal.
+/// Returns a block's machine code for the terminal.
 fn listing(listing: &Listing) -> Table {
     let mut table = Table::new(
         listing_title(listing),
@@ -440,7 +440,7 @@ fn decimal(value: f64) -> String {
     }
 }
 
-/// The last part of a path.
+/// Returns the last part of a path.
 pub(super) fn file_name(path: &str) -> &str {
     path.rsplit('/')
         .next()

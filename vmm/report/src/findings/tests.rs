@@ -7,7 +7,7 @@ use crate::mpi::{FunctionRow, MessageSize, RankRow};
 
 const HZ: f64 = 1e9;
 
-/// A scope of 1000 instructions whose terms have these cycles.
+/// Returns a scope of 1000 instructions whose terms have these cycles.
 fn scope(kind: ScopeKind, rank: Option<u32>, terms: &[(&str, i128)]) -> Scope {
     let cycles: i128 = terms.iter().map(|(_, cycles)| cycles * CYCLE).sum();
     let busy_seconds = cycles as f64 / CYCLE as f64 / HZ;

@@ -39,7 +39,7 @@ fn counted(profile: &WindowProfile, mut node: NodeRecord, owners: Vec<Owner>) ->
     node
 }
 
-/// A window that counted what the profile has.
+/// Returns a window that counted what the profile has.
 pub fn record(profile: &WindowProfile) -> WindowRecord {
     use nodescope_hypercall::Function;
     let solver = |number, mpi| match rank(number, mpi) {
@@ -77,7 +77,7 @@ pub fn record(profile: &WindowProfile) -> WindowRecord {
     record
 }
 
-/// A report's input with a profile.
+/// Returns a report's input with a profile.
 pub fn with_code(folder: &Path) -> ReportInput {
     let profile = profiles::profile("solve");
     let trace = folder.join("trace");

@@ -40,20 +40,20 @@ pub(super) fn read(folder: &Path, section: &Section<'_>) -> Option<Measured> {
     };
     if names.is_empty() {
         if item.list("[\"perf.0.json\"]").is_empty() {
-            item.complain("is empty; write e.g. [\"perf.0.json\", \"perf.1.json\"]");
+            item.add_problem("is empty; write e.g. [\"perf.0.json\", \"perf.1.json\"]");
         }
         return None;
     }
     let paths: Vec<_> = names.iter().map(|name| resolve(folder, name)).collect();
     let mut measurement = import(&paths)
-        .map_err(|error| item.complain(error.to_string()))
+        .map_err(|error| item.add_problem(error.to_string()))
         .ok()?;
     measurement.relative_to(folder);
     let derived = measurement
         .derive()
         .and_then(|whole| Ok((whole, measurement.derive_ranks()?)));
     let (whole, ranks) = derived
-        .map_err(|error| item.complain(error.to_string()))
+        .map_err(|error| item.add_problem(error.to_string()))
         .ok()?;
     let mut of_ranks = BTreeMap::new();
     for (rank, derived) in &ranks {
@@ -71,14 +71,14 @@ fn cpi(item: &Item<'_>, derived: &Derived, of: &str) -> Option<Cpi> {
     let core = match &derived.core {
         Ok(core) => core,
         Err(why) => {
-            item.complain(format!("{of}: {why}"));
+            item.add_problem(format!("{of}: {why}"));
             return None;
         }
     };
     // No count is near 2^64 millionths of a cycle per instruction.
     let millionths = (core.cpi * 1e6).round() as u64;
     if !RANGE.contains(&millionths) {
-        item.complain(format!(
+        item.add_problem(format!(
             "gives a CPI_core of {} for {of}; a CPI_core from 0.01 to 1000 can be simulated",
             core.cpi
         ));
@@ -95,7 +95,7 @@ pub(super) fn check_ranks(study: &Section<'_>, measured: &Measured, job: &Job) {
     }
     if !measured.ranks.keys().copied().eq(expected) {
         let last = measured.ranks.keys().last().copied().unwrap_or_default();
-        study.complain(
+        study.add_problem(
             "core.counters",
             format!(
                 "has {} ranks, the last is {last}, but the job has ranks 0 to {}; give counters of as many ranks, or of the whole program",

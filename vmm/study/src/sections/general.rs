@@ -34,7 +34,7 @@ pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
     let name = section.item("name").and_then(|item| {
         let name = item.line("hpcc-2x2")?;
         if !plain_name(&name) {
-            item.complain(format!(
+            item.add_problem(format!(
                 "{name:?} cannot name a folder; use at most 100 letters, digits, \"-\", \"_\" and \".\", a letter or digit first"
             ));
             return None;
@@ -57,7 +57,7 @@ pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
         const RANGE: std::ops::RangeInclusive<u64> = 10_000_000..=100_000_000_000;
         let quantum = item.quantity::<Time>()?;
         if !RANGE.contains(&quantum.0) {
-            item.complain("is not within 10 us and 100 ms; write e.g. \"100 us\"");
+            item.add_problem("is not within 10 us and 100 ms; write e.g. \"100 us\"");
         }
         Some(quantum)
     });
@@ -68,7 +68,7 @@ pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
     let time_limit = section.item("time_limit").and_then(|item| {
         let limit = item.quantity::<Time>()?;
         if limit.0 == 0 {
-            item.complain("is 0, so nothing would run; write e.g. \"120 s\"");
+            item.add_problem("is 0, so nothing would run; write e.g. \"120 s\"");
         }
         Some(limit)
     });
@@ -86,21 +86,21 @@ pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
     let counters = counters::read(file.parent().unwrap_or(Path::new("")), &core);
     if core.sets("counters") {
         if counts_guests == Some(true) {
-            core.complain(
+            core.add_problem(
                 "count",
                 "gives CPI_core, which study.core.counters gives, too; leave out one of them",
             );
         }
         for key in ["core_cpi", "cpi_source"] {
             if section.sets(key) {
-                section.complain(
+                section.add_problem(
                     key,
                     "says what study.core.counters says, too; leave out one of them",
                 );
             }
         }
     } else if core_cpi.is_none() && cpi_source.is_some() {
-        section.complain(
+        section.add_problem(
             "cpi_source",
             "tells the origin of a core_cpi that is not given; add core_cpi",
         );
@@ -148,18 +148,18 @@ pub(super) fn fast_forward(
     let trigger = until.as_ref().and_then(|item| {
         let trigger = window::trigger(item, job)?;
         if matches!(trigger, Trigger::Guest | Trigger::Immediately) {
-            item.complain("cannot end a fast-forward; write a table with time, mpi or marker, or leave it out for the first window");
+            item.add_problem("cannot end a fast-forward; write a table with time, mpi or marker, or leave it out for the first window");
         }
         Some(trigger)
     });
     if forwards != Some(true) {
         if let Some(item) = until {
-            item.complain("is for fast_forward = \"kvm\", which is not given");
+            item.add_problem("is for fast_forward = \"kvm\", which is not given");
         }
         return None;
     }
     if let (Engine::Kvm, Some(item)) = (engine, &chosen) {
-        item.complain("runs KVM up to a trigger, and engine = \"kvm\" runs it all along; leave out one of them");
+        item.add_problem("runs KVM up to a trigger, and engine = \"kvm\" runs it all along; leave out one of them");
     }
     Some(FastForward { until: trigger })
 }
@@ -172,7 +172,7 @@ pub(super) fn image(folder: &Path, section: &Section<'_>) -> (ImageSource, Vec<S
         for (item, name) in item.lines("lammps") {
             match check_package_name(&name) {
                 Ok(()) => spec.packages.push(name),
-                Err(error) => item.complain(error.to_string()),
+                Err(error) => item.add_problem(error.to_string()),
             }
         }
     }
@@ -186,7 +186,7 @@ pub(super) fn image(folder: &Path, section: &Section<'_>) -> (ImageSource, Vec<S
                 .any(|scheme| url.starts_with(scheme))
                 || url.contains(char::is_whitespace)
             {
-                item.complain(format!(
+                item.add_problem(format!(
                     "{url:?} is no address of a package archive; write e.g. {example:?}"
                 ));
             }
@@ -197,7 +197,7 @@ pub(super) fn image(folder: &Path, section: &Section<'_>) -> (ImageSource, Vec<S
         let item = section.item(key)?;
         let path = resolve(folder, &item.line(&format!("my-{key}"))?);
         if let Err(problem) = check(&path) {
-            item.complain(format!("{}: {problem}", path.display()));
+            item.add_problem(format!("{}: {problem}", path.display()));
         }
         Some(path)
     };
@@ -207,11 +207,11 @@ pub(super) fn image(folder: &Path, section: &Section<'_>) -> (ImageSource, Vec<S
     let parameters = section.item("kernel_parameters").map(|item| {
         let words = item.lines("loglevel=7").into_iter().filter_map(|(item, word)| {
             if word.contains(char::is_whitespace) {
-                item.complain(format!("{word:?} holds a blank; give each kernel parameter as a text of its own"));
+                item.add_problem(format!("{word:?} holds a blank; give each kernel parameter as a text of its own"));
                 return None;
             }
             if word.len() > 200 || !word.is_ascii() {
-                item.complain("is longer than 200 bytes or not ASCII, which a kernel parameter cannot be");
+                item.add_problem("is longer than 200 bytes or not ASCII, which a kernel parameter cannot be");
                 return None;
             }
             Some(word)
@@ -219,7 +219,7 @@ pub(super) fn image(folder: &Path, section: &Section<'_>) -> (ImageSource, Vec<S
         let words: Vec<String> = words.collect();
         let total: usize = words.iter().map(|word| word.len() + 1).sum();
         if total > 1000 {
-            item.complain(format!("has {total} bytes in all; a kernel command line has room for 1000 beyond nodescope's own"));
+            item.add_problem(format!("has {total} bytes in all; a kernel command line has room for 1000 beyond nodescope's own"));
         }
         words
     });
@@ -230,12 +230,12 @@ pub(super) fn image(folder: &Path, section: &Section<'_>) -> (ImageSource, Vec<S
     let source = if own {
         for (key, item) in [("packages", &packages), ("mirror", &mirror)] {
             if let Some(item) = item {
-                item.complain(format!("is for images built from Debian packages, but kernel, initramfs or root name files of your own; leave out {key} or those"));
+                item.add_problem(format!("is for images built from Debian packages, but kernel, initramfs or root name files of your own; leave out {key} or those"));
             }
         }
         for key in ["kernel", "initramfs", "root"] {
             if !section.sets(key) {
-                section.complain(
+                section.add_problem(
                     key,
                     "is missing; with files of your own give kernel, initramfs and root",
                 );
@@ -267,7 +267,7 @@ pub(super) fn results(section: &Section<'_>, name: &str) -> (PathBuf, FileLimits
         let item = section.item(key)?;
         let bytes = item.quantity::<Bytes>()?.0;
         if bytes > MOST {
-            item.complain("is more than a file system can hold; write e.g. \"4 GiB\"");
+            item.add_problem("is more than a file system can hold; write e.g. \"4 GiB\"");
             return None;
         }
         Some((item, bytes))
@@ -277,7 +277,7 @@ pub(super) fn results(section: &Section<'_>, name: &str) -> (PathBuf, FileLimits
         if let (Some((item, inner)), Some((_, outer))) = (within, of)
             && inner > outer
         {
-            item.complain(format!(
+            item.add_problem(format!(
                 "is {}, more than all files together may have, {}; lower it, or raise the other limit",
                 Bytes(*inner),
                 Bytes(*outer)

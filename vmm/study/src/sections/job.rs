@@ -49,11 +49,11 @@ pub(super) fn read(
     let ranks = ranks.unwrap_or(default);
     if let Some(item) = &ranks_item {
         if mpi == Mpi::None && ranks != 1 {
-            item.complain(
+            item.add_problem(
                 "with mpi = \"none\" the command runs once; leave out ranks, or choose an MPI",
             );
         } else if ranks > room {
-            item.complain(format!(
+            item.add_problem(format!(
                 "is {ranks}, but {nodes} nodes with {slots} slots each have room for {room}; lower it, or raise cluster.nodes, node.cores or job.slots"
             ));
         }
@@ -67,16 +67,16 @@ pub(super) fn read(
     if let Some(item) = section.item("collect") {
         let entries = item.lines("hpccoutf.txt");
         if entries.len() > MOST_COLLECTED {
-            item.complain(format!(
+            item.add_problem(format!(
                 "has {} entries; give at most {MOST_COLLECTED}, for example as patterns",
                 entries.len()
             ));
         }
         for (item, text) in entries.into_iter().take(MOST_COLLECTED) {
             match Collect::parse(&text, nodes) {
-                Err(problem) => item.complain(format!("{text:?} {problem}")),
+                Err(problem) => item.add_problem(format!("{text:?} {problem}")),
                 Ok(entry) if collect.iter().any(|other| entry.collides(other)) => {
-                    item.complain(format!("{text:?} has the name of another collected file, which it would overwrite; rename one"));
+                    item.add_problem(format!("{text:?} has the name of another collected file, which it would overwrite; rename one"));
                 }
                 Ok(entry) => collect.push(entry),
             }
@@ -94,7 +94,7 @@ pub(super) fn read(
         .item("openmp_intervals")
         .map(|item| {
             if !(openmp && trace && mpi != Mpi::None) {
-                item.complain(
+                item.add_problem(
                     "needs the OpenMP tracer and the MPI tracer; set job.openmp = true, and let job.trace and job.mpi not switch the MPI tracer off",
                 );
             }
@@ -107,11 +107,11 @@ pub(super) fn read(
         let plain = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         if !plain {
-            item.complain(format!("{name:?} cannot name an environment variable; use letters, digits and \"_\", no digit first"));
+            item.add_problem(format!("{name:?} cannot name an environment variable; use letters, digits and \"_\", no digit first"));
         }
         if let Some(value) = item.text("4") {
             if value.contains(['\0', '\n']) {
-                item.complain("holds a line break or a NUL; write it in one line");
+                item.add_problem("holds a line break or a NUL; write it in one line");
             }
             environment.insert(name, value);
         }
@@ -134,7 +134,7 @@ pub(super) fn read(
 fn intervals(item: &Item<'_>) -> Vec<CallInterval> {
     let lines = item.lines("MPI_Barrier:1..MPI_Barrier:2");
     if lines.len() > MOST_INTERVALS {
-        item.complain(format!(
+        item.add_problem(format!(
             "has {} intervals; give at most {MOST_INTERVALS}",
             lines.len()
         ));
@@ -142,7 +142,7 @@ fn intervals(item: &Item<'_>) -> Vec<CallInterval> {
     let read = |(item, text): (Item<'_>, String)| match text.parse() {
         Ok(interval) => Some(interval),
         Err(problem) => {
-            item.complain(format!("{text:?}: {problem}"));
+            item.add_problem(format!("{text:?}: {problem}"));
             None
         }
     };
@@ -167,24 +167,24 @@ fn program(folder: &Path, section: &Section<'_>, mpi: Mpi) -> Program {
         && let Some(item) = &command
         && let Some(word) = line.as_deref().and_then(launcher)
     {
-        item.complain(format!(
+        item.add_problem(format!(
             "starts {word}, but every rank executes the command, and nodescope starts the ranks; give the program alone and job.ranks, or start the ranks in job.script"
         ));
     }
     let path = script.as_ref().and_then(|item| {
         let path = resolve(folder, &item.line("run-hpcc.sh")?);
         if let Err(problem) = readable_file(&path) {
-            item.complain(problem);
+            item.add_problem(problem);
         }
         Some(path)
     });
     match (&command, &script) {
-        (None, None) => section.complain(
+        (None, None) => section.add_problem(
             "command",
             "is missing, so nothing would run; write e.g. command = \"hpcc\" or script = \"run.sh\" below [job]",
         ),
         (Some(_), Some(item)) => {
-            item.complain("is given together with command; leave out one of them");
+            item.add_problem("is given together with command; leave out one of them");
         }
         _ => {}
     }
@@ -216,20 +216,20 @@ fn files(folder: &Path, item: &Item<'_>) -> Vec<(PathBuf, String)> {
             .map(|name| name.to_string_lossy().into_owned());
         let to = to.or(own_name).unwrap_or_default();
         if let Err(problem) = guest_path(&to) {
-            member.complain(format!("{to:?} {problem}"));
+            member.add_problem(format!("{to:?} {problem}"));
             continue;
         }
         let mut found = Vec::new();
         if let Err(problem) = collect_files(&host, &to, &mut found, 0) {
-            member.complain(problem);
+            member.add_problem(problem);
         }
         for (path, name) in found {
             if RESERVED.contains(&name.as_str()) {
-                member.complain(format!(
+                member.add_problem(format!(
                     "/job/{name} is nodescope's own; give another name by \"to\""
                 ));
             } else if !names.insert(name.clone()) {
-                member.complain(format!(
+                member.add_problem(format!(
                     "/job/{name} is already another file; give another name by \"to\""
                 ));
             } else {

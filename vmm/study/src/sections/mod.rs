@@ -99,11 +99,11 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
         windows,
         results,
         file_limits,
-        places: BTreeMap::new(),
+        positions: BTreeMap::new(),
     }
 }
 
-/// A path of the file, relative to the file's own folder.
+/// Returns a path of the file, relative to the file's own folder.
 fn resolve(folder: &Path, path: &str) -> PathBuf {
     folder.join(path)
 }

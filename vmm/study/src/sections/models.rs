@@ -23,7 +23,7 @@ const LOCAL_BANDWIDTH: ByteRate = ByteRate(51_200_000_000);
 /// Remote bandwidth in the HMAT: one direction of a QPI link of 8 GT/s.
 const REMOTE_BANDWIDTH: ByteRate = ByteRate(16_000_000_000);
 
-/// A latency of one event in cycles of `frequency`.
+/// Returns a latency of one event in cycles of `frequency`.
 fn cycles(item: &Item<'_>, frequency: Frequency) -> Option<u32> {
     let latency: Latency = item.with_unit("12 cycles", "a latency")?;
     let cycles = latency.cycles(frequency);
@@ -33,7 +33,7 @@ fn cycles(item: &Item<'_>, frequency: Frequency) -> Option<u32> {
     {
         Some(cycles) => Some(cycles),
         None => {
-            item.complain(format!(
+            item.add_problem(format!(
                 "is {cycles} cycles; at most 1000000 are modelled for one event"
             ));
             None
@@ -63,7 +63,7 @@ pub(super) fn caches(section: &Section<'_>, topology: &NodeTopology) -> CacheCon
         let line = u32::try_from(bytes).ok();
         let line = line.filter(|line| line.is_power_of_two() && (32..=4096).contains(line));
         if line.is_none() {
-            item.complain(format!(
+            item.add_problem(format!(
                 "is {bytes} bytes; write a power of two from \"32 B\" to \"4096 B\", e.g. \"64 B\""
             ));
         }
@@ -72,13 +72,13 @@ pub(super) fn caches(section: &Section<'_>, topology: &NodeTopology) -> CacheCon
     let levels = section.sections("level");
     if section.sets("level") {
         if let Some(item) = &preset {
-            item.complain("is given together with [[caches.level]]; leave out one of them");
+            item.add_problem("is given together with [[caches.level]]; leave out one of them");
         }
         if let Some(own) = own_levels(levels, line.unwrap_or(64), topology) {
             config = own;
         }
     } else if let Some(item) = &line_item {
-        item.complain(
+        item.add_problem(
             "belongs to [[caches.level]], and there is none; leave it out or describe the levels",
         );
     }
@@ -291,7 +291,7 @@ pub(super) fn memory(section: &Section<'_>, topology: &mut NodeTopology) -> Memo
         .as_ref()
         .and_then(|item| matrix(item, sockets, |cell| cycles(cell, frequency)));
     if let Some(item) = matrix_item.filter(|_| section.sets("local") || section.sets("remote")) {
-        item.complain("is given together with local or remote; leave out one of them");
+        item.add_problem("is given together with local or remote; leave out one of them");
     }
     let fill = match matrix {
         Some(rows) => Latencies::Matrix(rows),
@@ -309,7 +309,7 @@ pub(super) fn memory(section: &Section<'_>, topology: &mut NodeTopology) -> Memo
         let rate = section.item(key).and_then(|item| {
             let rate = item.quantity::<ByteRate>()?;
             if !(1_000_000..=10_000_000_000_000).contains(&rate.0) {
-                item.complain(format!(
+                item.add_problem(format!(
                     "is {rate}; write a rate from \"1 MB/s\" to \"10 TB/s\", e.g. \"51.2 GB/s\""
                 ));
             }
@@ -371,7 +371,7 @@ fn matrix(
     let example = r#"[["100 cycles", "220 cycles"], ["220 cycles", "100 cycles"]]"#;
     let rows = item.list(example);
     if rows.len() != sockets {
-        item.complain(format!(
+        item.add_problem(format!(
             "has {} rows; {sockets} sockets need {sockets}",
             rows.len()
         ));
@@ -382,7 +382,7 @@ fn matrix(
         .map(|row| {
             let cells = row.list(example);
             if cells.len() != sockets {
-                row.complain(format!(
+                row.add_problem(format!(
                     "has {} columns; {sockets} sockets need {sockets}",
                     cells.len()
                 ));

@@ -38,7 +38,7 @@ pub(super) fn node(section: &Section<'_>) -> (NodeTopology, CpuidOptions) {
     let frequency = section.item("frequency").and_then(|item| {
         let frequency = item.quantity::<Frequency>()?;
         if !(100_000_000..=10_000_000_000).contains(&frequency.0) {
-            item.complain(format!(
+            item.add_problem(format!(
                 "is {frequency}; write a frequency from \"100 MHz\" to \"10 GHz\""
             ));
             return None;
@@ -71,7 +71,7 @@ pub(super) fn node(section: &Section<'_>) -> (NodeTopology, CpuidOptions) {
             };
             match Template::new(&one) {
                 Ok(_) => cpuid.hidden.push(name),
-                Err(error) => item.complain(error.to_string()),
+                Err(error) => item.add_problem(error.to_string()),
             }
         }
     }
@@ -91,7 +91,7 @@ pub(super) fn required(section: &Section<'_>, cpuid: &CpuidOptions) -> Vec<Strin
             let hint = closest(&name, names)
                 .map(|close| format!("; did you mean {close:?}?"))
                 .unwrap_or_default();
-            item.complain(format!(
+            item.add_problem(format!(
                 "{name:?} is no CPU feature that guests can have{hint}"
             ));
             return None;
@@ -100,7 +100,7 @@ pub(super) fn required(section: &Section<'_>, cpuid: &CpuidOptions) -> Vec<Strin
             .as_ref()
             .is_some_and(|template| !template.has(&name))
         {
-            item.complain(format!("{name:?} is hidden by node.hide"));
+            item.add_problem(format!("{name:?} is hidden by node.hide"));
         }
         Some(name)
     });
@@ -120,14 +120,14 @@ pub(super) fn core(section: &Section<'_>) -> (Vec<String>, Parallelism) {
         } else {
             for (item, name) in item.lines(EXAMPLE) {
                 if cores.contains(&name) {
-                    item.complain(format!("names {name:?} twice; name each core once"));
+                    item.add_problem(format!("names {name:?} twice; name each core once"));
                 } else {
                     cores.push(name);
                 }
             }
             if cores.len() > MAX_CORES {
                 let count = cores.len();
-                item.complain(format!(
+                item.add_problem(format!(
                     "names {count} cores; at most {MAX_CORES} are compared"
                 ));
             }
@@ -137,7 +137,7 @@ pub(super) fn core(section: &Section<'_>) -> (Vec<String>, Parallelism) {
         let millionths = item.millionths(1_000_000..=u64::from(Parallelism::MOST) * 1_000_000)?;
         let parallelism = Parallelism::new(millionths as f64 / 1e6);
         parallelism
-            .map_err(|error| item.complain(error.to_string()))
+            .map_err(|error| item.add_problem(error.to_string()))
             .ok()
     });
     (cores, parallelism.unwrap_or(Parallelism::NONE))
@@ -148,7 +148,7 @@ fn memory(item: &Item<'_>, sockets: u32) -> Option<Vec<u64>> {
     const STEP: u64 = 2 << 20;
     let right = |item: &Item<'_>, bytes: u64, whose: &str| {
         if bytes < 16 << 20 || !bytes.is_multiple_of(STEP) {
-            item.complain(format!(
+            item.add_problem(format!(
                 "is {} {whose}; a socket needs a multiple of 2 MiB and at least 16 MiB",
                 Bytes(bytes)
             ));
@@ -160,7 +160,7 @@ fn memory(item: &Item<'_>, sockets: u32) -> Option<Vec<u64>> {
         let bytes = item.quantity::<Bytes>()?.0;
         let share = bytes / u64::from(sockets);
         if share * u64::from(sockets) != bytes {
-            item.complain(format!("{} cannot be split evenly over {sockets} sockets; give a list with a size for each", Bytes(bytes)));
+            item.add_problem(format!("{} cannot be split evenly over {sockets} sockets; give a list with a size for each", Bytes(bytes)));
             return None;
         }
         let whose = if sockets == 1 {
@@ -172,7 +172,7 @@ fn memory(item: &Item<'_>, sockets: u32) -> Option<Vec<u64>> {
     }
     let list = item.list(r#"["256 MiB", "256 MiB"]"#);
     if list.len() != sockets as usize {
-        item.complain(format!(
+        item.add_problem(format!(
             "has {} sizes for {sockets} sockets; give one for each",
             list.len()
         ));
@@ -239,7 +239,7 @@ pub(super) fn network(section: &Section<'_>) -> Network {
     let bandwidth = section.item("bandwidth").and_then(|item| {
         let rate = item.quantity::<BitRate>()?;
         if rate.0 < 1000 {
-            item.complain("is less than 1 kbit/s; write e.g. \"10 Gbit/s\"");
+            item.add_problem("is less than 1 kbit/s; write e.g. \"10 Gbit/s\"");
             return None;
         }
         Some(rate)
@@ -248,7 +248,7 @@ pub(super) fn network(section: &Section<'_>) -> Network {
         let time = item.quantity::<Time>()?;
         // Nodes are synchronised once per latency.
         if !(10_000..=1_000_000_000_000).contains(&time.0) {
-            item.complain(format!("is {time}; nodes are synchronised once per latency, so write a time from \"10 ns\" to \"1 s\", e.g. \"1.3 us\""));
+            item.add_problem(format!("is {time}; nodes are synchronised once per latency, so write a time from \"10 ns\" to \"1 s\", e.g. \"1.3 us\""));
             return None;
         }
         Some(time)
@@ -256,7 +256,7 @@ pub(super) fn network(section: &Section<'_>) -> Network {
     let mtu = section.item("mtu").and_then(|item| {
         let bytes = item.quantity::<Bytes>()?.0;
         if !(576..=65_521).contains(&bytes) {
-            item.complain(format!(
+            item.add_problem(format!(
                 "is {bytes} bytes; write a size from \"576 B\" to \"65521 B\", e.g. \"9000 B\""
             ));
             return None;
@@ -281,7 +281,7 @@ pub(super) fn disk(section: &Section<'_>) -> Disk {
     let latency = section.item("latency").and_then(|item| {
         let time = item.quantity::<Time>()?;
         if time.0 > 1_000_000_000_000 || !time.0.is_multiple_of(1000) {
-            item.complain(format!(
+            item.add_problem(format!(
                 "is {time}; write whole nanoseconds up to \"1 s\", e.g. \"20 us\""
             ));
         }
@@ -290,7 +290,7 @@ pub(super) fn disk(section: &Section<'_>) -> Disk {
     let bandwidth = section.item("bandwidth").and_then(|item| {
         let rate = item.quantity::<ByteRate>()?;
         if rate.0 < 1000 {
-            item.complain("is less than 1 kB/s; write e.g. \"2 GB/s\"");
+            item.add_problem("is less than 1 kB/s; write e.g. \"2 GB/s\"");
         }
         Some(rate)
     });

@@ -18,7 +18,7 @@ pub(super) fn read(sections: Vec<Section<'_>>, job: &Job, all: &ModelSpec) -> Ve
     for (index, section) in sections.into_iter().enumerate() {
         let window = window(index, &section, job, all);
         if let Some(first) = names.insert(window.name.clone(), index) {
-            section.complain(
+            section.add_problem(
                 "name",
                 format!(
                     "{:?} is also the name of window[{first}]; give another",
@@ -36,7 +36,7 @@ fn window(index: usize, section: &Section<'_>, job: &Job, all: &ModelSpec) -> Wi
     let name = section.item("name").and_then(|item| {
         let name = item.line("hpl")?;
         if !plain_name(&name) {
-            item.complain(format!("{name:?} cannot name a window; use at most 100 letters, digits, \"-\", \"_\" and \".\", a letter or digit first"));
+            item.add_problem(format!("{name:?} cannot name a window; use at most 100 letters, digits, \"-\", \"_\" and \".\", a letter or digit first"));
         }
         Some(name)
     });
@@ -80,7 +80,7 @@ fn plugins(item: &Item<'_>) -> Vec<Plugin> {
             continue;
         };
         if chosen.contains(&plugin) {
-            item.complain("is given twice; leave one out");
+            item.add_problem("is given twice; leave one out");
         }
         chosen.push(plugin);
     }
@@ -103,7 +103,7 @@ pub(super) fn trigger(item: &Item<'_>, job: &Job) -> Option<Trigger> {
     let marker = section.item("marker");
     let given = [time.is_some(), mpi.is_some(), marker.is_some()];
     if given.iter().filter(|given| **given).count() != 1 {
-        item.complain(format!(
+        item.add_problem(format!(
             "needs exactly one of time, mpi and marker; write e.g. {OPEN_EXAMPLE}"
         ));
     }
@@ -116,7 +116,7 @@ pub(super) fn trigger(item: &Item<'_>, job: &Job) -> Option<Trigger> {
         (&marker, "marker", &occurrence),
     ] {
         if let (None, Some(sub)) = (owner, sub) {
-            sub.complain(format!(
+            sub.add_problem(format!(
                 "belongs to {key}, which is not given; leave it out"
             ));
         }
@@ -151,17 +151,17 @@ fn function(item: &Item<'_>, job: &Job) -> Option<Function> {
     let function = match named_function(&name) {
         Ok(function) => function,
         Err(problem) => {
-            item.complain(problem);
+            item.add_problem(problem);
             return None;
         }
     };
     if !job.trace || job.mpi == Mpi::None {
-        item.complain("needs the MPI trace, which job.trace or job.mpi switches off; the window would never open");
+        item.add_problem("needs the MPI trace, which job.trace or job.mpi switches off; the window would never open");
     }
     Some(function)
 }
 
-/// The MPI function of this name.
+/// Returns the MPI function of this name.
 pub(crate) fn named_function(name: &str) -> Result<Function, String> {
     let known = Function::ALL
         .iter()
@@ -177,7 +177,7 @@ pub(crate) fn named_function(name: &str) -> Result<Function, String> {
 fn measure(item: &Item<'_>) -> Option<Measure> {
     let Length(measure) = item.with_unit("50 M instructions", "a length")?;
     if matches!(measure, Measure::Instructions(0) | Measure::Time { ps: 0 }) {
-        item.complain("is 0, so nothing would be measured; write e.g. \"50 M instructions\"");
+        item.add_problem("is 0, so nothing would be measured; write e.g. \"50 M instructions\"");
         return None;
     }
     Some(measure)

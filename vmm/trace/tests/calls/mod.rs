@@ -1,12 +1,12 @@
-//! Traces for tests of where ranks stand.
+//! Traces for tests of pending calls.
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use nodescope_hypercall::{
     Completion, Flavour, Function, Hello, MpiRecord, Peer, ProcessKind, Tag, ThreadId,
 };
-use nodescope_trace::standing::Waits;
-use nodescope_trace::{Body, Event, MpiCall, Stamp, Standing, Unfinished};
+use nodescope_trace::pending::Waits;
+use nodescope_trace::{Body, Event, MpiCall, PendingCalls, Stamp, Unfinished};
 
 pub const WORLD: u64 = 1;
 
@@ -69,7 +69,7 @@ impl Trace {
         self
     }
 
-    /// The same with a request, whose serial is returned.
+    /// Adds a call with a request, whose serial is returned.
     pub fn start(&mut self, mut record: MpiRecord) -> u64 {
         self.serial += 1;
         record.request = self.serial;
@@ -102,22 +102,22 @@ impl Trace {
         self
     }
 
-    pub fn standing(&self) -> Standing {
-        Standing::of(&self.events)
+    pub fn pending(&self) -> PendingCalls {
+        PendingCalls::of(&self.events)
     }
 
-    /// The ranks that are deadlocked, and the cycle.
+    /// Returns the ranks that are deadlocked, and the cycle.
     pub fn deadlock(&self) -> Option<(Vec<u32>, Vec<u32>)> {
-        let standing = self.standing();
-        assert!(standing.deadlocks.len() <= 1, "{standing:?}");
-        let first = standing.deadlocks.first()?;
+        let pending = self.pending();
+        assert!(pending.deadlocks.len() <= 1, "{pending:?}");
+        let first = pending.deadlocks.first()?;
         Some((first.ranks.clone(), first.cycle.clone()))
     }
 
-    /// What a rank that stands needs: nothing, or ranks and whether all of them must come; none if the trace does not tell.
+    /// Returns the need of a rank in a pending call: nothing, or ranks and whether all of them must come; none if the trace does not tell.
     pub fn needs(&self, rank: u32) -> Option<(Vec<u32>, bool)> {
-        let standing = self.standing();
-        let mut calls = standing.calls.iter();
+        let pending = self.pending();
+        let mut calls = pending.calls.iter();
         let call = calls.find(|call| call.rank == Some(rank))?;
         match &call.waits {
             Waits::Waiting { ranks, all, .. } => Some((ranks.clone(), *all)),
@@ -127,7 +127,7 @@ impl Trace {
     }
 }
 
-/// What [`Trace::needs`] says of a call that was about to go on.
+/// The answer of [`Trace::needs`] for a call that was about to go on.
 pub const READY: Option<(Vec<u32>, bool)> = Some((Vec::new(), true));
 
 pub fn record(rank: u32, function: Function, site: u64) -> MpiRecord {

@@ -64,8 +64,8 @@ static void on_fault(int signal, siginfo_t *info, void *context) {
     greg_t *r = ((ucontext_t *)context)->uc_mcontext.gregs;
     (void)info;
     if (memcmp((const void *)r[REG_RIP], "\x0f\xa2", 2)) { /* a real fault: let it happen again, for good */
-        struct sigaction usual = {.sa_handler = SIG_DFL};
-        sigaction(signal, &usual, NULL);
+        struct sigaction default_action = {.sa_handler = SIG_DFL};
+        sigaction(signal, &default_action, NULL);
         return;
     }
     if ((uint32_t)r[REG_RAX] == NODESCOPE_LEAF) {

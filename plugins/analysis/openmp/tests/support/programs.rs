@@ -8,7 +8,7 @@ use nodescope_openmp::Record;
 use nodescope_test_needs::{Need, have};
 use tempfile::TempDir;
 
-/// The tracer, built once for all tests of a file; none where the compiler is missing.
+/// Returns the tracer, built once for all tests of a file; none where the compiler is missing.
 pub fn tracer() -> Option<&'static Path> {
     static TRACER: OnceLock<TempDir> = OnceLock::new();
     if !have(Need::Compiler, &["gcc"]) {
@@ -66,7 +66,7 @@ impl Program {
         self.folder.path().join("program")
     }
 
-    /// A command that runs it under the tracer, with records in the folder `log`.
+    /// Returns a command that runs it under the tracer, with records in the folder `log`.
     pub fn command(&self, tracer: &Path, log: &Path, args: &[&str]) -> Command {
         let mut command = Command::new(self.path());
         command

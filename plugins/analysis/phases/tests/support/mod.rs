@@ -4,7 +4,7 @@
 
 use nodescope_hypercall::record::communicator;
 use nodescope_hypercall::{Flavour, Function, Hello, MpiRecord, Peer, ProcessKind, Tag, ThreadId};
-use nodescope_model::sequence::Sequences;
+use nodescope_loop_tree::sequence::Sequences;
 use nodescope_phases::{Include, Message, Messages};
 use nodescope_predict::{Choice, Library};
 use nodescope_trace::{Body, Event, MpiCall, Stamp};
@@ -20,7 +20,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// A trace whose ranks leave initialisation at time 0.
+    /// Returns a trace whose ranks leave initialisation at time 0.
     pub fn new(ranks: u32) -> Trace {
         let mut trace = Trace {
             ranks,
@@ -122,7 +122,7 @@ impl Trace {
     }
 }
 
-/// The algorithms of collectives.
+/// Returns the algorithms of collectives.
 pub fn choice() -> Choice {
     Choice {
         library: Library::OpenMpi,
@@ -148,7 +148,7 @@ pub fn torus() -> Trace {
     trace
 }
 
-/// An n-qubit Hadamard transform of a vector that is distributed over a power of two of ranks: a gate on each qubit, the most
+/// Returns an n-qubit Hadamard transform of a vector that is distributed over a power of two of ranks: a gate on each qubit, the most
 /// significant first. A gate on one of the log2(ranks) most significant qubits exchanges each rank's part with a partner, in pieces;
 /// the other gates need no message. On 32 ranks a gate takes 1 s with messages and 250 ms without; twice the ranks take half as long.
 pub fn hadamard(qubits: u32, ranks: u32) -> Trace {
@@ -171,7 +171,7 @@ pub fn hadamard(qubits: u32, ranks: u32) -> Trace {
     trace
 }
 
-/// A conjugate-gradient solver like HPCG on 32 ranks as 4 x 4 x 2: in each iteration of 20 ms every rank sends a face of 32 x 32
+/// Returns a conjugate-gradient solver like HPCG on 32 ranks as 4 x 4 x 2: in each iteration of 20 ms every rank sends a face of 32 x 32
 /// numbers to each of its neighbours, one after the other, and computes.
 pub fn solver(run: u64) -> Trace {
     let size = [4u32, 4, 2];
@@ -204,7 +204,7 @@ pub fn solver(run: u64) -> Trace {
     trace
 }
 
-/// A message, for lists written by hand.
+/// Returns a message, for lists written by hand.
 pub fn message(time: u64, from: u32, to: u32, bytes: u64) -> Message {
     Message {
         time,

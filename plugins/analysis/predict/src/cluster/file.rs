@@ -7,7 +7,7 @@ use nodescope_config::document::{self, Document, Setting};
 use nodescope_config::problem::Problems;
 use nodescope_config::quantity::{ByteRate, Bytes, Frequency, Time};
 use nodescope_config::reader::{Item, Section};
-use nodescope_model::CollectiveKind;
+use nodescope_loop_tree::CollectiveKind;
 
 use super::{Cluster, Placement, Preset, Progress, Sharing, Speed};
 use crate::collective::{Algorithm, Library, Selected};
@@ -46,7 +46,7 @@ impl ClusterFile {
         }
     }
 
-    /// The cluster, as if the file had these settings in place of its own.
+    /// Returns the cluster, as if the file had these settings in place of its own.
     ///
     /// # Errors
     ///
@@ -79,7 +79,7 @@ impl Cluster {
     }
 }
 
-/// All fields that a text has been asked for. For the test of the reference.
+/// Returns all fields that a text has been asked for. For the test of the reference.
 #[doc(hidden)]
 pub fn known_fields(file: &Path, text: &str) -> BTreeSet<String> {
     read(file, text).known
@@ -137,7 +137,7 @@ fn nodes(section: &Section<'_>, cluster: &mut Cluster) {
         && let Some(ranks) = item.count(1..=1 << 16)
     {
         if ranks > cluster.cores {
-            item.complain(format!(
+            item.add_problem(format!(
                 "is {ranks}, but a node has {} cores (nodes.cores); lower one or raise the other",
                 cluster.cores
             ));
@@ -170,7 +170,7 @@ fn nodes(section: &Section<'_>, cluster: &mut Cluster) {
             let value = cpi.millionths(1..=1_000_000_000);
             let clock = frequency.quantity::<Frequency>();
             if clock == Some(Frequency(0)) {
-                frequency.complain("is 0; write e.g. \"2.9 GHz\"");
+                frequency.add_problem("is 0; write e.g. \"2.9 GHz\"");
             } else if let (Some(value), Some(clock)) = (value, clock) {
                 cluster.speed = Speed::Cpi {
                     cpi: value as f64 / 1e6,
@@ -179,13 +179,14 @@ fn nodes(section: &Section<'_>, cluster: &mut Cluster) {
             }
         }
         (None, None, None) => {}
-        (Some(speed), _, _) => speed
-            .complain("stands beside cpi or frequency; write either speed, or cpi and frequency"),
+        (Some(speed), _, _) => speed.add_problem(
+            "stands beside cpi or frequency; write either speed, or cpi and frequency",
+        ),
         (None, Some(cpi), None) => {
-            cpi.complain("needs nodes.frequency; write e.g. frequency = \"2.9 GHz\" beside it");
+            cpi.add_problem("needs nodes.frequency; write e.g. frequency = \"2.9 GHz\" beside it");
         }
         (None, None, Some(frequency)) => {
-            frequency.complain("needs nodes.cpi; write e.g. cpi = 0.9 beside it");
+            frequency.add_problem("needs nodes.cpi; write e.g. cpi = 0.9 beside it");
         }
     }
 }
@@ -222,7 +223,7 @@ fn network(section: &Section<'_>, cluster: &mut Cluster) {
     }
     progress(section, cluster);
     if let (Some(item), Err(error)) = (sharing, cluster.can_share()) {
-        item.complain(format!("does not go with the other values: {error}"));
+        item.add_problem(format!("does not go with the other values: {error}"));
     }
 }
 
@@ -234,16 +235,16 @@ fn progress(section: &Section<'_>, cluster: &mut Cluster) {
         cluster.progress = Progress::Thread { beta: 0.0 };
     }
     if let Some(item) = section.item("take_in") {
-        cluster.takes_in = item.boolean().unwrap_or(false);
-        if runs && cluster.takes_in {
-            item.complain(
+        cluster.receives_unexpected = item.boolean().unwrap_or(false);
+        if runs && cluster.receives_unexpected {
+            item.add_problem(
                 "is what a rank does that waits; with progress_thread = true a thread does it",
             );
         }
     }
     if let Some(item) = beta {
         if !runs {
-            item.complain("is the share of a progress thread; write progress_thread = true too");
+            item.add_problem("is the share of a progress thread; write progress_thread = true too");
         }
         if let Some(beta) = item.millionths(0..=999_999)
             && runs
@@ -258,13 +259,13 @@ fn progress(section: &Section<'_>, cluster: &mut Cluster) {
 fn rate(item: &Item<'_>) -> Option<u64> {
     let rate = item.quantity::<ByteRate>()?.0;
     if rate == 0 {
-        item.complain("is 0; write e.g. \"1.25 GB/s\"");
+        item.add_problem("is 0; write e.g. \"1.25 GB/s\"");
         return None;
     }
     Some(rate)
 }
 
-/// What a channel costs.
+/// Reads the costs of a channel.
 fn costs(section: &Section<'_>, channel: &mut Channel, must: bool) {
     let (latency, bandwidth) = if must {
         (
@@ -324,11 +325,11 @@ fn costs(section: &Section<'_>, channel: &mut Channel, must: bool) {
     }
 }
 
-/// A time of one message in one place.
+/// Returns a time of one message in one place.
 fn time(item: &Item<'_>) -> Option<u64> {
     let time = item.quantity::<Time>()?;
     if time > MOST_TIME {
-        item.complain(format!(
+        item.add_problem(format!(
             "is {time}; nothing of a message may take more than {MOST_TIME}, e.g. write \"1.3 us\""
         ));
         return None;
@@ -339,17 +340,17 @@ fn time(item: &Item<'_>) -> Option<u64> {
 /// The most that a time of the file may be.
 const MOST_TIME: Time = Time(3_600_000_000_000_000);
 
-/// Bytes of something that is sent with each message.
+/// Returns the bytes of something that is sent with each message.
 fn small(item: &Item<'_>) -> Option<u64> {
     let bytes = item.quantity::<Bytes>()?.0;
     if bytes > 1 << 30 {
-        item.complain("is more than 1 GiB; write e.g. \"64 B\"");
+        item.add_problem("is more than 1 GiB; write e.g. \"64 B\"");
         return None;
     }
     Some(bytes)
 }
 
-/// What messages need on the wire beyond their bytes.
+/// Reads the frames and headers that messages need on the wire beyond their bytes.
 fn frames(section: &Section<'_>, channel: &mut Channel) {
     let bytes = |key: &'static str| {
         let item = section.item(key)?;
@@ -359,7 +360,7 @@ fn frames(section: &Section<'_>, channel: &mut Channel) {
     let acknowledge = section.item("frame_acknowledge");
     let acknowledge = acknowledge.and_then(|item| item.count(0..=1 << 16));
     match (bytes("frame_payload"), bytes("frame_header")) {
-        (Some((item, 0)), _) => item.complain("is 0; write e.g. \"1448 B\""),
+        (Some((item, 0)), _) => item.add_problem("is 0; write e.g. \"1448 B\""),
         (Some((_, payload)), header) => {
             channel.frames = Some(Frames {
                 payload,
@@ -368,13 +369,13 @@ fn frames(section: &Section<'_>, channel: &mut Channel) {
             });
         }
         (None, Some((item, _))) => {
-            item.complain("is of frames; write e.g. frame_payload = \"1448 B\" too");
+            item.add_problem("is of frames; write e.g. frame_payload = \"1448 B\" too");
         }
         (None, None) => {}
     }
 }
 
-/// A time, or a list of `{ bytes = "1 KiB", time = "2 us" }`.
+/// Returns a time, or a list of `{ bytes = "1 KiB", time = "2 us" }`.
 fn table(item: &Item<'_>) -> Table {
     if !item.is_list() {
         return Table::constant(time(item).unwrap_or_default());
@@ -382,13 +383,13 @@ fn table(item: &Item<'_>) -> Table {
     let mut points: Vec<(u64, u64)> = Vec::new();
     let entries = item.list("[{ bytes = \"0 B\", time = \"1 us\" }]");
     if entries.is_empty() {
-        item.complain(
+        item.add_problem(
             "is empty; write a time, or at least one { bytes = \"0 B\", time = \"1 us\" }",
         );
     }
     for entry in entries {
         if !entry.is_table() {
-            entry.complain("is no point of a table; write { bytes = \"0 B\", time = \"1 us\" }");
+            entry.add_problem("is no point of a table; write { bytes = \"0 B\", time = \"1 us\" }");
             continue;
         }
         let point = entry.section();
@@ -398,7 +399,9 @@ fn table(item: &Item<'_>) -> Table {
         let costs = costs.and_then(|item| time(&item));
         if let (Some(bytes), Some(costs)) = (bytes, costs) {
             if points.last().is_some_and(|&(last, _)| last >= bytes.0) {
-                entry.complain("has no more bytes than the point before; sort the points by bytes");
+                entry.add_problem(
+                    "has no more bytes than the point before; sort the points by bytes",
+                );
             }
             points.push((bytes.0, costs));
         }
@@ -432,9 +435,9 @@ fn topology(section: &Section<'_>, cluster: &mut Cluster) {
             let (_, up) = sizes("up", "[8]", true);
             if let Some(item) = item {
                 if down.is_empty() || down.len() > 16 {
-                    item.complain("must have 1 to 16 levels");
+                    item.add_problem("must have 1 to 16 levels");
                 } else if up.len() + 1 != down.len() {
-                    item.complain(format!(
+                    item.add_problem(format!(
                         "has {} levels, so up must have {} entries, one for each level but the top",
                         down.len(),
                         down.len() - 1
@@ -448,7 +451,7 @@ fn topology(section: &Section<'_>, cluster: &mut Cluster) {
             let (item, size) = sizes("size", "[8, 8, 8]", true);
             if let Some(item) = item {
                 if size.is_empty() || size.len() > DIMENSIONS {
-                    item.complain(format!("must have 1 to {DIMENSIONS} dimensions"));
+                    item.add_problem(format!("must have 1 to {DIMENSIONS} dimensions"));
                 } else {
                     cluster.topology = Topology::Torus { size };
                 }
@@ -478,7 +481,7 @@ fn topology(section: &Section<'_>, cluster: &mut Cluster) {
         _ => cluster.topology.links(capacity as u32),
     };
     if links > MOST_LINKS {
-        section.complain(
+        section.add_problem(
             "kind",
             format!("has {capacity} nodes; a topology may have at most {MOST_NODES} nodes and {MOST_LINKS} links, so make it smaller"),
         );
@@ -486,7 +489,7 @@ fn topology(section: &Section<'_>, cluster: &mut Cluster) {
     } else if let Some(nodes) = cluster.nodes
         && u64::from(nodes) > capacity
     {
-        section.complain(
+        section.add_problem(
             "kind",
             format!("connects {capacity} nodes, but nodes.count is {nodes}"),
         );

@@ -109,9 +109,9 @@ pub(super) fn rabenseifner(shape: &Shape<'_>, k: u32) -> Option<Round> {
     })
 }
 
-/// The same reduce-scatter among the greatest power of two of ranks, then gathering by a binomial tree to the root, from the farthest
-/// partners first. Here the even ones of the first ranks take part, so that rank 0 does; a root that does not takes the place of rank 0
-/// once that has its part of the result.
+/// Rabenseifner's reduce: a reduce-scatter among the greatest power of two of ranks, then a gather by a binomial tree to the root, from the
+/// farthest partners first. Of the first ranks, the even ones take part, and so does rank 0. A root that does not take part replaces rank 0
+/// once rank 0 has its part of the result.
 pub(super) fn rabenseifner_reduce(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let power = 1u32 << shape.size.ilog2();
     let (rest, levels) = (shape.size - power, power.trailing_zeros());
@@ -207,7 +207,7 @@ pub(super) fn ring_allgather(shape: &Shape<'_>, k: u32) -> Option<Round> {
     })
 }
 
-/// The same in pieces of at most `segment` bytes, or of the smallest block if that is larger, which follow one another round the ring
+/// A ring allgatherv in pieces of at most `segment` bytes, or of the smallest block if that is larger, which follow one another round the ring
 /// wherever blocks end: ranks with small blocks do not wait for those with large ones. As MPICH does.
 pub(super) fn ring_allgatherv(shape: &Shape<'_>, k: u32, segment: u64) -> Option<Round> {
     let blocks = || (0..shape.size).map(|rank| shape.block(rank));
@@ -433,7 +433,7 @@ pub(super) fn doubling_scan(shape: &Shape<'_>, k: u32) -> Option<Round> {
     Some(Round::exchange(partner, shape.bytes, partner, shape.bytes).reducing(shape.bytes))
 }
 
-/// A binomial scatter of the vector, then a ring all-gather of its blocks.
+/// Returns a binomial scatter of the vector, then a ring all-gather of its blocks.
 pub(super) fn scatter_allgather(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let block = shape.bytes.div_ceil(u64::from(shape.size));
     let part = |ranks: u32| block * u64::from(ranks);

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use nodescope_model::CollectiveKind;
+use nodescope_loop_tree::CollectiveKind;
 use serde::Serialize;
 
 use super::{Algorithm, Selected};
 
-/// Whose rules choose algorithms.
+/// The library whose rules choose algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Library {
@@ -35,7 +35,7 @@ fn by_name<S: serde::Serializer>(
 }
 
 impl Choice {
-    /// The algorithm for a collective of `bytes` (as in [`nodescope_model::Collective::bytes`]) over `size` ranks.
+    /// Returns the algorithm for a collective of `bytes` (as in [`nodescope_loop_tree::Collective::bytes`]) over `size` ranks.
     pub fn of(&self, kind: CollectiveKind, size: u32, bytes: u64) -> Selected {
         if let Some(&selected) = self.fixed.get(&kind) {
             return selected;
@@ -53,7 +53,7 @@ impl Choice {
     }
 }
 
-/// How many datatypes the library makes to name blocks in round `k` of a collective. Open MPI 4.1 does so where blocks are of different
+/// Returns how many datatypes the library makes to name blocks in round `k` of a collective. Open MPI 4.1 does so where blocks are of different
 /// sizes: those that go and those that come in each round of Bruck's algorithm and in each but the first of the neighbour exchange,
 /// and that of the whole vector before it is broadcast.
 pub(crate) fn datatypes(
@@ -418,7 +418,7 @@ const OPEN_MPI_ALLGATHERV: Rules = &[
     (ANY, &[(4096, Bruck), (ALL, NeighbourExchange)]),
 ];
 
-/// What Open MPI calls "two_proc" is here the pairwise exchange, and its "linear_sync" the linear one.
+/// Open MPI's "two_proc" is here the pairwise exchange, and its "linear_sync" the linear one.
 const OPEN_MPI_ALLTOALL: Rules = &[
     (3, &[(32_768, Pairwise), (262_144, Linear), (ALL, Pairwise)]),
     (

@@ -25,7 +25,7 @@ fn play(kind: CollectiveKind, selected: Selected, size: u32, root: u32, bytes: u
         for me in 0..size {
             let at = me as usize;
             loop {
-                // What it waits for.
+                // The messages that the rank waits for.
                 while let Some(&(from, expected)) = waiting[at].front() {
                     let Some(got) = channels.entry((from, me)).or_default().pop_front() else {
                         break;

@@ -66,7 +66,7 @@ pub(super) fn binomial_ascending(
     let v = relative(shape, shape.root);
     let own = u32::from(v != 0);
     let children = binomial(v, shape.size);
-    // The same rounds as outwards from the largest, those that send in the opposite order.
+    // The rounds are those of the outward tree from the largest child; senders take them in the opposite order.
     let k = match k.checked_sub(own) {
         Some(index) if index < children => own + children - 1 - index,
         Some(_) => return None,
@@ -95,12 +95,12 @@ pub(super) fn binomial_in(
     })
 }
 
-/// A rank's parent and its first child in a tree of two children each, by ranks relative to the root; the second child is as far
+/// Returns a rank's parent and its first child in a tree of two children each, by ranks relative to the root; the second child is as far
 /// again. Level l has the ranks from 2^l - 1, and the children of a rank are 2^l and 2^(l + 1) after it.
 fn binary(v: u32) -> (Option<u32>, u64) {
     let level = (v + 1).ilog2();
     let parent = (level > 0).then(|| {
-        // Those of the level above are 2^(level - 1) ranks.
+        // The level above has 2^(level - 1) ranks.
         let width = 1u32 << (level - 1);
         let first = width - 1;
         first + (v - (2 * width - 1)) % width
@@ -245,7 +245,7 @@ pub(super) fn linear_barrier(shape: &Shape<'_>, k: u32) -> Option<Round> {
     (k < 2 * others).then(|| Round::send(k - others + 1, 0))
 }
 
-/// Number and size of segments; the last may be shorter.
+/// Returns the number and size of segments; the last may be shorter.
 fn segments(bytes: u64, segment: u64) -> (u32, u64) {
     if segment == 0 || bytes <= segment {
         return (1, bytes);
@@ -294,7 +294,7 @@ pub(super) fn reduce_pipeline(shape: &Shape<'_>, k: u32, segment: u64) -> Option
     })
 }
 
-/// A binomial reduction to rank 0 and a binomial broadcast from it.
+/// Returns a binomial reduction to rank 0 and a binomial broadcast from it.
 pub(super) fn reduce_broadcast(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let inward = binomial(shape.me, shape.size) + u32::from(shape.me != 0);
     if k < inward {

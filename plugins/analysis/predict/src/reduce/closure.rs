@@ -1,8 +1,8 @@
-//! Whether a fragment is closed under communication.
+//! The check that a fragment is closed under communication.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use nodescope_model::{Action, Sequences};
+use nodescope_loop_tree::{Action, Sequences};
 
 use super::describe;
 use super::select::Occurrence;
@@ -16,7 +16,7 @@ type At = (u32, usize);
 /// Sender, receiver, communicator and tag of a message.
 type Envelope = (u32, u32, Option<u32>, u32);
 
-/// What belongs together in a program.
+/// Messages, collectives and requests of a program, by their partners.
 pub struct Closure<'a> {
     sequences: &'a Sequences,
     /// By rank and index: the other ends of its messages.
@@ -89,7 +89,7 @@ impl<'a> Closure<'a> {
                 match &op.action {
                     Action::Send { request, .. }
                     | Action::Receive { request, .. }
-                    | Action::Remote { request, .. } => live.extend(request),
+                    | Action::OneSided { request, .. } => live.extend(request),
                     Action::Wait { requests }
                     | Action::Free { requests }
                     | Action::Cancel { requests } => {
@@ -133,7 +133,7 @@ impl<'a> Closure<'a> {
             .map_or("the end".to_owned(), |entry| describe(&entry.op))
     }
 
-    /// Whether an occurrence is closed; if not, why.
+    /// Checks that an occurrence is closed; an error says why it is not.
     pub fn check(&self, occurrence: &Occurrence) -> Result<(), Refusal> {
         let ranges: HashMap<u32, (usize, usize)> = (occurrence.ranges.iter())
             .map(|&(rank, start, end)| (rank, (start, end)))

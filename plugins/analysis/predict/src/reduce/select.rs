@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use nodescope_config::quantity::Time;
-use nodescope_model::{Node, Program, Sequences};
+use nodescope_loop_tree::{Node, Program, Sequences};
 
 use crate::timeline::Timeline;
 
@@ -32,7 +32,7 @@ pub enum SelectionError {
     /// No rank has it.
     #[error("no rank has {what}; --outline shows loops and call sites")]
     Nothing {
-        /// What is meant.
+        /// The text of the selection.
         what: String,
     },
     /// Ranks have it differently often.
@@ -40,7 +40,7 @@ pub enum SelectionError {
         "rank {rank} has {what} {own} times, rank {other} {others} times; so it is not known which belong together"
     )]
     Uneven {
-        /// What is meant.
+        /// The text of the selection.
         what: String,
         /// A rank.
         rank: u32,
@@ -98,7 +98,7 @@ impl std::fmt::Display for Selection {
 }
 
 impl Selection {
-    /// The occurrences in a program.
+    /// Returns the occurrences in a program.
     pub(super) fn occurrences(
         &self,
         program: &Program,
@@ -199,7 +199,7 @@ impl Finder<'_> {
     }
 }
 
-/// The tree of a rank as text, its loops with their numbers.
+/// Returns the tree of a rank as text, its loops with their numbers.
 pub fn outline(program: &Program, rank: u32) -> String {
     let mut text = String::new();
     if let Some(rank) = program.ranks.get(rank as usize) {

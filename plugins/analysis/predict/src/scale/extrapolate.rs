@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 
 use nodescope_hypercall::Function;
-use nodescope_model::program::{Column, Rank, Step};
-use nodescope_model::{Action, Bursts, CollectiveKind, Op, PeerRef, Program, Site};
+use nodescope_loop_tree::program::{Column, Rank, Step};
+use nodescope_loop_tree::{Action, Bursts, CollectiveKind, Op, PeerRef, Program, Site};
 
 use super::ScaleError;
 use super::fit::{Fit, Form};
 use super::shape::{Partner, SHAPES, Shape};
-use super::structure::{Place, Structure, Traced, walk};
+use super::structure::{RoleProgram, Structure, Traced, walk};
 
 type At = (Site, Function);
 
@@ -61,7 +61,7 @@ pub struct Extrapolation {
     notes: Vec<String>,
 }
 
-/// What the calls of a rank have of each quantity.
+/// Visits the values of each quantity in the calls of a rank.
 fn quantities(traced: &Traced, rank: usize, mut visit: impl FnMut(Quantity, u64)) {
     let mut before = None;
     for entry in &traced.ranks[rank].entries {
@@ -81,7 +81,7 @@ fn quantities(traced: &Traced, rank: usize, mut visit: impl FnMut(Quantity, u64)
                     visit(Quantity::Room(at), *room);
                 }
             }
-            Action::Remote { out, back, .. } => {
+            Action::OneSided { out, back, .. } => {
                 visit(Quantity::Sent(at), *out);
                 visit(Quantity::Room(at), *back);
             }
@@ -98,7 +98,7 @@ impl Extrapolation {
     ///
     /// # Errors
     ///
-    /// What about the programs is not regular.
+    /// Fails where the programs are not regular.
     pub fn new(
         programs: &[&Program],
         forms: Option<&BTreeMap<Quantity, Fit>>,
@@ -163,12 +163,12 @@ impl Extrapolation {
         })
     }
 
-    /// How ranks are arranged.
+    /// Returns how ranks are arranged.
     pub fn shape(&self) -> Shape {
         self.structure.shape
     }
 
-    /// The fitted time of all executions at the largest traced size, by quantity, and their fits.
+    /// Returns the fitted time of all executions at the largest traced size, by quantity, and their fits.
     pub fn times(&self) -> Vec<(Quantity, f64, Fit)> {
         let last = self.traced.last().map_or(0, |one| one.size);
         let all = self.means.iter();
@@ -196,7 +196,7 @@ impl Extrapolation {
             .collect()
     }
 
-    /// What a quantity of the traced `size` is multiplied with among `ranks`.
+    /// Returns the factor from a quantity at the traced `size` to the quantity at `ranks`.
     fn factor(&self, quantity: Quantity, size: u32, ranks: u32) -> f64 {
         let mean = self.means.get(&quantity).and_then(|sizes| sizes.get(&size));
         match (mean.map(|sum| sum.mean()), self.fits.get(&quantity)) {
@@ -205,7 +205,7 @@ impl Extrapolation {
         }
     }
 
-    /// The program of `ranks` ranks.
+    /// Returns the program of `ranks` ranks.
     ///
     /// # Errors
     ///
@@ -227,29 +227,33 @@ impl Extrapolation {
         let mut seen: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
         for rank in 0..ranks {
             let role = shape.role(rank, ranks);
-            let place = self.structure.places.get(&role);
-            let place = place.ok_or(ScaleError::Place { rank, ranks, shape })?;
+            let role_program = self.structure.roles.get(&role);
+            let role_program =
+                role_program.ok_or(ScaleError::UnknownRole { rank, ranks, shape })?;
             let number = seen.entry(role.clone()).or_default();
-            let source = place.ranks[*number % place.ranks.len()];
+            let source = role_program.ranks[*number % role_program.ranks.len()];
             *number += 1;
-            let counts: Option<Vec<u32>> = place
+            let counts: Option<Vec<u32>> = role_program
                 .counts
                 .iter()
                 .map(|count| count.at(shape, ranks))
                 .collect();
             let counts = counts.ok_or(ScaleError::Arrangement { ranks, shape })?;
-            let peers =
-                peers(shape, place, rank, ranks).ok_or(ScaleError::Place { rank, ranks, shape })?;
-            let key = (role, source, distinct(place, &peers));
+            let peers = peers(shape, role_program, rank, ranks).ok_or(ScaleError::UnknownRole {
+                rank,
+                ranks,
+                shape,
+            })?;
+            let key = (role, source, distinct(role_program, &peers));
             let tree = match made.trees.get(&key) {
                 Some(&tree) => tree,
                 None => {
-                    let tree = self.tree(&mut made, place, source, &counts, &peers, ranks);
+                    let tree = self.tree(&mut made, role_program, source, &counts, &peers, ranks);
                     made.trees.insert(key, tree);
                     tree
                 }
             };
-            let bursts = self.bursts(&mut made, place.size, source, ranks);
+            let bursts = self.bursts(&mut made, role_program.size, source, ranks);
             made.program.ranks.push(Rank {
                 tree,
                 communicators: 0,
@@ -266,35 +270,39 @@ impl Extrapolation {
     fn tree(
         &self,
         made: &mut Made,
-        place: &Place,
+        role_program: &RoleProgram,
         source: u32,
         counts: &[u32],
         peers: &[[Option<PeerRef>; 3]],
         ranks: u32,
     ) -> u32 {
-        let Some(traced) = self.source(place.size) else {
+        let Some(traced) = self.source(role_program.size) else {
             return made.program.forest.body(&[]);
         };
         let entries = &traced.ranks[source as usize].entries;
-        // What was traced at each position, in order.
-        let mut at_position: Vec<Vec<u32>> = vec![Vec::new(); place.positions as usize];
+        // Traced operations at each position, in order.
+        let mut at_position: Vec<Vec<u32>> = vec![Vec::new(); role_program.positions as usize];
         let mut next = 0;
-        let traced_counts: Vec<u32> = (place.counts.iter())
-            .map(|count| count.at(self.structure.shape, place.size).unwrap_or(0))
+        let traced_counts: Vec<u32> = (role_program.counts.iter())
+            .map(|count| {
+                count
+                    .at(self.structure.shape, role_program.size)
+                    .unwrap_or(0)
+            })
             .collect();
         walk(
-            &place.parts,
+            &role_program.parts,
             &|number| traced_counts[number as usize],
             &mut |position| {
                 at_position[position as usize].push(next);
                 next += 1;
             },
         );
-        let mut done = vec![0usize; place.positions as usize];
+        let mut done = vec![0usize; role_program.positions as usize];
         let mut symbols = Vec::new();
         let mut before = None;
         walk(
-            &place.parts,
+            &role_program.parts,
             &|number| counts[number as usize],
             &mut |position| {
                 let known = &at_position[position as usize];
@@ -304,7 +312,7 @@ impl Extrapolation {
                 done[position as usize] += 1;
                 let op = &entries[entry as usize].op;
                 let at = (op.site, op.function);
-                let op = self.op(op, peers[position as usize], place.size, ranks);
+                let op = self.op(op, peers[position as usize], role_program.size, ranks);
                 let step = Step {
                     slot: made.slot(Quantity::Burst(before, at)),
                     op: made.op(op),
@@ -316,13 +324,13 @@ impl Extrapolation {
         made.program.forest.fold(symbols)
     }
 
-    /// An operation with its partners and sizes.
+    /// Returns an operation with its partners and sizes.
     fn op(&self, op: &Op, peers: [Option<PeerRef>; 3], size: u32, ranks: u32) -> Op {
         let at = (op.site, op.function);
         let scaled = |quantity: Quantity, value: u64| {
             (value as f64 * self.factor(quantity, size, ranks)).round() as u64
         };
-        // What is made for a message of one size must not refuse one that rounding made larger.
+        // A receive for a message of one size must not refuse a message that rounding made larger.
         let room = |value: u64| {
             scaled(Quantity::Room(at), value)
                 .saturating_mul(2)
@@ -340,7 +348,7 @@ impl Extrapolation {
                 *from = replace(*from, peers[0]);
                 *own = room(*own);
             }
-            Action::Remote { to, out, back, .. } => {
+            Action::OneSided { to, out, back, .. } => {
                 *to = peers[0].unwrap_or(*to);
                 *out = scaled(Quantity::Sent(at), *out);
                 *back = scaled(Quantity::Room(at), *back);
@@ -430,7 +438,7 @@ impl Extrapolation {
     }
 }
 
-/// What makes a tree: the place, the traced rank, and the partners.
+/// The key of a tree: the role, the traced rank, and the partners.
 type TreeKey = (Vec<u8>, u32, Vec<PeerRef>);
 
 /// A program that is being made, and numbers of what is in it.
@@ -470,8 +478,11 @@ impl Made {
     }
 }
 
-fn replace(from: nodescope_model::Source, peer: Option<PeerRef>) -> nodescope_model::Source {
-    use nodescope_model::Source;
+fn replace(
+    from: nodescope_loop_tree::Source,
+    peer: Option<PeerRef>,
+) -> nodescope_loop_tree::Source {
+    use nodescope_loop_tree::Source;
     match (from, peer) {
         (Source::Peer(_), Some(peer)) => Source::Peer(peer),
         (Source::Matched(_), Some(peer)) => Source::Matched(peer),
@@ -480,7 +491,12 @@ fn replace(from: nodescope_model::Source, peer: Option<PeerRef>) -> nodescope_mo
 }
 
 /// Partners of a rank, by position: as distances where that lets ranks share their trees.
-fn peers(shape: Shape, place: &Place, rank: u32, ranks: u32) -> Option<Vec<[Option<PeerRef>; 3]>> {
+fn peers(
+    shape: Shape,
+    role_program: &RoleProgram,
+    rank: u32,
+    ranks: u32,
+) -> Option<Vec<[Option<PeerRef>; 3]>> {
     let one = |partner: Option<Partner>| match partner {
         None => Some(None),
         Some(partner) => {
@@ -491,23 +507,27 @@ fn peers(shape: Shape, place: &Place, rank: u32, ranks: u32) -> Option<Vec<[Opti
             }))
         }
     };
-    let all = place.partners.iter().map(|slots| {
+    let all = role_program.partners.iter().map(|slots| {
         let [a, b, c] = slots.map(one);
         Some([a?, b?, c?])
     });
     all.collect()
 }
 
-/// The partners of each kind, once.
-fn distinct(place: &Place, peers: &[[Option<PeerRef>; 3]]) -> Vec<PeerRef> {
-    let pairs = place.partners.iter().flatten().zip(peers.iter().flatten());
+/// Returns the partners of each kind, once.
+fn distinct(role_program: &RoleProgram, peers: &[[Option<PeerRef>; 3]]) -> Vec<PeerRef> {
+    let pairs = role_program
+        .partners
+        .iter()
+        .flatten()
+        .zip(peers.iter().flatten());
     let by_partner: BTreeMap<Partner, PeerRef> = pairs
         .filter_map(|(partner, peer)| Some(((*partner)?, (*peer)?)))
         .collect();
     by_partner.into_values().collect()
 }
 
-/// The list of communicators, which must be those of all ranks and of one.
+/// Returns the list of communicators, which must be those of all ranks and of one.
 fn communicators(programs: &[&Program], traced: &[Traced]) -> Result<Vec<Option<u32>>, ScaleError> {
     let mut longest: Vec<Option<u32>> = Vec::new();
     for (program, traced) in programs.iter().zip(traced) {

@@ -58,7 +58,7 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// The value at `p` ranks.
+    /// Returns the value at `p` ranks.
     pub fn at(&self, p: f64) -> f64 {
         self.constant
             + self

@@ -79,7 +79,7 @@ impl Shape {
         coordinates
     }
 
-    /// The place of a rank: at a low end, a high end or between, by dimension.
+    /// Returns the place of a rank: at a low end, a high end or between, by dimension.
     pub fn role(self, rank: u32, ranks: u32) -> Role {
         let Some(sides) = self.sides(ranks) else {
             return Role::new();
@@ -102,7 +102,7 @@ impl Shape {
         role
     }
 
-    /// All ways to tell that `peer` is a partner of `rank` among `ranks`.
+    /// Returns all ways to tell that `peer` is a partner of `rank` among `ranks`.
     pub fn partners(self, rank: u32, peer: u32, ranks: u32) -> Vec<Partner> {
         let mut all = vec![Partner::First(peer), Partner::Last(ranks - 1 - peer)];
         let Some(sides) = self.sides(ranks) else {
@@ -139,7 +139,7 @@ impl Shape {
         all
     }
 
-    /// The partner of `rank` among `ranks`; none if it is not among them.
+    /// Returns the partner of `rank` among `ranks`; none if it is not among them.
     pub fn resolve(self, partner: Partner, rank: u32, ranks: u32) -> Option<u32> {
         let peer = match partner {
             Partner::First(peer) => Some(peer),
@@ -161,7 +161,7 @@ impl Shape {
 }
 
 impl Partner {
-    /// Which of several is meant: near neighbours first, then ends, then the rest.
+    /// Returns which of several is meant: near neighbours first, then ends, then the rest.
     pub fn preference(self) -> (u32, u32) {
         match self {
             Partner::Offset(offset) => {

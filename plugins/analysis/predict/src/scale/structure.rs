@@ -1,8 +1,8 @@
-//! What ranks do, told by their places, so that it can be said of any number of ranks.
+//! Programs of roles: what ranks do by their role in a shape, so that the program of any number of ranks follows.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use nodescope_model::{Action, Forest, Node, Op, PeerRef, Sequence};
+use nodescope_loop_tree::{Action, Forest, Node, Op, PeerRef, Sequence};
 
 use super::shape::{Partner, Role, Shape};
 
@@ -11,7 +11,7 @@ use super::shape::{Partner, Role, Shape};
 pub struct Traced {
     /// Number of ranks.
     pub size: u32,
-    /// What each does; peers are world ranks.
+    /// The sequence of each rank; peers are world ranks.
     pub ranks: Vec<Sequence>,
 }
 
@@ -40,9 +40,9 @@ enum Variable {
     Side(usize),
 }
 
-/// What the ranks of a place do.
+/// The program of the ranks that have one role.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct RoleProgram {
     /// The program.
     pub parts: Vec<Part>,
     /// Positions in it.
@@ -51,39 +51,39 @@ pub struct Place {
     pub counts: Vec<Count>,
     /// By position: partner sent to (or the only one), partner received from, root.
     pub partners: Vec<[Option<Partner>; 3]>,
-    /// The largest size that has the place, and its ranks there.
+    /// The largest size that has the role.
     pub size: u32,
-    /// Ranks of that size.
+    /// Ranks of that size that have the role.
     pub ranks: Vec<u32>,
 }
 
-/// Places of all ranks in a shape.
+/// Roles of all ranks in a shape, with the program of each role.
 #[derive(Clone, Debug)]
 pub struct Structure {
     /// How ranks are arranged.
     pub shape: Shape,
-    /// What they do there.
-    pub places: BTreeMap<Role, Place>,
+    /// The program of each role.
+    pub roles: BTreeMap<Role, RoleProgram>,
 }
 
 impl Structure {
-    /// Tells traced ranks by their places in a shape, or why that is not possible.
+    /// Finds the program of each role of traced ranks in a shape; an error says why that is not possible.
     pub fn new(shape: Shape, traced: &[Traced]) -> Result<Structure, String> {
-        let mut roles: BTreeMap<Role, Vec<(usize, u32)>> = BTreeMap::new();
+        let mut members_of: BTreeMap<Role, Vec<(usize, u32)>> = BTreeMap::new();
         for (index, one) in traced.iter().enumerate() {
             if shape.sides(one.size).is_none() {
                 return Err(format!("{} ranks cannot be arranged so", one.size));
             }
             for rank in 0..one.size {
                 let role = shape.role(rank, one.size);
-                roles.entry(role).or_default().push((index, rank));
+                members_of.entry(role).or_default().push((index, rank));
             }
         }
-        let mut places = BTreeMap::new();
-        for (role, members) in roles {
-            places.insert(role, place(shape, traced, &members)?);
+        let mut roles = BTreeMap::new();
+        for (role, members) in members_of {
+            roles.insert(role, role_program(shape, traced, &members)?);
         }
-        Ok(Structure { shape, places })
+        Ok(Structure { shape, roles })
     }
 }
 
@@ -112,7 +112,7 @@ fn blind(op: &Op) -> Op {
     match &mut op.action {
         Action::Send { bytes, .. } => *bytes = 0,
         Action::Receive { room, .. } => *room = 0,
-        Action::Remote { out, back, .. } => (*out, *back) = (0, 0),
+        Action::OneSided { out, back, .. } => (*out, *back) = (0, 0),
         Action::SendReceive { send, receive } => {
             if let Some((.., bytes)) = send {
                 *bytes = 0;
@@ -135,7 +135,11 @@ fn describe(op: &Op) -> String {
     format!("{} at {}", op.function, op.site)
 }
 
-fn place(shape: Shape, traced: &[Traced], members: &[(usize, u32)]) -> Result<Place, String> {
+fn role_program(
+    shape: Shape,
+    traced: &[Traced],
+    members: &[(usize, u32)],
+) -> Result<RoleProgram, String> {
     let mut symbols = Symbols::default();
     let lists: Vec<Vec<u32>> = (members.iter())
         .map(|&(index, rank)| {
@@ -249,7 +253,7 @@ fn place(shape: Shape, traced: &[Traced], members: &[(usize, u32)]) -> Result<Pl
         .filter(|&&(index, _)| traced[index].size == size)
         .map(|&(_, rank)| rank)
         .collect();
-    Ok(Place {
+    Ok(RoleProgram {
         parts,
         positions,
         counts,
@@ -356,7 +360,7 @@ impl Variable {
 }
 
 impl Count {
-    /// The count that runs through all points of size and count exactly.
+    /// Returns the count that runs through all points of size and count exactly.
     fn fit(shape: Shape, points: &BTreeSet<(u32, u32)>) -> Result<Count, String> {
         let first = points.first().copied().unwrap_or_default();
         if points.iter().all(|point| point.1 == first.1) {
@@ -403,7 +407,7 @@ impl Count {
         ))
     }
 
-    /// How often the loop runs among `ranks`.
+    /// Returns how often the loop runs among `ranks`.
     pub fn at(&self, shape: Shape, ranks: u32) -> Option<u32> {
         if self.slope == 0 {
             return u32::try_from(self.base).ok();

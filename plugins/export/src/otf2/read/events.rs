@@ -310,9 +310,9 @@ impl<'a, 'b> Events<'a, 'b> {
         begin: u64,
         end: u64,
     ) {
-        for (place, record) in records.into_iter().enumerate() {
+        for (position, record) in records.into_iter().enumerate() {
             let request = record.request;
-            let from = if place == 0 { begin } else { end };
+            let from = if position == 0 { begin } else { end };
             let number = self.builder.count();
             if request != 0
                 && let Some(started) = self.requests.get_mut(&(process, request))
@@ -324,7 +324,7 @@ impl<'a, 'b> Events<'a, 'b> {
         }
     }
 
-    /// The record of the call that a thread is in.
+    /// Returns the record of the call that a thread is in.
     fn record(&mut self, location: u64) -> Option<&mut MpiRecord> {
         let call = self.threads.get_mut(&location)?.call.as_mut();
         if call.is_none() {
@@ -355,7 +355,7 @@ impl<'a, 'b> Events<'a, 'b> {
         (peer.map_or(Peer::Outside, Peer::Rank), group.id)
     }
 
-    /// The record of an operation that a call starts: the call's own, or another beside it if that has one already.
+    /// Returns the record of an operation that a call starts: the call's own, or another beside it if that has one already.
     fn start(&mut self, location: u64, request: u64, function: Function) -> Option<&mut MpiRecord> {
         let thread = self.threads.get_mut(&location)?;
         let process = thread.process;
@@ -371,15 +371,15 @@ impl<'a, 'b> Events<'a, 'b> {
             (record.call_site, record.call_module) = (first.call_site, first.call_module);
             records.push(record);
         }
-        let place = records.len() - 1;
+        let position = records.len() - 1;
         let record = records.last_mut()?;
-        // What was prepared is not in the events, so that a start becomes what it starts.
+        // The events lack the preparation, so that a start becomes the operation itself.
         if matches!(record.function, Function::Start | Function::Startall) {
             record.function = function;
         }
         record.request = request;
         self.requests
-            .insert((process, request), Started::Open(location, place));
+            .insert((process, request), Started::Open(location, position));
         Some(record)
     }
 
@@ -400,12 +400,12 @@ impl<'a, 'b> Events<'a, 'b> {
                     patch(record);
                 }
             }
-            Some(Started::Open(at, place)) => {
+            Some(Started::Open(at, position)) => {
                 let call = self
                     .threads
                     .get_mut(&at)
                     .and_then(|thread| thread.call.as_mut());
-                if let Some(record) = call.and_then(|(_, records)| records.get_mut(place)) {
+                if let Some(record) = call.and_then(|(_, records)| records.get_mut(position)) {
                     patch(record);
                 }
             }
@@ -422,7 +422,7 @@ impl<'a, 'b> Events<'a, 'b> {
         }
     }
 
-    /// Hand all over; what the user should know.
+    /// Hands all records over. Returns notes for the user.
     pub(super) fn finish(self) -> Result<Vec<String>, String> {
         let mut notes = vec![
             "archives do not say which call makes which communicator: they are made at the beginning here".into(),
@@ -453,7 +453,7 @@ impl<'a, 'b> Events<'a, 'b> {
     }
 }
 
-/// A number for a module, from its name alone; 0 for the program (FNV-1a).
+/// Returns a number for a module, from its name alone; 0 for the program (FNV-1a).
 fn hash(name: &str) -> u64 {
     if name.is_empty() {
         return 0;
@@ -463,7 +463,7 @@ fn hash(name: &str) -> u64 {
     })
 }
 
-/// What the user data of callbacks for events point to.
+/// Returns the events to which the user data of callbacks point.
 ///
 /// # Safety
 ///
@@ -578,7 +578,7 @@ event_callbacks! {
 }
 
 impl Events<'_, '_> {
-    /// The root of a collective operation and its communicator's id.
+    /// Returns the root of a collective operation and its communicator's id.
     fn root(&self, location: u64, comm: u32, root: u32) -> (Peer, u64) {
         match root {
             value::ROOT_NONE => (Peer::None, self.peer(location, comm, 0).1),

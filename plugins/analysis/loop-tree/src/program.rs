@@ -1,0 +1,373 @@
+//! A program as loop trees that equal ranks share.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use nodescope_hypercall::Function;
+
+use crate::fold::{Forest, Node};
+use crate::op::{Action, Op, PeerRef, Site};
+use crate::sequence::{Burst, Entry, Sequence, Sequences};
+
+/// A leaf: a burst of computation, then an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Step {
+    /// The slot whose values the burst takes: bursts between the same two calls, by their sites and functions, have one slot.
+    pub slot: u32,
+    /// The operation, by its number.
+    pub op: u32,
+}
+
+/// A slot's values on one rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// The slot.
+    pub slot: u32,
+    /// First of its values.
+    pub start: u32,
+    /// Number of its values; they are taken in order, from the first again after the last.
+    pub length: u32,
+}
+
+/// The bursts of a rank: their values in the order of the trace, by slot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bursts {
+    /// By slot, ascending: the slots of the rank's tree, all of them.
+    pub columns: Vec<Column>,
+    /// Picoseconds.
+    pub times: Vec<u64>,
+    /// Instructions, parallel to the times; empty if unknown.
+    pub instructions: Vec<u64>,
+}
+
+/// One rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rank {
+    /// Its tree: the number of a body.
+    pub tree: u32,
+    /// Its list of communicators.
+    pub communicators: u32,
+    /// Its bursts.
+    pub bursts: u32,
+}
+
+/// A program: a tree for each rank, shared between ranks that do the same.
+#[derive(Clone, Debug, Default)]
+pub struct Program {
+    /// Operations, each once.
+    pub ops: Vec<Op>,
+    /// Steps, each once; the symbols of the trees.
+    pub steps: Vec<Step>,
+    /// Trees.
+    pub forest: Forest,
+    /// The ranks of the world.
+    pub ranks: Vec<Rank>,
+    /// Members of communicators, as world ranks in the communicator's order; 0 is the world, whose list is empty.
+    pub communicators: Vec<Vec<u32>>,
+    /// Communicators that the program did not make: see [`Sequences::copies`].
+    pub copies: BTreeSet<u32>,
+    /// Lists of communicators: what number on a rank means which; `None` is the rank alone.
+    pub communicator_lists: Vec<Vec<Option<u32>>>,
+    /// Bursts; several ranks may have the same.
+    pub bursts: Vec<Bursts>,
+    /// Slots of bursts.
+    pub slots: u32,
+    /// Slots of uninterpreted operations' own durations, by call site.
+    pub opaque_slots: BTreeMap<(Site, Function), u32>,
+    /// Notes on results that are less exact than possible.
+    pub notes: Vec<String>,
+}
+
+/// Sizes of a program as loop trees, beside the sequences that the trees represent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProgramSize {
+    /// Operations of all ranks, unfolded.
+    pub operations: u64,
+    /// Different operations.
+    pub different: u64,
+    /// Trees.
+    pub trees: u64,
+    /// Entries of all trees' bodies.
+    pub entries: u64,
+    /// Deepest nesting of loops.
+    pub depth: u64,
+    /// Burst values kept.
+    pub bursts: u64,
+    /// Bytes of the trees and the different operations in memory.
+    pub structure_bytes: u64,
+    /// Bytes of the burst values, as variable-length integers.
+    pub burst_bytes: u64,
+}
+
+/// Returns where peers are told as distances: the call sites at which that takes fewer values than ranks do.
+fn relative_sites(sequences: &Sequences) -> BTreeSet<(Site, Function)> {
+    let world = sequences.ranks.len() as u32;
+    let mut peers: BTreeMap<(Site, Function), [BTreeSet<u32>; 2]> = BTreeMap::new();
+    for (rank, sequence) in sequences.ranks.iter().enumerate() {
+        for entry in &sequence.entries {
+            for peer in entry.op.peers().into_iter().flatten() {
+                let sets = peers.entry((entry.op.site, entry.op.function)).or_default();
+                if let PeerRef::Relative(distance) = peer.relative(rank as u32, world) {
+                    sets[0].insert(distance);
+                }
+                sets[1].insert(peer.resolve(rank as u32, world));
+            }
+        }
+    }
+    peers
+        .into_iter()
+        .filter(|(_, [relative, absolute])| relative.len() < absolute.len())
+        .map(|(site, _)| site)
+        .collect()
+}
+
+impl Program {
+    /// Folds sequences.
+    pub fn new(sequences: &Sequences) -> Program {
+        let relative = relative_sites(sequences);
+        let world = sequences.ranks.len() as u32;
+        let mut program = Program {
+            communicators: sequences.communicators.clone(),
+            copies: sequences.copies.clone(),
+            notes: sequences.notes.clone(),
+            ..Program::default()
+        };
+        let mut interner = Interner::default();
+        for (rank, sequence) in sequences.ranks.iter().enumerate() {
+            let rank = rank as u32;
+            let mut values: BTreeMap<u32, Vec<Burst>> = BTreeMap::new();
+            let mut symbols = Vec::with_capacity(sequence.entries.len());
+            let mut before = None;
+            for entry in &sequence.entries {
+                let call_site = (entry.op.site, entry.op.function);
+                let op = entry.op.map_peers(|peer| {
+                    if relative.contains(&call_site) {
+                        peer.relative(rank, world)
+                    } else {
+                        peer.absolute(rank, world)
+                    }
+                });
+                let op = interner.op(&mut program, op);
+                let slot = interner.slot(&mut program, before, call_site);
+                values.entry(slot).or_default().push(entry.burst);
+                if let Some(duration) = entry.opaque {
+                    let slot = interner.opaque_slot(&mut program, call_site);
+                    values.entry(slot).or_default().push(Burst {
+                        time: duration,
+                        instructions: 0,
+                    });
+                }
+                symbols.push(interner.step(&mut program, Step { slot, op }));
+                before = Some(call_site);
+            }
+            let tree = program.forest.fold(symbols);
+            let bursts = program.bursts.len() as u32;
+            program.bursts.push(columns(values));
+            let communicators = interner.list(&mut program, sequence);
+            program.ranks.push(Rank {
+                tree,
+                communicators,
+                bursts,
+            });
+        }
+        program.opaque_slots = interner.opaque;
+        program
+    }
+
+    /// Returns the slot of an uninterpreted operation's own durations.
+    pub fn opaque_slot(&self, op: &Op) -> Option<u32> {
+        self.opaque_slots.get(&(op.site, op.function)).copied()
+    }
+
+    /// Returns the sequence of a rank, as it was before folding.
+    pub fn unfold(&self, rank: u32) -> Sequence {
+        let world = self.ranks.len() as u32;
+        let Rank {
+            tree,
+            communicators,
+            bursts,
+        } = self.ranks[rank as usize];
+        let bursts = &self.bursts[bursts as usize];
+        let mut cursors: HashMap<u32, u32> = HashMap::new();
+        let mut next = |slot: u32| {
+            let Ok(column) = bursts.columns.binary_search_by_key(&slot, |c| c.slot) else {
+                return Burst::default();
+            };
+            let column = bursts.columns[column];
+            let cursor = cursors.entry(slot).or_insert(0);
+            let at = (column.start + *cursor % column.length.max(1)) as usize;
+            *cursor += 1;
+            Burst {
+                time: bursts.times.get(at).copied().unwrap_or(0),
+                instructions: bursts.instructions.get(at).copied().unwrap_or(0),
+            }
+        };
+        let mut entries = Vec::new();
+        self.forest.unfold(tree, &mut |symbol| {
+            let Step { slot, op } = self.steps[symbol as usize];
+            let op = &self.ops[op as usize];
+            let burst = next(slot);
+            let opaque = match op.action {
+                Action::Opaque => self.opaque_slot(op).map(|slot| next(slot).time),
+                _ => None,
+            };
+            entries.push(Entry {
+                burst,
+                op: op.map_peers(|peer| peer.absolute(rank, world)),
+                opaque,
+            });
+        });
+        Sequence {
+            entries,
+            communicators: self.communicator_lists[communicators as usize].clone(),
+        }
+    }
+
+    /// Returns the size of the loop trees.
+    pub fn size(&self) -> ProgramSize {
+        let trees: BTreeSet<u32> = self.ranks.iter().map(|rank| rank.tree).collect();
+        let lists: u64 = (self.ops.iter())
+            .map(|op| match &op.action {
+                Action::Wait { requests }
+                | Action::Free { requests }
+                | Action::Cancel { requests } => 4 * requests.len() as u64,
+                Action::Collective(collective) => {
+                    8 * (collective.send_to.len() + collective.receive_from.len()) as u64
+                }
+                _ => 0,
+            })
+            .sum();
+        let entries = self.forest.entries();
+        let varint = |value: &u64| u64::from((64 - value.leading_zeros()).div_ceil(7).max(1));
+        let values = |bursts: &Bursts| {
+            let all = bursts.times.iter().chain(&bursts.instructions);
+            all.map(varint).sum::<u64>()
+        };
+        ProgramSize {
+            operations: self.operations(),
+            different: self.ops.len() as u64,
+            trees: trees.len() as u64,
+            entries,
+            depth: (trees.iter().map(|&tree| self.forest.depth(tree) as u64))
+                .max()
+                .unwrap_or(0),
+            bursts: self.bursts.iter().map(|b| b.times.len() as u64).sum(),
+            structure_bytes: entries * 4
+                + (self.ops.len() * size_of::<Op>() + self.steps.len() * size_of::<Step>()) as u64
+                + (self.ranks.len() * size_of::<Rank>()) as u64
+                + lists,
+            burst_bytes: self.bursts.iter().map(values).sum(),
+        }
+    }
+
+    /// Operations of all ranks.
+    pub fn operations(&self) -> u64 {
+        let mut lengths = HashMap::new();
+        self.ranks
+            .iter()
+            .map(|rank| {
+                *lengths
+                    .entry(rank.tree)
+                    .or_insert_with(|| self.forest.length(rank.tree))
+            })
+            .sum()
+    }
+
+    /// Returns the tree of a rank as text, one line for each leaf.
+    pub fn outline(&self, rank: u32) -> String {
+        let mut text = String::new();
+        self.outline_body(self.ranks[rank as usize].tree, 0, &mut text);
+        text
+    }
+
+    fn outline_body(&self, body: u32, indent: usize, text: &mut String) {
+        for &node in self.forest.children(body) {
+            text.push_str(&"  ".repeat(indent));
+            match self.forest.get(node) {
+                Node::Leaf(symbol) => {
+                    let op = &self.ops[self.steps[symbol as usize].op as usize];
+                    text.push_str(&format!("{} at {}\n", op.function, op.site));
+                }
+                Node::Loop { count, body } => {
+                    text.push_str(&format!("{count} times\n"));
+                    self.outline_body(body, indent + 1, text);
+                }
+            }
+        }
+    }
+}
+
+fn columns(values: BTreeMap<u32, Vec<Burst>>) -> Bursts {
+    let mut bursts = Bursts::default();
+    let counted = values.values().flatten().any(|b| b.instructions != 0);
+    for (slot, list) in values {
+        bursts.columns.push(Column {
+            slot,
+            start: bursts.times.len() as u32,
+            length: list.len() as u32,
+        });
+        bursts.times.extend(list.iter().map(|burst| burst.time));
+        if counted {
+            let counts = list.iter().map(|burst| burst.instructions);
+            bursts.instructions.extend(counts);
+        }
+    }
+    bursts
+}
+
+type CallSite = (Site, Function);
+
+/// Interner of what is stored once.
+#[derive(Default)]
+struct Interner {
+    ops: HashMap<Op, u32>,
+    steps: HashMap<Step, u32>,
+    slots: HashMap<(Option<CallSite>, CallSite), u32>,
+    opaque: BTreeMap<CallSite, u32>,
+    lists: HashMap<Vec<Option<u32>>, u32>,
+}
+
+impl Interner {
+    fn op(&mut self, program: &mut Program, op: Op) -> u32 {
+        if let Some(&number) = self.ops.get(&op) {
+            return number;
+        }
+        let number = program.ops.len() as u32;
+        program.ops.push(op.clone());
+        self.ops.insert(op, number);
+        number
+    }
+
+    fn slot(
+        &mut self,
+        program: &mut Program,
+        before: Option<CallSite>,
+        call_site: CallSite,
+    ) -> u32 {
+        *self.slots.entry((before, call_site)).or_insert_with(|| {
+            program.slots += 1;
+            program.slots - 1
+        })
+    }
+
+    fn opaque_slot(&mut self, program: &mut Program, call_site: CallSite) -> u32 {
+        *self.opaque.entry(call_site).or_insert_with(|| {
+            program.slots += 1;
+            program.slots - 1
+        })
+    }
+
+    fn step(&mut self, program: &mut Program, step: Step) -> u32 {
+        *self.steps.entry(step).or_insert_with(|| {
+            program.steps.push(step);
+            (program.steps.len() - 1) as u32
+        })
+    }
+
+    fn list(&mut self, program: &mut Program, sequence: &Sequence) -> u32 {
+        let list = &sequence.communicators;
+        *self.lists.entry(list.clone()).or_insert_with(|| {
+            program.communicator_lists.push(list.clone());
+            (program.communicator_lists.len() - 1) as u32
+        })
+    }
+}

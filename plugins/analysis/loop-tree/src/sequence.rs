@@ -1,0 +1,514 @@
+//! From a trace's events to a sequence of bursts and operations for each rank.
+
+mod calls;
+mod limits;
+mod neighbours;
+mod one_sided;
+mod rank;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use nodescope_hypercall::record::communicator;
+use nodescope_hypercall::{Flavour, Function, MpiRecord, Peer};
+use nodescope_trace::{Body, Event, MpiCall, PendingCalls, Unfinished};
+
+use crate::op::Op;
+use limits::Named;
+use rank::RankState;
+
+/// Computation between two calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Burst {
+    /// Picoseconds.
+    pub time: u64,
+    /// Instructions; 0 if unknown, as when the thread changed its CPU in between.
+    pub instructions: u64,
+}
+
+/// A burst and the operation after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The computation before the operation.
+    pub burst: Burst,
+    /// The operation; its peers are world ranks.
+    pub op: Op,
+    /// How long an uninterpreted operation took, picoseconds.
+    pub opaque: Option<u64>,
+}
+
+/// The bursts and operations of one rank.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sequence {
+    /// In order.
+    pub entries: Vec<Entry>,
+    /// The meaning of the rank's communicator numbers: members by their number in [`Sequences::communicators`]; `None` is the rank alone.
+    pub communicators: Vec<Option<u32>>,
+}
+
+/// The bursts and operations of all ranks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sequences {
+    /// By world rank.
+    pub ranks: Vec<Sequence>,
+    /// Members of communicators; 0 is the world, whose list is empty.
+    pub communicators: Vec<Vec<u32>>,
+    /// Communicators that the program did not make: those of windows and neighbours, whose messages are apart from those of their communicators.
+    pub copies: BTreeSet<u32>,
+    /// Notes on results that are less exact than possible.
+    pub notes: Vec<String>,
+    /// Where the ranks ran: the trace's node of each.
+    pub nodes: Vec<u32>,
+    /// Time of each rank from the end of its initialisation to the start of its finalisation, or as far as the trace reaches.
+    pub spans: Vec<u64>,
+    /// When each span begins and ends, picoseconds of the trace.
+    pub extents: Vec<(u64, u64)>,
+    /// When the call of each entry began, by rank, picoseconds of the trace. Empty where no trace is behind the sequences.
+    pub begins: Vec<Vec<u64>>,
+    /// When ranks passed the marks that were asked for: the first and the last of them, picoseconds of the trace. None where a rank
+    /// never did.
+    pub marks: Vec<Option<(u64, u64)>>,
+}
+
+/// Options that say what to take of a trace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SequenceOptions {
+    /// The MPI job, from 0, where a trace holds several, one after the other; the one with most calls if not given.
+    pub job: Option<usize>,
+    /// Places to mark on every rank: when the so-manieth call of a function, from 1, has returned.
+    pub marks: Vec<(Function, u64)>,
+    /// Only what each rank does from the first mark to the second.
+    pub section: bool,
+}
+
+/// A trace that cannot become sequences, with the reason.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SequenceError {
+    /// The trace has no MPI call.
+    #[error(
+        "the trace has no MPI call of any rank; was the job an MPI program, and did the tracer see it?"
+    )]
+    NoCalls,
+    /// A rank beyond the world that the program stated.
+    #[error("the trace has a call of rank {rank}, but the world has {world} ranks")]
+    RankOutside {
+        /// The rank.
+        rank: u32,
+        /// Ranks of the world.
+        world: u32,
+    },
+    /// A call that names a rank beyond the world.
+    #[error(
+        "{function} of rank {rank} names rank {peer}, but the world has {world} ranks; the trace is not of one MPI job, or damaged"
+    )]
+    PeerOutside {
+        /// The caller.
+        rank: u32,
+        /// The call.
+        function: Function,
+        /// The rank that it names.
+        peer: u32,
+        /// Ranks of the world.
+        world: u32,
+    },
+    /// A call at a time that no run reaches.
+    #[error(
+        "{function} of rank {rank} has a time of {time} ps, more than the 26 days that are computed with; the trace is damaged"
+    )]
+    TooLate {
+        /// The caller.
+        rank: u32,
+        /// The call.
+        function: Function,
+        /// The time, picoseconds.
+        time: u64,
+    },
+    /// A call with more bytes than there is memory for.
+    #[error(
+        "{function} of rank {rank} states {bytes} bytes, more than the 8 TiB that are computed with; the trace is damaged"
+    )]
+    TooLarge {
+        /// The caller.
+        rank: u32,
+        /// The call.
+        function: Function,
+        /// The bytes.
+        bytes: u64,
+    },
+    /// A tag that MPI does not have.
+    #[error(
+        "{function} of rank {rank} has the tag {tag}, beyond those of MPI; the trace is damaged"
+    )]
+    BadTag {
+        /// The caller.
+        rank: u32,
+        /// The call.
+        function: Function,
+        /// The tag.
+        tag: u32,
+    },
+    /// Windows and topologies of more members than there is memory for.
+    #[error(
+        "the trace's windows and topologies have {members} members in all, more than can be kept; trace a run of fewer ranks, or one that creates fewer windows and topologies"
+    )]
+    TooManyMembers {
+        /// Members of all of them.
+        members: usize,
+    },
+    /// A rank that never called.
+    #[error("the trace has no call of rank {rank} of {world}; predict from a trace of all ranks")]
+    RankMissing {
+        /// The rank.
+        rank: u32,
+        /// Ranks of the world.
+        world: u32,
+    },
+    /// A trace of several ranks where that of a replay, which has one, is needed.
+    #[error("the trace has {ranks} ranks, but that of a replay has one")]
+    NotAlone {
+        /// Ranks of the trace.
+        ranks: usize,
+    },
+    /// A job beyond those that there are.
+    #[error("there is no job {asked}; the trace has {jobs} MPI jobs, numbered from 0")]
+    NoSuchJob {
+        /// The job asked for.
+        asked: usize,
+        /// Jobs of the trace.
+        jobs: usize,
+    },
+}
+
+/// Most ranks that a trace may state.
+const MOST_RANKS: u32 = 1 << 20;
+
+/// Makes sequences from events, which must come in the order of the file.
+#[derive(Debug, Default)]
+pub struct SequenceBuilder {
+    options: SequenceOptions,
+    jobs: Vec<Job>,
+}
+
+/// One MPI job: the processes of one `MPI_COMM_WORLD`.
+#[derive(Debug, Default)]
+struct Job {
+    ranks: BTreeMap<u32, RankState>,
+    /// Ranks that have introduced themselves, and their MPI.
+    known: BTreeMap<u32, Flavour>,
+    /// Calls that had not ended, by rank.
+    unfinished: Vec<(u32, Unfinished)>,
+    /// Ranks that can never leave their unfinished call.
+    stuck: BTreeSet<u32>,
+    calls: u64,
+    world: u32,
+    /// By the trace's id: members, as rank 0 of the communicator told them.
+    members: HashMap<u64, Vec<u32>>,
+    /// By the trace's id: who used it, for those whose members were not told.
+    users: BTreeMap<u64, BTreeSet<u32>>,
+    notes: Vec<String>,
+    /// The greatest rank that a call names.
+    named: Option<Named>,
+    /// The first call with numbers that no program has.
+    wrong: Option<SequenceError>,
+}
+
+impl SequenceBuilder {
+    /// Takes what is wanted of a trace.
+    pub fn new(options: SequenceOptions) -> SequenceBuilder {
+        SequenceBuilder {
+            options,
+            jobs: Vec::new(),
+        }
+    }
+
+    /// Adds an event.
+    pub fn add(&mut self, event: &Event) {
+        match &event.body {
+            Body::Process(hello) if hello.world_size <= MOST_RANKS => {
+                let Peer::Rank(rank) = hello.rank else {
+                    return;
+                };
+                // A rank that is there already, or another number of ranks, begins another job.
+                let size = hello.world_size;
+                let fits = |job: &Job| !job.known.contains_key(&rank) && job.world == size;
+                if !self.jobs.last().is_some_and(fits) {
+                    self.jobs.push(Job::default());
+                }
+                if let Some(job) = self.jobs.last_mut() {
+                    job.known.insert(rank, hello.flavour);
+                    job.world = size;
+                }
+            }
+            Body::Mpi(call) => {
+                if self.jobs.is_empty() {
+                    self.jobs.push(Job::default());
+                }
+                if let Some(job) = self.jobs.last_mut() {
+                    job.call(event.node, call, &self.options);
+                }
+            }
+            Body::Unfinished(unfinished) => {
+                if let Peer::Rank(rank) = unfinished.rank
+                    && let Some(job) = self.jobs.last_mut()
+                {
+                    job.check_unfinished(rank, unfinished);
+                    job.unfinished.push((rank, (**unfinished).clone()));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns whether calls had not ended, so that the pending calls matter: see [`SequenceBuilder::set_deadlocks`].
+    pub fn has_unfinished(&self) -> bool {
+        self.jobs.iter().any(|job| !job.unfinished.is_empty())
+    }
+
+    /// Says which ranks can never go on. Their last call becomes an operation in which the program stops; other ranks end before
+    /// theirs, as those of a trace that was merely cut.
+    pub fn set_deadlocks(&mut self, pending: &PendingCalls) {
+        for deadlock in &pending.deadlocks {
+            if let Some(job) = self.jobs.get_mut(deadlock.job) {
+                job.stuck.extend(&deadlock.ranks);
+            }
+        }
+    }
+
+    /// Returns the sequences.
+    ///
+    /// # Errors
+    ///
+    /// A trace without calls, or in which ranks are missing; a job that it does not have.
+    pub fn finish(self) -> Result<Sequences, SequenceError> {
+        let marks = self.options.marks.len();
+        self.chosen()?.finish(marks)
+    }
+
+    /// Returns the rank and its sequence, of a trace of one rank of a job whose other ranks were not there, as a replay's is.
+    ///
+    /// # Errors
+    ///
+    /// As [`SequenceBuilder::finish`]; a trace of more than one rank.
+    pub fn finish_alone(self) -> Result<(u32, Sequence), SequenceError> {
+        let job = self.chosen()?;
+        let ranks: Vec<u32> = job.ranks.keys().copied().collect();
+        let mut sequences = job.sequences(0, false)?;
+        match (ranks.as_slice(), sequences.ranks.pop()) {
+            (&[rank], Some(sequence)) => Ok((rank, sequence)),
+            _ => Err(SequenceError::NotAlone { ranks: ranks.len() }),
+        }
+    }
+
+    fn chosen(mut self) -> Result<Job, SequenceError> {
+        let jobs = self.jobs.len();
+        let chosen = match self.options.job {
+            Some(asked) if asked >= jobs.max(1) => {
+                return Err(SequenceError::NoSuchJob { asked, jobs });
+            }
+            Some(asked) => asked,
+            None => (0..jobs)
+                .rev()
+                .max_by_key(|&at| self.jobs[at].calls)
+                .unwrap_or(0),
+        };
+        if chosen >= jobs {
+            return Err(SequenceError::NoCalls);
+        }
+        let mut job = self.jobs.swap_remove(chosen);
+        if jobs > 1 {
+            let note = format!("the trace has {jobs} MPI jobs; this is number {chosen}");
+            job.notes.push(note);
+        }
+        Ok(job)
+    }
+}
+
+impl Job {
+    fn call(&mut self, node: u32, call: &MpiCall, options: &SequenceOptions) {
+        let Peer::Rank(rank) = call.record.rank else {
+            return;
+        };
+        if rank >= MOST_RANKS {
+            return;
+        }
+        self.calls = self.calls.saturating_add(call.record.calls);
+        let record = &call.record;
+        self.check(rank, record, limits::check(rank, call));
+        let told: Option<Vec<u32>> = record.members.iter().map(|m| m.rank()).collect();
+        if let (true, Some(members)) = (!record.members.is_empty(), told) {
+            self.members.insert(record.new_communicator, members);
+        }
+        for id in [record.communicator, record.new_communicator] {
+            if id > communicator::SELF {
+                self.users.entry(id).or_default().insert(rank);
+            }
+        }
+        self.ranks
+            .entry(rank)
+            .or_insert_with(|| {
+                let flavour = self.known.get(&rank).copied();
+                RankState::new(rank, node, flavour.unwrap_or(Flavour::None), options)
+            })
+            .call(call);
+    }
+
+    fn check(&mut self, rank: u32, record: &MpiRecord, checked: Result<(), SequenceError>) {
+        if self.wrong.is_none() {
+            self.wrong = checked.err();
+        }
+        // A call that failed does nothing, unless it is a receive that was too short: what it names may be why.
+        let does = record.result == 0 || record.function == Function::Recv;
+        if let Some(named) = limits::named(rank, record).filter(|_| does)
+            && self.named.is_none_or(|other| other.peer < named.peer)
+        {
+            self.named = Some(named);
+        }
+    }
+
+    fn check_unfinished(&mut self, rank: u32, unfinished: &Unfinished) {
+        let entry = limits::time(rank, unfinished.function, unfinished.entry);
+        let Some(record) = &unfinished.record else {
+            self.wrong = self.wrong.take().or(entry.err());
+            return;
+        };
+        self.check(rank, record, entry.and(limits::record(rank, record)));
+    }
+
+    fn finish(self, marks: usize) -> Result<Sequences, SequenceError> {
+        self.sequences(marks, true)
+    }
+
+    /// Returns the sequences of the ranks that are there, which must be `all` ranks of the world if that is asked for.
+    fn sequences(mut self, marks: usize, all: bool) -> Result<Sequences, SequenceError> {
+        if let Some(wrong) = self.wrong.take() {
+            return Err(wrong);
+        }
+        for (rank, unfinished) in std::mem::take(&mut self.unfinished) {
+            if let Some(state) = self.ranks.get_mut(&rank) {
+                state.unfinished(&unfinished, self.stuck.contains(&rank));
+            }
+        }
+        let Some((&last, _)) = self.ranks.last_key_value() else {
+            return Err(SequenceError::NoCalls);
+        };
+        let world = if self.world == 0 {
+            last + 1
+        } else {
+            self.world
+        };
+        if last >= world {
+            return Err(SequenceError::RankOutside { rank: last, world });
+        }
+        if let Some(Named {
+            peer,
+            rank,
+            function,
+        }) = self.named.filter(|named| named.peer >= world)
+        {
+            return Err(SequenceError::PeerOutside {
+                rank,
+                function,
+                peer,
+                world,
+            });
+        }
+        if all && let Some(rank) = (0..world).find(|rank| !self.ranks.contains_key(rank)) {
+            return Err(SequenceError::RankMissing { rank, world });
+        }
+        let mut sequences = Sequences {
+            communicators: vec![Vec::new()],
+            marks: vec![Some((u64::MAX, 0)); marks],
+            ..Sequences::default()
+        };
+        // Communicators whose members nobody told consist of those who used them, in the order of the world.
+        for (id, users) in std::mem::take(&mut self.users) {
+            if !self.members.contains_key(&id) {
+                self.notes.push(format!(
+                    "communicator {id:#x}: its members were not told; the {} ranks that used it are taken, in the order of the world",
+                    users.len()
+                ));
+                self.members.insert(id, users.into_iter().collect());
+            }
+        }
+        let copies = self.ranks.values().flat_map(|rank| rank.copies.clone());
+        let copies: BTreeMap<u64, u64> = copies.collect();
+        // An event makes a copy of as many members as there are ranks.
+        let size = |&of: &u64| match of {
+            communicator::WORLD => world as usize,
+            of => self.members.get(&of).map_or(0, Vec::len),
+        };
+        let members: usize = copies.values().map(size).sum();
+        if members > limits::MOST_COPIED {
+            return Err(SequenceError::TooManyMembers { members });
+        }
+        for (&copy, &of) in &copies {
+            let members = match of {
+                communicator::WORLD => Some((0..world).collect()),
+                of => self.members.get(&of).cloned(),
+            };
+            self.members
+                .extend(members.map(|members: Vec<u32>| (copy, members)));
+        }
+        let mut numbers: HashMap<u64, Option<u32>> = HashMap::new();
+        numbers.insert(communicator::WORLD, Some(0));
+        numbers.insert(communicator::SELF, None);
+        let whole: Vec<u32> = (0..world).collect();
+        let mut ids: Vec<_> = self.members.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            let members = &self.members[&id];
+            let number = sequences.communicators.len() as u32;
+            if copies.contains_key(&id) {
+                sequences.copies.insert(number);
+            }
+            // A copy of the world is stored as such; it is another communicator nevertheless.
+            sequences.communicators.push(if *members == whole {
+                Vec::new()
+            } else {
+                members.clone()
+            });
+            numbers.insert(id, Some(number));
+        }
+        for (rank, state) in self.ranks {
+            sequences.nodes.push(state.node);
+            let (first, last) = state.extent();
+            sequences.spans.push(last - first);
+            sequences.extents.push((first, last));
+            for (all, own) in sequences.marks.iter_mut().zip(state.marks()) {
+                *all = match (*all, own) {
+                    (Some((first, last)), Some(own)) => Some((first.min(own), last.max(own))),
+                    _ => None,
+                };
+            }
+            let mut finished = state.finish(&self.members, &mut self.notes);
+            let communicators = std::mem::take(&mut finished.communicators);
+            sequences.begins.push(std::mem::take(&mut finished.begins));
+            sequences.ranks.push(Sequence {
+                entries: finished.entries,
+                communicators: communicators
+                    .into_iter()
+                    .map(|id| numbers.get(&id).copied().flatten())
+                    .collect(),
+            });
+            debug_assert!(!all || sequences.ranks.len() == rank as usize + 1);
+        }
+        self.notes.sort();
+        self.notes.dedup();
+        sequences.notes = self.notes;
+        Ok(sequences)
+    }
+}
+
+impl Sequences {
+    /// Returns the sequences of a trace's events, in the order of the file.
+    ///
+    /// # Errors
+    ///
+    /// As [`SequenceBuilder::finish`].
+    pub fn from_events<'a>(
+        events: impl IntoIterator<Item = &'a Event>,
+    ) -> Result<Sequences, SequenceError> {
+        let mut builder = SequenceBuilder::default();
+        events.into_iter().for_each(|event| builder.add(event));
+        builder.finish()
+    }
+}

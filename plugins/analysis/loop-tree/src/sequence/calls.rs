@@ -1,0 +1,529 @@
+//! From each traced call to operations.
+
+use nodescope_hypercall::record::{Flags, communicator};
+use nodescope_hypercall::{Class, Function, MpiRecord, Peer, Tag};
+use nodescope_trace::{MpiCall, Stamp};
+
+use super::rank::RankState;
+use super::{neighbours, one_sided};
+use crate::op::{Action, Collective, CollectiveKind, Mode, PeerRef, Source};
+
+/// A persistent operation, prepared and not started.
+#[derive(Clone, Debug)]
+pub(super) struct Prepared {
+    what: Preparation,
+    communicator: u64,
+    element_size: u32,
+}
+
+#[derive(Clone, Debug)]
+enum Preparation {
+    /// A message.
+    Message(Action),
+    /// A collective, as its call prepared it.
+    Collective(Box<MpiRecord>),
+    /// One with the neighbours in a topology.
+    Neighbours(Box<MpiRecord>),
+}
+
+/// Adds a call's operations.
+pub(super) fn add(state: &mut RankState, call: &MpiCall) {
+    let record = &call.record;
+    // A receive that was too short has taken its message, and is told as such when it is interpreted.
+    let short = record.function == Function::Recv && state.flavour.is_truncation(record.result);
+    if record.result != 0 && !short {
+        state.notes.push(format!(
+            "{} returned an error; it is taken as doing nothing",
+            record.function
+        ));
+        complete(state, record);
+        return state.push(record, Action::Nothing, None);
+    }
+    match record.function {
+        Function::Send | Function::Bsend | Function::Ssend | Function::Rsend => {
+            let action = send(record, None);
+            state.push(record, action, None);
+        }
+        Function::Isend | Function::Ibsend | Function::Issend | Function::Irsend => {
+            start(state, record, record.request, |slot| {
+                send(record, Some(slot))
+            });
+        }
+        Function::Recv | Function::Mrecv => {
+            let action = receive(record, None);
+            state.push(record, action, None);
+        }
+        Function::Irecv | Function::Imrecv => {
+            start(state, record, record.request, |slot| {
+                receive(record, Some(slot))
+            });
+        }
+        Function::Sendrecv | Function::SendrecvReplace => {
+            let send = match record.destination {
+                Peer::Rank(rank) => Some((
+                    PeerRef::Absolute(rank),
+                    tag(record.send_tag).unwrap_or(0),
+                    record.send_bytes,
+                )),
+                _ => None,
+            };
+            let receive = match receive(record, None) {
+                Action::Receive {
+                    from, tag, room, ..
+                } => Some((from, tag, room)),
+                _ => None,
+            };
+            state.push(record, Action::SendReceive { send, receive }, None);
+        }
+        Function::Probe | Function::Iprobe | Function::Mprobe | Function::Improbe => {
+            // A single poll that found nothing is no operation.
+            let found = !matches!(record.function, Function::Iprobe | Function::Improbe)
+                || !record.completions.is_empty();
+            let action = match receive(record, None) {
+                Action::Receive { from, tag, .. } if found => Action::Probe { from, tag },
+                _ => Action::Nothing,
+            };
+            state.push(record, action, None);
+        }
+        Function::SendInit | Function::BsendInit | Function::SsendInit | Function::RsendInit => {
+            let action = send(record, Some(0));
+            prepare(state, record, Preparation::Message(action));
+        }
+        Function::RecvInit => {
+            let action = receive(record, Some(0));
+            prepare(state, record, Preparation::Message(action));
+        }
+        Function::Start | Function::Startall => start_prepared(state, record),
+        Function::RequestFree => {
+            let mut requests = Vec::new();
+            for serial in &record.requests {
+                requests.extend(state.end(*serial).map(|live| live.slot));
+                requests.extend(state.end_others(*serial));
+                state.prepared.remove(serial);
+            }
+            let requests = requests.into();
+            state.push(record, Action::Free { requests }, None);
+        }
+        // The receive that is cancelled completes, as cancelled, in a later wait.
+        Function::Cancel => state.push(record, Action::Nothing, None),
+        function => match function.class() {
+            Class::Completion => {
+                let (done, cancelled) = complete(state, record);
+                if !cancelled.is_empty() {
+                    let requests = cancelled.into();
+                    state.push(record, Action::Cancel { requests }, None);
+                }
+                let requests: Box<[u32]> = done.into();
+                let action = if requests.is_empty() {
+                    Action::Nothing
+                } else {
+                    Action::Wait { requests }
+                };
+                state.push(record, action, None);
+            }
+            Class::Collective | Class::StartCollective => collective(state, call),
+            Class::StartSendReceive => both(state, record),
+            Class::PrepareCollective => {
+                prepare(
+                    state,
+                    record,
+                    Preparation::Collective(Box::new(record.clone())),
+                );
+            }
+            Class::Neighbor | Class::StartNeighbor => neighbours::exchange(state, record),
+            Class::PrepareNeighbor => {
+                prepare(
+                    state,
+                    record,
+                    Preparation::Neighbours(Box::new(record.clone())),
+                );
+            }
+            Class::Window | Class::Epoch | Class::Rma | Class::StartRma => {
+                if !one_sided::add(state, record) {
+                    opaque(state, call);
+                }
+            }
+            Class::Communicator => construct(state, call),
+            Class::Environment => state.push(record, Action::Nothing, None),
+            // The caller's own work, which takes its time anywhere.
+            Class::Local => state.push(record, Action::Opaque, Some(call.time_inside)),
+            _ => opaque(state, call),
+        },
+    }
+}
+
+/// Adds a call that never ended; whether it is interpreted.
+pub(super) fn stands(state: &mut RankState, record: &MpiRecord, entry: Stamp) -> bool {
+    match record.function {
+        Function::Wait | Function::Waitall => {
+            let serials = record.requests.iter();
+            let mut requests: Vec<u32> = serials.flat_map(|&serial| state.slots(serial)).collect();
+            requests.sort_unstable();
+            if requests.is_empty() {
+                return false;
+            }
+            let requests = requests.into();
+            state.push(record, Action::Wait { requests }, None);
+        }
+        Function::Send
+        | Function::Ssend
+        | Function::Rsend
+        | Function::Recv
+        | Function::Probe
+        | Function::Sendrecv
+        | Function::SendrecvReplace => add(state, &unended(record, entry)),
+        function if kind(function).is_some() && function.class() == Class::Collective => {
+            if record.flags.contains(Flags::INTERCOMM) {
+                return false;
+            }
+            collective(state, &unended(record, entry));
+        }
+        function => match function.class() {
+            Class::Neighbor => neighbours::exchange(state, record),
+            Class::Window | Class::Epoch => return one_sided::add(state, record),
+            _ => return false,
+        },
+    }
+    true
+}
+
+fn unended(record: &MpiRecord, entry: Stamp) -> MpiCall {
+    MpiCall {
+        record: record.clone(),
+        entry,
+        exit: entry,
+        time_inside: 0,
+        instructions_inside: 0,
+        entry_seen: true,
+    }
+}
+
+/// Takes a call for as long as it took, and says so.
+fn opaque(state: &mut RankState, call: &MpiCall) {
+    state.notes.push(format!(
+        "{} is not interpreted: it takes as long as it was traced to take",
+        call.record.function
+    ));
+    // Requests that it starts are never waited for: what they do is in its time.
+    state.push(&call.record, Action::Opaque, Some(call.time_inside));
+}
+
+fn tag(tag: Tag) -> Option<u32> {
+    match tag {
+        Tag::Value(value) => Some(value),
+        Tag::None | Tag::Any => None,
+    }
+}
+
+fn mode(function: Function) -> Mode {
+    match function {
+        Function::Bsend | Function::Ibsend | Function::BsendInit => Mode::Buffered,
+        Function::Ssend | Function::Issend | Function::SsendInit => Mode::Synchronous,
+        Function::Rsend | Function::Irsend | Function::RsendInit => Mode::Ready,
+        _ => Mode::Standard,
+    }
+}
+
+fn send(record: &MpiRecord, request: Option<u32>) -> Action {
+    let Peer::Rank(to) = record.destination else {
+        return Action::Nothing;
+    };
+    Action::Send {
+        to: PeerRef::Absolute(to),
+        tag: tag(record.send_tag).unwrap_or(0),
+        bytes: record.send_bytes,
+        mode: mode(record.function),
+        request,
+    }
+}
+
+/// Returns a receive; where it asked for any source or tag, what its own record says matched.
+fn receive(record: &MpiRecord, request: Option<u32>) -> Action {
+    let done = record.completions.first().filter(|_| request.is_none());
+    let matched = done.and_then(|done| done.source.rank());
+    let from = match record.source {
+        Peer::Rank(rank) => Source::Peer(PeerRef::Absolute(rank)),
+        Peer::Any => match matched {
+            Some(rank) => Source::Matched(PeerRef::Absolute(rank)),
+            None => Source::Any,
+        },
+        // A matched receive names no source: the probe before it did.
+        Peer::None => match matched {
+            Some(rank) => Source::Matched(PeerRef::Absolute(rank)),
+            None if matches!(record.function, Function::Mrecv | Function::Imrecv) => Source::Any,
+            None => return Action::Nothing,
+        },
+        Peer::Null | Peer::Outside => return Action::Nothing,
+    };
+    Action::Receive {
+        from,
+        tag: tag(record.receive_tag).or_else(|| done.and_then(|done| tag(done.tag))),
+        room: record.receive_bytes,
+        request,
+    }
+}
+
+/// Begins a request, unless it is with `MPI_PROC_NULL`.
+fn start(state: &mut RankState, record: &MpiRecord, serial: u64, make: impl FnOnce(u32) -> Action) {
+    let slot = state.slot();
+    let action = make(slot);
+    let open = matches!(
+        &action,
+        Action::Receive { from, tag, .. } if *from == Source::Any || tag.is_none()
+    );
+    state.begin(serial, slot, open);
+    if action == Action::Nothing {
+        state.end(serial);
+    }
+    state.push(record, action, None);
+}
+
+/// A send and a receive, which are one request.
+fn both(state: &mut RankState, record: &MpiRecord) {
+    let slot = state.slot();
+    let send = send(record, Some(slot));
+    state.push_part(record, send);
+    let serial = record.request;
+    start(state, record, serial, |slot| receive(record, Some(slot)));
+    state.add_others(serial, vec![slot]);
+}
+
+fn prepare(state: &mut RankState, record: &MpiRecord, what: Preparation) {
+    let communicator = record.communicator;
+    state.prepared.insert(
+        record.request,
+        Prepared {
+            what,
+            communicator,
+            element_size: record.element_size,
+        },
+    );
+    state.push(record, Action::Nothing, None);
+}
+
+/// Each prepared operation that is started is an operation of its own, at the site of the start.
+fn start_prepared(state: &mut RankState, record: &MpiRecord) {
+    let pairs = record.requests.iter().zip(&record.prepared);
+    let mut any = false;
+    for (&serial, preparation) in pairs {
+        let Some(prepared) = state.prepared.get(preparation).cloned() else {
+            state.notes.push(format!(
+                "{} starts a request whose preparation is not in the trace; it is left out",
+                record.function
+            ));
+            continue;
+        };
+        let mut record = record.clone();
+        record.communicator = prepared.communicator;
+        record.element_size = prepared.element_size;
+        any = true;
+        match prepared.what {
+            Preparation::Message(action) => start(state, &record, serial, |slot| match action {
+                Action::Send {
+                    to,
+                    tag,
+                    bytes,
+                    mode,
+                    ..
+                } => Action::Send {
+                    to,
+                    tag,
+                    bytes,
+                    mode,
+                    request: Some(slot),
+                },
+                Action::Receive {
+                    from, tag, room, ..
+                } => Action::Receive {
+                    from,
+                    tag,
+                    room,
+                    request: Some(slot),
+                },
+                other => other,
+            }),
+            Preparation::Collective(prepared) => {
+                let interpreted = start_collective(state, &record, &prepared, serial);
+                any &= interpreted;
+            }
+            Preparation::Neighbours(prepared) => {
+                neighbours::start(state, &record, &prepared, serial);
+            }
+        }
+    }
+    if !any {
+        state.push(record, Action::Nothing, None);
+    }
+}
+
+/// Ends the requests that a call completed; the numbers of those that did what they were to do, and of those that were cancelled.
+fn complete(state: &mut RankState, record: &MpiRecord) -> (Vec<u32>, Vec<u32>) {
+    let (mut done, mut cancelled) = (Vec::new(), Vec::new());
+    for completion in &record.completions {
+        let others = state.end_others(completion.request);
+        let Some(live) = state.end(completion.request) else {
+            done.extend(others);
+            continue;
+        };
+        state.matched(live, completion.source.rank(), tag(completion.tag));
+        if completion.cancelled {
+            cancelled.push(live.slot);
+        } else {
+            done.push(live.slot);
+            done.extend(others);
+        }
+    }
+    done.sort_unstable();
+    (done, cancelled)
+}
+
+fn kind(function: Function) -> Option<CollectiveKind> {
+    use CollectiveKind::*;
+    Some(match function.blocking() {
+        Function::Barrier => Barrier,
+        Function::Bcast => Bcast,
+        Function::Reduce => Reduce,
+        Function::Allreduce => Allreduce,
+        Function::Gather => Gather,
+        Function::Gatherv => Gatherv,
+        Function::Scatter => Scatter,
+        Function::Scatterv => Scatterv,
+        Function::Allgather => Allgather,
+        Function::Allgatherv => Allgatherv,
+        Function::Alltoall => Alltoall,
+        Function::Alltoallv | Function::Alltoallw => Alltoallv,
+        Function::ReduceScatter => ReduceScatter,
+        Function::ReduceScatterBlock => ReduceScatterBlock,
+        Function::Scan => Scan,
+        Function::Exscan => Exscan,
+        _ => return None,
+    })
+}
+
+/// Returns the bytes that describe a collective, from what the caller passed in and had room for.
+fn collective_bytes(record: &MpiRecord, kind: CollectiveKind, is_root: bool) -> u64 {
+    let size = u64::from(record.communicator_size.max(1));
+    let (sent, received) = (record.send_bytes, record.receive_bytes);
+    let in_place = record.flags.contains(Flags::IN_PLACE);
+    use CollectiveKind::*;
+    match kind {
+        Barrier | Create => 0,
+        Bcast => sent.max(received),
+        Reduce | Allreduce | Scan | Exscan | ReduceScatter | ReduceScatterBlock => {
+            if in_place || sent == 0 {
+                received.max(sent)
+            } else {
+                sent
+            }
+        }
+        Gather if is_root && (in_place || sent == 0) => received / size,
+        Gather | Gatherv => sent,
+        Scatter if is_root => sent / size,
+        Scatter | Scatterv => received,
+        Allgather if in_place || sent == 0 => received / size,
+        Allgather => sent,
+        Allgatherv => sent,
+        Alltoall if in_place => received / size,
+        Alltoall => sent / size,
+        Alltoallv => sent,
+    }
+}
+
+fn collective(state: &mut RankState, call: &MpiCall) {
+    let record = &call.record;
+    let starts = record.function.class() == Class::StartCollective;
+    let serial = starts.then_some(record.request);
+    let Some(kind) = kind(record.function).filter(|_| !record.flags.contains(Flags::INTERCOMM))
+    else {
+        return opaque(state, call);
+    };
+    let collective = described(state, record, kind, serial);
+    state.push_collective(record, collective);
+}
+
+/// A persistent collective begins; false if it is none that is interpreted.
+fn start_collective(
+    state: &mut RankState,
+    record: &MpiRecord,
+    prepared: &MpiRecord,
+    serial: u64,
+) -> bool {
+    let Some(kind) = kind(prepared.function).filter(|_| !prepared.flags.contains(Flags::INTERCOMM))
+    else {
+        state.notes.push(format!(
+            "{} is not interpreted where it is started",
+            prepared.function
+        ));
+        return false;
+    };
+    let collective = described(state, prepared, kind, Some(serial));
+    state.push_collective(record, collective);
+    true
+}
+
+/// Returns a collective as its record describes it, with a request if it has one.
+fn described(
+    state: &mut RankState,
+    record: &MpiRecord,
+    kind: CollectiveKind,
+    serial: Option<u64>,
+) -> Collective {
+    if record.flags.contains(Flags::TAIL_DROPPED) {
+        state.notes.push(format!(
+            "{}: the lists of bytes were too long for the trace; equal shares are taken",
+            record.function
+        ));
+    }
+    let is_root = record.root == record.rank;
+    let request = serial.map(|serial| {
+        let slot = state.slot();
+        state.begin(serial, slot, false);
+        slot
+    });
+    Collective {
+        kind,
+        root: record.root.rank().unwrap_or(0),
+        bytes: collective_bytes(record, kind, is_root),
+        send_to: record.send_bytes_to.clone().into(),
+        receive_from: record.receive_bytes_from.clone().into(),
+        request,
+    }
+}
+
+/// Construction of communicators synchronises its members; freeing does not.
+fn construct(state: &mut RankState, call: &MpiCall) {
+    let record = &call.record;
+    match record.function {
+        Function::CommFree | Function::CommDisconnect => {
+            state.push(record, Action::Nothing, None);
+        }
+        Function::IntercommCreate | Function::IntercommMerge => {
+            state.communicator(record.new_communicator);
+            opaque(state, call);
+        }
+        function => {
+            if record.new_communicator != communicator::NONE {
+                state.communicator(record.new_communicator);
+            }
+            let mut over = record.clone();
+            if function == Function::CommCreateGroup {
+                // Only the members of the group take part.
+                over.communicator = record.new_communicator;
+            }
+            if over.communicator == communicator::NONE || record.flags.contains(Flags::INTERCOMM) {
+                return opaque(state, call);
+            }
+            let starts = matches!(function, Function::CommIdup | Function::CommIdupWithInfo);
+            let request = starts.then(|| {
+                let slot = state.slot();
+                state.begin(record.request, slot, false);
+                slot
+            });
+            let collective = Collective {
+                request,
+                ..Collective::of(CollectiveKind::Create)
+            };
+            state.push_collective(&over, collective);
+        }
+    }
+}

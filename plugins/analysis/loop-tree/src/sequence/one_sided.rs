@@ -1,0 +1,186 @@
+//! Windows, their epochs, and accesses to other ranks' memory (MPI 4.0, chapter 12).
+//!
+//! An access is complete when its answer is there. What ends an epoch waits for those of the epoch: a fence then for all others to have come
+//! as far, `MPI_Win_complete` then tells the targets, for which `MPI_Win_wait` waits. Locks and unlocks go to the target and back; that a lock
+//! may be another's meanwhile is not interpreted. Requests of accesses complete where the program waits for them.
+
+use nodescope_hypercall::{Class, Function, MpiRecord, Peer};
+
+use super::rank::RankState;
+use crate::op::{Action, Collective, CollectiveKind, Mode, PeerRef, Source};
+
+/// Tells the id of a window's messages from others' of its communicator.
+const WINDOW_COMMUNICATOR: u64 = 0x7769_6e64_6f77_6564;
+
+/// Tags of what the ranks of an epoch tell each other: that a target's memory may be accessed, and that its accesses are over.
+const POSTED: u32 = 0;
+const COMPLETE: u32 = 1;
+
+/// Accesses that a rank has under way in a window.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Window {
+    /// Accesses, by target, and the numbers of their requests.
+    accesses: Vec<(u32, u32)>,
+    /// Targets of its epoch, after `MPI_Win_start`.
+    targets: Vec<u32>,
+    /// Origins of its epoch, after `MPI_Win_post`.
+    origins: Vec<u32>,
+}
+
+/// Adds a call's operations; false if it is not interpreted.
+pub(super) fn add(state: &mut RankState, record: &MpiRecord) -> bool {
+    use Function::*;
+    let known = record.object != 0 && record.communicator_size > 0;
+    let record = &on_window_communicator(state, record);
+    let window = record.object;
+    let actions = match record.function {
+        // Their own work.
+        WinAttach | WinDetach | WinSetInfo | WinSync | WinLockAll => Vec::new(),
+        // Where a rank does not come, it has no id on any.
+        WinCreate | WinAllocate | WinAllocateShared | WinCreateDynamic => {
+            vec![together(CollectiveKind::Create)]
+        }
+        _ if !known => return false,
+        WinFree => {
+            let mut actions = finish(state, window, None);
+            state.windows.remove(&window);
+            actions.push(together(CollectiveKind::Barrier));
+            actions
+        }
+        WinFence => {
+            let mut actions = finish(state, window, None);
+            actions.push(together(CollectiveKind::Barrier));
+            actions
+        }
+        WinPost => {
+            let origins = ranks(&record.sources);
+            state.windows.entry(window).or_default().origins = origins.clone();
+            origins.into_iter().map(|to| notify(to, POSTED)).collect()
+        }
+        WinStart => {
+            let targets = ranks(&record.destinations);
+            state.windows.entry(window).or_default().targets = targets.clone();
+            targets
+                .into_iter()
+                .map(|from| await_notification(from, POSTED))
+                .collect()
+        }
+        WinComplete => {
+            let mut actions = finish(state, window, None);
+            let own = state.windows.entry(window).or_default();
+            let targets = std::mem::take(&mut own.targets);
+            actions.extend(targets.into_iter().map(|to| notify(to, COMPLETE)));
+            actions
+        }
+        WinWait | WinTest => {
+            let own = state.windows.entry(window).or_default();
+            let origins = std::mem::take(&mut own.origins);
+            origins
+                .into_iter()
+                .map(|from| await_notification(from, COMPLETE))
+                .collect()
+        }
+        WinLock => record
+            .destination
+            .rank()
+            .map(|to| access(to, 0, 0, None))
+            .into_iter()
+            .collect(),
+        WinUnlock => {
+            let to = record.destination.rank();
+            let mut actions = finish(state, window, to);
+            actions.extend(to.map(|to| access(to, 0, 0, None)));
+            actions
+        }
+        WinFlush | WinFlushLocal => finish(state, window, record.destination.rank()),
+        WinUnlockAll | WinFlushAll | WinFlushLocalAll => finish(state, window, None),
+        function if matches!(function.class(), Class::Rma | Class::StartRma) => {
+            begin(state, record)
+        }
+        _ => return false,
+    };
+    state.push_all(record, actions);
+    true
+}
+
+/// Returns the record of a call on a communicator of the window's own.
+fn on_window_communicator(state: &mut RankState, record: &MpiRecord) -> MpiRecord {
+    let mut record = record.clone();
+    if record.object != 0 {
+        let copy = record.object ^ WINDOW_COMMUNICATOR;
+        state.copies.insert(copy, record.communicator);
+        record.communicator = copy;
+    }
+    record
+}
+
+fn ranks(peers: &[Peer]) -> Vec<u32> {
+    peers.iter().filter_map(|peer| peer.rank()).collect()
+}
+
+fn together(kind: CollectiveKind) -> Action {
+    Action::Collective(Box::new(Collective::of(kind)))
+}
+
+fn notify(to: u32, tag: u32) -> Action {
+    Action::Send {
+        to: PeerRef::Absolute(to),
+        tag,
+        bytes: 0,
+        mode: Mode::Buffered,
+        request: None,
+    }
+}
+
+fn await_notification(from: u32, tag: u32) -> Action {
+    Action::Receive {
+        from: Source::Peer(PeerRef::Absolute(from)),
+        tag: Some(tag),
+        room: 0,
+        request: None,
+    }
+}
+
+fn access(to: u32, out: u64, back: u64, request: Option<u32>) -> Action {
+    Action::OneSided {
+        to: PeerRef::Absolute(to),
+        out,
+        back,
+        request,
+    }
+}
+
+/// A put, a get, or an accumulate.
+fn begin(state: &mut RankState, record: &MpiRecord) -> Vec<Action> {
+    // Gets have a source alone, those that do both have both.
+    let target = record.destination.rank().or(record.source.rank());
+    let Some(target) = target else {
+        return Vec::new();
+    };
+    let slot = state.slot();
+    if record.function.class() == Class::StartRma {
+        state.begin(record.request, slot, false);
+    } else {
+        let own = state.windows.entry(record.object).or_default();
+        own.accesses.push((target, slot));
+    }
+    let (out, back) = (record.send_bytes, record.receive_bytes);
+    vec![access(target, out, back, Some(slot))]
+}
+
+/// Waits for the accesses of a window, or only for those to one rank.
+fn finish(state: &mut RankState, window: u64, to: Option<u32>) -> Vec<Action> {
+    let own = state.windows.entry(window).or_default();
+    let of = |&(target, _): &(u32, u32)| to.is_none_or(|to| to == target);
+    let (over, left): (Vec<_>, Vec<_>) = own.accesses.iter().partition(|access| of(access));
+    own.accesses = left;
+    let mut requests: Vec<u32> = over.into_iter().map(|(_, slot)| slot).collect();
+    if requests.is_empty() {
+        return Vec::new();
+    }
+    requests.sort_unstable();
+    state.end_slots(&requests);
+    vec![Action::Wait {
+        requests: requests.into(),
+    }]
+}

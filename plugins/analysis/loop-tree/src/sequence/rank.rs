@@ -1,0 +1,425 @@
+//! One rank's calls, as they come.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use nodescope_hypercall::record::{Flags, communicator};
+use nodescope_hypercall::{Flavour, Function, MpiRecord, ThreadId};
+use nodescope_trace::{MpiCall, Stamp, Unfinished};
+
+use super::calls::{self, Prepared};
+use super::limits::LATEST;
+use super::one_sided::Window;
+use super::{Burst, Entry, SequenceOptions};
+use crate::op::{Action, Collective, Op, PeerRef, Site, Source};
+
+/// Bytes of the largest predefined datatype, `MPI_C_LONG_DOUBLE_COMPLEX`.
+const LARGEST_PREDEFINED: u32 = 32;
+
+/// A request that has begun and not completed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpenRequest {
+    pub slot: u32,
+    /// Index of the operation that began it.
+    pub entry: usize,
+    /// It is persistent: completing it keeps its preparation.
+    pub source_open: bool,
+}
+
+/// A rank's state.
+#[derive(Debug)]
+pub(super) struct RankState {
+    rank: u32,
+    pub node: u32,
+    pub flavour: Flavour,
+    pub entries: Vec<Entry>,
+    /// When the call of each entry began.
+    begins: Vec<u64>,
+    /// When the call that is being added began.
+    begin: u64,
+    communicator_ids: Vec<u64>,
+    numbers: HashMap<u64, u32>,
+    first: Option<Stamp>,
+    last: Option<Stamp>,
+    /// The current burst, as far as it is known.
+    burst: Burst,
+    pub live: HashMap<u64, OpenRequest>,
+    free: BTreeSet<u32>,
+    slots: u32,
+    pub prepared: HashMap<u64, Prepared>,
+    /// Further operations of requests that consist of several, by serial.
+    others: HashMap<u64, Vec<u32>>,
+    /// Epochs of windows, by the trace's id.
+    pub windows: HashMap<u64, Window>,
+    /// Communicators that the trace does not have, by an id of their own, and the trace's id of that whose members each has.
+    pub copies: BTreeMap<u64, u64>,
+    threads: BTreeSet<ThreadId>,
+    finalized: bool,
+    marks: Vec<Mark>,
+    /// Only what lies between the first two marks counts.
+    section: bool,
+    pub notes: Vec<String>,
+}
+
+/// A place that is asked for.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    function: Function,
+    /// Calls of it that are still to come, this one included.
+    left: u64,
+    /// When it was passed.
+    time: Option<u64>,
+}
+
+/// A rank's sequence, with the trace's ids of communicators.
+pub(super) struct Finished {
+    pub entries: Vec<Entry>,
+    pub begins: Vec<u64>,
+    pub communicators: Vec<u64>,
+}
+
+impl RankState {
+    pub fn new(rank: u32, node: u32, flavour: Flavour, options: &SequenceOptions) -> RankState {
+        RankState {
+            rank,
+            node,
+            flavour,
+            entries: Vec::new(),
+            begins: Vec::new(),
+            begin: 0,
+            communicator_ids: vec![communicator::WORLD, communicator::SELF],
+            numbers: HashMap::from([(communicator::WORLD, 0), (communicator::SELF, 1)]),
+            first: None,
+            last: None,
+            burst: Burst::default(),
+            live: HashMap::new(),
+            free: BTreeSet::new(),
+            slots: 0,
+            prepared: HashMap::new(),
+            others: HashMap::new(),
+            windows: HashMap::new(),
+            copies: BTreeMap::new(),
+            threads: BTreeSet::new(),
+            finalized: false,
+            marks: (options.marks.iter())
+                .map(|&(function, number)| Mark {
+                    function,
+                    left: number,
+                    time: None,
+                })
+                .collect(),
+            section: options.section,
+            notes: Vec::new(),
+        }
+    }
+
+    /// Returns the times of the end of initialisation and of the last thing known before the end.
+    pub fn extent(&self) -> (u64, u64) {
+        match (self.first, self.last) {
+            (Some(first), Some(last)) => (first.time, last.time.max(first.time)),
+            _ => (0, 0),
+        }
+    }
+
+    /// Adds a call that ended.
+    pub fn call(&mut self, call: &MpiCall) {
+        if self.finalized {
+            return;
+        }
+        let record = &call.record;
+        self.begin = call.entry.time;
+        self.threads.insert(record.thread);
+        if matches!(record.function, Function::Init | Function::InitThread) {
+            // The time before this call is no part of the program as MPI sees it.
+            self.entries.clear();
+            self.begins.clear();
+            self.burst = Burst::default();
+            self.first = Some(call.exit);
+            self.last = Some(call.exit);
+            return;
+        }
+        let before = *self.last.get_or_insert(call.entry);
+        self.first.get_or_insert(call.entry);
+        self.work(before, call.entry);
+        self.last = Some(if call.exit.time >= before.time {
+            call.exit
+        } else {
+            before
+        });
+        if record.flags.contains(Flags::POLL_RUN) {
+            self.polls(call);
+            return;
+        }
+        if record.function == Function::Finalize {
+            self.finalized = true;
+            self.last = Some(call.entry);
+            self.push(record, Action::Nothing, None);
+            return;
+        }
+        calls::add(self, call);
+        self.mark(call);
+    }
+
+    /// Sets the marks that this call reaches.
+    fn mark(&mut self, call: &MpiCall) {
+        for number in 0..self.marks.len() {
+            let mark = &mut self.marks[number];
+            if mark.function != call.record.function || mark.time.is_some() {
+                continue;
+            }
+            mark.left = mark.left.saturating_sub(call.record.calls.max(1));
+            if mark.left == 0 {
+                mark.time = Some(call.exit.time);
+                if self.section {
+                    self.cut(number, call);
+                    continue;
+                }
+                self.push(&call.record, Action::Mark(number as u32), None);
+            }
+        }
+    }
+
+    /// Leaves out what lies before the first mark, or after the second.
+    fn cut(&mut self, number: usize, call: &MpiCall) {
+        if number == 0 {
+            self.entries.clear();
+            self.begins.clear();
+            self.burst = Burst::default();
+            self.live.clear();
+            self.first = Some(call.exit);
+        } else {
+            self.finalized = true;
+            self.push(&call.record, Action::Nothing, None);
+        }
+    }
+
+    /// Returns the time when it passed each mark.
+    pub fn marks(&self) -> Vec<Option<u64>> {
+        self.marks.iter().map(|mark| mark.time).collect()
+    }
+
+    /// Adds a call that had not ended when the trace did: as an operation if the rank is stuck in it.
+    pub fn unfinished(&mut self, unfinished: &Unfinished, stuck: bool) {
+        let Some(before) = self.last else { return };
+        if self.finalized {
+            return;
+        }
+        let entry = unfinished.entry;
+        self.begin = entry.time;
+        self.work(before, entry);
+        self.last = Some(entry);
+        let Unfinished { function, .. } = unfinished;
+        let rank = self.rank;
+        let interpreted = match &unfinished.record {
+            Some(record) if stuck => calls::stands(self, record, entry),
+            _ => false,
+        };
+        self.notes.push(match (stuck, interpreted) {
+            (true, true) => format!("rank {rank}: the trace ends in {function}, in which the rank stands for ever"),
+            (true, false) => format!("rank {rank}: the trace ends in {function}, in which the rank stands for ever; that is not interpreted, the rank ends there"),
+            (false, _) => format!("rank {rank}: the trace ends in {function}; the rank ends there"),
+        });
+    }
+
+    fn work(&mut self, from: Stamp, to: Stamp) {
+        let instructions = match from.vcpu == to.vcpu {
+            true => to.instructions.saturating_sub(from.instructions),
+            false => 0,
+        };
+        self.compute(to.time.saturating_sub(from.time), instructions);
+    }
+
+    /// Adds to the burst. Calls that overlap in a damaged trace may add up to more than the time that there is.
+    fn compute(&mut self, time: u64, instructions: u64) {
+        let burst = &mut self.burst;
+        burst.time = burst.time.saturating_add(time).min(LATEST);
+        burst.instructions = burst.instructions.saturating_add(instructions);
+    }
+
+    /// A run of polls that found nothing. What the program does between polls counts only where it is more than going round: the
+    /// number of rounds follows from how long the message took.
+    fn polls(&mut self, call: &MpiCall) {
+        if let Some((time, instructions)) = call.work_between_polls() {
+            self.compute(time, instructions.unwrap_or(0));
+        } else if call.between_polls() > 0 {
+            self.notes.push(
+                "polls that found nothing are taken as waiting, with the short work between them"
+                    .into(),
+            );
+        }
+    }
+
+    /// Returns the number of a communicator on this rank.
+    pub fn communicator(&mut self, id: u64) -> u32 {
+        if id == communicator::NONE {
+            return 0;
+        }
+        *self.numbers.entry(id).or_insert_with(|| {
+            self.communicator_ids.push(id);
+            (self.communicator_ids.len() - 1) as u32
+        })
+    }
+
+    /// Returns the smallest request number that is free.
+    pub fn slot(&mut self) -> u32 {
+        self.free.pop_first().unwrap_or_else(|| {
+            self.slots += 1;
+            self.slots - 1
+        })
+    }
+
+    /// Begins a request: its serial means this number until it completes.
+    pub fn begin(&mut self, serial: u64, slot: u32, source_open: bool) {
+        let entry = self.entries.len();
+        if let Some(old) = self.live.insert(
+            serial,
+            OpenRequest {
+                slot,
+                entry,
+                source_open,
+            },
+        ) {
+            self.free.insert(old.slot);
+        }
+    }
+
+    /// A request consists of these operations, too.
+    pub fn add_others(&mut self, serial: u64, slots: Vec<u32>) {
+        if !slots.is_empty() {
+            self.others.insert(serial, slots);
+        }
+    }
+
+    /// Returns the operations of a request that has not completed.
+    pub fn slots(&self, serial: u64) -> Vec<u32> {
+        let live = self.live.get(&serial).map(|live| live.slot);
+        let others = self.others.get(&serial).into_iter().flatten().copied();
+        live.into_iter().chain(others).collect()
+    }
+
+    /// Ends the further operations of a request.
+    pub fn end_others(&mut self, serial: u64) -> Vec<u32> {
+        let slots = self.others.remove(&serial).unwrap_or_default();
+        self.free.extend(&slots);
+        slots
+    }
+
+    /// Ends operations that have no request in the trace.
+    pub fn end_slots(&mut self, slots: &[u32]) {
+        self.free.extend(slots);
+    }
+
+    /// Ends a request, whose number is free from now on.
+    pub fn end(&mut self, serial: u64) -> Option<OpenRequest> {
+        let live = self.live.remove(&serial)?;
+        self.free.insert(live.slot);
+        Some(live)
+    }
+
+    /// Appends an operation after the current burst.
+    pub fn push(&mut self, record: &MpiRecord, action: Action, opaque: Option<u64>) {
+        let communicator = self.communicator(record.communicator);
+        self.begins.push(self.begin);
+        self.entries.push(Entry {
+            burst: std::mem::take(&mut self.burst),
+            op: Op {
+                function: record.function,
+                site: Site {
+                    address: record.call_site,
+                    in_program: record.flags.contains(Flags::CALL_SITE_IN_PROGRAM),
+                },
+                communicator,
+                derived: record.element_size > LARGEST_PREDEFINED,
+                more: false,
+                action,
+            },
+            opaque,
+        });
+    }
+
+    /// Appends an operation of a call that does more.
+    pub fn push_part(&mut self, record: &MpiRecord, action: Action) {
+        self.push(record, action, None);
+        if let Some(entry) = self.entries.last_mut() {
+            entry.op.more = true;
+        }
+    }
+
+    /// Appends the operations of a call; nothing is an operation, too.
+    pub fn push_all(&mut self, record: &MpiRecord, actions: Vec<Action>) {
+        let last = actions.len().saturating_sub(1);
+        for (number, action) in actions.into_iter().enumerate() {
+            if number < last {
+                self.push_part(record, action);
+            } else {
+                return self.push(record, action, None);
+            }
+        }
+        self.push(record, Action::Nothing, None);
+    }
+
+    /// Writes what matched a receive that was begun with any source or tag.
+    pub fn matched(&mut self, live: OpenRequest, source: Option<u32>, matched_tag: Option<u32>) {
+        if !live.source_open {
+            return;
+        }
+        if let Some(entry) = self.entries.get_mut(live.entry)
+            && let Action::Receive { from, tag, .. } = &mut entry.op.action
+        {
+            if let (Source::Any, Some(rank)) = (*from, source) {
+                *from = Source::Matched(PeerRef::Absolute(rank));
+            }
+            if tag.is_none() {
+                *tag = matched_tag;
+            }
+        }
+    }
+
+    /// Returns the sequence, with roots as ranks of their communicators.
+    pub fn finish(mut self, members: &HashMap<u64, Vec<u32>>, notes: &mut Vec<String>) -> Finished {
+        if self.threads.len() > 1 {
+            notes.push(format!(
+                "rank {} calls MPI from {} threads, which are taken as one in the order of the calls' ends",
+                self.rank,
+                self.threads.len()
+            ));
+        }
+        for entry in &mut self.entries {
+            let id = self.communicator_ids[entry.op.communicator as usize];
+            if let Action::Collective(collective) = &mut entry.op.action
+                && let Some(members) = members.get(&id)
+                && collective.kind.rooted()
+            {
+                let rank = members.iter().position(|&member| member == collective.root);
+                collective.root = rank.unwrap_or(0) as u32;
+            }
+            if let Action::Collective(collective) = &mut entry.op.action
+                && id == communicator::SELF
+            {
+                collective.root = 0;
+            }
+        }
+        // The last burst of a program lies before the program's end.
+        if !self.finalized && self.burst != Burst::default() {
+            let mut end = MpiRecord::new(
+                Function::Finalize,
+                ThreadId::default(),
+                nodescope_hypercall::Peer::Rank(self.rank),
+                0,
+            );
+            end.communicator = communicator::WORLD;
+            self.begin = self.extent().1;
+            self.push(&end, Action::Nothing, None);
+        }
+        notes.append(&mut self.notes);
+        Finished {
+            entries: self.entries,
+            begins: self.begins,
+            communicators: self.communicator_ids,
+        }
+    }
+
+    /// Appends a collective operation.
+    pub fn push_collective(&mut self, record: &MpiRecord, collective: Collective) {
+        self.push(record, Action::Collective(Box::new(collective)), None);
+    }
+}

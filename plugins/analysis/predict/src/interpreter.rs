@@ -1,0 +1,721 @@
+//! The discrete-event interpreter: a logical process with a clock of its own for each rank.
+//!
+//! A rank runs until it has to wait for a message; a message's arrival is known when it enters the network (unless links are shared
+//! equally), so that a wait ends at a time known in advance and takes one event. Ranks may share more than messages: links, or a rank that
+//! must be in MPI for a large message to go on. Then operations are interpreted in the order of their times. Otherwise each rank runs ahead
+//! as far as it can, with the same result. Receives take the messages that the trace says matched; where that is unknown, the first that was sent.
+//!
+//! All that is stored per message and per rank lies in arrays, linked by 32-bit numbers.
+
+mod burst;
+mod collective;
+mod context;
+mod critical_path;
+mod diagnosis;
+mod event_queue;
+mod fluid;
+mod fragments;
+mod frames;
+mod links;
+mod matching;
+mod one_sided;
+mod point_to_point;
+mod timeline;
+mod unexpected;
+
+use std::collections::HashMap;
+
+use crate::cluster::{Cluster, FitError, LONGEST, Progress};
+use crate::code::{Code, Instruction, NONE, Operation};
+use crate::network::{Channel, ReceiveCost};
+use crate::result::{Outcome, Problem, RankTimes, WaitKind};
+use burst::ProgressThread;
+use collective::Communicator;
+use context::{Cause, Context, IDLE, Phase, Request, Target};
+use critical_path::{Origin, Path};
+use event_queue::EventQueue;
+use links::Links;
+use matching::{Message, Posted, Queues, Slab};
+
+/// How to interpret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Draw each burst at random from its slot's values on its rank, from this seed; none takes them as traced.
+    pub resample: Option<u64>,
+    /// With a seed: each rank begins up to so much later, drawn at random, picoseconds.
+    pub stagger: u64,
+    /// Keep what is needed to tell the critical path: about 64 bytes for each wait.
+    pub critical_path: bool,
+    /// Keep the order of times even where it changes nothing.
+    pub force_order: bool,
+    /// Links to report, most used first.
+    pub links: usize,
+    /// Keep when each rank is in which call: 32 bytes for each call.
+    pub timeline: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            resample: None,
+            stagger: 0,
+            critical_path: true,
+            force_order: false,
+            links: 10,
+            timeline: false,
+        }
+    }
+}
+
+/// Interprets a program on a cluster.
+///
+/// # Errors
+///
+/// A program that does not fit on it.
+pub fn interpret(
+    code: &Code<'_>,
+    cluster: &Cluster,
+    options: &Options,
+) -> Result<Outcome, FitError> {
+    let nodes = cluster.place_ranks(code.ranks.len() as u32)?;
+    cluster.can_share()?;
+    let mut interpreter = Interpreter::new(code, cluster, options, nodes);
+    interpreter.run();
+    Ok(interpreter.finish())
+}
+
+pub(crate) use fragments::{Ends, interpret_from};
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Account {
+    computation: u64,
+    opaque: u64,
+    wait: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct WaitSum {
+    count: u64,
+    time: u64,
+    longest: u64,
+    late_rank: u32,
+}
+
+/// How many events before its own a context's memory is fetched.
+const AHEAD: usize = 8;
+
+/// Event codes beside contexts. A control message arrives that no receive takes: a request to send, an access to memory or its answer, an
+/// acknowledgement that leaves. The second code: a permission (clear to send) arrives.
+const CONTROL_ARRIVES: u32 = 1 << 30;
+const PERMISSION_ARRIVES: u32 = 1 << 31;
+/// A message that enters a network whose links are shared equally, or whose last frame comes to its receiver's link.
+const ENTERS_NETWORK: u32 = CONTROL_ARRIVES | PERMISSION_ARRIVES;
+/// An update of the shares of such links.
+const LINK_UPDATE: u32 = u32::MAX;
+
+struct Interpreter<'a> {
+    code: &'a Code<'a>,
+    cluster: &'a Cluster,
+    options: &'a Options,
+    world: u32,
+    node_of: Vec<u32>,
+    ordered: bool,
+    /// Large messages go on while their ranks compute.
+    asynchronous: bool,
+    beta: f64,
+    /// Waiting ranks receive unexpected messages, too.
+    receives_unexpected: bool,
+    contexts: Vec<Context>,
+    spare: Vec<u32>,
+    queue: EventQueue,
+    /// Contexts that can go on, where the order of times does not matter.
+    runnable: Vec<u32>,
+    messages: Slab<Message>,
+    posted: Slab<Posted>,
+    queues: Queues,
+    requests: Vec<Request>,
+    /// By rank: requests that may be complete and whose messages have not been processed.
+    unread: Vec<Vec<u32>>,
+    loops: Vec<u32>,
+    cursors: Vec<u32>,
+    accounts: Vec<Account>,
+    communicators: Vec<Communicator>,
+    links: Links,
+    progress_threads: Vec<ProgressThread>,
+    /// Messages that wait until a rank is in MPI.
+    deferred: HashMap<u32, Vec<u32>>,
+    /// Probes that wait for messages whose arrival is not known yet.
+    probed: HashMap<u32, Vec<Target>>,
+    path: Path,
+    calls: timeline::Calls,
+    reduced: Vec<fragments::Entries>,
+    /// Several messages have been processed one after the other.
+    queued: bool,
+    waits: HashMap<(WaitKind, u32, u32), WaitSum>,
+    problems: Vec<Problem>,
+    stopped: bool,
+    now: u64,
+    events: u64,
+    sent: u64,
+    sent_bytes: u64,
+    /// When the first and the last rank passed each mark.
+    marks: Vec<(u64, u64)>,
+}
+
+impl<'a> Interpreter<'a> {
+    fn new(
+        code: &'a Code<'a>,
+        cluster: &'a Cluster,
+        options: &'a Options,
+        node_of: Vec<u32>,
+    ) -> Interpreter<'a> {
+        let world = code.ranks.len() as u32;
+        let (asynchronous, beta) = match cluster.progress {
+            Progress::Calls => (false, 0.0),
+            Progress::Thread { beta } => (true, beta),
+        };
+        // With blocking operations only, a rank is always in MPI where it has to be.
+        let receives_unexpected = cluster.receives_unexpected && !asynchronous;
+        let shares = cluster.contention
+            || beta > 0.0
+            || code.nonblocking_collectives
+            || code.one_sided
+            || receives_unexpected
+            || (!asynchronous && code.overlaps);
+        let contexts = (code.ranks.iter().zip(0..))
+            .map(|(rank, number)| Context {
+                counter: rank.start,
+                clock: burst::begin(options, number),
+                ..Context::new(number)
+            })
+            .collect();
+        Interpreter {
+            code,
+            cluster,
+            options,
+            world,
+            ordered: options.force_order || code.wildcards || shares,
+            asynchronous,
+            beta,
+            receives_unexpected,
+            contexts,
+            spare: Vec::new(),
+            queue: EventQueue::default(),
+            runnable: Vec::new(),
+            messages: Slab::default(),
+            posted: Slab::default(),
+            queues: Queues::new(world),
+            requests: vec![IDLE; code.requests as usize],
+            unread: vec![
+                Vec::new();
+                if receives_unexpected {
+                    world as usize
+                } else {
+                    0
+                }
+            ],
+            loops: vec![0; code.loops as usize],
+            cursors: vec![0; code.cursors as usize],
+            accounts: vec![Account::default(); world as usize],
+            communicators: Communicator::all(code),
+            links: Links::new(cluster, world, &node_of),
+            progress_threads: vec![
+                ProgressThread::default();
+                if beta > 0.0 { world as usize } else { 0 }
+            ],
+            deferred: HashMap::new(),
+            probed: HashMap::new(),
+            path: Path::new(options.critical_path),
+            calls: timeline::Calls::new(options.timeline, world),
+            reduced: fragments::Entries::all(code.fragments),
+            queued: false,
+            waits: HashMap::new(),
+            problems: Vec::new(),
+            stopped: false,
+            now: 0,
+            events: 0,
+            sent: 0,
+            sent_bytes: 0,
+            marks: vec![(u64::MAX, 0); code.marks as usize],
+            node_of,
+        }
+    }
+
+    fn run(&mut self) {
+        // The last to become runnable runs first.
+        for rank in (0..self.world).rev() {
+            self.wake(rank, self.contexts[rank as usize].clock);
+        }
+        while let Some(context) = self.runnable.pop() {
+            self.run_context(context);
+            if self.stopped {
+                return;
+            }
+        }
+        while let Some((time, what)) = self.queue.take() {
+            self.now = time;
+            if let Some(next) = self.queue.ahead(AHEAD) {
+                self.prefetch_context(next);
+            }
+            if what & ENTERS_NETWORK == ENTERS_NETWORK {
+                match what {
+                    LINK_UPDATE => self.update_shares(time),
+                    _ if self.links.arriving.is_empty() => {
+                        self.enter_network(what & !ENTERS_NETWORK, time)
+                    }
+                    _ => self.pass_frames(what & !ENTERS_NETWORK),
+                }
+            } else if what & PERMISSION_ARRIVES != 0 {
+                self.permission_arrived(what & !PERMISSION_ARRIVES, time);
+            } else if what & CONTROL_ARRIVES != 0 {
+                self.control_arrived(what & !CONTROL_ARRIVES, time);
+            } else if self.contexts[what as usize].wake == time {
+                self.run_context(what);
+            }
+            if self.stopped {
+                return;
+            }
+        }
+        self.deadlock();
+    }
+
+    /// Prefetches the memory of a context that will soon go on.
+    fn prefetch_context(&self, what: u32) {
+        let Some(context) = self.contexts.get(what as usize) else {
+            return;
+        };
+        event_queue::prefetch(context);
+        if let Some(account) = self.accounts.get(what as usize) {
+            event_queue::prefetch(account);
+            event_queue::prefetch(&self.queues.messages[what as usize]);
+            event_queue::prefetch(&self.queues.posted[what as usize]);
+            self.links.prefetch(self.node_of[what as usize]);
+        }
+    }
+
+    /// Wakes a context at a time.
+    fn wake(&mut self, context: u32, time: u64) {
+        self.contexts[context as usize].wake = time;
+        if self.exceeds_limit(time) {
+            return;
+        }
+        if self.ordered {
+            self.queue.add(time, context, context);
+        } else {
+            self.runnable.push(context);
+        }
+    }
+
+    /// Returns whether a time is beyond the longest that is interpreted; then the interpretation stops. A rank or a link adds so
+    /// little to its time in one step that a check afterwards suffices.
+    fn exceeds_limit(&mut self, time: u64) -> bool {
+        if time <= LONGEST {
+            return false;
+        }
+        if !self.stopped {
+            self.stopped = true;
+            self.problems.push(Problem::TooLong { time: LONGEST });
+        }
+        true
+    }
+
+    /// Schedules the arrival of a request or a permission. Arrivals of equal time are ordered by the time of sending.
+    fn schedule(&mut self, time: u64, what: u32) {
+        if self.exceeds_limit(time) {
+            return;
+        }
+        let message = self.messages.get(what % CONTROL_ARRIVES);
+        let order =
+            (what & (CONTROL_ARRIVES | PERMISSION_ARRIVES)) | (message.sequence % CONTROL_ARRIVES);
+        self.queue.add(time, order, what);
+    }
+
+    /// Returns whether something happens before `time`.
+    fn has_earlier_event(&mut self, time: u64) -> bool {
+        self.ordered
+            && self
+                .queue
+                .earliest()
+                .is_some_and(|earliest| earliest < time)
+    }
+
+    /// Lets a context run as far as it can.
+    fn run_context(&mut self, context: u32) {
+        if context >= self.world {
+            self.resume_nonblocking(context);
+            return;
+        }
+        let at = context as usize;
+        loop {
+            if self.exceeds_limit(self.contexts[at].clock) {
+                return;
+            }
+            match self.contexts[at].phase {
+                Phase::Done => return,
+                Phase::Computing => self.contexts[at].phase = Phase::Operate,
+                Phase::Next => {
+                    if !self.step(context) {
+                        return;
+                    }
+                }
+                Phase::Operate => {
+                    let clock = self.contexts[at].clock;
+                    if self.has_earlier_event(clock) {
+                        self.wake(context, clock);
+                        return;
+                    }
+                    self.contexts[at].entered = clock;
+                    self.call_deferred(context);
+                    if !self.operate(context) {
+                        self.contexts[at].phase = Phase::Blocked;
+                        return;
+                    }
+                    self.leave_operation(at);
+                }
+                // An event from before the clock was moved.
+                Phase::Blocked if self.contexts[at].pending > 0 => return,
+                Phase::Blocked => {
+                    if self.process_unexpected(context) {
+                        return;
+                    }
+                    self.unblock(context);
+                    if !self.resume(context) {
+                        return;
+                    }
+                    self.leave_operation(at);
+                }
+            }
+            if self.stopped {
+                return;
+            }
+        }
+    }
+
+    fn leave_operation(&mut self, at: usize) {
+        if self.calls.keep {
+            self.keep_call(at, self.contexts[at].entered);
+        }
+        self.contexts[at].counter += 1;
+        self.contexts[at].phase = Phase::Next;
+    }
+
+    /// Executes one instruction. Returns false if the context does not go on now.
+    fn step(&mut self, context: u32) -> bool {
+        let at = context as usize;
+        let rank = self.code.ranks[at];
+        let Context { counter, depth, .. } = self.contexts[at];
+        match self.code.instructions[counter as usize] {
+            Instruction::Step { column, op } => {
+                self.contexts[at].op = op;
+                let time = self.burst(context, column);
+                self.events += 1;
+                self.accounts[at].computation += time;
+                if self.beta > 0.0 && time > 0 {
+                    self.compute_with_progress_thread(context, time);
+                    return false;
+                }
+                self.contexts[at].clock += time;
+                self.contexts[at].phase = Phase::Operate;
+            }
+            Instruction::Opaque { column, own, op } => {
+                self.contexts[at].op = op;
+                let burst = self.burst(context, column);
+                let own = self.burst(context, own);
+                self.events += 1;
+                self.accounts[at].computation += burst;
+                self.accounts[at].opaque += own;
+                self.contexts[at].clock += burst + own;
+                if self.calls.keep {
+                    self.keep_call(at, self.contexts[at].clock - own);
+                }
+                self.contexts[at].counter += 1;
+            }
+            Instruction::Loop { count } => {
+                self.loops[(rank.loops + depth) as usize] = count;
+                self.contexts[at].depth += 1;
+                self.contexts[at].counter += 1;
+            }
+            Instruction::End { start } => {
+                let left = &mut self.loops[(rank.loops + depth - 1) as usize];
+                *left -= 1;
+                if *left > 0 {
+                    self.contexts[at].counter = start;
+                } else {
+                    self.contexts[at].depth -= 1;
+                    self.contexts[at].counter += 1;
+                }
+            }
+            Instruction::Stop => {
+                // The end of a program lets everything go on that waits for its rank.
+                self.call_deferred(context);
+                self.contexts[at].op = NONE;
+                self.contexts[at].phase = Phase::Done;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Begins an operation; false if it blocks.
+    fn operate(&mut self, context: u32) -> bool {
+        let at = context as usize;
+        let op = self.contexts[at].op;
+        match self.code.operations[op as usize] {
+            Operation::Nothing => return true,
+            Operation::Send {
+                to,
+                tag,
+                bytes,
+                mode,
+                request,
+            } => {
+                let to = to.resolve(context, self.world);
+                let target = self.target(context, request, to);
+                let key = self.key(context, op);
+                self.send(context, to, (key, tag), bytes, mode, target);
+            }
+            Operation::Receive {
+                from,
+                tag,
+                room,
+                request,
+            } => {
+                let from = self.source(context, from);
+                let target = self.target(context, request, from);
+                let key = self.key(context, op);
+                self.receive(context, from, (key, tag), room, target);
+            }
+            Operation::SendReceive(index) => {
+                let both = self.code.send_receives[index as usize];
+                let key = self.key(context, op);
+                if let Some((from, tag, room)) = both.receive {
+                    let from = self.source(context, from);
+                    self.receive(context, from, (key, tag), room, Target::Context(context));
+                }
+                if let Some((to, tag, bytes)) = both.send {
+                    let to = to.resolve(context, self.world);
+                    let mode = nodescope_loop_tree::Mode::Standard;
+                    self.send(
+                        context,
+                        to,
+                        (key, tag),
+                        bytes,
+                        mode,
+                        Target::Context(context),
+                    );
+                }
+            }
+            Operation::OneSided {
+                to,
+                out,
+                back,
+                request,
+            } => {
+                let to = to.resolve(context, self.world);
+                let target = self.target(context, request, to);
+                self.access(context, to, (out, back), target);
+            }
+            Operation::Probe { from, tag } => {
+                let from = self.source(context, from);
+                let key = self.key(context, op);
+                self.probe(context, from, (key, tag));
+            }
+            Operation::Mark(number) => {
+                let time = self.contexts[at].clock;
+                let (first, last) = &mut self.marks[number as usize];
+                (*first, *last) = ((*first).min(time), (*last).max(time));
+            }
+            Operation::Reduced(number) => self.enter_reduced(context, number),
+            Operation::Wait { start, length } => self.wait(context, start, length),
+            Operation::Free { start, length } => {
+                for index in start..start + length {
+                    let request = self.request(context, self.code.lists[index as usize]);
+                    let request = &mut self.requests[request as usize];
+                    request.generation = request.generation.wrapping_add(1);
+                    request.done = true;
+                }
+            }
+            Operation::Cancel { start, length } => {
+                for index in start..start + length {
+                    let request = self.request(context, self.code.lists[index as usize]);
+                    self.cancel(context, request);
+                }
+            }
+            Operation::Collective(index) => return self.enter(context, index),
+        }
+        self.settle(context)
+    }
+
+    /// Takes the completions of an operation that has begun. Returns false if something is still pending.
+    fn settle(&mut self, context: u32) -> bool {
+        if self.contexts[context as usize].pending > 0 {
+            return false;
+        }
+        if self.process_unexpected(context) {
+            return false;
+        }
+        self.unblock(context);
+        true
+    }
+
+    /// Continues an operation after its wait. Returns false if the operation blocks again.
+    fn resume(&mut self, context: u32) -> bool {
+        if self.contexts[context as usize].collective == NONE {
+            return true;
+        }
+        self.advance(context)
+    }
+
+    /// Moves the clock to the end of what was waited for, and accounts for it.
+    fn unblock(&mut self, context: u32) {
+        let c = &mut self.contexts[context as usize];
+        let start = c.clock;
+        let ready = c.ready.max(start);
+        c.clock = c.processed_at();
+        self.queued |= c.inbox.len() > 1;
+        c.inbox.clear();
+        (c.ready, c.cost, c.disturbed) = (0, 0, 0);
+        let (Some(cause), true) = (c.cause.take(), ready > start) else {
+            return;
+        };
+        let (rank, op, alone) = (c.rank, c.op, c.collective == NONE);
+        let account = self.accounts[rank as usize];
+        let computed = account.computation + account.opaque;
+        let part = self.path.add(ready, computed, op, cause.origin);
+        if part != NONE {
+            self.contexts[context as usize].path = part;
+        }
+        // The waiting of a collective is accounted when the collective ends.
+        if alone && context < self.world {
+            let late = cause.at.saturating_sub(start).min(ready - start);
+            self.account_wait(rank, op, cause.kind, late, cause.rank, cause.op);
+        }
+    }
+
+    fn account_wait(
+        &mut self,
+        rank: u32,
+        op: u32,
+        kind: WaitKind,
+        time: u64,
+        late: u32,
+        late_op: u32,
+    ) {
+        if time == 0 {
+            return;
+        }
+        let wait = &mut self.accounts[rank as usize].wait;
+        *wait = wait.saturating_add(time);
+        let site = |op: u32| {
+            let sites = &self.code.site_of;
+            sites.get(op as usize).copied().unwrap_or(NONE)
+        };
+        let sum = self
+            .waits
+            .entry((kind, site(op), site(late_op)))
+            .or_default();
+        sum.count += 1;
+        sum.time = sum.time.saturating_add(time);
+        // Of equal ones the lowest rank, so that the order of interpretation does not show.
+        if time > sum.longest || (time == sum.longest && late < sum.late_rank) {
+            sum.longest = time;
+            sum.late_rank = late;
+        }
+    }
+
+    /// Completes a target at `time`. The completion then costs processor time.
+    fn complete(&mut self, target: Target, time: u64, cost: ReceiveCost, cause: Cause) {
+        let context = match target {
+            Target::Nobody => return,
+            Target::Context(context) => context,
+            Target::Request { index, generation } => {
+                let request = &mut self.requests[index as usize];
+                if request.generation != generation {
+                    return;
+                }
+                request.done = true;
+                request.at = time;
+                request.cost = cost;
+                request.cause = Some(cause);
+                let rank = request.rank;
+                if !request.awaited {
+                    if self.receives_unexpected && cost != ReceiveCost::default() {
+                        self.unread[rank as usize].push(index);
+                    }
+                    return;
+                }
+                request.awaited = false;
+                rank
+            }
+        };
+        let c = &mut self.contexts[context as usize];
+        c.note_completion(time, cause);
+        c.add_cost(time, cost);
+        c.pending -= 1;
+        if c.pending == 0 && c.phase == Phase::Blocked {
+            let end = c.processed_at();
+            self.wake(context, end);
+        }
+    }
+
+    fn channel(&self, from: u32, to: u32) -> &'a Channel {
+        if self.node_of[from as usize] == self.node_of[to as usize] {
+            &self.cluster.memory
+        } else {
+            &self.cluster.network
+        }
+    }
+
+    fn request(&self, context: u32, number: u32) -> u32 {
+        self.code.ranks[context as usize].requests + number
+    }
+
+    /// Returns where a rank stands on its critical path.
+    fn origin(&self, context: u32) -> Origin {
+        let c = &self.contexts[context as usize];
+        let account = self.accounts[c.rank as usize];
+        Origin {
+            rank: c.rank,
+            time: c.clock,
+            computed: account.computation + account.opaque,
+            path: c.path,
+        }
+    }
+
+    fn finish(mut self) -> Outcome {
+        let end = |context: &Context| context.clock;
+        let main = &self.contexts[..self.world as usize];
+        let mut time = main.iter().map(end).max().unwrap_or(0);
+        if self.stopped {
+            time = time.max(self.now);
+        }
+        self.leftovers();
+        let ranks = (self.contexts[..self.world as usize].iter())
+            .zip(&self.accounts)
+            .map(|(context, account)| {
+                let busy = account.computation + account.opaque;
+                let busy = busy.saturating_add(account.wait);
+                RankTimes {
+                    computation: account.computation,
+                    opaque: account.opaque,
+                    communication: context.clock.saturating_sub(busy),
+                    wait: account.wait,
+                    idle: time - context.clock,
+                }
+            })
+            .collect();
+        Outcome {
+            time,
+            ranks,
+            waits: self.wait_states(),
+            marks: std::mem::take(&mut self.marks),
+            links: self.links.loads(self.cluster, self.options.links),
+            critical_path: self.critical_path(),
+            timeline: self.timeline(),
+            problems: self.problems,
+            events: self.events,
+            messages: self.sent,
+            bytes: self.sent_bytes,
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Execution contexts: ranks, and non-blocking collectives beside them. A context keeps its waits and their causes.
+
+use super::critical_path::Origin;
+use crate::code::NONE;
+use crate::collective::Selected;
+use crate::network::ReceiveCost;
+use crate::result::WaitKind;
+
+/// The context or request that a completion is reported to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    Nobody,
+    Context(u32),
+    Request { index: u32, generation: u32 },
+}
+
+/// Why something completed when it did.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cause {
+    /// When the partner entered its call.
+    pub(super) at: u64,
+    pub(super) rank: u32,
+    pub(super) op: u32,
+    pub(super) kind: WaitKind,
+    pub(super) origin: Origin,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Goes on with the instruction at its counter.
+    Next,
+    /// Computes until its wake-up.
+    Computing,
+    /// Is about to do its operation.
+    Operate,
+    /// Waits.
+    Blocked,
+    Done,
+}
+
+/// An execution context: a rank, or a non-blocking collective beside a rank.
+#[derive(Clone, Debug)]
+pub(super) struct Context {
+    pub(super) clock: u64,
+    /// Latest completion that it waits for.
+    pub(super) ready: u64,
+    /// Processor time after them.
+    pub(super) cost: u64,
+    /// Processor time for frames of messages that are not complete.
+    pub(super) disturbed: u64,
+    /// When the completions that it waits for come, and what each costs of the processor.
+    pub(super) inbox: Vec<(u64, ReceiveCost)>,
+    /// When it entered its current operation.
+    pub(super) entered: u64,
+    /// The event that wakes it.
+    pub(super) wake: u64,
+    pub(super) cause: Option<Cause>,
+    pub(super) rank: u32,
+    pub(super) counter: u32,
+    pub(super) depth: u32,
+    pub(super) pending: u32,
+    pub(super) op: u32,
+    pub(super) phase: Phase,
+    /// Last part of its critical path.
+    pub(super) path: u32,
+    // Its current collective.
+    pub(super) collective: u32,
+    pub(super) communicator: u32,
+    pub(super) instance: u32,
+    pub(super) round: u32,
+    pub(super) me: u32,
+    pub(super) selected: Selected,
+    /// Rounds are over; what is pending is all that remains.
+    pub(super) last: bool,
+    /// Of a collective beside the rank: what it completes.
+    pub(super) completes: Target,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub(super) done: bool,
+    pub(super) awaited: bool,
+    pub(super) generation: u32,
+    pub(super) at: u64,
+    pub(super) cost: ReceiveCost,
+    pub(super) cause: Option<Cause>,
+    /// The rank whose request it is.
+    pub(super) rank: u32,
+    /// The rank that it waits for, for the diagnosis.
+    pub(super) peer: u32,
+}
+
+pub(super) const IDLE: Request = Request {
+    done: true,
+    awaited: false,
+    generation: 0,
+    at: 0,
+    cost: ReceiveCost {
+        awaited: 0,
+        buffered: 0,
+        queued: 0,
+    },
+    cause: None,
+    rank: NONE,
+    peer: NONE,
+};
+
+impl Cause {
+    /// Tells causes of the same time apart, whatever the order of interpretation.
+    pub(super) fn key(&self) -> (u64, u64, u64, u32, u32) {
+        let origin = &self.origin;
+        (self.at, origin.time, origin.computed, origin.rank, self.op)
+    }
+}
+
+impl Context {
+    /// Notes that something which the context waits for is complete at `time`.
+    pub(super) fn note_completion(&mut self, time: u64, cause: Cause) {
+        let later = match &self.cause {
+            None => time >= self.ready,
+            Some(known) => (time, cause.key()) > (self.ready, known.key()),
+        };
+        if later {
+            self.ready = time;
+            self.cause = Some(cause);
+        }
+    }
+
+    /// Adds the processor time of a completion at `time`. A message that comes during a wait cannot be processed sooner than if it
+    /// had been there: the part of a receive that does not need the message is over by then, or is not.
+    pub(super) fn add_cost(&mut self, time: u64, cost: ReceiveCost) {
+        if cost != ReceiveCost::default() {
+            self.inbox.push((time, cost));
+        }
+    }
+
+    /// Returns the time when everything that the context waits for has come and been processed, in the order of arrival.
+    pub(super) fn processed_at(&mut self) -> u64 {
+        if self.inbox.len() > 1 {
+            self.inbox.sort_unstable();
+        }
+        let mut clock = self.clock;
+        for (number, &(time, cost)) in self.inbox.iter().enumerate() {
+            clock = match (time <= self.clock, number) {
+                (true, 0) => clock.saturating_add(cost.buffered),
+                (true, _) => clock.saturating_add(cost.buffered.min(cost.queued)),
+                (false, 0) => (time + cost.awaited).max(clock.saturating_add(cost.buffered)),
+                // It makes no difference if the message comes just before or just after the end of another one's processing.
+                (false, _) => (clock.saturating_add(cost.queued)).max(time + cost.awaited),
+            };
+        }
+        let end = clock.max(self.ready).saturating_add(self.cost);
+        end.saturating_add(self.disturbed)
+    }
+
+    pub(super) fn new(rank: u32) -> Context {
+        Context {
+            clock: 0,
+            ready: 0,
+            cost: 0,
+            disturbed: 0,
+            inbox: Vec::new(),
+            entered: 0,
+            wake: 0,
+            cause: None,
+            rank,
+            counter: 0,
+            depth: 0,
+            pending: 0,
+            op: NONE,
+            phase: Phase::Next,
+            path: NONE,
+            collective: NONE,
+            communicator: NONE,
+            instance: 0,
+            round: 0,
+            me: 0,
+            selected: crate::collective::Algorithm::Linear.into(),
+            last: false,
+            completes: Target::Nobody,
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The critical path: for each wait, what ended it.
+
+use std::collections::BTreeMap;
+
+use super::Interpreter;
+use crate::code::NONE;
+use crate::result::CriticalPath;
+
+/// A moment of a rank.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin {
+    pub rank: u32,
+    pub time: u64,
+    /// Its computation until then.
+    pub computed: u64,
+    /// The wait before.
+    pub path: u32,
+}
+
+/// A wait that ended.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    end: u64,
+    computed: u64,
+    op: u32,
+    origin: Origin,
+}
+
+/// Every wait that ended, if they are kept.
+#[derive(Debug)]
+pub(super) struct Path {
+    keep: bool,
+    parts: Vec<Part>,
+}
+
+impl Path {
+    pub fn new(keep: bool) -> Path {
+        Path {
+            keep,
+            parts: Vec::new(),
+        }
+    }
+
+    pub fn add(&mut self, end: u64, computed: u64, op: u32, origin: Origin) -> u32 {
+        if !self.keep || self.parts.len() >= NONE as usize {
+            return NONE;
+        }
+        self.parts.push(Part {
+            end,
+            computed,
+            op,
+            origin,
+        });
+        (self.parts.len() - 1) as u32
+    }
+}
+
+/// Ranks and calls that are told.
+const MAX_REPORTED: usize = 10;
+
+impl Interpreter<'_> {
+    /// Goes back from the end of the last rank.
+    pub(super) fn critical_path(&self) -> Option<CriticalPath> {
+        if !self.path.keep {
+            return None;
+        }
+        let main = &self.contexts[..self.world as usize];
+        let last = (main.iter().zip(0..)).max_by_key(|(c, rank)| (c.clock, u32::MAX - rank));
+        let Some((_, last)) = last else {
+            return Some(CriticalPath::default());
+        };
+        let mut at = self.origin(last);
+        let mut path = CriticalPath::default();
+        let mut ranks: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut calls: BTreeMap<u32, u64> = BTreeMap::new();
+        loop {
+            let part = self.path.parts.get(at.path as usize);
+            let (from, computed) = part.map_or((0, 0), |part| (part.end, part.computed));
+            let span = at.time.saturating_sub(from);
+            let computation = at.computed.saturating_sub(computed).min(span);
+            path.computation += computation;
+            path.communication += span - computation;
+            *ranks.entry(at.rank).or_default() += span;
+            let Some(part) = part else {
+                break;
+            };
+            let start = part.origin.time.min(part.end);
+            path.transfer += part.end - start;
+            path.messages += 1;
+            let site = self.code.site_of.get(part.op as usize);
+            *calls.entry(site.copied().unwrap_or(NONE)).or_default() += part.end - start;
+            at = Origin {
+                time: start,
+                ..part.origin
+            };
+        }
+        let mut ranks: Vec<_> = ranks.into_iter().collect();
+        ranks.sort_by_key(|&(rank, time)| (u64::MAX - time, rank));
+        ranks.truncate(MAX_REPORTED);
+        let mut calls: Vec<_> = calls.into_iter().collect();
+        calls.sort_by_key(|&(site, time)| (u64::MAX - time, site));
+        calls.truncate(MAX_REPORTED);
+        path.ranks = ranks;
+        path.calls = calls
+            .into_iter()
+            .map(|(site, time)| (self.site_name(site), time))
+            .collect();
+        Some(path)
+    }
+
+    /// Returns a call site and function as text.
+    pub(super) fn site_name(&self, site: u32) -> String {
+        match self.code.op_at(site) {
+            Some(op) => format!("{} at {}", op.function, op.site),
+            None => "unknown".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! Links that messages share as a fluid.
+//!
+//! A message is on all links of its way from when it enters the network until its last byte has left, at a rate that changes whenever
+//! another message begins or ends. Rates are max-min fair (Bertsekas and Gallager, "Data Networks", 1992, section 6.5.2): no message's
+//! can grow but by taking from one that has no more. They are found by progressive filling: the link that leaves least to each of its
+//! messages decides theirs, and what it leaves of other links goes to the others. With weights, messages that are held up by the same link
+//! get shares in proportion to them.
+//!
+//! Only messages are looked at that share a link with what began or ended, directly or by way of others, and all that begin or
+//! end at one time are looked at together.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Ends that are so close are one: rounding to picoseconds must not make several of them, each with its own rates.
+const TOGETHER: u64 = 16;
+
+/// Rates that differ by less are the same.
+const SAME: f64 = 1e-12;
+
+/// A message on its way.
+#[derive(Clone, Debug, Default)]
+struct Flow {
+    message: u32,
+    /// Bytes that were left at `since`.
+    left: f64,
+    /// Bytes a picosecond from then on.
+    rate: f64,
+    since: u64,
+    /// When it ends at this rate.
+    end: u64,
+    /// Tells entries of the heap that are out of date.
+    generation: u32,
+    weight: f64,
+    links: Vec<u32>,
+    fixed: bool,
+}
+
+/// A link's share for each unit of weight, in the order of shares.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Share(f64, u32);
+
+impl Eq for Share {}
+
+impl PartialOrd for Share {
+    fn partial_cmp(&self, other: &Share) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Share {
+    fn cmp(&self, other: &Share) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0).then(self.1.cmp(&other.1))
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Pipe {
+    /// Messages on it.
+    flows: Vec<u32>,
+    /// Bytes a picosecond.
+    capacity: f64,
+    /// While rates are found: what is left, for so much weight.
+    left: f64,
+    weight: f64,
+    /// It has been reached in this round.
+    seen: u64,
+    dirty: bool,
+}
+
+/// All messages on links.
+#[derive(Debug, Default)]
+pub(super) struct Fluid {
+    pipes: Vec<Pipe>,
+    flows: Vec<Flow>,
+    spare: Vec<u32>,
+    /// Links on which messages began or ended since rates were found.
+    dirty: Vec<u32>,
+    ends: BinaryHeap<Reverse<(u64, u32, u32)>>,
+    round: u64,
+    found: Vec<u32>,
+    shares: BinaryHeap<Reverse<Share>>,
+    /// When the interpreter updates the shares next.
+    pub next: Option<u64>,
+}
+
+impl Fluid {
+    /// Links by number; each has its capacity from the first message on it.
+    pub fn new(links: usize) -> Fluid {
+        Fluid {
+            pipes: vec![Pipe::default(); links],
+            ..Fluid::default()
+        }
+    }
+
+    /// Adds a message that begins to flow over links, given with the picoseconds that each takes for a byte; those that take none are
+    /// left out. There must be one, and a byte to carry.
+    pub fn begin(
+        &mut self,
+        now: u64,
+        message: u32,
+        bytes: u64,
+        weight: f64,
+        links: impl Iterator<Item = (u32, f64)>,
+    ) {
+        let number = self.spare.pop().unwrap_or_else(|| {
+            self.flows.push(Flow::default());
+            (self.flows.len() - 1) as u32
+        });
+        let flow = &mut self.flows[number as usize];
+        flow.links.clear();
+        for (link, per_byte) in links.filter(|&(_, per_byte)| per_byte > 0.0) {
+            flow.links.push(link);
+            let pipe = &mut self.pipes[link as usize];
+            pipe.capacity = 1.0 / per_byte;
+            pipe.flows.push(number);
+            if !std::mem::replace(&mut pipe.dirty, true) {
+                self.dirty.push(link);
+            }
+        }
+        debug_assert!(bytes > 0 && !flow.links.is_empty());
+        flow.message = message;
+        (flow.left, flow.rate) = (bytes as f64, 0.0);
+        (flow.since, flow.end) = (now, u64::MAX);
+        flow.weight = weight;
+    }
+
+    /// Takes out a message that has left by now, and when it had.
+    pub fn ended(&mut self, now: u64) -> Option<(u32, u64)> {
+        while let Some(&Reverse((end, number, generation))) = self.ends.peek() {
+            if self.flows[number as usize].generation != generation {
+                self.ends.pop();
+                continue;
+            }
+            if end > now.saturating_add(TOGETHER) {
+                return None;
+            }
+            self.ends.pop();
+            let flow = &mut self.flows[number as usize];
+            flow.generation = flow.generation.wrapping_add(1);
+            for &link in &flow.links {
+                let pipe = &mut self.pipes[link as usize];
+                if let Some(at) = pipe.flows.iter().position(|&other| other == number) {
+                    pipe.flows.swap_remove(at);
+                }
+                if !std::mem::replace(&mut pipe.dirty, true) {
+                    self.dirty.push(link);
+                }
+            }
+            self.spare.push(number);
+            return Some((flow.message, end));
+        }
+        None
+    }
+
+    /// Finds rates anew, and says when the next message ends.
+    pub fn settle(&mut self, now: u64) -> Option<u64> {
+        if !self.dirty.is_empty() {
+            self.reach();
+            self.fill(now);
+        }
+        while let Some(&Reverse((end, number, generation))) = self.ends.peek() {
+            if self.flows[number as usize].generation == generation {
+                return Some(end);
+            }
+            self.ends.pop();
+        }
+        None
+    }
+
+    /// Collects the links that changed and all that share messages with them.
+    fn reach(&mut self) {
+        self.round += 1;
+        self.found.clear();
+        for link in self.dirty.drain(..) {
+            let pipe = &mut self.pipes[link as usize];
+            pipe.dirty = false;
+            pipe.seen = self.round;
+            self.found.push(link);
+        }
+        let mut at = 0;
+        while let Some(&link) = self.found.get(at) {
+            at += 1;
+            let pipe = &mut self.pipes[link as usize];
+            (pipe.left, pipe.weight) = (pipe.capacity, 0.0);
+            for at in 0..self.pipes[link as usize].flows.len() {
+                let number = self.pipes[link as usize].flows[at];
+                let flow = &mut self.flows[number as usize];
+                flow.fixed = false;
+                self.pipes[link as usize].weight += flow.weight;
+                for &other in &flow.links {
+                    let other_pipe = &mut self.pipes[other as usize];
+                    if other_pipe.seen != self.round {
+                        other_pipe.seen = self.round;
+                        self.found.push(other);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Progressive filling of the links that were collected.
+    fn fill(&mut self, now: u64) {
+        self.shares.clear();
+        for &link in &self.found {
+            let pipe = &self.pipes[link as usize];
+            if !pipe.flows.is_empty() {
+                let share = Share(pipe.left / pipe.weight, link);
+                self.shares.push(Reverse(share));
+            }
+        }
+        while let Some(Reverse(Share(share, link))) = self.shares.pop() {
+            let pipe = &self.pipes[link as usize];
+            if pipe.seen != self.round {
+                // All of its messages have their rates.
+                continue;
+            }
+            // Where others took less of the link than they could have, the share rises.
+            let actual = pipe.left.max(0.0) / pipe.weight;
+            if actual > share {
+                self.shares.push(Reverse(Share(actual, link)));
+                continue;
+            }
+            for at in 0..self.pipes[link as usize].flows.len() {
+                let number = self.pipes[link as usize].flows[at];
+                let flow = &mut self.flows[number as usize];
+                if flow.fixed {
+                    continue;
+                }
+                flow.fixed = true;
+                let rate = share * flow.weight;
+                for &other in flow.links.iter().filter(|&&other| other != link) {
+                    let pipe = &mut self.pipes[other as usize];
+                    pipe.left -= rate;
+                    pipe.weight -= flow.weight;
+                }
+                if (rate - flow.rate).abs() > SAME * rate {
+                    if flow.rate > 0.0 {
+                        let passed = (now - flow.since) as f64 * flow.rate;
+                        flow.left = (flow.left - passed).max(0.0);
+                    }
+                    (flow.rate, flow.since) = (rate, now);
+                    flow.end = now.saturating_add((flow.left / rate).round() as u64);
+                    flow.generation = flow.generation.wrapping_add(1);
+                    let entry = (flow.end, number, flow.generation);
+                    self.ends.push(Reverse(entry));
+                }
+            }
+            self.pipes[link as usize].seen = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A byte a nanosecond.
+    const PER_BYTE: f64 = 1000.0;
+
+    type Links = [(u32, f64)];
+
+    /// Runs messages (start, bytes, weight, links); when each ends.
+    fn ends(messages: &[(u64, u64, f64, &Links)]) -> Vec<u64> {
+        let mut fluid = Fluid::new(8);
+        let mut ends = vec![0; messages.len()];
+        let mut starts: Vec<usize> = (0..messages.len()).collect();
+        starts.sort_by_key(|&at| messages[at].0);
+        let mut starts = starts.into_iter().peekable();
+        let mut next = None;
+        loop {
+            let start = starts.peek().map(|&at| messages[at].0);
+            let Some(now) = start.into_iter().chain(next).min() else {
+                return ends;
+            };
+            while let Some((message, end)) = fluid.ended(now) {
+                ends[message as usize] = end;
+            }
+            while let Some(at) = starts.next_if(|&at| messages[at].0 == now) {
+                let (_, bytes, weight, links) = messages[at];
+                fluid.begin(now, at as u32, bytes, weight, links.iter().copied());
+            }
+            next = fluid.settle(now);
+        }
+    }
+
+    #[test]
+    fn messages_on_one_link_share_it() {
+        let link: &Links = &[(0, PER_BYTE)];
+        // Both at once: each has half. The second later: half from then on, the rest alone.
+        assert_eq!(
+            ends(&[(0, 1000, 1.0, link), (0, 1000, 1.0, link)]),
+            [2_000_000; 2]
+        );
+        assert_eq!(
+            ends(&[(0, 1000, 1.0, link), (500_000, 1000, 1.0, link)]),
+            [1_500_000, 2_000_000]
+        );
+        // A third and two thirds until the first has left.
+        assert_eq!(
+            ends(&[(0, 1000, 1.0, link), (0, 1000, 2.0, link)]),
+            [2_000_000, 1_500_000]
+        );
+    }
+
+    #[test]
+    fn what_a_message_cannot_take_goes_to_the_others() {
+        // Link 0 has three messages; one of them also goes over link 1, a sixth as fast, and leaves the other two 5/12 each.
+        let long: &Links = &[(0, PER_BYTE), (1, 6.0 * PER_BYTE)];
+        let short: &Links = &[(0, PER_BYTE)];
+        let times = ends(&[
+            (0, 1000, 1.0, long),
+            (0, 1000, 1.0, short),
+            (0, 1000, 1.0, short),
+        ]);
+        assert_eq!(times, [6_000_000, 2_400_000, 2_400_000]);
+        // A chain of links, each with a message of its own beside one over all: the long one has half of each.
+        let all: &Links = &[(0, PER_BYTE), (1, PER_BYTE), (2, PER_BYTE)];
+        let [a, b, c]: [&Links; 3] = [&[(0, PER_BYTE)], &[(1, PER_BYTE)], &[(2, PER_BYTE)]];
+        let times = ends(&[
+            (0, 1000, 1.0, all),
+            (0, 1000, 1.0, a),
+            (0, 2000, 1.0, b),
+            (0, 1000, 1.0, c),
+        ]);
+        assert_eq!(times, [2_000_000, 2_000_000, 3_000_000, 2_000_000]);
+    }
+
+    proptest! {
+        /// At every moment some link of each message is full, and none carries more than it can: so all bytes of a link that is never idle
+        /// pass in exactly their time.
+        #[test]
+        fn a_link_that_all_use_is_always_full(
+            sizes in proptest::collection::vec((1u64..5000, 0u64..1000, 1u32..4), 1..40),
+        ) {
+            let paths: Vec<Vec<(u32, f64)>> = sizes
+                .iter()
+                .map(|&(.., other)| vec![(0, PER_BYTE), (other, PER_BYTE / 2.0)])
+                .collect();
+            let messages: Vec<_> = (sizes.iter().zip(&paths))
+                .map(|(&(bytes, start, _), path)| (start, bytes, 1.0, path.as_slice()))
+                .collect();
+            let ends = ends(&messages);
+            let (mut order, mut busy): (Vec<_>, u64) = (messages.clone(), 0);
+            order.sort_by_key(|message| message.0);
+            for (start, bytes, ..) in order {
+                busy = busy.max(start) + bytes * PER_BYTE as u64;
+            }
+            let last = ends.iter().copied().max().unwrap_or(0);
+            prop_assert!(last.abs_diff(busy) <= 100, "{last} {busy}");
+        }
+    }
+}

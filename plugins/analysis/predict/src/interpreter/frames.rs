@@ -1,0 +1,179 @@
+//! Messages that share the link to their receiver frame by frame.
+//!
+//! A switch forwards frames as they come: of messages that come to a node from several others at the same time, each is as late as the
+//! frames of the others between its own make it. So when a message has come is known only when its last frame has reached the link to
+//! its receiver, since until then others may begin to come. Long messages go in a few large pieces, which is much the same.
+
+use std::collections::VecDeque;
+
+use super::matching::{Message, Purpose};
+use super::{CONTROL_ARRIVES, ENTERS_NETWORK, Interpreter};
+use crate::network::MOST_COST;
+
+/// Most pieces of a message.
+const PIECES: u64 = 32;
+
+/// Frames remembered that have passed the link to a node.
+const PASSED: usize = 4 * PIECES as usize;
+
+/// Frames on their way to one node, by the time at which they come to its link.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Coming {
+    frames: VecDeque<Frame>,
+    /// When the last of those that have passed the link are received, and what they are parts of.
+    passed: VecDeque<(u64, Part)>,
+}
+
+/// A message of which a frame is a part.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    /// Numbers are used again once a message has been received.
+    pub number: u32,
+    /// By which the messages of a number can be told apart.
+    pub sequence: u32,
+}
+
+/// A frame.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    /// When its first bit comes to the link.
+    head: u64,
+    /// How long it takes.
+    time: u64,
+    /// None of an acknowledgement.
+    of: Option<Part>,
+    /// It is the message's last.
+    last: bool,
+    /// How long after it has passed the link it is received.
+    beyond: u64,
+}
+
+impl Coming {
+    /// Adds a frame, behind those that come at the same time.
+    fn add(&mut self, frame: Frame) {
+        let frames = &self.frames;
+        let at = frames.partition_point(|other| other.head <= frame.head);
+        self.frames.insert(at, frame);
+    }
+
+    /// See [`super::Links::received`]; the link is free from `free` on.
+    pub(super) fn received(&self, free: u64, until: u64) -> impl Iterator<Item = (u64, Part)> + '_ {
+        let coming = (self.frames.iter())
+            .take_while(move |frame| frame.head < until)
+            .scan(free, |free, frame| {
+                *free = frame.head.max(*free).saturating_add(frame.time);
+                Some(frame.of.map(|of| (free.saturating_add(frame.beyond), of)))
+            });
+        self.passed.iter().copied().chain(coming.flatten())
+    }
+}
+
+impl Interpreter<'_> {
+    /// Sends a message into the network in frames.
+    pub(super) fn send_frames(&mut self, number: u32, time: u64) {
+        let message = self.messages.get(number);
+        let (from, to, bytes) = (message.from, message.to, message.bytes);
+        let channel = self.channel(from, to);
+        let (a, b) = (self.node_of[from as usize], self.node_of[to as usize]);
+        let (begin, left, head, passed) = self.reserve_route((a, b), bytes, time, channel);
+        let message = self.messages.get_mut(number);
+        (message.left, message.passed) = (left, passed);
+        let wire = channel.wire(bytes);
+        let frames = channel.number_of_frames(bytes);
+        let pieces = frames.clamp(1, PIECES);
+        // A delay of the message at its node is a delay of its frames.
+        let (first, takes) = (head + begin + wire - left, left - begin);
+        let mut last = first;
+        let sequence = message.sequence;
+        let of = Part { number, sequence };
+        self.schedule_acknowledgements(number, head);
+        let beyond = channel.beyond_wire(bytes);
+        for piece in 0..pieces {
+            let [from, to] =
+                [piece, piece + 1].map(|at| channel.wire_of_frames(bytes, frames * at / pieces));
+            last = first + (u128::from(takes) * u128::from(from) / u128::from(wire.max(1))) as u64;
+            self.links.arriving[b as usize].add(Frame {
+                head: last,
+                time: to - from,
+                of: Some(of),
+                last: piece + 1 == pieces,
+                beyond,
+            });
+        }
+        self.links.count(b, channel.bytes(bytes));
+        self.schedule(last, ENTERS_NETWORK | number);
+    }
+
+    /// Schedules the acknowledgements of a message's frames, for the times when the frames come if nothing delays them.
+    fn schedule_acknowledgements(&mut self, number: u32, head: u64) {
+        let message = self.messages.get(number).clone();
+        let channel = self.channel(message.from, message.to);
+        let Some(frames) = channel.frames.filter(|frames| frames.acknowledge > 0) else {
+            return;
+        };
+        let frames_of_it = channel.number_of_frames(message.bytes);
+        let acknowledgements = frames_of_it / frames.acknowledge;
+        let pieces = acknowledgements.min(PIECES);
+        let bytes = acknowledgements as f64 * frames.header as f64;
+        let time = (bytes * channel.per_byte).min(MOST_COST as f64);
+        for piece in 0..pieces {
+            let acknowledged = acknowledgements * (piece + 1) / pieces * frames.acknowledge;
+            let come = channel.wire_of_frames(message.bytes, acknowledged);
+            let takes = (time / pieces as f64).round() as u64;
+            let number = self.messages.add(Message {
+                from: message.to,
+                to: message.from,
+                purpose: Purpose::Acknowledgement(takes),
+                ..message.clone()
+            });
+            self.schedule(head + come + channel.latency, CONTROL_ARRIVES | number);
+        }
+    }
+
+    /// Sends acknowledgements of frames, which take time of the links back.
+    pub(super) fn acknowledge(&mut self, number: u32, takes: u64) {
+        let Message { from, to, .. } = *self.messages.get(number);
+        self.messages.release(number);
+        let (a, b) = (self.node_of[from as usize], self.node_of[to as usize]);
+        let head = self.links.leave(self.now, a, takes);
+        self.links.arriving[b as usize].add(Frame {
+            head,
+            time: takes,
+            of: None,
+            last: false,
+            beyond: 0,
+        });
+    }
+
+    /// Lets frames pass the link to a receiver, up to the last frame of a message: no earlier frame can come any more.
+    pub(super) fn pass_frames(&mut self, number: u32) {
+        let message = self.messages.get(number);
+        let (from, to, bytes) = (message.from, message.to, message.bytes);
+        let node = self.node_of[to as usize];
+        loop {
+            let coming = &mut self.links.arriving[node as usize].frames;
+            let Some(&frame) = coming.front().filter(|frame| frame.head <= self.now) else {
+                break;
+            };
+            coming.pop_front();
+            let end = self.links.pass(node, frame.head, frame.time);
+            let Some(of) = frame.of else {
+                continue;
+            };
+            let passed = &mut self.links.arriving[node as usize].passed;
+            if passed.len() == PASSED {
+                passed.pop_front();
+            }
+            passed.push_back((end.saturating_add(frame.beyond), of));
+            if frame.last {
+                let message = self.messages.get_mut(of.number);
+                message.passed = message.passed.max(end);
+            }
+        }
+        let message = self.messages.get(number);
+        let (left, passed) = (message.left, message.passed);
+        let beyond = self.channel(from, to).beyond_wire(bytes);
+        let arrival = passed.saturating_add(beyond);
+        self.set_arrival(number, left, arrival);
+    }
+}

@@ -1,0 +1,263 @@
+//! Messages that wait for their receives, and receives that wait for their messages: lists through arrays.
+
+use super::critical_path::Origin;
+use super::{Cause, Target};
+use crate::code::{ANY, NONE};
+
+/// A communicator, and whether the message belongs to a collective on it.
+pub(super) type Key = u32;
+
+/// A message that has been sent and not received.
+#[derive(Clone, Debug)]
+pub(super) struct Message {
+    pub from: u32,
+    pub to: u32,
+    pub key: Key,
+    pub tag: u32,
+    pub bytes: u64,
+    /// When it, or the request to send it, arrives; nothing if it is [in flight](Message::in_flight).
+    pub arrival: u64,
+    /// When its sender entered the call.
+    pub entered: u64,
+    pub op: u32,
+    /// How many were sent before it, modulo 2^32.
+    pub sequence: u32,
+    pub next: u32,
+    /// It waits for permission.
+    pub rendezvous: bool,
+    /// It has been sent, and nobody knows yet when it arrives.
+    pub in_flight: bool,
+    /// Of one that goes in frames: when its last byte has left its node, and when it has passed the links, as far as that is known.
+    pub left: u64,
+    pub passed: u64,
+    /// The context or request to which the end of sending is reported, if that end is not known at once.
+    pub sender: Target,
+    pub origin: Origin,
+    /// The receive that it got.
+    pub receive: u32,
+    /// Its receiver has taken it in before it received it.
+    pub taken: bool,
+    /// The purpose.
+    pub purpose: Purpose,
+}
+
+/// The purpose of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A receive takes it.
+    Data,
+    /// It goes to another's memory, from which so many bytes will come back.
+    Access(u64),
+    /// It comes back from there.
+    Answer,
+    /// It acknowledges frames, and takes so long on the wire.
+    Acknowledgement(u64),
+}
+
+/// A receive without its message.
+#[derive(Clone, Debug)]
+pub(super) struct Posted {
+    pub from: u32,
+    pub key: Key,
+    pub tag: u32,
+    pub room: u64,
+    pub time: u64,
+    pub op: u32,
+    pub next: u32,
+    /// It leaves the message where it is.
+    pub probe: bool,
+    pub target: Target,
+    pub origin: Origin,
+}
+
+impl Posted {
+    fn takes(&self, message: &Message) -> bool {
+        self.key == message.key
+            && (self.from == message.from || self.from == ANY)
+            && (self.tag == message.tag || self.tag == ANY)
+    }
+}
+
+/// Elements by number, whose numbers are used again.
+#[derive(Debug)]
+pub(super) struct Slab<T> {
+    elements: Vec<T>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Slab<T> {
+        Slab {
+            elements: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+}
+
+impl<T> Slab<T> {
+    pub fn add(&mut self, element: T) -> u32 {
+        match self.free.pop() {
+            Some(number) => {
+                self.elements[number as usize] = element;
+                number
+            }
+            None => {
+                self.elements.push(element);
+                (self.elements.len() - 1) as u32
+            }
+        }
+    }
+
+    pub fn release(&mut self, number: u32) {
+        self.free.push(number);
+    }
+
+    pub fn get(&self, number: u32) -> &T {
+        &self.elements[number as usize]
+    }
+
+    pub fn get_mut(&mut self, number: u32) -> &mut T {
+        &mut self.elements[number as usize]
+    }
+}
+
+/// First and last of a list.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct List {
+    pub first: u32,
+    last: u32,
+}
+
+const EMPTY: List = List {
+    first: NONE,
+    last: NONE,
+};
+
+/// Both lists of each rank.
+#[derive(Debug)]
+pub(super) struct Queues {
+    pub messages: Vec<List>,
+    pub posted: Vec<List>,
+}
+
+/// An element of a list.
+pub(super) trait Linked {
+    fn next(&mut self) -> &mut u32;
+}
+
+impl Linked for Message {
+    fn next(&mut self) -> &mut u32 {
+        &mut self.next
+    }
+}
+
+impl Linked for Posted {
+    fn next(&mut self) -> &mut u32 {
+        &mut self.next
+    }
+}
+
+impl Queues {
+    pub fn new(ranks: u32) -> Queues {
+        Queues {
+            messages: vec![EMPTY; ranks as usize],
+            posted: vec![EMPTY; ranks as usize],
+        }
+    }
+}
+
+/// Appends an element.
+pub(super) fn append<T: Linked>(list: &mut List, slab: &mut Slab<T>, element: u32) {
+    *slab.get_mut(element).next() = NONE;
+    if list.last == NONE {
+        list.first = element;
+    } else {
+        *slab.get_mut(list.last).next() = element;
+    }
+    list.last = element;
+}
+
+/// Takes an element out, given the one before it.
+fn unlink<T: Linked>(list: &mut List, slab: &mut Slab<T>, before: u32, element: u32) {
+    let next = *slab.get_mut(element).next();
+    if before == NONE {
+        list.first = next;
+    } else {
+        *slab.get_mut(before).next() = next;
+    }
+    if list.last == element {
+        list.last = before;
+    }
+}
+
+/// Takes out the first receive that takes a message; probes that see it are given to `seen`, and go.
+pub(super) fn take_posted(
+    list: &mut List,
+    slab: &mut Slab<Posted>,
+    message: &Message,
+    mut seen: impl FnMut(u32),
+) -> u32 {
+    let (mut before, mut at) = (NONE, list.first);
+    while at != NONE {
+        let posted = slab.get(at);
+        let (next, probe) = (posted.next, posted.probe);
+        if posted.takes(message) {
+            unlink(list, slab, before, at);
+            if !probe {
+                return at;
+            }
+            seen(at);
+        } else {
+            before = at;
+        }
+        at = next;
+    }
+    NONE
+}
+
+/// Returns the first message that a receive takes; taken out unless the receive is a probe.
+pub(super) fn take_message(list: &mut List, slab: &mut Slab<Message>, posted: &Posted) -> u32 {
+    let (mut before, mut at) = (NONE, list.first);
+    while at != NONE {
+        let message = slab.get(at);
+        let next = message.next;
+        if posted.takes(message) {
+            if !posted.probe {
+                unlink(list, slab, before, at);
+            }
+            return at;
+        }
+        before = at;
+        at = next;
+    }
+    NONE
+}
+
+/// Takes out the receive of a request.
+pub(super) fn take_request(list: &mut List, slab: &mut Slab<Posted>, index: u32) -> u32 {
+    let (mut before, mut at) = (NONE, list.first);
+    while at != NONE {
+        let posted = slab.get(at);
+        let next = posted.next;
+        if matches!(posted.target, Target::Request { index: own, .. } if own == index) {
+            unlink(list, slab, before, at);
+            return at;
+        }
+        before = at;
+        at = next;
+    }
+    NONE
+}
+
+impl Message {
+    /// Returns the cause that ends the wait of a receive for this message.
+    pub fn cause(&self) -> Cause {
+        Cause {
+            at: self.entered,
+            rank: self.from,
+            op: self.op,
+            kind: crate::result::WaitKind::LateSender,
+            origin: self.origin,
+        }
+    }
+}

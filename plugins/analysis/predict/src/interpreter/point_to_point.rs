@@ -1,0 +1,553 @@
+//! Point-to-point operations.
+//!
+//! A message no larger than the eager limit is sent at once. A larger one, and every synchronous send, asks first, as published for
+//! the synchronous send: Init; PostSM(request); Pack; Wait(permission); Post(n); Free. The receiver grants when it has the request and
+//! a receive for it, with another service message. Init, Free, Pack and the like cost nothing beyond the overheads.
+
+use nodescope_loop_tree::{Mode, PeerRef};
+
+use super::matching::{self, Message, Posted, Purpose};
+use super::{
+    CONTROL_ARRIVES, Cause, Context, Interpreter, PERMISSION_ARRIVES, Phase, Request, Target,
+};
+use crate::code::{ANY, NONE};
+use crate::network::{Model, ReceiveCost};
+use crate::result::{Problem, WaitKind};
+
+impl Interpreter<'_> {
+    /// Returns the communicator of an operation as messages know it.
+    pub(super) fn key(&self, context: u32, op: u32) -> u32 {
+        2 * self.communicator(context, op)
+    }
+
+    /// Returns the program's number of an operation's communicator; `NONE / 2` for the rank alone.
+    pub(super) fn communicator(&self, context: u32, op: u32) -> u32 {
+        let rank = self.code.ranks[self.contexts[context as usize].rank as usize];
+        let list = &self.code.program.communicator_lists[rank.communicators as usize];
+        let local = self.code.communicator_of[op as usize];
+        list.get(local as usize)
+            .copied()
+            .flatten()
+            .unwrap_or(NONE / 2)
+    }
+
+    /// Returns whether an operation is with a derived datatype.
+    fn derived(&self, op: u32) -> bool {
+        self.code
+            .derived
+            .get(op as usize)
+            .is_some_and(|&derived| derived)
+    }
+
+    pub(super) fn source(&self, context: u32, from: Option<PeerRef>) -> u32 {
+        from.map_or(ANY, |from| from.resolve(context, self.world))
+    }
+
+    /// Returns the target of an operation's end: its rank, or a request that begins.
+    pub(super) fn target(&mut self, context: u32, request: u32, peer: u32) -> Target {
+        if request == NONE {
+            return Target::Context(context);
+        }
+        let index = self.request(context, request);
+        self.begin(context, index, peer)
+    }
+
+    pub(super) fn begin(&mut self, context: u32, index: u32, peer: u32) -> Target {
+        let request = &mut self.requests[index as usize];
+        *request = Request {
+            done: false,
+            awaited: false,
+            generation: request.generation.wrapping_add(1),
+            at: 0,
+            cost: ReceiveCost::default(),
+            cause: None,
+            rank: context,
+            peer,
+        };
+        Target::Request {
+            index,
+            generation: request.generation,
+        }
+    }
+
+    pub(super) fn expect(&mut self, target: Target) {
+        if let Target::Context(context) = target {
+            self.contexts[context as usize].pending += 1;
+        }
+    }
+
+    pub(super) fn send(
+        &mut self,
+        context: u32,
+        to: u32,
+        (key, tag): (u32, u32),
+        bytes: u64,
+        mode: Mode,
+        target: Target,
+    ) {
+        let Context {
+            rank,
+            op,
+            clock: start,
+            ..
+        } = self.contexts[context as usize];
+        if to >= self.world {
+            // A rank that does not exist takes no messages; the program would have failed.
+            return;
+        }
+        let channel = self.channel(rank, to);
+        self.events += 1;
+        self.sent += 1;
+        self.sent_bytes = self.sent_bytes.saturating_add(bytes);
+        let sent = self.message(context, to, bytes, target);
+        let cause = Cause {
+            kind: WaitKind::LateReceiver,
+            ..sent.cause()
+        };
+        let buffered = matches!(mode, Mode::Buffered | Mode::Ready);
+        let rendezvous = mode == Mode::Synchronous || (!buffered && bytes > channel.eager_limit);
+        let mut busy = match channel.model {
+            Model::LogGp => channel.send_overhead.at(bytes),
+            Model::Post => 0,
+        };
+        if self.derived(op) {
+            busy += channel.pack_overhead.at(bytes);
+        }
+        let ready = start + busy;
+        self.contexts[context as usize].clock = ready;
+        let mut message = Message {
+            key,
+            tag,
+            arrival: ready + channel.service(),
+            rendezvous,
+            in_flight: !rendezvous && self.arrives_unknown((rank, to), bytes, channel),
+            ..sent
+        };
+        if rendezvous {
+            self.expect(target);
+        } else if message.in_flight {
+            match channel.model {
+                Model::Post if mode != Mode::Buffered => self.expect(target),
+                _ => {
+                    message.sender = Target::Nobody;
+                    if matches!(target, Target::Request { .. }) {
+                        self.complete(target, ready, ReceiveCost::default(), cause);
+                    }
+                }
+            }
+            let number = self.deliver(message);
+            self.depart(number, ready, channel.gap, true);
+            return;
+        } else {
+            let (_, arrival) = self.transfer((rank, to), bytes, ready, channel, true);
+            message.arrival = arrival;
+            match (channel.model, target) {
+                (Model::LogGp, Target::Context(_)) => {}
+                (Model::Post, Target::Context(_)) if mode != Mode::Buffered => {
+                    self.contexts[context as usize].clock = arrival;
+                }
+                // The library posts what is buffered while its sender goes on.
+                (Model::Post, Target::Context(_)) => self.progresses(rank, start, arrival),
+                (Model::Post, _) => {
+                    self.progresses(rank, start, arrival);
+                    let end = if mode == Mode::Buffered {
+                        ready
+                    } else {
+                        arrival
+                    };
+                    self.complete(target, end, ReceiveCost::default(), cause);
+                }
+                (Model::LogGp, _) => self.complete(target, ready, ReceiveCost::default(), cause),
+            }
+        }
+        self.deliver(message);
+    }
+
+    /// Returns a message that an operation sends now.
+    pub(super) fn message(&self, context: u32, to: u32, bytes: u64, sender: Target) -> Message {
+        let c = &self.contexts[context as usize];
+        Message {
+            from: c.rank,
+            to,
+            key: NONE,
+            tag: NONE,
+            bytes,
+            arrival: 0,
+            entered: c.entered,
+            op: c.op,
+            sequence: self.sent as u32,
+            next: NONE,
+            rendezvous: false,
+            left: 0,
+            passed: 0,
+            in_flight: false,
+            sender,
+            origin: self.origin(context),
+            receive: NONE,
+            taken: false,
+            purpose: Purpose::Data,
+        }
+    }
+
+    /// Delivers a message to its receive, if there is one. Returns its number, which matters only if its arrival is unknown.
+    fn deliver(&mut self, message: Message) -> u32 {
+        let to = message.to as usize;
+        let mut probes = Vec::new();
+        let posted = matching::take_posted(
+            &mut self.queues.posted[to],
+            &mut self.posted,
+            &message,
+            |probe| probes.push(probe),
+        );
+        let number = self.messages.add(message);
+        for probe in probes {
+            let target = self.posted.get(probe).target;
+            self.posted.release(probe);
+            self.complete_probe(number, target);
+        }
+        if posted == NONE {
+            matching::append(&mut self.queues.messages[to], &mut self.messages, number);
+        } else {
+            self.match_message(number, posted);
+        }
+        number
+    }
+
+    /// Completes a probe that has found a message.
+    fn complete_probe(&mut self, number: u32, target: Target) {
+        let message = self.messages.get(number);
+        if message.in_flight {
+            self.probed.entry(number).or_default().push(target);
+        } else {
+            let (arrival, cause) = (message.arrival, message.cause());
+            self.complete(target, arrival, ReceiveCost::default(), cause);
+        }
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        context: u32,
+        from: u32,
+        (key, tag): (u32, u32),
+        room: u64,
+        target: Target,
+    ) {
+        self.events += 1;
+        self.expect(target);
+        self.post(context, from, (key, tag), room, target, false);
+    }
+
+    pub(super) fn probe(&mut self, context: u32, from: u32, (key, tag): (u32, u32)) {
+        let target = Target::Context(context);
+        self.expect(target);
+        self.post(context, from, (key, tag), 0, target, true);
+    }
+
+    fn post(
+        &mut self,
+        context: u32,
+        from: u32,
+        (key, tag): (u32, u32),
+        room: u64,
+        target: Target,
+        probe: bool,
+    ) {
+        let Context {
+            rank, op, clock, ..
+        } = self.contexts[context as usize];
+        let posted = Posted {
+            from,
+            key,
+            tag,
+            room,
+            time: clock,
+            op,
+            next: NONE,
+            probe,
+            target,
+            origin: self.origin(context),
+        };
+        let list = &mut self.queues.messages[rank as usize];
+        let message = matching::take_message(list, &mut self.messages, &posted);
+        if message == NONE {
+            let number = self.posted.add(posted);
+            let list = &mut self.queues.posted[rank as usize];
+            matching::append(list, &mut self.posted, number);
+        } else if probe {
+            self.complete_probe(message, target);
+        } else {
+            let number = self.posted.add(posted);
+            self.match_message(message, number);
+        }
+    }
+
+    /// Joins a message and its receive.
+    fn match_message(&mut self, number: u32, posted_number: u32) {
+        let posted = self.posted.get(posted_number).clone();
+        let message = self.messages.get(number);
+        if message.bytes > posted.room && message.key.is_multiple_of(2) {
+            self.truncated(number, &posted);
+        }
+        let message = self.messages.get(number);
+        let arrival = message.arrival;
+        if message.rendezvous {
+            self.messages.get_mut(number).receive = posted_number;
+            // A rank that waits for just this is in MPI when the request comes; one that goes on may not be.
+            let waits = matches!(posted.target, Target::Context(_));
+            if posted.time >= arrival || waits || self.asynchronous {
+                self.grant(number, arrival.max(posted.time));
+            } else {
+                self.schedule(arrival, CONTROL_ARRIVES | number);
+            }
+            return;
+        }
+        if message.in_flight {
+            self.messages.get_mut(number).receive = posted_number;
+            return;
+        }
+        self.complete_eager(number, posted_number);
+    }
+
+    /// Completes the receive of an eager message.
+    fn complete_eager(&mut self, number: u32, posted_number: u32) {
+        let posted = self.posted.get(posted_number).clone();
+        let message = self.messages.get(number);
+        let arrival = message.arrival;
+        let (from, to, bytes, cause) = (message.from, message.to, message.bytes, message.cause());
+        let channel = self.channel(from, to);
+        let mut cost = if message.taken {
+            ReceiveCost::default()
+        } else {
+            channel.receive(bytes)
+        };
+        if arrival <= posted.time {
+            cost = cost.and(channel.copy(bytes));
+        }
+        if self.derived(posted.op) {
+            cost = cost.and(channel.unpack_overhead.at(bytes));
+        }
+        if matches!(posted.target, Target::Request { .. }) {
+            let begins = arrival.saturating_sub(channel.wire(bytes));
+            self.progresses(to, begins.max(posted.time), arrival);
+        }
+        self.messages.release(number);
+        self.posted.release(posted_number);
+        self.complete(posted.target, arrival.max(posted.time), cost, cause);
+    }
+
+    /// Returns whether a rank is in a call that waits.
+    fn in_mpi(&self, rank: u32) -> bool {
+        self.asynchronous
+            || matches!(
+                self.contexts[rank as usize].phase,
+                Phase::Blocked | Phase::Done
+            )
+    }
+
+    /// Handles a control message that arrives at a rank, which may be computing.
+    pub(super) fn control_arrived(&mut self, number: u32, time: u64) {
+        let Message { to, purpose, .. } = *self.messages.get(number);
+        match purpose {
+            Purpose::Data => {}
+            Purpose::Access(back) => return self.send_answer(number, back, time),
+            Purpose::Answer => return self.complete_access(number, time),
+            Purpose::Acknowledgement(takes) => return self.acknowledge(number, takes),
+        }
+        if self.in_mpi(to) {
+            self.grant(number, time);
+        } else {
+            self.deferred
+                .entry(to)
+                .or_default()
+                .push(CONTROL_ARRIVES | number);
+        }
+    }
+
+    /// Handles a permission (clear to send) that arrives at a rank, which may be computing.
+    pub(super) fn permission_arrived(&mut self, number: u32, time: u64) {
+        let message = self.messages.get(number);
+        let waits = matches!(message.sender, Target::Context(_));
+        if waits || self.in_mpi(message.from) {
+            self.send_data(number, time);
+        } else {
+            let from = message.from;
+            self.deferred
+                .entry(from)
+                .or_default()
+                .push(PERMISSION_ARRIVES | number);
+        }
+    }
+
+    /// Continues the messages that waited until a rank is in MPI.
+    pub(super) fn call_deferred(&mut self, context: u32) {
+        if self.deferred.is_empty() {
+            return;
+        }
+        let time = self.contexts[context as usize].clock;
+        for what in self.deferred.remove(&context).unwrap_or_default() {
+            if what & PERMISSION_ARRIVES != 0 {
+                self.send_data(what & !PERMISSION_ARRIVES, time);
+            } else {
+                self.grant(what & !CONTROL_ARRIVES, time);
+            }
+        }
+    }
+
+    /// Grants a message: sends the permission to its sender.
+    fn grant(&mut self, number: u32, time: u64) {
+        let message = self.messages.get(number);
+        let (from, to) = (message.from, message.to);
+        let arrives = time + self.channel(from, to).service();
+        let waits = matches!(message.sender, Target::Context(_));
+        // Links are reserved in the order of time, so that this must wait its turn; so must a rank that may be computing.
+        if self.cluster.contention || !(waits || self.asynchronous) {
+            self.schedule(arrives, PERMISSION_ARRIVES | number);
+        } else {
+            self.send_data(number, arrives);
+        }
+    }
+
+    /// Sends the data of a message that has permission.
+    fn send_data(&mut self, number: u32, time: u64) {
+        let message = self.messages.get(number);
+        let (from, to, bytes) = (message.from, message.to, message.bytes);
+        let channel = self.channel(from, to);
+        if self.arrives_unknown((from, to), bytes, channel) {
+            self.depart(number, time, channel.gap, false);
+        } else {
+            let (sent, arrival) = self.transfer((from, to), bytes, time, channel, false);
+            self.complete_rendezvous(number, time, sent, arrival);
+        }
+    }
+
+    /// Sets the arrival of a message in flight: when its last byte has left, and when it arrives.
+    pub(super) fn set_arrival(&mut self, number: u32, left: u64, arrival: u64) {
+        if self.messages.get(number).purpose != Purpose::Data {
+            self.schedule(arrival, CONTROL_ARRIVES | number);
+            return;
+        }
+        let message = self.messages.get_mut(number);
+        if message.rendezvous {
+            // Progress threads take nothing of the processor where links are shared equally.
+            self.complete_rendezvous(number, left, left, arrival);
+            return;
+        }
+        (message.in_flight, message.arrival) = (false, arrival);
+        let (to, op, receive, sender) = (message.to, message.op, message.receive, message.sender);
+        let cause = message.cause();
+        let late = Cause {
+            rank: to,
+            op,
+            kind: WaitKind::LateReceiver,
+            ..cause
+        };
+        self.complete(sender, arrival, ReceiveCost::default(), late);
+        for target in self.probed.remove(&number).unwrap_or_default() {
+            self.complete(target, arrival, ReceiveCost::default(), cause);
+        }
+        if receive != NONE {
+            self.complete_eager(number, receive);
+        }
+    }
+
+    /// Completes a rendezvous: the message has left at `sent` and arrives.
+    fn complete_rendezvous(&mut self, number: u32, time: u64, sent: u64, arrival: u64) {
+        let message = self.messages.get(number).clone();
+        let posted = self.posted.get(message.receive).clone();
+        self.messages.release(number);
+        self.posted.release(message.receive);
+        let (from, to, bytes) = (message.from, message.to, message.bytes);
+        let channel = self.channel(from, to);
+        let sent = match channel.model {
+            Model::LogGp => sent,
+            Model::Post => arrival,
+        };
+        // Whoever came later determines when it went.
+        let origin = if posted.time > message.arrival {
+            posted.origin
+        } else {
+            message.origin
+        };
+        let receiver = Cause {
+            at: posted.time,
+            rank: to,
+            op: posted.op,
+            kind: WaitKind::LateReceiver,
+            origin,
+        };
+        let sender = Cause {
+            origin,
+            ..message.cause()
+        };
+        if matches!(message.sender, Target::Request { .. }) {
+            self.progresses(from, time, sent);
+        }
+        if matches!(posted.target, Target::Request { .. }) {
+            self.progresses(to, arrival.saturating_sub(channel.wire(bytes)), arrival);
+        }
+        self.complete(message.sender, sent, ReceiveCost::default(), receiver);
+        let mut cost = channel.receive(bytes);
+        if self.derived(posted.op) {
+            cost = cost.and(channel.unpack_overhead.at(bytes));
+        }
+        self.complete(posted.target, arrival, cost, sender);
+    }
+
+    /// Waits for requests.
+    pub(super) fn wait(&mut self, context: u32, start: u32, length: u32) {
+        for at in start..start + length {
+            let index = self.request(context, self.code.lists[at as usize]);
+            let request = &mut self.requests[index as usize];
+            let c = &mut self.contexts[context as usize];
+            if request.done {
+                if let Some(cause) = request.cause {
+                    c.note_completion(request.at, cause);
+                }
+                c.add_cost(request.at, std::mem::take(&mut request.cost));
+            } else if !request.awaited {
+                request.awaited = true;
+                c.pending += 1;
+            }
+        }
+    }
+
+    /// Gives up a receive that has got nothing.
+    pub(super) fn cancel(&mut self, context: u32, index: u32) {
+        let list = &mut self.queues.posted[context as usize];
+        let posted = matching::take_request(list, &mut self.posted, index);
+        if posted != NONE {
+            self.posted.release(posted);
+        }
+        let request = &mut self.requests[index as usize];
+        request.done = true;
+        request.generation = request.generation.wrapping_add(1);
+    }
+
+    fn truncated(&mut self, number: u32, posted: &Posted) {
+        let message = self.messages.get(number);
+        let (from, to, bytes) = (message.from, message.to, message.bytes);
+        let at = self.code.describe(posted.op);
+        let same = self.problems.iter_mut().find_map(|problem| match problem {
+            Problem::Truncated {
+                from: f,
+                to: t,
+                bytes: b,
+                at: a,
+                count,
+                ..
+            } if *f == from && *t == to && *b == bytes && *a == at => Some(count),
+            _ => None,
+        });
+        match same {
+            Some(count) => *count += 1,
+            None => self.problems.push(Problem::Truncated {
+                from,
+                to,
+                bytes,
+                room: posted.room,
+                at,
+                count: 1,
+            }),
+        }
+    }
+}

@@ -1,0 +1,484 @@
+//! Pending calls at the end of a trace: the calls that never ended, who waits for whom in them, and further faults.
+//!
+//! It goes by what the trace says and predicts nothing. A message is under way from the entry of its send to the completion that
+//! names it; a call can go on if what it needs is there. The rest waits for other ranks, and a set of ranks that wait for each other
+//! alone is a deadlock. Where the standard lets a call wait for others or not, a call that has not ended waits, but for one of them
+//! at least, not for all. What cannot be judged from a trace (a rank that computes, a program that polls, transfers to windows between
+//! fences, processes of other worlds) counts as able to go on, so that a deadlock that is told is one.
+
+mod collectives;
+mod deadlock;
+mod dependencies;
+mod job;
+mod messages;
+mod objects;
+pub(crate) mod operation;
+mod text;
+mod windows;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use nodescope_hypercall::{Function, MpiRecord, Peer, ThreadId};
+use serde::Serialize;
+
+use crate::event::{Body, Event, Unfinished};
+use job::Job;
+pub(crate) use job::belongs_to_job;
+
+/// Most faults that are reported of each kind and job.
+const MAX_REPORTED: usize = 10;
+
+/// Calls that had not ended at the end of a trace, with deadlocks and faults.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PendingCalls {
+    /// Calls that had not ended, by job and rank.
+    pub calls: Vec<PendingCall>,
+    /// Ranks that wait for each other, at most one for each job.
+    pub deadlocks: Vec<Deadlock>,
+    /// Further faults.
+    pub faults: Vec<Fault>,
+}
+
+/// A call that had not ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PendingCall {
+    /// The MPI job, from 0 in the order of the trace.
+    pub job: usize,
+    /// The caller, if its process had introduced itself.
+    pub rank: Option<u32>,
+    /// Its node.
+    pub node: u32,
+    /// Its thread.
+    #[serde(skip)]
+    pub thread: ThreadId,
+    /// The function.
+    pub function: &'static str,
+    /// When, picoseconds.
+    pub entry_ps: u64,
+    /// The call with its arguments, such as `MPI_Recv(from 1, tag 7, MPI_COMM_WORLD)`; the function alone if they are not known.
+    pub call: String,
+    /// Where it was made, such as `program+0x1234`: the return address, relative to its module.
+    pub site: Option<String>,
+    /// The needs of the call.
+    pub waits: Waits,
+}
+
+/// The needs of a pending call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum Waits {
+    /// Other ranks must do something.
+    Waiting {
+        /// World ranks, in order.
+        ranks: Vec<u32>,
+        /// All of them must, not just one.
+        all: bool,
+        /// The operations waited for, where the call itself does not name them.
+        of: Vec<String>,
+    },
+    /// Everything that the call needs is there; the call was about to go on.
+    Ready,
+    /// It is a run of polls: the program asks again and again, and may do something else instead.
+    Polling {
+        /// Polls that found nothing.
+        polls: u64,
+    },
+    /// The trace does not tell, or too many calls are unfinished to judge them all.
+    Unknown,
+}
+
+/// Ranks that wait for each other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Deadlock {
+    /// The MPI job.
+    pub job: usize,
+    /// All ranks that cannot go on any more.
+    pub ranks: Vec<u32>,
+    /// Of these, some of which each waits for the next, and the last for the first; empty where all wait in the end for ranks that
+    /// have ended.
+    pub cycle: Vec<u32>,
+    /// For whom each of `ranks` waits, the first where there are several, and whether that one has ended.
+    pub next: BTreeMap<u32, (u32, bool)>,
+}
+
+/// Something wrong that is no deadlock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "fault", rename_all = "snake_case")]
+pub enum Fault {
+    /// Messages to a rank that has ended without receiving them.
+    Unreceived {
+        /// The MPI job.
+        job: usize,
+        /// Sender.
+        from: u32,
+        /// Receiver.
+        to: u32,
+        /// Tag.
+        tag: u32,
+        /// Bytes of the first of them.
+        bytes: u64,
+        /// Call and call site of the first of them.
+        sent_by: String,
+        /// How many.
+        count: u64,
+    },
+    /// A message that is longer than the receive that takes it.
+    Truncated {
+        /// The MPI job.
+        job: usize,
+        /// Sender.
+        from: u32,
+        /// Receiver.
+        to: u32,
+        /// Tag.
+        tag: u32,
+        /// Bytes of the message.
+        bytes: u64,
+        /// Bytes of room.
+        room: u64,
+        /// Call and call site of the receive.
+        at: String,
+        /// Call and call site of the send.
+        sent_by: String,
+    },
+    /// Ranks call different collective operations, or with different roots, where all must call the same; the first on a communicator,
+    /// window or file.
+    Mismatch {
+        /// The MPI job.
+        job: usize,
+        /// The communicator, window or file.
+        communicator: String,
+        /// A rank.
+        rank: u32,
+        /// Its call.
+        at: String,
+        /// A rank that called before it.
+        other: u32,
+        /// That rank's call.
+        other_at: String,
+    },
+    /// A call that returned an error.
+    Failed {
+        /// The MPI job.
+        job: usize,
+        /// The rank.
+        rank: u32,
+        /// Call and call site.
+        at: String,
+        /// The return code; its meaning is the MPI's own.
+        result: i32,
+        /// How often.
+        count: u64,
+    },
+}
+
+/// Follows a trace; [`PendingCallsBuilder::finish`] says where it ends.
+#[derive(Debug, Default)]
+pub struct PendingCallsBuilder {
+    jobs: Vec<Job>,
+    /// The job of a process, by node and process id.
+    processes: BTreeMap<(u32, u32), usize>,
+    modules: BTreeMap<u64, String>,
+    unfinished: Vec<(u32, Unfinished)>,
+}
+
+impl PendingCallsBuilder {
+    /// Adds an event. Events must come in the order of the file.
+    pub fn add(&mut self, event: &Event) {
+        match &event.body {
+            Body::Process(hello) => {
+                let Peer::Rank(rank) = hello.rank else {
+                    return;
+                };
+                let size = hello.world_size;
+                let fits = |job: &Job| belongs_to_job(&job.known, job.world, rank, size);
+                if !self.jobs.last().is_some_and(fits) {
+                    self.jobs.push(Job::new(size));
+                }
+                let number = self.jobs.len() - 1;
+                self.jobs[number].known.insert(rank);
+                self.processes.insert((event.node, hello.pid), number);
+                self.jobs[number].introduce(rank, hello.flavour);
+            }
+            Body::Mpi(call) => {
+                let record = &call.record;
+                self.module(record);
+                let number = self.job_of(event.node, record.thread.pid);
+                self.jobs[number].call(record);
+            }
+            Body::Unfinished(unfinished) => {
+                if let Some(record) = &unfinished.record {
+                    self.module(record);
+                }
+                self.unfinished.push((event.node, (**unfinished).clone()));
+            }
+            _ => {}
+        }
+    }
+
+    fn module(&mut self, record: &MpiRecord) {
+        if !record.module_name.is_empty() {
+            self.modules
+                .insert(record.call_module, record.module_name.clone());
+        }
+    }
+
+    /// Returns the job of a process; of one that did not introduce itself, the last.
+    fn job_of(&mut self, node: u32, pid: u32) -> usize {
+        if let Some(&number) = self.processes.get(&(node, pid)) {
+            return number;
+        }
+        if self.jobs.is_empty() {
+            self.jobs.push(Job::new(0));
+        }
+        self.jobs.len() - 1
+    }
+
+    /// Returns the pending calls after the given events.
+    pub fn finish(mut self) -> PendingCalls {
+        let mut pending = PendingCalls::default();
+        let mut of_job: BTreeMap<usize, Vec<(u32, Unfinished)>> = BTreeMap::new();
+        for (node, call) in std::mem::take(&mut self.unfinished) {
+            let number = self.job_of(node, call.thread.pid);
+            of_job.entry(number).or_default().push((node, call));
+        }
+        for (number, job) in self.jobs.into_iter().enumerate() {
+            let calls = of_job.remove(&number).unwrap_or_default();
+            job.finish(number, calls, &self.modules, &mut pending);
+        }
+        pending
+    }
+}
+
+/// Where a call was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct CallSite {
+    function: Function,
+    module: u64,
+    address: u64,
+}
+
+impl CallSite {
+    fn of(record: &MpiRecord) -> CallSite {
+        CallSite {
+            function: record.function,
+            module: record.call_module,
+            address: record.call_site,
+        }
+    }
+
+    /// Returns the call site, if it is known.
+    fn location(&self, modules: &BTreeMap<u64, String>) -> Option<String> {
+        let address = self.address;
+        (address != 0).then(|| match (self.module, modules.get(&self.module)) {
+            (0, _) => format!("program+{address:#x}"),
+            (u64::MAX, _) => format!("{address:#x}"),
+            (_, Some(name)) => format!("{name}+{address:#x}"),
+            (module, None) => format!("module {module:x}+{address:#x}"),
+        })
+    }
+
+    /// Returns the function and where it was called.
+    fn text(&self, modules: &BTreeMap<u64, String>) -> String {
+        match self.location(modules) {
+            Some(site) => format!("{} at {site}", self.function.name()),
+            None => self.function.name().to_owned(),
+        }
+    }
+}
+
+impl PendingCalls {
+    /// Finds the pending calls after these events.
+    pub fn of<'a>(events: impl IntoIterator<Item = &'a Event>) -> PendingCalls {
+        let mut builder = PendingCallsBuilder::default();
+        events.into_iter().for_each(|event| builder.add(event));
+        builder.finish()
+    }
+
+    /// Returns whether there is nothing to report.
+    pub fn is_empty(&self) -> bool {
+        self.calls.is_empty() && self.deadlocks.is_empty() && self.faults.is_empty()
+    }
+
+    /// Returns lines of text: deadlocks with their cycles, the other unfinished calls, then faults.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let jobs: BTreeSet<usize> = self.calls.iter().map(|call| call.job).collect();
+        let job = |number: usize| match jobs.len() {
+            0 | 1 => String::new(),
+            _ => format!("job {number}, "),
+        };
+        let mut told: BTreeSet<(usize, u32)> = BTreeSet::new();
+        let mut of_rank: BTreeMap<(usize, u32), Vec<&PendingCall>> = BTreeMap::new();
+        for call in &self.calls {
+            if let Some(rank) = call.rank {
+                of_rank.entry((call.job, rank)).or_default().push(call);
+            }
+        }
+        let calls_of = |job, rank| of_rank.get(&(job, rank)).into_iter().flatten();
+        for deadlock in &self.deadlocks {
+            let ranks = deadlock.ranks.iter();
+            let calls = ranks.flat_map(|&rank| calls_of(deadlock.job, rank));
+            let since = calls.map(|call| call.entry_ps).max().unwrap_or(0) as f64 * 1e-12;
+            let who = match deadlock.ranks.as_slice() {
+                [one] => format!("rank {one}"),
+                many => format!("{} ranks", many.len()),
+            };
+            let job = job(deadlock.job);
+            lines.push(format!(
+                "deadlock since {since:.6} s: {job}{who} can never go on"
+            ));
+            if !deadlock.cycle.is_empty() {
+                lines.push("  in a cycle:".into());
+            }
+            let cycle: BTreeSet<u32> = deadlock.cycle.iter().copied().collect();
+            let others = deadlock.ranks.iter();
+            let others: Vec<u32> = others
+                .copied()
+                .filter(|rank| !cycle.contains(rank))
+                .collect();
+            for (title, ranks) in [("", &deadlock.cycle), ("besides", &others)] {
+                if title == "besides" && !ranks.is_empty() && !deadlock.cycle.is_empty() {
+                    lines.push("  waiting besides:".into());
+                }
+                for &rank in ranks {
+                    told.insert((deadlock.job, rank));
+                    let next = deadlock.next.get(&rank).copied();
+                    for call in calls_of(deadlock.job, rank) {
+                        lines.push(format!("    {}", call.sentence(next)));
+                    }
+                }
+            }
+        }
+        let mut first = true;
+        for call in &self.calls {
+            if call
+                .rank
+                .is_some_and(|rank| told.contains(&(call.job, rank)))
+            {
+                continue;
+            }
+            if std::mem::take(&mut first) {
+                lines.push("calls that had not ended:".into());
+            }
+            lines.push(format!("    {}{}", job(call.job), call.sentence(None)));
+        }
+        lines.extend(self.faults.iter().map(Fault::to_string));
+        lines
+    }
+}
+
+impl PendingCall {
+    /// Returns the call and its call site as text.
+    pub fn at(&self) -> String {
+        match &self.site {
+            Some(site) => format!("{} at {site}", self.call),
+            None => self.call.clone(),
+        }
+    }
+
+    /// Returns the needs of the call in words; `next` is the rank that matters in a deadlock, and whether it has ended.
+    pub fn need(&self, next: Option<(u32, bool)>) -> String {
+        match &self.waits {
+            Waits::Waiting { ranks, all, of } => {
+                let whom = match (next, ranks.as_slice()) {
+                    (Some((rank, true)), _) => format!("rank {rank}, which has ended"),
+                    (_, []) => "nobody".to_owned(),
+                    (Some((rank, false)), [_]) => format!("rank {rank}"),
+                    (_, many) => {
+                        let shown: Vec<_> =
+                            many.iter().take(MAX_REPORTED).map(u32::to_string).collect();
+                        let more = match many.len() - shown.len() {
+                            0 => String::new(),
+                            more => format!(" and {more} more"),
+                        };
+                        let word = match (many.len(), *all) {
+                            (1, _) => "rank",
+                            (_, true) => "ranks",
+                            (_, false) => "any of ranks",
+                        };
+                        format!("{word} {}{more}", shown.join(", "))
+                    }
+                };
+                match of.as_slice() {
+                    [] => format!("waits for {whom}"),
+                    of => format!("waits for {whom}: {}", of.join(", ")),
+                }
+            }
+            Waits::Ready => "could go on: what the call needs had come".into(),
+            Waits::Polling { polls } => format!("has polled {polls} times in vain"),
+            Waits::Unknown => "has not ended".into(),
+        }
+    }
+
+    fn sentence(&self, next: Option<(u32, bool)>) -> String {
+        let who = match self.rank {
+            Some(rank) => format!("rank {rank}"),
+            None => format!("process {} of node {}", self.thread.pid, self.node),
+        };
+        format!("{who} in {} {}", self.at(), self.need(next))
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Unreceived {
+                from,
+                to,
+                tag,
+                bytes,
+                sent_by,
+                count,
+                ..
+            } => {
+                let what = match count {
+                    1 => "1 message is".to_owned(),
+                    count => format!("{count} messages are"),
+                };
+                write!(
+                    f,
+                    "{what} never received: tag {tag}, {bytes} B, from rank {from} to rank {to}, sent by {sent_by}"
+                )
+            }
+            Fault::Truncated {
+                from,
+                to,
+                tag,
+                bytes,
+                room,
+                at,
+                sent_by,
+                ..
+            } => write!(
+                f,
+                "a message is longer than its receive: {bytes} B with tag {tag} from rank {from}, sent by {sent_by}, meet room for {room} B on rank {to} in {at}"
+            ),
+            Fault::Mismatch {
+                communicator,
+                rank,
+                at,
+                other,
+                other_at,
+                ..
+            } => write!(
+                f,
+                "collectives differ on {communicator}: rank {other} calls {other_at}, rank {rank} calls {at}"
+            ),
+            Fault::Failed {
+                rank,
+                at,
+                result,
+                count,
+                ..
+            } => {
+                let times = match count {
+                    1 => String::new(),
+                    count => format!(" {count} times"),
+                };
+                write!(f, "rank {rank}: {at} returned error {result}{times}")
+            }
+        }
+    }
+}

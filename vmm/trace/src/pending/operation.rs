@@ -1,0 +1,263 @@
+//! Operations of calls, as far as other ranks may wait for them.
+
+use nodescope_hypercall::record::{Flags, communicator};
+use nodescope_hypercall::{Class, Function, MpiRecord, Peer, Tag};
+
+use super::CallSite;
+use super::collectives::CollectiveId;
+
+/// A message that is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    pub to: u32,
+    pub tag: u32,
+    pub communicator: u64,
+    pub bytes: u64,
+    /// It needs no receiver to end: the program has given a buffer.
+    pub buffered: bool,
+}
+
+/// A message that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Incoming {
+    pub from: Peer,
+    pub tag: Tag,
+    pub communicator: u64,
+    pub room: u64,
+}
+
+/// The members that must have entered a collective operation before a member may leave it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RequiredMembers {
+    /// All members.
+    All,
+    /// The root; and if it has, perhaps some other member.
+    Root(u32),
+    /// The members before it; and if they have, perhaps some other member.
+    Before,
+    /// These sources; and if they have, perhaps some of these destinations.
+    Neighbours {
+        sources: Vec<u32>,
+        destinations: Vec<u32>,
+    },
+    /// Perhaps some member: which one, and whether any, depends on the algorithm.
+    Some,
+}
+
+/// The need of an operation: what other ranks must do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Need {
+    Nothing,
+    /// All of these.
+    All(Vec<u32>),
+    /// One of these.
+    Any(Vec<u32>),
+    /// If it is not over yet, one of these: the MPI may do without them, such as for a short message that it puts into a buffer.
+    Perhaps(Vec<u32>),
+}
+
+/// An operation that has begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Send(Outgoing),
+    Receive(Incoming),
+    SendReceive(Option<Outgoing>, Option<Incoming>),
+    Collective(CollectiveId, RequiredMembers),
+    /// An operation that is not followed.
+    Other,
+}
+
+/// An operation and the call that began it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation {
+    pub site: CallSite,
+    pub kind: Kind,
+    /// The program has asked for it to be cancelled: whether it is or not, a wait for it ends (MPI 4.0, section 3.8.4).
+    pub cancelled: bool,
+}
+
+impl Operation {
+    pub fn new(site: CallSite, kind: Kind) -> Operation {
+        Operation {
+            site,
+            kind,
+            cancelled: false,
+        }
+    }
+}
+
+fn send(record: &MpiRecord) -> Option<Outgoing> {
+    let (Peer::Rank(to), Tag::Value(tag)) = (record.destination, record.send_tag) else {
+        return None;
+    };
+    use Function::*;
+    Some(Outgoing {
+        to,
+        tag,
+        communicator: record.communicator,
+        bytes: record.send_bytes,
+        buffered: matches!(record.function, Bsend | Ibsend | BsendInit),
+    })
+}
+
+fn receive(record: &MpiRecord) -> Option<Incoming> {
+    matches!(record.source, Peer::Rank(_) | Peer::Any).then_some(Incoming {
+        from: record.source,
+        tag: record.receive_tag,
+        communicator: record.communicator,
+        room: record.receive_bytes,
+    })
+}
+
+/// Returns the messages of a call, or of the operation that it starts or prepares. Probes and matched receives are none: a probe takes no
+/// message, and a matched one has been taken.
+pub fn messages(record: &MpiRecord) -> Kind {
+    use Function::*;
+    let one = |send: Option<Outgoing>, receive: Option<Incoming>| match (send, receive) {
+        (Some(send), _) => Kind::Send(send),
+        (None, Some(receive)) => Kind::Receive(receive),
+        (None, None) => Kind::Other,
+    };
+    match record.function {
+        Send | Bsend | Ssend | Rsend | Isend | Ibsend | Issend | Irsend | SendInit | BsendInit
+        | SsendInit | RsendInit | PsendInit => one(send(record), None),
+        Recv | Irecv | RecvInit | PrecvInit => one(None, receive(record)),
+        Sendrecv | SendrecvReplace | Isendrecv | IsendrecvReplace => {
+            Kind::SendReceive(send(record), receive(record))
+        }
+        _ => Kind::Other,
+    }
+}
+
+/// Returns the message that a probe asks for.
+pub fn probe(record: &MpiRecord) -> Option<Incoming> {
+    let probes = matches!(record.function, Function::Probe | Function::Mprobe);
+    probes.then(|| receive(record)).flatten()
+}
+
+/// Returns whether the call returns whatever other ranks do: it starts an operation, or prepares one between two ranks (MPI 4.0, section 2.4).
+pub fn returns_at_once(function: Function) -> bool {
+    use Function::*;
+    match function.class() {
+        Class::StartSend
+        | Class::StartReceive
+        | Class::StartSendReceive
+        | Class::StartCollective
+        | Class::StartNeighbor
+        | Class::Persistent => true,
+        // Not the first halves of split collectives, which may be the whole operation (MPI 4.0, section 14.4.5).
+        Class::StartFileTransfer => !matches!(
+            function,
+            FileReadAtAllBegin
+                | FileReadAllBegin
+                | FileReadOrderedBegin
+                | FileWriteAtAllBegin
+                | FileWriteAllBegin
+                | FileWriteOrderedBegin
+        ),
+        _ => matches!(function, CommIdup | CommIdupWithInfo),
+    }
+}
+
+/// Returns whether all ranks that have the file call it together (MPI 4.0, sections 14.2 to 14.6).
+fn is_collective_on_file(function: Function) -> bool {
+    use Function::*;
+    matches!(
+        function.blocking(),
+        FileClose
+            | FileSetSize
+            | FilePreallocate
+            | FileSetView
+            | FileSync
+            | FileSeekShared
+            | FileSetAtomicity
+            | FileSetInfo
+            | FileReadAtAll
+            | FileReadAll
+            | FileReadOrdered
+            | FileWriteAtAll
+            | FileWriteAll
+            | FileWriteOrdered
+    )
+}
+
+/// Returns the communicator, window or file whose members make the call together, in one order. None for other calls.
+pub fn collective_object(record: &MpiRecord) -> Option<u64> {
+    use Function::*;
+    if record.communicator == communicator::SELF {
+        return None;
+    }
+    let key = match record.function {
+        CommCreateGroup | CommCreateFromGroup | IntercommCreateFromGroups => return None,
+        WinCreate | WinAllocate | WinAllocateShared | WinCreateDynamic | FileOpen => {
+            record.communicator
+        }
+        WinFence | WinFree | WinSetInfo => record.object,
+        // Over a duplicate of the communicator that opened the file (MPI 4.0, section 14.6.4): no other collectives are among them.
+        function if is_collective_on_file(function) => record.object,
+        function => match function.class() {
+            Class::Collective
+            | Class::StartCollective
+            | Class::PrepareCollective
+            | Class::Neighbor
+            | Class::StartNeighbor
+            | Class::PrepareNeighbor
+            | Class::Communicator => record.communicator,
+            _ => return None,
+        },
+    };
+    // The number of no communicator is also that of no window and no file.
+    (key != communicator::NONE).then_some(key)
+}
+
+/// Returns the members that must come before the caller may leave. [`super::windows`] knows more about calls on windows.
+pub fn required_members(record: &MpiRecord) -> RequiredMembers {
+    use Function::*;
+    let is_root = record.root == record.rank;
+    match record.function.blocking() {
+        // Between the two sides of an intercommunicator other rules hold.
+        _ if record.flags.contains(Flags::INTERCOMM) => RequiredMembers::Some,
+        Bcast | Scatter | Scatterv => match record.root {
+            Peer::Rank(root) if !is_root => RequiredMembers::Root(root),
+            _ => RequiredMembers::Some,
+        },
+        Reduce | Gather | Gatherv if is_root => RequiredMembers::All,
+        Reduce | Gather | Gatherv | Scan | Exscan => RequiredMembers::Some,
+        // Each rank's place in the file comes after what the ranks before it access (MPI 4.0, section 14.4.4).
+        FileReadOrdered | FileWriteOrdered if record.send_bytes.max(record.receive_bytes) > 0 => {
+            RequiredMembers::Before
+        }
+        function => match function.class() {
+            Class::Neighbor => neighbours(record),
+            // No rank needs what the others pass in, but any may be made to wait (MPI 4.0, sections 6.14 and 14.6.4).
+            Class::File | Class::FileTransfer => RequiredMembers::Some,
+            _ if record.function == WinSetInfo => RequiredMembers::Some,
+            _ => RequiredMembers::All,
+        },
+    }
+}
+
+/// Returns the members that a neighbourhood collective requires. The caller needs the data of its sources. Data for a destination may go
+/// into a buffer. A neighbour that exchanges no data with the caller need not come (MPI 4.0, section 8.6).
+fn neighbours(record: &MpiRecord) -> RequiredMembers {
+    if record.flags.contains(Flags::TAIL_DROPPED) {
+        return RequiredMembers::Some;
+    }
+    let with_data = |ranks: &[Peer], each: &[u64], total: u64| -> Vec<u32> {
+        let has = |at: usize| each.get(at).map_or(total > 0, |&bytes| bytes > 0);
+        let ranks = ranks.iter().enumerate().filter(|&(at, _)| has(at));
+        ranks.filter_map(|(_, rank)| rank.rank()).collect()
+    };
+    RequiredMembers::Neighbours {
+        sources: with_data(
+            &record.sources,
+            &record.receive_bytes_from,
+            record.receive_bytes,
+        ),
+        destinations: with_data(
+            &record.destinations,
+            &record.send_bytes_to,
+            record.send_bytes,
+        ),
+    }
+}

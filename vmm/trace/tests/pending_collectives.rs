@@ -1,0 +1,577 @@
+//! Pending calls that all members of a communicator, window or file make together: persistent and neighbourhood collectives,
+//! windows, files.
+
+mod calls;
+
+use calls::{READY, Trace, receive, record, send, wait};
+use nodescope_hypercall::record::Flags;
+use nodescope_hypercall::{Completion, Function, MpiRecord, Peer, Tag};
+use nodescope_trace::pending::{Fault, Waits};
+
+const WINDOW: u64 = 1 << 63 | 0xa;
+const FILE: u64 = 1 << 63 | 0xb;
+/// A communicator of all ranks but 0.
+const PART: u64 = 1 << 63 | 0xc;
+
+/// Returns the call that makes a window or opens a file.
+fn makes(rank: u32, function: Function, object: u64) -> MpiRecord {
+    let mut makes = record(rank, function, 0x40);
+    makes.object = object;
+    if function == Function::FileOpen {
+        makes.name = "data".into();
+    }
+    makes
+}
+
+fn on_object(rank: u32, function: Function, object: u64) -> MpiRecord {
+    let mut on = record(rank, function, 0x50);
+    on.object = object;
+    on
+}
+
+fn barrier(rank: u32) -> MpiRecord {
+    record(rank, Function::Barrier, 0x60)
+}
+
+/// Receives from rank 0, which sends only after its pending call.
+fn waits_for_0(rank: u32) -> MpiRecord {
+    receive(rank, Peer::Rank(0), Tag::Value(1))
+}
+
+/// Returns the needs of a call that all of three ranks make together: with rank 1 on its way, and rank 2 stuck behind rank 0 or not.
+fn is_together(prepare: impl Fn() -> Trace, call: impl Fn(u32) -> MpiRecord, all: bool) {
+    let function = call(0).function;
+    // Rank 1 computes: if it is enough that one comes, rank 0 may go on, and rank 2 with it.
+    let mut trace = prepare();
+    trace.stands(call(0)).stands(waits_for_0(2));
+    let stuck = all.then(|| (vec![0, 2], vec![0, 2]));
+    assert_eq!(trace.deadlock(), stuck, "{function}");
+    assert_eq!(trace.needs(0), Some((vec![1, 2], all)), "{function}");
+    // No other can come.
+    trace.stands(waits_for_0(1));
+    let stuck = Some((vec![0, 1, 2], vec![0, 1]));
+    assert_eq!(trace.deadlock(), stuck, "{function}");
+    // All have come, and one has left already.
+    let mut trace = prepare();
+    trace.stands(call(0)).stands(call(1)).call(call(2));
+    trace.stands(waits_for_0(2));
+    assert_eq!(trace.deadlock(), None, "{function}");
+    assert_eq!(trace.needs(0), READY, "{function}");
+}
+
+/// Three ranks that have prepared two persistent operations: a broadcast of rank 0, with serial 50, and a sum, with serial 60.
+fn prepared() -> Trace {
+    let mut trace = Trace::new(3);
+    for rank in 0..3 {
+        let mut bcast = record(rank, Function::BcastInit, 0x70);
+        (bcast.root, bcast.request) = (Peer::Rank(0), 50);
+        let mut sum = record(rank, Function::AllreduceInit, 0x71);
+        sum.request = 60;
+        trace.call(bcast).call(sum);
+    }
+    trace
+}
+
+/// Starts preparations; each start has the serial of the preparation plus one.
+fn start(rank: u32, prepared: &[u64]) -> MpiRecord {
+    let serials: Vec<u64> = prepared.iter().map(|serial| serial + 1).collect();
+    let mut start = wait(rank, Function::Startall, &serials);
+    start.prepared = prepared.to_vec();
+    start
+}
+
+fn waited(rank: u32, serial: u64) -> MpiRecord {
+    let mut waited = wait(rank, Function::Wait, &[serial]);
+    waited.completions.push(Completion {
+        request: serial,
+        ..Completion::default()
+    });
+    waited
+}
+
+#[test]
+fn persistent_collectives_wait_for_who_has_not_started() {
+    let mut trace = prepared();
+    trace.call(start(0, &[60])).call(start(1, &[60]));
+    trace.stands(wait(0, Function::Wait, &[61]));
+    trace.stands(wait(1, Function::Wait, &[61]));
+    // Preparing is not starting.
+    trace.stands(waits_for_0(2));
+    assert_eq!(trace.needs(0), Some((vec![2], true)));
+    assert_eq!(trace.deadlock(), Some((vec![0, 1, 2], vec![0, 2])));
+    assert_eq!(
+        trace.pending().lines()[2],
+        "    rank 0 in MPI_Wait(1 request) at program+0x30 waits for rank 2: MPI_Allreduce_init at program+0x71"
+    );
+    trace.call(start(2, &[60]));
+    assert_eq!((trace.deadlock(), trace.needs(0)), (None, READY));
+}
+
+#[test]
+fn persistent_collectives_are_started_in_any_order() {
+    // Operations prepared in one order may be started in another.
+    let mut trace = prepared();
+    trace.call(start(0, &[50, 60])).call(start(1, &[60, 50]));
+    trace.call(start(2, &[60]));
+    for rank in [0, 1] {
+        trace.stands(wait(rank, Function::Wait, &[61]));
+    }
+    assert_eq!((trace.needs(0), trace.needs(1)), (READY, READY));
+    assert!(trace.pending().faults.is_empty());
+    // Each start is one operation more.
+    let mut trace = prepared();
+    for rank in 0..3 {
+        trace.call(start(rank, &[60])).call(waited(rank, 61));
+    }
+    let mut again = start(0, &[60]);
+    again.requests = vec![70];
+    trace.call(again).stands(wait(0, Function::Wait, &[70]));
+    trace.stands(waits_for_0(1)).stands(waits_for_0(2));
+    assert_eq!(trace.needs(0), Some((vec![1, 2], true)));
+    assert_eq!(trace.deadlock(), Some((vec![0, 1, 2], vec![0, 1])));
+    // The root of a broadcast need not wait, the others wait for it.
+    let mut trace = prepared();
+    trace.call(start(0, &[50])).call(start(1, &[50]));
+    trace.stands(wait(0, Function::Wait, &[51]));
+    trace.stands(wait(1, Function::Wait, &[51]));
+    trace.stands(waits_for_0(2));
+    assert_eq!(trace.needs(1), Some((vec![2], true)));
+    let mut trace = prepared();
+    trace.call(start(1, &[50]));
+    trace.stands(wait(1, Function::Wait, &[51]));
+    trace.stands(receive(0, Peer::Rank(1), Tag::Any));
+    assert_eq!(trace.needs(1), Some((vec![0], true)));
+    assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
+}
+
+#[test]
+fn starts_that_are_not_told_make_nothing_sure() {
+    for dropped in [true, false] {
+        let mut trace = prepared();
+        let mut lost = start(2, &[]);
+        if dropped {
+            lost.flags = Flags::TAIL_DROPPED;
+        }
+        trace.call(start(0, &[60])).call(start(1, &[60])).call(lost);
+        trace.stands(wait(0, Function::Wait, &[61]));
+        trace.stands(waits_for_0(2));
+        assert_eq!(trace.deadlock().is_none(), dropped);
+        assert_eq!(trace.needs(0).is_none(), dropped);
+    }
+}
+
+#[test]
+fn preparations_that_differ_are_told() {
+    let mut trace = Trace::new(2);
+    trace.call(record(0, Function::BarrierInit, 1));
+    trace.call(record(1, Function::Barrier, 2));
+    assert_eq!(
+        trace.pending().lines(),
+        [
+            "collectives differ on MPI_COMM_WORLD: rank 0 calls MPI_Barrier_init at program+0x1, rank 1 calls MPI_Barrier at program+0x2"
+        ]
+    );
+    // To prepare may need others, but not all of them.
+    let prepare = |rank| record(rank, Function::AllreduceInit, 1);
+    is_together(|| Trace::new(3), prepare, false);
+}
+
+#[test]
+fn a_wait_for_several_knows_what_may_be_over() {
+    // The broadcast's root may have left it: then it waits for its message to rank 2, which comes.
+    let mut trace = Trace::new(3);
+    let mut bcast = record(0, Function::Ibcast, 1);
+    bcast.root = Peer::Rank(0);
+    let bcast = trace.start(bcast);
+    let mut long = send(0, 2, 4, 1 << 20);
+    long.function = Function::Isend;
+    let long = trace.start(long);
+    trace.stands(wait(0, Function::Waitall, &[bcast, long]));
+    trace.stands(waits_for_0(1));
+    assert_eq!(trace.needs(0), Some((vec![1, 2], false)));
+    assert_eq!(trace.deadlock(), None);
+    // As it may wait for one that is not followed.
+    let mut trace = Trace::new(2);
+    let mut long = send(0, 1, 4, 1 << 20);
+    long.function = Function::Isend;
+    let long = trace.start(long);
+    let read = trace.start(on_object(0, Function::FileIread, FILE));
+    trace.stands(wait(0, Function::Waitall, &[long, read]));
+    trace.stands(waits_for_0(1));
+    assert_eq!((trace.deadlock(), trace.needs(0)), (None, None));
+    // One of several that is not followed may end too.
+    let mut trace = Trace::new(2);
+    let mut posted = receive(0, Peer::Rank(1), Tag::Any);
+    posted.function = Function::Irecv;
+    let posted = trace.start(posted);
+    let read = trace.start(on_object(0, Function::FileIread, FILE));
+    trace.stands(wait(0, Function::Waitany, &[posted, read]));
+    trace.stands(waits_for_0(1));
+    assert_eq!((trace.deadlock(), trace.needs(0)), (None, None));
+}
+
+/// Returns a neighbourhood collective of a rank that sends to the next and receives from the one before, in a ring of four.
+fn around(rank: u32, function: Function) -> MpiRecord {
+    let mut around = record(rank, function, 0x80);
+    around.destinations = vec![Peer::Rank((rank + 1) % 4), Peer::Null];
+    around.sources = vec![Peer::Rank((rank + 3) % 4), Peer::Null];
+    (around.send_bytes, around.receive_bytes) = (8, 8);
+    around
+}
+
+#[test]
+fn neighbours_wait_for_their_sources_alone() {
+    let function = Function::NeighborAlltoall;
+    let mut trace = Trace::new(4);
+    trace.stands(around(1, function));
+    trace.stands(receive(0, Peer::Rank(1), Tag::Any));
+    assert_eq!(trace.needs(1), Some((vec![0], true)));
+    assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
+    // Its source has come and its destination has not: the data may be in a buffer or not, but nobody else matters.
+    let mut trace = Trace::new(4);
+    trace.call(around(0, function)).stands(around(1, function));
+    trace.stands(receive(3, Peer::Rank(1), Tag::Any));
+    assert_eq!(trace.needs(1), Some((vec![2], true)));
+    assert_eq!(trace.deadlock(), None);
+    trace.call(around(2, function));
+    assert_eq!((trace.deadlock(), trace.needs(1)), (None, READY));
+    // One that is a neighbour on both sides is one rank.
+    let mut trace = Trace::new(2);
+    let mut both = record(0, function, 0x80);
+    both.sources = vec![Peer::Rank(1), Peer::Rank(1)];
+    both.receive_bytes = 16;
+    trace.stands(both).stands(waits_for_0(1));
+    assert_eq!(trace.needs(0), Some((vec![1], true)));
+    assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
+    // A rank that has no data for the call need not come.
+    let mut none = around(1, Function::NeighborAlltoallv);
+    (none.send_bytes_to, none.receive_bytes_from) = (vec![0, 0], vec![0, 0]);
+    (none.send_bytes, none.receive_bytes) = (0, 0);
+    let mut trace = Trace::new(4);
+    trace
+        .stands(none)
+        .stands(receive(0, Peer::Rank(1), Tag::Any));
+    assert_eq!((trace.deadlock(), trace.needs(1)), (None, READY));
+}
+
+#[test]
+fn neighbours_are_waited_for_by_requests() {
+    // Non-blocking: all in a circle, each with the second before the first.
+    let function = Function::IneighborAllgather;
+    let mut trace = Trace::new(4);
+    for rank in 0..4 {
+        if rank != 3 {
+            let serial = trace.start(around(rank, function));
+            trace.stands(wait(rank, Function::Wait, &[serial]));
+        }
+    }
+    trace.stands(receive(3, Peer::Rank(2), Tag::Any));
+    // Rank 2's data have come, and rank 1's: the long ones for rank 3 may be what it waits for.
+    assert_eq!(trace.needs(1), READY);
+    assert_eq!(trace.needs(2), Some((vec![3], true)));
+    assert_eq!(trace.deadlock(), Some((vec![0, 2, 3], vec![3, 2])));
+    // Persistent ones count from their start.
+    let mut trace = Trace::new(4);
+    for rank in 0..4 {
+        let mut prepare = around(rank, Function::NeighborAllgatherInit);
+        prepare.request = 50;
+        trace.call(prepare);
+    }
+    trace.call(start(1, &[50]));
+    trace.stands(wait(1, Function::Wait, &[51]));
+    trace.stands(receive(0, Peer::Rank(1), Tag::Any));
+    assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
+    trace.call(start(0, &[50])).call(start(2, &[50]));
+    assert_eq!((trace.deadlock(), trace.needs(1)), (None, READY));
+}
+
+#[test]
+fn windows_are_made_by_all() {
+    for function in [
+        Function::WinCreate,
+        Function::WinAllocate,
+        Function::WinAllocateShared,
+        Function::WinCreateDynamic,
+    ] {
+        is_together(|| Trace::new(3), |rank| makes(rank, function, 0), true);
+    }
+    let mut trace = Trace::new(2);
+    trace.stands(makes(0, Function::WinCreate, 0));
+    trace.stands(makes(1, Function::WinAllocate, 0));
+    assert!(
+        matches!(trace.pending().faults.as_slice(), [Fault::Mismatch { .. }]),
+        "{:?}",
+        trace.pending()
+    );
+}
+
+#[test]
+fn files_are_handled_by_all() {
+    let open = |rank| makes(rank, Function::FileOpen, FILE);
+    let opened = || {
+        let mut trace = Trace::new(3);
+        trace.all(0..3, open);
+        trace
+    };
+    is_together(
+        || Trace::new(3),
+        |rank| makes(rank, Function::FileOpen, 0),
+        false,
+    );
+    for function in [
+        Function::FileClose,
+        Function::FileSetSize,
+        Function::FilePreallocate,
+        Function::FileSetView,
+        Function::FileSync,
+        Function::FileSeekShared,
+        Function::FileSetAtomicity,
+        Function::FileSetInfo,
+        Function::FileReadAll,
+        Function::FileReadAtAll,
+        Function::FileWriteAll,
+        Function::FileWriteAtAll,
+        Function::FileReadAllBegin,
+        Function::FileWriteAtAllEnd,
+        Function::FileWriteOrderedEnd,
+    ] {
+        is_together(opened, |rank| on_object(rank, function, FILE), false);
+    }
+    // Calls of a rank alone, and calls that only start an operation.
+    for function in [
+        Function::FileWriteAt,
+        Function::FileRead,
+        Function::FileGetSize,
+        Function::FileIwriteAll,
+    ] {
+        let mut trace = opened();
+        trace.stands(on_object(0, function, FILE));
+        trace.stands(waits_for_0(1)).stands(waits_for_0(2));
+        assert_eq!((trace.deadlock(), trace.needs(0)), (None, None));
+    }
+    // One that is waited for by its request.
+    let mut trace = opened();
+    let serial = trace.start(on_object(0, Function::FileIwriteAll, FILE));
+    trace.stands(wait(0, Function::Wait, &[serial]));
+    trace.stands(waits_for_0(1)).stands(waits_for_0(2));
+    assert_eq!(trace.deadlock(), Some((vec![0, 1, 2], vec![0, 1])));
+    for rank in [1, 2] {
+        trace.start(on_object(rank, Function::FileIwriteAll, FILE));
+    }
+    assert_eq!((trace.deadlock(), trace.needs(0)), (None, READY));
+}
+
+#[test]
+fn a_rank_writes_in_order_after_those_before_it() {
+    let ordered = |rank| {
+        let mut ordered = on_object(rank, Function::FileWriteOrdered, FILE);
+        ordered.send_bytes = 8;
+        ordered
+    };
+    let mut trace = Trace::new(3);
+    trace.all(0..3, |rank| makes(rank, Function::FileOpen, FILE));
+    trace.stands(ordered(1)).call(ordered(2));
+    trace.stands(receive(0, Peer::Rank(1), Tag::Any));
+    assert_eq!(trace.needs(1), Some((vec![0], true)));
+    assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
+    // The ranks after it may be waited for; a rank that writes nothing has no place in the order.
+    let mut trace = Trace::new(3);
+    trace.all(0..3, |rank| makes(rank, Function::FileOpen, FILE));
+    trace.call(ordered(0)).stands(ordered(1));
+    assert_eq!(trace.needs(1), Some((vec![2], true)));
+    let mut trace = Trace::new(3);
+    trace.all(0..3, |rank| makes(rank, Function::FileOpen, FILE));
+    trace.stands(ordered(0));
+    trace.stands(receive(1, Peer::Rank(0), Tag::Any));
+    assert_eq!(trace.needs(0), Some((vec![1, 2], false)));
+    assert_eq!(trace.deadlock(), None);
+    let mut trace = Trace::new(3);
+    trace.all(0..3, |rank| makes(rank, Function::FileOpen, FILE));
+    let mut nothing = ordered(1);
+    nothing.send_bytes = 0;
+    trace
+        .stands(nothing)
+        .stands(receive(0, Peer::Rank(1), Tag::Any));
+    assert_eq!(trace.needs(1), Some((vec![0, 2], false)));
+    assert_eq!(trace.deadlock(), None);
+}
+
+#[test]
+fn files_and_communicators_have_orders_of_their_own() {
+    let mut trace = Trace::new(2);
+    trace.all(0..2, |rank| makes(rank, Function::FileOpen, FILE));
+    // One writes before the barrier and the other after it: on each of the two, the order is the same.
+    trace
+        .call(on_object(0, Function::FileWriteAll, FILE))
+        .call(barrier(0));
+    trace
+        .call(barrier(1))
+        .call(on_object(1, Function::FileWriteAll, FILE));
+    assert!(trace.pending().is_empty(), "{:?}", trace.pending());
+    // Where the MPI lets them wait for each other, they do.
+    let mut trace = Trace::new(2);
+    trace.all(0..2, |rank| makes(rank, Function::FileOpen, FILE));
+    trace.stands(on_object(0, Function::FileWriteAll, FILE));
+    trace.stands(barrier(1));
+    assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
+    assert_eq!(
+        trace.pending().lines()[2..],
+        [
+            "    rank 0 in MPI_File_write_all(file data) at program+0x50 waits for rank 1",
+            "    rank 1 in MPI_Barrier(MPI_COMM_WORLD) at program+0x60 waits for rank 0",
+        ]
+    );
+    // Different calls on the file.
+    let mut trace = Trace::new(2);
+    trace.all(0..2, |rank| makes(rank, Function::FileOpen, FILE));
+    trace.call(on_object(0, Function::FileWriteAll, FILE));
+    trace.call(on_object(1, Function::FileSync, FILE));
+    // The mismatch is reported although the file is closed.
+    trace.all(0..2, |rank| on_object(rank, Function::FileClose, FILE));
+    assert_eq!(
+        trace.pending().lines(),
+        [
+            "collectives differ on file data: rank 0 calls MPI_File_write_all at program+0x50, rank 1 calls MPI_File_sync at program+0x50"
+        ]
+    );
+}
+
+#[test]
+fn a_file_has_the_members_of_its_communicator() {
+    let mut trace = Trace::new(3);
+    for rank in [1, 2] {
+        let mut split = record(rank, Function::CommSplit, 1);
+        split.new_communicator = PART;
+        if rank == 1 {
+            split.members = vec![Peer::Rank(1), Peer::Rank(2)];
+        }
+        trace.call(split);
+        let mut open = makes(rank, Function::FileOpen, FILE);
+        open.communicator = PART;
+        trace.call(open);
+    }
+    trace.stands(on_object(1, Function::FileWriteAll, FILE));
+    trace.stands(receive(2, Peer::Rank(1), Tag::Any));
+    assert_eq!(trace.needs(1), Some((vec![2], true)));
+    assert_eq!(trace.deadlock(), Some((vec![1, 2], vec![1, 2])));
+    // Of a communicator whose members are not known nothing is said.
+    let mut trace = Trace::new(2);
+    let mut open = makes(0, Function::FileOpen, FILE);
+    open.communicator = PART;
+    trace
+        .call(open)
+        .stands(on_object(0, Function::FileWriteAll, FILE));
+    trace.stands(waits_for_0(1));
+    assert_eq!((trace.deadlock(), trace.needs(0)), (None, None));
+}
+
+#[test]
+fn ids_are_not_trusted_after_some_could_not_open() {
+    // Rank 0 cannot open the first file, so that its second has the id of rank 1's first.
+    let failing = |who: &[u32]| {
+        let mut trace = Trace::new(2);
+        for &rank in who {
+            let mut failed = makes(rank, Function::FileOpen, 0);
+            failed.result = 1;
+            trace.call(failed);
+        }
+        trace.all(0..2, |rank| makes(rank, Function::FileOpen, FILE));
+        trace.stands(on_object(0, Function::FileWriteAll, FILE));
+        trace.stands(waits_for_0(1));
+        trace
+    };
+    let trace = failing(&[0]);
+    assert_eq!((trace.deadlock(), trace.needs(0)), (None, None));
+    let trace = failing(&[0, 1]);
+    assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
+}
+
+#[test]
+fn fences_wait_for_all_where_they_end_transfers() {
+    let made = || {
+        let mut trace = Trace::new(3);
+        trace.all(0..3, |rank| makes(rank, Function::WinCreate, WINDOW));
+        trace
+    };
+    let fence = |rank| on_object(rank, Function::WinFence, WINDOW);
+    // A first fence, or one that is asserted to end nothing, may let some go before all have come.
+    is_together(made, fence, false);
+    let with_put = || {
+        let mut trace = made();
+        trace.all(0..3, fence);
+        trace.call(on_object(0, Function::Put, WINDOW));
+        trace
+    };
+    is_together(with_put, fence, true);
+    let after_it = || {
+        let mut trace = with_put();
+        trace.all(0..3, fence);
+        trace
+    };
+    is_together(after_it, fence, false);
+    // A fence and a barrier.
+    let mut trace = made();
+    trace.stands(fence(0)).stands(barrier(1)).call(fence(2));
+    trace.stands(barrier(2));
+    assert_eq!(trace.deadlock(), Some((vec![0, 1, 2], vec![0, 1])));
+    let lines = trace.pending().lines();
+    assert_eq!(
+        lines[2],
+        "    rank 0 in MPI_Win_fence(window 800000000000000a) at program+0x50 waits for rank 1"
+    );
+}
+
+#[test]
+fn windows_are_freed_by_all() {
+    let made = || {
+        let mut trace = Trace::new(3);
+        trace.all(0..3, |rank| makes(rank, Function::WinAllocate, WINDOW));
+        trace
+    };
+    let free = |rank| on_object(rank, Function::WinFree, WINDOW);
+    // The program may have said that it locks no window, and then nobody need wait.
+    is_together(made, free, false);
+    let locked = || {
+        let mut trace = made();
+        trace.call(on_object(1, Function::WinLockAll, WINDOW));
+        trace.call(on_object(1, Function::WinUnlockAll, WINDOW));
+        trace
+    };
+    is_together(locked, free, true);
+    is_together(
+        made,
+        |rank| on_object(rank, Function::WinSetInfo, WINDOW),
+        false,
+    );
+    let mut trace = made();
+    trace.call(free(0));
+    trace.call(on_object(1, Function::WinFence, WINDOW));
+    assert_eq!(
+        trace.pending().lines(),
+        [
+            "collectives differ on window 800000000000000a: rank 0 calls MPI_Win_free at program+0x50, rank 1 calls MPI_Win_fence at program+0x50"
+        ]
+    );
+}
+
+#[test]
+fn a_call_of_one_rank_on_its_own_is_not_told() {
+    let mut trace = Trace::new(2);
+    for rank in 0..2 {
+        let mut open = makes(rank, Function::FileOpen, FILE + 1 + u64::from(rank));
+        open.communicator = 2;
+        let object = open.object;
+        trace.call(open);
+        let mut write = on_object(rank, Function::FileWriteAll, object);
+        write.communicator = 2;
+        trace.stands(write);
+    }
+    assert_eq!(trace.deadlock(), None);
+    assert!(
+        trace
+            .pending()
+            .calls
+            .iter()
+            .all(|call| call.waits == Waits::Unknown)
+    );
+}
