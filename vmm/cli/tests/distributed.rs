@@ -185,7 +185,8 @@ fn what_keeps_processes_from_coming_together_is_one_message() {
     refused(&place, &boot, 2, "cannot be used with");
     new_key(&place, "key");
     new_key(&place, "other");
-    let listen = |key: &'static str, wait: &'static str, address: &str| -> Vec<String> {
+    let address = format!("tcp://127.0.0.1:{}", free_port());
+    let listen = |key, wait| {
         [
             "run",
             "s.toml",
@@ -193,65 +194,35 @@ fn what_keeps_processes_from_coming_together_is_one_message() {
             "--workers",
             "1",
             "--listen",
-            address,
+            &address,
             "--key-file",
             key,
             "--worker-wait",
             wait,
         ]
-        .map(String::from)
-        .into()
     };
-    let address = format!("tcp://127.0.0.1:{}", free_port());
-    let args = listen("key", "1s", &address);
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    refused(&place, &args, 5, "1 of 1 workers did not come within 1 s");
-    let args = listen("nowhere", "1s", &address);
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    refused(&place, &args, 2, "cannot read the key nowhere");
-    let connect = |key: &'static str| {
+    let no_worker = "1 of 1 workers did not come within 1 s";
+    refused(&place, &listen("key", "1s"), 5, no_worker);
+    let no_key = "cannot read the key nowhere";
+    refused(&place, &listen("nowhere", "1s"), 2, no_key);
+    let connect = |key, wait| {
         [
             "worker",
             "--connect",
             &address,
             "--wait",
-            "1s",
+            wait,
             "--key-file",
             key,
         ]
-        .map(String::from)
     };
-    let nobody = connect("key");
-    refused(
-        &place,
-        &nobody.each_ref().map(String::as_str),
-        5,
-        "no master answers at",
-    );
+    refused(&place, &connect("key", "1s"), 5, "no master answers at");
 
     // The master waits for a worker, and turns away one with another key.
-    let args = listen("key", "60s", &address);
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let run = place.command(&args).spawn().unwrap();
-    let stranger = [
-        "worker",
-        "--connect",
-        &address,
-        "--wait",
-        "20s",
-        "--key-file",
-        "other",
-    ];
+    let run = place.command(&listen("key", "60s")).spawn().unwrap();
+    let stranger = connect("other", "20s");
     refused(&place, &stranger, 2, "it has another key");
-    let worker = [
-        "worker",
-        "--connect",
-        &address,
-        "--wait",
-        "20s",
-        "--key-file",
-        "key",
-    ];
+    let worker = connect("key", "20s");
     assert_eq!(place.run(&worker).status.code(), Some(0));
     assert_eq!(ends_within(run, SOON).status.code(), Some(0));
 }

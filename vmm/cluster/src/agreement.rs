@@ -28,7 +28,7 @@ pub struct Difference {
 }
 
 /// Keys that may differ where a node has just booted, and asks who it is from then on.
-pub const RENEWED: [&str; 5] = [
+pub const MAY_DIFFER_IN_CLONES: [&str; 5] = [
     "cluster.nodes",
     "job",
     "job.slots",

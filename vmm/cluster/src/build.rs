@@ -119,15 +119,15 @@ pub fn build_some(
     build_each(config, job_disk, nodes.map(start))
 }
 
-/// The switch and the nodes from `first` on, which have run before: each has its memory, and no state yet. `renews`: they become other nodes.
+/// The switch and the nodes from `first` on, which have run before: each has its memory, and no state yet. `clones`: they become other nodes.
 pub fn build_from(
     config: &ClusterConfig,
     job_disk: &Path,
     first: usize,
     memory: Vec<Ram>,
-    renews: bool,
+    clones: bool,
 ) -> Result<(Switch, Vec<Node>), BuildError> {
-    let start = |(node, ram)| (node, Start::Memory(ram, renews));
+    let start = |(node, ram)| (node, Start::Memory(ram, clones));
     build_each(config, job_disk, (first as u32..).zip(memory).map(start))
 }
 

@@ -18,7 +18,7 @@ impl Run<'_> {
             return Ok(None);
         };
         let quiet = self.now_ps - self.active_ps >= patience;
-        if self.judged || !quiet || !self.watches.iter().any(|w| w.assembler.has_unfinished()) {
+        if self.judged || !quiet || !self.monitors.iter().any(|w| w.assembler.has_unfinished()) {
             return Ok(None);
         }
         self.judged = true;
@@ -50,8 +50,8 @@ impl Run<'_> {
             }
             builder.add(&event);
         }
-        for (node, watch) in (0..).zip(&self.watches) {
-            for call in watch.assembler.unfinished() {
+        for (node, monitor) in (0..).zip(&self.monitors) {
+            for call in monitor.assembler.unfinished() {
                 builder.add(&Event {
                     node,
                     sequence: 0,

@@ -30,7 +30,7 @@ pub struct EngineSpan {
     pub to_ps: u64,
 }
 
-/// State of [`Engines`] between two stretches.
+/// State of [`Engines`] between two batches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnginesState {
     study: Engine,

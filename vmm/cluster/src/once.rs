@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use nodescope_image::job_disk;
 use nodescope_window::Moment;
 
-use crate::agreement::{Agreement, RENEWED};
+use crate::agreement::{Agreement, MAY_DIFFER_IN_CLONES};
 use crate::config::ClusterConfig;
 use crate::folder::ResultsFolder;
 use crate::outcome::{Ending, Observer, Outcome, RunError};
@@ -34,7 +34,10 @@ pub fn name(config: &ClusterConfig, image: &str) -> Result<String, RunError> {
     let agreement = Agreement::of(&alone(config), image)?;
     let mut hash = blake3::Hasher::new();
     hash.update(env!("CARGO_PKG_VERSION").as_bytes());
-    for (key, value) in agreement.rows().filter(|(key, _)| !RENEWED.contains(key)) {
+    for (key, value) in agreement
+        .rows()
+        .filter(|(key, _)| !MAY_DIFFER_IN_CLONES.contains(key))
+    {
         for part in [key, value] {
             hash.update(&(part.len() as u64).to_le_bytes());
             hash.update(part.as_bytes());

@@ -71,7 +71,7 @@ pub struct Progress {
 
 /// Who watches a run. All calls come from the thread that called [`run`](crate::run()).
 pub trait Observer {
-    /// After every stretch of quanta.
+    /// After every batch of quanta.
     fn progress(&mut self, progress: &dyn Fn() -> Progress);
     /// The cluster begins a phase, within the open window of this name if there is one.
     fn phase(&mut self, _phase: Phase, _window: Option<&str>, _progress: &dyn Fn() -> Progress) {}

@@ -9,13 +9,13 @@ use nodescope_window::Moment;
 
 use crate::agreement::Agreement;
 use crate::executor::Executor;
+use crate::monitor::NodeMonitor;
 use crate::outcome::{Observer, RunError};
 use crate::results::FILES;
 use crate::run::{Run, TRACE_FILE};
 use crate::saving::{Saved, rounded};
 use crate::snapshot::{self, About, Origin, SnapshotFault, Writing};
 use crate::state::{RunState, WindowsState};
-use crate::watch::Watch;
 
 impl Run<'_> {
     /// Takes the snapshot if its time has come and no window is open. Returns whether the run ends behind it.
@@ -24,11 +24,11 @@ impl Run<'_> {
         executor: &Executor,
         observer: &mut dyn Observer,
     ) -> Result<bool, RunError> {
-        let (now_ps, watches) = (self.now_ps, &self.watches);
+        let (now_ps, monitors) = (self.now_ps, &self.monitors);
         let Some(saving) = &mut self.saving else {
             return Ok(false);
         };
-        if !saving.is_due(now_ps, watches) {
+        if !saving.is_due(now_ps, monitors) {
             return Ok(false);
         }
         if let Some((spec, _)) = self.windows.open() {
@@ -109,7 +109,7 @@ impl Run<'_> {
             job_status: self.job_status,
             off_since: self.off_since,
             warnings: self.warnings.clone(),
-            watches: self.watches.iter().map(Watch::state).collect(),
+            monitors: self.monitors.iter().map(NodeMonitor::state).collect(),
             files,
             begun,
             trace: self.trace.state(),
@@ -131,7 +131,7 @@ impl Run<'_> {
                 .map(|window| window.name.clone())
                 .collect(),
             agreement: Agreement::of(self.config, self.image)?,
-            renewable: executor.len() == 1 && self.booted_ps == Some(self.now_ps),
+            cloneable: executor.len() == 1 && self.booted_ps == Some(self.now_ps),
         };
         Ok(writing.finish(&about, &run, &windows)?)
     }
@@ -145,7 +145,7 @@ impl Run<'_> {
         statuses: Vec<NodeStatus>,
         observer: &mut dyn Observer,
     ) -> Result<(), RunError> {
-        for index in 0..self.watches.len() {
+        for index in 0..self.monitors.len() {
             self.console(origin, index, index)?;
         }
         for (index, file) in state.files.iter().enumerate() {
@@ -156,10 +156,10 @@ impl Run<'_> {
             }
         }
         self.results.go_on(state.begun);
-        self.watches = (0..)
-            .zip(state.watches)
+        self.monitors = (0..)
+            .zip(state.monitors)
             .zip(statuses)
-            .map(|((node, watch), status)| Watch::load(node, status, watch))
+            .map(|((node, monitor), status)| NodeMonitor::load(node, status, monitor))
             .collect();
         self.now_ps = state.now_ps;
         self.active_ps = state.active_ps;
@@ -198,12 +198,17 @@ impl Run<'_> {
     }
 
     /// New nodes go on from a snapshot of one that had just booted: with its time and its console, and without anything of its results.
-    pub(crate) fn renew(&mut self, origin: &Origin, state: &RunState) -> Result<(), RunError> {
-        for index in 0..self.watches.len() {
+    pub(crate) fn load_clones(
+        &mut self,
+        origin: &Origin,
+        state: &RunState,
+    ) -> Result<(), RunError> {
+        for index in 0..self.monitors.len() {
             self.console(origin, 0, index)?;
-            if let Some(watch) = state.watches.first() {
-                let watch = watch.clone();
-                self.watches[index] = Watch::load(index as u32, NodeStatus::Running, watch);
+            if let Some(monitor) = state.monitors.first() {
+                let monitor = monitor.clone();
+                self.monitors[index] =
+                    NodeMonitor::load(index as u32, NodeStatus::Running, monitor);
             }
         }
         self.now_ps = state.now_ps;
@@ -258,7 +263,7 @@ impl Run<'_> {
     /// A snapshot whose moment has been is never taken.
     fn check_saving(&mut self) -> Result<(), RunError> {
         if let Some(saving) = &mut self.saving
-            && saving.is_due(self.now_ps, &self.watches)
+            && saving.is_due(self.now_ps, &self.monitors)
         {
             let at = saving.save.at.to_string();
             return Err(SnapshotFault::TooLate { at }.into());

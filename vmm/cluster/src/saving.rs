@@ -1,7 +1,7 @@
 //! When a snapshot is taken, and how a run ends or goes on behind it.
 //!
-//! A snapshot changes nothing in the run. It is taken where the run looks at its nodes anyway, between two stretches of quanta: the first time
-//! after its trigger has fired that no window is open. Where stretches end decides where the trace is saved, so none ends for
+//! A snapshot changes nothing in the run. It is taken where the run looks at its nodes anyway, between two batches of quanta: the first time
+//! after its trigger has fired that no window is open. Where batches end decides where the trace is saved, so none ends for
 //! a snapshot's sake.
 
 use std::path::PathBuf;
@@ -12,9 +12,9 @@ use nodescope_trace::Event;
 use nodescope_window::{Moment, TriggerWatch};
 
 use crate::distribution::Peers;
+use crate::monitor::NodeMonitor;
 use crate::outcome::Phase;
 use crate::snapshot::Origin;
-use crate::watch::Watch;
 
 /// A snapshot to be taken.
 #[derive(Clone, Debug)]
@@ -94,10 +94,10 @@ impl Saving {
     }
 
     /// Whether its trigger has fired.
-    pub(crate) fn is_due(&mut self, now_ps: u64, watches: &[Watch]) -> bool {
+    pub(crate) fn is_due(&mut self, now_ps: u64, monitors: &[NodeMonitor]) -> bool {
         match &mut self.watch {
             Some(watch) => watch.has_fired(now_ps),
-            None => watches.first().is_some_and(|w| match self.save.at {
+            None => monitors.first().is_some_and(|w| match self.save.at {
                 Moment::Boot => w.booted,
                 _ => w.phase != Phase::Boot,
             }),

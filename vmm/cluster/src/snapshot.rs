@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 use thiserror::Error;
 
-use crate::agreement::{Agreement, Difference, RENEWED};
+use crate::agreement::{Agreement, Difference, MAY_DIFFER_IN_CLONES};
 use crate::build::{BuildError, build_from};
 use crate::config::ClusterConfig;
 use crate::outcome::RunError;
@@ -114,7 +114,7 @@ impl SnapshotFault {
 }
 
 /// Advice where other nodes or another job alone are in the way.
-const RENEWABLE: &str = "\nmore nodes, and other jobs, can begin from a snapshot of one node that was taken with --snapshot-at boot";
+const CLONING_HINT: &str = "\nmore nodes, and other jobs, can begin from a snapshot of one node that was taken with --snapshot-at boot";
 
 fn list(differences: &[Difference]) -> String {
     differences.iter().map(|d| format!("\n  {d}")).collect()
@@ -140,7 +140,7 @@ pub struct About {
     /// What the cluster was booted from.
     pub agreement: Agreement,
     /// It is of one node that has just booted, which may become several, with another job.
-    pub renewable: bool,
+    pub cloneable: bool,
 }
 
 impl About {
@@ -274,18 +274,18 @@ impl Origin {
     pub fn check(&self, config: &ClusterConfig, image: &str) -> Result<bool, RunError> {
         let study = Agreement::of(config, image)?;
         let of = |may_differ| self.about.agreement.differences(&study, may_differ);
-        let may_differ = match self.about.renewable {
-            true => &RENEWED[..],
+        let may_differ = match self.about.cloneable {
+            true => &MAY_DIFFER_IN_CLONES[..],
             false => &[],
         };
         let differences = of(may_differ);
         if !differences.is_empty() {
-            let renews = !self.about.renewable && of(&RENEWED).is_empty();
+            let clones = !self.about.cloneable && of(&MAY_DIFFER_IN_CLONES).is_empty();
             return Err(SnapshotFault::Differs {
                 path: self.path.clone(),
                 differences,
-                hint: match renews {
-                    true => RENEWABLE,
+                hint: match clones {
+                    true => CLONING_HINT,
                     false => "",
                 },
             }
@@ -313,10 +313,10 @@ impl Origin {
         image: &str,
         job_disk: &Path,
     ) -> Result<Vec<Node>, RunError> {
-        let renews = self.check(config, image)?;
+        let clones = self.check(config, image)?;
         let (run, _) = self.state()?;
         let nodes = 0..config.nodes as usize;
-        Ok(self.build(config, job_disk, &run, renews, nodes)?.1)
+        Ok(self.build(config, job_disk, &run, clones, nodes)?.1)
     }
 
     /// The switch and these nodes, as they were; or new nodes, each of which goes on as the one of the snapshot.
@@ -325,15 +325,15 @@ impl Origin {
         config: &ClusterConfig,
         job_disk: &Path,
         run: &RunState,
-        renews: bool,
+        clones: bool,
         numbers: Range<usize>,
     ) -> Result<(Switch, Vec<Node>), RunError> {
         let layout = &config.topology.socket_memory;
-        let of = |index| if renews { 0 } else { index };
+        let of = |index| if clones { 0 } else { index };
         // Nodes that are made of one share its memory. Memory of its own may lie in large pages of the host.
         let memory = |index| -> Result<Ram, RunError> {
             let section = ram(of(index));
-            if renews {
+            if clones {
                 let shared = self.snapshot.ram(&section, layout);
                 return Ok(shared.map_err(SnapshotFault::from)?);
             }
@@ -346,7 +346,7 @@ impl Origin {
             .map(memory)
             .collect::<Result<Vec<_>, _>>()?;
         let first = numbers.start;
-        let (mut switch, mut nodes) = build_from(config, job_disk, first, rams, renews)?;
+        let (mut switch, mut nodes) = build_from(config, job_disk, first, rams, clones)?;
         for (index, built) in numbers.zip(&mut nodes) {
             let state = self.snapshot.state(&node(of(index)));
             let mut state: NodeState = state.map_err(SnapshotFault::from)?;
@@ -356,9 +356,9 @@ impl Origin {
                 node: index,
                 source,
             };
-            if renews {
+            if clones {
                 let own = built.save_state().map_err(failed)?;
-                if !state.chipset.renew(&own.chipset) {
+                if !state.chipset.become_clone(&own.chipset) {
                     return Err(SnapshotFault::State {
                         path: self.path.clone(),
                         problem: "its node has other devices, or has written to a disk".into(),
@@ -368,7 +368,7 @@ impl Origin {
             }
             built.load_state(state).map_err(failed)?;
         }
-        if !renews {
+        if !clones {
             let loaded = switch.load(run.ports.clone());
             loaded.map_err(|source| SnapshotFault::Switch {
                 path: self.path.clone(),

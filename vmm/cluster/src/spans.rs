@@ -13,7 +13,7 @@ pub struct PhaseSpan {
 }
 
 impl PhaseSpan {
-    /// Between two stretches of quanta: the phase of the first node, and the name of the open window. Returns whether a phase begins.
+    /// Between two batches of quanta: the phase of the first node, and the name of the open window. Returns whether a phase begins.
     pub fn follow(&mut self, phase: Phase, window: Option<&str>) -> bool {
         if self.phase == Some(phase) {
             return false;

@@ -1,4 +1,4 @@
-//! Windows open and close between stretches of quanta: models are attached to all nodes, and what they counted is recorded.
+//! Windows open and close between batches of quanta: models are attached to all nodes, and what they counted is recorded.
 
 use nodescope_machine::samples::StackSample;
 use nodescope_plugin_api::{BlockProfile, VcpuPlace};
@@ -14,9 +14,9 @@ use crate::attribution::{Attribution, ProfileBuilder};
 use crate::config::ClusterConfig;
 use crate::engines::{Engines, EnginesState};
 use crate::executor::Executor;
+use crate::monitor::NodeMonitor;
 use crate::outcome::{Phase, RunError};
 use crate::state::WindowsState;
-use crate::watch::Watch;
 
 /// Call stacks that are kept of all nodes together.
 const SAMPLES: usize = 16 << 10;
@@ -155,7 +155,7 @@ impl<'a> Windows<'a> {
     pub fn step(
         &mut self,
         executor: &Executor,
-        watches: &[Watch],
+        monitors: &[NodeMonitor],
         engines: &mut Engines,
         now_ps: u64,
         said: &mut Vec<Body>,
@@ -177,7 +177,7 @@ impl<'a> Windows<'a> {
                     executor.with_own(|n| n.start_measuring());
                 }
                 WindowAction::Detach(window) => {
-                    said.push(self.detach(executor, watches, window, now_ps));
+                    said.push(self.detach(executor, monitors, window, now_ps));
                     self.code.name(executor);
                 }
             }
@@ -195,13 +195,13 @@ impl<'a> Windows<'a> {
     pub fn stop(
         &mut self,
         executor: &Executor,
-        watches: &[Watch],
+        monitors: &[NodeMonitor],
         now_ps: u64,
         instructions: u64,
     ) -> Option<Body> {
         match self.driver.stop(now_ps, instructions) {
             Some(WindowAction::Detach(window)) => {
-                Some(self.detach(executor, watches, window, now_ps))
+                Some(self.detach(executor, monitors, window, now_ps))
             }
             _ => None,
         }
@@ -256,7 +256,7 @@ impl<'a> Windows<'a> {
     fn detach(
         &mut self,
         executor: &Executor,
-        watches: &[Watch],
+        monitors: &[NodeMonitor],
         window: usize,
         now_ps: u64,
     ) -> Body {
@@ -265,7 +265,7 @@ impl<'a> Windows<'a> {
         let name = spec.name.clone();
         let mut unnamed = Vec::new();
         let record = |index: usize| {
-            let watch = &watches[index];
+            let monitor = &monitors[index];
             let (measurement, clock) = executor.with_node(index, |n| (n.detach(), n.clock()));
             let blocks = measurement.blocks;
             unnamed.push((index, blocks.map(|blocks| (blocks, measurement.samples))));
@@ -280,7 +280,7 @@ impl<'a> Windows<'a> {
                 counters: measurement.counters,
                 statistics: measurement.statistics,
                 owners: activities
-                    .map(|a| watch.owners.owner(a.cr3, a.function))
+                    .map(|a| monitor.owners.owner(a.cr3, a.function))
                     .collect(),
             }
         };

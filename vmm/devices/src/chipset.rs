@@ -84,14 +84,14 @@ pub struct ChipsetState {
 }
 
 impl ChipsetState {
-    /// Makes it the state of another node that goes on from here: `fresh` has that node's random numbers, and the sizes of its disks, of which none
-    /// has been written to. False for nodes of different devices.
-    pub fn renew(&mut self, fresh: &Self) -> bool {
+    /// Turns the state into the state of a clone. `fresh` has the clone's own random numbers and the sizes of its disks. Returns false if the
+    /// devices differ, or if the node has written to a disk.
+    pub fn become_clone(&mut self, fresh: &Self) -> bool {
         if self.virtio.len() != fresh.virtio.len() {
             return false;
         }
         let mut devices = self.virtio.iter_mut().zip(&fresh.virtio);
-        devices.all(|(own, fresh)| own.device.renew(&fresh.device))
+        devices.all(|(own, fresh)| own.device.become_clone(&fresh.device))
     }
 }
 

@@ -22,9 +22,9 @@ use nodescope_x86::VcpuState;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::board::{Activity, MOST_ACTIVITIES, NodeEvent};
 use crate::events::Events;
 use crate::files::FileBookState;
+use crate::motherboard::{Activity, MOST_ACTIVITIES, NodeEvent};
 use crate::node::{Node, NodeStatus};
 use crate::notes::Notes;
 use crate::vcpu_state;
@@ -61,11 +61,11 @@ pub struct NodeState {
     /// Bytes that they count.
     pub event_bytes: u64,
     /// A vCPU is to stand still until the quantum ends.
-    pub standstill: bool,
+    pub pause_requested: bool,
     /// MPI functions whose calls somebody waits for.
-    pub heeds: Vec<Function>,
+    pub subscriptions: Vec<Function>,
     /// Among the events is one that somebody may wait for.
-    pub heeded: bool,
+    pub has_subscribed_event: bool,
     /// What each [`Context`] stands for, by its index.
     pub activities: Vec<Activity>,
     /// Each vCPU's last address space and its context.
@@ -220,7 +220,7 @@ impl Node {
         self.refuse_in_window()?;
         if self.runs_at_once() {
             for vcpu in &mut self.vcpus {
-                let synchronized = vcpu.synchronize(&mut *self.board);
+                let synchronized = vcpu.synchronize(&mut *self.motherboard);
                 synchronized.map_err(|source| StateError::Engine {
                     node: self.index,
                     source,
@@ -229,26 +229,26 @@ impl Node {
             // An interrupt that was being delivered may have woken a vCPU, and a message may have been sent.
             self.carry_out_actions();
         }
-        let board = &*self.board;
-        let (events, event_bytes) = board.events.waiting();
+        let motherboard = &*self.motherboard;
+        let (events, event_bytes) = motherboard.events.waiting();
         Ok(NodeState {
             hz: self.clock().hz,
             now: self.now,
             status: self.status,
             vcpus: self.vcpus.iter().map(|v| v.save()).collect(),
             halted: self.halted.clone(),
-            chipset: board.chipset.save(),
-            transport: board.transport,
+            chipset: motherboard.chipset.save(),
+            transport: motherboard.transport,
             events: events.to_vec(),
             event_bytes: event_bytes as u64,
-            standstill: board.standstill,
-            heeds: board.heeds.clone(),
-            heeded: board.heeded,
-            activities: board.activities.clone(),
-            recent: board.recent.clone(),
-            inside: board.inside.iter().map(|(k, v)| (*k, *v)).collect(),
-            notes: board.notes.clone(),
-            files: board.files.save(),
+            pause_requested: motherboard.pause_requested,
+            subscriptions: motherboard.subscriptions.clone(),
+            has_subscribed_event: motherboard.has_subscribed_event,
+            activities: motherboard.activities.clone(),
+            recent: motherboard.recent.clone(),
+            inside: motherboard.inside.iter().map(|(k, v)| (*k, *v)).collect(),
+            notes: motherboard.notes.clone(),
+            files: motherboard.files.save(),
             numbers: self
                 .portable()
                 .map(|v| v.code_numbers())
@@ -300,20 +300,20 @@ impl Node {
         if contexts.len() != state.activities.len() {
             return Err(impossible("it knows an address space twice"));
         }
-        let board = &mut *self.board;
-        let devices = board.chipset.restore(&state.chipset);
+        let motherboard = &mut *self.motherboard;
+        let devices = motherboard.chipset.restore(&state.chipset);
         devices.map_err(|source| StateError::Device { node, source })?;
-        board.files.restore(state.files).map_err(impossible)?;
-        board.transport = state.transport;
-        board.events = Events::restored(state.events, state.event_bytes as usize);
-        board.standstill = state.standstill;
-        board.heeds = state.heeds;
-        board.heeded = state.heeded;
-        board.contexts = contexts;
-        board.activities = state.activities;
-        board.recent = state.recent;
-        board.inside = state.inside.into_iter().collect();
-        board.notes = state.notes;
+        motherboard.files.restore(state.files).map_err(impossible)?;
+        motherboard.transport = state.transport;
+        motherboard.events = Events::restored(state.events, state.event_bytes as usize);
+        motherboard.pause_requested = state.pause_requested;
+        motherboard.subscriptions = state.subscriptions;
+        motherboard.has_subscribed_event = state.has_subscribed_event;
+        motherboard.contexts = contexts;
+        motherboard.activities = state.activities;
+        motherboard.recent = state.recent;
+        motherboard.inside = state.inside.into_iter().collect();
+        motherboard.notes = state.notes;
         let restored = match self.portable_mut() {
             Some(vcpu) => vcpu.restore_code_numbers(state.numbers),
             None => true,

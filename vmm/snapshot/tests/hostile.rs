@@ -4,7 +4,7 @@ mod support;
 
 use nodescope_engine_soft::Translate;
 use nodescope_hypercall::{FileChunk, Function, IdentityBuffer, MpiEnter, Request};
-use nodescope_machine::board::{Activity, NodeEvent};
+use nodescope_machine::motherboard::{Activity, NodeEvent};
 use nodescope_machine::state::NodeState;
 use nodescope_snapshot::{Snapshot, SnapshotWriter};
 use proptest::prelude::*;
@@ -101,7 +101,7 @@ fn damaged_states_are_refused_or_harm_the_guest_alone() {
         cr3: 0x9000,
         function: Some(Function::Barrier),
     });
-    state.heeds.push(Function::Barrier);
+    state.subscriptions.push(Function::Barrier);
     state.events.push(NodeEvent {
         request: Request::PutFile(FileChunk {
             name: "a/b".into(),

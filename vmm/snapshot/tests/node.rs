@@ -3,7 +3,7 @@
 mod support;
 
 use nodescope_engine_soft::Translate;
-use nodescope_machine::board::Activity;
+use nodescope_machine::motherboard::Activity;
 use nodescope_machine::node::Node;
 use nodescope_machine::state::NodeState;
 use nodescope_memory::Ram;

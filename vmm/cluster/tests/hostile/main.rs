@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use nodescope_cluster::RunError;
-use nodescope_cluster::executor::{Executor, Stretch};
+use nodescope_cluster::executor::{Executor, QuantumBatch};
 use nodescope_cluster::network::Network;
 use nodescope_devices::time::Hertz;
 use nodescope_devices::virtio::Device;
@@ -514,16 +514,16 @@ fn cluster(codes: &[Vec<u8>], bandwidth: u64) -> Executor {
 fn outcome(executor: &Executor, threads: usize, cycles: u64) -> Vec<(String, u64, u64, u64)> {
     let mut ending = String::new();
     let mut said = DefaultHasher::new();
-    executor.run(threads, |stretch| {
+    executor.run(threads, |run_batch| {
         let mut now = 0;
         while now < cycles * PS {
-            let (reached, statuses) = stretch(Stretch {
-                first_ps: now + QUANTUM * PS,
+            let (reached, statuses) = run_batch(QuantumBatch {
+                first_end_ps: now + QUANTUM * PS,
                 lookahead_ps: QUANTUM * PS,
-                apart_ps: QUANTUM * PS,
-                limit_ps: u64::MAX,
-                until_ps: u64::MAX,
-                most: 100,
+                disconnected_lookahead_ps: QUANTUM * PS,
+                end_limit_ps: u64::MAX,
+                start_limit_ps: u64::MAX,
+                quanta_left: 100,
             });
             assert!(reached > now, "time goes on");
             now = reached;

@@ -52,8 +52,8 @@ pub enum DeviceState {
 }
 
 impl DeviceState {
-    /// See [`crate::chipset::ChipsetState::renew`].
-    pub(crate) fn renew(&mut self, fresh: &Self) -> bool {
+    /// See [`crate::chipset::ChipsetState::become_clone`].
+    pub(crate) fn become_clone(&mut self, fresh: &Self) -> bool {
         match (self, fresh) {
             (Self::Block(own), Self::Block(fresh)) => {
                 own.disk.sectors = fresh.disk.sectors;

@@ -14,7 +14,7 @@ use nodescope_engine::Vcpu;
 use nodescope_engine_soft::{SharedCode, SoftConfig, SoftVcpu, Translate};
 use nodescope_hypercall::{Function, LEAF, NodeIdentity, Operation};
 use nodescope_machine::acpi::{PlatformDescription, Trigger, VirtioSlot};
-use nodescope_machine::board::NodeEvent;
+use nodescope_machine::motherboard::NodeEvent;
 use nodescope_machine::node::{Node, NodeParts, NodeStatus};
 use nodescope_machine::state::NodeState;
 use nodescope_machine::topology::NodeTopology;

@@ -7,7 +7,7 @@ use nodescope_window::Owners;
 
 use crate::folder::FolderError;
 use crate::outcome::Phase;
-use crate::state::WatchState;
+use crate::state::NodeMonitorState;
 
 /// Longest line of a console that is searched for a panic.
 const LONGEST_LINE: usize = 4096;
@@ -16,7 +16,7 @@ const LONGEST_LINE: usize = 4096;
 const MOST_SHOWN: u64 = 1000;
 
 /// What is followed of each node between quanta.
-pub struct Watch {
+pub struct NodeMonitor {
     /// Makes events of its hypercalls.
     pub assembler: Assembler,
     /// Which process each of its address spaces belongs to.
@@ -31,7 +31,7 @@ pub struct Watch {
     pub impossible_files: Option<(String, u64)>,
     /// Its kernel's last words.
     pub panic: Option<String>,
-    /// How it came out of the last stretch.
+    /// How it came out of the last batch.
     pub status: NodeStatus,
     /// What it is doing, by what its console says.
     pub phase: Phase,
@@ -39,7 +39,7 @@ pub struct Watch {
     pub booted: bool,
 }
 
-impl Watch {
+impl NodeMonitor {
     /// Of a node that begins to boot.
     pub fn new(node: u32) -> Self {
         Self {
@@ -56,9 +56,9 @@ impl Watch {
         }
     }
 
-    /// The state from which [`Watch::load`] goes on. The node itself knows its status.
-    pub fn state(&self) -> WatchState {
-        WatchState {
+    /// The state from which [`NodeMonitor::load`] goes on. The node itself knows its status.
+    pub fn state(&self) -> NodeMonitorState {
+        NodeMonitorState {
             assembler: self.assembler.state(),
             owners: self.owners.clone(),
             line: self.line.clone(),
@@ -72,7 +72,7 @@ impl Watch {
     }
 
     /// Of a node that goes on where another has stopped.
-    pub fn load(node: u32, status: NodeStatus, state: WatchState) -> Self {
+    pub fn load(node: u32, status: NodeStatus, state: NodeMonitorState) -> Self {
         Self {
             assembler: Assembler::load(node, state.assembler),
             owners: state.owners,
@@ -150,11 +150,11 @@ impl Watch {
 
 /// What each node is doing; `window`: what all do as long as a window is open. The first node begins and ends the job of all, of which the
 /// others' consoles say nothing.
-pub fn phases(watches: &[Watch], window: Option<Phase>) -> Vec<Phase> {
-    let job = watches.first().map(|first| first.phase);
+pub fn phases(monitors: &[NodeMonitor], window: Option<Phase>) -> Vec<Phase> {
+    let job = monitors.first().map(|first| first.phase);
     let job = job.filter(|phase| *phase != Phase::Boot);
-    let phase = |w: &Watch| window.or(job).unwrap_or(w.phase);
-    watches.iter().map(phase).collect()
+    let phase = |w: &NodeMonitor| window.or(job).unwrap_or(w.phase);
+    monitors.iter().map(phase).collect()
 }
 
 #[cfg(test)]
@@ -163,22 +163,22 @@ mod tests {
 
     #[test]
     fn what_a_guest_says_commands_no_terminal_and_does_not_fill_it() {
-        let mut watch = Watch::new(0);
+        let mut monitor = NodeMonitor::new(0);
         let mut shown = Vec::new();
         let text = "one\x1b]0;title\x07\r\n\u{9b}2Jtwo\n";
-        watch.message(text, |line| shown.push(line.to_owned()));
+        monitor.message(text, |line| shown.push(line.to_owned()));
         assert_eq!(shown, ["one\\u{1b}]0;title\\u{7}", "\\u{9b}2Jtwo"]);
         for _ in 0..MOST_SHOWN {
-            watch.message("again", |line| shown.push(line.to_owned()));
+            monitor.message("again", |line| shown.push(line.to_owned()));
         }
         assert_eq!(shown.len() as u64, MOST_SHOWN);
         assert!(
-            watch.notes()[0].starts_with("2 lines of messages"),
+            monitor.notes()[0].starts_with("2 lines of messages"),
             "{:?}",
-            watch.notes()
+            monitor.notes()
         );
-        watch.read_console(b"\x1b[31mKernel panic - not syncing: \x1b[5m\r\n");
-        let panic = watch.panic.as_deref();
+        monitor.read_console(b"\x1b[31mKernel panic - not syncing: \x1b[5m\r\n");
+        let panic = monitor.panic.as_deref();
         assert_eq!(
             panic,
             Some("\\u{1b}[31mKernel panic - not syncing: \\u{1b}[5m")
@@ -187,18 +187,18 @@ mod tests {
 
     #[test]
     fn the_job_of_the_first_node_is_that_of_all() {
-        let mut watches = [Watch::new(0), Watch::new(1)];
-        let of_all = |watches: &[Watch], phase| phases(watches, None) == [phase; 2];
-        assert!(of_all(&watches, Phase::Boot));
-        watches[1].read_console(b"nodescope: node1 ready\r\n");
-        assert!(of_all(&watches, Phase::Boot));
-        watches[0].read_console(b"nodescope: job starts\r\n");
-        assert!(of_all(&watches, Phase::Job));
+        let mut monitors = [NodeMonitor::new(0), NodeMonitor::new(1)];
+        let of_all = |monitors: &[NodeMonitor], phase| phases(monitors, None) == [phase; 2];
+        assert!(of_all(&monitors, Phase::Boot));
+        monitors[1].read_console(b"nodescope: node1 ready\r\n");
+        assert!(of_all(&monitors, Phase::Boot));
+        monitors[0].read_console(b"nodescope: job starts\r\n");
+        assert!(of_all(&monitors, Phase::Job));
         assert_eq!(
-            phases(&watches, Some(Phase::Window)),
+            phases(&monitors, Some(Phase::Window)),
             [Phase::Window, Phase::Window]
         );
-        watches[0].read_console(b"nodescope: job ends with status 0\r\n");
-        assert!(of_all(&watches, Phase::PowerOff));
+        monitors[0].read_console(b"nodescope: job ends with status 0\r\n");
+        assert!(of_all(&monitors, Phase::PowerOff));
     }
 }
