@@ -164,7 +164,7 @@ impl From<WindowProfile> for ProfileBuilder {
     }
 }
 
-/// Number of an element of a list without duplicates.
+/// Returns the number of an element in a list without duplicates. Adds the element if it is missing.
 fn number<T: Clone + Ord>(known: &mut BTreeMap<T, u32>, list: &mut Vec<T>, element: T) -> u32 {
     let next = list.len() as u32;
     *known.entry(element).or_insert_with_key(|element| {
@@ -307,7 +307,7 @@ impl ProfileBuilder {
     }
 }
 
-/// Code where nothing says what it is.
+/// Returns the location of code that has no known function.
 fn unknown(name: &str) -> Location {
     Location {
         module: name.into(),
@@ -356,7 +356,7 @@ impl Naming<'_> {
         }
     }
 
-    /// Number of a block in the profile.
+    /// Returns the number of a block in the profile. Adds the block if it is missing.
     fn block(&mut self, into: &mut ProfileBuilder, index: usize, block: &ProfiledBlock) -> u32 {
         let (page, location) = if index == 0 {
             (None, unknown(OUTSIDE))
@@ -399,7 +399,7 @@ impl Naming<'_> {
         number
     }
 
-    /// Source of a block's instructions.
+    /// Returns the source of a block's instructions.
     fn places(
         &mut self,
         into: &mut ProfileBuilder,
@@ -499,7 +499,7 @@ impl Naming<'_> {
         self.page(physical)
     }
 
-    /// The function at a linear address.
+    /// Returns the function at a linear address.
     fn function_at(&mut self, into: &mut ProfileBuilder, space: u64, linear: u64) -> Option<u32> {
         if let Some(known) = self.functions.get(&(space, linear)) {
             return Some(*known);
@@ -508,7 +508,7 @@ impl Naming<'_> {
         Some(self.function_in(into, space, linear, &page))
     }
 
-    /// The function at a linear address at which this lies.
+    /// Returns the function at a linear address in this module.
     fn function_in(
         &mut self,
         into: &mut ProfileBuilder,
@@ -528,7 +528,7 @@ impl Naming<'_> {
     }
 }
 
-/// Where a byte of code lies in its module, as profiles have it: an offset in a file, the address in all other memory.
+/// Returns where a byte of code lies in its module, as profiles have it: an offset in a file, the address in all other memory.
 fn offset_of(page: Option<&FilePage>, linear: u64) -> u64 {
     match page {
         Some(FilePage::File { offset, .. } | FilePage::Module { offset, .. }) => *offset,
@@ -537,7 +537,7 @@ fn offset_of(page: Option<&FilePage>, linear: u64) -> u64 {
     }
 }
 
-/// A file of the root disk is the same on all nodes, wherever a node's kernel keeps its pages.
+/// Makes a page independent of the node: a file of the root disk is the same on all nodes, wherever a node's kernel keeps its pages.
 fn lasting(page: FilePage) -> FilePage {
     match page {
         FilePage::File { file, offset } if file.file_system == "ext4" => FilePage::File {

@@ -1,4 +1,4 @@
-//! What to run: a study in which every path is resolved and every quantity is a number.
+//! Configuration of a run: a study in which every path is resolved and every quantity is a number.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub enum Engine {
 pub const KVM_QUANTUM_PS: u64 = 100_000_000;
 
 impl Engine {
-    /// Whether KVM executes any of the guests' instructions.
+    /// Returns whether KVM executes any of the guests' instructions.
     pub fn uses_kvm(&self) -> bool {
         *self != Engine::Portable
     }
@@ -47,14 +47,14 @@ pub struct ClusterConfig {
     pub seed: u64,
     /// Number of nodes.
     pub nodes: u32,
-    /// What each node is.
+    /// Topology of each node.
     pub topology: NodeTopology,
-    /// Which CPU features are hidden.
+    /// CPU features that are hidden.
     pub cpuid: CpuidOptions,
     /// Features without which the study is refused, by the names of `/proc/cpuinfo`.
     pub required_features: Vec<String>,
-    /// Features that nodes have at most, by the names of `/proc/cpuinfo`: those of a snapshot that they go on from. None: all that the study,
-    /// the engines and the host allow.
+    /// Largest set of features of nodes, by the names of `/proc/cpuinfo`: the features in the snapshot from which the nodes go on. None: all
+    /// features that the study, the engines and the host allow.
     pub offered_features: Option<Vec<String>>,
     /// Engine that executes the guests' instructions between windows.
     pub engine: Engine,
@@ -82,13 +82,13 @@ pub struct ClusterConfig {
     pub link: LinkConfig,
     /// Largest payload of a frame.
     pub mtu: u16,
-    /// Whether the network card takes checksums and TCP segmentation from the guest.
+    /// The network card takes checksums and TCP segmentation from the guest.
     pub offload: bool,
-    /// Whether all frames are captured to a pcap file among the results.
+    /// All frames are captured to a pcap file among the results.
     pub capture: bool,
-    /// Whether MPI ranks are preloaded with the MPI tracer.
+    /// MPI ranks are preloaded with the MPI tracer.
     pub trace: bool,
-    /// Whether MPI ranks are preloaded with the OpenMP tracer.
+    /// MPI ranks are preloaded with the OpenMP tracer.
     pub openmp: bool,
     /// MPI slots of each node; empty: as many as vCPUs.
     pub slots: Vec<u32>,
@@ -98,7 +98,7 @@ pub struct ClusterConfig {
     pub kernel_parameters: Vec<String>,
     /// Nodes read what MPI jobs read (`/opt/nodescope/warm` of the image) while they boot.
     pub warm: bool,
-    /// What the real-time clocks show at power-on, seconds since 1970-01-01 UTC.
+    /// Time of the real-time clocks at power-on, seconds since 1970-01-01 UTC.
     pub epoch: i64,
     /// Time between a disk's transfer and its interrupt, nanoseconds.
     pub disk_latency_ns: u64,
@@ -117,7 +117,7 @@ pub struct ClusterConfig {
 }
 
 impl ClusterConfig {
-    /// Whether hypercalls go through the doorbell, as they must where KVM executes any of the guests' instructions.
+    /// Returns whether hypercalls go through the doorbell, as they must where KVM executes any of the guests' instructions.
     pub fn doorbell(&self) -> bool {
         self.doorbell || self.engine.uses_kvm()
     }

@@ -8,8 +8,8 @@ use crate::outcome::{Ending, RunError};
 use crate::run::{Run, TRACE_FILE};
 
 impl Run<'_> {
-    /// Whether the MPI program is deadlocked, looked at once each time it has been quiet for as long as the study says. The trace
-    /// tells, as far as it is written, and the calls that stand: following messages all along would cost every call something.
+    /// Searches for a deadlock once after each time without MPI activity that is as long as the study says. Returns how the run ends, if it
+    /// ends. The search reads the written trace and the pending calls: following messages all along would slow every call down.
     pub(crate) fn deadlock(
         &mut self,
         interrupted: &AtomicBool,
@@ -35,7 +35,7 @@ impl Run<'_> {
     fn standing(&mut self, interrupted: &AtomicBool) -> Result<Standing, RunError> {
         self.trace.flush()?;
         let mut builder = StandingBuilder::default();
-        // Without the messages before them, calls that stand may look as if nothing could end them.
+        // Without the earlier messages, pending calls may look as if nothing could end them.
         let reader = match TraceReader::open(self.results.folder().path().join(TRACE_FILE)) {
             Ok(reader) => reader,
             Err(error) => {

@@ -73,7 +73,7 @@ struct List {
 }
 
 impl FolderError {
-    /// For `map_err`: a file could not be written.
+    /// Returns a function for `map_err` that reports a failed write of a file.
     pub fn writing(path: &Path) -> impl FnOnce(io::Error) -> FolderError {
         io_error(path, "write")
     }
@@ -109,7 +109,7 @@ impl ResultsFolder {
         })
     }
 
-    /// An empty folder, or one of an earlier run that is replaced: what tests and consoles need.
+    /// Creates an empty folder, or replaces the folder of an earlier run, as tests and consoles need.
     ///
     /// # Errors
     ///
@@ -120,7 +120,7 @@ impl ResultsFolder {
         Ok(folder)
     }
 
-    /// The folder.
+    /// Returns the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -158,7 +158,7 @@ impl ResultsFolder {
         Ok(())
     }
 
-    /// The path of a file that this run is about to make, after its folders are made and all of them are listed. The file does not
+    /// Returns the path of a file that this run is about to make. Makes the file's folders, and lists file and folders. The file does not
     /// exist, unless this run has made it before.
     ///
     /// # Errors
@@ -187,7 +187,7 @@ impl ResultsFolder {
         Ok(path)
     }
 
-    /// A new, empty file for this run; one of the same name that this run has made is emptied.
+    /// Creates an empty file for this run. Empties a file of this name that this run has made.
     ///
     /// # Errors
     ///
@@ -196,7 +196,7 @@ impl ResultsFolder {
         self.file(name, true)
     }
 
-    /// A file for this run to write to, as by [`ResultsFolder::create_file`]; what this run has already written to the file stays.
+    /// Opens a file as [`ResultsFolder::create_file`] does, and keeps the bytes that this run has already written to the file.
     ///
     /// # Errors
     ///
@@ -217,7 +217,7 @@ impl ResultsFolder {
         Ok((path, file))
     }
 
-    /// A whole file, which replaces the one that this run wrote before as a whole or not at all.
+    /// Writes a whole file. An earlier file of this run is replaced as a whole or not at all.
     ///
     /// # Errors
     ///
@@ -235,7 +235,7 @@ impl ResultsFolder {
         Ok(path)
     }
 
-    /// The files that this run has listed below a folder within the results, by their names there, in the order in which they were listed. One that
+    /// Returns the files that this run has listed below a folder within the results, by their names there, in the order in which they were listed. One that
     /// could not be made is not there.
     pub fn own_files(&self, below: &str) -> Vec<String> {
         let below = format!("{below}/");
@@ -260,7 +260,7 @@ impl ResultsFolder {
         Ok(())
     }
 
-    /// A folder within the results; `name` ends with a slash.
+    /// Makes a folder within the results; `name` ends with a slash.
     fn reserve_folder(&self, list: &mut List, name: &str) -> Result<(), FolderError> {
         let path = self.path.join(name.trim_end_matches('/'));
         match fs::symlink_metadata(&path) {
@@ -284,7 +284,7 @@ impl ResultsFolder {
         fs::remove_file(&path).map_err(io_error(&path, "remove"))
     }
 
-    /// The obstacle to a new file: something in its place, unless that `is_earlier` and will be removed, or something on the way to
+    /// Returns the obstacle to a new file: something in its place, unless that `is_earlier` and will be removed, or something on the way to
     /// it that is no folder.
     fn in_the_way(&self, name: &str, is_earlier: bool) -> Option<PathBuf> {
         let folders = name.match_indices('/').map(|(end, _)| &name[..end]);
@@ -309,7 +309,7 @@ impl ResultsFolder {
 }
 
 impl Drop for ResultsFolder {
-    /// A run that has made nothing leaves nothing behind.
+    /// Removes the folder of a run that has made nothing.
     fn drop(&mut self) {
         let list = self.list.get_mut().unwrap_or_else(PoisonError::into_inner);
         if list.fresh && list.own.is_empty() {

@@ -71,7 +71,7 @@ pub fn run_with(
 ) -> Result<Outcome, RunError> {
     let from = options.from;
     let restoring = from.map(|_| tracing::info_span!("restore").entered());
-    let clones = match from {
+    let cloning = match from {
         Some(origin) => origin.check(config, options.image)?,
         None => false,
     };
@@ -92,7 +92,7 @@ pub fn run_with(
     let earlier = from.map(|origin| origin.state());
     let earlier = earlier.transpose()?;
     let (switch, nodes) = match (from, &earlier) {
-        (Some(origin), Some((state, _))) => origin.build(config, &job_disk, state, clones, own)?,
+        (Some(origin), Some((state, _))) => origin.build(config, &job_disk, state, cloning, own)?,
         _ => build_some(config, &job_disk, own)?,
     };
     let entries = (0..count)
@@ -105,7 +105,7 @@ pub fn run_with(
     let header = Header::new(&config.name, &config.study_id, entries);
     let path = folder.reserve(TRACE_FILE)?;
     let trace = match (from, &earlier) {
-        (Some(origin), Some((state, _))) if !clones => {
+        (Some(origin), Some((state, _))) if !cloning => {
             let written = origin.content(snapshot::TRACE, folder.path())?;
             TraceWriter::resume(path, &header, written, state.trace.clone())?
         }
@@ -114,7 +114,7 @@ pub fn run_with(
     let capture = match config.capture {
         true => {
             let path = folder.reserve(CAPTURE_FILE)?;
-            let captured = |origin: &&Origin| !clones && origin.has(snapshot::CAPTURE);
+            let captured = |origin: &&Origin| !cloning && origin.has(snapshot::CAPTURE);
             Some(match from.filter(captured) {
                 Some(origin) => {
                     Capture::resume(&path, origin.content(snapshot::CAPTURE, folder.path())?)?
@@ -155,7 +155,7 @@ pub fn run_with(
         None => Executor::new(nodes, network),
     };
     if let (Some(origin), Some((state, windows))) = (from, earlier) {
-        match clones {
+        match cloning {
             true => run.load_clones(origin, &state)?,
             false => run.load(origin, state, windows, executor.statuses(), observer)?,
         }
@@ -252,11 +252,11 @@ impl Run<'_> {
         if self.save_if_due(executor, observer)? {
             return Ok(Some(Ending::Saved));
         }
-        let mut said = Vec::new();
+        let mut events = Vec::new();
         let (windows, monitors) = (&mut self.windows, &self.monitors);
         let engines = &mut self.engines;
-        let stepped = windows.step(executor, monitors, engines, self.now_ps, &mut said);
-        self.note(said)?;
+        let stepped = windows.step(executor, monitors, engines, self.now_ps, &mut events);
+        self.write_host_events(events)?;
         stepped?;
         self.warnings.append(&mut self.windows.lost());
         // A window that has just closed may have delayed a snapshot.
@@ -575,10 +575,13 @@ impl Run<'_> {
     }
 
     /// Writes events of the host into the trace.
-    fn note(&mut self, said: impl IntoIterator<Item = Body>) -> Result<(), RunError> {
+    fn write_host_events(
+        &mut self,
+        bodies: impl IntoIterator<Item = Body>,
+    ) -> Result<(), RunError> {
         let stamp = self.stamp();
         let mut events = Vec::new();
-        for body in said {
+        for body in bodies {
             let assembler = &mut self.monitors[0].assembler;
             assembler.host(body, stamp, &mut events);
         }
@@ -604,9 +607,9 @@ impl Run<'_> {
             .collect();
         let total = instructions.iter().sum();
         let (windows, monitors) = (&mut self.windows, &self.monitors);
-        let said = windows.stop(executor, monitors, self.now_ps, total);
+        let closed = windows.stop(executor, monitors, self.now_ps, total);
         self.warnings.append(&mut self.windows.lost());
-        self.note(said)?;
+        self.write_host_events(closed)?;
         let stamp = self.stamp();
         let streams: Vec<Vec<Event>> = self
             .monitors

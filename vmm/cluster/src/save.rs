@@ -18,7 +18,7 @@ use crate::snapshot::{self, About, Origin, SnapshotFault, Writing};
 use crate::state::{RunState, WindowsState};
 
 impl Run<'_> {
-    /// Takes the snapshot if its time has come and no window is open. Returns whether the run ends behind it.
+    /// Takes the snapshot if the snapshot is due and no window is open. Returns whether the run ends after the snapshot.
     pub(crate) fn save_if_due(
         &mut self,
         executor: &Executor,
@@ -32,7 +32,7 @@ impl Run<'_> {
             return Ok(false);
         }
         if let Some((spec, _)) = self.windows.open() {
-            if !std::mem::replace(&mut saving.told, true) {
+            if !std::mem::replace(&mut saving.notified, true) {
                 observer.note(&format!(
                     "snapshot {}: waits for the end of window \"{}\", since models of open windows cannot be saved",
                     saving.save.name, spec.name
@@ -136,7 +136,7 @@ impl Run<'_> {
         Ok(writing.finish(&about, &run, &windows)?)
     }
 
-    /// Goes on from a snapshot, whose nodes are there and whose trace has been copied.
+    /// Goes on from a snapshot. The snapshot's nodes have been built, and its trace has been copied.
     pub(crate) fn load(
         &mut self,
         origin: &Origin,
@@ -180,7 +180,7 @@ impl Run<'_> {
         self.catch_up(origin, &others, engines)
     }
 
-    /// A node's console begins with that of one in the snapshot.
+    /// Begins a node's console log with the log of a node in the snapshot.
     fn console(&mut self, origin: &Origin, of: usize, index: usize) -> Result<(), RunError> {
         let folder = self.results.folder().path();
         let mut log = origin.content(&snapshot::console(of), folder)?;
@@ -197,7 +197,7 @@ impl Run<'_> {
         }
     }
 
-    /// New nodes go on from a snapshot of one that had just booted: with its time and its console, and without anything of its results.
+    /// Lets clones go on from a snapshot of a node that had just booted. The clones have the node's time and console, and none of its results.
     pub(crate) fn load_clones(
         &mut self,
         origin: &Origin,
@@ -228,7 +228,7 @@ impl Run<'_> {
         self.check_saving()
     }
 
-    /// Shows windows and snapshots that were not there, and other `engines`, what has happened before.
+    /// Shows earlier events to new windows, to new snapshots and, with `engines`, to a new choice of engines.
     fn catch_up(
         &mut self,
         origin: &Origin,
@@ -260,7 +260,7 @@ impl Run<'_> {
         self.check_saving()
     }
 
-    /// A snapshot whose moment has been is never taken.
+    /// Checks that the moment of the snapshot to be taken has not passed.
     fn check_saving(&mut self) -> Result<(), RunError> {
         if let Some(saving) = &mut self.saving
             && saving.is_due(self.now_ps, &self.monitors)

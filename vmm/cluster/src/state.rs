@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::engines::EnginesState;
 use crate::outcome::Phase;
 
-/// State of what is followed of a node.
+/// State of a [`crate::monitor::NodeMonitor`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeMonitorState {
     pub(crate) assembler: AssemblerState,
@@ -35,16 +35,16 @@ pub struct RunState {
     pub(crate) off_since: Option<u64>,
     pub(crate) warnings: Vec<String>,
     pub(crate) monitors: Vec<NodeMonitorState>,
-    /// Files of guests among the results, and those of them of which the last piece has not come.
+    /// Files of guests among the results, and the unfinished ones, whose last piece has not arrived.
     pub(crate) files: Vec<String>,
     pub(crate) begun: Vec<String>,
     pub(crate) trace: WriterState,
     pub(crate) ports: Vec<PortState>,
-    /// The state of who monitors the run.
+    /// The state of the observer.
     pub(crate) observer: Vec<u8>,
 }
 
-/// State of the windows of a run, what those that have closed have measured, and of what goes by events as windows do.
+/// State of the windows of a run, with the measurements of closed windows, and of the choice of engines.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WindowsState {
     pub(crate) driver: DriverState,

@@ -112,7 +112,7 @@ pub struct Chipset {
 }
 
 impl Chipset {
-    /// Put devices in their places. `ram` is what they reach by DMA.
+    /// Puts devices in their places. `ram` is what they reach by DMA.
     pub fn new(config: ChipsetConfig, ram: &GuestRam) -> Result<Self, ChipsetError> {
         let mut ports = Bus::default();
         ports.insert(config.serial_port.into(), SERIAL_SIZE, Target::Serial)?;
@@ -159,7 +159,7 @@ impl Chipset {
         }
     }
 
-    /// Read of an address that is not RAM.
+    /// Reads an address that is not RAM.
     pub fn mmio_read(&mut self, vcpu: u16, now: u64, address: u64, data: &mut [u8]) {
         if let Some(offset) = self.interrupts.local_page_offset(vcpu, address) {
             self.interrupts.local_read(vcpu, now, offset, data);
@@ -170,7 +170,7 @@ impl Chipset {
         }
     }
 
-    /// Write of an address that is not RAM.
+    /// Writes an address that is not RAM.
     pub fn mmio_write(&mut self, vcpu: u16, now: u64, address: u64, data: &[u8]) {
         if let Some(offset) = self.interrupts.local_page_offset(vcpu, address) {
             self.interrupts.local_write(vcpu, now, offset, data);
@@ -201,7 +201,7 @@ impl Chipset {
         self.forward(target);
     }
 
-    /// Tell the router about a device's line.
+    /// Tells the router about a device's line.
     fn forward(&mut self, target: Target) {
         match target {
             Target::Serial => {
@@ -223,14 +223,14 @@ impl Chipset {
         self.forward(Target::Serial);
     }
 
-    /// Cycles at which [`Chipset::advance`] wants to be called next, local APIC timers apart (those expire by themselves:
+    /// Returns the cycles at which [`Chipset::advance`] wants to be called next, local APIC timers apart (those expire by themselves:
     /// [`Interrupts::next_event`]); `u64::MAX` for never.
     pub fn next_event(&self) -> u64 {
         let events = self.virtio.iter().map(|(_, v)| v.next_event());
         events.min().unwrap_or(u64::MAX)
     }
 
-    /// Let devices do what is due at `now`.
+    /// Lets devices do what is due at `now`.
     pub fn advance(&mut self, now: u64) {
         for index in 0..self.virtio.len() {
             if self.virtio[index].1.next_event() <= now {
@@ -245,12 +245,12 @@ impl Chipset {
         self.virtio.iter().map(|(_, v)| v)
     }
 
-    /// The device behind the `index`-th virtio transport.
+    /// Returns the device behind the `index`-th virtio transport.
     pub fn virtio_device_mut(&mut self, index: usize) -> Option<&mut Device> {
         self.virtio.get_mut(index).map(|(_, v)| v.device_mut())
     }
 
-    /// State of all devices.
+    /// Returns the state of all devices.
     pub fn save(&self) -> ChipsetState {
         ChipsetState {
             interrupts: self.interrupts.save(),
@@ -261,7 +261,7 @@ impl Chipset {
         }
     }
 
-    /// Load a state into a chipset of the same configuration. After an error the chipset must not be used further.
+    /// Loads a state into a chipset of the same configuration. After an error the chipset must not be used further.
     pub fn restore(&mut self, state: &ChipsetState) -> Result<(), RestoreError> {
         if state.virtio.len() != self.virtio.len() {
             return Err(RestoreError::new(

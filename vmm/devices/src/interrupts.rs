@@ -59,7 +59,7 @@ impl Interrupts {
         }
     }
 
-    /// Set the level of a line. Level-triggered pins ask for service as long as it is high, edge-triggered ones when it rises.
+    /// Sets the level of a line. Level-triggered pins ask for service as long as it is high, edge-triggered ones when it rises.
     pub fn set_line(&mut self, gsi: Gsi, high: bool) {
         if self.ioapic.set_line(gsi.0, high) {
             self.local.deliver(&self.ioapic.message(gsi.0));
@@ -67,7 +67,7 @@ impl Interrupts {
         self.serve_level(gsi.0);
     }
 
-    /// Raise and lower a line: one edge.
+    /// Raises and lower a line: one edge.
     pub fn pulse(&mut self, gsi: Gsi) {
         self.set_line(gsi, true);
         self.set_line(gsi, false);
@@ -97,29 +97,29 @@ impl Interrupts {
         }
     }
 
-    /// Read of the IOAPIC's window.
+    /// Reads the IOAPIC's window.
     pub fn ioapic_read(&mut self, offset: u64, data: &mut [u8]) {
         self.ioapic.read(offset, data);
     }
 
-    /// Write of the IOAPIC's window.
+    /// Writes the IOAPIC's window.
     pub fn ioapic_write(&mut self, offset: u64, data: &[u8]) {
         self.ioapic.write(offset, data);
         self.serve_all_levels();
     }
 
-    /// Offset of an address in the vCPU's xAPIC page, if there is one now and it holds the address.
+    /// Returns the offset of an address in the vCPU's xAPIC page, if there is one now and it holds the address.
     #[inline]
     pub fn local_page_offset(&self, vcpu: u16, address: u64) -> Option<u32> {
         self.local.page_offset(vcpu, address)
     }
 
-    /// Read of the vCPU's xAPIC page.
+    /// Reads the vCPU's xAPIC page.
     pub fn local_read(&mut self, vcpu: u16, now: u64, offset: u32, data: &mut [u8]) {
         self.local.read_page(vcpu, now, offset, data);
     }
 
-    /// Write of the vCPU's xAPIC page.
+    /// Writes the vCPU's xAPIC page.
     pub fn local_write(&mut self, vcpu: u16, now: u64, offset: u32, data: &[u8]) {
         self.local.write_page(vcpu, now, offset, data);
         self.after_local_write();
@@ -137,18 +137,18 @@ impl Interrupts {
         Ok(())
     }
 
-    /// The highest vector that the vCPU can take at `now`.
+    /// Returns the highest vector that the vCPU can take at `now`.
     #[inline]
     pub fn pending(&mut self, vcpu: u16, now: u64) -> Option<u8> {
         self.local.pending(vcpu, now)
     }
 
-    /// Take it.
+    /// Takes it.
     pub fn acknowledge(&mut self, vcpu: u16, now: u64) -> Option<u8> {
         self.local.acknowledge(vcpu, now)
     }
 
-    /// Cycles at which the vCPU's own timer expires; `u64::MAX` for never.
+    /// Returns the cycles at which the vCPU's own timer expires; `u64::MAX` for never.
     #[inline]
     pub fn next_event(&self, vcpu: u16) -> u64 {
         self.local.next_event(vcpu)
@@ -169,7 +169,7 @@ impl Interrupts {
         self.local.set_tsc_offset(vcpu, now, offset);
     }
 
-    /// Whether INIT, start-up or NMI messages wait for the machine.
+    /// Returns whether INIT, start-up or NMI messages wait for the machine.
     #[inline]
     pub fn has_actions(&self) -> bool {
         !self.local.actions().is_empty()
@@ -180,12 +180,12 @@ impl Interrupts {
         self.local.take_actions()
     }
 
-    /// The local APICs.
+    /// Returns the local APICs.
     pub fn local(&self) -> &LocalApics {
         &self.local
     }
 
-    /// State.
+    /// Returns the state.
     pub fn save(&self) -> InterruptsState {
         InterruptsState {
             local: self.local.save(),
@@ -194,7 +194,7 @@ impl Interrupts {
         }
     }
 
-    /// Load a state; false, with nothing changed, if its vCPUs are not this node's.
+    /// Loads a state; false, with nothing changed, if its vCPUs are not this node's.
     pub fn restore(&mut self, state: &InterruptsState) -> bool {
         let fits = self.local.restore(&state.local, &state.actions);
         if fits {

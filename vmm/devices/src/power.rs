@@ -56,12 +56,12 @@ impl PowerControl {
         self.state.request.take()
     }
 
-    /// State.
+    /// Returns the state.
     pub fn save(&self) -> PowerState {
         self.state
     }
 
-    /// Load a state.
+    /// Loads a state.
     pub fn restore(&mut self, state: &PowerState) {
         self.state = *state;
     }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct Hertz(NonZeroU64);
 
 impl Hertz {
-    /// A frequency; None for zero.
+    /// Returns a frequency; None for zero.
     pub const fn new(hertz: u64) -> Option<Self> {
         match NonZeroU64::new(hertz) {
             Some(n) => Some(Self(n)),
@@ -23,7 +23,7 @@ impl Hertz {
         self.0.get()
     }
 
-    /// Cycles of this clock in so many nanoseconds, rounded up, saturating.
+    /// Returns the cycles of this clock in so many nanoseconds, rounded up, saturating.
     pub fn cycles_from_ns(self, ns: u64) -> u64 {
         scale_up(ns, self.get() as u128, 1_000_000_000)
     }
@@ -33,7 +33,7 @@ impl Hertz {
         saturate(cycles as u128 * 1_000_000_000 / self.get() as u128)
     }
 
-    /// Cycles of this clock to move `bytes` at `bytes_per_second`, rounded up, saturating; 0 for an infinite rate (None).
+    /// Returns the cycles of this clock to move `bytes` at `bytes_per_second`, rounded up, saturating; 0 for an infinite rate (None).
     pub fn cycles_for_bytes(self, bytes: u64, bytes_per_second: Option<NonZeroU64>) -> u64 {
         match bytes_per_second {
             Some(rate) => scale_up(bytes, self.get() as u128, rate.get() as u128),

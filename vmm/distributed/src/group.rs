@@ -40,7 +40,7 @@ impl Group {
         }
     }
 
-    /// Name of each process, for people.
+    /// Returns the name of each process, for people.
     pub fn names(&self) -> &[String] {
         &self.names
     }
@@ -72,7 +72,7 @@ impl Group {
         }
     }
 
-    /// The master's part: it passes each worker's message on to all others.
+    /// Gathers as the master, which passes each worker's message on to all other workers.
     fn gather_as_master(
         &self,
         socket: &Socket,
@@ -148,7 +148,7 @@ impl Group {
     }
 }
 
-/// Tells all workers; one that is gone need not know.
+/// Sends a message to all workers. Workers that are gone get nothing.
 fn tell(socket: &Socket, workers: &[Vec<u8>], message: &Message<'_>) {
     for worker in workers {
         let _ = socket.send_multipart([worker, &message.encode()], 0);

@@ -27,7 +27,7 @@ fn listen(key: &Key) -> (Listener, String) {
     (listener, address)
 }
 
-/// A group of a master and workers, each of which does `work` with its group.
+/// Returns a group of a master and workers, each of which does `work` with its group.
 fn workers(key: &Key, address: &str, count: usize, work: fn(Group)) -> Vec<JoinHandle<()>> {
     let worker = |_| {
         let (key, address) = (key.clone(), address.to_owned());

@@ -1,9 +1,9 @@
 //! The KVM engine: runs a vCPU on the host's processor between windows.
 //!
-//! It implements the same seam as the portable engine and exchanges the same state, so that a vCPU can move between
+//! It implements the engine interface and exchanges the state of the portable engine. A vCPU can therefore move between
 //! the two at any instruction boundary. Reading order: [`probe`](mod@probe) (what the host offers), [`vm`] (memory
-//! slots), [`vcpu`] (the seam), `run` (the loop and its exits), `clock` (virtual time), `hypercall` (the doorbell), `state` and
-//! `msrs` (what moves), `alarm` (how a vCPU is brought out of the guest), `raw` (ioctls that kvm-ioctls lacks).
+//! slots), [`vcpu`] (the engine interface), `run` (the loop and its exits), `clock` (virtual time), `hypercall` (the doorbell), `state` and
+//! `msrs` (the state that moves), `alarm` (brings a vCPU out of the guest), `raw` (ioctls that kvm-ioctls lacks).
 //!
 //! Limits of this engine:
 //! - Instructions are not counted: `instructions()` stays what was restored, and a limit in instructions is refused.
@@ -30,7 +30,7 @@ pub use vm::KvmVm;
 
 use nodescope_engine::EngineError;
 
-/// The host refused an ioctl.
+/// Returns the error of an ioctl that the host refused.
 fn refused(what: impl Into<String>, error: kvm_ioctls::Error) -> EngineError {
     EngineError::Host {
         what: what.into(),

@@ -146,7 +146,7 @@ pub enum SwitchStateError {
 }
 
 impl Switch {
-    /// A switch with one port for each node: its MAC address and its link.
+    /// Returns a switch with one port for each node: its MAC address and its link.
     pub fn new(ports: &[([u8; 6], LinkConfig)]) -> Result<Self, LinkError> {
         for (port, (_, link)) in ports.iter().enumerate() {
             if link.bandwidth == 0 {
@@ -171,7 +171,7 @@ impl Switch {
         })
     }
 
-    /// The state of each port, from which [`Switch::load`] goes on.
+    /// Returns the state of each port, from which [`Switch::load`] goes on.
     pub fn state(&self) -> Vec<PortState> {
         let state = |port: &Port| PortState {
             send_free_ps: port.send_free_ps,
@@ -218,12 +218,12 @@ impl Switch {
         self.ports.iter().map(|p| p.link.latency_ps).min()
     }
 
-    /// Counts by node.
+    /// Returns the counts by node.
     pub fn counts(&self) -> Vec<PortCounts> {
         self.ports.iter().map(|p| p.counts).collect()
     }
 
-    /// When the first of the frames that wait begins to be sent.
+    /// Returns when the first of the frames that wait begins to be sent.
     pub fn next_ps(&self) -> Option<u64> {
         self.next().map(|(start, _)| start)
     }
@@ -244,7 +244,7 @@ impl Switch {
                 && self.ports.iter().map(|p| p.queued(at_ps)).sum::<u64>() <= SHARED_BUFFER
     }
 
-    /// Forward the frames of one quantum, in any order, and those that still wait, as far as they begin to be sent before
+    /// Forwards the frames of one quantum, in any order, and those that still wait, as far as they begin to be sent before
     /// `until_ps`, the quantum's end; deliveries come sorted by time, then receiver.
     pub fn forward(&mut self, mut frames: Vec<SentFrame>, until_ps: u64) -> Vec<Delivery> {
         // Stable: frames of one node keep the order in which it sent them.
@@ -307,7 +307,7 @@ impl Switch {
 }
 
 impl Port {
-    /// Bytes that wait for its link at a time.
+    /// Returns the bytes that wait for its link at a time.
     fn queued(&self, at_ps: u64) -> u64 {
         let wait = u128::from(self.receive_free_ps.saturating_sub(at_ps));
         (wait * u128::from(self.link.bandwidth) / (8 * u128::from(PS_PER_SECOND))) as u64

@@ -1,7 +1,7 @@
-//! The files that a node has put among the results, and how much more the node may put there.
+//! Account of the files that a node has put among the results, and of the space that is left.
 //!
-//! Each node keeps its own book, so that the answer to a guest depends on nothing that another host thread does at the same time.
-//! Between stretches of quanta each book is told what the whole study has left.
+//! Each node keeps its own account. The answer to a guest therefore does not depend on other host threads.
+//! Between batches of quanta each account gets the number of bytes that the whole study has left.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,14 @@ const MOST_FILES: usize = 1 << 16;
 /// Bytes that a file counts beside its length, for each component of its name: the host needs them for an empty file or a folder.
 const OVERHEAD: u64 = 4096;
 
-/// How much guests may put among the results, in bytes. Of a file with holes, its length counts.
+/// Limits of the bytes that guests may put among the results. The whole length of a file with holes counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileLimits {
-    /// Of one file.
+    /// Limit of one file.
     pub file: u64,
-    /// Of all files of one node.
+    /// Limit of all files of one node.
     pub node: u64,
-    /// Of all files of all nodes.
+    /// Limit of all files of all nodes.
     pub study: u64,
 }
 
@@ -90,13 +90,13 @@ pub enum FileRefusal {
     Folder {
         /// The file's name.
         name: String,
-        /// The one of two names that the other begins with.
+        /// The name with which the other name begins.
         file: String,
     },
 }
 
 impl FileRefusal {
-    /// The status that tells the guest.
+    /// Returns the status that the guest gets.
     pub fn status(&self) -> Status {
         match self {
             FileRefusal::Folder { .. } => Status::BadArgument,
@@ -109,18 +109,18 @@ impl FileRefusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     length: u64,
-    /// More is to come. A piece that comes after the last one begins the file anew.
+    /// More pieces will arrive. A piece after the last one begins the file anew.
     open: bool,
 }
 
-/// What a saved node has entered into its book, without the limits, which are the study's.
+/// Saved state of a [`FileBook`], without the limits, which are the study's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileBookState {
     study_left: u64,
     files: BTreeMap<String, Entry>,
 }
 
-/// The book of a node's files.
+/// Account of a node's files.
 #[derive(Clone, Debug)]
 pub(crate) struct FileBook {
     limits: FileLimits,
@@ -147,7 +147,7 @@ impl FileBook {
         }
     }
 
-    /// Load entries; refused where no guest can have made them.
+    /// Loads entries. Fails where no guest can have made them.
     pub(crate) fn restore(&mut self, state: FileBookState) -> Result<(), &'static str> {
         if state.files.len() > MOST_FILES {
             return Err("it has more files than a node may have");
@@ -168,7 +168,7 @@ impl FileBook {
         Ok(())
     }
 
-    /// The bytes that the node's files count.
+    /// Returns the number of bytes of the node's files.
     pub(crate) fn used(&self) -> u64 {
         self.used
     }
@@ -178,7 +178,7 @@ impl FileBook {
         self.study_left = left;
     }
 
-    /// Enter a piece, or say why it cannot be.
+    /// Enters a piece, or returns the reason of a refusal.
     pub(crate) fn enter(&mut self, chunk: &FileChunk) -> Result<(), FileRefusal> {
         let name = || chunk.name.clone();
         let end = chunk.offset.saturating_add(chunk.data.len() as u64);

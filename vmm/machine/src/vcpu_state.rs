@@ -61,12 +61,12 @@ const XCR0: u64 = 7;
 /// Bits of MXCSR that exist (SDM vol. 1 §10.2.3).
 const MXCSR: u32 = 0xffff;
 
-/// Whether an address is canonical: bits 63 to 47 are equal.
+/// Returns whether an address is canonical: bits 63 to 47 are equal.
 fn canonical(address: u64) -> bool {
     ((address as i64) << 16 >> 16) as u64 == address
 }
 
-/// What is impossible in a state, if anything is.
+/// Returns the first impossible part of a state, if there is one.
 pub(crate) fn fault(state: &VcpuState) -> Option<&'static str> {
     let VcpuState {
         general,

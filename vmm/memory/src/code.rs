@@ -47,7 +47,7 @@ struct Region {
 }
 
 impl CodeMap {
-    /// Generation of the page at this offset.
+    /// Returns the generation of the page at this offset.
     #[inline]
     pub fn generation(&self, offset: usize) -> u32 {
         self.0.pages[offset >> 12]
@@ -55,25 +55,25 @@ impl CodeMap {
             .load(Ordering::Relaxed)
     }
 
-    /// Address of the page's generation counter, for engines that check it in their inner loop. Valid while any clone of
+    /// Returns the address of the page's generation counter, for engines that check it in their inner loop. Valid while any clone of
     /// this map lives.
     pub fn generation_cell(&self, offset: usize) -> &AtomicU32 {
         &self.0.pages[offset >> 12].generation
     }
 
-    /// Whether any code was decoded from the page at this offset.
+    /// Returns whether any code was decoded from the page at this offset.
     #[inline]
     pub fn has_code(&self, offset: usize) -> bool {
         self.0.pages[offset >> 12].mask.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether any code was decoded from the 2 MiB, from a multiple of it on, that this offset lies in.
+    /// Returns whether any code was decoded from the 2 MiB, from a multiple of it on, that this offset lies in.
     #[inline]
     pub fn large_page_has_code(&self, offset: usize) -> bool {
         self.0.with_code[offset >> LARGE_SHIFT].load(Ordering::Relaxed) != 0
     }
 
-    /// Record that code was decoded from `offset..offset + len` (within one page). Returns true if it is the page's
+    /// Records that code was decoded from `offset..offset + len` (within one page). Returns true if it is the page's
     /// first: whoever caches write permission for the page must drop it.
     pub fn mark(&self, offset: usize, len: usize) -> bool {
         let page = &self.0.pages[offset >> 12];
@@ -102,7 +102,7 @@ impl CodeMap {
         self.0.rewrites.load(Ordering::Relaxed)
     }
 
-    /// The first bytes of the pages that were written to since [`CodeMap::rewrites`] was `seen`; None where those are too many to be
+    /// Returns the first bytes of the pages that were written to since [`CodeMap::rewrites`] was `seen`; None where those are too many to be
     /// remembered.
     pub fn rewritten_since(&self, seen: u64) -> Option<impl Iterator<Item = usize> + '_> {
         let now = self.rewrites();
@@ -110,7 +110,7 @@ impl CodeMap {
         (now - seen <= RECENT as u64).then(|| (seen..now).map(move |n| (page(n) as usize) << 12))
     }
 
-    /// Record a write to `offset..offset + len`; returns true if it hit code.
+    /// Records a write to `offset..offset + len`; returns true if it hit code.
     #[inline]
     pub fn written(&self, offset: usize, len: usize) -> bool {
         let mut hit = false;
@@ -135,7 +135,7 @@ impl CodeMap {
     }
 }
 
-/// Mask of the granules that `from..from + len` of a page touches.
+/// Returns the mask of the granules that `from..from + len` of a page touches.
 fn granules(from: usize, len: usize) -> u64 {
     if len == 0 {
         return 0;

@@ -60,7 +60,7 @@ impl Ram {
         Ok(ram)
     }
 
-    /// Replace the contents by those of a file, region by region from these offsets on, which are multiples of 4096. The file is mapped
+    /// Replaces the contents by those of a file, region by region from these offsets on, which are multiples of 4096. The file is mapped
     /// copy-on-write: RAM that is mapped from the same place shares the pages that were not written to. Nobody may write to the
     /// file or cut it as long as the RAM is in use, and no vCPU or device of the node may run meanwhile. Decoded code is
     /// forgotten. After an error the contents are not determined.
@@ -96,7 +96,7 @@ impl Ram {
         Ok(())
     }
 
-    /// Replace the contents by zeroes, and give the memory back to the host. No vCPU or device of the node may run meanwhile.
+    /// Replaces the contents by zeroes, and give the memory back to the host. No vCPU or device of the node may run meanwhile.
     pub fn clear(&self) -> Result<(), MapError> {
         for region in self.regions() {
             replace(region, None).map_err(|source| MapError::Host {
@@ -108,7 +108,7 @@ impl Ram {
         Ok(())
     }
 
-    /// Let everybody forget the code that was decoded from this RAM.
+    /// Lets everybody forget the code that was decoded from this RAM.
     pub fn forget_code(&self) {
         for region in self.regions() {
             region.code.written(0, region.len as usize);
@@ -116,7 +116,7 @@ impl Ram {
     }
 }
 
-/// Map a file in the place of a region, or new memory.
+/// Maps a file in the place of a region, or new memory.
 fn replace(region: &RamRegion, file: Option<(RawFd, u64)>) -> io::Result<()> {
     let len = region.len as usize;
     let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_NORESERVE;

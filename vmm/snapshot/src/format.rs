@@ -126,7 +126,7 @@ impl Header {
         out
     }
 
-    /// The header in the first page of a file.
+    /// Returns the header in the first page of a file.
     pub fn decode(page: &[u8]) -> Result<Self, NoHeader> {
         if !page.starts_with(&MAGIC) {
             return Err(NoHeader::Magic);

@@ -19,7 +19,7 @@ const MOST_THREADS: usize = 8;
 
 static ZERO: [u8; CHUNK as usize] = [0; CHUNK as usize];
 
-/// Whether all bytes, a chunk at most, are zero. Comparing is fast however the compiler is set.
+/// Returns whether all bytes, a chunk at most, are zero. Comparing is fast however the compiler is set.
 fn is_zero(bytes: &[u8]) -> bool {
     bytes == &ZERO[..bytes.len()]
 }
@@ -40,7 +40,7 @@ fn runs(chunk: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     })
 }
 
-/// Write RAM to a file from an offset on. Its regions, and where they end.
+/// Writes RAM to a file from an offset on. Its regions, and where they end.
 pub(crate) fn write(file: &File, offset: u64, ram: &Ram) -> io::Result<(Vec<Region>, u64)> {
     let mut buffer = vec![0; CHUNK as usize];
     let mut regions = Vec::new();
@@ -141,7 +141,7 @@ fn extents(file: &File, from: u64, to: u64) -> io::Result<Vec<(u64, u64)>> {
     Ok(found)
 }
 
-/// Read all chunks, check them, and hand those that are not zero to `take`, with their guest-physical addresses, on several threads.
+/// Reads all chunks, check them, and hand those that are not zero to `take`, with their guest-physical addresses, on several threads.
 pub(crate) fn read(
     file: &File,
     regions: &[Region],

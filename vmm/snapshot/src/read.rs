@@ -55,12 +55,12 @@ struct Open {
 }
 
 impl Snapshot {
-    /// Open a snapshot and check all of it.
+    /// Opens a snapshot and check all of it.
     pub fn open(path: &Path) -> Result<Self, SnapshotError> {
         Self::open_with(path, Verify::Everything)
     }
 
-    /// Open a snapshot and check a part of it.
+    /// Opens a snapshot and check a part of it.
     pub fn open_with(path: &Path, verify: Verify) -> Result<Self, SnapshotError> {
         let file = File::open(path).map_err(io(path, "open"))?;
         let metadata = file.metadata().map_err(io(path, "look at"))?;
@@ -94,7 +94,7 @@ impl Snapshot {
         Ok(open)
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
@@ -104,17 +104,17 @@ impl Snapshot {
         &self.0.info
     }
 
-    /// Whether there is a section of this name.
+    /// Returns whether there is a section of this name.
     pub fn has(&self, name: &str) -> bool {
         self.names().any(|other| other == name)
     }
 
-    /// Names of the sections, in the order in which they were written.
+    /// Returns the names of the sections, in the order in which they were written.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.info.sections.iter().map(|s| s.name.as_str())
     }
 
-    /// Read a value that [`crate::SnapshotWriter::state`] has written.
+    /// Reads a value that [`crate::SnapshotWriter::state`] has written.
     pub fn state<T: DeserializeOwned>(&self, name: &str) -> Result<T, SnapshotError> {
         let section = self.section(name, Kind::State)?;
         let bytes = self.unpack(section)?;
@@ -125,19 +125,19 @@ impl Snapshot {
         }
     }
 
-    /// Read a value that [`crate::SnapshotWriter::json`] has written.
+    /// Reads a value that [`crate::SnapshotWriter::json`] has written.
     pub fn json<T: DeserializeOwned>(&self, name: &str) -> Result<T, SnapshotError> {
         let section = self.section(name, Kind::Json)?;
         let bytes = self.unpack(section)?;
         serde_json::from_slice(&bytes).map_err(|cause| self.decode(section, cause))
     }
 
-    /// Read bytes or a file at once.
+    /// Reads bytes or a file at once.
     pub fn bytes(&self, name: &str) -> Result<Vec<u8>, SnapshotError> {
         self.unpack(self.section(name, Kind::Bytes)?)
     }
 
-    /// Write bytes or a file to a new file, and return its length.
+    /// Writes bytes or a file to a new file, and return its length.
     pub fn extract(&self, name: &str, to: &Path) -> Result<u64, SnapshotError> {
         let section = self.section(name, Kind::Bytes)?;
         self.check_hash(section)?;
@@ -161,7 +161,7 @@ impl Snapshot {
         Ok(length)
     }
 
-    /// Map RAM copy-on-write in the place of a node's: nodes share the pages that none of them has written to. The node must not run.
+    /// Maps RAM copy-on-write in the place of a node's: nodes share the pages that none of them has written to. The node must not run.
     pub fn map_ram(&self, name: &str, ram: &Ram) -> Result<(), SnapshotError> {
         let section = self.ram_section(name, ram)?;
         let offsets: Vec<u64> = section.regions.iter().map(|r| r.offset).collect();
@@ -172,7 +172,7 @@ impl Snapshot {
         })
     }
 
-    /// Copy RAM in the place of a node's, and check it. The node then has memory of its own, of the large pages that the host has to
+    /// Copies RAM in the place of a node's, and check it. The node then has memory of its own, of the large pages that the host has to
     /// give. The node must not run.
     pub fn read_ram(&self, name: &str, ram: &Ram) -> Result<(), SnapshotError> {
         let section = self.ram_section(name, ram)?;
@@ -214,7 +214,7 @@ impl Snapshot {
         Ok(section)
     }
 
-    /// The section of a node's RAM, which must be laid out as the node's.
+    /// Returns the section of a node's RAM, which must be laid out as the node's.
     fn ram_section(&self, name: &str, ram: &Ram) -> Result<&Section, SnapshotError> {
         let section = self.section(name, Kind::Ram)?;
         let found: Vec<_> = section.regions.iter().map(|r| (r.start, r.len)).collect();
@@ -371,7 +371,7 @@ fn read_table(
     }
 }
 
-/// Check that sections lie in the file one after the other, as they were written.
+/// Checks that sections lie in the file one after the other, as they were written.
 fn check_sections(path: &Path, sections: &[Section], end: u64) -> Result<(), SnapshotError> {
     let mut at = HEADER;
     let mut names = BTreeSet::new();

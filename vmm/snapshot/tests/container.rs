@@ -78,7 +78,7 @@ fn write(path: &Path, ram: &Ram, file: &Path) -> u64 {
     w.finish().unwrap()
 }
 
-/// A snapshot, the RAM and the file that went into it.
+/// Returns a snapshot, the RAM and the file that went into it.
 fn snapshot(folder: &Folder) -> (PathBuf, Ram, Vec<u8>) {
     let ram = filled();
     let file = folder.path("file");

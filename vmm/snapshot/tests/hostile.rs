@@ -36,7 +36,7 @@ impl Choices {
     }
 }
 
-/// Change one thing, each branch on the way as likely as the others.
+/// Changes one thing, each branch on the way as likely as the others.
 fn damage(value: &mut Value, choices: &mut Choices) {
     match value {
         Value::Array(list) if !list.is_empty() => match choices.next(12) {

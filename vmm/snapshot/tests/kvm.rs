@@ -13,7 +13,7 @@ use nodescope_snapshot::{Snapshot, SnapshotWriter};
 use nodescope_test_needs::{Need, skip};
 use support::*;
 
-/// Whether nodes can run on this host's KVM; if not, the test is skipped.
+/// Returns whether nodes can run on this host's KVM; if not, the test is skipped.
 fn host() -> bool {
     let why = match probe() {
         Ok(found) if found.ring0_native && found.msr_exits => return true,
@@ -24,7 +24,7 @@ fn host() -> bool {
     false
 }
 
-/// A node at power-on that can change to KVM.
+/// Returns a node at power-on that can change to KVM.
 fn either() -> Node {
     let mut node = booted(Translate::default());
     let vm = KvmVm::new(node.ram()).unwrap();
@@ -46,7 +46,7 @@ fn progress(node: &Node) -> u64 {
     node.vcpu_state(0).general.gpr[15] + counts.iter().sum::<u64>()
 }
 
-/// Run for so many quanta and on until the guest has come on. A vCPU's first entry into KVM may take far longer than a quantum, which it has to
+/// Runs for so many quanta and on until the guest has come on. A vCPU's first entry into KVM may take far longer than a quantum, which it has to
 /// wait for then.
 fn goes_on(node: &mut Node, quanta: u64) {
     let before = progress(node);

@@ -1,4 +1,4 @@
-//! Moments of a run that are no window's.
+//! Moments of a run other than windows.
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ impl fmt::Display for Moment {
 }
 
 impl Trigger {
-    /// The virtual time at which it fires, picoseconds, if nothing but the time decides.
+    /// Returns the virtual time at which the trigger fires, picoseconds, if the trigger depends only on time.
     pub fn time_ps(&self) -> Option<u64> {
         match self {
             Trigger::Immediately => Some(0),

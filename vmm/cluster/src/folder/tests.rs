@@ -8,7 +8,7 @@ fn names(list: &[&str]) -> Vec<String> {
     list.iter().map(|&name| name.into()).collect()
 }
 
-/// A folder in which a run has written two files, one of them in folders of its own.
+/// Returns a folder in which a run has written two files, one of them in folders of its own.
 fn results() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("r");

@@ -144,7 +144,7 @@ impl LocalApic {
         }
     }
 
-    /// Change IA32_APIC_BASE (SDM "x2APIC State Transitions"). The BSP flag stays as it is.
+    /// Changes IA32_APIC_BASE (SDM "x2APIC State Transitions"). The BSP flag stays as it is.
     pub fn set_base(&mut self, value: u64) -> Result<(), MsrFault> {
         const FLAGS: u64 = apic_base::BSP | apic_base::X2APIC | apic_base::ENABLE;
         let address = value & !0xfff;
@@ -178,7 +178,7 @@ impl LocalApic {
         self.state.svr & SVR_ENABLE != 0
     }
 
-    /// Logical ID in x2APIC mode: cluster in the upper half, one bit in the lower.
+    /// Returns the logical ID in x2APIC mode: cluster in the upper half, one bit in the lower.
     fn logical_id(&self) -> u32 {
         (self.state.id & !0xf) << 12 | 1 << (self.state.id & 0xf)
     }
@@ -205,12 +205,12 @@ impl LocalApic {
         }
     }
 
-    /// Whether a fixed interrupt would be taken up at all.
+    /// Returns whether a fixed interrupt would be taken up at all.
     pub fn accepts(&self) -> bool {
         self.mode() != ApicMode::Disabled && self.software_enabled()
     }
 
-    /// Take up a fixed interrupt; false where it is refused.
+    /// Takes up a fixed interrupt; false where it is refused.
     pub fn accept(&mut self, vector: u8, trigger: Trigger) -> bool {
         if !self.accepts() {
             return false;
@@ -244,7 +244,7 @@ impl LocalApic {
         }
     }
 
-    /// Processor priority register.
+    /// Returns the processor priority register.
     pub fn ppr(&self) -> u8 {
         let in_service = self.state.isr.highest().unwrap_or(0);
         if self.state.tpr >> 4 >= in_service >> 4 {
@@ -254,7 +254,7 @@ impl LocalApic {
         }
     }
 
-    /// Recompute what the hot check looks at.
+    /// Recomputes what the hot check looks at.
     fn refresh(&mut self) {
         self.next = self.state.timer.next();
         let class = self.ppr() >> 4;
@@ -327,7 +327,7 @@ impl LocalApic {
         self.refresh();
     }
 
-    /// Read a register that both modes have, or xAPIC mode alone; None where there is none.
+    /// Reads a register that both modes have, or xAPIC mode alone; None where there is none.
     pub fn read(&mut self, register: u32, now: u64) -> Option<u32> {
         self.pending(now);
         let x2 = self.mode() == ApicMode::X2Apic;
@@ -359,7 +359,7 @@ impl LocalApic {
         })
     }
 
-    /// Write a register; None where there is none that can be written. Reserved bits are ignored, as xAPIC mode does.
+    /// Writes a register; None where there is none that can be written. Reserved bits are ignored, as xAPIC mode does.
     pub fn write(&mut self, register: u32, value: u32, now: u64) -> Option<Effect> {
         self.pending(now);
         let x2 = self.mode() == ApicMode::X2Apic;

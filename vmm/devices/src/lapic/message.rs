@@ -34,7 +34,7 @@ pub enum Delivery {
 }
 
 impl Delivery {
-    /// Decode bits 10:8 of an ICR, LVT, redirection entry or MSI data.
+    /// Decodes bits 10:8 of an ICR, LVT, redirection entry or MSI data.
     pub fn of(bits: u64) -> Self {
         match bits >> 8 & 7 {
             0 => Self::Fixed,
@@ -94,7 +94,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// Decode a message-signalled interrupt: a write of `data` to `address` in 0xfee0_0000..0xfef0_0000. None for any
+    /// Decodes a message-signalled interrupt: a write of `data` to `address` in 0xfee0_0000..0xfef0_0000. None for any
     /// other address.
     pub fn from_msi(address: u64, data: u32) -> Option<Self> {
         if address >> 20 != 0xfee {

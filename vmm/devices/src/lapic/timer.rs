@@ -23,7 +23,7 @@ impl TimerClock {
         saturate(product / (self.tsc.get() as u128 * divisor as u128))
     }
 
-    /// Cycles until so many ticks have passed, rounded up.
+    /// Returns the cycles until so many ticks have passed, rounded up.
     fn cycles(&self, ticks: u64, divisor: u32) -> u64 {
         let num = self.tsc.get() as u128 * divisor as u128;
         scale_up(ticks, num, self.input.get() as u128)
@@ -45,7 +45,7 @@ pub enum TimerMode {
 }
 
 impl TimerMode {
-    /// Decode from a local vector table entry.
+    /// Decodes from a local vector table entry.
     pub fn of(lvt: u32) -> Self {
         match lvt >> 17 & 3 {
             0 => Self::OneShot,
@@ -95,7 +95,7 @@ impl Default for Timer {
 }
 
 impl Timer {
-    /// Cycles at which it expires next; `u64::MAX` for never.
+    /// Returns the cycles at which it expires next; `u64::MAX` for never.
     #[inline]
     pub fn next(&self) -> u64 {
         self.next
@@ -109,7 +109,7 @@ impl Timer {
         };
     }
 
-    /// Initial count register.
+    /// Returns the initial count register.
     pub fn initial(&self) -> u32 {
         self.initial
     }
@@ -119,7 +119,7 @@ impl Timer {
         self.divide
     }
 
-    /// Divisor that the divide configuration register stands for.
+    /// Returns the divisor that the divide configuration register stands for.
     fn divisor(&self) -> u32 {
         let code = self.divide & 3 | self.divide >> 1 & 4;
         if code == 7 { 1 } else { 2 << code }
@@ -129,7 +129,7 @@ impl Timer {
         clock.ticks(now.saturating_sub(self.start), self.divisor())
     }
 
-    /// Current count register.
+    /// Returns the current count register.
     pub fn current(&self, clock: &TimerClock, now: u64) -> u32 {
         let first = u64::from(self.first);
         let elapsed = self.elapsed(clock, now);
@@ -145,7 +145,7 @@ impl Timer {
         left as u32
     }
 
-    /// Write the initial count register: starts the count, 0 stops it. Ignored in TSC-deadline mode.
+    /// Writes the initial count register: starts the count, 0 stops it. Ignored in TSC-deadline mode.
     pub fn set_initial(&mut self, clock: &TimerClock, now: u64, count: u32) {
         if self.mode == TimerMode::TscDeadline {
             return;
@@ -154,7 +154,7 @@ impl Timer {
         self.begin(clock, now, count);
     }
 
-    /// Write the divide configuration register; a running count goes on from where it stands.
+    /// Writes the divide configuration register; a running count goes on from where it stands.
     pub fn set_divide(&mut self, clock: &TimerClock, now: u64, divide: u32) {
         let left = self.current(clock, now);
         self.divide = divide & 0b1011;
@@ -176,7 +176,7 @@ impl Timer {
         self.deadline
     }
 
-    /// Write IA32_TSC_DEADLINE: 0 disarms. Ignored in other modes.
+    /// Writes IA32_TSC_DEADLINE: 0 disarms. Ignored in other modes.
     pub fn set_deadline(&mut self, now: u64, deadline: u64) {
         if self.mode == TimerMode::TscDeadline {
             self.deadline = deadline;

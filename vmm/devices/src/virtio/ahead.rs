@@ -35,7 +35,7 @@ impl Ahead {
         self.until = self.until.max(now).saturating_add(cycles);
     }
 
-    /// When the requests that wait may go on; `u64::MAX` if there are none. A loaded state may hold any `until`; requests that wait
+    /// Returns when the requests that wait may go on; `u64::MAX` if there are none. A loaded state may hold any `until`; requests that wait
     /// without need may go on at once.
     pub fn next_event(&self) -> u64 {
         match self.waiting {

@@ -20,16 +20,16 @@ pub trait VirtioDevice {
     fn config(&self) -> Vec<u8>;
     /// The driver is ready and has accepted these features.
     fn activate(&mut self, features: u64, now: u64);
-    /// Forget everything about the driver.
+    /// Forgets everything about the driver.
     fn reset(&mut self);
     /// The driver took one queue back: drop what was outstanding on it.
     fn reset_queue(&mut self, queue: usize);
     /// The driver has made buffers of a queue available.
     fn notify(&mut self, queue: usize, queues: &mut Queues<'_>, now: u64)
     -> Result<(), QueueFault>;
-    /// Do what is due at `now`.
+    /// Does what is due at `now`.
     fn advance(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<(), QueueFault>;
-    /// Cycles at which `advance` wants to be called next; `u64::MAX` for never.
+    /// Returns the cycles at which `advance` wants to be called next; `u64::MAX` for never.
     fn next_event(&self) -> u64;
 }
 
@@ -86,7 +86,7 @@ impl Device {
         }
     }
 
-    /// State.
+    /// Returns the state.
     pub fn save(&self) -> DeviceState {
         match self {
             Self::Block(d) => DeviceState::Block(d.save()),
@@ -95,7 +95,7 @@ impl Device {
         }
     }
 
-    /// Load a state of the same kind.
+    /// Loads a state of the same kind.
     pub fn restore(&mut self, state: &DeviceState) -> Result<(), RestoreError> {
         match (self, state) {
             (Self::Block(d), DeviceState::Block(s)) => d.restore(s),

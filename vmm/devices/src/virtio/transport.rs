@@ -84,7 +84,7 @@ pub struct VirtioMmio {
 }
 
 impl VirtioMmio {
-    /// Attach a device to guest memory.
+    /// Attaches a device to guest memory.
     pub fn new(device: Device, ram: GuestRam) -> Self {
         let sizes = device.get().queue_sizes().iter();
         let queues = sizes
@@ -106,13 +106,13 @@ impl VirtioMmio {
         }
     }
 
-    /// Level of the interrupt line.
+    /// Returns the level of the interrupt line.
     #[inline]
     pub fn irq_level(&self) -> bool {
         self.interrupt != 0
     }
 
-    /// The device behind the transport.
+    /// Returns the device behind the transport.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -131,7 +131,7 @@ impl VirtioMmio {
         self.status & (DRIVER_OK | NEEDS_RESET | FAILED) == DRIVER_OK
     }
 
-    /// Cycles at which `advance` wants to be called next; `u64::MAX` for never.
+    /// Returns the cycles at which `advance` wants to be called next; `u64::MAX` for never.
     pub fn next_event(&self) -> u64 {
         if self.active() {
             self.device.get().next_event()
@@ -140,7 +140,7 @@ impl VirtioMmio {
         }
     }
 
-    /// Do what is due at `now`.
+    /// Does what is due at `now`.
     pub fn advance(&mut self, now: u64) {
         if self.active() {
             let mut queues = Queues::new(&self.ram, &mut self.queues, &mut self.interrupt);
@@ -215,7 +215,7 @@ impl VirtioMmio {
         }
     }
 
-    /// Read of a register below the configuration space.
+    /// Reads a register below the configuration space.
     fn register(&self, register: u32) -> u32 {
         let half = |features: u64, select: u32| match select {
             0 => features as u32,
@@ -321,7 +321,7 @@ impl VirtioMmio {
         }
     }
 
-    /// State.
+    /// Returns the state.
     pub fn save(&self) -> VirtioState {
         VirtioState {
             transport: TransportState {
@@ -339,7 +339,7 @@ impl VirtioMmio {
         }
     }
 
-    /// Load a state of the same kind of device.
+    /// Loads a state of the same kind of device.
     pub fn restore(&mut self, state: &VirtioState) -> Result<(), RestoreError> {
         let t = &state.transport;
         let sizes = t.queues.iter().map(|q| q.max_size);

@@ -69,7 +69,7 @@ fn ring(device: u64, queue: u64) -> u64 {
 /// A part of a chain: address, length, whether the device writes it.
 type Part = (u64, u32, bool);
 
-/// The chain of each queue in use: device, queue, parts.
+/// Returns the chain of each queue in use: device, queue, parts.
 fn chains() -> [(u64, u64, Vec<Part>); 4] {
     let buffer = |n: u64| BUFFERS + n * 0x1000;
     [
@@ -118,7 +118,7 @@ fn set_deadline(a: &mut CodeAssembler) -> Done {
     a.wrmsr()
 }
 
-/// Set up virtio devices with all features of the lower half that are offered, and their queues of 8.
+/// Sets up virtio devices with all features of the lower half that are offered, and their queues of 8.
 fn set_up_devices(a: &mut CodeAssembler) -> Done {
     for device in 0..3 {
         let base = VIRTIO + 0x1000 * device;
@@ -148,7 +148,7 @@ fn set_up_devices(a: &mut CodeAssembler) -> Done {
     Ok(())
 }
 
-/// Go on only in every `n`-th round, a power of two.
+/// Goes on only in every `n`-th round, a power of two.
 fn every(a: &mut CodeAssembler, n: i32, build: impl FnOnce(&mut CodeAssembler) -> Done) -> Done {
     let mut skip = a.create_label();
     a.test(r15d, n - 1)?;
@@ -382,7 +382,7 @@ fn start(code: u64, stack: u64) -> VcpuState {
     s
 }
 
-/// A node with this RAM, at power-on.
+/// Returns a node with this RAM, at power-on.
 pub fn node(ram: Ram, translate: Translate) -> Node {
     let topology = NodeTopology {
         tsc_hz: HZ,
@@ -455,7 +455,7 @@ pub fn node(ram: Ram, translate: Translate) -> Node {
     node
 }
 
-/// A node at power-on with the guest in it.
+/// Returns a node at power-on with the guest in it.
 pub fn booted(translate: Translate) -> Node {
     let ram = Ram::new(&[RAM]).unwrap();
     load(&ram);
@@ -471,7 +471,7 @@ pub struct Said {
     pub state: NodeState,
 }
 
-/// Run for a quantum; each frame comes back after a while. In odd quanta nobody listens to what the node says.
+/// Runs for a quantum; each frame comes back after a while. In odd quanta nobody listens to what the node says.
 pub fn run(node: &mut Node, quantum: u64) -> Said {
     let target = (quantum + 1) * QUANTUM;
     assert_eq!(node.run_until(target).unwrap(), NodeStatus::Running);

@@ -71,7 +71,7 @@ pub struct Net {
 }
 
 impl Net {
-    /// A device with its link up.
+    /// Returns a device with its link up.
     pub fn new(config: NetConfig) -> Self {
         Self {
             config,
@@ -109,7 +109,7 @@ impl Net {
         &self.config
     }
 
-    /// Whether a driver uses it: what arrives before is dropped.
+    /// Returns whether a driver uses it: what arrives before is dropped.
     pub fn is_active(&self) -> bool {
         self.features != 0
     }
@@ -119,7 +119,7 @@ impl Net {
         std::mem::take(&mut self.outgoing)
     }
 
-    /// Whether [`Net::take_frames`] would return any.
+    /// Returns whether [`Net::take_frames`] would return any.
     pub fn has_frames(&self) -> bool {
         !self.outgoing.is_empty()
     }
@@ -137,12 +137,12 @@ impl Net {
         self.incoming.insert(at, frame);
     }
 
-    /// Counters.
+    /// Returns the counters.
     pub fn counters(&self) -> &NetCounters {
         &self.counters
     }
 
-    /// Forget frames that came and will not be handed over.
+    /// Forgets frames that came and will not be handed over.
     pub(super) fn drop_incoming(&mut self, range: std::ops::Range<usize>) {
         let bytes: usize = self.incoming.drain(range).map(|f| f.memory()).sum();
         self.incoming_bytes -= bytes;
@@ -152,7 +152,7 @@ impl Net {
         self.features >> feature & 1 != 0
     }
 
-    /// State.
+    /// Returns the state.
     pub fn save(&self) -> NetState {
         NetState {
             features: self.features,
@@ -167,7 +167,7 @@ impl Net {
         }
     }
 
-    /// Load a state.
+    /// Loads a state.
     pub fn restore(&mut self, state: &NetState) -> Result<(), RestoreError> {
         if !state.incoming.is_sorted_by_key(|f| f.time) {
             return Err(RestoreError::new(

@@ -61,7 +61,7 @@ impl Net {
         }
     }
 
-    /// Send what one chain holds; chains that are no frames are counted and dropped.
+    /// Sends what one chain holds; chains that are no frames are counted and dropped.
     fn send(&mut self, chain: Chain<'_>, now: u64) {
         let sent = self
             .read(chain)
@@ -73,7 +73,7 @@ impl Net {
         }
     }
 
-    /// The frame that a chain holds and the header that precedes it. None if its length is impossible.
+    /// Returns the frame that a chain holds and the header that precedes it. None if its length is impossible.
     fn read(&mut self, mut chain: Chain<'_>) -> Option<(Header, Vec<u8>)> {
         let len = chain.reader.available_bytes().checked_sub(HEADER)?;
         if !(SHORTEST..=LONGEST).contains(&len) {
@@ -86,7 +86,7 @@ impl Net {
         Some((Header::parse(&header), bytes))
     }
 
-    /// Do what the driver left to the device, and send. None if that is not possible or was not agreed on.
+    /// Does what the driver left to the device, and send. None if that is not possible or was not agreed on.
     fn offload(&mut self, header: Header, mut bytes: Vec<u8>, time: u64) -> Option<()> {
         if header.needs_checksum() && !self.negotiated(VIRTIO_NET_F_CSUM) {
             return None;
@@ -113,7 +113,7 @@ impl Net {
         }
     }
 
-    /// Send a large TCP packet in frames. None if it cannot be cut, or not into frames short enough.
+    /// Sends a large TCP packet in frames. None if it cannot be cut, or not into frames short enough.
     fn send_segments(&mut self, header: Header, large: Vec<u8>, time: u64) -> Option<()> {
         let packet = TcpPacket::parse(&large, header)?;
         if packet.segment_len(0) > self.frame_limit() {
@@ -172,7 +172,7 @@ impl Net {
 }
 
 impl Net {
-    /// Write one frame to the guest's buffers, over several of them where that was agreed on. False if there are not enough. The look at
+    /// Writes one frame to the guest's buffers, over several of them where that was agreed on. False if there are not enough. The look at
     /// them counts in either case: a guest may ask for another as often as it likes.
     fn hand_over(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<bool, QueueFault> {
         let Some(frame) = self.incoming.front() else {

@@ -16,12 +16,12 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Bytes that it takes in memory.
+    /// Returns the bytes that it takes in memory.
     pub(super) fn memory(&self) -> usize {
         size_of::<Frame>() + self.bytes.len()
     }
 
-    /// The frame as a state has it.
+    /// Returns the frame as a state has it.
     pub(super) fn saved(&self) -> Self {
         Self {
             checksum_valid: false,
@@ -48,7 +48,7 @@ pub struct NetCounters {
 }
 
 impl NetCounters {
-    /// Whether so many frames can have been counted; sums must not wrap.
+    /// Returns whether so many frames can have been counted; sums must not wrap.
     pub(super) fn are_possible(&self) -> bool {
         let Self {
             sent,

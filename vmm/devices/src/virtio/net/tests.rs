@@ -32,7 +32,7 @@ fn net(d: &mut Driver) -> &mut Net {
     }
 }
 
-/// Send a frame whose TCP checksum is left to the device, in segments of `gso_size` unless 0.
+/// Sends a frame whose TCP checksum is left to the device, in segments of `gso_size` unless 0.
 fn send(d: &mut Driver, frame: &[u8], gso_size: u16) -> Vec<Frame> {
     let mut bytes = vec![1, u8::from(gso_size != 0), 54, 0];
     bytes.extend(gso_size.to_le_bytes());

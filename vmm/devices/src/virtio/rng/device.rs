@@ -31,7 +31,7 @@ impl Rng {
         }
     }
 
-    /// State.
+    /// Returns the state.
     pub fn save(&self) -> RngState {
         RngState {
             generator: self.generator.clone(),
@@ -40,7 +40,7 @@ impl Rng {
         }
     }
 
-    /// Load a state.
+    /// Loads a state.
     pub fn restore(&mut self, state: &RngState) -> Result<(), RestoreError> {
         self.generator = state.generator.clone();
         self.work.until = state.work_until;

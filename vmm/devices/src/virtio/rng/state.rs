@@ -16,7 +16,7 @@ pub struct RngState {
 }
 
 impl RngState {
-    /// Begin another sequence of random bytes.
+    /// Begins another sequence of random bytes.
     pub fn reseed(&mut self, seed: [u8; 32]) {
         self.generator = ChaCha20Rng::from_seed(seed);
     }
