@@ -85,7 +85,7 @@ impl NodeCommandLine {
         format!("node{}", self.node)
     }
 
-    /// The words that the image's scripts read, all of them, one on a line: for a node that is renewed after its boot.
+    /// The words that the image's scripts read, all of them, one on a line: for a clone of a node that has booted.
     pub fn words(&self) -> String {
         let slots: Vec<_> = self.slots.iter().map(u32::to_string).collect();
         let words = [
