@@ -43,7 +43,7 @@ impl Quantum {
     }
 }
 
-/// What follows a quantum at whose end all nodes have arrived.
+/// Step after a quantum at whose end all nodes have arrived.
 pub enum NextStep {
     /// Run another quantum, which follows by default or was announced.
     Run(Quantum),

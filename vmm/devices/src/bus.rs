@@ -1,4 +1,4 @@
-//! Address decode: which device answers an address, and at which offset. A device never knows its address.
+//! Address decode: finds the device that answers an address, and the offset. A device never knows its address.
 
 use std::fmt::Debug;
 
@@ -12,7 +12,7 @@ pub trait BusDevice {
     fn write(&mut self, offset: u64, data: &[u8], now: u64);
 }
 
-/// Why a range could not be given to a device.
+/// Reason why a range could not be given to a device.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum BusError {
     /// Empty, or past the end of the address space.

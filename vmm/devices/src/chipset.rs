@@ -1,4 +1,4 @@
-//! Everything of a node beside vCPUs and memory, behind its addresses: the machine hands it each access.
+//! The chipset: all devices of a node behind their addresses. The motherboard hands each access to the chipset.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -26,7 +26,7 @@ pub struct VirtioPlace {
     pub device: Device,
 }
 
-/// What a node has and where.
+/// Devices of a node and their addresses.
 #[derive(Debug)]
 pub struct ChipsetConfig {
     /// (x2)APIC IDs in the order of the vCPUs.
@@ -43,7 +43,7 @@ pub struct ChipsetConfig {
     pub power_port: u16,
     /// First port of the real-time clock.
     pub rtc_port: u16,
-    /// What the real-time clock shows at cycle 0, seconds since 1970-01-01 UTC.
+    /// Time of the real-time clock at cycle 0, seconds since 1970-01-01 UTC.
     pub epoch: i64,
     /// Virtio devices.
     pub virtio: Vec<VirtioPlace>,
@@ -112,7 +112,7 @@ pub struct Chipset {
 }
 
 impl Chipset {
-    /// Puts devices in their places. `ram` is what they reach by DMA.
+    /// Puts devices at their addresses. `ram` is the memory that the devices reach by DMA.
     pub fn new(config: ChipsetConfig, ram: &GuestRam) -> Result<Self, ChipsetError> {
         let mut ports = Bus::default();
         ports.insert(config.serial_port.into(), SERIAL_SIZE, Target::Serial)?;
@@ -144,7 +144,7 @@ impl Chipset {
         })
     }
 
-    /// IN.
+    /// Executes IN.
     pub fn port_read(&mut self, now: u64, port: u16, data: &mut [u8]) {
         match self.ports.find(port.into(), data.len()) {
             Some((target, offset)) => self.read(target, offset, data, now),
@@ -152,7 +152,7 @@ impl Chipset {
         }
     }
 
-    /// OUT.
+    /// Executes OUT.
     pub fn port_write(&mut self, now: u64, port: u16, data: &[u8]) {
         if let Some((target, offset)) = self.ports.find(port.into(), data.len()) {
             self.write(target, offset, data, now);
@@ -217,20 +217,20 @@ impl Chipset {
         }
     }
 
-    /// Bytes typed at the console.
+    /// Adds bytes that were typed at the console.
     pub fn console_input(&mut self, bytes: &[u8]) {
         self.serial.queue_input(bytes);
         self.forward(Target::Serial);
     }
 
-    /// Returns the cycles at which [`Chipset::advance`] wants to be called next, local APIC timers apart (those expire by themselves:
-    /// [`Interrupts::next_event`]); `u64::MAX` for never.
+    /// Returns the cycles at which [`Chipset::advance`] must be called next. Local APIC timers do not count; they expire by themselves (
+    /// [`Interrupts::next_event`]). `u64::MAX` for never.
     pub fn next_event(&self) -> u64 {
         let events = self.virtio.iter().map(|(_, v)| v.next_event());
         events.min().unwrap_or(u64::MAX)
     }
 
-    /// Lets devices do what is due at `now`.
+    /// Lets devices do their work that is due at `now`.
     pub fn advance(&mut self, now: u64) {
         for index in 0..self.virtio.len() {
             if self.virtio[index].1.next_event() <= now {
@@ -240,7 +240,7 @@ impl Chipset {
         }
     }
 
-    /// Virtio devices in the order of the configuration.
+    /// Returns the virtio devices in the order of the configuration.
     pub fn virtio(&self) -> impl Iterator<Item = &VirtioMmio> {
         self.virtio.iter().map(|(_, v)| v)
     }

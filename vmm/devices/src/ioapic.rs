@@ -32,7 +32,7 @@ pub struct IoApicState {
     pub lines: u32,
 }
 
-/// An IOAPIC. Whoever owns it delivers the messages it has due.
+/// An IOAPIC. Its owner delivers the messages that are due.
 #[derive(Clone, Debug)]
 pub struct IoApic {
     state: IoApicState,
@@ -120,7 +120,7 @@ impl IoApic {
         }
     }
 
-    /// A level-triggered interrupt of this vector was served. Afterwards its pins may have a message due again.
+    /// Records that a level-triggered interrupt of this vector was served. Afterwards its pins may have a message due again.
     pub fn end_of_interrupt(&mut self, vector: u8) {
         for entry in &mut self.state.entries {
             if *entry & LEVEL != 0 && *entry as u8 == vector {
@@ -159,7 +159,7 @@ impl IoApic {
         }
     }
 
-    /// A local APIC took the message of a level-triggered pin.
+    /// Records that a local APIC took the message of a level-triggered pin.
     pub fn accepted(&mut self, pin: u8) {
         self.state.entries[usize::from(pin)] |= REMOTE_IRR;
     }

@@ -153,7 +153,7 @@ impl Rtc {
         }
     }
 
-    /// The guest has set the registers of the time: go on from there.
+    /// Takes over the time from registers that the guest has set.
     fn take(&mut self, now: u64) {
         let mut hour = self.decode(HOURS);
         if !self.flag(B_24_HOURS) {

@@ -66,13 +66,13 @@ impl Default for Serial {
 }
 
 impl Serial {
-    /// Bytes typed at the console.
+    /// Adds bytes that were typed at the console.
     pub fn queue_input(&mut self, bytes: &[u8]) {
         self.input.extend(bytes);
         self.refill();
     }
 
-    /// What the guest has written since the last call.
+    /// Takes the guest's output since the last call.
     pub fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(self.uart.writer_mut())
     }

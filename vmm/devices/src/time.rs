@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct Hertz(NonZeroU64);
 
 impl Hertz {
-    /// Returns a frequency; None for zero.
+    /// Returns a frequency, or `None` for zero.
     pub const fn new(hertz: u64) -> Option<Self> {
         match NonZeroU64::new(hertz) {
             Some(n) => Some(Self(n)),
@@ -18,7 +18,7 @@ impl Hertz {
         }
     }
 
-    /// In hertz.
+    /// Returns the frequency in hertz.
     pub const fn get(self) -> u64 {
         self.0.get()
     }
@@ -28,7 +28,7 @@ impl Hertz {
         scale_up(ns, self.get() as u128, 1_000_000_000)
     }
 
-    /// Whole seconds and nanoseconds that so many cycles last, rounded down.
+    /// Returns the duration of so many cycles in whole seconds and nanoseconds, rounded down.
     pub fn ns_from_cycles(self, cycles: u64) -> u64 {
         saturate(cycles as u128 * 1_000_000_000 / self.get() as u128)
     }
@@ -42,7 +42,7 @@ impl Hertz {
     }
 }
 
-/// `value * num / den`, rounded up and saturating.
+/// Returns `value * num / den`, rounded up and saturating.
 pub(crate) fn scale_up(value: u64, num: u128, den: u128) -> u64 {
     match (value as u128).checked_mul(num) {
         Some(product) => saturate(product.div_ceil(den)),

@@ -149,7 +149,7 @@ impl Group {
 }
 
 /// Sends a message to all workers. Workers that are gone get nothing.
-fn tell(socket: &Socket, workers: &[Vec<u8>], message: &Message<'_>) {
+fn send_to_workers(socket: &Socket, workers: &[Vec<u8>], message: &Message<'_>) {
     for worker in workers {
         let _ = socket.send_multipart([worker, &message.encode()], 0);
     }
@@ -170,7 +170,7 @@ impl Peers for Group {
                 let gathered = self.gather_as_master(socket, workers, own);
                 gathered.inspect_err(|error| {
                     // The other workers end with the run.
-                    tell(socket, workers, &Message::Leave(0, &error.to_string()));
+                    send_to_workers(socket, workers, &Message::Leave(0, &error.to_string()));
                 })
             }
             Some(Link::Worker(master)) => self.gather_as_worker(master, own),
@@ -181,7 +181,7 @@ impl Peers for Group {
     fn leave(&self, why: &str) {
         let message = Message::Leave(self.rank, why);
         match &*self.link() {
-            Some(Link::Master(socket, workers)) => tell(socket, workers, &message),
+            Some(Link::Master(socket, workers)) => send_to_workers(socket, workers, &message),
             Some(Link::Worker(master)) => {
                 // A master that is gone need not know.
                 let _ = master.send(&message.encode());

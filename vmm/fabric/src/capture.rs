@@ -1,4 +1,4 @@
-//! Frames into a pcap file, as Wireshark and tcpdump read it, with virtual time as time stamps.
+//! Writes frames into a pcap file for Wireshark and tcpdump, with virtual time as time stamps.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -24,7 +24,7 @@ pub struct CaptureError {
 /// Bytes of a pcap file before its first packet.
 const HEADER: u64 = 24;
 
-/// The file, of which its writer's library lets nobody else have hold.
+/// The file, which the library's writer shares with this capture.
 #[derive(Clone)]
 struct Output(Arc<Mutex<BufWriter<File>>>);
 
@@ -85,7 +85,7 @@ impl Capture {
         Ok(capture)
     }
 
-    /// Writes what has been collected into the file.
+    /// Writes the collected frames into the file.
     pub fn flush(&mut self) -> Result<(), CaptureError> {
         let written = self.output.flush();
         written.map_err(|error| self.failed(&error))

@@ -1,7 +1,7 @@
-//! Account of the files that a node has put among the results, and of the space that is left.
+//! Quota of the files that a node has put among the results, and of the space that is left.
 //!
-//! Each node keeps its own account. The answer to a guest therefore does not depend on other host threads.
-//! Between batches of quanta each account gets the number of bytes that the whole study has left.
+//! Each node keeps its own quota. The answer to a guest therefore does not depend on other host threads.
+//! Between batches of quanta each quota gets the number of bytes that the whole study has left.
 
 use std::collections::BTreeMap;
 
@@ -113,16 +113,16 @@ struct Entry {
     open: bool,
 }
 
-/// Saved state of a [`FileBook`], without the limits, which are the study's.
+/// Saved state of a [`FileQuota`], without the limits, which are the study's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileBookState {
+pub struct FileQuotaState {
     study_left: u64,
     files: BTreeMap<String, Entry>,
 }
 
-/// Account of a node's files.
+/// Quota of a node's files.
 #[derive(Clone, Debug)]
-pub(crate) struct FileBook {
+pub(crate) struct FileQuota {
     limits: FileLimits,
     /// Bytes that the study has left beside `used`.
     study_left: u64,
@@ -130,7 +130,7 @@ pub(crate) struct FileBook {
     used: u64,
 }
 
-impl FileBook {
+impl FileQuota {
     pub(crate) fn new(limits: FileLimits) -> Self {
         Self {
             limits,
@@ -140,15 +140,15 @@ impl FileBook {
         }
     }
 
-    pub(crate) fn save(&self) -> FileBookState {
-        FileBookState {
+    pub(crate) fn save(&self) -> FileQuotaState {
+        FileQuotaState {
             study_left: self.study_left,
             files: self.files.clone(),
         }
     }
 
     /// Loads entries. Fails where no guest can have made them.
-    pub(crate) fn restore(&mut self, state: FileBookState) -> Result<(), &'static str> {
+    pub(crate) fn restore(&mut self, state: FileQuotaState) -> Result<(), &'static str> {
         if state.files.len() > MOST_FILES {
             return Err("it has more files than a node may have");
         }
@@ -258,8 +258,8 @@ mod tests {
         }
     }
 
-    fn book() -> FileBook {
-        FileBook::new(FileLimits {
+    fn quota() -> FileQuota {
+        FileQuota::new(FileLimits {
             file: 100_000,
             node: 150_000,
             study: 1 << 30,
@@ -268,62 +268,62 @@ mod tests {
 
     #[test]
     fn lengths_count_holes_included_and_nothing_overflows() {
-        let mut book = book();
+        let mut quota = quota();
         for offset in [99_999, i64::MAX as u64, u64::MAX] {
-            let refusal = book.enter(&chunk("a", offset, 2, true)).unwrap_err();
+            let refusal = quota.enter(&chunk("a", offset, 2, true)).unwrap_err();
             assert!(matches!(refusal, FileRefusal::File { .. }), "{refusal}");
             assert_eq!(refusal.status(), Status::OverLimit);
         }
-        book.enter(&chunk("a", 99_998, 2, false)).unwrap();
-        assert_eq!(book.used(), 104_096);
+        quota.enter(&chunk("a", 99_998, 2, false)).unwrap();
+        assert_eq!(quota.used(), 104_096);
         // A piece that lies within adds nothing.
-        book.enter(&chunk("a", 0, 2, true)).unwrap();
-        assert_eq!(book.used(), 104_096);
-        let refusal = book.enter(&chunk("b", 0, 50_000, true)).unwrap_err();
+        quota.enter(&chunk("a", 0, 2, true)).unwrap();
+        assert_eq!(quota.used(), 104_096);
+        let refusal = quota.enter(&chunk("b", 0, 50_000, true)).unwrap_err();
         assert!(matches!(refusal, FileRefusal::Node { .. }), "{refusal}");
         // The file begins anew and is shorter, which makes room.
-        book.enter(&chunk("a", 0, 2, true)).unwrap();
-        book.enter(&chunk("b", 0, 50_000, true)).unwrap();
-        assert_eq!(book.used(), 4098 + 54_096);
+        quota.enter(&chunk("a", 0, 2, true)).unwrap();
+        quota.enter(&chunk("b", 0, 50_000, true)).unwrap();
+        assert_eq!(quota.used(), 4098 + 54_096);
     }
 
     #[test]
     fn the_study_has_an_end_too() {
-        let mut book = book();
-        book.set_study_left(10_000);
-        book.enter(&chunk("a", 0, 1000, true)).unwrap();
-        let refusal = book.enter(&chunk("b", 0, 1000, true)).unwrap_err();
+        let mut quota = quota();
+        quota.set_study_left(10_000);
+        quota.enter(&chunk("a", 0, 1000, true)).unwrap();
+        let refusal = quota.enter(&chunk("b", 0, 1000, true)).unwrap_err();
         assert_eq!(
             refusal.to_string(),
             "file \"b\" needs more than is left of results.limit, 4904 bytes"
         );
-        book.set_study_left(5096);
-        book.enter(&chunk("b", 0, 1000, true)).unwrap();
+        quota.set_study_left(5096);
+        quota.enter(&chunk("b", 0, 1000, true)).unwrap();
     }
 
     #[test]
     fn a_name_is_a_file_or_a_folder() {
-        let mut book = book();
-        book.enter(&chunk("a", 0, 1, true)).unwrap();
-        book.enter(&chunk("c/d", 0, 1, true)).unwrap();
-        book.enter(&chunk("c-1", 0, 1, true)).unwrap();
+        let mut quota = quota();
+        quota.enter(&chunk("a", 0, 1, true)).unwrap();
+        quota.enter(&chunk("c/d", 0, 1, true)).unwrap();
+        quota.enter(&chunk("c-1", 0, 1, true)).unwrap();
         for name in ["a/b", "a/b/c", "c"] {
-            let refusal = book.enter(&chunk(name, 0, 1, true)).unwrap_err();
+            let refusal = quota.enter(&chunk(name, 0, 1, true)).unwrap_err();
             assert!(matches!(refusal, FileRefusal::Folder { .. }), "{refusal}");
             assert_eq!(refusal.status(), Status::BadArgument);
         }
-        book.enter(&chunk("c/e", 0, 1, true)).unwrap();
-        book.enter(&chunk("c/d", 0, 1, true)).unwrap();
+        quota.enter(&chunk("c/e", 0, 1, true)).unwrap();
+        quota.enter(&chunk("c/d", 0, 1, true)).unwrap();
     }
 
     #[test]
     fn files_and_folders_count_although_they_are_empty() {
-        let mut book = book();
+        let mut quota = quota();
         let entered =
-            (0..100).filter(|n| book.enter(&chunk(&format!("{n}/x"), 0, 0, true)).is_ok());
+            (0..100).filter(|n| quota.enter(&chunk(&format!("{n}/x"), 0, 0, true)).is_ok());
         assert_eq!(entered.count(), 150_000 / 8192);
-        let mut book = FileBook::new(FileLimits::default());
-        let entered = (0..=MOST_FILES).map(|n| book.enter(&chunk(&n.to_string(), 0, 0, false)));
+        let mut quota = FileQuota::new(FileLimits::default());
+        let entered = (0..=MOST_FILES).map(|n| quota.enter(&chunk(&n.to_string(), 0, 0, false)));
         let refused: Vec<_> = entered.filter_map(Result::err).collect();
         assert!(
             matches!(refused[..], [FileRefusal::Count { .. }]),

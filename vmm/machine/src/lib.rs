@@ -3,7 +3,7 @@
 //! - [`topology`] holds the description. [`cpuid`] and [`acpi`] turn this description into answers of processor and firmware, which therefore
 //!   agree.
 //! - [`boot`] puts a Linux kernel into guest RAM.
-//! - [`motherboard`] connects the devices, and is the platform of the vCPUs. [`files`] keeps account of the files that the guest sends.
+//! - [`motherboard`] connects the devices, and is the platform of the vCPUs. [`files`] keeps the quota of files that the guest sends.
 //! - [`node`] runs the vCPUs in time slices, `parallel` runs them in parallel, and `handoff` moves them between engines.
 //! - [`samples`] copies the call stacks of vCPUs while a window is open.
 //! - [`state`] saves and loads the state of a node.

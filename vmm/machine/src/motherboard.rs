@@ -18,7 +18,7 @@ use nodescope_plugin_api::{
 use serde::{Deserialize, Serialize};
 
 use crate::events::Events;
-use crate::files::{FileBook, FileLimits, FileRefusal};
+use crate::files::{FileLimits, FileQuota, FileRefusal};
 use crate::node::TIME_SLICE_CYCLES;
 use crate::notes::Notes;
 
@@ -101,7 +101,7 @@ pub struct Motherboard {
     /// Notes for the user about refused hypercalls.
     pub(crate) notes: Notes,
     /// Files that the guest has put among the results.
-    pub(crate) files: FileBook,
+    pub(crate) files: FileQuota,
     /// Clock up to which the node is to run, in cycles.
     pub(crate) target: u64,
     /// Source of the next target, and whether the node asks the source in this run.
@@ -162,7 +162,7 @@ impl Motherboard {
             transport: TRANSPORT_DIRECT,
             identity,
             notes: Notes::default(),
-            files: FileBook::new(FileLimits::default()),
+            files: FileQuota::new(FileLimits::default()),
             target: 0,
             pace: None,
             has_pace: false,

@@ -23,7 +23,7 @@ use thiserror::Error;
 use crate::acpi::{PlatformDescription, PlatformRegister};
 use crate::actions;
 use crate::clock::NodeClock;
-use crate::files::{FileBook, FileLimits};
+use crate::files::{FileLimits, FileQuota};
 use crate::motherboard::{Activity, Motherboard, MotherboardHolder, NodeEvent, Pace, TimeSlice};
 use crate::parallel::Parallel;
 use crate::samples::{Sampler, StackSample, sample};
@@ -61,7 +61,7 @@ pub enum NodeError {
     Thread {
         /// Node.
         node: u32,
-        /// What the host says.
+        /// Error of the host.
         source: std::io::Error,
     },
     /// Triple fault.
@@ -355,7 +355,7 @@ impl Node {
 
     /// Sets how much the guest may put among the results. Callers set the limits before the node runs.
     pub fn set_file_limits(&mut self, limits: FileLimits) {
-        self.motherboard.files = FileBook::new(limits);
+        self.motherboard.files = FileQuota::new(limits);
     }
 
     /// Returns the number of bytes of the guest's files so far.

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::events::Events;
-use crate::files::FileBookState;
+use crate::files::FileQuotaState;
 use crate::motherboard::{Activity, MOST_ACTIVITIES, NodeEvent};
 use crate::node::{Node, NodeStatus};
 use crate::notes::Notes;
@@ -75,7 +75,7 @@ pub struct NodeState {
     /// Notes for the user.
     pub notes: Notes,
     /// Files that the guest has put among the results.
-    pub files: FileBookState,
+    pub files: FileQuotaState,
     /// Numbers that windows have given to code.
     pub numbers: CodeNumbers,
 }

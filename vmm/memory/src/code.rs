@@ -1,5 +1,5 @@
-//! Which pages hold decoded code, at 64-byte granularity, so that writes by any vCPU or device invalidate it and
-//! data beside code does not.
+//! The code map: pages that hold decoded code, at 64-byte granularity. Writes by any vCPU or device invalidate code, and
+//! writes to data beside code do not.
 //!
 //! One mask bit stands for 64 bytes, 64 bits for a page. A write to a granule that holds code advances the page's
 //! generation; decoded blocks remember the generation they were made under and are thrown away when it differs
@@ -38,11 +38,11 @@ struct Region {
     pages: Box<[Page]>,
     /// Pages that hold code, in each 2 MiB.
     with_code: Box<[AtomicU32]>,
-    /// Times that a page went from holding no code to holding some.
+    /// Number of times that a page without code got code.
     marks: AtomicU64,
-    /// Times that code was written to.
+    /// Number of writes to code.
     rewrites: AtomicU64,
-    /// Pages of the last times.
+    /// Pages of the last writes to code.
     recent: [AtomicU32; RECENT],
 }
 
@@ -67,14 +67,14 @@ impl CodeMap {
         self.0.pages[offset >> 12].mask.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns whether any code was decoded from the 2 MiB, from a multiple of it on, that this offset lies in.
+    /// Returns whether any code was decoded from the aligned 2 MiB in which this offset lies.
     #[inline]
     pub fn large_page_has_code(&self, offset: usize) -> bool {
         self.0.with_code[offset >> LARGE_SHIFT].load(Ordering::Relaxed) != 0
     }
 
     /// Records that code was decoded from `offset..offset + len` (within one page). Returns true if it is the page's
-    /// first: whoever caches write permission for the page must drop it.
+    /// first code: all users that cache write permission for the page must drop it.
     pub fn mark(&self, offset: usize, len: usize) -> bool {
         let page = &self.0.pages[offset >> 12];
         let first = page
@@ -88,14 +88,14 @@ impl CodeMap {
         first
     }
 
-    /// Advances whenever a page that held no code gets some: whoever caches write permission compares it when it starts to
+    /// Returns a counter that advances whenever a page without code gets code. A user that caches write permission compares the counter when it starts to
     /// run, and drops what it cached where it differs.
     #[inline]
     pub fn marks(&self) -> u64 {
         self.0.marks.load(Ordering::Relaxed)
     }
 
-    /// Advances whenever code is written to: whoever keeps code that is known to be current compares it when it starts to
+    /// Returns a counter that advances with each write to code. A user that keeps current code compares the counter when it starts to
     /// run and after each access to a device.
     #[inline]
     pub fn rewrites(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! Contents of RAM that come from a file, mapped copy-on-write.
+//! Maps contents of RAM from a file, copy-on-write.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use crate::{Ram, RamRegion};
 /// Bytes of a page of the host.
 const PAGE: u64 = 4096;
 
-/// Why RAM cannot be given other contents.
+/// Reason why RAM cannot get other contents.
 #[derive(Debug, Error)]
 pub enum MapError {
     /// Another number of places than the RAM has regions.
@@ -45,7 +45,7 @@ pub enum MapError {
 }
 
 impl Ram {
-    /// RAM for these NUMA nodes ([`Ram::new`]) with the contents of a file ([`Ram::map_file`]).
+    /// Returns RAM for these NUMA nodes ([`Ram::new`]) with the contents of a file ([`Ram::map_file`]).
     pub fn from_file(
         numa_bytes: &[u64],
         file: &File,
@@ -96,7 +96,7 @@ impl Ram {
         Ok(())
     }
 
-    /// Replaces the contents by zeroes, and give the memory back to the host. No vCPU or device of the node may run meanwhile.
+    /// Replaces the contents by zeroes, and gives the memory back to the host. No vCPU or device of the node may run meanwhile.
     pub fn clear(&self) -> Result<(), MapError> {
         for region in self.regions() {
             replace(region, None).map_err(|source| MapError::Host {
@@ -108,7 +108,7 @@ impl Ram {
         Ok(())
     }
 
-    /// Lets everybody forget the code that was decoded from this RAM.
+    /// Invalidates all code that was decoded from this RAM.
     pub fn forget_code(&self) {
         for region in self.regions() {
             region.code.written(0, region.len as usize);
@@ -178,7 +178,7 @@ mod tests {
             (bytes(&first), bytes(&second)),
             ([9, 3, 0, 8], [1, 2, 3, 0])
         );
-        // What shares the memory sees it.
+        // All users of the shared memory see the change.
         let shares = first.clone();
         let region = &shares.regions()[0];
         region.code.mark(0x1000, 8);

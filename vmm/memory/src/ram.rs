@@ -148,7 +148,7 @@ impl Ram {
         })
     }
 
-    /// vm-memory's view.
+    /// Returns vm-memory's view of the RAM.
     pub fn memory(&self) -> &GuestRam {
         &self.memory
     }
@@ -158,7 +158,7 @@ impl Ram {
         &self.regions
     }
 
-    /// NUMA ranges in address order.
+    /// Returns the NUMA ranges in address order.
     pub fn numa(&self) -> &[NumaRange] {
         &self.numa
     }

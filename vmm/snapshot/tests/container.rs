@@ -1,4 +1,4 @@
-//! What goes into a snapshot comes out of it, or the file is refused with a place in it.
+//! A snapshot gives back its contents, or is refused with an offset in the file.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -251,7 +251,7 @@ fn other_files_and_versions_are_refused() {
     assert!(error.contains("cannot open"), "{error}");
 }
 
-/// All that a snapshot gives, or why it is refused.
+/// Returns all contents of a snapshot, or the error.
 fn read(path: &Path, verify: Verify) -> Result<Vec<Vec<u8>>, SnapshotError> {
     let s = Snapshot::open_with(path, verify)?;
     let ram = Ram::new(&SIZES)?;
@@ -308,7 +308,7 @@ fn damage_is_found_wherever_it_is_or_changes_nothing() {
     assert!(refused > 1000 && identical == 3, "{refused}, {identical}");
 }
 
-/// A table with a right checksum that says what no writer says: the file was made to harm.
+/// A table with a right checksum and contents that no writer makes: a hostile file.
 #[test]
 fn tables_that_lie_are_refused() {
     // As `Section` and `Region` in src/format.rs.

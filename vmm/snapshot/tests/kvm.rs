@@ -62,7 +62,7 @@ fn goes_on(node: &mut Node, quanta: u64) {
     }
 }
 
-/// What a fresh node loads, on KVM or on the portable engine.
+/// Returns a fresh node that has loaded a state, on KVM or on the portable engine.
 fn loaded(snapshot: &Snapshot, on_kvm: bool) -> Node {
     let mut node = either();
     if on_kvm {

@@ -108,7 +108,7 @@ fn many_nodes_go_on_from_one_snapshot() {
     let end = contents(node.ram());
     let ends: Vec<_> = clones.iter().map(|c| contents(c.ram())).collect();
     assert!(ends[..4].iter().all(|e| *e == end));
-    // What the entropy device gave differs, and nothing else need.
+    // Bytes of the entropy device differ. Nothing else need differ.
     assert!(ends[4..].iter().all(|e| *e != end) && ends[4] != ends[5]);
 }
 

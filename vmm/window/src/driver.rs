@@ -70,7 +70,8 @@ pub enum Ending {
     /// The window was closed, or the study ended, during its warm-up: there is no measurement.
     CutInWarmUp,
     /// Its trigger fired, but another window was open until the end.
-    NoTurn,
+    #[serde(rename = "no_turn")]
+    NeverOpened,
     /// Its trigger never fired.
     NeverTriggered,
 }
@@ -105,11 +106,11 @@ pub struct WindowDriver {
     pub(crate) windows: Vec<Window>,
     pub(crate) open: Option<usize>,
     /// Names of windows that the guest opened and the study does not have.
-    pub(crate) strangers: Vec<String>,
+    pub(crate) unknown_names: Vec<String>,
 }
 
 /// Largest number of unknown names that are kept for the user.
-const STRANGERS: usize = 16;
+const MOST_UNKNOWN_NAMES: usize = 16;
 
 impl WindowDriver {
     /// Returns a driver, or the first fault of the list ([`WindowSpec::faults`] lists all).
@@ -130,7 +131,7 @@ impl WindowDriver {
         Ok(WindowDriver {
             windows,
             open: None,
-            strangers: Vec::new(),
+            unknown_names: Vec::new(),
         })
     }
 
@@ -139,8 +140,11 @@ impl WindowDriver {
     pub fn observe(&mut self, event: &Event) {
         if let Body::WindowOpen(name) = &event.body {
             let known = self.windows.iter().any(|window| window.spec.name == *name);
-            if !known && self.strangers.len() < STRANGERS && !self.strangers.contains(name) {
-                self.strangers.push(name.clone());
+            if !known
+                && self.unknown_names.len() < MOST_UNKNOWN_NAMES
+                && !self.unknown_names.contains(name)
+            {
+                self.unknown_names.push(name.clone());
             }
         }
         for window in &mut self.windows {
@@ -297,7 +301,7 @@ impl WindowDriver {
 
     /// Returns the names that the guest opened although the study has no such window; at most 16.
     pub fn unknown_names(&self) -> &[String] {
-        &self.strangers
+        &self.unknown_names
     }
 }
 
@@ -397,13 +401,13 @@ impl Window {
                 )
             }
             Phase::Triggered => (
-                Ending::NoTurn,
+                Ending::NeverOpened,
                 format!(
                     "window \"{name}\" never opened: its trigger ({open}) fired while another window was open"
                 ),
             ),
             Phase::Closed { .. } if self.times.opened_ps.is_none() => (
-                Ending::NoTurn,
+                Ending::NeverOpened,
                 format!(
                     "window \"{name}\" never opened: the guest closed it before the window could be opened"
                 ),

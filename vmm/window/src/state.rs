@@ -10,7 +10,8 @@ use crate::driver::{Phase, Window, WindowDriver};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverState {
     windows: Vec<Window>,
-    strangers: Vec<String>,
+    #[serde(rename = "strangers")]
+    unknown_names: Vec<String>,
 }
 
 /// Reason why windows cannot go on from a state.
@@ -48,7 +49,7 @@ impl WindowDriver {
         }
         Ok(DriverState {
             windows: self.windows.clone(),
-            strangers: self.strangers.clone(),
+            unknown_names: self.unknown_names.clone(),
         })
     }
 
@@ -73,7 +74,7 @@ impl WindowDriver {
         if let Some(gone) = earlier.iter().find(|old| old.phase != Phase::Waiting) {
             return Err(StateFault::Gone(gone.spec.name.clone()));
         }
-        self.strangers = state.strangers;
+        self.unknown_names = state.unknown_names;
         Ok(other)
     }
 

@@ -5,7 +5,7 @@ use nodescope_snapshot::{Snapshot, SnapshotWriter};
 
 use super::*;
 
-/// What a node has come to.
+/// Outcome of a node.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     ending: String,

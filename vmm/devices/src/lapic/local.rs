@@ -24,7 +24,7 @@ pub enum ApicMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MsrFault;
 
-/// What a register write means outside this local APIC.
+/// Effect of a register write outside this local APIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     None,
@@ -69,7 +69,7 @@ pub struct LocalApicState {
 
 #[derive(Clone, Debug)]
 pub(super) struct LocalApic {
-    /// When the timer expires, and what could be taken now: all that the check before each block looks at.
+    /// When the timer expires, and the vector that could be taken now: the fields of the check before each block.
     next: u64,
     deliverable: Option<u8>,
     clock: TimerClock,
@@ -117,7 +117,7 @@ impl LocalApic {
         &self.state
     }
 
-    /// Power-on or INIT values (SDM "Local APIC State After It Receives an INIT-Deassert IPI" and following); ID and
+    /// Sets power-on or INIT values (SDM "Local APIC State After It Receives an INIT-Deassert IPI" and following); ID and
     /// IA32_APIC_BASE stay.
     pub fn reset(&mut self) {
         let s = &mut self.state;
@@ -210,7 +210,7 @@ impl LocalApic {
         self.mode() != ApicMode::Disabled && self.software_enabled()
     }
 
-    /// Takes up a fixed interrupt; false where it is refused.
+    /// Takes up a fixed interrupt. Returns false where the interrupt is refused.
     pub fn accept(&mut self, vector: u8, trigger: Trigger) -> bool {
         if !self.accepts() {
             return false;
@@ -254,7 +254,7 @@ impl LocalApic {
         }
     }
 
-    /// Recomputes what the hot check looks at.
+    /// Recomputes the fields of the check before each block.
     fn refresh(&mut self) {
         self.next = self.state.timer.next();
         let class = self.ppr() >> 4;
@@ -327,7 +327,7 @@ impl LocalApic {
         self.refresh();
     }
 
-    /// Reads a register that both modes have, or xAPIC mode alone; None where there is none.
+    /// Reads a register of both modes or of xAPIC mode. Returns `None` where there is no such register.
     pub fn read(&mut self, register: u32, now: u64) -> Option<u32> {
         self.pending(now);
         let x2 = self.mode() == ApicMode::X2Apic;
@@ -359,7 +359,7 @@ impl LocalApic {
         })
     }
 
-    /// Writes a register; None where there is none that can be written. Reserved bits are ignored, as xAPIC mode does.
+    /// Writes a register. Returns `None` where there is no such register that can be written. Reserved bits are ignored, as xAPIC mode does.
     pub fn write(&mut self, register: u32, value: u32, now: u64) -> Option<Effect> {
         self.pending(now);
         let x2 = self.mode() == ApicMode::X2Apic;
@@ -406,7 +406,7 @@ impl LocalApic {
         Some(Effect::None)
     }
 
-    /// RDMSR of an x2APIC register.
+    /// Executes RDMSR of an x2APIC register.
     pub fn read_msr(&mut self, msr: u32, now: u64) -> Result<u64, MsrFault> {
         if self.mode() != ApicMode::X2Apic {
             return Err(MsrFault);
@@ -417,7 +417,7 @@ impl LocalApic {
         }
     }
 
-    /// WRMSR of an x2APIC register: reserved bits fault (SDM "Reserved Bit Checking").
+    /// Executes WRMSR of an x2APIC register: reserved bits fault (SDM "Reserved Bit Checking").
     pub fn write_msr(&mut self, msr: u32, value: u64, now: u64) -> Result<Effect, MsrFault> {
         if self.mode() != ApicMode::X2Apic {
             return Err(MsrFault);

@@ -26,7 +26,7 @@ pub struct LocalApics {
 }
 
 impl LocalApics {
-    /// One local APIC for each (x2)APIC ID, in the order of the vCPUs. The first vCPU is the bootstrap processor.
+    /// Returns one local APIC for each (x2)APIC ID, in the order of the vCPUs. The first vCPU is the bootstrap processor.
     pub fn new(ids: &[u32], clock: TimerClock) -> Self {
         let apics = ids.iter().enumerate();
         Self {
@@ -95,17 +95,17 @@ impl LocalApics {
         self.apics[usize::from(vcpu)].next_event()
     }
 
-    /// CR8: task priority bits 7:4.
+    /// Returns CR8: task priority bits 7:4.
     pub fn cr8(&self, vcpu: u16) -> u8 {
         self.apics[usize::from(vcpu)].state().tpr >> 4
     }
 
-    /// MOV to CR8; the engine has checked that `priority` is below 16.
+    /// Executes MOV to CR8; the engine has checked that `priority` is below 16.
     pub fn set_cr8(&mut self, vcpu: u16, priority: u8) {
         self.apic(vcpu).set_tpr(priority << 4);
     }
 
-    /// From now on the vCPU's TSC is cycles + `offset` (wrapping).
+    /// Sets the offset of the vCPU's TSC: the TSC is cycles + `offset` (wrapping) from now on.
     pub fn set_tsc_offset(&mut self, vcpu: u16, now: u64, offset: u64) {
         self.apic(vcpu).set_tsc_offset(now, offset);
     }
@@ -118,7 +118,7 @@ impl LocalApics {
         )
     }
 
-    /// RDMSR of IA32_APIC_BASE, IA32_TSC_DEADLINE or an x2APIC register.
+    /// Executes RDMSR of IA32_APIC_BASE, IA32_TSC_DEADLINE or an x2APIC register.
     pub fn read_msr(&mut self, vcpu: u16, now: u64, msr: u32) -> Result<u64, MsrFault> {
         let apic = self.apic(vcpu);
         match msr {
@@ -129,7 +129,7 @@ impl LocalApics {
         }
     }
 
-    /// WRMSR of the same registers.
+    /// Executes WRMSR of one of these registers.
     pub fn write_msr(&mut self, vcpu: u16, now: u64, msr: u32, value: u64) -> Result<(), MsrFault> {
         let apic = self.apic(vcpu);
         match msr {
@@ -191,24 +191,24 @@ impl LocalApics {
         }
     }
 
-    /// Vector of a level-triggered interrupt whose end the last write signalled, for the IOAPIC.
+    /// Takes the vector of a level-triggered interrupt whose end the last write signalled, for the IOAPIC.
     #[inline]
     pub fn take_ended(&mut self) -> Option<u8> {
         self.ended.take()
     }
 
-    /// What messages have asked of vCPUs since the last call, in order.
+    /// Takes the actions of messages on vCPUs since the last call, in order.
     pub fn take_actions(&mut self) -> Vec<CpuAction> {
         std::mem::take(&mut self.actions)
     }
 
-    /// What [`LocalApics::take_actions`] would return.
+    /// Returns the actions that [`LocalApics::take_actions`] would take.
     #[inline]
     pub fn actions(&self) -> &[CpuAction] {
         &self.actions
     }
 
-    /// Sends what an interrupt command of `from` says.
+    /// Sends the message of an interrupt command of `from`.
     fn command(&mut self, from: u16, icr: u64) {
         let apic = self.apic(from);
         let delivery = Delivery::of(icr);
@@ -243,7 +243,7 @@ impl LocalApics {
         self.send(&targets, delivery, vector, Trigger::Edge);
     }
 
-    /// Delivers a message from the IOAPIC or a device; whether anyone took it.
+    /// Delivers a message from the IOAPIC or a device. Returns whether any local APIC took the message.
     pub fn deliver(&mut self, message: &Message) -> bool {
         let targets: Vec<u16> = (0..self.apics.len() as u16)
             .filter(|&v| self.apics[usize::from(v)].is_addressed(message.destination))

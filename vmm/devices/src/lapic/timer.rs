@@ -17,7 +17,7 @@ pub struct TimerClock {
 }
 
 impl TimerClock {
-    /// Timer ticks in so many cycles, rounded down.
+    /// Returns the timer ticks in so many cycles, rounded down.
     fn ticks(&self, cycles: u64, divisor: u32) -> u64 {
         let product = cycles as u128 * self.input.get() as u128;
         saturate(product / (self.tsc.get() as u128 * divisor as u128))
@@ -101,7 +101,7 @@ impl Timer {
         self.next
     }
 
-    /// Back to the state after power-on or INIT; the TSC runs on.
+    /// Resets to the state after power-on or INIT. The TSC runs on.
     pub fn reset(&mut self) {
         *self = Self {
             tsc_offset: self.tsc_offset,
@@ -114,7 +114,7 @@ impl Timer {
         self.initial
     }
 
-    /// Divide configuration register.
+    /// Returns the divide configuration register.
     pub fn divide(&self) -> u32 {
         self.divide
     }
@@ -154,14 +154,14 @@ impl Timer {
         self.begin(clock, now, count);
     }
 
-    /// Writes the divide configuration register; a running count goes on from where it stands.
+    /// Writes the divide configuration register. A running count goes on from its present value.
     pub fn set_divide(&mut self, clock: &TimerClock, now: u64, divide: u32) {
         let left = self.current(clock, now);
         self.divide = divide & 0b1011;
         self.begin(clock, now, left);
     }
 
-    /// The local vector table entry was written. A change of mode disarms the timer.
+    /// Sets the mode of the local vector table entry. A change of mode disarms the timer.
     pub fn set_mode(&mut self, mode: TimerMode) {
         if mode != self.mode {
             self.mode = mode;
@@ -171,7 +171,7 @@ impl Timer {
         }
     }
 
-    /// IA32_TSC_DEADLINE: 0 when disarmed and in other modes.
+    /// Returns IA32_TSC_DEADLINE: 0 when disarmed and in other modes.
     pub fn deadline(&self) -> u64 {
         self.deadline
     }
@@ -184,7 +184,7 @@ impl Timer {
         }
     }
 
-    /// From now on TSC = cycles + `offset` (wrapping).
+    /// Sets the TSC's offset: TSC = cycles + `offset` (wrapping) from now on.
     pub fn set_tsc_offset(&mut self, now: u64, offset: u64) {
         self.tsc_offset = offset;
         if self.deadline != 0 {
@@ -210,7 +210,7 @@ impl Timer {
         };
     }
 
-    /// The clock has reached [`Timer::next`]: note the expiry and plan the next. Expiries that were missed count as one,
+    /// Records an expiry at [`Timer::next`], and plans the next one. Expiries that were missed count as one,
     /// as they do when an interrupt stays pending.
     pub fn expire(&mut self, clock: &TimerClock, now: u64) {
         self.next = u64::MAX;

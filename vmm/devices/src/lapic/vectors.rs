@@ -19,7 +19,7 @@ impl VectorSet {
         self.0[vector as usize >> 6] &= !(1 << (vector & 63));
     }
 
-    /// Returns whether a vector is in it.
+    /// Returns whether a vector is in the set.
     #[inline]
     pub fn contains(&self, vector: u8) -> bool {
         self.0[vector as usize >> 6] >> (vector & 63) & 1 != 0

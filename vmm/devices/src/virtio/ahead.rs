@@ -1,4 +1,4 @@
-//! How far a device's work may be ahead of virtual time.
+//! Limits a device's work ahead of virtual time.
 //!
 //! A guest can ask for any amount of work with one notification. A device carries out requests at once as long as their end is near
 //! in virtual time; the rest stays in its queue until virtual time has come closer. So a guest's requests cannot take unbounded
@@ -30,7 +30,7 @@ impl Ahead {
         !self.waiting
     }
 
-    /// A request takes so many cycles, after those before it.
+    /// Adds a request, which takes so many cycles after the earlier requests.
     pub fn spend(&mut self, now: u64, cycles: u64) {
         self.until = self.until.max(now).saturating_add(cycles);
     }

@@ -1,4 +1,4 @@
-//! What the transport asks of a device.
+//! Interface between the transport and a device.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,24 +10,24 @@ use crate::state::RestoreError;
 
 /// A virtio device without its transport.
 pub trait VirtioDevice {
-    /// Device ID (virtio 1.2 §5).
+    /// Returns the device ID (virtio 1.2 §5).
     fn id(&self) -> u32;
-    /// Device-specific feature bits offered; the transport adds its own.
+    /// Returns the device-specific feature bits that are offered. The transport adds its own.
     fn features(&self) -> u64;
-    /// Largest size of each queue.
+    /// Returns the largest size of each queue.
     fn queue_sizes(&self) -> &'static [u16];
-    /// Device configuration space.
+    /// Returns the device configuration space.
     fn config(&self) -> Vec<u8>;
-    /// The driver is ready and has accepted these features.
+    /// Activates the device: the driver is ready and has accepted these features.
     fn activate(&mut self, features: u64, now: u64);
     /// Forgets everything about the driver.
     fn reset(&mut self);
-    /// The driver took one queue back: drop what was outstanding on it.
+    /// Drops outstanding work of a queue that the driver took back.
     fn reset_queue(&mut self, queue: usize);
-    /// The driver has made buffers of a queue available.
+    /// Notifies the device of available buffers of a queue.
     fn notify(&mut self, queue: usize, queues: &mut Queues<'_>, now: u64)
     -> Result<(), QueueFault>;
-    /// Does what is due at `now`.
+    /// Does the work that is due at `now`.
     fn advance(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<(), QueueFault>;
     /// Returns the cycles at which `advance` wants to be called next; `u64::MAX` for never.
     fn next_event(&self) -> u64;
@@ -52,7 +52,7 @@ pub enum DeviceState {
 }
 
 impl DeviceState {
-    /// See [`crate::chipset::ChipsetState::become_clone`].
+    /// Turns the state into the state of a clone: see [`crate::chipset::ChipsetState::become_clone`].
     pub(crate) fn become_clone(&mut self, fresh: &Self) -> bool {
         match (self, fresh) {
             (Self::Block(own), Self::Block(fresh)) => {

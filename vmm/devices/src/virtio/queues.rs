@@ -16,7 +16,7 @@ pub enum QueueFault {
     Ring {
         /// Queue number.
         queue: usize,
-        /// What was wrong.
+        /// The problem.
         cause: virtio_queue::Error,
     },
     /// Buffers come without end.
@@ -34,7 +34,7 @@ pub enum QueueFault {
         queue: usize,
         /// First descriptor of the chain.
         head: u16,
-        /// What was wrong.
+        /// The problem.
         what: &'static str,
     },
 }
@@ -149,7 +149,7 @@ impl<'a> Queues<'a> {
         Ok(())
     }
 
-    /// The queue seemed empty: ask to be notified. True if buffers have come meanwhile.
+    /// Asks for a notification, after the queue seemed empty. Returns true if buffers have come meanwhile.
     pub fn listen(&mut self, queue: usize) -> Result<bool, QueueFault> {
         let more = self.queues[queue]
             .enable_notification(self.ram)

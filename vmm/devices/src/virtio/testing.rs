@@ -146,7 +146,7 @@ impl Driver {
         assert!(self.ram.write(at, &d));
     }
 
-    /// Makes a request available; its head. The caller keeps fewer than [`SIZE`] descriptors in flight.
+    /// Makes a request available. Returns its head. The caller keeps fewer than [`SIZE`] descriptors in flight.
     pub fn add(&mut self, queue: usize, parts: &[Part]) -> u16 {
         let head = self.rings[queue].next_descriptor % SIZE;
         for (i, &part) in parts.iter().enumerate() {
@@ -169,7 +169,7 @@ impl Driver {
         head
     }
 
-    /// The same through an indirect table at `table`.
+    /// Makes a request available through an indirect table at `table`. Returns its head.
     pub fn add_indirect(&mut self, queue: usize, table: u64, parts: &[Part]) -> u16 {
         for (i, &part) in parts.iter().enumerate() {
             let more = if i + 1 < parts.len() {
@@ -218,7 +218,7 @@ impl Driver {
         event == self.rings[queue].available.wrapping_sub(1)
     }
 
-    /// Requests given back since the last call: head and length.
+    /// Takes the requests given back since the last call: head and length.
     pub fn take_used(&mut self, queue: usize) -> Vec<(u16, u32)> {
         let index = self.word(used(queue) + 2);
         let mut all = Vec::new();

@@ -117,12 +117,12 @@ impl VirtioMmio {
         &self.device
     }
 
-    /// The same, to change it. Call [`VirtioMmio::advance`] afterwards if that made something due.
+    /// Returns the device behind the transport, to change it. Callers call [`VirtioMmio::advance`] afterwards if the change made work due.
     pub fn device_mut(&mut self) -> &mut Device {
         &mut self.device
     }
 
-    /// Why the device needs a reset: what the driver did wrong.
+    /// Returns why the device needs a reset: the driver's mistake.
     pub fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
     }
@@ -140,7 +140,7 @@ impl VirtioMmio {
         }
     }
 
-    /// Does what is due at `now`.
+    /// Does the work that is due at `now`.
     pub fn advance(&mut self, now: u64) {
         if self.active() {
             let mut queues = Queues::new(&self.ram, &mut self.queues, &mut self.interrupt);
@@ -163,7 +163,7 @@ impl VirtioMmio {
         }
     }
 
-    /// Device status "needs reset" (virtio 1.2 §2.1.2): nothing works until the driver resets the device.
+    /// Sets the device status "needs reset" (virtio 1.2 §2.1.2): nothing works until the driver resets the device.
     fn need_reset(&mut self, why: String) {
         self.fault.get_or_insert(why);
         self.status |= NEEDS_RESET;
@@ -377,7 +377,7 @@ impl VirtioMmio {
 }
 
 impl BusDevice for VirtioMmio {
-    /// Registers take aligned 32-bit accesses alone, other reads give zeroes; the configuration space takes any.
+    /// Reads a register. Registers take aligned 32-bit accesses only, other reads give zeroes. The configuration space takes all accesses.
     fn read(&mut self, offset: u64, data: &mut [u8], _now: u64) {
         data.fill(0);
         match offset.checked_sub(VIRTIO_MMIO_CONFIG.into()) {
@@ -394,7 +394,7 @@ impl BusDevice for VirtioMmio {
         }
     }
 
-    /// No device here has a configuration field that the driver may write.
+    /// Writes a register. No device here has a configuration field that the driver may write.
     fn write(&mut self, offset: u64, data: &[u8], now: u64) {
         if let (Ok(bytes), 0) = (<[u8; 4]>::try_from(data), offset & 3)
             && offset < VIRTIO_MMIO_CONFIG.into()

@@ -462,7 +462,7 @@ pub fn booted(translate: Translate) -> Node {
     node(ram, translate)
 }
 
-/// What a node has said in a quantum, and where it stands then.
+/// Output of a node in a quantum, and its state at the end.
 #[derive(Debug, PartialEq)]
 pub struct Said {
     pub console: Vec<u8>,

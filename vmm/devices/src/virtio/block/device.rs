@@ -133,7 +133,7 @@ impl VirtioDevice for Block {
         &[QUEUE_SIZE]
     }
 
-    /// struct virtio_blk_config: capacity, size_max, seg_max, geometry, blk_size (virtio 1.2 §5.2.4).
+    /// Returns struct virtio_blk_config: capacity, size_max, seg_max, geometry, blk_size (virtio 1.2 §5.2.4).
     fn config(&self) -> Vec<u8> {
         let mut config = vec![0; 60];
         config[0..8].copy_from_slice(&self.disk.sectors().to_le_bytes());

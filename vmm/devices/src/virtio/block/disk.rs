@@ -1,4 +1,4 @@
-//! What a block device holds: an image file shared by nodes, memory of the node's own, or memory over an image.
+//! Contents of a block device: an image file shared by nodes, memory of the node's own, or memory over an image.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -98,7 +98,7 @@ impl Image {
         }))
     }
 
-    /// The first failure of a read: what the guest was told of it, an error of the disk, is not the guest's doing.
+    /// Returns the first failure of a read. The guest got an error of the disk, which is not the guest's fault.
     pub fn fault(&self) -> Option<&ImageFault> {
         self.fault.get()
     }
@@ -108,7 +108,7 @@ impl Image {
         self.len
     }
 
-    /// Returns whether there is nothing in it.
+    /// Returns whether the file is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

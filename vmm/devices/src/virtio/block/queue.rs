@@ -52,7 +52,7 @@ impl Block {
         }
     }
 
-    /// Tells the driver of all requests that are due.
+    /// Notifies the driver of all requests that are due.
     pub(super) fn complete(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<(), QueueFault> {
         if !queues.is_ready(0) {
             return Ok(());
@@ -68,7 +68,7 @@ impl Block {
         if any { queues.signal(0) } else { Ok(()) }
     }
 
-    /// Carries out one request: bytes written to the guest, and bytes moved in either direction. Errors are of chains that
+    /// Carries out one request. Returns the bytes written to the guest, and the bytes moved in either direction. Fails for chains that
     /// are no requests.
     fn carry_out(&mut self, chain: Chain<'_>) -> Result<(u32, u64), &'static str> {
         let (mut reader, mut data) = (chain.reader, chain.writer);

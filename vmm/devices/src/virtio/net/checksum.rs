@@ -3,7 +3,7 @@
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// One's complement sum of 16-bit big-endian words, the last padded with zero, added to `sum`.
+/// Returns the one's complement sum of 16-bit big-endian words, the last padded with zero, added to `sum`.
 pub(super) fn add(sum: u32, bytes: &[u8]) -> u32 {
     // In either byte order the sum is the same but for the order of its own bytes, and carries may wait (RFC 1071 §2): words of 32
     // bits in 64 have room for those of 16 GiB.
@@ -46,7 +46,7 @@ pub(super) fn fill(frame: &mut [u8], start: u16, offset: u16) -> Option<()> {
     Some(())
 }
 
-/// Returns whether [`fill`] is going to give a frame that [`verify`] accepts. That takes a look at the headers only: the field gets the
+/// Returns whether [`fill`] makes a frame that [`verify`] accepts. The check reads the headers only: the field gets the
 /// complement of what is summed, which leaves the pseudo-header's sum over what the field holds now. False where padding
 /// behind the packet is summed, too.
 pub(super) fn completes(frame: &[u8], start: u16, offset: u16) -> bool {
@@ -169,7 +169,7 @@ mod tests {
         f[24..26].copy_from_slice(&sum.to_be_bytes());
     }
 
-    /// What [`completes`] says of a frame, and [`verify`] of the same frame filled.
+    /// Returns the results of [`completes`] for a frame, and of [`verify`] for the filled frame.
     fn both(mut frame: Vec<u8>, start: u16, offset: u16) -> (bool, bool) {
         let known = completes(&frame, start, offset);
         let filled = fill(&mut frame, start, offset).is_some();

@@ -36,7 +36,7 @@ pub struct Offloads {
     pub segmentation: bool,
 }
 
-/// What distinguishes one network device from another.
+/// Configuration of a network device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetConfig {
     /// Hardware address.
@@ -98,23 +98,23 @@ impl Net {
         }
     }
 
-    /// A frame of so many bytes keeps the device and the link busy.
+    /// Keeps the device and the link busy with a frame of so many bytes.
     pub(super) fn spend(&mut self, now: u64, bytes: usize) {
         let cycles = self.link.map_or(FRAME, |link| link.cycles(bytes));
         self.sending.spend(now, cycles);
     }
 
-    /// Its configuration.
+    /// Returns the device's configuration.
     pub fn settings(&self) -> &NetConfig {
         &self.config
     }
 
-    /// Returns whether a driver uses it: what arrives before is dropped.
+    /// Returns whether a driver uses the device. Frames that arrive before are dropped.
     pub fn is_active(&self) -> bool {
         self.features != 0
     }
 
-    /// Frames that the guest has sent since the last call, in the order of sending. Times of different vCPUs may not be.
+    /// Takes the frames that the guest has sent since the last call, in the order of sending. Times of frames of different vCPUs may be out of order.
     pub fn take_frames(&mut self) -> Vec<Frame> {
         std::mem::take(&mut self.outgoing)
     }
@@ -124,8 +124,8 @@ impl Net {
         !self.outgoing.is_empty()
     }
 
-    /// A frame that is to arrive at its time. Among equal times, those injected first arrive first. A frame for which there is no memory is
-    /// dropped: the guest has not taken those before it.
+    /// Delivers a frame, which arrives at its time. Among equal times, frames that were injected first arrive first. A frame for which there is no memory is
+    /// dropped: the guest has not taken the frames before it.
     pub fn inject(&mut self, frame: Frame) {
         let bytes = self.incoming_bytes + frame.memory();
         if bytes > MOST_INCOMING {
@@ -228,7 +228,7 @@ impl VirtioDevice for Net {
         &[256, 256]
     }
 
-    /// struct virtio_net_config: mac, status, max_virtqueue_pairs, mtu (virtio 1.2 §5.1.4).
+    /// Returns struct virtio_net_config: mac, status, max_virtqueue_pairs, mtu (virtio 1.2 §5.1.4).
     fn config(&self) -> Vec<u8> {
         let mut config = vec![0; 12];
         config[..6].copy_from_slice(&self.config.mac);

@@ -61,7 +61,7 @@ impl Net {
         }
     }
 
-    /// Sends what one chain holds; chains that are no frames are counted and dropped.
+    /// Sends the frame of one chain. Chains that are no frames are counted and dropped.
     fn send(&mut self, chain: Chain<'_>, now: u64) {
         let sent = self
             .read(chain)
@@ -86,7 +86,7 @@ impl Net {
         Some((Header::parse(&header), bytes))
     }
 
-    /// Does what the driver left to the device, and send. None if that is not possible or was not agreed on.
+    /// Does the work that the driver left to the device, and sends the frame. None if the work is impossible or was not negotiated.
     fn offload(&mut self, header: Header, mut bytes: Vec<u8>, time: u64) -> Option<()> {
         if header.needs_checksum() && !self.negotiated(VIRTIO_NET_F_CSUM) {
             return None;
@@ -138,7 +138,7 @@ impl Net {
         self.outgoing.push(frame);
     }
 
-    /// Longest frame that may be sent.
+    /// Returns the length of the longest frame that may be sent.
     fn frame_limit(&self) -> usize {
         usize::from(self.config.mtu) + SHORTEST + 4 // with a VLAN tag
     }
@@ -234,7 +234,7 @@ impl Net {
         Ok(true)
     }
 
-    /// The first frame has been dealt with.
+    /// Removes the first frame, which has been handed over or dropped.
     fn retire(&mut self) {
         if let Some(frame) = self.incoming.pop_front() {
             self.incoming_bytes -= frame.memory();

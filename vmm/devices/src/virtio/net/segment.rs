@@ -21,7 +21,7 @@ pub(super) struct TcpPacket<'a> {
 }
 
 impl<'a> TcpPacket<'a> {
-    /// Returns a packet to cut into segments of `gso_size` bytes of payload. None if it is none or the header contradicts it.
+    /// Returns a packet to cut into segments of `gso_size` bytes of payload. None if the frame is no such packet, or the header contradicts it.
     pub fn parse(frame: &'a [u8], header: Header) -> Option<Self> {
         let ip = frame.get(IP..)?;
         if frame[12..14] != [8, 0] || ip.len() < 20 || ip[0] >> 4 != 4 || ip[9] != 6 {
@@ -57,7 +57,7 @@ impl<'a> TcpPacket<'a> {
         rest.min(self.data_at + self.size)
     }
 
-    /// Returns whether [`super::checksum::verify`] accepts the segments: all sums are made here, but parts of packets have none.
+    /// Returns whether [`super::checksum::verify`] accepts the segments. All sums are made here, but fragments of packets have none.
     pub fn gives_valid_segments(&self) -> bool {
         !is_fragment(&self.frame[IP..])
     }
@@ -72,7 +72,7 @@ impl<'a> TcpPacket<'a> {
         self.set_tcp_header(i, out);
     }
 
-    /// Its own length, identification and checksum.
+    /// Sets length, identification and checksum of the segment's IP header.
     fn set_ip_header(&self, i: usize, out: &mut [u8]) {
         let ip = &mut out[IP..];
         let total = ip.len() as u16;
@@ -84,7 +84,7 @@ impl<'a> TcpPacket<'a> {
         ip[10..12].copy_from_slice(&sum.to_be_bytes());
     }
 
-    /// Its own sequence number, flags and checksum.
+    /// Sets sequence number, flags and checksum of the segment's TCP header.
     fn set_tcp_header(&self, i: usize, out: &mut [u8]) {
         let len = out.len() - self.tcp_at;
         let pseudo = pseudo(&out[IP..], len, 6);

@@ -1,4 +1,4 @@
-//! What an entropy device saves.
+//! Saved state of an entropy device.
 
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
