@@ -79,9 +79,9 @@ impl Agreement {
             })
             .collect();
         let performance = match &node.memory_performance {
-            Some(told) => format!(
+            Some(performance) => format!(
                 "latencies {:?} ns, bandwidths {:?} MB/s",
-                told.latency_ns, told.bandwidth_mb_s
+                performance.latency_ns, performance.bandwidth_mb_s
             ),
             None => "not told".into(),
         };
@@ -153,7 +153,8 @@ impl Agreement {
         ))
     }
 
-    /// Lets a study take over the transport of hypercalls and the features of the CPUs. Features that the study cannot have remain a difference.
+    /// Lets a study take over the transport of hypercalls and the features of the CPUs. Features that the study cannot have remain a
+    /// difference.
     pub fn adopt(&self, config: &mut ClusterConfig) {
         config.doorbell |= self.0.get(CALLS).is_some_and(|calls| calls == BY_DOORBELL);
         let features = self.0.get(CPU_FEATURES);

@@ -24,7 +24,7 @@ const UNKNOWN: &str = "[unknown]";
 
 /// Names the code of all windows of a run.
 pub struct Attribution {
-    /// None: the kernel cannot be read, for the reason that is said with each profile.
+    /// None: the kernel cannot be read. The reason is a note of each profile.
     kernel: Result<GuestKernel, String>,
     root: RootImage,
     symbolizer: Symbolizer,

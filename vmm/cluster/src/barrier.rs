@@ -5,7 +5,8 @@
 //! has a single node waits without leaving the code that runs the node's vCPU ([`QuantumBarrier::arrive_and_wait`]).
 //!
 //! A sleeping node tells the barrier until when the node sleeps ([`Arrival::Asleep`]). Until then no thread looks at the node: the node
-//! counts as arrived at the end of every quantum that ends before. The node's clock moves on when a thread looks at the node or wakes it up.
+//! counts as arrived at the end of every quantum that ends before. The node's clock moves on when a thread looks at the node or wakes it
+//! up.
 //!
 //! Data that different threads write lies in different lines of the host's cache ([`CachePadded`]). Where nodes are quick, a
 //! quantum takes a few microseconds, and messages between its threads move between cores at some 100 ns a line. Therefore each node
@@ -126,7 +127,8 @@ impl QuantumBarrier {
         let announced = &self.announced;
         let mut latest = (announced.quantum.lock()).unwrap_or_else(PoisonError::into_inner);
         *latest = quantum;
-        // Under the lock: a thread that read this quantum before its number could begin the next ones, and this number would replace theirs.
+        // Under the lock: a thread that read this quantum before its number could begin the next ones, and this number would replace
+        // theirs.
         announced.number.store(quantum.number, Ordering::Release);
         drop(latest);
         self.parker.unpark_all();
@@ -252,7 +254,8 @@ impl QuantumBarrier {
         self.finished(node) & NEEDS_DECISION != 0
     }
 
-    /// Returns a function that checks whether all nodes have arrived at the end of a quantum. The function does not check a node again that has arrived.
+    /// Returns a function that checks whether all nodes have arrived at the end of a quantum. The function does not check a node again
+    /// that has arrived.
     pub fn all_arrived(&self, quantum: Quantum) -> impl FnMut() -> bool {
         let Quantum {
             number, target_ps, ..

@@ -5,7 +5,8 @@
 pub struct QuantumBatch {
     /// End of the first quantum, picoseconds.
     pub first_end_ps: u64,
-    /// Length of each further quantum, picoseconds. Where all nodes sleep, the length counts from the time at which the first node wakes up.
+    /// Length of each further quantum, picoseconds. Where all nodes sleep, the length counts from the time at which the first node wakes
+    /// up.
     pub lookahead_ps: u64,
     /// Length of each further quantum as long as no node has a network interface that is up, picoseconds.
     pub disconnected_lookahead_ps: u64,
@@ -18,7 +19,8 @@ pub struct QuantumBatch {
 }
 
 impl QuantumBatch {
-    /// Returns the end of the quantum that follows a quantum which ended at `now_ps`, or `None` where the batch ends. `all` summarises all nodes.
+    /// Returns the end of the quantum that follows a quantum which ended at `now_ps`, or `None` where the batch ends. `all` summarises all
+    /// nodes.
     pub(crate) fn next_end(&mut self, now_ps: u64, all: BarrierSummary) -> Option<u64> {
         self.quanta_left -= 1;
         let ends = self.quanta_left == 0

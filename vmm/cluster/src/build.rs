@@ -98,7 +98,8 @@ fn seed(config: &ClusterConfig, node: u32, purpose: u64) -> u64 {
 enum Start<'a> {
     /// The node boots this kernel in new memory.
     Boot(&'a KernelImage, &'a Initramfs),
-    /// The node has the memory of a node that has run, and will get a state. True: the node is a clone, and gets a new identity when it asks.
+    /// The node has the memory of a node that has run, and will get a state. True: the node is a clone, and gets a new identity when it
+    /// asks.
     Memory(Ram, bool),
 }
 

@@ -5,8 +5,8 @@
 //! frame of the first interface that comes up arrives at the quantum's end at the earliest. Results do not depend on the number of
 //! threads, nor on which thread runs which node.
 //!
-//! As long as all nodes end their quanta by default, one quantum follows the other without a decision. Where a decision is needed, the first
-//! thread that finds all nodes at the barrier decides: the thread hands frames over and begins the next quantum.
+//! As long as all nodes end their quanta by default, one quantum follows the other without a decision. Where a decision is needed, the
+//! first thread that finds all nodes at the barrier decides: the thread hands frames over and begins the next quantum.
 //!
 //! Nodes may run in several processes ([`Distribution`]). Then every quantum ends with a decision, which all processes take alike.
 
@@ -226,8 +226,8 @@ impl Executor {
         f(&mut node)
     }
 
-    /// Locks a node after a quantum at whose end all nodes have arrived. Moves the clock of a sleeping node on to the time of the other nodes;
-    /// the barrier then counts the node as awake.
+    /// Locks a node after a quantum at whose end all nodes have arrived. Moves the clock of a sleeping node on to the time of the other
+    /// nodes; the barrier then counts the node as awake.
     fn awake_node(&self, slot: usize, number: u64, reached_ps: u64) -> MutexGuard<'_, Node> {
         let mut node = self.node(slot);
         if self.barrier.asleep_until_ps(slot) > 0 {

@@ -1,6 +1,6 @@
 //! The results folder: locked while a run writes to it, with a list of everything that the run has made there.
 //!
-//! The list tells the next run what it may replace. A file is listed before it is made, so that the list also covers a run that was
+//! The next run may replace the files of the list. A file is listed before it is made, so that the list also covers a run that was
 //! killed. All other files belong to the user: a run neither removes nor overwrites them. Symbolic links within the folder are
 //! never followed, since no run makes any.
 
@@ -235,8 +235,8 @@ impl ResultsFolder {
         Ok(path)
     }
 
-    /// Returns the files that this run has listed below a folder within the results, by their names there, in the order in which they were listed. One that
-    /// could not be made is not there.
+    /// Returns the files that this run has listed below a folder within the results, by their names there, in the order in which they were
+    /// listed. One that could not be made is not there.
     pub fn own_files(&self, below: &str) -> Vec<String> {
         let below = format!("{below}/");
         let list = self.list();

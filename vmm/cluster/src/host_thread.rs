@@ -31,8 +31,8 @@ pub trait Work {
     fn decide(&self, quantum: Quantum);
 }
 
-/// Runs all nodes through a batch that begins with this quantum, together with the helper threads. Returns the last quantum, or `None` if the
-/// threads were stopped.
+/// Runs all nodes through a batch that begins with this quantum, together with the helper threads. Returns the last quantum, or `None` if
+/// the threads were stopped.
 pub fn run_leader(work: &impl Work, first: Quantum, threads: usize) -> Option<Quantum> {
     work.barrier().set_threads(threads);
     work.barrier().begin(first);

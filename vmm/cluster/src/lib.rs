@@ -7,7 +7,8 @@
 //!   engines ([`engines`], [`kvm`]), windows open and close (`windows`), and code that ran in windows gets names (`attribution`).
 //! - `counting` reads the host's hardware counters.
 //! - [`distribution`] distributes the nodes over several processes.
-//! - [`saving`] and [`snapshot`] take snapshots, from which other runs go on. [`folder`] holds results. [`outcome`] is the part that users see.
+//! - [`saving`] and [`snapshot`] take snapshots, from which other runs go on. [`folder`] holds results. [`outcome`] is the part that users
+//!   see.
 //!
 //! Nothing here reads the host's clock.
 

@@ -61,7 +61,7 @@ impl<'a> Results<'a> {
     }
 
     /// Reopens these unfinished files, of which more pieces will arrive.
-    pub fn go_on(&mut self, begun: Vec<String>) {
+    pub fn reopen(&mut self, begun: Vec<String>) {
         self.begun = begun.into_iter().collect();
     }
 

@@ -537,11 +537,11 @@ impl Run<'_> {
                     Request::JobExit(status) => self.job_status = Some(*status),
                     _ => {}
                 }
-                let goes_on = match &event.request {
+                let is_activity = match &event.request {
                     Request::MpiEnter(enter, _) => !enter.function.polls(),
                     request => !matches!(request, Request::MpiPollFailed(_)),
                 };
-                if goes_on {
+                if is_activity {
                     self.active_ps = self.active_ps.max(stamp.time.min(self.now_ps));
                     self.judged = false;
                 }

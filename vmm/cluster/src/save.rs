@@ -155,7 +155,7 @@ impl Run<'_> {
                 origin.extract(&section, &path)?;
             }
         }
-        self.results.go_on(state.begun);
+        self.results.reopen(state.begun);
         self.monitors = (0..)
             .zip(state.monitors)
             .zip(statuses)
@@ -197,7 +197,8 @@ impl Run<'_> {
         }
     }
 
-    /// Lets clones go on from a snapshot of a node that had just booted. The clones have the node's time and console, and none of its results.
+    /// Lets clones go on from a snapshot of a node that had just booted. The clones have the node's time and console, and none of its
+    /// results.
     pub(crate) fn load_clones(
         &mut self,
         origin: &Origin,

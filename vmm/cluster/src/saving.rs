@@ -1,7 +1,7 @@
 //! The moment of a snapshot, and the options of a run.
 //!
-//! A snapshot changes nothing in the run. The run takes the snapshot between two batches of quanta, the first time after the trigger has fired
-//! that no window is open. The ends of batches decide when the trace is saved. Therefore no batch ends early for a snapshot.
+//! A snapshot changes nothing in the run. The run takes the snapshot between two batches of quanta, the first time after the trigger has
+//! fired that no window is open. The ends of batches decide when the trace is saved. Therefore no batch ends early for a snapshot.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -260,15 +260,15 @@ impl Origin {
         &self.about
     }
 
-    /// Lets a study take over the properties of the platform that guests learnt when they booted: the transport of hypercalls, and the features
-    /// of their CPUs. The study's nodes may have more features. A study on the portable engine can therefore go on from a cluster that KVM has
-    /// booted.
+    /// Lets a study take over the properties of the platform that guests learnt when they booted: the transport of hypercalls, and the
+    /// features of their CPUs. The study's nodes may have more features. A study on the portable engine can therefore go on from a cluster
+    /// that KVM has booted.
     pub fn adopt(&self, config: &mut ClusterConfig) {
         self.about.agreement.adopt(config);
     }
 
-    /// Checks that a study agrees with the snapshot; `image` identifies the files that the nodes boot. Returns whether the study has other nodes or
-    /// another job: its nodes are then clones of the snapshot's node.
+    /// Checks that a study agrees with the snapshot; `image` identifies the files that the nodes boot. Returns whether the study has other
+    /// nodes or another job: its nodes are then clones of the snapshot's node.
     ///
     /// # Errors
     ///

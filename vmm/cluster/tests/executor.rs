@@ -1,5 +1,5 @@
-//! Nodes on any number of host threads: the same quanta, the same ends, and nobody ahead of what others may still tell him. The
-//! vCPUs here do nothing but take the host's time.
+//! Nodes on any number of host threads have the same quanta and the same ends, and no node runs ahead of frames that may still arrive. The
+//! vCPUs here only take the host's time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
@@ -260,12 +260,12 @@ fn ends_of(executor: &Executor, threads: usize, script: Script<'_>, most: u64) -
                 start_limit_ps: u64::MAX,
                 quanta_left: most,
             });
-            let said = (0..executor.len())
+            let output = (0..executor.len())
                 .map(|node| !executor.take_output(node).0.is_empty())
                 .collect();
             let statuses = statuses.unwrap();
             let over = statuses.contains(&NodeStatus::Off);
-            ends.push((reached, statuses, said));
+            ends.push((reached, statuses, output));
             if over {
                 let connected = executor.any_connected();
                 assert_eq!(connected, script.connect_at < script.off_at);
@@ -391,8 +391,10 @@ fn quanta_are_the_same_on_any_number_of_threads() {
             assert!(may_go_on || extended == 0, "{threads} threads: {extended}");
             let found: Vec<(u64, Vec<bool>)> = ends
                 .iter()
-                .map(|(end, _, said)| (*end, said.clone()))
-                .filter(|(end, said)| most == 1000 || said.contains(&true) || *end == expected[4].0)
+                .map(|(end, _, output)| (*end, output.clone()))
+                .filter(|(end, output)| {
+                    most == 1000 || output.contains(&true) || *end == expected[4].0
+                })
                 .collect();
             assert_eq!(found, expected, "{threads} threads");
             let (_, statuses, _) = ends.last().unwrap();

@@ -84,8 +84,8 @@ pub struct ChipsetState {
 }
 
 impl ChipsetState {
-    /// Turns the state into the state of a clone. `fresh` has the clone's own random numbers and the sizes of its disks. Returns false if the
-    /// devices differ, or if the node has written to a disk.
+    /// Turns the state into the state of a clone. `fresh` has the clone's own random numbers and the sizes of its disks. Returns false if
+    /// the devices differ, or if the node has written to a disk.
     pub fn become_clone(&mut self, fresh: &Self) -> bool {
         if self.virtio.len() != fresh.virtio.len() {
             return false;

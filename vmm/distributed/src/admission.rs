@@ -253,7 +253,7 @@ enum Attempt {
     TurnedAway,
     /// The connection broke before keys were compared.
     Broken,
-    /// Nobody listens.
+    /// There is no master at the address.
     Nobody,
 }
 

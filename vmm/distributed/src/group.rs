@@ -91,7 +91,11 @@ impl Group {
         all[0] = Some(own.to_vec());
         while all.iter().any(Option::is_none) {
             let Some(parts) = receive(socket, LOOK).map_err(|_| self.died(0))? else {
-                for (rank, _) in all.iter().enumerate().filter(|(_, said)| said.is_none()) {
+                for (rank, _) in all
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, message)| message.is_none())
+                {
                     send(rank, &Message::Probe.encode())?;
                 }
                 continue;

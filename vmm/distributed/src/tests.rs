@@ -73,7 +73,7 @@ fn a_worker_that_is_gone_is_named() {
         if group.rank() == 2 {
             return;
         }
-        // The master tells why the run ends.
+        // The master sends the reason why the run ends.
         let error = group.all_gather(b"second").unwrap_err();
         assert!(error.to_string().contains("worker 2"), "{error}");
     });

@@ -16,7 +16,7 @@ fn signal() -> libc::c_int {
     libc::SIGRTMIN() + 4
 }
 
-/// Time between signals of an alarm that nobody has heard, ns.
+/// Time between repeated signals of an alarm, ns.
 const AGAIN_NS: i64 = 10_000_000;
 
 thread_local! {

@@ -51,7 +51,7 @@ impl KvmVcpu {
     /// Makes the guest's TSC show clock + offset. KVM takes a written TSC for an attempt to synchronise CPUs when it is
     /// near another value, so the offset is set where the host lets it be.
     ///
-    /// A software KVM gives the guest the host's TSC whatever is set. Then the guest sees its TSC jump, which is what
+    /// A software KVM gives the guest the host's TSC and ignores the offset. The guest then sees its TSC jump, which is what
     /// a changed offset means: the offset follows, true is returned, and the platform must hear of it.
     pub(crate) fn load_tsc(&mut self) -> Result<bool, EngineError> {
         let time = &self.state.time;
@@ -106,7 +106,7 @@ impl KvmVcpu {
         let ran_ns = thread_time().saturating_sub(self.entry.thread_ns) + SLACK_NS;
         let ran = u128::from(ran_ns) * u128::from(self.tsc.hz) / 1_000_000_000;
         let ran = u64::try_from(ran).unwrap_or(u64::MAX);
-        // Where the TSC cannot be set, it goes on by the host's time whatever the thread did.
+        // Where the TSC cannot be set, the TSC goes on by the host's time, even while the thread did not run.
         let passed = if self.tsc.settable {
             passed.min(ran)
         } else {

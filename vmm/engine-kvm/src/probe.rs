@@ -106,10 +106,10 @@ pub(crate) fn ring0_native() -> bool {
     vmx || extended > 0x8000_0000 && std::arch::x86_64::__cpuid(0x8000_0001).ecx & 1 << 2 != 0
 }
 
-/// Returns whether the host's processor is QEMU's TCG, whose SVM has two faults that a guest would see. XSETBV does not exit, so that KVM would
-/// keep a guest's XCR0 at its reset value, and lose the components of which it does not know. And the bitmap of I/O ports is
-/// looked at only where the task register's type is that of an available TSS, which LTR leaves there, but not where the type is
-/// a busy one, as the architecture has it and KVM shows it.
+/// Returns whether the host's processor is QEMU's TCG, whose SVM has two faults that a guest would see. XSETBV does not exit, so that KVM
+/// would keep a guest's XCR0 at its reset value, and lose the components of which it does not know. And the bitmap of I/O ports is looked
+/// at only where the task register's type is that of an available TSS, which LTR leaves there, but not where the type is a busy one, as
+/// the architecture has it and KVM shows it.
 pub(crate) fn is_tcg() -> bool {
     let signature = std::arch::x86_64::__cpuid(0x4000_0000);
     let text = [signature.ebx, signature.ecx, signature.edx].map(u32::to_le_bytes);

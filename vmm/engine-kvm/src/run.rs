@@ -188,7 +188,8 @@ impl KvmVcpu {
         }
     }
 
-    /// Returns whether interrupts are enabled, and whether an interrupt can be injected now. KVM knows only after it has run; before that, the state knows.
+    /// Returns whether interrupts are enabled, and whether an interrupt can be injected now. KVM knows only after it has run; before that,
+    /// the state knows.
     fn interruptible(&self) -> (bool, bool) {
         if self.is_held() {
             return self.interruptible;
@@ -231,7 +232,8 @@ impl KvmVcpu {
         })
     }
 
-    /// Brings KVM to an instruction boundary. Delivers an event that was injected but not yet taken, since such events are not part of a vCPU's state.
+    /// Brings KVM to an instruction boundary. Delivers an event that was injected but not yet taken, since such events are not part of a
+    /// vCPU's state.
     pub(crate) fn settle(&mut self, platform: &mut dyn Platform) -> Result<(), EngineError> {
         // Each entry of the guest is cut by the timer.
         const ENTRIES: usize = 10_000;
@@ -416,8 +418,8 @@ impl KvmVcpu {
         Ok(platform.msr_read(self.id, now, index).ok())
     }
 
-    /// Writes an MSR. Returns false for a register that the platform refuses. A write of the TSC moves its offset, and TSC_ADJUST by the same amount
-    /// (SDM vol. 3B §17.17.3).
+    /// Writes an MSR. Returns false for a register that the platform refuses. A write of the TSC moves its offset, and TSC_ADJUST by the
+    /// same amount (SDM vol. 3B §17.17.3).
     fn write_msr(
         &mut self,
         platform: &mut dyn Platform,

@@ -84,9 +84,9 @@ fn segment_out(k: &kvm_segment) -> Segment {
     }
 }
 
-/// Returns whether two values of a segment register agree in all parts that a processor keeps. VMX keeps no attributes of an unusable segment
-/// (`vmx_segment_access_rights` in KVM). Granularity says nothing more once the limit is in bytes, and SVM has it from the limit. A
-/// segment that is loaded has been accessed (`svm_get_segment`).
+/// Returns whether two values of a segment register agree in all parts that a processor keeps. VMX keeps no attributes of an unusable
+/// segment (`vmx_segment_access_rights` in KVM). Granularity says nothing more once the limit is in bytes, and SVM has it from the limit.
+/// A segment that is loaded has been accessed (`svm_get_segment`).
 fn equivalent(a: &Segment, b: &Segment) -> bool {
     const ACCESSED: u16 = 1;
     const NO_SYSTEM: u16 = 1 << 4;
@@ -295,7 +295,8 @@ pub(crate) fn events_in(e: &Events) -> kvm_vcpu_events {
     k
 }
 
-/// Returns the pending events. The activity state is not KVM's: the engine's value stays. `ran`: the vCPU has run since it had the events `before`.
+/// Returns the pending events. The activity state is not KVM's: the engine's value stays. `ran`: the vCPU has run since it had the events
+/// `before`.
 ///
 /// SVM has a single interrupt shadow (APM vol. 2 §15.21.5), which KVM reports as both kinds. A shadow that was given to KVM, and has
 /// not been used, is of the kind that was given. Of the others, MOV SS holds back more than STI.

@@ -30,7 +30,7 @@ pub struct KvmConfig {
     pub id: u16,
     /// Answers of CPUID; see [`with_hypercall_leaf`](crate::vm::with_hypercall_leaf).
     pub cpuid: CpuidTable,
-    /// TSC frequency the guest was told, Hz. A host that cannot scale the TSC runs it at its own; see
+    /// TSC frequency that the guest reads from CPUID, Hz. A host that cannot scale the TSC runs it at its own; see
     /// [`KvmVcpu::tsc_hz`].
     pub tsc_hz: u64,
 }

@@ -28,8 +28,9 @@ pub enum Exit {
     Shutdown,
 }
 
-/// Limit of a vCPU's run. Both bounds are absolute. The vCPU stops soon after its clock has reached the bound in cycles, where the engine looks at the clock
-/// next (the portable engine at the beginning of basic blocks, which have 48 instructions at most), and exactly at the bound in instructions.
+/// Limit of a vCPU's run. Both bounds are absolute. The vCPU stops soon after its clock has reached the bound in cycles, where the engine
+/// looks at the clock next (the portable engine at the beginning of basic blocks, which have 48 instructions at most), and exactly at the
+/// bound in instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// The vCPU's clock in cycles.
@@ -93,8 +94,8 @@ pub trait Vcpu: Send {
     /// Returns the instructions retired since power-on.
     fn instructions(&self) -> u64;
 
-    /// Returns the kicker that makes this running vCPU look at its interrupts. An engine whose vCPUs run on threads of their own, in parallel with the
-    /// others of their node, has one.
+    /// Returns the kicker that makes this running vCPU look at its interrupts. An engine whose vCPUs run on threads of their own, in
+    /// parallel with the others of their node, has one.
     fn kicker(&self) -> Option<Arc<dyn Kicker>> {
         None
     }

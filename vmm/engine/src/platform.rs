@@ -79,12 +79,12 @@ pub trait Platform {
     fn interrupt_pending(&mut self, vcpu: u16, now: u64) -> bool;
     /// Takes the interrupt, which is then in service. Returns its vector, or `None` if there is no interrupt any more.
     fn acknowledge(&mut self, vcpu: u16, now: u64) -> Option<u8>;
-    /// Returns the clock at which an interrupt may become pending for this vCPU without an access of its own (its timer); `u64::MAX` if never.
-    /// The engine asks again after every access to the platform.
+    /// Returns the clock at which an interrupt may become pending for this vCPU without an access of its own (its timer); `u64::MAX` if
+    /// never. The engine asks again after every access to the platform.
     fn next_event(&mut self, vcpu: u16) -> u64;
-    /// Returns a later limit for a vCPU whose clock has reached its limit ([`crate::Limit::cycles`]), or `None` where the vCPU must return. The platform
-    /// returns a limit where it would let the vCPU run on at once. The engine asks only where [`crate::Limit::extends`] is true, and not again after
-    /// `None`. The vCPU returns at the last limit.
+    /// Returns a later limit for a vCPU whose clock has reached its limit ([`crate::Limit::cycles`]), or `None` where the vCPU must
+    /// return. The platform returns a limit where it would let the vCPU run on at once. The engine asks only where
+    /// [`crate::Limit::extends`] is true, and not again after `None`. The vCPU returns at the last limit.
     fn extend(&mut self, vcpu: u16) -> Option<u64> {
         let _ = vcpu;
         None

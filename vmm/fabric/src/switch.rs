@@ -18,7 +18,8 @@ const MIN_FRAME: u64 = 60;
 /// Checksum, preamble, start delimiter and the gap between frames, in bytes (IEEE 802.3 §3.1.1, §4.4.2).
 const OVERHEAD: u64 = 24;
 
-/// Bounds of the bytes, with overhead, that may wait for one receiver's link. Within these bounds the limit is the link's bytes in half a second.
+/// Bounds of the bytes, with overhead, that may wait for one receiver's link. Within these bounds the limit is the link's bytes in half a
+/// second.
 const SMALLEST_BUFFER: u64 = 1 << 20;
 const LARGEST_BUFFER: u64 = 64 << 20;
 /// Bytes that may wait for all.

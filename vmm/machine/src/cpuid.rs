@@ -245,7 +245,8 @@ impl Template {
         self.intersect(|f| !f.native || host_has(f))
     }
 
-    /// Hides features that `allowed` refuses, and features that need them. Returns the hidden features. Also used with the features that KVM supports.
+    /// Hides features that `allowed` refuses, and features that need them. Returns the hidden features. Also used with the features that
+    /// KVM supports.
     pub fn intersect(
         &mut self,
         allowed: impl Fn(&Feature) -> bool,
@@ -348,8 +349,8 @@ impl Template {
     }
 }
 
-/// Returns the tables of all vCPUs of a node, without features that the host's processor lacks or `allowed` refuses. Fails where a feature of `required`
-/// is not left.
+/// Returns the tables of all vCPUs of a node, without features that the host's processor lacks or `allowed` refuses. Fails where a feature
+/// of `required` is not left.
 pub fn tables(
     topology: &NodeTopology,
     options: &CpuidOptions,

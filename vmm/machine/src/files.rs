@@ -81,7 +81,7 @@ pub enum FileRefusal {
         /// The file's name.
         name: String,
     },
-    /// A file stands where a folder is needed, or the other way round.
+    /// There is a file in the place of a folder, or a folder in the place of a file.
     #[error(
         "file \"{}\" cannot be stored: \"{}\" is a file, and would have to be a folder, too",
         printable(name),

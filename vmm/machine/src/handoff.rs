@@ -19,14 +19,15 @@ impl Node {
         self.motherboard.transport = TRANSPORT_DOORBELL;
     }
 
-    /// Sets the vCPUs of the other engine, to which [`Node::change_engine`] moves. The vCPUs use the node's memory, and are in the order of the
-    /// node's present vCPUs.
+    /// Sets the vCPUs of the other engine, to which [`Node::change_engine`] moves. The vCPUs use the node's memory, and are in the order
+    /// of the node's present vCPUs.
     pub fn set_other_engine(&mut self, vcpus: Vec<Box<dyn Vcpu>>) {
         assert_eq!(vcpus.len(), self.vcpus.len(), "one for each vCPU");
         self.other = vcpus;
     }
 
-    /// Moves the vCPUs to the node's other engine, or back. Does nothing where the node has one engine only. Callers change engines between windows.
+    /// Moves the vCPUs to the node's other engine, or back. Does nothing where the node has one engine only. Callers change engines
+    /// between windows.
     pub fn change_engine(&mut self) -> Result<(), NodeError> {
         if self.other.is_empty() {
             return Ok(());

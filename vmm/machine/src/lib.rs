@@ -1,6 +1,7 @@
 //! One node: its description for the guest (ACPI, CPUID), its start, its devices, and the execution of its vCPUs.
 //!
-//! - [`topology`] holds the description. [`cpuid`] and [`acpi`] turn this description into answers of processor and firmware, which therefore
+//! - [`topology`] holds the description. [`cpuid`] and [`acpi`] turn this description into answers of processor and firmware, which
+//!   therefore
 //!   agree.
 //! - [`boot`] puts a Linux kernel into guest RAM.
 //! - [`motherboard`] connects the devices, and is the platform of the vCPUs. [`files`] keeps the quota of files that the guest sends.

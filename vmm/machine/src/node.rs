@@ -326,13 +326,14 @@ impl Node {
         self.motherboard.chipset.serial.has_output() || !self.motherboard.events.is_empty()
     }
 
-    /// Returns whether the node has output that somebody may wait for: any output but MPI calls without a subscription ([`Node::subscribe`]).
+    /// Returns whether the node has output that somebody may wait for: any output but MPI calls without a subscription
+    /// ([`Node::subscribe`]).
     pub fn wants_attention(&mut self) -> bool {
         self.motherboard.wants_attention()
     }
 
-    /// Returns whether the node is at the default end of a quantum: a vCPU runs, the network interface is up, and nothing else need be known
-    /// about the node before it goes on.
+    /// Returns whether the node is at the default end of a quantum: a vCPU runs, the network interface is up, and nothing else need be
+    /// known about the node before it goes on.
     pub fn is_at_default_end(&mut self) -> bool {
         self.motherboard.is_at_default_end() && self.next_activity() <= self.now
     }
@@ -491,8 +492,8 @@ impl Node {
         Ok(self.status)
     }
 
-    /// Runs a vCPU for its time slice. Where all other vCPUs sleep, the vCPU may extend its slice by further ones. The last one is then the time
-    /// slice of the other vCPUs, too.
+    /// Runs a vCPU for its time slice. Where all other vCPUs sleep, the vCPU may extend its slice by further ones. The last one is then
+    /// the time slice of the other vCPUs, too.
     fn run_vcpu(&mut self, v: usize) -> Result<(), NodeError> {
         let first = self.motherboard.time_slice.end;
         let result = self.run_time_slices(v);
@@ -528,8 +529,8 @@ impl Node {
         self.motherboard.sample_at[v] = sampler.next(now);
     }
 
-    /// Runs a vCPU to the end of its time slice and of the slices by which the vCPU extends it ([`Platform::extend`]). On the way interrupts end
-    /// the vCPU's sleep, and the node serves requests of the vCPU.
+    /// Runs a vCPU to the end of its time slice and of the slices by which the vCPU extends it ([`Platform::extend`]). On the way
+    /// interrupts end the vCPU's sleep, and the node serves requests of the vCPU.
     fn run_time_slices(&mut self, v: usize) -> Result<(), NodeError> {
         let id = v as u16;
         loop {
@@ -625,8 +626,8 @@ impl Node {
         }
     }
 
-    /// Attaches a model: a window opens with its warm-up. With `samples`, counts are attributed to code, and at most this many call stacks are
-    /// sampled.
+    /// Attaches a model: a window opens with its warm-up. With `samples`, counts are attributed to code, and at most this many call stacks
+    /// are sampled.
     pub fn attach(&mut self, model: Box<dyn MemoryModel>, samples: Option<usize>) {
         let filter = model.filter();
         self.motherboard.model = Some(model);

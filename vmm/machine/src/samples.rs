@@ -125,8 +125,8 @@ pub(crate) fn sample(vcpu: u16, context: Context, state: &VcpuState, ram: &Ram) 
     }
 }
 
-/// Returns the user registers at the beginning of a kernel stack: instruction, stack and frame pointer. None where the kernel runs on another
-/// stack, or was not entered from user mode.
+/// Returns the user registers at the beginning of a kernel stack: instruction, stack and frame pointer. None where the kernel runs on
+/// another stack, or was not entered from user mode.
 fn user_registers(ram: &Ram, cr3: u64, sp: u64) -> Option<(u64, u64, u64)> {
     let top = (sp.checked_sub(1)? | (KERNEL_STACK - 1)).checked_add(1)?;
     let mut registers = [0; PT_REGS];

@@ -1,13 +1,13 @@
 //! The state of a node between two of its runs: everything but RAM on which the node's further execution depends.
 //!
-//! RAM is not part of the state: RAM is large, and lies uncompressed in a snapshot (`vmm/snapshot`). State and RAM are loaded into a node that was built from
-//! the same description. Decoded and translated code is not part of the state: results do not depend on it. The numbers that windows have given
-//! to code are part of the state, since a profile lists code by these numbers.
-//! Cached translations of addresses are not part of the state, although a guest can notice them: the guest clears the accessed bit of a page without
-//! INVLPG, and finds it set again sooner. Models exist only in windows, in which no state can be taken.
+//! RAM is not part of the state: RAM is large, and lies uncompressed in a snapshot (`vmm/snapshot`). State and RAM are loaded into a node
+//! that was built from the same description. Decoded and translated code is not part of the state: results do not depend on it. The
+//! numbers that windows have given to code are part of the state, since a profile lists code by these numbers. Cached translations of
+//! addresses are not part of the state, although a guest can notice them: the guest clears the accessed bit of a page without INVLPG, and
+//! finds it set again sooner. Models exist only in windows, in which no state can be taken.
 //!
-//! A state may come from a damaged or hostile file. [`Node::load_state`] refuses a state that no node can have been in, as far as the state would make
-//! the host panic or wait. A guest that fails because of its state harms only itself.
+//! A state may come from a damaged or hostile file. [`Node::load_state`] refuses a state that no node can have been in, as far as the
+//! state would make the host panic or wait. A guest that fails because of its state harms only itself.
 
 use std::collections::BTreeMap;
 
@@ -31,8 +31,8 @@ use crate::vcpu_state;
 
 /// Limit of counters and clocks of a state: half a century at 2.9 GHz. Sums of a few such values do not wrap.
 pub(crate) const MOST: u64 = 1 << 62;
-/// Largest number of cycles by which the clock of a vCPU may be ahead of its node's clock. A vCPU is ahead by the rest of a block and its stalls, or by a
-/// quantum where the vCPU has paused; the limit is some seconds.
+/// Largest number of cycles by which the clock of a vCPU may be ahead of its node's clock. A vCPU is ahead by the rest of a block and its
+/// stalls, or by a quantum where the vCPU has paused; the limit is some seconds.
 const MOST_AHEAD: u64 = 1 << 34;
 /// Largest number of cycles by which a running vCPU may be behind. The vCPU executes all of them instruction by instruction.
 const MOST_BEHIND: u64 = 1 << 28;

@@ -88,8 +88,8 @@ impl CodeMap {
         first
     }
 
-    /// Returns a counter that advances whenever a page without code gets code. A user that caches write permission compares the counter when it starts to
-    /// run, and drops what it cached where it differs.
+    /// Returns a counter that advances whenever a page without code gets code. A user that caches write permission compares the counter
+    /// when it starts to run, and drops what it cached where it differs.
     #[inline]
     pub fn marks(&self) -> u64 {
         self.0.marks.load(Ordering::Relaxed)
@@ -102,8 +102,8 @@ impl CodeMap {
         self.0.rewrites.load(Ordering::Relaxed)
     }
 
-    /// Returns the first bytes of the pages that were written to since [`CodeMap::rewrites`] was `seen`; None where those are too many to be
-    /// remembered.
+    /// Returns the first bytes of the pages that were written to since [`CodeMap::rewrites`] was `seen`; None where those are too many to
+    /// be remembered.
     pub fn rewritten_since(&self, seen: u64) -> Option<impl Iterator<Item = usize> + '_> {
         let now = self.rewrites();
         let page = |n: u64| self.0.recent[n as usize % RECENT].load(Ordering::Relaxed);

@@ -17,7 +17,8 @@ use crate::format::{
 };
 use crate::ram::{self, Fault};
 
-/// Parts of a snapshot that are checked when it is opened. Header and table are always checked; states and files are checked again when they are read.
+/// Parts of a snapshot that are checked when it is opened. Header and table are always checked; states and files are checked again when
+/// they are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verify {
     /// All parts.

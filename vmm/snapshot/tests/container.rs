@@ -292,7 +292,7 @@ fn damage_is_found_wherever_it_is_or_changes_nothing() {
     // Each byte of the header's used part, and bytes all over the file, holes included.
     let places = (0..120).chain((120..bytes.len()).step_by(33_331));
     let last = (bytes.len() - 400..bytes.len()).step_by(7);
-    // Between a section and the page where RAM begins lies what nobody reads.
+    // The bytes between a section and the page where RAM begins are not read.
     let gap = Snapshot::open(&path).unwrap().info().sections[2].offset as usize - 1;
     for (n, at) in places.chain(last).chain([gap]).enumerate() {
         let mut damaged = bytes.clone();

@@ -46,8 +46,8 @@ fn progress(node: &Node) -> u64 {
     node.vcpu_state(0).general.gpr[15] + counts.iter().sum::<u64>()
 }
 
-/// Runs for so many quanta and on until the guest has come on. A vCPU's first entry into KVM may take far longer than a quantum, which it has to
-/// wait for then.
+/// Runs for so many quanta, and on until the guest has made progress. A vCPU's first entry into KVM may take far longer than a quantum, and
+/// the guest then waits.
 fn goes_on(node: &mut Node, quanta: u64) {
     let before = progress(node);
     for quantum in 0.. {

@@ -135,8 +135,8 @@ impl WindowDriver {
         })
     }
 
-    /// Takes one event. Callers pass every event of a batch of quanta of all nodes, in the order of [`nodescope_trace::merge`], before [`WindowDriver::step`].
-    /// Events that the host itself adds when it opens and closes windows do no harm.
+    /// Takes one event. Callers pass every event of a batch of quanta of all nodes, in the order of [`nodescope_trace::merge`], before
+    /// [`WindowDriver::step`]. Events that the host itself adds when it opens and closes windows do no harm.
     pub fn observe(&mut self, event: &Event) {
         if let Body::WindowOpen(name) = &event.body {
             let known = self.windows.iter().any(|window| window.spec.name == *name);
@@ -215,8 +215,8 @@ impl WindowDriver {
         self.open
     }
 
-    /// Returns how much is left until an open window closes: instructions of all nodes, then picoseconds of virtual time. Neither is known of a
-    /// window that the guest closes.
+    /// Returns how much is left until an open window closes: instructions of all nodes, then picoseconds of virtual time. Neither is known
+    /// of a window that the guest closes.
     pub fn left(&self, window: usize, now: u64, instructions: u64) -> (Option<u64>, Option<u64>) {
         let Window {
             spec, phase, times, ..

@@ -33,7 +33,8 @@ pub struct WindowRecord {
 }
 
 impl WindowRecord {
-    /// Returns the virtual time at which the measured part begins, picoseconds. For a window that was cut during its warm-up, this is the opening.
+    /// Returns the virtual time at which the measured part begins, picoseconds. For a window that was cut during its warm-up, this is the
+    /// opening.
     pub fn measured_from(&self) -> u64 {
         self.measured_from_ps.unwrap_or(self.opened_ps)
     }

@@ -10,7 +10,7 @@ use crate::spec::Trigger;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Moment {
-    /// The first node has booted, and is about to learn who it is.
+    /// The first node has booted, and is about to ask for its identity.
     Boot,
     /// The job starts on the first node.
     Job,

@@ -40,7 +40,7 @@ const IDT: u64 = 0x9000;
 const HANDLER: u64 = 0xf000;
 const CODE: u64 = 0x1_0000;
 const STACK: u64 = 0x10_0000;
-/// Rings, buffers, and whatever else is written at random, up to the end of memory: what lies below stays as it is.
+/// Begin of memory that is written at random: rings, buffers and other data up to the end of memory. Memory below stays unchanged.
 const RINGS: u64 = 0x80_0000;
 
 const VIRTIO: u64 = 0xd000_0000;
@@ -363,7 +363,7 @@ fn flood() -> Vec<u8> {
     })
 }
 
-/// Returns a node of two vCPUs whose first one runs this code; the second waits for somebody to start it.
+/// Returns a node of two vCPUs. The first one runs this code; the second one waits for a start-up message.
 fn node(index: u32, code: &[u8], bandwidth: u64) -> Node {
     let ram = Ram::new(&[RAM]).unwrap();
     load(&ram, code);
@@ -513,7 +513,7 @@ fn cluster(codes: &[Vec<u8>], bandwidth: u64) -> Executor {
 /// Returns the state of the nodes after so many cycles, or when the first of them has come to an end.
 fn outcome(executor: &Executor, threads: usize, cycles: u64) -> Vec<(String, u64, u64, u64)> {
     let mut ending = String::new();
-    let mut said = DefaultHasher::new();
+    let mut output = DefaultHasher::new();
     executor.run(threads, |run_batch| {
         let mut now = 0;
         while now < cycles * PS {
@@ -529,9 +529,9 @@ fn outcome(executor: &Executor, threads: usize, cycles: u64) -> Vec<(String, u64
             now = reached;
             for node in 0..executor.len() {
                 executor.with_node(node, |node| {
-                    node.take_console().hash(&mut said);
+                    node.take_console().hash(&mut output);
                     for event in node.take_events() {
-                        (event.cycles, event.instructions).hash(&mut said);
+                        (event.cycles, event.instructions).hash(&mut output);
                     }
                 });
             }
@@ -552,7 +552,7 @@ fn outcome(executor: &Executor, threads: usize, cycles: u64) -> Vec<(String, u64
             }
         }
     });
-    let said = said.finish();
+    let output = output.finish();
     (0..executor.len())
         .map(|node| {
             executor.with_node(node, |node| {
@@ -561,7 +561,7 @@ fn outcome(executor: &Executor, threads: usize, cycles: u64) -> Vec<(String, u64
                 let mut hasher = DefaultHasher::new();
                 (memory, node.notes()).hash(&mut hasher);
                 let ending = ending.clone();
-                (ending, node.instructions(), said, hasher.finish())
+                (ending, node.instructions(), output, hasher.finish())
             })
         })
         .collect()

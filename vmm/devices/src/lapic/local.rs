@@ -28,7 +28,7 @@ pub struct MsrFault;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     None,
-    /// End of a level-triggered interrupt of this vector, to be told to the IOAPIC.
+    /// End of a level-triggered interrupt of this vector, for the IOAPIC.
     EndOfInterrupt(u8),
     /// An interrupt command, in the format of the interrupt command register.
     Command(u64),
@@ -359,7 +359,8 @@ impl LocalApic {
         })
     }
 
-    /// Writes a register. Returns `None` where there is no such register that can be written. Reserved bits are ignored, as xAPIC mode does.
+    /// Writes a register. Returns `None` where there is no such register that can be written. Reserved bits are ignored, as xAPIC mode
+    /// does.
     pub fn write(&mut self, register: u32, value: u32, now: u64) -> Option<Effect> {
         self.pending(now);
         let x2 = self.mode() == ApicMode::X2Apic;

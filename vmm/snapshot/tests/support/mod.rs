@@ -464,15 +464,15 @@ pub fn booted(translate: Translate) -> Node {
 
 /// Output of a node in a quantum, and its state at the end.
 #[derive(Debug, PartialEq)]
-pub struct Said {
+pub struct Output {
     pub console: Vec<u8>,
     pub events: Vec<NodeEvent>,
     pub frames: Vec<(u64, Vec<u8>)>,
     pub state: NodeState,
 }
 
-/// Runs for a quantum; each frame comes back after a while. In odd quanta nobody listens to what the node says.
-pub fn run(node: &mut Node, quantum: u64) -> Said {
+/// Runs for a quantum. Each frame comes back after a while. In odd quanta the output of the node is not taken.
+pub fn run(node: &mut Node, quantum: u64) -> Output {
     let target = (quantum + 1) * QUANTUM;
     assert_eq!(node.run_until(target).unwrap(), NodeStatus::Running);
     let (mut console, mut events, mut frames) = (Vec::new(), Vec::new(), Vec::new());
@@ -487,7 +487,7 @@ pub fn run(node: &mut Node, quantum: u64) -> Said {
             });
         }
     }
-    Said {
+    Output {
         console,
         events,
         frames,

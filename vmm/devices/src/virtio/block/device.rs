@@ -71,8 +71,8 @@ impl Block {
         }
     }
 
-    /// Returns the cycles that a request counts for what is carried out at once: those of its transfer, which nearly always are more than what the
-    /// device does for a request and for each of its descriptors.
+    /// Returns the cycles that a request counts for what is carried out at once: those of its transfer, which nearly always are more than
+    /// what the device does for a request and for each of its descriptors.
     pub(super) fn work(&self, moved: u64, descriptors: u16) -> u64 {
         let rate = Some(work_rate(&self.timing));
         let overhead = 100 + 20 * u64::from(descriptors);

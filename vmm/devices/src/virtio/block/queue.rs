@@ -28,7 +28,7 @@ impl Block {
         now: u64,
     ) -> Result<(), QueueFault> {
         loop {
-            while self.work.may_go_on(now)
+            while self.work.may_proceed(now)
                 && let Some(chain) = queues.pop(queue)?
             {
                 let (head, descriptors) = (chain.head, chain.descriptors);

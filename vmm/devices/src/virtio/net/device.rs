@@ -114,7 +114,8 @@ impl Net {
         self.features != 0
     }
 
-    /// Takes the frames that the guest has sent since the last call, in the order of sending. Times of frames of different vCPUs may be out of order.
+    /// Takes the frames that the guest has sent since the last call, in the order of sending. Times of frames of different vCPUs may be
+    /// out of order.
     pub fn take_frames(&mut self) -> Vec<Frame> {
         std::mem::take(&mut self.outgoing)
     }
@@ -124,8 +125,8 @@ impl Net {
         !self.outgoing.is_empty()
     }
 
-    /// Delivers a frame, which arrives at its time. Among equal times, frames that were injected first arrive first. A frame for which there is no memory is
-    /// dropped: the guest has not taken the frames before it.
+    /// Delivers a frame, which arrives at its time. Among equal times, frames that were injected first arrive first. A frame for which
+    /// there is no memory is dropped: the guest has not taken the frames before it.
     pub fn inject(&mut self, frame: Frame) {
         let bytes = self.incoming_bytes + frame.memory();
         if bytes > MOST_INCOMING {
@@ -185,7 +186,7 @@ impl Net {
             let reason = "it has more frames than it can have";
             return Err(RestoreError::new("network device", reason));
         }
-        // Features that the transport adds concern nobody here.
+        // Features that the transport adds do not matter here.
         let own = (1 << VIRTIO_TRANSPORT_F_START) - 1;
         if state.features & own & !self.features() != 0 {
             let reason = "features are in use that are not offered";

@@ -47,7 +47,7 @@ impl Header {
 impl Net {
     pub(super) fn transmit(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<(), QueueFault> {
         loop {
-            while self.sending.may_go_on(now)
+            while self.sending.may_proceed(now)
                 && let Some(chain) = queues.pop(TRANSMIT)?
             {
                 let head = chain.head;
@@ -158,7 +158,7 @@ impl Net {
         let mut any = false;
         while let Some(frame) = self.incoming.front()
             && frame.time <= now
-            && self.receiving.may_go_on(now)
+            && self.receiving.may_proceed(now)
         {
             if self.hand_over(queues, now)? {
                 any = true;

@@ -21,7 +21,8 @@ pub(super) struct TcpPacket<'a> {
 }
 
 impl<'a> TcpPacket<'a> {
-    /// Returns a packet to cut into segments of `gso_size` bytes of payload. None if the frame is no such packet, or the header contradicts it.
+    /// Returns a packet to cut into segments of `gso_size` bytes of payload. None if the frame is no such packet, or the header
+    /// contradicts it.
     pub fn parse(frame: &'a [u8], header: Header) -> Option<Self> {
         let ip = frame.get(IP..)?;
         if frame[12..14] != [8, 0] || ip.len() < 20 || ip[0] >> 4 != 4 || ip[9] != 6 {
@@ -131,7 +132,7 @@ pub(super) mod tests {
     fn cut(frame: &[u8], header: Header) -> Option<Vec<Vec<u8>>> {
         let packet = TcpPacket::parse(frame, header)?;
         let segment = |i| {
-            // Whatever was there before is overwritten.
+            // Earlier bytes are overwritten.
             let mut out = vec![0xa5; packet.segment_len(i)];
             packet.write_segment(i, &mut out);
             out

@@ -17,7 +17,7 @@ pub(super) struct Spares {
 }
 
 impl Spares {
-    /// Returns a buffer of `len` bytes, whatever they are.
+    /// Returns a buffer of `len` bytes with any contents.
     pub fn take(&mut self, len: usize) -> Vec<u8> {
         let at = self.buffers.partition_point(|b| b.capacity() < len);
         // A short frame in a long buffer would hold the memory as long as it is on its way, and come back with its own length.
