@@ -1,4 +1,4 @@
-//! From counts by basic block to a profile: which file, function and source line each block is, and which calls led there.
+//! Makes a profile of counts by basic block: file, function and source line of each block, and the call paths to the block.
 
 use std::collections::BTreeMap;
 use std::path::Path as FilePath;
@@ -17,9 +17,9 @@ use nodescope_symbols::{
 
 /// Bytes of a page of code.
 const PAGE: u64 = 4096;
-/// Name of the function that takes what belongs to no block.
+/// Name of the function for costs that belong to no block.
 const OUTSIDE: &str = "[interrupts and translation]";
-/// Name of code of which nothing is known.
+/// Name of unknown code.
 const UNKNOWN: &str = "[unknown]";
 
 /// Names the code of all windows of a run.
@@ -45,7 +45,7 @@ impl Attribution {
         }
     }
 
-    /// Adds what a node has counted to a window's profile.
+    /// Adds the counts of a node to a window's profile.
     pub fn add(
         &mut self,
         into: &mut ProfileBuilder,
@@ -122,7 +122,7 @@ impl Attribution {
     }
 }
 
-/// A window's profile while it is made.
+/// Builds a window's profile.
 #[derive(Default)]
 pub struct ProfileBuilder {
     profile: WindowProfile,
@@ -214,7 +214,7 @@ impl ProfileBuilder {
             if known.is_some() {
                 continue;
             }
-            // Lines come with the first block that has them.
+            // The first block with a line brings the line.
             let line = |builder: &mut Self, line: u32| {
                 let line = part.lines[line as usize].clone();
                 number(&mut builder.lines, &mut builder.profile.lines, line)
@@ -229,7 +229,7 @@ impl ProfileBuilder {
             self.blocks.insert(key(&block), next);
             self.profile.blocks.push(Block { places, ..block });
         }
-        // Within a node both are in the order of numbers, which are others here.
+        // Within a node both are in the order of the node's numbers. The numbers of the profile differ.
         let counts = part.counts.into_iter().map(|count| Count {
             block: blocks[count.block as usize],
             ..count
@@ -292,7 +292,7 @@ impl ProfileBuilder {
         let module = self.module(kind, &location.module, location.build_id.clone());
         let anonymous = matches!(kind, ModuleKind::Anonymous | ModuleKind::Unknown);
         let file = location.module.rsplit('/').next().unwrap_or_default();
-        // How code without a symbol is called.
+        // Name of code without a symbol.
         let unnamed = format!("{file}+0x");
         let function = Function {
             module,
@@ -407,7 +407,7 @@ impl Naming<'_> {
         block: &ProfiledBlock,
         first: Location,
     ) -> Vec<Place> {
-        // Files without debugging information say nothing of any instruction.
+        // Files without debugging information have no lines.
         if first.line.is_none() || block.bits == 0 {
             return Vec::new();
         }
@@ -450,7 +450,7 @@ impl Naming<'_> {
         places
     }
 
-    /// Functions that a sample found on the stack, outermost first.
+    /// Returns the functions that a sample found on the stack, outermost first.
     fn path(
         &mut self,
         into: &mut ProfileBuilder,
@@ -473,7 +473,7 @@ impl Naming<'_> {
             let callers =
                 unwinder.unwind(files, &copied, &mut |address| self.page_at(space, address));
             for call in callers.iter().rev() {
-                // The byte before the return address: a call may be the last instruction of its function.
+                // The byte before the return address counts: a call may be the last instruction of its function.
                 let at = call.address.wrapping_sub(1);
                 path.push(self.function_in(into, space, at, &lasting(call.page.clone())));
             }

@@ -25,8 +25,8 @@ pub enum Engine {
     FastForward(Option<Trigger>),
 }
 
-/// Length of a quantum on KVM where the study says nothing, picoseconds. Each end of one brings every vCPU out of its guest, so that a
-/// quantum as short as a network's latency would leave no time to run.
+/// Default length of a quantum on KVM, picoseconds. Each end of a quantum brings every vCPU out of its guest. A
+/// quantum as short as a network's latency would therefore leave no time to run.
 pub const KVM_QUANTUM_PS: u64 = 100_000_000;
 
 impl Engine {
@@ -66,7 +66,7 @@ pub struct ClusterConfig {
     pub doorbell: bool,
     /// Cycles of the virtual clock that an instruction takes, in 1/65536.
     pub nominal_cpi: u32,
-    /// Translate guest code to host code; false interprets all of it, with the same results.
+    /// Guest code is translated to host code; false: all guest code is interpreted, with the same results.
     pub translate: bool,
     /// Kernel.
     pub kernel: PathBuf,
@@ -110,7 +110,7 @@ pub struct ClusterConfig {
     pub windows: Vec<WindowSpec>,
     /// The study ends at this virtual time at the latest, picoseconds.
     pub time_limit_ps: u64,
-    /// The study ends when its MPI program has been deadlocked for this long, picoseconds; none: that is not looked for.
+    /// The study ends when its MPI program has been deadlocked for this long, picoseconds; none: the run does not search for deadlocks.
     pub deadlock_ps: Option<u64>,
     /// Host threads to run nodes on.
     pub host_threads: usize,

@@ -21,7 +21,7 @@ pub const LIST: &str = "written.txt";
 /// Why a results folder cannot be used, or a file in it not be written.
 #[derive(Debug, Error)]
 pub enum FolderError {
-    /// The operating system says no.
+    /// The operating system refused.
     #[error("cannot {action} {}: {source}; results written so far are kept", .path.display())]
     Io {
         /// The file or folder.
@@ -31,16 +31,16 @@ pub enum FolderError {
         /// The host's answer.
         source: io::Error,
     },
-    /// Another run writes to it.
+    /// Another run writes to the folder.
     #[error("another run is writing to {}; wait until it has ended, or give another folder with --results", .0.display())]
     Locked(PathBuf),
-    /// There are results already, which are to stay.
+    /// The folder has results that must stay.
     #[error("{} already holds results; replace them with --force, or give another folder with --results", .0.display())]
     Occupied(PathBuf),
-    /// There is something, but no results.
+    /// The folder has files, but no results.
     #[error("{} holds other files than results; give another folder with --results", .0.display())]
     Foreign(PathBuf),
-    /// There are results, but no list of the files that a run has written.
+    /// The folder has results, but no list of the files that a run has written.
     #[error(
         "{} holds results without the list of what their run has written ({LIST}), so they cannot be told from files of yours; remove them yourself, or give another folder with --results", .0.display()
     )]
@@ -53,7 +53,7 @@ pub enum FolderError {
     Outside(String),
 }
 
-/// A results folder that this process alone writes to, for as long as this lives.
+/// A results folder. Only this process writes to the folder as long as this value lives.
 #[derive(Debug)]
 pub struct ResultsFolder {
     path: PathBuf,
@@ -63,7 +63,7 @@ pub struct ResultsFolder {
 #[derive(Debug)]
 struct List {
     file: File,
-    /// Files and folders that the run before has made, until they are removed.
+    /// Files and folders of the earlier run, until they are removed.
     earlier: Vec<String>,
     /// Files and folders that this run has made, and their order.
     own: BTreeSet<String>,
@@ -80,12 +80,12 @@ impl FolderError {
 }
 
 impl ResultsFolder {
-    /// Takes a folder for a new run, and makes it if need be. Nothing that is there changes before [`ResultsFolder::clear`].
-    /// `marker` is a file by which results without a list are known.
+    /// Takes a folder for a new run, and makes the folder if it is missing. Existing files do not change before [`ResultsFolder::clear`].
+    /// `marker` is a file by which results without a list are recognised.
     ///
     /// # Errors
     ///
-    /// Another run that writes to it, files that are not results, or results if they are not to be replaced.
+    /// Another run that writes to the folder, files that are not results, or results that must not be replaced.
     pub fn take(path: &Path, marker: &str, replace: bool) -> Result<Self, FolderError> {
         let shown = || path.to_path_buf();
         if !is_file(&path.join(LIST)) && holds_anything(path)? {
@@ -125,7 +125,7 @@ impl ResultsFolder {
         &self.path
     }
 
-    /// Removes what the run before has made, and nothing else. `expected` are files that the new run will make: if something of
+    /// Removes the files of the earlier run, and nothing else. `expected` are files that the new run will make: if something of
     /// the user's is in the way of one, nothing is removed.
     ///
     /// # Errors
@@ -143,7 +143,7 @@ impl ResultsFolder {
         for name in earlier.iter().filter(|name| !name.ends_with('/')) {
             self.remove(name)?;
         }
-        // A folder is listed before what is in it. One that holds anything of the user's stays.
+        // A folder is listed before its contents. A folder with a file of the user's stays.
         for name in list.earlier.iter().rev().filter(|name| name.ends_with('/')) {
             if !self.leads_through_link(name) {
                 let _ = fs::remove_dir(self.path.join(name));
@@ -236,7 +236,7 @@ impl ResultsFolder {
     }
 
     /// Returns the files that this run has listed below a folder within the results, by their names there, in the order in which they were
-    /// listed. One that could not be made is not there.
+    /// listed. Files that could not be made are missing.
     pub fn own_files(&self, below: &str) -> Vec<String> {
         let below = format!("{below}/");
         let list = self.list();
@@ -314,7 +314,7 @@ impl Drop for ResultsFolder {
         let list = self.list.get_mut().unwrap_or_else(PoisonError::into_inner);
         if list.fresh && list.own.is_empty() {
             let _ = fs::remove_file(self.path.join(LIST));
-            // Only an empty folder goes.
+            // Only an empty folder is removed.
             let _ = fs::remove_dir(&self.path);
         }
     }

@@ -21,21 +21,21 @@ pub fn console_log(node: u32) -> String {
 /// Files of guests that are open at a time: guests may have begun any number.
 const MOST_OPEN: usize = 16;
 
-/// The result of storing a piece of a file.
+/// Result of storing a piece of a file.
 #[derive(Debug)]
 pub enum Stored {
-    /// It is in its file.
+    /// The piece is in its file.
     Done,
     /// The name or the place makes storing impossible: the name is a folder of another node's files, or belongs to a file of the
     /// user's.
     Impossible(FolderError),
 }
 
-/// Where the results go.
+/// Writes results.
 pub struct Results<'a> {
     folder: &'a ResultsFolder,
     consoles: Vec<(PathBuf, File)>,
-    /// Files of guests of which the last piece has not come.
+    /// Unfinished files of guests, whose last piece has not arrived.
     begun: BTreeSet<String>,
     /// The open files among them, the most recently used one last.
     open: Vec<(String, (PathBuf, File))>,
@@ -93,7 +93,7 @@ impl<'a> Results<'a> {
         }
     }
 
-    /// Returns the file of this name, open; empty if none of its pieces has come.
+    /// Returns the open file of this name. The file is empty if no piece has arrived.
     fn file(&mut self, name: &str) -> Result<&(PathBuf, File), FolderError> {
         let open = match self.open.iter().position(|(other, _)| other == name) {
             Some(at) => self.open.remove(at),

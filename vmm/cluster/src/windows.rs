@@ -78,7 +78,7 @@ impl WindowCode<'_> {
         }));
     }
 
-    /// Names what has no names yet, and returns all profiles, if a window was to have one.
+    /// Names the remaining code, and returns all profiles, if a window was to have a profile.
     pub fn finish(mut self, executor: &Executor) -> Option<ProfilesFile> {
         self.name(executor);
         let attributed = self.config.windows.iter().any(|window| window.attribution);

@@ -9,18 +9,18 @@ use zmq::Socket;
 use crate::message::Message;
 use crate::socket::{Connection, KeyCheck, receive};
 
-/// Without a message for so long, a process looks whether the others are still there.
+/// After this time without a message, a process checks whether the other processes are still there.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// This process's connections.
 pub(crate) enum Link {
-    /// Of the master: a socket, and the identities of the workers, from that of process 1 on.
+    /// Connection of the master: a socket, and the identities of the workers, from process 1 on.
     Master(Socket, Vec<Vec<u8>>),
-    /// Of a worker: its connection to the master.
+    /// Connection of a worker to the master.
     Worker(Connection),
 }
 
-/// All processes of a run, as one of them sees them.
+/// The processes of a run, from the view of one process.
 pub struct Group {
     rank: usize,
     /// Name of each process, for people.
@@ -103,7 +103,7 @@ impl Group {
             let [identity, message] = parts.as_slice() else {
                 continue;
             };
-            // A process that came too late is none of the run.
+            // A process that came too late is not part of the run.
             let Some(index) = workers.iter().position(|worker| worker == identity) else {
                 continue;
             };

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// The environment variable that a key may come by.
+/// Environment variable with a key.
 pub const KEY_VARIABLE: &str = "NODESCOPE_KEY";
 
 /// Characters of a key as text: two keys of 32 bytes in Z85 (ZeroMQ RFC 32).
