@@ -424,7 +424,7 @@ fn a_node_alone_goes_on_at_once() {
         if most == 1000 {
             assert_eq!(times, [32_000, 702_000, 1_002_000]);
         }
-        // The node is asked before the first of 501 time slices in each batch, and before two time slices while the interface is down.
+        // Of 501 time slices, the first of each batch and two before the interface is up follow a return to the node.
         assert_eq!(extended, 501 - times.len() as u64 - 2, "{times:?}");
     }
 }
