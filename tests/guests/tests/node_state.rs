@@ -10,7 +10,7 @@ use nodescope_devices::virtio::net::Frame;
 use nodescope_fabric::{SentFrame, Switch};
 use nodescope_guest_tests::{SECOND_PS, cluster, compile, image, program, script};
 use nodescope_hypercall::Request;
-use nodescope_machine::board::NodeEvent;
+use nodescope_machine::motherboard::NodeEvent;
 use nodescope_machine::node::{Node, NodeStatus};
 use nodescope_machine::state::NodeState;
 use nodescope_machine::topology::NodeTopology;

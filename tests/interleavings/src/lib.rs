@@ -1,17 +1,18 @@
-//! Checks the code where the host threads of a cluster meet, for every order of their actions with at most two interruptions
-//! (fewer for some models of sleeping nodes, `Model::interrupted`), and for every value that the memory model lets them see. The code is the cluster's own, `crew.rs`, `meetings.rs` and `stretch.rs`, on loom's atomics instead of the
-//! standard library's (<https://docs.rs/loom>).
+//! Checks the barrier at which the host threads of a cluster meet. The checker tries every order of the threads' actions with at most two
+//! interruptions (fewer for some models of sleeping nodes, see `Model::interruptions`), and every value that the memory model lets the
+//! threads see. The code is the cluster's own, `host_thread.rs`, `barrier.rs` and `batch.rs`, on loom's atomics instead of the standard
+//! library's (<https://docs.rs/loom>).
 //!
-//! The waiting of a thread (`gate.rs`) is not checked: there a thread that may miss a call looks again after a millisecond, and no
-//! model has such a time. Here a waiting thread lets the others go on, and looks again.
+//! The checks leave out the parker (`parker.rs`): a parked thread that may miss a call looks again after a millisecond, and models have
+//! no such time. Here a waiting thread lets other threads go on, and looks again.
 #![cfg(test)]
 
-#[path = "../../../vmm/cluster/src/crew.rs"]
-mod crew;
-#[path = "../../../vmm/cluster/src/meetings.rs"]
-mod meetings;
-#[path = "../../../vmm/cluster/src/stretch.rs"]
-mod stretch;
+#[path = "../../../vmm/cluster/src/barrier.rs"]
+mod barrier;
+#[path = "../../../vmm/cluster/src/batch.rs"]
+mod batch;
+#[path = "../../../vmm/cluster/src/host_thread.rs"]
+mod host_thread;
 
 /// Takes the place of `vmm/cluster/src/sync.rs`.
 mod sync {
@@ -21,26 +22,26 @@ mod sync {
     pub use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 }
 
-/// Takes the place of `vmm/cluster/src/gate.rs`.
-mod gate {
-    /// Looks before a thread that goes on by itself lets the executor wait.
-    pub const PATIENCE: u32 = 1;
+/// Takes the place of `vmm/cluster/src/parker.rs`.
+mod parker {
+    /// Spins of a node that waits at the barrier before the executor waits instead.
+    pub const SHORT_SPINS: u32 = 1;
 
     #[derive(Default)]
-    pub struct Gate;
+    pub struct Parker;
 
-    impl Gate {
-        pub fn wait(&self, mut done: impl FnMut() -> bool, impatient: impl FnOnce()) {
+    impl Parker {
+        pub fn wait_until(&self, mut done: impl FnMut() -> bool, on_long_wait: impl FnOnce()) {
             if done() {
                 return;
             }
-            impatient();
+            on_long_wait();
             while !done() {
                 loom::thread::yield_now();
             }
         }
 
-        pub fn open(&self) {}
+        pub fn unpark_all(&self) {}
     }
 }
 

@@ -1,18 +1,18 @@
-//! Clusters that are small enough to be checked as a whole: two threads, and nodes that do nothing but note what they were run through.
-//! With three threads the checker lets two that wait for the third take turns for ever.
+//! Clusters that are small enough for a complete check: two threads, and nodes that only record the quanta that they run.
+//! With three threads the checker would let two waiting threads alternate for ever.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-use crate::crew::{self, Work};
-use crate::meetings::{Meetings, Quantum, Rest};
-use crate::stretch::{Meeting, Stretch};
+use crate::barrier::{Arrival, Quantum, QuantumBarrier};
+use crate::batch::{BarrierSummary, QuantumBatch};
+use crate::host_thread::{self, Work};
 
 /// Length of a quantum, picoseconds.
 const LENGTH_PS: u64 = 10;
 
-/// Length of a quantum that somebody decided on.
+/// Length of a quantum behind a decision.
 const DECIDED_PS: u64 = 30;
 
 /// A cluster to check.
@@ -20,43 +20,51 @@ const DECIDED_PS: u64 = 30;
 struct Model {
     threads: usize,
     nodes: usize,
-    /// Stretches, one after the other, and quanta of each at most.
-    stretches: u64,
+    /// Number of batches, and the largest number of quanta of a batch.
+    batches: u64,
     quanta: u64,
-    /// A node that has something to say in a quantum, as (node, quantum).
-    speaks: Option<(usize, u64)>,
-    /// True if the stretch ends after the quantum in which a node speaks.
+    /// A node that needs a decision after a quantum, as (node, quantum).
+    needs_decision: Option<(usize, u64)>,
+    /// True if the batch ends after the quantum that needs a decision.
     ends: bool,
-    /// A node that sleeps behind a quantum, until the end of another, as (node, quantum, quantum).
+    /// A node that sleeps from the end of a quantum to the end of a later quantum, as (node, quantum, quantum).
     sleeps: Option<(usize, u64, u64)>,
-    /// Whoever decides what follows wakes that node up.
+    /// The thread that decides wakes that node up.
     wakes: bool,
-    /// The thread that runs a node through a quantum panics and sends all home, as (node, quantum).
+    /// The thread that runs a node through a quantum panics and stops all threads, as (node, quantum).
     panics: Option<(usize, u64)>,
-    /// Times at most that a thread is interrupted where it could go on.
-    interrupted: usize,
+    /// Largest number of times that the checker interrupts a thread that could go on.
+    interruptions: usize,
 }
 
 const PLAIN: Model = Model {
     threads: 2,
     nodes: 2,
-    stretches: 1,
+    batches: 1,
     quanta: 2,
-    speaks: None,
+    needs_decision: None,
     ends: false,
     sleeps: None,
     wakes: false,
     panics: None,
-    interrupted: 2,
+    interruptions: 2,
+};
+
+/// The second of two nodes sleeps in the second of three quanta.
+const SLEEPER: Model = Model {
+    sleeps: Some((1, 1, 2)),
+    quanta: 3,
+    interruptions: 1,
+    ..PLAIN
 };
 
 struct Cluster {
     model: Model,
-    meetings: Meetings,
-    /// Quanta that each node was run through. Only the meetings keep threads apart here. The checker finds two threads that run one
-    /// node at once, and a thread that looks at a node without seeing all that was done to it.
+    barrier: QuantumBarrier,
+    /// Quanta that each node has run. Only the barrier keeps threads from using a node at the same time. The checker finds two threads that
+    /// run one node at the same time, and a thread that reads a node without seeing all earlier changes.
     nodes: Vec<UnsafeCell<Vec<u64>>>,
-    /// Quanta behind which somebody decided what follows.
+    /// Quanta behind which a thread has decided.
     decided: UnsafeCell<Vec<u64>>,
 }
 
@@ -64,20 +72,25 @@ struct Cluster {
 unsafe impl Sync for Cluster {}
 
 impl Work for Cluster {
-    fn meetings(&self) -> &Meetings {
-        &self.meetings
+    fn barrier(&self) -> &QuantumBarrier {
+        &self.barrier
     }
 
     fn nodes(&self) -> usize {
         self.nodes.len()
     }
 
-    fn run_node(&self, index: usize, quantum: Quantum, goes_on: bool) -> (Quantum, Option<Rest>) {
+    fn run_node(
+        &self,
+        index: usize,
+        quantum: Quantum,
+        may_continue: bool,
+    ) -> (Quantum, Option<Arrival>) {
         let mut quantum = quantum;
         loop {
             let number = quantum.number;
             for other in 0..self.nodes() {
-                let last = self.meetings.last(other);
+                let last = self.barrier.last_finished(other);
                 let slept = |(node, from, _)| node == other && from < number;
                 assert!(
                     last + 1 >= number || self.model.sleeps.is_some_and(slept),
@@ -87,21 +100,21 @@ impl Work for Cluster {
             // SAFETY: no reference outlives the closure, and the checker fails if another thread uses the node.
             self.nodes[index].with_mut(|node| unsafe { (*node).push(number) });
             if self.model.panics == Some((index, number)) {
-                self.meetings.stop(true);
+                self.barrier.stop(true);
             }
-            if self.model.speaks == Some((index, number)) {
-                return (quantum, Some(Rest::Speaks));
+            if self.model.needs_decision == Some((index, number)) {
+                return (quantum, Some(Arrival::NeedsDecision));
             }
             if let Some((node, from, until)) = self.model.sleeps
                 && (node, from) == (index, number)
             {
                 let until_ps = quantum.target_ps + (until - from) * LENGTH_PS;
-                return (quantum, Some(Rest::Asleep(until_ps)));
+                return (quantum, Some(Arrival::Asleep(until_ps)));
             }
-            if !goes_on {
-                return (quantum, Some(Rest::Awake));
+            if !may_continue {
+                return (quantum, Some(Arrival::Awake));
             }
-            match self.meetings.go_on(index, quantum) {
+            match self.barrier.arrive_and_wait(index, quantum) {
                 Some(next) => quantum = next,
                 None => return (quantum, None),
             }
@@ -109,39 +122,39 @@ impl Work for Cluster {
     }
 
     fn decide(&self, quantum: Quantum) {
-        // The thread that decides looks at all nodes.
+        // The thread that decides reads all nodes.
         for (index, node) in self.nodes.iter().enumerate() {
             // SAFETY: as above.
             let last = node.with(|node| unsafe { (*node).last().copied() });
-            let asleep = self.meetings.sleeps_through(index, quantum.target_ps);
+            let asleep = self.barrier.sleeps_until(index, quantum.target_ps);
             assert!(asleep || last == Some(quantum.number));
         }
         if let Some((node, ..)) = self.model.sleeps
             && self.model.wakes
         {
-            self.meetings.wakes(node, quantum.number, 0);
+            self.barrier.set_asleep_until(node, quantum.number, 0);
         }
         // SAFETY: as above.
         self.decided
             .with_mut(|decided| unsafe { (*decided).push(quantum.number) });
-        let mut stretch = quantum.stretch;
-        let apart = Meeting {
+        let mut batch = quantum.batch;
+        let disconnected = BarrierSummary {
             connected: false,
-            ..Meeting::USUAL
+            ..BarrierSummary::DEFAULT
         };
-        let nodes = (0..self.nodes()).map(|node| Meeting {
-            quiet: !(self.model.ends && self.meetings.speaks(node)),
-            ..apart
+        let nodes = (0..self.nodes()).map(|node| BarrierSummary {
+            quiescent: !(self.model.ends && self.barrier.needs_decision(node)),
+            ..disconnected
         });
-        let all = nodes.fold(apart, Meeting::and);
-        match stretch.following(quantum.target_ps, all) {
-            Some(target_ps) => self.meetings.begin(Quantum {
+        let all = nodes.fold(disconnected, BarrierSummary::merge);
+        match batch.next_end(quantum.target_ps, all) {
+            Some(target_ps) => self.barrier.begin(Quantum {
                 number: quantum.number + 1,
                 target_ps,
-                waits: false,
-                stretch,
+                needs_decision: false,
+                batch,
             }),
-            None => self.meetings.end(quantum.number),
+            None => self.barrier.end_batch(quantum.number),
         }
     }
 }
@@ -149,31 +162,31 @@ impl Work for Cluster {
 impl Model {
     fn check(self) {
         let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(self.interrupted);
+        builder.preemption_bound = Some(self.interruptions);
         builder.max_branches = 10_000;
         builder.check(move || self.run());
     }
 
-    /// One order of events.
+    /// Runs the model in one order of events.
     fn run(self) {
         let cluster = Arc::new(Cluster {
             model: self,
-            meetings: Meetings::new(self.nodes),
+            barrier: QuantumBarrier::new(self.nodes),
             nodes: (0..self.nodes).map(|_| UnsafeCell::default()).collect(),
             decided: UnsafeCell::default(),
         });
         let helpers: Vec<_> = (1..self.threads)
             .map(|thread| {
                 let cluster = cluster.clone();
-                thread::spawn(move || crew::help(&*cluster, thread, self.threads))
+                thread::spawn(move || host_thread::run_helper(&*cluster, thread, self.threads))
             })
             .collect();
         let mut last = Some(Quantum::default());
-        for _ in 0..self.stretches {
+        for _ in 0..self.batches {
             let Some(before) = last else { break };
-            last = crew::lead(&*cluster, self.first_after(before), self.threads);
+            last = host_thread::run_leader(&*cluster, self.first_after(before), self.threads);
             if let Some(last) = last {
-                // Between stretches nodes are the leader's alone.
+                // Between batches the leader alone uses the nodes.
                 for (index, node) in cluster.nodes.iter().enumerate() {
                     // SAFETY: as in `run_node`.
                     let ran = node.with(|node| unsafe { (*node).clone() });
@@ -181,7 +194,7 @@ impl Model {
                 }
             }
         }
-        cluster.meetings.stop(true);
+        cluster.barrier.stop(true);
         for helper in helpers {
             helper.join().unwrap();
         }
@@ -193,37 +206,37 @@ impl Model {
             assert!(decided.is_empty());
             return;
         }
-        let spoke = self.decided();
-        assert_eq!(decided, spoke.into_iter().collect::<Vec<_>>());
-        let ended = spoke.filter(|_| self.ends);
+        let decision = self.decided();
+        assert_eq!(decided, decision.into_iter().collect::<Vec<_>>());
+        let ended = decision.filter(|_| self.ends);
         let expected = match ended {
-            // The others are as long as they can be.
-            Some(number) => number + (self.stretches - 1) * self.quanta,
-            None => self.stretches * self.quanta,
+            // The other batches have their largest number of quanta.
+            Some(number) => number + (self.batches - 1) * self.quanta,
+            None => self.batches * self.quanta,
         };
         let last = last.unwrap();
         assert_eq!(last.number, expected);
-        // A quantum that opens a stretch has the stretch's length.
+        // A quantum that opens a batch has the batch's length.
         let inside = |number: u64| !number.is_multiple_of(self.quanta);
-        let long = spoke.filter(|&number| !self.ends && inside(number));
+        let long = decision.filter(|&number| !self.ends && inside(number));
         let longer_ps = long.map_or(0, |_| DECIDED_PS - LENGTH_PS);
         assert_eq!(last.target_ps, expected * LENGTH_PS + longer_ps);
     }
 
-    /// The quantum behind which somebody decides: in which a node speaks, or behind which all sleep.
+    /// Returns the quantum behind which a thread decides: a node needs a decision, or all nodes sleep.
     fn decided(self) -> Option<u64> {
         let all_sleep = self.sleeps.filter(|_| self.nodes == 1);
-        let speaks = self.speaks.map(|(_, number)| number);
-        speaks.or(all_sleep.map(|(_, number, _)| number))
+        let needs_decision = self.needs_decision.map(|(_, number)| number);
+        needs_decision.or(all_sleep.map(|(_, number, _)| number))
     }
 
-    /// The quanta that a node is run through, up to a last one: not those that it sleeps through.
+    /// Returns the quanta that a node runs, up to a last one. Quanta in which the node sleeps are missing.
     fn runs(self, index: usize, last: u64) -> Vec<u64> {
         let Some((_, from, until)) = self.sleeps.filter(|(node, ..)| *node == index) else {
             return (1..=last).collect();
         };
         let until = match self.decided() {
-            // The quantum behind a decision is longer than what is left of the sleep.
+            // The quantum behind a decision is longer than the rest of the sleep.
             Some(decided) if decided < until => decided,
             _ => until,
         };
@@ -231,41 +244,41 @@ impl Model {
     }
 
     fn first_after(self, before: Quantum) -> Quantum {
-        let first_ps = before.target_ps + LENGTH_PS;
+        let first_end_ps = before.target_ps + LENGTH_PS;
         Quantum {
             number: before.number + 1,
-            target_ps: first_ps,
-            waits: false,
-            stretch: Stretch {
-                first_ps,
+            target_ps: first_end_ps,
+            needs_decision: false,
+            batch: QuantumBatch {
+                first_end_ps,
                 lookahead_ps: LENGTH_PS,
-                apart_ps: DECIDED_PS,
-                limit_ps: u64::MAX,
-                until_ps: u64::MAX,
-                most: self.quanta,
+                disconnected_lookahead_ps: DECIDED_PS,
+                end_limit_ps: u64::MAX,
+                start_limit_ps: u64::MAX,
+                quanta_left: self.quanta,
             },
         }
     }
 }
 
 #[test]
-fn nodes_go_on_by_themselves() {
+fn nodes_continue_by_default() {
     PLAIN.check();
 }
 
 #[test]
-fn one_thread_decides_what_follows() {
+fn one_thread_decides() {
     Model {
-        speaks: Some((1, 2)),
+        needs_decision: Some((1, 2)),
         ..PLAIN
     }
     .check();
 }
 
 #[test]
-fn what_a_node_says_ends_the_stretch_for_all() {
+fn a_decision_ends_the_batch_for_all() {
     Model {
-        speaks: Some((0, 2)),
+        needs_decision: Some((0, 2)),
         ends: true,
         ..PLAIN
     }
@@ -274,50 +287,45 @@ fn what_a_node_says_ends_the_stretch_for_all() {
 
 #[test]
 fn a_thread_has_several_nodes() {
-    Model {
-        nodes: 3,
-        quanta: 2,
-        ..PLAIN
-    }
-    .check();
+    Model { nodes: 3, ..PLAIN }.check();
 }
 
 #[test]
-fn stretches_follow_each_other() {
+fn batches_follow_each_other() {
     Model {
-        stretches: 2,
+        batches: 2,
         quanta: 1,
         ..PLAIN
     }
     .check();
 }
 
-/// A thread that slept while quanta went by reads the one that was begun last. If the number were told later than the quantum, the thread
-/// could run on and tell higher numbers, which the late one would then replace.
+/// A thread that slept during some quanta reads the last announced quantum. If the number were stored after the quantum, the thread could
+/// run on and announce higher numbers, which the late number would then replace.
 #[test]
 fn a_quantum_is_read_no_earlier_than_its_number() {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(|| {
-        let meetings = Arc::new(Meetings::new(1));
+        let barrier = Arc::new(QuantumBarrier::new(1));
         let quantum = |number| Quantum {
             number,
             ..Quantum::default()
         };
         let leader = {
-            let meetings = meetings.clone();
-            thread::spawn(move || (1..=2).for_each(|number| meetings.begin(quantum(number))))
+            let barrier = barrier.clone();
+            thread::spawn(move || (1..=2).for_each(|number| barrier.begin(quantum(number))))
         };
-        if meetings.is_past(0) {
-            let latest = meetings.latest().number;
-            assert!(meetings.is_past(latest - 1), "{latest} is not begun");
+        if barrier.is_past(0) {
+            let latest = barrier.latest().number;
+            assert!(barrier.is_past(latest - 1), "{latest} is not begun");
         }
         leader.join().unwrap();
     });
 }
 
 #[test]
-fn nobody_waits_for_a_thread_that_panicked() {
+fn no_thread_waits_for_a_thread_that_panicked() {
     Model {
         panics: Some((1, 2)),
         ..PLAIN
@@ -327,23 +335,16 @@ fn nobody_waits_for_a_thread_that_panicked() {
 
 #[test]
 fn a_node_sleeps_and_wakes_by_itself() {
-    Model {
-        sleeps: Some((1, 1, 2)),
-        quanta: 3,
-        interrupted: 1,
-        ..PLAIN
-    }
-    .check();
+    SLEEPER.check();
 }
 
 #[test]
-fn a_thread_goes_on_with_one_node_until_another_wakes() {
+fn a_thread_continues_with_one_node_until_another_wakes() {
     Model {
         nodes: 3,
         sleeps: Some((2, 1, 2)),
-        quanta: 3,
-        interrupted: 0,
-        ..PLAIN
+        interruptions: 0,
+        ..SLEEPER
     }
     .check();
 }
@@ -351,12 +352,10 @@ fn a_thread_goes_on_with_one_node_until_another_wakes() {
 #[test]
 fn a_decision_wakes_a_node_that_sleeps() {
     Model {
-        speaks: Some((0, 2)),
+        needs_decision: Some((0, 2)),
         sleeps: Some((1, 1, 4)),
         wakes: true,
-        quanta: 3,
-        interrupted: 1,
-        ..PLAIN
+        ..SLEEPER
     }
     .check();
 }
@@ -364,34 +363,28 @@ fn a_decision_wakes_a_node_that_sleeps() {
 #[test]
 fn a_node_sleeps_through_a_decision() {
     Model {
-        speaks: Some((0, 2)),
-        sleeps: Some((1, 1, 2)),
-        quanta: 3,
-        interrupted: 1,
-        ..PLAIN
+        needs_decision: Some((0, 2)),
+        ..SLEEPER
     }
     .check();
 }
 
 #[test]
-fn somebody_decides_where_all_sleep() {
+fn a_thread_decides_where_all_nodes_sleep() {
     Model {
         nodes: 1,
         sleeps: Some((0, 1, 2)),
-        quanta: 2,
         ..PLAIN
     }
     .check();
 }
 
 #[test]
-fn a_node_sleeps_from_one_stretch_to_the_next() {
+fn a_node_sleeps_from_one_batch_to_the_next() {
     Model {
-        sleeps: Some((1, 1, 2)),
-        stretches: 3,
+        batches: 3,
         quanta: 1,
-        interrupted: 1,
-        ..PLAIN
+        ..SLEEPER
     }
     .check();
 }

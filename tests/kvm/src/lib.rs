@@ -2,7 +2,7 @@
 
 use nodescope_test_needs::{Need, skip};
 
-/// Whether studies can run on this host's KVM. Where they cannot, the test is skipped, or fails if KVM is required.
+/// Returns whether studies can run on this host's KVM. Where they cannot, the test is skipped, or fails if KVM is required.
 pub fn kvm() -> bool {
     match nodescope_cluster::kvm::usable() {
         Ok(_) => true,

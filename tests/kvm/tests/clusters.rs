@@ -25,7 +25,7 @@ const MEASURED: u64 = 200_000;
 /// Quantum on KVM: emulated hosts need a long one.
 const QUANTUM_PS: u64 = 1_000_000_000;
 
-/// A window in the middle of a program, which a call of rank 0 opens.
+/// Returns a window in the middle of a program, which a call of rank 0 opens.
 fn window(function: Function, call: u64) -> WindowSpec {
     WindowSpec {
         name: "middle".into(),
@@ -143,7 +143,7 @@ fn mpi_programs_run_and_are_traced_as_on_the_portable_engine() {
     assert!(derived.instructions >= 4000.0 && derived.instructions % 2000.0 == 0.0);
 }
 
-/// Counts that stand in for a PMU: 3000 cycles, 500 of them stalls for memory, and 2000 instructions.
+/// Returns the counts that stand in for a PMU: 3000 cycles, 500 of them stalls for memory, and 2000 instructions.
 fn recorded() -> RecordedCounts {
     const fn event(name: &'static str, quantity: Quantity) -> Event {
         Event {

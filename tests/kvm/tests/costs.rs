@@ -22,7 +22,7 @@ fn median(mut times: Vec<Duration>) -> f64 {
     times[times.len() / 2].as_secs_f64() * 1e6
 }
 
-/// A node of so many vCPUs that runs a job on KVM.
+/// Returns a node of so many vCPUs that runs a job on KVM.
 fn node(vcpus: u32, job: &str, programs: &[(&str, Vec<u8>)]) -> Option<Node> {
     let mut files = script(job);
     files.extend(
@@ -42,7 +42,7 @@ fn node(vcpus: u32, job: &str, programs: &[(&str, Vec<u8>)]) -> Option<Node> {
     Some(node)
 }
 
-/// Run until the guest sets this marker.
+/// Runs until the guest sets this marker.
 fn run_to(node: &mut Node, marker: &str) {
     loop {
         let status = node.run_until(node.now() + QUANTUM).unwrap();

@@ -16,7 +16,7 @@ mpirun -np 2 ./ring >out
 nodescope-guest put out out
 ";
 
-fn goes_on(config: &ClusterConfig, origin: &Origin, dir: &Path) -> Finished {
+fn resume(config: &ClusterConfig, origin: &Origin, dir: &Path) -> Finished {
     let options = Options {
         image: "test",
         save: None,
@@ -77,13 +77,13 @@ fn a_cluster_saved_on_kvm_goes_on_on_either_engine() {
     println!("{:?}", saved.outcome.saved);
 
     let origin = Origin::open(&place("saved.nss")).unwrap();
-    let on_kvm = goes_on(&config, &origin, &place("kvm"));
+    let on_kvm = resume(&config, &origin, &place("kvm"));
     assert_eq!(engines(&on_kvm), [EngineName::Kvm]);
     // From here on the run is the portable engine's, and each has the same bytes.
     config.engine = Engine::Portable;
     origin.adopt(&mut config);
     let traces = ["one", "two"].map(|name| {
-        let finished = goes_on(&config, &origin, &place(name));
+        let finished = resume(&config, &origin, &place(name));
         let expected = [EngineName::Kvm, EngineName::Portable];
         assert_eq!(engines(&finished), expected);
         fs::read(place(name).join(TRACE_FILE)).unwrap()

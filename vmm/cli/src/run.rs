@@ -517,9 +517,9 @@ fn with_snapshot(
 
 /// Returns the state of the first window that has no measurement.
 fn nothing_measured(outcome: &Outcome) -> Option<String> {
-    use nodescope_window::Ending::{CutInWarmUp, NeverTriggered, NoTurn};
+    use nodescope_window::Ending::{CutInWarmUp, NeverOpened, NeverTriggered};
     let outcomes = &outcome.windows.outcomes;
-    let empty = |ending| matches!(ending, NeverTriggered | NoTurn | CutInWarmUp);
+    let empty = |ending| matches!(ending, NeverTriggered | NeverOpened | CutInWarmUp);
     let texts: Vec<_> = outcomes
         .iter()
         .filter(|window| empty(window.ending))

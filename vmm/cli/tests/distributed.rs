@@ -187,7 +187,8 @@ fn what_keeps_processes_from_coming_together_is_one_message() {
     refused(&work, &boot, 2, "cannot be used with");
     new_key(&work, "key");
     new_key(&work, "other");
-    let listen = |key: &'static str, wait: &'static str, address: &str| -> Vec<String> {
+    let address = format!("tcp://127.0.0.1:{}", free_port());
+    let listen = |key, wait| {
         [
             "run",
             "s.toml",
@@ -195,65 +196,35 @@ fn what_keeps_processes_from_coming_together_is_one_message() {
             "--workers",
             "1",
             "--listen",
-            address,
+            &address,
             "--key-file",
             key,
             "--worker-wait",
             wait,
         ]
-        .map(String::from)
-        .into()
     };
-    let address = format!("tcp://127.0.0.1:{}", free_port());
-    let args = listen("key", "1s", &address);
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    refused(&work, &args, 5, "1 of 1 workers did not come within 1 s");
-    let args = listen("nowhere", "1s", &address);
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    refused(&work, &args, 2, "cannot read the key nowhere");
-    let connect = |key: &'static str| {
+    let no_worker = "1 of 1 workers did not come within 1 s";
+    refused(&work, &listen("key", "1s"), 5, no_worker);
+    let no_key = "cannot read the key nowhere";
+    refused(&work, &listen("nowhere", "1s"), 2, no_key);
+    let connect = |key, wait| {
         [
             "worker",
             "--connect",
             &address,
             "--wait",
-            "1s",
+            wait,
             "--key-file",
             key,
         ]
-        .map(String::from)
     };
-    let nobody = connect("key");
-    refused(
-        &work,
-        &nobody.each_ref().map(String::as_str),
-        5,
-        "no master answers at",
-    );
+    refused(&work, &connect("key", "1s"), 5, "no master answers at");
 
     // The master waits for a worker, and turns away one with another key.
-    let args = listen("key", "60s", &address);
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let run = work.command(&args).spawn().unwrap();
-    let stranger = [
-        "worker",
-        "--connect",
-        &address,
-        "--wait",
-        "20s",
-        "--key-file",
-        "other",
-    ];
+    let run = work.command(&listen("key", "60s")).spawn().unwrap();
+    let stranger = connect("other", "20s");
     refused(&work, &stranger, 2, "it has another key");
-    let worker = [
-        "worker",
-        "--connect",
-        &address,
-        "--wait",
-        "20s",
-        "--key-file",
-        "key",
-    ];
+    let worker = connect("key", "20s");
     assert_eq!(work.run(&worker).status.code(), Some(0));
     assert_eq!(ends_within(run, SOON).status.code(), Some(0));
 }

@@ -27,8 +27,8 @@ pub struct Difference {
     pub study: String,
 }
 
-/// Keys that may differ where a node has just booted, and asks who it is from then on.
-pub const RENEWED: [&str; 5] = [
+/// Keys that may differ in clones of a node that has just booted. A clone asks for its identity after that.
+pub const MAY_DIFFER_IN_CLONES: [&str; 5] = [
     "cluster.nodes",
     "job",
     "job.slots",
@@ -36,11 +36,11 @@ pub const RENEWED: [&str; 5] = [
     "job.openmp",
 ];
 
-/// Key of how guests call the host, and its values: the guests' tools have learnt it once.
+/// Key of the transport of hypercalls, and its values. The guests' tools learn the transport when they start.
 const CALLS: &str = "study.engine";
 const BY_DOORBELL: &str = "guests call the host by its doorbell, as KVM needs it";
 const BY_CPUID: &str = "guests call the host by CPUID, as the portable engine alone understands it";
-/// Key of what the nodes' CPUs have.
+/// Key of the features of the nodes' CPUs.
 const CPU_FEATURES: &str = "features of the nodes' CPUs";
 
 impl fmt::Display for Difference {
@@ -55,7 +55,7 @@ impl fmt::Display for Difference {
 }
 
 impl Agreement {
-    /// Of a cluster; `image` identifies the contents of kernel, initramfs and root disk.
+    /// Returns the values of a cluster; `image` identifies the contents of kernel, initramfs and root disk.
     ///
     /// # Errors
     ///
@@ -79,9 +79,9 @@ impl Agreement {
             })
             .collect();
         let performance = match &node.memory_performance {
-            Some(told) => format!(
+            Some(performance) => format!(
                 "latencies {:?} ns, bandwidths {:?} MB/s",
-                told.latency_ns, told.bandwidth_mb_s
+                performance.latency_ns, performance.bandwidth_mb_s
             ),
             None => "not told".into(),
         };
@@ -153,7 +153,7 @@ impl Agreement {
         ))
     }
 
-    /// Lets a study take over how guests call the host, and the features of their CPUs. Whatever the study cannot have of these remains a
+    /// Lets a study take over the transport of hypercalls and the features of the CPUs. Features that the study cannot have remain a
     /// difference.
     pub fn adopt(&self, config: &mut ClusterConfig) {
         config.doorbell |= self.0.get(CALLS).is_some_and(|calls| calls == BY_DOORBELL);
@@ -162,7 +162,7 @@ impl Agreement {
             features.map(|names| names.split_whitespace().map(String::from).collect());
     }
 
-    /// Lists the keys whose values differ in a study, apart from those that `may_differ`.
+    /// Returns the keys whose values differ in a study, without the keys of `may_differ`.
     pub fn differences(&self, study: &Self, may_differ: &[&str]) -> Vec<Difference> {
         let value = |of: &Self, key: &str| of.0.get(key).cloned();
         let mut keys: Vec<&String> = self.0.keys().chain(study.0.keys()).collect();
@@ -180,13 +180,13 @@ impl Agreement {
             .collect()
     }
 
-    /// Keys and values.
+    /// Returns keys and values.
     pub fn rows(&self) -> impl Iterator<Item = (&str, &str)> {
         (self.0.iter()).map(|(key, value)| (key.as_str(), value.as_str()))
     }
 }
 
-/// The beginning of a digest: enough to tell two apart.
+/// Returns the beginning of a digest, which is enough to distinguish two digests.
 fn short(digest: &str) -> String {
     digest.chars().take(16).collect()
 }

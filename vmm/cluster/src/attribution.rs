@@ -1,4 +1,4 @@
-//! From counts by basic block to a profile: which file, function and source line each block is, and which calls led there.
+//! Makes a profile of counts by basic block: file, function and source line of each block, and the call paths to the block.
 
 use std::collections::BTreeMap;
 use std::path::Path as FilePath;
@@ -18,14 +18,14 @@ use nodescope_symbols::{
 
 /// Bytes of a page of code.
 const PAGE: u64 = 4096;
-/// Name of the function that takes what belongs to no block.
+/// Name of the function for costs that belong to no block.
 const OUTSIDE: &str = "[interrupts and translation]";
-/// Name of code of which nothing is known.
+/// Name of unknown code.
 const UNKNOWN: &str = "[unknown]";
 
 /// Names the code of all windows of a run.
 pub struct Attribution {
-    /// None: the kernel cannot be read, for the reason that is said with each profile.
+    /// None: the kernel cannot be read. The reason is a note of each profile.
     kernel: Result<GuestKernel, String>,
     root: RootImage,
     symbolizer: Symbolizer,
@@ -46,7 +46,7 @@ impl Attribution {
         }
     }
 
-    /// Adds what a node has counted to a window's profile.
+    /// Adds the counts of a node to a window's profile.
     pub fn add(
         &mut self,
         into: &mut ProfileBuilder,
@@ -123,7 +123,7 @@ impl Attribution {
     }
 }
 
-/// A window's profile while it is made.
+/// Builds a window's profile.
 #[derive(Default)]
 pub struct ProfileBuilder {
     profile: WindowProfile,
@@ -165,7 +165,7 @@ impl From<WindowProfile> for ProfileBuilder {
     }
 }
 
-/// Number of an element of a list without duplicates.
+/// Returns the number of an element in a list without duplicates. Adds the element if it is missing.
 fn number<T: Clone + Ord>(known: &mut BTreeMap<T, u32>, list: &mut Vec<T>, element: T) -> u32 {
     let next = list.len() as u32;
     *known.entry(element).or_insert_with_key(|element| {
@@ -215,7 +215,7 @@ impl ProfileBuilder {
             if known.is_some() {
                 continue;
             }
-            // Lines come with the first block that has them.
+            // The first block with a line brings the line.
             let line = |builder: &mut Self, line: u32| {
                 let line = part.lines[line as usize].clone();
                 number(&mut builder.lines, &mut builder.profile.lines, line)
@@ -233,7 +233,7 @@ impl ProfileBuilder {
                 ..block
             });
         }
-        // Within a node both are in the order of numbers, which are others here.
+        // Within a node both are in the order of the node's numbers. The numbers of the profile differ.
         let counts = part.counts.into_iter().map(|count| Count {
             block: blocks[count.block as usize],
             ..count
@@ -296,7 +296,7 @@ impl ProfileBuilder {
         let module = self.module(kind, &location.module, location.build_id.clone());
         let anonymous = matches!(kind, ModuleKind::Anonymous | ModuleKind::Unknown);
         let file = location.module.rsplit('/').next().unwrap_or_default();
-        // How code without a symbol is called.
+        // Name of code without a symbol.
         let unnamed = format!("{file}+0x");
         let function = Function {
             module,
@@ -311,7 +311,7 @@ impl ProfileBuilder {
     }
 }
 
-/// Code where nothing says what it is.
+/// Returns the location of code that has no known function.
 fn unknown(name: &str) -> Location {
     Location {
         module: name.into(),
@@ -360,7 +360,7 @@ impl Naming<'_> {
         }
     }
 
-    /// Number of a block in the profile.
+    /// Returns the number of a block in the profile. Adds the block if it is missing.
     fn block(&mut self, into: &mut ProfileBuilder, index: usize, block: &ProfiledBlock) -> u32 {
         let (page, location) = if index == 0 {
             (None, unknown(OUTSIDE))
@@ -403,7 +403,7 @@ impl Naming<'_> {
         number
     }
 
-    /// Source of a block's instructions.
+    /// Returns the source of a block's instructions.
     fn source_ranges(
         &mut self,
         into: &mut ProfileBuilder,
@@ -454,7 +454,7 @@ impl Naming<'_> {
         source_ranges
     }
 
-    /// Functions that a sample found on the stack, outermost first.
+    /// Returns the functions that a sample found on the stack, outermost first.
     fn path(
         &mut self,
         into: &mut ProfileBuilder,
@@ -477,7 +477,7 @@ impl Naming<'_> {
             let callers =
                 unwinder.unwind(files, &copied, &mut |address| self.page_at(space, address));
             for call in callers.iter().rev() {
-                // The byte before the return address: a call may be the last instruction of its function.
+                // The byte before the return address counts: a call may be the last instruction of its function.
                 let at = call.address.wrapping_sub(1);
                 path.push(self.function_in(into, space, at, &lasting(call.page.clone())));
             }
@@ -503,7 +503,7 @@ impl Naming<'_> {
         self.page(physical)
     }
 
-    /// The function at a linear address.
+    /// Returns the function at a linear address.
     fn function_at(&mut self, into: &mut ProfileBuilder, space: u64, linear: u64) -> Option<u32> {
         if let Some(known) = self.functions.get(&(space, linear)) {
             return Some(*known);
@@ -512,7 +512,7 @@ impl Naming<'_> {
         Some(self.function_in(into, space, linear, &page))
     }
 
-    /// The function at a linear address at which this lies.
+    /// Returns the function at a linear address in this module.
     fn function_in(
         &mut self,
         into: &mut ProfileBuilder,
@@ -532,7 +532,7 @@ impl Naming<'_> {
     }
 }
 
-/// Where a byte of code lies in its module, as profiles have it: an offset in a file, the address in all other memory.
+/// Returns where a byte of code lies in its module, as profiles have it: an offset in a file, the address in all other memory.
 fn offset_of(page: Option<&FilePage>, linear: u64) -> u64 {
     match page {
         Some(FilePage::File { offset, .. } | FilePage::Module { offset, .. }) => *offset,
@@ -541,7 +541,7 @@ fn offset_of(page: Option<&FilePage>, linear: u64) -> u64 {
     }
 }
 
-/// A file of the root disk is the same on all nodes, wherever a node's kernel keeps its pages.
+/// Makes a page independent of the node: a file of the root disk is the same on all nodes, wherever a node's kernel keeps its pages.
 fn lasting(page: FilePage) -> FilePage {
     match page {
         FilePage::File { file, offset } if file.file_system == "ext4" => FilePage::File {

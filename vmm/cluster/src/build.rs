@@ -62,7 +62,7 @@ pub enum BuildError {
     DiskBandwidth,
 }
 
-/// The hashes that were recorded when an image was built, as the devices ask for them.
+/// Hashes that were recorded when an image was built.
 #[derive(Debug)]
 struct Recorded(BlockHashes);
 
@@ -76,13 +76,13 @@ impl BlockCheck for Recorded {
     }
 }
 
-/// MAC address of a node: locally administered, the node's number in the last two bytes.
+/// Returns the MAC address of a node: locally administered, the node's number in the last two bytes.
 pub fn mac(node: u32) -> [u8; 6] {
     let n = (node + 1).to_be_bytes();
     [0x02, 0x4e, 0x53, n[1], n[2], n[3]]
 }
 
-/// Seed of something in a node, from the study's seed: different for each node and purpose.
+/// Returns a seed for a purpose in a node. The seed derives from the study's seed, and differs for each node and purpose.
 fn seed(config: &ClusterConfig, node: u32, purpose: u64) -> u64 {
     // SplitMix64's finaliser over the three numbers.
     let mut z = config
@@ -94,20 +94,21 @@ fn seed(config: &ClusterConfig, node: u32, purpose: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// How a node begins.
+/// Start of a node.
 enum Start<'a> {
-    /// With its kernel in new memory.
+    /// The node boots this kernel in new memory.
     Boot(&'a KernelImage, &'a Initramfs),
-    /// With memory of a node that has run; a state for the node follows. True: the node becomes another one, and is told so when it asks.
+    /// The node has the memory of a node that has run, and will get a state. True: the node is a clone, and gets a new identity when it
+    /// asks.
     Memory(Ram, bool),
 }
 
-/// The switch and all nodes. `job_disk` is a file with the job disk's contents.
+/// Builds the switch and all nodes. `job_disk` is a file with the job disk's contents.
 pub fn build(config: &ClusterConfig, job_disk: &Path) -> Result<(Switch, Vec<Node>), BuildError> {
     build_some(config, job_disk, 0..config.nodes as usize)
 }
 
-/// The switch and some of the nodes.
+/// Builds the switch and some of the nodes.
 pub fn build_some(
     config: &ClusterConfig,
     job_disk: &Path,
@@ -119,15 +120,16 @@ pub fn build_some(
     build_each(config, job_disk, nodes.map(start))
 }
 
-/// The switch and the nodes from `first` on, which have run before: each has its memory, and no state yet. `renews`: they become other nodes.
+/// Builds the switch and the nodes from `first` on, with this memory of nodes that have run before. The nodes have no state yet. With
+/// `cloning`, the nodes are clones.
 pub fn build_from(
     config: &ClusterConfig,
     job_disk: &Path,
     first: usize,
     memory: Vec<Ram>,
-    renews: bool,
+    cloning: bool,
 ) -> Result<(Switch, Vec<Node>), BuildError> {
-    let start = |(node, ram)| (node, Start::Memory(ram, renews));
+    let start = |(node, ram)| (node, Start::Memory(ram, cloning));
     build_each(config, job_disk, (first as u32..).zip(memory).map(start))
 }
 
@@ -163,7 +165,7 @@ fn build_each<'a>(
     Ok((switch, nodes))
 }
 
-/// CPUID tables of a node's vCPUs: what the study asks, less what the host's processor and, where it is used, its KVM lack.
+/// Returns the CPUID tables of a node's vCPUs: the study's features, without the features that the host's processor or its KVM lacks.
 pub(crate) fn cpuid_tables(config: &ClusterConfig) -> Result<Vec<CpuidTable>, BuildError> {
     let kvm = config.engine.uses_kvm().then(kvm::usable).transpose()?;
     let allowed = |feature: &cpuid::Feature| {
@@ -180,7 +182,7 @@ pub(crate) fn cpuid_tables(config: &ClusterConfig) -> Result<Vec<CpuidTable>, Bu
     Ok(cpuid::tables(topology, &config.cpuid, required, allowed)?)
 }
 
-/// vCPUs for a node on the portable engine, by number, in their reset state.
+/// Returns vCPUs for a node on the portable engine, by number, in their reset state.
 pub fn vcpus(
     config: &ClusterConfig,
     node: u32,

@@ -1,4 +1,4 @@
-//! What to run: a study in which every path is resolved and every quantity is a number.
+//! Configuration of a run: a study in which every path is resolved and every quantity is a number.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,12 +25,12 @@ pub enum Engine {
     FastForward(Option<Trigger>),
 }
 
-/// Length of a quantum on KVM where the study says nothing, picoseconds. Each end of one brings every vCPU out of its guest, so that a
-/// quantum as short as a network's latency would leave no time to run.
+/// Default length of a quantum on KVM, picoseconds. Each end of a quantum brings every vCPU out of its guest. A
+/// quantum as short as a network's latency would therefore leave no time to run.
 pub const KVM_QUANTUM_PS: u64 = 100_000_000;
 
 impl Engine {
-    /// Whether KVM executes any of the guests' instructions.
+    /// Returns whether KVM executes any of the guests' instructions.
     pub fn uses_kvm(&self) -> bool {
         *self != Engine::Portable
     }
@@ -47,14 +47,14 @@ pub struct ClusterConfig {
     pub seed: u64,
     /// Number of nodes.
     pub nodes: u32,
-    /// What each node is.
+    /// Topology of each node.
     pub topology: NodeTopology,
-    /// Which CPU features are hidden.
+    /// CPU features that are hidden.
     pub cpuid: CpuidOptions,
     /// Features without which the study is refused, by the names of `/proc/cpuinfo`.
     pub required_features: Vec<String>,
-    /// Features that nodes have at most, by the names of `/proc/cpuinfo`: those of a snapshot that they go on from. None: all that the study,
-    /// the engines and the host allow.
+    /// Largest set of features of nodes, by the names of `/proc/cpuinfo`: the features in the snapshot from which the nodes go on. None:
+    /// all features that the study, the engines and the host allow.
     pub offered_features: Option<Vec<String>>,
     /// Engine that executes the guests' instructions between windows.
     pub engine: Engine,
@@ -66,7 +66,7 @@ pub struct ClusterConfig {
     pub doorbell: bool,
     /// Cycles of the virtual clock that an instruction takes, in 1/65536.
     pub nominal_cpi: u32,
-    /// Translate guest code to host code; false interprets all of it, with the same results.
+    /// Guest code is translated to host code; false: all guest code is interpreted, with the same results.
     pub translate: bool,
     /// Kernel.
     pub kernel: PathBuf,
@@ -82,13 +82,13 @@ pub struct ClusterConfig {
     pub link: LinkConfig,
     /// Largest payload of a frame.
     pub mtu: u16,
-    /// Whether the network card takes checksums and TCP segmentation from the guest.
+    /// The network card takes checksums and TCP segmentation from the guest.
     pub offload: bool,
-    /// Whether all frames are captured to a pcap file among the results.
+    /// All frames are captured to a pcap file among the results.
     pub capture: bool,
-    /// Whether MPI ranks are preloaded with the MPI tracer.
+    /// MPI ranks are preloaded with the MPI tracer.
     pub trace: bool,
-    /// Whether MPI ranks are preloaded with the OpenMP tracer.
+    /// MPI ranks are preloaded with the OpenMP tracer.
     pub openmp: bool,
     /// MPI slots of each node; empty: as many as vCPUs.
     pub slots: Vec<u32>,
@@ -98,7 +98,7 @@ pub struct ClusterConfig {
     pub kernel_parameters: Vec<String>,
     /// Nodes read what MPI jobs read (`/opt/nodescope/warm` of the image) while they boot.
     pub warm: bool,
-    /// What the real-time clocks show at power-on, seconds since 1970-01-01 UTC.
+    /// Time of the real-time clocks at power-on, seconds since 1970-01-01 UTC.
     pub epoch: i64,
     /// Time between a disk's transfer and its interrupt, nanoseconds.
     pub disk_latency_ns: u64,
@@ -110,14 +110,14 @@ pub struct ClusterConfig {
     pub windows: Vec<WindowSpec>,
     /// The study ends at this virtual time at the latest, picoseconds.
     pub time_limit_ps: u64,
-    /// The study ends when its MPI program has been deadlocked for this long, picoseconds; none: that is not looked for.
+    /// The study ends when its MPI program has been deadlocked for this long, picoseconds; none: the run does not search for deadlocks.
     pub deadlock_ps: Option<u64>,
     /// Host threads to run nodes on.
     pub host_threads: usize,
 }
 
 impl ClusterConfig {
-    /// Whether hypercalls go through the doorbell, as they must where KVM executes any of the guests' instructions.
+    /// Returns whether hypercalls go through the doorbell, as they must where KVM executes any of the guests' instructions.
     pub fn doorbell(&self) -> bool {
         self.doorbell || self.engine.uses_kvm()
     }

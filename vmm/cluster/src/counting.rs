@@ -1,4 +1,4 @@
-//! Hardware counters of the job: what the host's processor counts of the guests while KVM runs them.
+//! Hardware counters of the job: counts of the host's processor while KVM runs the guests.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use crate::outcome::Phase;
 #[derive(Debug, Default)]
 pub(crate) struct Counting {
     counting: Option<Arc<GuestCounting>>,
-    /// Sums when the job started, and when it had ended.
+    /// Sums at the job's start, and after its end.
     from: Option<Vec<Sum>>,
     to: Option<Vec<Sum>>,
 }
 
 impl Counting {
-    /// Counts with these counters, if there are any; the job has not started.
+    /// Returns a count with these counters, if there are any. The job has not started.
     pub fn new(counting: Option<Arc<GuestCounting>>) -> Self {
         Self {
             counting,
@@ -27,7 +27,7 @@ impl Counting {
         }
     }
 
-    /// The first node is in this phase.
+    /// Follows the phase of the first node.
     pub fn follow(&mut self, phase: Phase) -> Result<(), CountersError> {
         let Some(counting) = &self.counting else {
             return Ok(());
@@ -43,7 +43,7 @@ impl Counting {
         Ok(())
     }
 
-    /// Returns what was counted of the job, if it has started.
+    /// Returns the counts of the job, if the job has started.
     pub fn finish(self) -> Result<Option<Measurement>, CountersError> {
         let (Some(counting), Some(from)) = (self.counting, self.from) else {
             return Ok(None);

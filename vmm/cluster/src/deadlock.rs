@@ -17,8 +17,8 @@ impl Run<'_> {
         let Some(patience) = self.config.deadlock_ps else {
             return Ok(None);
         };
-        let quiet = self.now_ps - self.active_ps >= patience;
-        if self.judged || !quiet || !self.watches.iter().any(|w| w.assembler.has_unfinished()) {
+        let inactive = self.now_ps - self.active_ps >= patience;
+        if self.judged || !inactive || !self.monitors.iter().any(|w| w.assembler.has_unfinished()) {
             return Ok(None);
         }
         self.judged = true;
@@ -50,8 +50,8 @@ impl Run<'_> {
             }
             builder.add(&event);
         }
-        for (node, watch) in (0..).zip(&self.watches) {
-            for call in watch.assembler.unfinished() {
+        for (node, monitor) in (0..).zip(&self.monitors) {
+            for call in monitor.assembler.unfinished() {
                 builder.add(&Event {
                     node,
                     sequence: 0,

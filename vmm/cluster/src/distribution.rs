@@ -1,29 +1,29 @@
 //! A cluster whose nodes run in several processes, which may be on several hosts.
 //!
-//! Each process goes through the whole run: it has the network, the trace and the windows of all nodes, and decides like all others
-//! what comes next. The nodes alone are dealt out. So processes tell each other two things: the frames of a quantum at its end,
-//! and what the run reads from nodes at the end of a stretch. Each process puts both together in the order of nodes, as if all
-//! nodes were its own; results are the same bytes on any number of processes.
+//! Each process goes through the whole run. It has the network, the trace and the windows of all nodes, and takes the decisions that all
+//! other processes take. Only the nodes are distributed. Processes therefore exchange two things: the frames of a quantum at its end, and
+//! the reports of nodes at the end of a batch. Each process puts both together in the order of nodes, as if all nodes were its own.
+//! Results are the same bytes on any number of processes.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nodescope_fabric::SentFrame;
-use nodescope_machine::board::NodeEvent;
+use nodescope_machine::motherboard::NodeEvent;
 use nodescope_machine::node::NodeStatus;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::stretch::Meeting;
+use crate::batch::BarrierSummary;
 
 /// The processes of a run.
 pub trait Peers: Send + Sync {
-    /// Number of this process. Process 0, the master, writes the results.
+    /// Returns the number of this process. Process 0, the master, writes the results.
     fn rank(&self) -> usize;
 
-    /// Number of processes.
+    /// Returns the number of processes.
     fn count(&self) -> usize;
 
     /// Gives all processes this message, and returns the messages of all, in the order of their numbers.
@@ -64,7 +64,7 @@ pub(crate) struct NodeFailure {
     pub of_host: bool,
 }
 
-/// State of a node at the end of a stretch, as far as a run reads it.
+/// State of a node at the end of a batch, as far as a run reads it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct NodeReport {
     pub result: Result<NodeStatus, NodeFailure>,
@@ -78,9 +78,9 @@ pub(crate) struct NodeReport {
     pub events: Vec<NodeEvent>,
 }
 
-/// Report of a process at the end of a stretch.
+/// Report of a process at the end of a batch.
 #[derive(Serialize, Deserialize)]
-struct StretchReport<N> {
+struct BatchReport<N> {
     nodes: N,
     interrupted: bool,
 }
@@ -90,8 +90,8 @@ struct StretchReport<N> {
 struct QuantumReport {
     number: u64,
     frames: Vec<SentFrame>,
-    quiet: bool,
-    activity_ps: u64,
+    quiescent: bool,
+    next_activity_ps: u64,
     connected: bool,
     interrupted: bool,
 }
@@ -100,7 +100,7 @@ struct QuantumReport {
 pub struct Distribution {
     peers: Arc<dyn Peers>,
     nodes: usize,
-    /// State of all nodes at the end of the last stretch.
+    /// State of all nodes at the end of the last batch.
     reports: Mutex<Vec<NodeReport>>,
     /// The user wants this process to end.
     interrupted: Arc<AtomicBool>,
@@ -135,23 +135,23 @@ impl Distribution {
         })
     }
 
-    /// Number of all nodes.
+    /// Returns the number of all nodes.
     pub fn nodes(&self) -> usize {
         self.nodes
     }
 
-    /// The nodes of this process.
+    /// Returns the numbers of the nodes of this process.
     pub fn own(&self) -> Range<usize> {
         block(self.nodes, self.peers.rank(), self.peers.count())
     }
 
-    /// Why this process goes on alone, if it does.
+    /// Returns why this process goes on alone, if it does.
     pub fn lost(&self) -> Option<PeerError> {
         let lost = self.lost.lock();
         lost.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether all processes know that the user wants the run to end.
+    /// Returns whether all processes know that the user wants the run to end.
     pub fn is_interrupted(&self) -> bool {
         self.all_interrupted.load(Ordering::Relaxed)
     }
@@ -173,7 +173,7 @@ impl Distribution {
         lost.get_or_insert(error);
     }
 
-    /// Gives all processes a message, and returns those of all, in the order of nodes.
+    /// Gives all processes a message, and returns the messages of all processes, in the order of nodes.
     ///
     /// # Errors
     ///
@@ -205,7 +205,7 @@ impl Distribution {
         })
     }
 
-    /// Gathers values whose form is made for files, from all processes.
+    /// Gathers values from all processes as JSON, for types whose encoding is made for files.
     ///
     /// # Errors
     ///
@@ -220,25 +220,25 @@ impl Distribution {
         })
     }
 
-    /// Gathers the frames of a quantum and what is known where all nodes meet.
+    /// Gathers the frames of a quantum and the summary of all nodes.
     pub(crate) fn gather_quantum(
         &self,
         number: u64,
         frames: Vec<SentFrame>,
-        own: Meeting,
-    ) -> Result<(Vec<SentFrame>, Meeting), PeerError> {
+        own: BarrierSummary,
+    ) -> Result<(Vec<SentFrame>, BarrierSummary), PeerError> {
         let reports: Vec<QuantumReport> = self.gather(&QuantumReport {
             number,
             frames,
-            quiet: own.quiet,
-            activity_ps: own.activity_ps,
+            quiescent: own.quiescent,
+            next_activity_ps: own.next_activity_ps,
             connected: own.connected,
             interrupted: self.interrupted.load(Ordering::Relaxed),
         })?;
         let mut frames = Vec::new();
-        let mut all = Meeting {
-            quiet: true,
-            activity_ps: u64::MAX,
+        let mut all = BarrierSummary {
+            quiescent: true,
+            next_activity_ps: u64::MAX,
             connected: false,
         };
         for (rank, report) in reports.into_iter().enumerate() {
@@ -251,10 +251,10 @@ impl Distribution {
                 return Err(error);
             }
             frames.extend(report.frames);
-            all = all.and(Meeting {
-                // Nodes stand still where a process is to end.
-                quiet: report.quiet && !report.interrupted,
-                activity_ps: report.activity_ps,
+            all = all.merge(BarrierSummary {
+                // The batch ends where a process is interrupted.
+                quiescent: report.quiescent && !report.interrupted,
+                next_activity_ps: report.next_activity_ps,
                 connected: report.connected,
             });
             if report.interrupted {
@@ -264,20 +264,19 @@ impl Distribution {
         Ok((frames, all))
     }
 
-    /// Returns the first time at which any node has something to do, of this time in each process.
+    /// Returns the earliest of the given times of all processes: when the first node has something to do.
     pub(crate) fn gather_activity(&self, own_ps: u64) -> Result<u64, PeerError> {
         let all: Vec<u64> = self.gather(&own_ps)?;
         Ok(all.into_iter().min().unwrap_or(u64::MAX))
     }
 
-    /// Gathers the state of all nodes, of which each process knows its own. Where a process is lost, this process has at least what its own
-    /// nodes say.
+    /// Gathers the reports of all nodes. Where a process is lost, this process keeps at least the reports of its own nodes.
     pub(crate) fn gather_nodes(&self, own: Vec<NodeReport>) -> Result<(), PeerError> {
-        let gathered = self.gather(&StretchReport {
+        let gathered = self.gather(&BatchReport {
             nodes: &own,
             interrupted: self.interrupted.load(Ordering::Relaxed),
         });
-        let reports: Vec<StretchReport<Vec<NodeReport>>> = match gathered {
+        let reports: Vec<BatchReport<Vec<NodeReport>>> = match gathered {
             Ok(reports) => reports,
             Err(error) => {
                 for (index, report) in self.own().zip(own) {
@@ -305,7 +304,7 @@ impl Distribution {
         Ok(())
     }
 
-    /// State of all nodes at the end of the last stretch.
+    /// Locks the reports of all nodes at the end of the last batch.
     pub(crate) fn reports(&self) -> MutexGuard<'_, Vec<NodeReport>> {
         self.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }

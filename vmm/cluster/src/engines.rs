@@ -1,4 +1,4 @@
-//! Which engine executes the guests when.
+//! Choice of the engine that executes the guests.
 
 use nodescope_hypercall::Function;
 use nodescope_machine::node::NodeError;
@@ -24,13 +24,13 @@ pub enum EngineName {
 pub struct EngineSpan {
     /// The engine.
     pub engine: EngineName,
-    /// From when, picoseconds.
+    /// Begin, picoseconds.
     pub from_ps: u64,
-    /// Until when, picoseconds.
+    /// End, picoseconds.
     pub to_ps: u64,
 }
 
-/// State of [`Engines`] between two stretches.
+/// State of [`Engines`] between two batches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnginesState {
     study: Engine,
@@ -41,7 +41,7 @@ pub struct EnginesState {
 
 /// Moves all nodes between engines.
 pub struct Engines {
-    /// What the study says, and what holds now.
+    /// The study's choice, and the present choice.
     study: Engine,
     choice: Engine,
     fast_forward: Option<TriggerWatch>,
@@ -51,7 +51,7 @@ pub struct Engines {
 }
 
 impl Engines {
-    /// Nodes as they are built: on the portable engine.
+    /// Returns the state of new nodes, which are on the portable engine.
     pub fn new(config: &ClusterConfig) -> Self {
         let fast_forward = match &config.engine {
             Engine::FastForward(Some(trigger)) => Some(TriggerWatch::new(trigger.clone())),
@@ -67,7 +67,7 @@ impl Engines {
         }
     }
 
-    /// The state from which [`Engines::load`] goes on.
+    /// Returns the state for [`Engines::load`].
     pub fn state(&self, now_ps: u64) -> EnginesState {
         let mut spans = self.spans.clone();
         add_span(&mut spans, self.current, self.since_ps, now_ps);
@@ -79,8 +79,8 @@ impl Engines {
         }
     }
 
-    /// Goes on where another run has stopped, with nodes on the portable engine. `measured`: a window has opened there. Returns whether the study
-    /// wants other engines now, and is to see earlier events.
+    /// Goes on from another run's state, with nodes on the portable engine. `measured`: a window has opened in that run. Returns whether
+    /// the study has another choice of engines, and must therefore observe earlier events.
     pub fn load(&mut self, state: EnginesState, measured: bool, now_ps: u64) -> bool {
         self.spans = state.spans;
         self.since_ps = now_ps;
@@ -95,35 +95,35 @@ impl Engines {
         other
     }
 
-    /// The run begins at this time.
+    /// Sets the time at which the run begins.
     pub fn begin_at(&mut self, now_ps: u64) {
         self.since_ps = now_ps;
     }
 
-    /// The engine that executes the guests now.
+    /// Returns the engine that executes the guests now.
     pub fn current(&self) -> EngineName {
         self.current
     }
 
-    /// An event has been recorded.
+    /// Observes a recorded event.
     pub fn observe(&mut self, event: &Event) {
         if let Some(watch) = &mut self.fast_forward {
             watch.observe(event);
         }
     }
 
-    /// The MPI function whose calls may end the fast-forward.
+    /// Returns the MPI function whose calls may end the fast-forward.
     pub fn function(&self) -> Option<Function> {
         self.fast_forward.as_ref().and_then(TriggerWatch::function)
     }
 
-    /// Until this time, picoseconds, [`Engines::step`] has nothing to do unless events are observed.
+    /// Returns the time until which [`Engines::step`] has nothing to do unless events are observed, picoseconds.
     pub fn next_ps(&self) -> u64 {
         let watch = self.fast_forward.as_ref();
         watch.map_or(u64::MAX, TriggerWatch::next_ps)
     }
 
-    /// Between windows: KVM, if the study wants it and the fast-forward goes on.
+    /// Moves the nodes between windows: to KVM, if the study chooses KVM and the fast-forward goes on.
     pub fn step(&mut self, executor: &Executor, now_ps: u64) -> Result<(), NodeError> {
         if let Some(watch) = &mut self.fast_forward
             && watch.has_fired(now_ps)
@@ -138,7 +138,7 @@ impl Engines {
         self.change(executor, wanted, now_ps)
     }
 
-    /// A window opens: the portable engine, for good where KVM was to run up to here.
+    /// Moves the nodes to the portable engine, since a window opens. A fast-forward ends for good.
     pub fn measure(&mut self, executor: &Executor, now_ps: u64) -> Result<(), NodeError> {
         if matches!(self.choice, Engine::FastForward(_)) {
             self.choice = Engine::Portable;
@@ -171,14 +171,14 @@ impl Engines {
         self.since_ps = now_ps;
     }
 
-    /// All intervals, the last of which ends now.
+    /// Returns all intervals. The last one ends now.
     pub fn spans(&mut self, now_ps: u64) -> Vec<EngineSpan> {
         self.end_span(now_ps);
         self.spans.clone()
     }
 }
 
-/// Adds an interval. One that goes on the last is a part of it.
+/// Adds an interval, or extends the last interval where the engine is the same.
 fn add_span(spans: &mut Vec<EngineSpan>, engine: EngineName, from_ps: u64, to_ps: u64) {
     if to_ps <= from_ps {
         return;

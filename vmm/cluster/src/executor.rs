@@ -1,12 +1,12 @@
 //! Nodes on host threads, in quanta of virtual time.
 //!
-//! All nodes run to the same virtual time, then meet; a quantum is no longer than the fabric's lookahead, so nothing that
-//! one node does can reach another before the quantum's end. Before any network interface is up it is longer: a frame of the first
-//! that comes up arrives at the quantum's end at the earliest. Which thread runs which node, and how many threads there
-//! are, changes nothing.
+//! All nodes run to the same virtual time, and arrive there at a barrier. A quantum is no longer than the fabric's lookahead. Nothing that
+//! one node does can therefore reach another node before the quantum's end. Before any network interface is up, a quantum is longer: a
+//! frame of the first interface that comes up arrives at the quantum's end at the earliest. Results do not depend on the number of
+//! threads, nor on which thread runs which node.
 //!
-//! As long as no node has anything to say that somebody waits for, one quantum follows the other without anybody being asked. Where
-//! there is something to be decided, the first thread that finds all nodes through with a quantum does so: it hands frames over and begins the next.
+//! As long as all nodes end their quanta by default, one quantum follows the other without a decision. Where a decision is needed, the
+//! first thread that finds all nodes at the barrier decides: the thread hands frames over and begins the next quantum.
 //!
 //! Nodes may run in several processes ([`Distribution`]). Then every quantum ends with a decision, which all processes take alike.
 
@@ -18,23 +18,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nodescope_devices::virtio::net::Frame;
 use nodescope_engine::EngineError;
 use nodescope_fabric::{Delivery, SentFrame};
-use nodescope_machine::board::NodeEvent;
+use nodescope_machine::motherboard::NodeEvent;
 use nodescope_machine::node::{Node, NodeError, NodeStatus};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::crew::{self, Work};
+use crate::barrier::{Arrival, Quantum, QuantumBarrier};
+use crate::batch::BarrierSummary;
 use crate::distribution::{Distribution, NodeFailure, NodeReport, PeerError};
-use crate::meetings::{Meetings, Quantum, Rest};
+use crate::host_thread::{self, Work};
 use crate::network::Network;
 use crate::outcome::RunError;
 use crate::pace::NodePace;
-use crate::stretch::Meeting;
 use crate::sync::CachePadded;
 
-pub use crate::stretch::Stretch;
+pub use crate::batch::QuantumBatch;
 
-/// How a node came out of a quantum, so that nobody has to look at the node itself, whose state is in another core's caches.
+/// State of a node at the end of a quantum. Threads read the report and not the node, whose state is in another core's caches.
 struct Report {
     result: Result<NodeStatus, NodeError>,
     /// [`Node::next_activity`] in picoseconds (0 where a vCPU runs), [`Node::instructions`], [`Node::has_output`],
@@ -47,8 +47,8 @@ struct Report {
     connected: bool,
 }
 
-/// See [`Report::next_activity_ps`].
-fn activity_ps(node: &mut Node) -> u64 {
+/// Returns a value for [`Report::next_activity_ps`].
+fn next_activity_ps(node: &mut Node) -> u64 {
     match node.next_activity() {
         u64::MAX => u64::MAX,
         cycles if cycles <= node.now() => 0,
@@ -60,7 +60,7 @@ impl Report {
     fn of(node: &mut Node, result: Result<NodeStatus, NodeError>) -> Self {
         Self {
             result,
-            next_activity_ps: activity_ps(node),
+            next_activity_ps: next_activity_ps(node),
             instructions: node.instructions(),
             has_output: node.has_output(),
             wants_attention: node.wants_attention(),
@@ -75,29 +75,29 @@ impl Report {
         std::mem::replace(&mut self.result, Ok(status))
     }
 
-    fn is_quiet(&self) -> bool {
+    fn is_quiescent(&self) -> bool {
         matches!(self.result, Ok(NodeStatus::Running)) && !self.wants_attention
     }
 
-    fn meeting(&self) -> Meeting {
-        Meeting {
-            quiet: self.is_quiet(),
-            activity_ps: self.next_activity_ps,
+    fn summary(&self) -> BarrierSummary {
+        BarrierSummary {
+            quiescent: self.is_quiescent(),
+            next_activity_ps: self.next_activity_ps,
             connected: self.connected,
         }
     }
 }
 
-/// What [`Executor::new`] gave the node.
+/// Returns the pace that [`Executor::of`] has set.
 fn pace(node: &mut Node) -> &mut NodePace {
     node.pace().expect("every node of a cluster has one")
 }
 
-/// A node, and what is known of it.
+/// A node and its last report.
 struct Slot {
     node: CachePadded<Mutex<Node>>,
     report: CachePadded<Mutex<Report>>,
-    /// The report is about the node as it is now.
+    /// The report describes the present state of the node.
     fresh: CachePadded<AtomicBool>,
 }
 
@@ -107,25 +107,25 @@ pub struct Executor {
     slots: Vec<Slot>,
     /// Number of the first node of this process.
     first: usize,
-    /// Other processes have other nodes.
+    /// The share of this process, where other processes have the other nodes.
     distribution: Option<Distribution>,
     network: CachePadded<Mutex<Network>>,
-    meetings: Arc<Meetings>,
-    /// The end of the last quantum, picoseconds. Nodes that slept through it may be behind.
+    barrier: Arc<QuantumBarrier>,
+    /// The end of the last quantum, picoseconds. The clocks of sleeping nodes may be behind.
     reached_ps: AtomicU64,
     /// See [`Executor::keep_on_threads`].
-    stay: AtomicBool,
-    /// The host has given all threads.
-    complete: AtomicBool,
+    nodes_stay: AtomicBool,
+    /// The host has started all threads.
+    all_threads_started: AtomicBool,
 }
 
 impl Executor {
-    /// Take the nodes, and what connects them.
+    /// Returns an executor of these nodes and of the network between the nodes.
     pub fn new(nodes: Vec<Node>, network: Network) -> Self {
         Self::of(nodes, network, None)
     }
 
-    /// Takes the nodes of this process, and what connects the nodes of all processes.
+    /// Returns an executor of the nodes of this process and of the network between the nodes of all processes.
     ///
     /// # Errors
     ///
@@ -141,10 +141,10 @@ impl Executor {
     }
 
     fn of(nodes: Vec<Node>, network: Network, distribution: Option<Distribution>) -> Self {
-        let meetings = Arc::new(Meetings::new(nodes.len()));
+        let barrier = Arc::new(QuantumBarrier::new(nodes.len()));
         let slot = |(index, mut node): (usize, Node)| {
             node.set_pace(Box::new(NodePace {
-                meetings: Arc::clone(&meetings),
+                barrier: Arc::clone(&barrier),
                 node: index,
                 clock: node.clock(),
                 quantum: Quantum::default(),
@@ -163,36 +163,36 @@ impl Executor {
             first: distribution.as_ref().map_or(0, |of| of.own().start),
             distribution,
             network: CachePadded::new(Mutex::new(network)),
-            meetings,
+            barrier,
             reached_ps: AtomicU64::new(0),
-            stay: AtomicBool::new(false),
-            complete: AtomicBool::new(true),
+            nodes_stay: AtomicBool::new(false),
+            all_threads_started: AtomicBool::new(true),
         }
     }
 
-    /// Whether nodes stay with their threads. When a vCPU of KVM runs on another thread than before, the kernel waits for all
-    /// its readers of the vCPU's thread first (virt/kvm/kvm_main.c, `KVM_RUN`), which takes milliseconds.
+    /// Sets whether nodes stay with their threads. When a vCPU of KVM runs on another thread than before, the kernel first waits for all
+    /// its readers of the vCPU's thread (virt/kvm/kvm_main.c, `KVM_RUN`), which takes milliseconds.
     pub fn keep_on_threads(&self, stay: bool) {
-        self.stay.store(stay, Ordering::Relaxed);
+        self.nodes_stay.store(stay, Ordering::Relaxed);
     }
 
-    /// Number of nodes, of all processes.
+    /// Returns the number of nodes of all processes.
     pub fn len(&self) -> usize {
         let distribution = self.distribution.as_ref();
         distribution.map_or(self.slots.len(), Distribution::nodes)
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no nodes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The nodes that run in this process.
+    /// Returns the numbers of the nodes that run in this process.
     pub fn own(&self) -> Range<usize> {
         self.first..self.first + self.slots.len()
     }
 
-    /// The share of this process, where there are others.
+    /// Returns the share of this process, where there are other processes.
     pub fn distribution(&self) -> Option<&Distribution> {
         self.distribution.as_ref()
     }
@@ -203,7 +203,7 @@ impl Executor {
         node.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What connects the nodes; between stretches.
+    /// Locks the network between the nodes. Callers use the network between batches.
     pub fn network(&self) -> MutexGuard<'_, Network> {
         let network = self.network.lock();
         network.unwrap_or_else(PoisonError::into_inner)
@@ -214,37 +214,38 @@ impl Executor {
         report.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at a node of this process between quanta.
+    /// Calls a function with a node of this process, between quanta.
     pub fn with_node<R>(&self, index: usize, f: impl FnOnce(&mut Node) -> R) -> R {
         let slot = index - self.first;
         self.slots[slot].fresh.store(false, Ordering::Relaxed);
         let mut node = self.awake_node(
             slot,
-            self.meetings.over(),
+            self.barrier.batch_end(),
             self.reached_ps.load(Ordering::Relaxed),
         );
         f(&mut node)
     }
 
-    /// A node of which nobody knows any more that it sleeps, at the time of the others, after the quantum that all are through with.
+    /// Locks a node after a quantum at whose end all nodes have arrived. Moves the clock of a sleeping node on to the time of the other
+    /// nodes; the barrier then counts the node as awake.
     fn awake_node(&self, slot: usize, number: u64, reached_ps: u64) -> MutexGuard<'_, Node> {
         let mut node = self.node(slot);
-        if self.meetings.asleep_ps(slot) > 0 {
+        if self.barrier.asleep_until_ps(slot) > 0 {
             let reached = node.clock().cycles(reached_ps);
             node.sleep_until(reached);
-            self.meetings.wakes(slot, number, 0);
+            self.barrier.set_asleep_until(slot, number, 0);
         }
         node
     }
 
-    /// Looks at all nodes of this process.
+    /// Calls a function with each node of this process.
     pub fn with_own<R>(&self, mut f: impl FnMut(&mut Node) -> R) -> Vec<R> {
         self.own()
             .map(|index| self.with_node(index, &mut f))
             .collect()
     }
 
-    /// The report about a node of this process, as it is now.
+    /// Locks the report of a node of this process, after an update where the report is old.
     fn fresh_report(&self, slot: usize) -> MutexGuard<'_, Report> {
         let mut report = self.report(slot);
         if !self.slots[slot].fresh.swap(true, Ordering::Relaxed) {
@@ -254,7 +255,7 @@ impl Executor {
         report
     }
 
-    /// A value that is known of each node: as it is now in a single process, and else as all processes know it.
+    /// Returns a value of a node: from the node's report in a single process, otherwise from the report that all processes have gathered.
     fn known<R>(
         &self,
         index: usize,
@@ -267,23 +268,23 @@ impl Executor {
         }
     }
 
-    /// When something can happen next in a node, picoseconds: see [`Node::next_activity`].
+    /// Returns when something can happen next in a node, picoseconds: see [`Node::next_activity`].
     pub fn next_activity_ps(&self, index: usize) -> u64 {
         self.known(index, |own| own.next_activity_ps, |of| of.next_activity_ps)
     }
 
-    /// Instructions that a node has retired.
+    /// Returns the number of instructions that a node has retired.
     pub fn instructions(&self, index: usize) -> u64 {
         self.known(index, |own| own.instructions, |of| of.instructions)
     }
 
-    /// Whether a node has something to be collected.
+    /// Returns whether a node has console output or hypercalls for [`Executor::take_output`].
     pub fn has_output(&self, index: usize) -> bool {
         let some = |of: &NodeReport| !of.console.is_empty() || !of.events.is_empty();
         self.known(index, |own| own.has_output, some)
     }
 
-    /// Takes what a node has written to its console, and its hypercalls.
+    /// Takes the console output and the hypercalls of a node.
     pub fn take_output(&self, index: usize) -> (Vec<u8>, Vec<NodeEvent>) {
         match &self.distribution {
             None => self.with_node(index, |n| (n.take_console(), n.take_events())),
@@ -297,7 +298,7 @@ impl Executor {
         }
     }
 
-    /// The bytes that a node's files count so far.
+    /// Returns the number of bytes of a node's files so far.
     pub fn file_bytes(&self, index: usize) -> u64 {
         match &self.distribution {
             None => self.with_node(index, |n| n.file_bytes()),
@@ -305,7 +306,7 @@ impl Executor {
         }
     }
 
-    /// Status of each node between stretches.
+    /// Returns the status of each node, between batches.
     pub fn statuses(&self) -> Vec<NodeStatus> {
         match &self.distribution {
             None => self.with_own(|n| n.status()),
@@ -315,7 +316,7 @@ impl Executor {
         }
     }
 
-    /// The virtual time that all nodes have reached, picoseconds. Where they are not stopped, that is the last quantum's end.
+    /// Returns the virtual time that all nodes have reached, picoseconds: the last quantum's end, unless nodes were stopped before.
     pub fn reached_ps(&self) -> u64 {
         let reached = match &self.distribution {
             None => self.with_own(|node| node.clock().ps(node.now())),
@@ -327,12 +328,12 @@ impl Executor {
         reached.into_iter().min().unwrap_or(0)
     }
 
-    /// Whether any node has a network interface that is up.
+    /// Returns whether any node has a network interface that is up.
     pub fn any_connected(&self) -> bool {
         (0..self.len()).any(|index| self.known(index, |own| own.connected, |of| of.connected))
     }
 
-    /// Whether the run is to end: where there are several processes, as soon as all know.
+    /// Returns whether the run is to end: with several processes, as soon as all processes know.
     pub fn is_interrupted(&self, interrupted: &AtomicBool) -> bool {
         match &self.distribution {
             None => interrupted.load(Ordering::Relaxed),
@@ -340,7 +341,7 @@ impl Executor {
         }
     }
 
-    /// Returns the sentences of nodes for the user, by node: of all that can still be asked.
+    /// Returns the notes of nodes for the user, by node. Nodes of lost processes are missing.
     pub fn gather_notes(&self) -> BTreeMap<usize, Vec<String>> {
         let own: Vec<(usize, Vec<String>)> = self.own().zip(self.with_own(|n| n.notes())).collect();
         let all = self.gather_parts(own.clone());
@@ -349,7 +350,7 @@ impl Executor {
             .collect()
     }
 
-    /// Returns the parts of all processes, in the order of nodes, of something that each has a part of; nothing if a process is lost.
+    /// Gathers the parts of all processes, in the order of nodes. Returns `None` if a process is lost.
     pub fn gather_parts<T: Serialize + DeserializeOwned>(&self, own: T) -> Option<Vec<T>> {
         match &self.distribution {
             None => Some(vec![own]),
@@ -357,7 +358,7 @@ impl Executor {
         }
     }
 
-    /// Lets all processes know the state of all nodes; nothing where there is one.
+    /// Gives all processes the reports of all nodes. Does nothing in a run of one process.
     ///
     /// # Errors
     ///
@@ -402,47 +403,51 @@ impl Executor {
         distribution.gather_nodes(own)
     }
 
-    /// Run `body` with `threads` host threads at its service. Each call of the function it is given runs all nodes through a
-    /// stretch of quanta, of which the last is the first one after which a node wants attention or does not run on. It tells the
-    /// virtual time that they have reached, and how each came out, the first error standing for all.
+    /// Runs `body` with `threads` host threads for the nodes. `body` gets a function that runs all nodes through a batch of quanta. The
+    /// batch ends at the latest after the first quantum in which a node wants attention or stops. The function returns the virtual time
+    /// that the nodes have reached, and the status of each node or the first error.
     pub fn run<R>(
         &self,
         threads: usize,
-        body: impl FnOnce(&mut dyn FnMut(Stretch) -> (u64, Result<Vec<NodeStatus>, RunError>)) -> R,
+        body: impl FnOnce(&mut dyn FnMut(QuantumBatch) -> (u64, Result<Vec<NodeStatus>, RunError>)) -> R,
     ) -> R {
         let helpers = threads.clamp(1, self.slots.len().max(1)) - 1;
-        self.meetings.stop(false);
+        self.barrier.stop(false);
         std::thread::scope(|scope| {
             for thread in 1..=helpers {
                 let helper = std::thread::Builder::new()
                     .spawn_scoped(scope, move || self.help(thread, helpers + 1));
-                // Threads that are there run the nodes of those that are not.
+                // The threads that have started run the nodes of the threads that have not.
                 if let Err(error) = helper {
                     tracing::warn!(
                         "the host gives no more than {thread} of {} threads ({error}); the run goes on with these",
                         helpers + 1
                     );
-                    self.complete.store(false, Ordering::Relaxed);
+                    self.all_threads_started.store(false, Ordering::Relaxed);
                     break;
                 }
             }
-            // However this ends: the scope waits for the helpers.
-            let _dismissal = Dismissal {
+            // The scope waits for the helpers, even after a panic of `body`.
+            let _stop_on_drop = StopOnDrop {
                 executor: self,
                 only_in_panic: false,
             };
-            body(&mut |stretch| self.quanta(stretch, helpers + 1))
+            body(&mut |batch| self.run_batch(batch, helpers + 1))
         })
     }
 
-    fn quanta(&self, stretch: Stretch, threads: usize) -> (u64, Result<Vec<NodeStatus>, RunError>) {
+    fn run_batch(
+        &self,
+        batch: QuantumBatch,
+        threads: usize,
+    ) -> (u64, Result<Vec<NodeStatus>, RunError>) {
         let first = Quantum {
-            number: self.meetings.over() + 1,
-            target_ps: stretch.first_ps,
-            waits: self.distribution.is_some() || self.network().next_ps().is_some(),
-            stretch,
+            number: self.barrier.batch_end() + 1,
+            target_ps: batch.first_end_ps,
+            needs_decision: self.distribution.is_some() || self.network().next_ps().is_some(),
+            batch,
         };
-        let last = crew::lead(self, first, threads);
+        let last = host_thread::run_leader(self, first, threads);
         let last = last.expect("a thread that runs nodes has panicked");
         self.reached_ps.store(last.target_ps, Ordering::Relaxed);
         let gathered = self.gather();
@@ -460,10 +465,10 @@ impl Executor {
         (last.target_ps, statuses)
     }
 
-    /// Takes the frames that nodes of this process have sent in the quantum that has just ended.
+    /// Takes the frames that nodes of this process sent in the quantum that has just ended.
     fn take_frames(&self) -> Vec<SentFrame> {
         let mut frames = Vec::new();
-        for slot in (0..self.slots.len()).filter(|&slot| self.meetings.speaks(slot)) {
+        for slot in (0..self.slots.len()).filter(|&slot| self.barrier.needs_decision(slot)) {
             if !std::mem::take(&mut self.report(slot).has_frames) {
                 continue;
             }
@@ -497,7 +502,7 @@ impl Executor {
 
     fn deliver(&self, delivery: Delivery, quantum: Quantum) {
         let slot = delivery.port - self.first;
-        let slept = self.meetings.asleep_ps(slot) > 0;
+        let slept = self.barrier.asleep_until_ps(slot) > 0;
         let mut node = self.awake_node(slot, quantum.number, quantum.target_ps);
         let time = node.clock().cycles(delivery.time_ps).max(node.now());
         node.inject(Frame {
@@ -505,155 +510,162 @@ impl Executor {
             bytes: delivery.bytes,
             checksum_valid: delivery.checksum_valid,
         });
-        let next_ps = activity_ps(&mut node);
+        let next_ps = next_activity_ps(&mut node);
         self.report(slot).next_activity_ps = next_ps;
         if slept {
-            self.meetings.wakes(slot, quantum.number, next_ps);
+            self.barrier.set_asleep_until(slot, quantum.number, next_ps);
         }
     }
 
-    /// When the first of the frames that still wait for a link will be sent; 0 where somebody must look at the network.
+    /// Returns when the first frame that still waits for a link will be sent, picoseconds; 0 where the network must be looked at.
     fn waiting_ps(&self) -> u64 {
         let network = self.network();
-        // Other processes have no capture, and would not look.
+        // In a run of several processes, the others have no capture and would not end the batch.
         if network.has_failed() && self.distribution.is_none() {
             return 0;
         }
         network.next_ps().unwrap_or(u64::MAX)
     }
 
-    /// What is to be known of the nodes of this process.
-    fn own_meeting(&self) -> Meeting {
-        let mut all = Meeting {
-            quiet: true,
-            activity_ps: u64::MAX,
+    /// Returns the summary of the nodes of this process.
+    fn own_summary(&self) -> BarrierSummary {
+        let mut all = BarrierSummary {
+            quiescent: true,
+            next_activity_ps: u64::MAX,
             connected: false,
         };
         for slot in 0..self.slots.len() {
-            let asleep_ps = self.meetings.asleep_ps(slot);
-            if asleep_ps > 0 {
-                all.activity_ps = all.activity_ps.min(asleep_ps);
+            let asleep_until_ps = self.barrier.asleep_until_ps(slot);
+            if asleep_until_ps > 0 {
+                all.next_activity_ps = all.next_activity_ps.min(asleep_until_ps);
                 all.connected = all.connected || self.report(slot).connected;
-            } else if self.meetings.speaks(slot) {
-                all = all.and(self.report(slot).meeting());
+            } else if self.barrier.needs_decision(slot) {
+                all = all.merge(self.report(slot).summary());
             } else {
-                all = all.and(Meeting::USUAL);
+                all = all.merge(BarrierSummary::DEFAULT);
             }
         }
         all
     }
 
-    /// Hands over the frames of a quantum. Returns what is then to be known of the nodes of all processes.
-    fn exchange(&self, quantum: Quantum) -> Result<Meeting, PeerError> {
+    /// Hands over the frames of a quantum. Returns the summary of the nodes of all processes after that.
+    fn exchange(&self, quantum: Quantum) -> Result<BarrierSummary, PeerError> {
         let frames = self.take_frames();
         let Some(distribution) = &self.distribution else {
             self.forward(frames, quantum);
-            return Ok(self.own_meeting());
+            return Ok(self.own_summary());
         };
-        let own = self.own_meeting();
+        let own = self.own_summary();
         let (frames, mut all) = distribution.gather_quantum(quantum.number, frames, own)?;
-        // A frame may wake a node up before all others, which its own process alone can tell.
-        if self.forward(frames, quantum) && all.activity_ps > quantum.target_ps {
-            all.activity_ps = distribution.gather_activity(self.own_meeting().activity_ps)?;
+        // A frame may wake a node up before all others. Only the node's own process knows.
+        if self.forward(frames, quantum) && all.next_activity_ps > quantum.target_ps {
+            all.next_activity_ps =
+                distribution.gather_activity(self.own_summary().next_activity_ps)?;
         }
         Ok(all)
     }
 
     fn help(&self, thread: usize, threads: usize) {
-        let _dismissal = Dismissal {
+        let _stop_on_drop = StopOnDrop {
             executor: self,
             only_in_panic: true,
         };
-        crew::help(self, thread, threads);
+        host_thread::run_helper(self, thread, threads);
     }
 }
 
 impl Work for Executor {
-    fn meetings(&self) -> &Meetings {
-        &self.meetings
+    fn barrier(&self) -> &QuantumBarrier {
+        &self.barrier
     }
 
     fn nodes(&self) -> usize {
         self.slots.len()
     }
 
-    fn run_node(&self, index: usize, quantum: Quantum, goes_on: bool) -> (Quantum, Option<Rest>) {
+    fn run_node(
+        &self,
+        index: usize,
+        quantum: Quantum,
+        may_continue: bool,
+    ) -> (Quantum, Option<Arrival>) {
         let mut node = self.node(index);
         let target = node.clock().cycles(quantum.target_ps);
         let fresh = &self.slots[index].fresh;
         fresh.store(false, Ordering::Relaxed);
         let before = node.status();
-        let (result, last) = if goes_on {
+        let (result, last) = if may_continue {
             pace(&mut node).quantum = quantum;
             let result = node.run_from(target);
             (result, pace(&mut node).quantum)
         } else {
             (node.run_until(target), quantum)
         };
-        if self.meetings.last(index) == last.number {
-            // Its last turn ended there.
+        if self.barrier.last_finished(index) == last.number {
+            // The node has arrived within `arrive_and_wait`.
             debug_assert!(matches!(result, Ok(NodeStatus::Running)));
             return (last, None);
         }
-        if matches!(result, Ok(NodeStatus::Running)) && node.is_usual() {
-            return (last, Some(Rest::Awake));
+        if matches!(result, Ok(NodeStatus::Running)) && node.is_at_default_end() {
+            return (last, Some(Arrival::Awake));
         }
-        // A node that has just stopped says so, once.
-        let says = result.as_ref().map_or(true, |status| *status != before);
-        let says = says || node.wants_attention() || node.has_frames() || node.runs_at_once();
+        // A node that has just stopped needs a decision, once.
+        let stopped = result.as_ref().map_or(true, |status| *status != before);
+        let needs_decision =
+            stopped || node.wants_attention() || node.has_frames() || node.runs_at_once();
         let report = Report::of(&mut node, result);
         drop(node);
         let next_ps = report.next_activity_ps;
         *self.report(index) = report;
         fresh.store(true, Ordering::Relaxed);
-        let asleep = !says && next_ps > last.target_ps;
+        let asleep = !needs_decision && next_ps > last.target_ps;
         let rest = if asleep {
-            Rest::Asleep(next_ps)
+            Arrival::Asleep(next_ps)
         } else {
-            Rest::Speaks
+            Arrival::NeedsDecision
         };
         (last, Some(rest))
     }
 
     fn nodes_stay(&self) -> bool {
-        self.stay.load(Ordering::Relaxed) && self.complete.load(Ordering::Relaxed)
+        self.nodes_stay.load(Ordering::Relaxed) && self.all_threads_started.load(Ordering::Relaxed)
     }
 
     fn decide(&self, quantum: Quantum) {
         let Ok(nodes) = self.exchange(quantum) else {
-            // The error is kept where the stretch ends.
-            self.meetings.end(quantum.number);
+            // `Executor::run_batch` gets the error again when it gathers the reports.
+            self.barrier.end_batch(quantum.number);
             return;
         };
         let waiting_ps = self.waiting_ps();
-        let all = nodes.and(Meeting {
-            quiet: waiting_ps > 0,
-            activity_ps: waiting_ps,
+        let all = nodes.merge(BarrierSummary {
+            quiescent: waiting_ps > 0,
+            next_activity_ps: waiting_ps,
             connected: false,
         });
-        let mut stretch = quantum.stretch;
-        match stretch.following(quantum.target_ps, all) {
-            Some(target_ps) => self.meetings.begin(Quantum {
+        let mut batch = quantum.batch;
+        match batch.next_end(quantum.target_ps, all) {
+            Some(target_ps) => self.barrier.begin(Quantum {
                 number: quantum.number + 1,
                 target_ps,
-                waits: waiting_ps != u64::MAX || self.distribution.is_some(),
-                stretch,
+                needs_decision: waiting_ps != u64::MAX || self.distribution.is_some(),
+                batch,
             }),
-            None => self.meetings.end(quantum.number),
+            None => self.barrier.end_batch(quantum.number),
         }
     }
 }
 
-/// Sends all threads home when it is dropped: the quantum that they wait for would never end.
-struct Dismissal<'a> {
+/// Stops all threads when it is dropped: the quantum that they wait for would never end.
+struct StopOnDrop<'a> {
     executor: &'a Executor,
     only_in_panic: bool,
 }
 
-impl Drop for Dismissal<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         if !self.only_in_panic || std::thread::panicking() {
-            self.executor.meetings.stop(true);
+            self.executor.barrier.stop(true);
         }
     }
 }

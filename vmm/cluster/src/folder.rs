@@ -1,6 +1,6 @@
 //! The results folder: locked while a run writes to it, with a list of everything that the run has made there.
 //!
-//! The list tells the next run what it may replace. A file is listed before it is made, so that the list also covers a run that was
+//! The next run may replace the files of the list. A file is listed before it is made, so that the list also covers a run that was
 //! killed. All other files belong to the user: a run neither removes nor overwrites them. Symbolic links within the folder are
 //! never followed, since no run makes any.
 
@@ -21,7 +21,7 @@ pub const LIST: &str = "written.txt";
 /// Why a results folder cannot be used, or a file in it not be written.
 #[derive(Debug, Error)]
 pub enum FolderError {
-    /// The operating system says no.
+    /// The operating system refused.
     #[error("cannot {action} {}: {source}; results written so far are kept", .path.display())]
     Io {
         /// The file or folder.
@@ -31,16 +31,16 @@ pub enum FolderError {
         /// The host's answer.
         source: io::Error,
     },
-    /// Another run writes to it.
+    /// Another run writes to the folder.
     #[error("another run is writing to {}; wait until it has ended, or give another folder with --results", .0.display())]
     Locked(PathBuf),
-    /// There are results already, which are to stay.
+    /// The folder has results that must stay.
     #[error("{} already holds results; replace them with --force, or give another folder with --results", .0.display())]
     Occupied(PathBuf),
-    /// There is something, but no results.
+    /// The folder has files, but no results.
     #[error("{} holds other files than results; give another folder with --results", .0.display())]
     Foreign(PathBuf),
-    /// There are results, but no list of the files that a run has written.
+    /// The folder has results, but no list of the files that a run has written.
     #[error(
         "{} holds results without the list of what their run has written ({LIST}), so they cannot be told from files of yours; remove them yourself, or give another folder with --results", .0.display()
     )]
@@ -53,7 +53,7 @@ pub enum FolderError {
     Outside(String),
 }
 
-/// A results folder that this process alone writes to, for as long as this lives.
+/// A results folder. Only this process writes to the folder as long as this value lives.
 #[derive(Debug)]
 pub struct ResultsFolder {
     path: PathBuf,
@@ -63,7 +63,7 @@ pub struct ResultsFolder {
 #[derive(Debug)]
 struct List {
     file: File,
-    /// Files and folders that the run before has made, until they are removed.
+    /// Files and folders of the earlier run, until they are removed.
     earlier: Vec<String>,
     /// Files and folders that this run has made, and their order.
     own: BTreeSet<String>,
@@ -73,19 +73,19 @@ struct List {
 }
 
 impl FolderError {
-    /// For `map_err`: a file could not be written.
+    /// Returns a function for `map_err` that reports a failed write of a file.
     pub fn writing(path: &Path) -> impl FnOnce(io::Error) -> FolderError {
         io_error(path, "write")
     }
 }
 
 impl ResultsFolder {
-    /// Takes a folder for a new run, and makes it if need be. Nothing that is there changes before [`ResultsFolder::clear`].
-    /// `marker` is a file by which results without a list are known.
+    /// Takes a folder for a new run, and makes the folder if it is missing. Existing files do not change before [`ResultsFolder::clear`].
+    /// `marker` is a file by which results without a list are recognised.
     ///
     /// # Errors
     ///
-    /// Another run that writes to it, files that are not results, or results if they are not to be replaced.
+    /// Another run that writes to the folder, files that are not results, or results that must not be replaced.
     pub fn take(path: &Path, marker: &str, replace: bool) -> Result<Self, FolderError> {
         let shown = || path.to_path_buf();
         if !is_file(&path.join(LIST)) && holds_anything(path)? {
@@ -109,7 +109,7 @@ impl ResultsFolder {
         })
     }
 
-    /// An empty folder, or one of an earlier run that is replaced: what tests and consoles need.
+    /// Creates an empty folder, or replaces the folder of an earlier run, as tests and consoles need.
     ///
     /// # Errors
     ///
@@ -120,12 +120,12 @@ impl ResultsFolder {
         Ok(folder)
     }
 
-    /// The folder.
+    /// Returns the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes what the run before has made, and nothing else. `expected` are files that the new run will make: if something of
+    /// Removes the files of the earlier run, and nothing else. `expected` are files that the new run will make: if something of
     /// the user's is in the way of one, nothing is removed.
     ///
     /// # Errors
@@ -143,7 +143,7 @@ impl ResultsFolder {
         for name in earlier.iter().filter(|name| !name.ends_with('/')) {
             self.remove(name)?;
         }
-        // A folder is listed before what is in it. One that holds anything of the user's stays.
+        // A folder is listed before its contents. A folder with a file of the user's stays.
         for name in list.earlier.iter().rev().filter(|name| name.ends_with('/')) {
             if !self.leads_through_link(name) {
                 let _ = fs::remove_dir(self.path.join(name));
@@ -158,7 +158,7 @@ impl ResultsFolder {
         Ok(())
     }
 
-    /// The path of a file that this run is about to make, after its folders are made and all of them are listed. The file does not
+    /// Returns the path of a file that this run is about to make. Makes the file's folders, and lists file and folders. The file does not
     /// exist, unless this run has made it before.
     ///
     /// # Errors
@@ -187,7 +187,7 @@ impl ResultsFolder {
         Ok(path)
     }
 
-    /// A new, empty file for this run; one of the same name that this run has made is emptied.
+    /// Creates an empty file for this run. Empties a file of this name that this run has made.
     ///
     /// # Errors
     ///
@@ -196,7 +196,7 @@ impl ResultsFolder {
         self.file(name, true)
     }
 
-    /// A file for this run to write to, as by [`ResultsFolder::create_file`]; what this run has already written to the file stays.
+    /// Opens a file as [`ResultsFolder::create_file`] does, and keeps the bytes that this run has already written to the file.
     ///
     /// # Errors
     ///
@@ -217,7 +217,7 @@ impl ResultsFolder {
         Ok((path, file))
     }
 
-    /// A whole file, which replaces the one that this run wrote before as a whole or not at all.
+    /// Writes a whole file. An earlier file of this run is replaced as a whole or not at all.
     ///
     /// # Errors
     ///
@@ -235,8 +235,8 @@ impl ResultsFolder {
         Ok(path)
     }
 
-    /// The files that this run has listed below a folder within the results, by their names there, in the order in which they were listed. One that
-    /// could not be made is not there.
+    /// Returns the files that this run has listed below a folder within the results, by their names there, in the order in which they were
+    /// listed. Files that could not be made are missing.
     pub fn own_files(&self, below: &str) -> Vec<String> {
         let below = format!("{below}/");
         let list = self.list();
@@ -260,7 +260,7 @@ impl ResultsFolder {
         Ok(())
     }
 
-    /// A folder within the results; `name` ends with a slash.
+    /// Makes a folder within the results; `name` ends with a slash.
     fn reserve_folder(&self, list: &mut List, name: &str) -> Result<(), FolderError> {
         let path = self.path.join(name.trim_end_matches('/'));
         match fs::symlink_metadata(&path) {
@@ -284,7 +284,7 @@ impl ResultsFolder {
         fs::remove_file(&path).map_err(io_error(&path, "remove"))
     }
 
-    /// The obstacle to a new file: something in its place, unless that `is_earlier` and will be removed, or something on the way to
+    /// Returns the obstacle to a new file: something in its place, unless that `is_earlier` and will be removed, or something on the way to
     /// it that is no folder.
     fn in_the_way(&self, name: &str, is_earlier: bool) -> Option<PathBuf> {
         let folders = name.match_indices('/').map(|(end, _)| &name[..end]);
@@ -309,12 +309,12 @@ impl ResultsFolder {
 }
 
 impl Drop for ResultsFolder {
-    /// A run that has made nothing leaves nothing behind.
+    /// Removes the folder of a run that has made nothing.
     fn drop(&mut self) {
         let list = self.list.get_mut().unwrap_or_else(PoisonError::into_inner);
         if list.fresh && list.own.is_empty() {
             let _ = fs::remove_file(self.path.join(LIST));
-            // Only an empty folder goes.
+            // Only an empty folder is removed.
             let _ = fs::remove_dir(&self.path);
         }
     }

@@ -30,7 +30,7 @@ pub enum KvmError {
     Engine(#[from] EngineError),
 }
 
-/// What this host's KVM offers, if studies can run on it.
+/// Returns the abilities of this host's KVM, if studies can run on it.
 pub fn usable() -> Result<Probe, KvmError> {
     let found = probe()?;
     if !found.ring0_native {
@@ -42,7 +42,7 @@ pub fn usable() -> Result<Probe, KvmError> {
     Ok(found)
 }
 
-/// vCPUs of a node, in their reset state.
+/// Returns the vCPUs of a node, in their reset state.
 pub(crate) fn vcpus(
     config: &ClusterConfig,
     node: u32,

@@ -1,30 +1,37 @@
 //! A cluster: nodes, the fabric between them, the trace, and the windows, from power-on to the end of the job.
 //!
-//! [`config`] says what to run, [`build`] puts the nodes together, [`executor`] runs them on host threads in quanta, between which
-//! the [`network`] forwards frames; [`run`](mod@run) is what happens between stretches of quanta: hypercalls become trace events and
-//! files, nodes change engines ([`engines`], [`kvm`]), windows open and close (`windows`), and the code that ran in them gets names (`attribution`);
-//! `counting` reads the host's hardware counters.
-//! [`distribution`] deals the nodes to several processes. [`saving`] and [`snapshot`] keep a run half-way for others to go on from; [`folder`] is where results go; [`outcome`] is what users hear of it. Nothing here reads the
-//! host's clock.
+//! - [`config`] says what to run, and [`build`] puts the nodes together.
+//! - [`executor`] runs the nodes on host threads in quanta. `host_thread` is the loop of a thread, `barrier` the barrier between quanta,
+//!   `batch` the lengths of quanta, `parker` the waiting of threads. Between quanta the [`network`] forwards frames.
+//! - [`run`](mod@run) acts between batches of quanta. Hypercalls become trace events and files (`monitor` follows each node), nodes change
+//!   engines ([`engines`], [`kvm`]), windows open and close (`windows`), and code that ran in windows gets names (`attribution`).
+//! - `counting` reads the host's hardware counters.
+//! - [`distribution`] distributes the nodes over several processes.
+//! - [`saving`] and [`snapshot`] take snapshots, from which other runs go on. [`folder`] holds results. [`outcome`] is the part that users
+//!   see.
+//!
+//! Nothing here reads the host's clock.
 
 pub mod agreement;
 mod attribution;
+mod barrier;
+mod batch;
 pub mod build;
 pub mod config;
 mod counting;
-mod crew;
 mod deadlock;
 pub mod distribution;
 pub mod engines;
 pub mod executor;
 pub mod folder;
-mod gate;
+mod host_thread;
 pub mod kvm;
-mod meetings;
+mod monitor;
 pub mod network;
 pub mod once;
 pub mod outcome;
 mod pace;
+mod parker;
 pub mod results;
 pub mod run;
 mod save;
@@ -32,9 +39,7 @@ pub mod saving;
 pub mod snapshot;
 mod spans;
 pub mod state;
-mod stretch;
 mod sync;
-mod watch;
 mod windows;
 
 pub use config::{ClusterConfig, Engine};

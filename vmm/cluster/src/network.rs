@@ -1,10 +1,10 @@
-//! What carries frames between nodes, between quanta.
+//! The network that carries frames between nodes, between quanta.
 
 use std::path::Path;
 
 use nodescope_fabric::{Capture, CaptureError, Delivery, PortCounts, PortState, SentFrame, Switch};
 
-/// The switch, and the capture of what goes through it.
+/// The switch, and the capture of its frames.
 pub struct Network {
     switch: Switch,
     capture: Option<Capture>,
@@ -12,7 +12,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Frames go through this switch, and are written to the capture, if there is one.
+    /// Returns a network with this switch. Frames are also written to the capture, if there is one.
     pub fn new(switch: Switch, capture: Option<Capture>) -> Self {
         Self {
             switch,
@@ -41,7 +41,7 @@ impl Network {
         self.switch.state()
     }
 
-    /// The capture's file, with all that was captured, if there is one.
+    /// Returns the capture's file with all captured frames, if there is a capture.
     pub(crate) fn captured(&mut self) -> Result<Option<&Path>, CaptureError> {
         let Some(capture) = &mut self.capture else {
             return Ok(None);
@@ -50,7 +50,7 @@ impl Network {
         Ok(Some(capture.path()))
     }
 
-    /// See [`Switch::forward`]. What the capture cannot take is remembered for [`Network::check`].
+    /// Forwards frames as [`Switch::forward`] does. Keeps an error of the capture for [`Network::check`].
     pub(crate) fn forward(&mut self, frames: Vec<SentFrame>, until_ps: u64) -> Vec<Delivery> {
         if !frames.is_empty()
             && let Some(capture) = &mut self.capture
@@ -61,12 +61,12 @@ impl Network {
         self.switch.forward(frames, until_ps)
     }
 
-    /// Whether the capture could not be written.
+    /// Returns whether the capture could not be written.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.is_some()
     }
 
-    /// Why the capture could not be written, once.
+    /// Returns an error of the capture once.
     pub(crate) fn check(&mut self) -> Result<(), CaptureError> {
         self.failed.take().map_or(Ok(()), Err)
     }

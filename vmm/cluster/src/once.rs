@@ -1,6 +1,6 @@
-//! One boot for all nodes: a node boots alone and is saved, and the nodes of a cluster are made of it.
+//! One boot for all nodes: a node boots alone and is saved, and the nodes of a cluster are clones of that node.
 //!
-//! The snapshot is kept under a name that everything in it determines, so that studies with the same nodes share it.
+//! The name of the snapshot is a hash of everything on which the boot depends. Studies with the same nodes therefore share the snapshot.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use nodescope_image::job_disk;
 use nodescope_window::Moment;
 
-use crate::agreement::{Agreement, RENEWED};
+use crate::agreement::{Agreement, MAY_DIFFER_IN_CLONES};
 use crate::config::ClusterConfig;
 use crate::folder::ResultsFolder;
 use crate::outcome::{Ending, Observer, Outcome, RunError};
@@ -17,15 +17,15 @@ use crate::run::run_with;
 use crate::saving::{Options, Save};
 use crate::snapshot::Origin;
 
-/// How the boot of a lone node ended.
+/// End of the boot of a single node.
 pub enum Boot {
-    /// It has booted, in this run or in an earlier one.
+    /// The node has booted, in this run or in an earlier run.
     Done(Box<Origin>),
-    /// It has not: the outcome says why.
+    /// The node has not booted. The outcome has the reason.
     Failed(Box<Outcome>),
 }
 
-/// Returns the name of the snapshot that the nodes of a cluster are made of; `image` identifies what they boot.
+/// Returns the name of the snapshot whose clones the nodes of a cluster are; `image` identifies the files that the nodes boot.
 ///
 /// # Errors
 ///
@@ -34,7 +34,10 @@ pub fn name(config: &ClusterConfig, image: &str) -> Result<String, RunError> {
     let agreement = Agreement::of(&alone(config), image)?;
     let mut hash = blake3::Hasher::new();
     hash.update(env!("CARGO_PKG_VERSION").as_bytes());
-    for (key, value) in agreement.rows().filter(|(key, _)| !RENEWED.contains(key)) {
+    for (key, value) in agreement
+        .rows()
+        .filter(|(key, _)| !MAY_DIFFER_IN_CLONES.contains(key))
+    {
         for part in [key, value] {
             hash.update(&(part.len() as u64).to_le_bytes());
             hash.update(part.as_bytes());
@@ -82,7 +85,7 @@ pub fn boot(
     Ok(Boot::Done(Box::new(Origin::open(path)?)))
 }
 
-/// A cluster of one node without a job, whose boot serves any number of nodes and any job.
+/// Returns a cluster of one node without a job, whose boot serves any number of nodes and any job.
 fn alone(config: &ClusterConfig) -> ClusterConfig {
     ClusterConfig {
         nodes: 1,

@@ -1,4 +1,4 @@
-//! What users hear of a run, while it goes on and at its end.
+//! Reports to the user about a run, while the run goes on and at its end.
 
 use nodescope_counters::{CountersError, Measurement};
 use nodescope_devices::virtio::block::ImageFault;
@@ -17,7 +17,7 @@ use crate::folder::FolderError;
 use crate::saving::Saved;
 use crate::snapshot::SnapshotFault;
 
-/// What a cluster is doing, as users think of it.
+/// Phase of a cluster, as users think of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
     /// Kernel and user land start.
@@ -33,7 +33,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Its name.
+    /// Returns the phase's name.
     pub fn name(self) -> &'static str {
         match self {
             Phase::Boot => "boot",
@@ -56,44 +56,44 @@ pub struct WindowProgress {
     pub ps_left: Option<u64>,
 }
 
-/// Where a run stands.
+/// Progress of a run.
 #[derive(Clone, Debug)]
 pub struct Progress {
     /// Virtual time, picoseconds.
     pub virtual_ps: u64,
     /// Instructions retired by each node.
     pub instructions: Vec<u64>,
-    /// What each node is doing.
+    /// Phase of each node.
     pub phases: Vec<Phase>,
     /// The open window.
     pub window: Option<WindowProgress>,
 }
 
-/// Who watches a run. All calls come from the thread that called [`run`](crate::run()).
+/// Observer of a run. All calls come from the thread that called [`run`](crate::run()).
 pub trait Observer {
-    /// After every stretch of quanta.
+    /// Reports progress after every batch of quanta.
     fn progress(&mut self, progress: &dyn Fn() -> Progress);
-    /// The cluster begins a phase, within the open window of this name if there is one.
+    /// Reports that the cluster begins a phase, within the open window of this name if there is one.
     fn phase(&mut self, _phase: Phase, _window: Option<&str>, _progress: &dyn Fn() -> Progress) {}
-    /// A text for the user from a node.
+    /// Reports a message of a node to the user.
     fn message(&mut self, node: u32, text: &str);
-    /// A file of a node is among the results, whole, by its name there.
+    /// Reports that a whole file of a node is among the results, by its name there.
     fn file(&mut self, _node: u32, _name: &str) {}
-    /// A piece of a node's file is not among the results, by the file's name there, and why.
+    /// Reports that a piece of a node's file was refused, with the file's name and the reason.
     fn refused_file(&mut self, _node: u32, _name: &str, _why: &dyn std::fmt::Display) {}
-    /// Console output of a node.
+    /// Reports console output of a node.
     fn console(&mut self, node: u32, bytes: &[u8]);
-    /// Bytes typed at a node's console since the last call.
+    /// Returns bytes typed at a node's console since the last call.
     fn typed(&mut self, _node: u32) -> Vec<u8> {
         Vec::new()
     }
-    /// A text for the user from the run itself.
+    /// Reports a note of the run itself to the user.
     fn note(&mut self, _text: &str) {}
-    /// What a snapshot is to keep of the observer.
+    /// Returns the observer's state for a snapshot.
     fn state(&self) -> Vec<u8> {
         Vec::new()
     }
-    /// The run goes on from a snapshot that has kept this of its observer.
+    /// Loads the observer's state from a snapshot.
     ///
     /// # Errors
     ///
@@ -103,7 +103,7 @@ pub trait Observer {
     }
 }
 
-/// How a run came to its end.
+/// End of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// All nodes powered off.
@@ -128,14 +128,14 @@ pub enum Ending {
     Hung,
     /// Ranks of the MPI program wait for each other.
     Deadlock {
-        /// Those that can never go on.
+        /// Ranks that can never go on.
         ranks: Vec<u32>,
     },
     /// A snapshot was taken, and the run was to end behind it.
     Saved,
     /// Another process of the run died or could not go on.
     PeerLost {
-        /// Which, and why.
+        /// The process and the reason.
         why: PeerError,
     },
     /// Node 0 is off, but another node did not follow.
@@ -145,7 +145,7 @@ pub enum Ending {
     },
 }
 
-/// What a run left behind.
+/// Outcome of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// How it ended.
@@ -162,7 +162,7 @@ pub struct Outcome {
     pub windows: WindowsFile,
     /// Profiles of the windows, if any window of the study was to have one.
     pub profiles: Option<ProfilesFile>,
-    /// Which engine executed the guests when.
+    /// Intervals of virtual time with the engine that executed the guests.
     pub engines: Vec<EngineSpan>,
     /// Counts of the job by the host's hardware counters, where the counters were to count and the job has started.
     pub counted: Option<Measurement>,
@@ -212,7 +212,7 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// Whether each process of a run finds the error at the same time.
+    /// Returns whether each process of a run finds the error at the same time.
     pub(crate) fn is_known_to_all(&self) -> bool {
         matches!(self, RunError::Node(_) | RunError::Elsewhere { .. })
     }

@@ -1,24 +1,24 @@
-//! How a node goes from one quantum to the next within the code that runs its vCPU.
+//! Takes a node from one quantum to the next within the code that runs its vCPU.
 
 use std::sync::Arc;
 
-use nodescope_machine::board::Pace;
 use nodescope_machine::clock::NodeClock;
+use nodescope_machine::motherboard::Pace;
 
-use crate::meetings::{Meetings, Quantum};
+use crate::barrier::{Quantum, QuantumBarrier};
 
-/// Lets a node go on as long as [`Meetings::go_on`] does.
+/// Lets a node go on as long as [`QuantumBarrier::arrive_and_wait`] returns a quantum.
 pub struct NodePace {
-    pub meetings: Arc<Meetings>,
+    pub barrier: Arc<QuantumBarrier>,
     pub node: usize,
     pub clock: NodeClock,
-    /// The one that the node is in.
+    /// The quantum that the node is in.
     pub quantum: Quantum,
 }
 
 impl Pace for NodePace {
     fn next(&mut self) -> Option<u64> {
-        self.quantum = self.meetings.go_on(self.node, self.quantum)?;
+        self.quantum = self.barrier.arrive_and_wait(self.node, self.quantum)?;
         Some(self.clock.cycles(self.quantum.target_ps))
     }
 }

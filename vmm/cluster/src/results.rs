@@ -13,7 +13,7 @@ use crate::folder::{FolderError, ResultsFolder};
 /// Folder of the guests' files among the results.
 pub const FILES: &str = "files";
 
-/// Name of a node's console log among the results.
+/// Returns the name of a node's console log among the results.
 pub fn console_log(node: u32) -> String {
     format!("console-node{node}.log")
 }
@@ -21,28 +21,28 @@ pub fn console_log(node: u32) -> String {
 /// Files of guests that are open at a time: guests may have begun any number.
 const MOST_OPEN: usize = 16;
 
-/// The result of storing a piece of a file.
+/// Result of storing a piece of a file.
 #[derive(Debug)]
 pub enum Stored {
-    /// It is in its file.
+    /// The piece is in its file.
     Done,
     /// The name or the place makes storing impossible: the name is a folder of another node's files, or belongs to a file of the
     /// user's.
     Impossible(FolderError),
 }
 
-/// Where the results go.
+/// Writes results.
 pub struct Results<'a> {
     folder: &'a ResultsFolder,
     consoles: Vec<(PathBuf, File)>,
-    /// Files of guests of which the last piece has not come.
+    /// Unfinished files of guests, whose last piece has not arrived.
     begun: BTreeSet<String>,
     /// The open files among them, the most recently used one last.
     open: Vec<(String, (PathBuf, File))>,
 }
 
 impl<'a> Results<'a> {
-    /// Create the console logs.
+    /// Creates the console logs.
     pub fn create(folder: &'a ResultsFolder, nodes: u32) -> Result<Self, FolderError> {
         Ok(Self {
             folder,
@@ -54,29 +54,29 @@ impl<'a> Results<'a> {
         })
     }
 
-    /// Names of the files of guests, below [`FILES`], and of those of which the last piece has not come.
+    /// Returns the names of the files of guests, below [`FILES`], and the names of the unfinished ones, whose last piece has not arrived.
     pub fn files(&self) -> (Vec<String>, Vec<String>) {
         let begun = self.begun.iter().cloned().collect();
         (self.folder.own_files(FILES), begun)
     }
 
-    /// More pieces will come of these files, which are there.
-    pub fn go_on(&mut self, begun: Vec<String>) {
+    /// Reopens these unfinished files, of which more pieces will arrive.
+    pub fn reopen(&mut self, begun: Vec<String>) {
         self.begun = begun.into_iter().collect();
     }
 
-    /// The folder.
+    /// Returns the folder.
     pub fn folder(&self) -> &'a ResultsFolder {
         self.folder
     }
 
-    /// Console output of a node.
+    /// Appends console output of a node to the node's log.
     pub fn console(&mut self, node: usize, bytes: &[u8]) -> Result<(), FolderError> {
         let (path, file) = &mut self.consoles[node];
         file.write_all(bytes).map_err(FolderError::writing(path))
     }
 
-    /// A piece of a file from a guest. Files land in `files/`; the name was checked to be plain when it was decoded.
+    /// Writes a piece of a file from a guest. Files lie in `files/`; the name was checked to be plain when it was decoded.
     pub fn chunk(&mut self, chunk: &FileChunk) -> Result<Stored, FolderError> {
         let stored = self.file(&chunk.name).and_then(|(path, file)| {
             file.write_all_at(&chunk.data, chunk.offset)
@@ -93,7 +93,7 @@ impl<'a> Results<'a> {
         }
     }
 
-    /// The file of this name, open; empty if none of its pieces has come.
+    /// Returns the open file of this name. The file is empty if no piece has arrived.
     fn file(&mut self, name: &str) -> Result<&(PathBuf, File), FolderError> {
         let open = match self.open.iter().position(|(other, _)| other == name) {
             Some(at) => self.open.remove(at),

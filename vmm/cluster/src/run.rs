@@ -17,20 +17,20 @@ use crate::config::ClusterConfig;
 use crate::counting::Counting;
 use crate::distribution::Distribution;
 use crate::engines::{EngineName, Engines};
-use crate::executor::{Executor, Stretch};
+use crate::executor::{Executor, QuantumBatch};
 use crate::folder::ResultsFolder;
+use crate::monitor::{NodeMonitor, phases};
 use crate::network::Network;
 use crate::outcome::{Ending, Observer, Outcome, Progress, RunError, WindowProgress};
 use crate::results::{Results, Stored, console_log};
 use crate::saving::{Options, Saved, Saving};
 use crate::snapshot::{self, Origin};
 use crate::spans::PhaseSpan;
-use crate::watch::{Watch, phases};
 use crate::windows::Windows;
 
-/// Longest quantum, picoseconds: how often nodes are looked at that cannot hear of each other.
+/// Longest quantum, picoseconds. It is the length of a quantum while no network interface is up.
 const LONGEST_QUANTUM_PS: u64 = 100_000_000;
-/// Node 0 is off: the others have this much virtual time to follow, picoseconds.
+/// Virtual time in which the other nodes must power off after node 0, picoseconds.
 const GRACE_PS: u64 = 2_000_000_000_000;
 /// File name of the trace among the results.
 pub const TRACE_FILE: &str = "trace.nst";
@@ -39,7 +39,7 @@ pub const CAPTURE_FILE: &str = "fabric.pcap";
 /// File name of the job disk's contents among the results.
 pub const JOB_DISK: &str = "job.disk";
 
-/// The files that a run is known to make, by their names in the results folder. Files that guests send are not among them.
+/// Returns the names in the results folder of files that a run makes. Files that guests send are not among them.
 pub fn file_names(config: &ClusterConfig) -> Vec<String> {
     let attributed = config.windows.iter().any(|window| window.attribution);
     let fixed = [JOB_DISK, TRACE_FILE, WindowsFile::NAME].map(String::from);
@@ -51,7 +51,7 @@ pub fn file_names(config: &ClusterConfig) -> Vec<String> {
         .collect()
 }
 
-/// Run a study from power-on. See [`run_with`].
+/// Runs a study from power-on. See [`run_with`].
 pub fn run(
     config: &ClusterConfig,
     folder: &ResultsFolder,
@@ -61,7 +61,7 @@ pub fn run(
     run_with(config, folder, interrupted, observer, Options::default())
 }
 
-/// Run a study. When `interrupted` is set, the run ends within a few milliseconds of the host's time, wherever the guests are.
+/// Runs a study. When `interrupted` is set, the run ends within a few milliseconds of the host's time, wherever the guests are.
 pub fn run_with(
     config: &ClusterConfig,
     folder: &ResultsFolder,
@@ -71,7 +71,7 @@ pub fn run_with(
 ) -> Result<Outcome, RunError> {
     let from = options.from;
     let restoring = from.map(|_| tracing::info_span!("restore").entered());
-    let renews = match from {
+    let cloning = match from {
         Some(origin) => origin.check(config, options.image)?,
         None => false,
     };
@@ -92,7 +92,7 @@ pub fn run_with(
     let earlier = from.map(|origin| origin.state());
     let earlier = earlier.transpose()?;
     let (switch, nodes) = match (from, &earlier) {
-        (Some(origin), Some((state, _))) => origin.build(config, &job_disk, state, renews, own)?,
+        (Some(origin), Some((state, _))) => origin.build(config, &job_disk, state, cloning, own)?,
         _ => build_some(config, &job_disk, own)?,
     };
     let entries = (0..count)
@@ -105,7 +105,7 @@ pub fn run_with(
     let header = Header::new(&config.name, &config.study_id, entries);
     let path = folder.reserve(TRACE_FILE)?;
     let trace = match (from, &earlier) {
-        (Some(origin), Some((state, _))) if !renews => {
+        (Some(origin), Some((state, _))) if !cloning => {
             let written = origin.content(snapshot::TRACE, folder.path())?;
             TraceWriter::resume(path, &header, written, state.trace.clone())?
         }
@@ -114,7 +114,7 @@ pub fn run_with(
     let capture = match config.capture {
         true => {
             let path = folder.reserve(CAPTURE_FILE)?;
-            let captured = |origin: &&Origin| !renews && origin.has(snapshot::CAPTURE);
+            let captured = |origin: &&Origin| !cloning && origin.has(snapshot::CAPTURE);
             Some(match from.filter(captured) {
                 Some(origin) => {
                     Capture::resume(&path, origin.content(snapshot::CAPTURE, folder.path())?)?
@@ -124,7 +124,7 @@ pub fn run_with(
         }
         false => None,
     };
-    // All nodes have the same.
+    // All nodes have the same disk images.
     let images = nodes.first().map(Node::images).unwrap_or_default();
     let mut run = Run {
         config,
@@ -134,7 +134,7 @@ pub fn run_with(
         windows: Windows::new(config)?,
         engines: Engines::new(config),
         counting: Counting::new(config.counting.clone()),
-        watches: (0..count).map(|n| Watch::new(n as u32)).collect(),
+        monitors: (0..count).map(|n| NodeMonitor::new(n as u32)).collect(),
         job_status: None,
         off_since: None,
         now_ps: 0,
@@ -155,20 +155,20 @@ pub fn run_with(
         None => Executor::new(nodes, network),
     };
     if let (Some(origin), Some((state, windows))) = (from, earlier) {
-        match renews {
-            true => run.renew(origin, &state)?,
+        match cloning {
+            true => run.load_clones(origin, &state)?,
             false => run.load(origin, state, windows, executor.statuses(), observer)?,
         }
     }
     drop(restoring);
     executor.with_own(|n| {
         let functions = run.windows.driver().functions().into_iter();
-        n.heed(functions.chain(run.engines.function()).collect());
+        n.subscribe(functions.chain(run.engines.function()).collect());
         n.set_stop(Arc::clone(interrupted));
     });
-    let result = executor.run(config.host_threads, |quanta| {
+    let result = executor.run(config.host_threads, |run_batch| {
         loop {
-            match run.turn(&executor, quanta, interrupted, observer) {
+            match run.advance(&executor, run_batch, interrupted, observer) {
                 Ok(None) => {}
                 Ok(Some(ending)) => return Ok(ending),
                 Err(error) => return Err(error),
@@ -180,7 +180,7 @@ pub fn run_with(
     {
         distribution.leave(&error.to_string());
     }
-    // Whatever happened, what is known is written.
+    // Known results are written even after an error.
     let finished = run.finish(&executor, result.as_ref().ok());
     match (result, finished) {
         // Measurements of a process that died are lost; those of all others are kept.
@@ -197,42 +197,42 @@ pub(crate) struct Run<'a> {
     pub(crate) windows: Windows<'a>,
     pub(crate) engines: Engines,
     counting: Counting,
-    pub(crate) watches: Vec<Watch>,
+    pub(crate) monitors: Vec<NodeMonitor>,
     pub(crate) job_status: Option<i32>,
     pub(crate) off_since: Option<u64>,
     pub(crate) now_ps: u64,
-    /// When a call of MPI last began or ended, polls that find nothing aside.
+    /// Time at which an MPI call last began or ended. Polls that find nothing do not count.
     pub(crate) active_ps: u64,
-    /// Since then it has been found that this is no deadlock.
+    /// The search for a deadlock has been done since then, and has found none.
     pub(crate) judged: bool,
     /// Instructions of all nodes when the trace was last saved.
     pub(crate) saved_at: u64,
     /// Virtual time then.
     pub(crate) saved_ps: u64,
-    /// When a node's console last said that the node has booted.
+    /// Time at which a node last reported on its console that it has booted.
     pub(crate) booted_ps: Option<u64>,
     span: PhaseSpan,
     pub(crate) warnings: Vec<String>,
-    /// The snapshot that is to be taken, and the one that was.
+    /// The snapshot that is to be taken, and the snapshot that was taken.
     pub(crate) saving: Option<Saving>,
     pub(crate) saved: Option<Saved>,
     /// See [`Options::image`].
     pub(crate) image: &'a str,
 }
 
-type Quanta<'a> = dyn FnMut(Stretch) -> (u64, Result<Vec<NodeStatus>, RunError>) + 'a;
+type RunBatch<'a> = dyn FnMut(QuantumBatch) -> (u64, Result<Vec<NodeStatus>, RunError>) + 'a;
 
-/// Between two looks at the host, who may type or end the run: so much virtual time where nodes are awake, which takes the host
-/// some milliseconds, and so many quanta.
-const LONGEST_STRETCH_PS: u64 = 1_000_000_000;
+/// Longest batch where nodes are awake: this much virtual time, which takes the host some milliseconds, and this many quanta. Between
+/// batches the user may type or end the run.
+const LONGEST_BATCH_PS: u64 = 1_000_000_000;
 const MOST_QUANTA: u64 = 256;
-/// A cluster with somebody at a console does not run on for longer than this, picoseconds, however idle it is.
-const CONSOLE_STRETCH_PS: u64 = 10_000_000_000;
-/// With more vCPUs than these a stretch is shorter, since it takes the host longer.
+/// Longest batch of a cluster with a user at a console, picoseconds, even where the cluster is idle.
+const CONSOLE_BATCH_PS: u64 = 10_000_000_000;
+/// A cluster with more vCPUs than this has shorter batches, since a batch takes the host longer.
 const VCPUS: u64 = 64;
 
-/// Events wait to be written for this many instructions of all nodes. The host takes about a second at most for them: a run that is
-/// killed loses no more. Instructions stand for time here, because the bytes of a trace must not depend on the host.
+/// Events wait to be written for this many instructions of all nodes, which take the host about a second at most. A run that is killed
+/// loses no more. The unit is instructions, because the bytes of a trace must not depend on the host's time.
 const UNSAVED: u64 = 100_000_000;
 /// The limit on KVM, picoseconds of virtual time.
 const UNSAVED_PS: u64 = 1_000_000_000_000;
@@ -240,31 +240,31 @@ const UNSAVED_PS: u64 = 1_000_000_000_000;
 const UNSAVED_IN_WINDOW: u64 = 10_000_000;
 
 impl Run<'_> {
-    /// The quanta until something happens, and what follows from it.
-    fn turn(
+    /// Runs one batch of quanta, and acts on the results. Returns how the run ends, if it ends.
+    fn advance(
         &mut self,
         executor: &Executor,
-        quanta: &mut Quanta<'_>,
+        run_batch: &mut RunBatch<'_>,
         interrupted: &AtomicBool,
         observer: &mut dyn Observer,
     ) -> Result<Option<Ending>, RunError> {
-        // Before windows that the same moment opens.
+        // A snapshot comes before windows that open at the same moment.
         if self.save_if_due(executor, observer)? {
             return Ok(Some(Ending::Saved));
         }
-        let mut said = Vec::new();
-        let (windows, watches) = (&mut self.windows, &self.watches);
+        let mut events = Vec::new();
+        let (windows, monitors) = (&mut self.windows, &self.monitors);
         let engines = &mut self.engines;
-        let stepped = windows.step(executor, watches, engines, self.now_ps, &mut said);
-        self.note(said)?;
+        let stepped = windows.step(executor, monitors, engines, self.now_ps, &mut events);
+        self.write_host_events(events)?;
         stepped?;
         self.warnings.append(&mut self.windows.lost());
-        // Behind one that has closed.
+        // A window that has just closed may have delayed a snapshot.
         if self.save_if_due(executor, observer)? {
             return Ok(Some(Ending::Saved));
         }
         let open = self.windows.open();
-        let phase = open.map_or(self.watches[0].phase, |(_, phase)| phase);
+        let phase = open.map_or(self.monitors[0].phase, |(_, phase)| phase);
         let window = open.map(|(spec, _)| spec.name.as_str());
         if self.span.follow(phase, window) {
             observer.phase(phase, window, &|| self.progress(executor));
@@ -276,8 +276,8 @@ impl Run<'_> {
                 executor.with_node(node, |n| n.type_console(&typed));
             }
         }
-        // Nothing happens before the first node has something to do; from then on nothing reaches another node for one
-        // lookahead, and nothing at all before a driver has brought an interface up.
+        // Nothing happens before the first node has something to do. From then on nothing reaches another node for one
+        // lookahead. Before a driver has brought an interface up, nothing reaches another node at all.
         let (waiting, lookahead) = {
             let network = executor.network();
             (network.next_ps(), network.lookahead())
@@ -289,7 +289,7 @@ impl Run<'_> {
             .unwrap_or(u64::MAX);
         if activity == u64::MAX {
             return Ok(Some(
-                if self.watches.iter().all(|w| w.status == NodeStatus::Off) {
+                if self.monitors.iter().all(|w| w.status == NodeStatus::Off) {
                     Ending::PoweredOff
                 } else {
                     Ending::Hung
@@ -300,20 +300,20 @@ impl Run<'_> {
             EngineName::Portable => lookahead.unwrap_or(u64::MAX).min(LONGEST_QUANTUM_PS),
             EngineName::Kvm => self.config.kvm_quantum_ps,
         };
-        let apart_ps = LONGEST_QUANTUM_PS.max(connected_ps);
+        let disconnected_lookahead_ps = LONGEST_QUANTUM_PS.max(connected_ps);
         let lookahead = if executor.any_connected() {
             connected_ps
         } else {
-            apart_ps
+            disconnected_lookahead_ps
         };
-        let limit_ps = self.config.time_limit_ps;
-        let (reached, statuses) = quanta(Stretch {
-            first_ps: (activity.max(self.now_ps) + lookahead).min(limit_ps),
+        let end_limit_ps = self.config.time_limit_ps;
+        let (reached, statuses) = run_batch(QuantumBatch {
+            first_end_ps: (activity.max(self.now_ps) + lookahead).min(end_limit_ps),
             lookahead_ps: connected_ps,
-            apart_ps,
-            limit_ps,
-            until_ps: self.undisturbed_ps(),
-            most: (LONGEST_STRETCH_PS / self.slowness() / lookahead).clamp(1, MOST_QUANTA),
+            disconnected_lookahead_ps,
+            end_limit_ps,
+            start_limit_ps: self.next_action_ps(),
+            quanta_left: (LONGEST_BATCH_PS / self.slowness() / lookahead).clamp(1, MOST_QUANTA),
         });
         // All processes must decide alike, whenever the signal comes.
         let agreed = AtomicBool::new(executor.is_interrupted(interrupted));
@@ -322,7 +322,7 @@ impl Run<'_> {
             None => interrupted,
         };
         self.now_ps = match interrupted.load(Ordering::Relaxed) {
-            // Nodes stand still where they saw it.
+            // Nodes stop where they see the interruption.
             true => executor.reached_ps().clamp(self.now_ps, reached),
             false => reached,
         };
@@ -336,8 +336,8 @@ impl Run<'_> {
             // The triple fault that ends a panic says less than its message.
             return Ok(Some(panic));
         }
-        for (watch, status) in self.watches.iter_mut().zip(statuses?) {
-            watch.status = status;
+        for (monitor, status) in self.monitors.iter_mut().zip(statuses?) {
+            monitor.status = status;
         }
         observer.progress(&|| self.progress(executor));
         Ok(match self.ending(interrupted) {
@@ -346,7 +346,7 @@ impl Run<'_> {
         })
     }
 
-    /// How many times longer than usual a stretch would take the host, by the number of vCPUs.
+    /// Returns the factor by which a batch takes the host longer than with [`VCPUS`] vCPUs.
     fn slowness(&self) -> u64 {
         let vcpus = u64::from(self.config.nodes) * u64::from(self.config.topology.vcpus());
         vcpus.div_ceil(VCPUS).max(1)
@@ -385,14 +385,15 @@ impl Run<'_> {
         })
     }
 
-    /// Until when quanta may follow each other as long as no node wants attention: nothing else is to be done between them.
-    fn undisturbed_ps(&self) -> u64 {
-        let reset = |w: &Watch| w.status == NodeStatus::Reset;
-        if self.watches.iter().any(reset) {
+    /// Returns the time until which quanta may follow each other as long as no node wants attention: until then the run has nothing to do
+    /// between quanta.
+    fn next_action_ps(&self) -> u64 {
+        let reset = |w: &NodeMonitor| w.status == NodeStatus::Reset;
+        if self.monitors.iter().any(reset) {
             return 0;
         }
         // The others have some time to follow the first node.
-        let stragglers = match self.watches[0].status {
+        let stragglers = match self.monitors[0].status {
             NodeStatus::Running => u64::MAX,
             _ => self.off_since.unwrap_or(self.now_ps) + GRACE_PS + 1,
         };
@@ -400,9 +401,9 @@ impl Run<'_> {
             Some(patience) if !self.judged => self.active_ps + patience,
             _ => u64::MAX,
         };
-        // Somebody who types wants an answer.
+        // A user who types wants an answer.
         let console = match self.config.console {
-            true => self.now_ps + CONSOLE_STRETCH_PS,
+            true => self.now_ps + CONSOLE_BATCH_PS,
             false => u64::MAX,
         };
         let until = self
@@ -432,16 +433,16 @@ impl Run<'_> {
         });
         Progress {
             virtual_ps: self.now_ps,
-            phases: phases(&self.watches, open.map(|(_, phase)| phase)),
+            phases: phases(&self.monitors, open.map(|(_, phase)| phase)),
             instructions,
             window,
         }
     }
 
-    /// The first node whose kernel has panicked.
+    /// Returns the panic of the first node whose kernel has panicked.
     fn panic(&self) -> Option<Ending> {
-        (0..).zip(&self.watches).find_map(|(node, watch)| {
-            let line = watch.panic.clone()?;
+        (0..).zip(&self.monitors).find_map(|(node, monitor)| {
+            let line = monitor.panic.clone()?;
             Some(Ending::GuestPanic { node, line })
         })
     }
@@ -450,12 +451,12 @@ impl Run<'_> {
         if let Some(panic) = self.panic() {
             return Some(panic);
         }
-        for (node, watch) in (0..).zip(&self.watches) {
-            if watch.status == NodeStatus::Reset {
+        for (node, monitor) in (0..).zip(&self.monitors) {
+            if monitor.status == NodeStatus::Reset {
                 return Some(Ending::Reset { node });
             }
         }
-        if self.watches.iter().all(|w| w.status == NodeStatus::Off) {
+        if self.monitors.iter().all(|w| w.status == NodeStatus::Off) {
             return Some(Ending::PoweredOff);
         }
         if interrupted.load(Ordering::Relaxed) {
@@ -464,13 +465,13 @@ impl Run<'_> {
         if self.now_ps >= self.config.time_limit_ps {
             return Some(Ending::TimeLimit);
         }
-        if self.watches[0].status == NodeStatus::Off {
+        if self.monitors[0].status == NodeStatus::Off {
             let since = *self.off_since.get_or_insert(self.now_ps);
             if self.now_ps - since > GRACE_PS {
-                let running = |(_, w): &(u32, &Watch)| w.status == NodeStatus::Running;
+                let running = |(_, w): &(u32, &NodeMonitor)| w.status == NodeStatus::Running;
                 return Some(Ending::Stragglers {
                     nodes: (0..)
-                        .zip(&self.watches)
+                        .zip(&self.monitors)
                         .filter(running)
                         .map(|(n, _)| n)
                         .collect(),
@@ -480,7 +481,7 @@ impl Run<'_> {
         None
     }
 
-    /// Console output and hypercalls of the stretch that has just ended.
+    /// Collects console output and hypercalls of the batch that has just ended.
     fn collect(
         &mut self,
         executor: &Executor,
@@ -496,11 +497,11 @@ impl Run<'_> {
                 continue;
             }
             let (console, events) = executor.take_output(index);
-            let watch = &mut self.watches[index];
+            let monitor = &mut self.monitors[index];
             if !console.is_empty() {
-                let before = watch.booted;
-                watch.read_console(&console);
-                if watch.booted && !before {
+                let before = monitor.booted;
+                monitor.read_console(&console);
+                if monitor.booted && !before {
                     self.booted_ps = Some(self.now_ps);
                 }
                 observer.console(index as u32, &console);
@@ -514,9 +515,9 @@ impl Run<'_> {
                     vcpu: event.vcpu.into(),
                 };
                 match &event.request {
-                    Request::Hello(hello) => watch.owners.hello(event.cr3, hello),
+                    Request::Hello(hello) => monitor.owners.hello(event.cr3, hello),
                     Request::Message(text) => {
-                        watch.message(text, |line| observer.message(index as u32, line));
+                        monitor.message(text, |line| observer.message(index as u32, line));
                     }
                     Request::PutFile(chunk) => {
                         files_grew = true;
@@ -527,7 +528,7 @@ impl Run<'_> {
                         match self.results.chunk(chunk)? {
                             Stored::Impossible(why) => {
                                 observer.refused_file(index as u32, &chunk.name, &why);
-                                watch.impossible_file(&chunk.name, &why);
+                                monitor.impossible_file(&chunk.name, &why);
                             }
                             _ if chunk.last => observer.file(index as u32, &chunk.name),
                             _ => {}
@@ -536,15 +537,15 @@ impl Run<'_> {
                     Request::JobExit(status) => self.job_status = Some(*status),
                     _ => {}
                 }
-                let goes_on = match &event.request {
+                let is_activity = match &event.request {
                     Request::MpiEnter(enter, _) => !enter.function.polls(),
                     request => !matches!(request, Request::MpiPollFailed(_)),
                 };
-                if goes_on {
+                if is_activity {
                     self.active_ps = self.active_ps.max(stamp.time.min(self.now_ps));
                     self.judged = false;
                 }
-                watch.assembler.request(event.request, stamp, &mut stream);
+                monitor.assembler.request(event.request, stamp, &mut stream);
             }
             if !stream.is_empty() {
                 streams.push(stream);
@@ -566,19 +567,22 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Tell all nodes what guests may still put among the results.
+    /// Tells all nodes how many bytes guests may still put among the results.
     fn share_file_bytes(&self, executor: &Executor) {
         let used = (0..executor.len()).map(|n| executor.file_bytes(n));
         let left = self.config.file_limits.study.saturating_sub(used.sum());
         executor.with_own(|n| n.set_file_bytes_left(left));
     }
 
-    /// Events of the host into the trace.
-    fn note(&mut self, said: impl IntoIterator<Item = Body>) -> Result<(), RunError> {
+    /// Writes events of the host into the trace.
+    fn write_host_events(
+        &mut self,
+        bodies: impl IntoIterator<Item = Body>,
+    ) -> Result<(), RunError> {
         let stamp = self.stamp();
         let mut events = Vec::new();
-        for body in said {
-            let assembler = &mut self.watches[0].assembler;
+        for body in bodies {
+            let assembler = &mut self.monitors[0].assembler;
             assembler.host(body, stamp, &mut events);
         }
         for event in events {
@@ -587,7 +591,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Of what no vCPU has done.
+    /// Returns the stamp of an event that no vCPU has caused.
     fn stamp(&self) -> Stamp {
         Stamp {
             time: self.now_ps,
@@ -596,19 +600,19 @@ impl Run<'_> {
         }
     }
 
-    /// Close what is open and write what is known.
+    /// Closes the open window, and writes the results.
     fn finish(mut self, executor: &Executor, ending: Option<&Ending>) -> Result<Outcome, RunError> {
         let instructions: Vec<u64> = (0..executor.len())
             .map(|n| executor.instructions(n))
             .collect();
         let total = instructions.iter().sum();
-        let (windows, watches) = (&mut self.windows, &self.watches);
-        let said = windows.stop(executor, watches, self.now_ps, total);
+        let (windows, monitors) = (&mut self.windows, &self.monitors);
+        let closed = windows.stop(executor, monitors, self.now_ps, total);
         self.warnings.append(&mut self.windows.lost());
-        self.note(said)?;
+        self.write_host_events(closed)?;
         let stamp = self.stamp();
         let streams: Vec<Vec<Event>> = self
-            .watches
+            .monitors
             .iter_mut()
             .map(|w| {
                 let mut events = Vec::new();
@@ -621,9 +625,9 @@ impl Run<'_> {
         }
         self.trace.finish()?;
         let mut of_nodes = executor.gather_notes();
-        for (node, watch) in self.watches.iter().enumerate() {
+        for (node, monitor) in self.monitors.iter().enumerate() {
             let mut notes = of_nodes.remove(&node).unwrap_or_default();
-            notes.extend(watch.notes());
+            notes.extend(monitor.notes());
             let notes = notes.iter().map(|text| format!("node {node}: {text}"));
             self.warnings.extend(notes);
         }

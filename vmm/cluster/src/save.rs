@@ -9,30 +9,30 @@ use nodescope_window::Moment;
 
 use crate::agreement::Agreement;
 use crate::executor::Executor;
+use crate::monitor::NodeMonitor;
 use crate::outcome::{Observer, RunError};
 use crate::results::FILES;
 use crate::run::{Run, TRACE_FILE};
 use crate::saving::{Saved, rounded};
 use crate::snapshot::{self, About, Origin, SnapshotFault, Writing};
 use crate::state::{RunState, WindowsState};
-use crate::watch::Watch;
 
 impl Run<'_> {
-    /// Takes the snapshot if its time has come and no window is open. Returns whether the run ends behind it.
+    /// Takes the snapshot if the snapshot is due and no window is open. Returns whether the run ends after the snapshot.
     pub(crate) fn save_if_due(
         &mut self,
         executor: &Executor,
         observer: &mut dyn Observer,
     ) -> Result<bool, RunError> {
-        let (now_ps, watches) = (self.now_ps, &self.watches);
+        let (now_ps, monitors) = (self.now_ps, &self.monitors);
         let Some(saving) = &mut self.saving else {
             return Ok(false);
         };
-        if !saving.is_due(now_ps, watches) {
+        if !saving.is_due(now_ps, monitors) {
             return Ok(false);
         }
         if let Some((spec, _)) = self.windows.open() {
-            if !std::mem::replace(&mut saving.told, true) {
+            if !std::mem::replace(&mut saving.notified, true) {
                 observer.note(&format!(
                     "snapshot {}: waits for the end of window \"{}\", since models of open windows cannot be saved",
                     saving.save.name, spec.name
@@ -109,7 +109,7 @@ impl Run<'_> {
             job_status: self.job_status,
             off_since: self.off_since,
             warnings: self.warnings.clone(),
-            watches: self.watches.iter().map(Watch::state).collect(),
+            monitors: self.monitors.iter().map(NodeMonitor::state).collect(),
             files,
             begun,
             trace: self.trace.state(),
@@ -131,12 +131,12 @@ impl Run<'_> {
                 .map(|window| window.name.clone())
                 .collect(),
             agreement: Agreement::of(self.config, self.image)?,
-            renewable: executor.len() == 1 && self.booted_ps == Some(self.now_ps),
+            cloneable: executor.len() == 1 && self.booted_ps == Some(self.now_ps),
         };
         Ok(writing.finish(&about, &run, &windows)?)
     }
 
-    /// Goes on from a snapshot, whose nodes are there and whose trace has been copied.
+    /// Goes on from a snapshot. The snapshot's nodes have been built, and its trace has been copied.
     pub(crate) fn load(
         &mut self,
         origin: &Origin,
@@ -145,7 +145,7 @@ impl Run<'_> {
         statuses: Vec<NodeStatus>,
         observer: &mut dyn Observer,
     ) -> Result<(), RunError> {
-        for index in 0..self.watches.len() {
+        for index in 0..self.monitors.len() {
             self.console(origin, index, index)?;
         }
         for (index, file) in state.files.iter().enumerate() {
@@ -155,11 +155,11 @@ impl Run<'_> {
                 origin.extract(&section, &path)?;
             }
         }
-        self.results.go_on(state.begun);
-        self.watches = (0..)
-            .zip(state.watches)
+        self.results.reopen(state.begun);
+        self.monitors = (0..)
+            .zip(state.monitors)
             .zip(statuses)
-            .map(|((node, watch), status)| Watch::load(node, status, watch))
+            .map(|((node, monitor), status)| NodeMonitor::load(node, status, monitor))
             .collect();
         self.now_ps = state.now_ps;
         self.active_ps = state.active_ps;
@@ -180,7 +180,7 @@ impl Run<'_> {
         self.catch_up(origin, &others, engines)
     }
 
-    /// A node's console begins with that of one in the snapshot.
+    /// Begins a node's console log with the log of a node in the snapshot.
     fn console(&mut self, origin: &Origin, of: usize, index: usize) -> Result<(), RunError> {
         let folder = self.results.folder().path();
         let mut log = origin.content(&snapshot::console(of), folder)?;
@@ -197,13 +197,19 @@ impl Run<'_> {
         }
     }
 
-    /// New nodes go on from a snapshot of one that had just booted: with its time and its console, and without anything of its results.
-    pub(crate) fn renew(&mut self, origin: &Origin, state: &RunState) -> Result<(), RunError> {
-        for index in 0..self.watches.len() {
+    /// Lets clones go on from a snapshot of a node that had just booted. The clones have the node's time and console, and none of its
+    /// results.
+    pub(crate) fn load_clones(
+        &mut self,
+        origin: &Origin,
+        state: &RunState,
+    ) -> Result<(), RunError> {
+        for index in 0..self.monitors.len() {
             self.console(origin, 0, index)?;
-            if let Some(watch) = state.watches.first() {
-                let watch = watch.clone();
-                self.watches[index] = Watch::load(index as u32, NodeStatus::Running, watch);
+            if let Some(monitor) = state.monitors.first() {
+                let monitor = monitor.clone();
+                self.monitors[index] =
+                    NodeMonitor::load(index as u32, NodeStatus::Running, monitor);
             }
         }
         self.now_ps = state.now_ps;
@@ -223,7 +229,7 @@ impl Run<'_> {
         self.check_saving()
     }
 
-    /// Shows windows and snapshots that were not there, and other `engines`, what has happened before.
+    /// Shows earlier events to new windows, to new snapshots and, with `engines`, to a new choice of engines.
     fn catch_up(
         &mut self,
         origin: &Origin,
@@ -255,10 +261,10 @@ impl Run<'_> {
         self.check_saving()
     }
 
-    /// A snapshot whose moment has been is never taken.
+    /// Checks that the moment of the snapshot to be taken has not passed.
     fn check_saving(&mut self) -> Result<(), RunError> {
         if let Some(saving) = &mut self.saving
-            && saving.is_due(self.now_ps, &self.watches)
+            && saving.is_due(self.now_ps, &self.monitors)
         {
             let at = saving.save.at.to_string();
             return Err(SnapshotFault::TooLate { at }.into());

@@ -1,8 +1,7 @@
-//! When a snapshot is taken, and how a run ends or goes on behind it.
+//! The moment of a snapshot, and the options of a run.
 //!
-//! A snapshot changes nothing in the run. It is taken where the run looks at its nodes anyway, between two stretches of quanta: the first time
-//! after its trigger has fired that no window is open. Where stretches end decides where the trace is saved, so none ends for
-//! a snapshot's sake.
+//! A snapshot changes nothing in the run. The run takes the snapshot between two batches of quanta, the first time after the trigger has
+//! fired that no window is open. The ends of batches decide when the trace is saved. Therefore no batch ends early for a snapshot.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,9 +11,9 @@ use nodescope_trace::Event;
 use nodescope_window::{Moment, TriggerWatch};
 
 use crate::distribution::Peers;
+use crate::monitor::NodeMonitor;
 use crate::outcome::Phase;
 use crate::snapshot::Origin;
-use crate::watch::Watch;
 
 /// A snapshot to be taken.
 #[derive(Clone, Debug)]
@@ -25,11 +24,11 @@ pub struct Save {
     pub name: String,
     /// Its file.
     pub path: PathBuf,
-    /// The run ends behind it.
+    /// The run ends after the snapshot.
     pub stop: bool,
 }
 
-/// Where a run begins, and what it leaves besides its results.
+/// Options of a run: its start, and snapshots.
 #[derive(Default)]
 pub struct Options<'a> {
     /// Identifies the contents of kernel, initramfs and root disk.
@@ -55,7 +54,7 @@ pub struct Saved {
     pub virtual_ps: u64,
 }
 
-/// A virtual time for people: from a millisecond on, in whole ones.
+/// Rounds a virtual time for people: from a millisecond on, to whole milliseconds.
 pub fn rounded(ps: u64) -> Time {
     const MS: u64 = 1_000_000_000;
     Time(match ps / MS {
@@ -64,13 +63,13 @@ pub fn rounded(ps: u64) -> Time {
     })
 }
 
-/// A snapshot on its way.
+/// A snapshot that is waiting for its moment.
 pub(crate) struct Saving {
     pub(crate) save: Save,
-    /// None: the console tells.
+    /// None: the console shows the moment.
     watch: Option<TriggerWatch>,
-    /// The user knows that it waits for the end of a window.
-    pub(crate) told: bool,
+    /// The user has been notified that the snapshot waits for the end of a window.
+    pub(crate) notified: bool,
 }
 
 impl Saving {
@@ -82,22 +81,22 @@ impl Saving {
         Self {
             save,
             watch,
-            told: false,
+            notified: false,
         }
     }
 
-    /// An event has been recorded.
+    /// Observes a recorded event.
     pub(crate) fn observe(&mut self, event: &Event) {
         if let Some(watch) = &mut self.watch {
             watch.observe(event);
         }
     }
 
-    /// Whether its trigger has fired.
-    pub(crate) fn is_due(&mut self, now_ps: u64, watches: &[Watch]) -> bool {
+    /// Returns whether the snapshot's moment has come.
+    pub(crate) fn is_due(&mut self, now_ps: u64, monitors: &[NodeMonitor]) -> bool {
         match &mut self.watch {
             Some(watch) => watch.has_fired(now_ps),
-            None => watches.first().is_some_and(|w| match self.save.at {
+            None => monitors.first().is_some_and(|w| match self.save.at {
                 Moment::Boot => w.booted,
                 _ => w.phase != Phase::Boot,
             }),

@@ -1,4 +1,4 @@
-//! Snapshots of a whole run: what is in the file, and how a run goes on from it. `vmm/cluster/SNAPSHOT.md` describes the sections.
+//! Snapshots of a whole run: contents of the file, and nodes that go on from it. `vmm/cluster/SNAPSHOT.md` describes the sections.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,22 +16,22 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 use thiserror::Error;
 
-use crate::agreement::{Agreement, Difference, RENEWED};
+use crate::agreement::{Agreement, Difference, MAY_DIFFER_IN_CLONES};
 use crate::build::{BuildError, build_from};
 use crate::config::ClusterConfig;
 use crate::outcome::RunError;
 use crate::state::{RunState, WindowsState};
 
-/// The section that says what a snapshot is of, as JSON.
+/// Section with the description of a snapshot ([`About`]), as JSON.
 const ABOUT: &str = "about";
-/// State of the run; state of its windows, as JSON.
+/// Sections with the state of the run, and with the state of its windows as JSON.
 const RUN: &str = "run";
 const WINDOWS: &str = "windows";
-/// Packets captured so far; the trace as far as it is written.
+/// Sections with the packets captured so far, and with the trace as far as it is written.
 pub(crate) const CAPTURE: &str = "results/capture";
 pub(crate) const TRACE: &str = "results/trace";
 
-/// Sections of a node.
+/// Returns the section of a node's state.
 fn node(index: usize) -> String {
     format!("node{index}/state")
 }
@@ -44,7 +44,7 @@ pub(crate) fn console(index: usize) -> String {
     format!("results/console{index}")
 }
 
-/// A file of a guest, by its number in the run's state: names of guests' files are theirs.
+/// Returns the section of a guest's file, by the file's number in the run's state: guests choose the names of their files.
 pub(crate) fn file(index: usize) -> String {
     format!("results/file{index}")
 }
@@ -99,7 +99,7 @@ pub enum SnapshotFault {
 }
 
 impl SnapshotFault {
-    /// Whether the host is at fault, and not the snapshot or the study.
+    /// Returns whether the host is at fault, and not the snapshot or the study.
     pub fn is_hosts(&self) -> bool {
         match self {
             SnapshotFault::File(error) => match error {
@@ -113,14 +113,14 @@ impl SnapshotFault {
     }
 }
 
-/// Advice where other nodes or another job alone are in the way.
-const RENEWABLE: &str = "\nmore nodes, and other jobs, can begin from a snapshot of one node that was taken with --snapshot-at boot";
+/// Advice for a study that differs from the snapshot only in the number of nodes or in the job.
+const CLONING_HINT: &str = "\nmore nodes, and other jobs, can begin from a snapshot of one node that was taken with --snapshot-at boot";
 
 fn list(differences: &[Difference]) -> String {
     differences.iter().map(|d| format!("\n  {d}")).collect()
 }
 
-/// What a snapshot is of.
+/// Description of a snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct About {
     /// Its name.
@@ -137,14 +137,15 @@ pub struct About {
     pub instructions: Vec<u64>,
     /// Windows that had closed.
     pub windows: Vec<String>,
-    /// What the cluster was booted from.
+    /// Values from which the cluster was booted.
     pub agreement: Agreement,
-    /// It is of one node that has just booted, which may become several, with another job.
-    pub renewable: bool,
+    /// The snapshot has one node that has just booted. Several clones of the node may go on, with another job.
+    #[serde(rename = "renewable")]
+    pub cloneable: bool,
 }
 
 impl About {
-    /// Reads it from a snapshot whose other contents nobody needs.
+    /// Reads the description, without the other contents of the snapshot.
     ///
     /// # Errors
     ///
@@ -228,17 +229,17 @@ impl Origin {
         })
     }
 
-    /// Its file.
+    /// Returns the snapshot's file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The version of nodescope that wrote it.
+    /// Returns the version of nodescope that wrote the snapshot.
     pub fn program(&self) -> &str {
         &self.snapshot.info().nodescope
     }
 
-    /// A line for each section: its name, where it lies and how long it is.
+    /// Returns a line for each section, with its name, offset and length.
     pub fn sections(&self) -> impl Iterator<Item = String> {
         self.snapshot.info().sections.iter().map(|section| {
             let stored = match section.kind {
@@ -254,19 +255,20 @@ impl Origin {
         })
     }
 
-    /// What it is of.
+    /// Returns the description of the snapshot.
     pub fn about(&self) -> &About {
         &self.about
     }
 
-    /// Lets a study take over what guests have learnt about their platform when they booted: how they call the host, and the features of their
-    /// CPUs, of which the study's nodes may have more. So a study on the portable engine goes on from a cluster that KVM has booted.
+    /// Lets a study take over the properties of the platform that guests learnt when they booted: the transport of hypercalls, and the
+    /// features of their CPUs. The study's nodes may have more features. A study on the portable engine can therefore go on from a cluster
+    /// that KVM has booted.
     pub fn adopt(&self, config: &mut ClusterConfig) {
         self.about.agreement.adopt(config);
     }
 
-    /// Checks that a study agrees with it; `image` identifies what the nodes boot. Returns whether the study has other nodes or another job, so that
-    /// the snapshot's node is renewed.
+    /// Checks that a study agrees with the snapshot; `image` identifies the files that the nodes boot. Returns whether the study has other
+    /// nodes or another job: its nodes are then clones of the snapshot's node.
     ///
     /// # Errors
     ///
@@ -274,18 +276,18 @@ impl Origin {
     pub fn check(&self, config: &ClusterConfig, image: &str) -> Result<bool, RunError> {
         let study = Agreement::of(config, image)?;
         let of = |may_differ| self.about.agreement.differences(&study, may_differ);
-        let may_differ = match self.about.renewable {
-            true => &RENEWED[..],
+        let may_differ = match self.about.cloneable {
+            true => &MAY_DIFFER_IN_CLONES[..],
             false => &[],
         };
         let differences = of(may_differ);
         if !differences.is_empty() {
-            let renews = !self.about.renewable && of(&RENEWED).is_empty();
+            let cloning = !self.about.cloneable && of(&MAY_DIFFER_IN_CLONES).is_empty();
             return Err(SnapshotFault::Differs {
                 path: self.path.clone(),
                 differences,
-                hint: match renews {
-                    true => RENEWABLE,
+                hint: match cloning {
+                    true => CLONING_HINT,
                     false => "",
                 },
             }
@@ -302,7 +304,7 @@ impl Origin {
         Ok(!of(&[]).is_empty())
     }
 
-    /// The nodes of the snapshot, or made of it, ready to go on. A run does this by itself ([`crate::run_with`]).
+    /// Returns the nodes of the snapshot, or clones of its node, ready to go on. A run does this by itself ([`crate::run_with`]).
     ///
     /// # Errors
     ///
@@ -313,27 +315,27 @@ impl Origin {
         image: &str,
         job_disk: &Path,
     ) -> Result<Vec<Node>, RunError> {
-        let renews = self.check(config, image)?;
+        let cloning = self.check(config, image)?;
         let (run, _) = self.state()?;
         let nodes = 0..config.nodes as usize;
-        Ok(self.build(config, job_disk, &run, renews, nodes)?.1)
+        Ok(self.build(config, job_disk, &run, cloning, nodes)?.1)
     }
 
-    /// The switch and these nodes, as they were; or new nodes, each of which goes on as the one of the snapshot.
+    /// Builds the switch and these nodes with their state in the snapshot, or clones of the snapshot's node.
     pub(crate) fn build(
         &self,
         config: &ClusterConfig,
         job_disk: &Path,
         run: &RunState,
-        renews: bool,
+        cloning: bool,
         numbers: Range<usize>,
     ) -> Result<(Switch, Vec<Node>), RunError> {
         let layout = &config.topology.socket_memory;
-        let of = |index| if renews { 0 } else { index };
-        // Nodes that are made of one share its memory. Memory of its own may lie in large pages of the host.
+        let of = |index| if cloning { 0 } else { index };
+        // Clones share the memory of the snapshot's node. Memory of a node's own may lie in large pages of the host.
         let memory = |index| -> Result<Ram, RunError> {
             let section = ram(of(index));
-            if renews {
+            if cloning {
                 let shared = self.snapshot.ram(&section, layout);
                 return Ok(shared.map_err(SnapshotFault::from)?);
             }
@@ -346,7 +348,7 @@ impl Origin {
             .map(memory)
             .collect::<Result<Vec<_>, _>>()?;
         let first = numbers.start;
-        let (mut switch, mut nodes) = build_from(config, job_disk, first, rams, renews)?;
+        let (mut switch, mut nodes) = build_from(config, job_disk, first, rams, cloning)?;
         for (index, built) in numbers.zip(&mut nodes) {
             let state = self.snapshot.state(&node(of(index)));
             let mut state: NodeState = state.map_err(SnapshotFault::from)?;
@@ -356,9 +358,9 @@ impl Origin {
                 node: index,
                 source,
             };
-            if renews {
+            if cloning {
                 let own = built.save_state().map_err(failed)?;
-                if !state.chipset.renew(&own.chipset) {
+                if !state.chipset.become_clone(&own.chipset) {
                     return Err(SnapshotFault::State {
                         path: self.path.clone(),
                         problem: "its node has other devices, or has written to a disk".into(),
@@ -368,7 +370,7 @@ impl Origin {
             }
             built.load_state(state).map_err(failed)?;
         }
-        if !renews {
+        if !cloning {
             let loaded = switch.load(run.ports.clone());
             loaded.map_err(|source| SnapshotFault::Switch {
                 path: self.path.clone(),
@@ -378,7 +380,7 @@ impl Origin {
         Ok((switch, nodes))
     }
 
-    /// Checks that a node that runs stands where the run does.
+    /// Checks that the clock of a running node shows the time of the run.
     fn check_time(&self, state: &NodeState, node: &Node, now_ps: u64) -> Result<(), SnapshotFault> {
         let reached = node.clock().cycles(now_ps);
         let fits = match state.status {
@@ -398,7 +400,7 @@ impl Origin {
         }
     }
 
-    /// State of the run and of its windows.
+    /// Reads the state of the run and of its windows.
     pub(crate) fn state(&self) -> Result<(RunState, WindowsState), SnapshotFault> {
         let run: RunState = self.snapshot.state(RUN)?;
         run.check(self.about.instructions.len())
@@ -410,7 +412,7 @@ impl Origin {
         Ok((run, windows))
     }
 
-    /// Content of a section, of any length, by way of a file in this folder that is gone afterwards.
+    /// Returns the content of a section of any length. The content lies in a temporary file in this folder.
     pub(crate) fn content(&self, section: &str, folder: &Path) -> Result<Content, SnapshotFault> {
         let failed = |source| SnapshotFault::Restore {
             folder: folder.into(),
@@ -426,7 +428,7 @@ impl Origin {
         Ok(Content { file, _dir: dir })
     }
 
-    /// Whether there is a section.
+    /// Returns whether the snapshot has a section.
     pub(crate) fn has(&self, section: &str) -> bool {
         self.snapshot.has(section)
     }

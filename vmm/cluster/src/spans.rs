@@ -5,7 +5,7 @@ use tracing::span::EnteredSpan;
 
 use crate::outcome::Phase;
 
-/// The span of what the cluster is doing.
+/// Span of the cluster's phase.
 #[derive(Default)]
 pub struct PhaseSpan {
     phase: Option<Phase>,
@@ -13,12 +13,12 @@ pub struct PhaseSpan {
 }
 
 impl PhaseSpan {
-    /// Between two stretches of quanta: the phase of the first node, and the name of the open window. Returns whether a phase begins.
+    /// Follows the phase of the first node, with the name of the open window. Returns whether a phase begins.
     pub fn follow(&mut self, phase: Phase, window: Option<&str>) -> bool {
         if self.phase == Some(phase) {
             return false;
         }
-        // The span before ends here.
+        // The previous span ends here.
         self.span = None;
         self.phase = Some(phase);
         let window = window.unwrap_or_default();

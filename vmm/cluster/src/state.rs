@@ -1,4 +1,4 @@
-//! The state of a run between two stretches of quanta, apart from its nodes and its files.
+//! The state of a run between two batches of quanta, apart from its nodes and its files.
 
 use nodescope_fabric::PortState;
 use nodescope_profile::WindowProfile;
@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use crate::engines::EnginesState;
 use crate::outcome::Phase;
 
-/// State of what is followed of a node.
+/// State of a [`crate::monitor::NodeMonitor`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WatchState {
+pub struct NodeMonitorState {
     pub(crate) assembler: AssemblerState,
     pub(crate) owners: Owners,
     pub(crate) line: Vec<u8>,
@@ -34,17 +34,17 @@ pub struct RunState {
     pub(crate) job_status: Option<i32>,
     pub(crate) off_since: Option<u64>,
     pub(crate) warnings: Vec<String>,
-    pub(crate) watches: Vec<WatchState>,
-    /// Files of guests among the results, and those of them of which the last piece has not come.
+    pub(crate) monitors: Vec<NodeMonitorState>,
+    /// Files of guests among the results, and the unfinished ones, whose last piece has not arrived.
     pub(crate) files: Vec<String>,
     pub(crate) begun: Vec<String>,
     pub(crate) trace: WriterState,
     pub(crate) ports: Vec<PortState>,
-    /// The state of who watches the run.
+    /// The state of the observer.
     pub(crate) observer: Vec<u8>,
 }
 
-/// State of the windows of a run, what those that have closed have measured, and of what goes by events as windows do.
+/// State of the windows of a run, with the measurements of closed windows, and of the choice of engines.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WindowsState {
     pub(crate) driver: DriverState,
@@ -56,8 +56,8 @@ pub struct WindowsState {
 impl RunState {
     /// Checks what arithmetic relies on: the state comes from a file.
     pub(crate) fn check(&self, nodes: usize) -> Result<(), String> {
-        if self.watches.len() != nodes {
-            let found = self.watches.len();
+        if self.monitors.len() != nodes {
+            let found = self.monitors.len();
             return Err(format!("it is of {found} nodes, and the study has {nodes}"));
         }
         let times = [Some(self.active_ps), Some(self.saved_ps), self.off_since];

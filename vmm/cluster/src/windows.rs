@@ -1,4 +1,4 @@
-//! Windows open and close between stretches of quanta: models are attached to all nodes, and what they counted is recorded.
+//! Windows open and close between batches of quanta: models are attached to all nodes, and their counts are recorded.
 
 use nodescope_machine::samples::StackSample;
 use nodescope_plugin_api::{BlockProfile, VcpuPlace};
@@ -14,17 +14,17 @@ use crate::attribution::{Attribution, ProfileBuilder};
 use crate::config::ClusterConfig;
 use crate::engines::{Engines, EnginesState};
 use crate::executor::Executor;
+use crate::monitor::NodeMonitor;
 use crate::outcome::{Phase, RunError};
 use crate::state::WindowsState;
-use crate::watch::Watch;
 
-/// Call stacks that are kept of all nodes together.
+/// Largest number of call stacks that are kept of all nodes together.
 const SAMPLES: usize = 16 << 10;
-/// Call stacks that are kept of each node at least, and at most: one takes up to 16 KiB.
+/// Smallest and largest number of call stacks that are kept of each node. A call stack takes up to 16 KiB.
 const FEWEST_SAMPLES: usize = 128;
 const MOST_SAMPLES: usize = 4096;
 
-/// The windows of a run, and what those that have closed have measured.
+/// The windows of a run, and the measurements of closed windows.
 pub struct Windows<'a> {
     config: &'a ClusterConfig,
     driver: WindowDriver,
@@ -34,7 +34,7 @@ pub struct Windows<'a> {
     lost: Vec<String>,
 }
 
-/// Records of nodes are worth keeping only where they are of all nodes of the window.
+/// Reason for a window without measurements. Records are kept only where all nodes of the window have records.
 const LOST: &str = "its measurements are lost with the process that died";
 
 /// The code of windows that have closed.
@@ -78,7 +78,7 @@ impl WindowCode<'_> {
         }));
     }
 
-    /// Names what has no names yet, and returns all profiles, if a window was to have one.
+    /// Names the remaining code, and returns all profiles, if a window was to have a profile.
     pub fn finish(mut self, executor: &Executor) -> Option<ProfilesFile> {
         self.name(executor);
         let attributed = self.config.windows.iter().any(|window| window.attribution);
@@ -92,7 +92,7 @@ impl WindowCode<'_> {
 }
 
 impl<'a> Windows<'a> {
-    /// Those of the study; none is open.
+    /// Returns the windows of the study; none is open.
     pub fn new(config: &'a ClusterConfig) -> Result<Self, RunError> {
         Ok(Self {
             config,
@@ -108,7 +108,7 @@ impl<'a> Windows<'a> {
         })
     }
 
-    /// The state from which [`Windows::load`] goes on, while none is open.
+    /// Returns the state for [`Windows::load`]. No window may be open.
     pub fn state(&self, engines: EnginesState) -> Result<WindowsState, StateFault> {
         Ok(WindowsState {
             driver: self.driver.state()?,
@@ -118,7 +118,7 @@ impl<'a> Windows<'a> {
         })
     }
 
-    /// Goes on where another run has stopped. Returns the windows that were not there ([`WindowDriver::load`]).
+    /// Goes on from another run's state. Returns the windows that the other run did not have ([`WindowDriver::load`]).
     pub fn load(&mut self, state: WindowsState) -> Result<Vec<usize>, StateFault> {
         let others = self.driver.load(state.driver)?;
         self.records = state.records;
@@ -126,22 +126,22 @@ impl<'a> Windows<'a> {
         Ok(others)
     }
 
-    /// An event from before the snapshot, for windows that were not there.
+    /// Shows an event from before the snapshot to windows that the other run did not have.
     pub fn catch_up(&mut self, windows: &[usize], event: &Event) {
         self.driver.catch_up(windows, event);
     }
 
-    /// What tells them when to open and to close.
+    /// Returns the driver, which decides when windows open and close.
     pub fn driver(&self) -> &WindowDriver {
         &self.driver
     }
 
-    /// An event has been recorded.
+    /// Observes a recorded event.
     pub fn observe(&mut self, event: &Event) {
         self.driver.observe(event);
     }
 
-    /// The open window, and what the nodes are doing in it.
+    /// Returns the open window and its phase.
     pub fn open(&self) -> Option<(&WindowSpec, Phase)> {
         let window = self.driver.open()?;
         let phase = match self.driver.times(window).measured_from_ps {
@@ -151,14 +151,14 @@ impl<'a> Windows<'a> {
         Some((self.driver.spec(window), phase))
     }
 
-    /// Open and close those that are due. What the trace is to say of it is added to `said`, also where a model then cannot be built.
+    /// Opens and closes windows that are due. Adds the events for the trace to `events`, even where a model cannot be built.
     pub fn step(
         &mut self,
         executor: &Executor,
-        watches: &[Watch],
+        monitors: &[NodeMonitor],
         engines: &mut Engines,
         now_ps: u64,
-        said: &mut Vec<Body>,
+        events: &mut Vec<Body>,
     ) -> Result<(), RunError> {
         if self.driver.is_empty() || self.driver.is_done() {
             return Ok(engines.step(executor, now_ps)?);
@@ -169,7 +169,7 @@ impl<'a> Windows<'a> {
             changed = true;
             match action {
                 WindowAction::Attach(window) => {
-                    said.push(Body::WindowOpen(self.driver.spec(window).name.clone()));
+                    events.push(Body::WindowOpen(self.driver.spec(window).name.clone()));
                     engines.measure(executor, now_ps)?;
                     self.attach(executor, window)?;
                 }
@@ -177,7 +177,7 @@ impl<'a> Windows<'a> {
                     executor.with_own(|n| n.start_measuring());
                 }
                 WindowAction::Detach(window) => {
-                    said.push(self.detach(executor, watches, window, now_ps));
+                    events.push(self.detach(executor, monitors, window, now_ps));
                     self.code.name(executor);
                 }
             }
@@ -191,17 +191,17 @@ impl<'a> Windows<'a> {
         Ok(())
     }
 
-    /// Close what is open at the end of the run: what the trace is to say of it. Its code has no names yet.
+    /// Closes the open window at the end of the run. Returns the event for the trace. The window's code has no names yet.
     pub fn stop(
         &mut self,
         executor: &Executor,
-        watches: &[Watch],
+        monitors: &[NodeMonitor],
         now_ps: u64,
         instructions: u64,
     ) -> Option<Body> {
         match self.driver.stop(now_ps, instructions) {
             Some(WindowAction::Detach(window)) => {
-                Some(self.detach(executor, watches, window, now_ps))
+                Some(self.detach(executor, monitors, window, now_ps))
             }
             _ => None,
         }
@@ -256,7 +256,7 @@ impl<'a> Windows<'a> {
     fn detach(
         &mut self,
         executor: &Executor,
-        watches: &[Watch],
+        monitors: &[NodeMonitor],
         window: usize,
         now_ps: u64,
     ) -> Body {
@@ -265,7 +265,7 @@ impl<'a> Windows<'a> {
         let name = spec.name.clone();
         let mut unnamed = Vec::new();
         let record = |index: usize| {
-            let watch = &watches[index];
+            let monitor = &monitors[index];
             let (measurement, clock) = executor.with_node(index, |n| (n.detach(), n.clock()));
             let blocks = measurement.blocks;
             unnamed.push((index, blocks.map(|blocks| (blocks, measurement.samples))));
@@ -280,7 +280,7 @@ impl<'a> Windows<'a> {
                 counters: measurement.counters,
                 statistics: measurement.statistics,
                 owners: activities
-                    .map(|a| watch.owners.owner(a.cr3, a.function))
+                    .map(|a| monitor.owners.owner(a.cr3, a.function))
                     .collect(),
             }
         };

@@ -1,11 +1,11 @@
-//! Nodes on any number of host threads: the same quanta, the same ends, and nobody ahead of what others may still tell him. The
-//! vCPUs here do nothing but take the host's time.
+//! Nodes on any number of host threads have the same quanta and the same ends, and no node runs ahead of frames that may still arrive. The
+//! vCPUs here only take the host's time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 
 use nodescope_cluster::distribution::{Distribution, PeerError, Peers};
-use nodescope_cluster::executor::{Executor, Stretch};
+use nodescope_cluster::executor::{Executor, QuantumBatch};
 use nodescope_cluster::network::Network;
 use nodescope_devices::virtio::Device;
 use nodescope_devices::virtio::net::{Net, NetConfig, Offloads};
@@ -40,19 +40,19 @@ struct Idler {
     node: usize,
     cycles: u64,
     state: VcpuState,
-    /// How far all nodes have come.
+    /// The times that all nodes have reached.
     reached: Arc<Vec<AtomicU64>>,
     random: u64,
-    /// When it says something on the console.
-    speaks_at: Vec<u64>,
+    /// Times at which the vCPU writes to the console.
+    writes_at: Vec<u64>,
     connects_at: u64,
     off_at: u64,
     panics_at: u64,
-    /// Turns of all vCPUs that followed another at once.
+    /// Number of time slices of all vCPUs that began without a return to the node.
     extended: Arc<AtomicU64>,
 }
 
-/// Bring the network interface up (virtio 1.2, section 3.1.1).
+/// Brings the network interface up (virtio 1.2, section 3.1.1).
 fn connect(platform: &mut dyn Platform, now: u64) {
     let mut write = |register, value: u32| {
         platform.mmio_write(0, now, register, &value.to_le_bytes());
@@ -67,8 +67,8 @@ fn connect(platform: &mut dyn Platform, now: u64) {
 }
 
 impl Idler {
-    /// A turn.
-    fn take_turn(&mut self, platform: &mut dyn Platform, limit: Limit) -> Exit {
+    /// Runs one time slice.
+    fn run_time_slice(&mut self, platform: &mut dyn Platform, limit: Limit) -> Exit {
         for (other, reached) in self.reached.iter().enumerate() {
             let reached = reached.load(Ordering::SeqCst);
             assert!(
@@ -90,12 +90,12 @@ impl Idler {
         for _ in 0..spins {
             std::hint::spin_loop();
         }
-        assert!(limit.cycles < self.panics_at, "as it was told");
+        assert!(limit.cycles < self.panics_at, "the panic of the script");
         let (vcpu, now) = (0, self.cycles);
         self.cycles = limit.cycles;
         self.reached[self.node].store(limit.cycles, Ordering::SeqCst);
         if self
-            .speaks_at
+            .writes_at
             .iter()
             .any(|at| (now..limit.cycles).contains(at))
         {
@@ -105,7 +105,7 @@ impl Idler {
             connect(platform, now);
         }
         if (now..limit.cycles).contains(&self.off_at) {
-            // It keeps nobody else from going on.
+            // Other nodes go on without this node.
             self.reached[self.node].store(u64::MAX / 2, Ordering::SeqCst);
             platform.port_write(vcpu, limit.cycles, SLEEP, &[OFF]);
             return Exit::Attention;
@@ -118,7 +118,7 @@ impl Vcpu for Idler {
     fn run(&mut self, platform: &mut dyn Platform, limit: Limit) -> Result<Exit, EngineError> {
         let mut limit = limit;
         loop {
-            let exit = self.take_turn(platform, limit);
+            let exit = self.run_time_slice(platform, limit);
             let more = match exit {
                 Exit::Limit if limit.extends => platform.extend(0),
                 _ => None,
@@ -158,33 +158,33 @@ impl Vcpu for Idler {
     fn flush_counters(&mut self, _: &mut dyn Platform) {}
 }
 
-/// What nodes do.
+/// Script of all nodes.
 #[derive(Clone, Copy)]
 struct Script<'a> {
-    /// When each says something.
-    speak_at: &'a [&'a [u64]],
-    /// When they bring their network interfaces up: from then on nothing is known of them but that they run.
+    /// Times at which each node writes to its console.
+    console_at: &'a [&'a [u64]],
+    /// Time at which the nodes bring their network interfaces up. From then on quanta end by default.
     connect_at: u64,
-    /// When the last one goes off.
+    /// Time at which the last node powers off.
     off_at: u64,
-    /// Who panics in the middle.
+    /// Index of a node that panics at half of `off_at`.
     panics: Option<usize>,
 }
 
 fn nodes(script: Script<'_>, extended: &Arc<AtomicU64>) -> Vec<Node> {
     let Script {
-        speak_at, off_at, ..
+        console_at, off_at, ..
     } = script;
     let reached: Arc<Vec<AtomicU64>> =
-        Arc::new(speak_at.iter().map(|_| AtomicU64::new(0)).collect());
-    let last = speak_at.len() - 1;
+        Arc::new(console_at.iter().map(|_| AtomicU64::new(0)).collect());
+    let last = console_at.len() - 1;
     let interface = NetConfig {
         mac: [2, 0, 0, 0, 0, 1],
         mtu: 1500,
         offloads: Offloads::default(),
         backlog: 8,
     };
-    let parts = speak_at.iter().enumerate().map(|(node, speaks_at)| {
+    let parts = console_at.iter().enumerate().map(|(node, writes_at)| {
         let mut topology = NodeTopology::uniform(1, 1, 1, 2 << 20);
         topology.tsc_hz = HZ;
         NodeParts {
@@ -206,7 +206,7 @@ fn nodes(script: Script<'_>, extended: &Arc<AtomicU64>) -> Vec<Node> {
                 state: VcpuState::reset(),
                 reached: reached.clone(),
                 random: node as u64,
-                speaks_at: speaks_at.to_vec(),
+                writes_at: writes_at.to_vec(),
                 connects_at: script.connect_at,
                 off_at: if node == last { off_at } else { u64::MAX },
                 panics_at: match script.panics {
@@ -220,7 +220,7 @@ fn nodes(script: Script<'_>, extended: &Arc<AtomicU64>) -> Vec<Node> {
             epoch: 0,
             identity: NodeIdentity {
                 node: node as u32,
-                nodes: speak_at.len() as u32,
+                nodes: console_at.len() as u32,
                 vcpus: 1,
                 seed: 0,
                 ipv4: [10, 0, 0, 1],
@@ -234,10 +234,11 @@ fn nodes(script: Script<'_>, extended: &Arc<AtomicU64>) -> Vec<Node> {
     parts.map(|parts| Node::new(parts).unwrap()).collect()
 }
 
-/// When a stretch ended, what the nodes were, and which had something to say.
+/// End of a batch: its time, the status of each node, and whether each node had console output.
 type End = (u64, Vec<NodeStatus>, Vec<bool>);
 
-/// The ends of all stretches, of so many quanta at most, until a node is off, and how many turns followed others at once.
+/// Returns the ends of all batches of `most` quanta at most until a node is off, and the number of time slices that began without a return
+/// to the node.
 fn ends(threads: usize, script: Script<'_>, most: u64) -> (Vec<End>, u64) {
     let network = Network::new(Switch::new(&[]).unwrap(), None);
     let extended = Arc::default();
@@ -248,23 +249,23 @@ fn ends(threads: usize, script: Script<'_>, most: u64) -> (Vec<End>, u64) {
 
 fn ends_of(executor: &Executor, threads: usize, script: Script<'_>, most: u64) -> Vec<End> {
     let mut ends: Vec<End> = Vec::new();
-    executor.run(threads, |stretch| {
+    executor.run(threads, |run_batch| {
         loop {
             let now = ends.last().map_or(0, |end| end.0);
-            let (reached, statuses) = stretch(Stretch {
-                first_ps: now + QUANTUM * PS,
+            let (reached, statuses) = run_batch(QuantumBatch {
+                first_end_ps: now + QUANTUM * PS,
                 lookahead_ps: QUANTUM * PS,
-                apart_ps: QUANTUM * PS,
-                limit_ps: u64::MAX,
-                until_ps: u64::MAX,
-                most,
+                disconnected_lookahead_ps: QUANTUM * PS,
+                end_limit_ps: u64::MAX,
+                start_limit_ps: u64::MAX,
+                quanta_left: most,
             });
-            let said = (0..executor.len())
+            let output = (0..executor.len())
                 .map(|node| !executor.take_output(node).0.is_empty())
                 .collect();
             let statuses = statuses.unwrap();
             let over = statuses.contains(&NodeStatus::Off);
-            ends.push((reached, statuses, said));
+            ends.push((reached, statuses, output));
             if over {
                 let connected = executor.any_connected();
                 assert_eq!(connected, script.connect_at < script.off_at);
@@ -275,11 +276,11 @@ fn ends_of(executor: &Executor, threads: usize, script: Script<'_>, most: u64) -
     ends
 }
 
-/// Processes that are threads: what each says, and where they meet.
+/// A process of a distributed run, played by a thread.
 struct Process {
     rank: usize,
-    said: Arc<Mutex<Vec<Vec<u8>>>>,
-    meeting: Arc<Barrier>,
+    messages: Arc<Mutex<Vec<Vec<u8>>>>,
+    barrier: Arc<Barrier>,
 }
 
 impl Peers for Process {
@@ -288,14 +289,14 @@ impl Peers for Process {
     }
 
     fn count(&self) -> usize {
-        self.said.lock().unwrap().len()
+        self.messages.lock().unwrap().len()
     }
 
     fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, PeerError> {
-        self.said.lock().unwrap()[self.rank] = own.to_vec();
-        self.meeting.wait();
-        let all = self.said.lock().unwrap().clone();
-        self.meeting.wait();
+        self.messages.lock().unwrap()[self.rank] = own.to_vec();
+        self.barrier.wait();
+        let all = self.messages.lock().unwrap().clone();
+        self.barrier.wait();
         Ok(all)
     }
 
@@ -304,19 +305,19 @@ impl Peers for Process {
     }
 }
 
-/// The ends of all stretches as each of several processes sees them.
+/// Returns the ends of all batches as each of several processes sees them.
 fn ends_of_processes(count: usize, threads: usize, script: Script<'_>, most: u64) -> Vec<Vec<End>> {
     let mut nodes = nodes(script, &Arc::default());
     let all = nodes.len();
-    let said = Arc::new(Mutex::new(vec![Vec::new(); count]));
-    let meeting = Arc::new(Barrier::new(count));
+    let messages = Arc::new(Mutex::new(vec![Vec::new(); count]));
+    let barrier = Arc::new(Barrier::new(count));
     std::thread::scope(|scope| {
         let processes: Vec<_> = (0..count)
             .map(|rank| {
                 let peers = Arc::new(Process {
                     rank,
-                    said: Arc::clone(&said),
-                    meeting: Arc::clone(&meeting),
+                    messages: Arc::clone(&messages),
+                    barrier: Arc::clone(&barrier),
                 });
                 let distribution = Distribution::new(peers, all, Arc::default()).unwrap();
                 let own = nodes.drain(..distribution.own().len()).collect();
@@ -333,7 +334,7 @@ fn ends_of_processes(count: usize, threads: usize, script: Script<'_>, most: u64
 
 #[test]
 fn quanta_are_the_same_in_any_number_of_processes() {
-    let speak_at: [&[u64]; 5] = [
+    let console_at: [&[u64]; 5] = [
         &[],
         &[1, 31_000, 700_000],
         &[31_500],
@@ -342,7 +343,7 @@ fn quanta_are_the_same_in_any_number_of_processes() {
     ];
     for (connect_at, most) in [(u64::MAX, 1000), (0, 1000), (20_000, 7)] {
         let script = Script {
-            speak_at: &speak_at,
+            console_at: &console_at,
             connect_at,
             off_at: 1_001_999,
             panics: None,
@@ -356,10 +357,10 @@ fn quanta_are_the_same_in_any_number_of_processes() {
     }
 }
 
-/// As many threads as nodes, fewer, more than the host has cores.
+/// Runs on as many threads as nodes, on fewer threads, and on more threads than the host has cores.
 #[test]
 fn quanta_are_the_same_on_any_number_of_threads() {
-    let speak_at: [&[u64]; 5] = [
+    let console_at: [&[u64]; 5] = [
         &[],
         &[1, 31_000, 700_000],
         &[31_500],
@@ -379,7 +380,7 @@ fn quanta_are_the_same_on_any_number_of_threads() {
     for threads in [1, 2, 3, 5, 8] {
         for (connect_at, most) in [(u64::MAX, 1000), (0, 1000), (20_000, 7)] {
             let script = Script {
-                speak_at: &speak_at,
+                console_at: &console_at,
                 connect_at,
                 off_at,
                 panics: None,
@@ -390,8 +391,10 @@ fn quanta_are_the_same_on_any_number_of_threads() {
             assert!(may_go_on || extended == 0, "{threads} threads: {extended}");
             let found: Vec<(u64, Vec<bool>)> = ends
                 .iter()
-                .map(|(end, _, said)| (*end, said.clone()))
-                .filter(|(end, said)| most == 1000 || said.contains(&true) || *end == expected[4].0)
+                .map(|(end, _, output)| (*end, output.clone()))
+                .filter(|(end, output)| {
+                    most == 1000 || output.contains(&true) || *end == expected[4].0
+                })
                 .collect();
             assert_eq!(found, expected, "{threads} threads");
             let (_, statuses, _) = ends.last().unwrap();
@@ -406,11 +409,11 @@ fn quanta_are_the_same_on_any_number_of_threads() {
     }
 }
 
-/// A node that has its thread for itself goes on where it has nothing to say, its network interface is up, and no stretch ends.
+/// A node that is alone on its thread goes on by itself where its quanta end by default.
 #[test]
 fn a_node_alone_goes_on_at_once() {
     let script = Script {
-        speak_at: &[&[31_000, 701_000]],
+        console_at: &[&[31_000, 701_000]],
         connect_at: 4_000,
         off_at: 1_001_999,
         panics: None,
@@ -421,7 +424,7 @@ fn a_node_alone_goes_on_at_once() {
         if most == 1000 {
             assert_eq!(times, [32_000, 702_000, 1_002_000]);
         }
-        // Of 501 turns, the first of each stretch, and two before the interface is up.
+        // Of 501 time slices, the first of each batch and two before the interface is up follow a return to the node.
         assert_eq!(extended, 501 - times.len() as u64 - 2, "{times:?}");
     }
 }
@@ -432,7 +435,7 @@ fn a_panic_ends_all_threads() {
     for threads in [1, 2, 4] {
         for node in 0..3 {
             let script = Script {
-                speak_at: &[&[], &[], &[]],
+                console_at: &[&[], &[], &[]],
                 connect_at: 0,
                 off_at: 200_000,
                 panics: Some(node),

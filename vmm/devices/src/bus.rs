@@ -1,4 +1,4 @@
-//! Address decode: which device answers an address, and at which offset. A device never knows its address.
+//! Address decode: finds the device that answers an address, and the offset. A device never knows its address.
 
 use std::fmt::Debug;
 
@@ -6,13 +6,13 @@ use thiserror::Error;
 
 /// A device behind registers.
 pub trait BusDevice {
-    /// Read `data.len()` bytes at `offset` from the device's first address, at virtual time `now` (cycles).
+    /// Reads `data.len()` bytes at `offset` from the device's first address, at virtual time `now` (cycles).
     fn read(&mut self, offset: u64, data: &mut [u8], now: u64);
-    /// Write `data` at `offset`, at virtual time `now` (cycles).
+    /// Writes `data` at `offset`, at virtual time `now` (cycles).
     fn write(&mut self, offset: u64, data: &[u8], now: u64);
 }
 
-/// Why a range could not be given to a device.
+/// Reason why a range could not be given to a device.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum BusError {
     /// Empty, or past the end of the address space.
@@ -59,7 +59,7 @@ impl<T> Default for Bus<T> {
 }
 
 impl<T: Copy> Bus<T> {
-    /// Give `base..base + len` to `target`.
+    /// Gives `base..base + len` to `target`.
     pub fn insert(&mut self, base: u64, len: u64, target: T) -> Result<(), BusError> {
         if len == 0 || base.checked_add(len - 1).is_none() {
             return Err(BusError::Range { base, len });
@@ -78,7 +78,7 @@ impl<T: Copy> Bus<T> {
         Ok(())
     }
 
-    /// The target that answers an access of `size` bytes at `address`, with the offset into its range. None where the
+    /// Returns the target that answers an access of `size` bytes at `address`, with the offset into its range. None where the
     /// access is not wholly inside one range: reads of such addresses give all-ones, writes have no effect.
     #[inline]
     pub fn find(&self, address: u64, size: usize) -> Option<(T, u64)> {

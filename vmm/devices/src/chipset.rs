@@ -1,4 +1,4 @@
-//! Everything of a node beside vCPUs and memory, behind its addresses: the machine hands it each access.
+//! The chipset: all devices of a node behind their addresses. The motherboard hands each access to the chipset.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -26,7 +26,7 @@ pub struct VirtioPlace {
     pub device: Device,
 }
 
-/// What a node has and where.
+/// Devices of a node and their addresses.
 #[derive(Debug)]
 pub struct ChipsetConfig {
     /// (x2)APIC IDs in the order of the vCPUs.
@@ -43,7 +43,7 @@ pub struct ChipsetConfig {
     pub power_port: u16,
     /// First port of the real-time clock.
     pub rtc_port: u16,
-    /// What the real-time clock shows at cycle 0, seconds since 1970-01-01 UTC.
+    /// Time of the real-time clock at cycle 0, seconds since 1970-01-01 UTC.
     pub epoch: i64,
     /// Virtio devices.
     pub virtio: Vec<VirtioPlace>,
@@ -84,14 +84,14 @@ pub struct ChipsetState {
 }
 
 impl ChipsetState {
-    /// Makes it the state of another node that goes on from here: `fresh` has that node's random numbers, and the sizes of its disks, of which none
-    /// has been written to. False for nodes of different devices.
-    pub fn renew(&mut self, fresh: &Self) -> bool {
+    /// Turns the state into the state of a clone. `fresh` has the clone's own random numbers and the sizes of its disks. Returns false if
+    /// the devices differ, or if the node has written to a disk.
+    pub fn become_clone(&mut self, fresh: &Self) -> bool {
         if self.virtio.len() != fresh.virtio.len() {
             return false;
         }
         let mut devices = self.virtio.iter_mut().zip(&fresh.virtio);
-        devices.all(|(own, fresh)| own.device.renew(&fresh.device))
+        devices.all(|(own, fresh)| own.device.become_clone(&fresh.device))
     }
 }
 
@@ -112,7 +112,7 @@ pub struct Chipset {
 }
 
 impl Chipset {
-    /// Put devices in their places. `ram` is what they reach by DMA.
+    /// Puts devices at their addresses. `ram` is the memory that the devices reach by DMA.
     pub fn new(config: ChipsetConfig, ram: &GuestRam) -> Result<Self, ChipsetError> {
         let mut ports = Bus::default();
         ports.insert(config.serial_port.into(), SERIAL_SIZE, Target::Serial)?;
@@ -144,7 +144,7 @@ impl Chipset {
         })
     }
 
-    /// IN.
+    /// Executes IN.
     pub fn port_read(&mut self, now: u64, port: u16, data: &mut [u8]) {
         match self.ports.find(port.into(), data.len()) {
             Some((target, offset)) => self.read(target, offset, data, now),
@@ -152,14 +152,14 @@ impl Chipset {
         }
     }
 
-    /// OUT.
+    /// Executes OUT.
     pub fn port_write(&mut self, now: u64, port: u16, data: &[u8]) {
         if let Some((target, offset)) = self.ports.find(port.into(), data.len()) {
             self.write(target, offset, data, now);
         }
     }
 
-    /// Read of an address that is not RAM.
+    /// Reads an address that is not RAM.
     pub fn mmio_read(&mut self, vcpu: u16, now: u64, address: u64, data: &mut [u8]) {
         if let Some(offset) = self.interrupts.local_page_offset(vcpu, address) {
             self.interrupts.local_read(vcpu, now, offset, data);
@@ -170,7 +170,7 @@ impl Chipset {
         }
     }
 
-    /// Write of an address that is not RAM.
+    /// Writes an address that is not RAM.
     pub fn mmio_write(&mut self, vcpu: u16, now: u64, address: u64, data: &[u8]) {
         if let Some(offset) = self.interrupts.local_page_offset(vcpu, address) {
             self.interrupts.local_write(vcpu, now, offset, data);
@@ -201,7 +201,7 @@ impl Chipset {
         self.forward(target);
     }
 
-    /// Tell the router about a device's line.
+    /// Tells the router about a device's line.
     fn forward(&mut self, target: Target) {
         match target {
             Target::Serial => {
@@ -217,20 +217,20 @@ impl Chipset {
         }
     }
 
-    /// Bytes typed at the console.
+    /// Adds bytes that were typed at the console.
     pub fn console_input(&mut self, bytes: &[u8]) {
         self.serial.queue_input(bytes);
         self.forward(Target::Serial);
     }
 
-    /// Cycles at which [`Chipset::advance`] wants to be called next, local APIC timers apart (those expire by themselves:
-    /// [`Interrupts::next_event`]); `u64::MAX` for never.
+    /// Returns the cycles at which [`Chipset::advance`] must be called next. Local APIC timers do not count; they expire by themselves (
+    /// [`Interrupts::next_event`]). `u64::MAX` for never.
     pub fn next_event(&self) -> u64 {
         let events = self.virtio.iter().map(|(_, v)| v.next_event());
         events.min().unwrap_or(u64::MAX)
     }
 
-    /// Let devices do what is due at `now`.
+    /// Lets devices do their work that is due at `now`.
     pub fn advance(&mut self, now: u64) {
         for index in 0..self.virtio.len() {
             if self.virtio[index].1.next_event() <= now {
@@ -240,17 +240,17 @@ impl Chipset {
         }
     }
 
-    /// Virtio devices in the order of the configuration.
+    /// Returns the virtio devices in the order of the configuration.
     pub fn virtio(&self) -> impl Iterator<Item = &VirtioMmio> {
         self.virtio.iter().map(|(_, v)| v)
     }
 
-    /// The device behind the `index`-th virtio transport.
+    /// Returns the device behind the `index`-th virtio transport.
     pub fn virtio_device_mut(&mut self, index: usize) -> Option<&mut Device> {
         self.virtio.get_mut(index).map(|(_, v)| v.device_mut())
     }
 
-    /// State of all devices.
+    /// Returns the state of all devices.
     pub fn save(&self) -> ChipsetState {
         ChipsetState {
             interrupts: self.interrupts.save(),
@@ -261,7 +261,7 @@ impl Chipset {
         }
     }
 
-    /// Load a state into a chipset of the same configuration. After an error the chipset must not be used further.
+    /// Loads a state into a chipset of the same configuration. After an error the chipset must not be used further.
     pub fn restore(&mut self, state: &ChipsetState) -> Result<(), RestoreError> {
         if state.virtio.len() != self.virtio.len() {
             return Err(RestoreError::new(

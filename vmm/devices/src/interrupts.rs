@@ -1,4 +1,4 @@
-//! The node's interrupt router: global system interrupts go through the IOAPIC, messages straight to the local APICs.
+//! The node's interrupt router: global system interrupts go through the IOAPIC, messages directly to the local APICs.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -51,7 +51,7 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// For vCPUs with these (x2)APIC IDs, in their order; the first is the bootstrap processor.
+    /// Returns a router for vCPUs with these (x2)APIC IDs, in their order. The first vCPU is the bootstrap processor.
     pub fn new(ids: &[u32], clock: TimerClock) -> Self {
         Self {
             local: LocalApics::new(ids, clock),
@@ -59,7 +59,7 @@ impl Interrupts {
         }
     }
 
-    /// Set the level of a line. Level-triggered pins ask for service as long as it is high, edge-triggered ones when it rises.
+    /// Sets the level of a line. Level-triggered pins ask for service as long as it is high, edge-triggered ones when it rises.
     pub fn set_line(&mut self, gsi: Gsi, high: bool) {
         if self.ioapic.set_line(gsi.0, high) {
             self.local.deliver(&self.ioapic.message(gsi.0));
@@ -67,13 +67,13 @@ impl Interrupts {
         self.serve_level(gsi.0);
     }
 
-    /// Raise and lower a line: one edge.
+    /// Raises and lowers a line: one edge.
     pub fn pulse(&mut self, gsi: Gsi) {
         self.set_line(gsi, true);
         self.set_line(gsi, false);
     }
 
-    /// A message-signalled interrupt; false if nobody took it or the address is none of the interrupt range.
+    /// Delivers a message-signalled interrupt. Returns false if no vCPU took the interrupt, or the address is outside the interrupt range.
     pub fn message(&mut self, address: u64, data: u32) -> bool {
         Message::from_msi(address, data).is_some_and(|m| self.local.deliver(&m))
     }
@@ -97,95 +97,95 @@ impl Interrupts {
         }
     }
 
-    /// Read of the IOAPIC's window.
+    /// Reads the IOAPIC's window.
     pub fn ioapic_read(&mut self, offset: u64, data: &mut [u8]) {
         self.ioapic.read(offset, data);
     }
 
-    /// Write of the IOAPIC's window.
+    /// Writes the IOAPIC's window.
     pub fn ioapic_write(&mut self, offset: u64, data: &[u8]) {
         self.ioapic.write(offset, data);
         self.serve_all_levels();
     }
 
-    /// Offset of an address in the vCPU's xAPIC page, if there is one now and it holds the address.
+    /// Returns the offset of an address in the vCPU's xAPIC page, if there is one now and it holds the address.
     #[inline]
     pub fn local_page_offset(&self, vcpu: u16, address: u64) -> Option<u32> {
         self.local.page_offset(vcpu, address)
     }
 
-    /// Read of the vCPU's xAPIC page.
+    /// Reads the vCPU's xAPIC page.
     pub fn local_read(&mut self, vcpu: u16, now: u64, offset: u32, data: &mut [u8]) {
         self.local.read_page(vcpu, now, offset, data);
     }
 
-    /// Write of the vCPU's xAPIC page.
+    /// Writes the vCPU's xAPIC page.
     pub fn local_write(&mut self, vcpu: u16, now: u64, offset: u32, data: &[u8]) {
         self.local.write_page(vcpu, now, offset, data);
         self.after_local_write();
     }
 
-    /// RDMSR of IA32_APIC_BASE, IA32_TSC_DEADLINE or an x2APIC register.
+    /// Executes RDMSR of IA32_APIC_BASE, IA32_TSC_DEADLINE or an x2APIC register.
     pub fn read_msr(&mut self, vcpu: u16, now: u64, msr: u32) -> Result<u64, MsrFault> {
         self.local.read_msr(vcpu, now, msr)
     }
 
-    /// WRMSR of the same registers.
+    /// Executes WRMSR of one of these registers.
     pub fn write_msr(&mut self, vcpu: u16, now: u64, msr: u32, value: u64) -> Result<(), MsrFault> {
         self.local.write_msr(vcpu, now, msr, value)?;
         self.after_local_write();
         Ok(())
     }
 
-    /// The highest vector that the vCPU can take at `now`.
+    /// Returns the highest vector that the vCPU can take at `now`.
     #[inline]
     pub fn pending(&mut self, vcpu: u16, now: u64) -> Option<u8> {
         self.local.pending(vcpu, now)
     }
 
-    /// Take it.
+    /// Takes this vector.
     pub fn acknowledge(&mut self, vcpu: u16, now: u64) -> Option<u8> {
         self.local.acknowledge(vcpu, now)
     }
 
-    /// Cycles at which the vCPU's own timer expires; `u64::MAX` for never.
+    /// Returns the cycles at which the vCPU's own timer expires; `u64::MAX` for never.
     #[inline]
     pub fn next_event(&self, vcpu: u16) -> u64 {
         self.local.next_event(vcpu)
     }
 
-    /// CR8.
+    /// Returns CR8.
     pub fn cr8(&self, vcpu: u16) -> u8 {
         self.local.cr8(vcpu)
     }
 
-    /// MOV to CR8, below 16.
+    /// Executes MOV to CR8 of a value below 16.
     pub fn set_cr8(&mut self, vcpu: u16, priority: u8) {
         self.local.set_cr8(vcpu, priority);
     }
 
-    /// From now on the vCPU's TSC is cycles + `offset` (wrapping).
+    /// Sets the offset of the vCPU's TSC: the TSC is cycles + `offset` (wrapping) from now on.
     pub fn set_tsc_offset(&mut self, vcpu: u16, now: u64, offset: u64) {
         self.local.set_tsc_offset(vcpu, now, offset);
     }
 
-    /// Whether INIT, start-up or NMI messages wait for the machine.
+    /// Returns whether INIT, start-up or NMI messages wait for the machine.
     #[inline]
     pub fn has_actions(&self) -> bool {
         !self.local.actions().is_empty()
     }
 
-    /// INIT, start-up and NMI messages since the last call, in order, for the machine to carry out.
+    /// Takes the INIT, start-up and NMI messages since the last call, in order. The machine carries them out.
     pub fn take_actions(&mut self) -> Vec<CpuAction> {
         self.local.take_actions()
     }
 
-    /// The local APICs.
+    /// Returns the local APICs.
     pub fn local(&self) -> &LocalApics {
         &self.local
     }
 
-    /// State.
+    /// Returns the state.
     pub fn save(&self) -> InterruptsState {
         InterruptsState {
             local: self.local.save(),
@@ -194,7 +194,7 @@ impl Interrupts {
         }
     }
 
-    /// Load a state; false, with nothing changed, if its vCPUs are not this node's.
+    /// Loads a state. Returns false and changes nothing if the state's vCPUs are not this node's vCPUs.
     pub fn restore(&mut self, state: &InterruptsState) -> bool {
         let fits = self.local.restore(&state.local, &state.actions);
         if fits {

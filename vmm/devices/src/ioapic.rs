@@ -32,7 +32,7 @@ pub struct IoApicState {
     pub lines: u32,
 }
 
-/// An IOAPIC. Whoever owns it delivers the messages it has due.
+/// An IOAPIC. Its owner delivers the messages that are due.
 #[derive(Clone, Debug)]
 pub struct IoApic {
     state: IoApicState,
@@ -52,17 +52,17 @@ impl Default for IoApic {
 }
 
 impl IoApic {
-    /// State.
+    /// Returns the state.
     pub fn save(&self) -> IoApicState {
         self.state.clone()
     }
 
-    /// Load a state.
+    /// Loads a state.
     pub fn restore(&mut self, state: &IoApicState) {
         self.state = state.clone();
     }
 
-    /// Read of the register window.
+    /// Reads the register window.
     pub fn read(&self, offset: u64, data: &mut [u8]) {
         data.fill(0);
         let value = match offset & !3 {
@@ -92,7 +92,7 @@ impl IoApic {
         }
     }
 
-    /// Write of the register window. Afterwards any pin may have a message due.
+    /// Writes the register window. Afterwards any pin may have a message due.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         let mut bytes = [0; 4];
         let len = data.len().min(4);
@@ -120,7 +120,7 @@ impl IoApic {
         }
     }
 
-    /// A level-triggered interrupt of this vector was served. Afterwards its pins may have a message due again.
+    /// Records that a level-triggered interrupt of this vector was served. Afterwards its pins may have a message due again.
     pub fn end_of_interrupt(&mut self, vector: u8) {
         for entry in &mut self.state.entries {
             if *entry & LEVEL != 0 && *entry as u8 == vector {
@@ -129,7 +129,7 @@ impl IoApic {
         }
     }
 
-    /// Set the level of an input. True on a rising edge of an edge-triggered, unmasked pin, which then has a message to
+    /// Sets the level of an input. True on a rising edge of an edge-triggered, unmasked pin, which then has a message to
     /// send; edges of masked pins are lost.
     pub fn set_line(&mut self, pin: u8, high: bool) -> bool {
         let bit = 1 << pin;
@@ -138,13 +138,13 @@ impl IoApic {
         rising && self.state.entries[usize::from(pin)] & (LEVEL | MASKED) == 0
     }
 
-    /// Whether a level-triggered pin has a message to send.
+    /// Returns whether a level-triggered pin has a message to send.
     pub fn level_due(&self, pin: u8) -> bool {
         let entry = self.state.entries[usize::from(pin)];
         self.state.lines & 1 << pin != 0 && entry & (LEVEL | MASKED | REMOTE_IRR) == LEVEL
     }
 
-    /// The message that a pin's redirection entry describes.
+    /// Returns the message that a pin's redirection entry describes.
     pub fn message(&self, pin: u8) -> Message {
         let entry = self.state.entries[usize::from(pin)];
         Message {
@@ -159,7 +159,7 @@ impl IoApic {
         }
     }
 
-    /// A local APIC took the message of a level-triggered pin.
+    /// Records that a local APIC took the message of a level-triggered pin.
     pub fn accepted(&mut self, pin: u8) {
         self.state.entries[usize::from(pin)] |= REMOTE_IRR;
     }

@@ -21,7 +21,7 @@ pub const SLEEP_TYPE_S5: u8 = 5;
 const SLEEP_ENABLE: u8 = 1 << 5;
 const WAKE_STATUS: u8 = 1 << 7;
 
-/// What the guest wants done with the machine.
+/// Power request of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PowerRequest {
     /// Soft-off.
@@ -33,7 +33,7 @@ pub enum PowerRequest {
 /// Complete state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PowerState {
-    /// Request that the machine has not taken yet; the first stands.
+    /// Request that the machine has not taken yet. The first request counts.
     pub request: Option<PowerRequest>,
     /// Sleep status register.
     pub status: u8,
@@ -46,22 +46,22 @@ pub struct PowerControl {
 }
 
 impl PowerControl {
-    /// What the guest has asked for.
+    /// Returns the guest's request.
     pub fn request(&self) -> Option<PowerRequest> {
         self.state.request
     }
 
-    /// The same, cleared.
+    /// Takes the guest's request.
     pub fn take_request(&mut self) -> Option<PowerRequest> {
         self.state.request.take()
     }
 
-    /// State.
+    /// Returns the state.
     pub fn save(&self) -> PowerState {
         self.state
     }
 
-    /// Load a state.
+    /// Loads a state.
     pub fn restore(&mut self, state: &PowerState) {
         self.state = *state;
     }

@@ -54,7 +54,7 @@ pub struct Rtc {
 type Civil = [i64; 7];
 
 impl Rtc {
-    /// A clock that shows `epoch` seconds since 1970-01-01 UTC at cycle 0 and advances with `clock`.
+    /// Returns a clock that shows `epoch` seconds since 1970-01-01 UTC at cycle 0 and advances with `clock`.
     pub fn new(clock: Hertz, epoch: i64) -> Self {
         let mut registers = vec![0; 128];
         registers[usize::from(A)] = 0x26; // 32.768 kHz time base, 1024 Hz rate
@@ -70,12 +70,12 @@ impl Rtc {
         }
     }
 
-    /// State.
+    /// Returns the state.
     pub fn save(&self) -> RtcState {
         self.state.clone()
     }
 
-    /// Load a state; refused if it has not 128 registers, selects another, or shows a date that no guest can set.
+    /// Loads a state; refused if it has not 128 registers, selects another, or shows a date that no guest can set.
     pub fn restore(&mut self, state: &RtcState) -> Result<(), RestoreError> {
         if state.registers.len() != 128 {
             return Err(RestoreError::new(
@@ -153,7 +153,7 @@ impl Rtc {
         }
     }
 
-    /// The guest has set the registers of the time: go on from there.
+    /// Takes over the time from registers that the guest has set.
     fn take(&mut self, now: u64) {
         let mut hour = self.decode(HOURS);
         if !self.flag(B_24_HOURS) {
@@ -202,7 +202,7 @@ impl BusDevice for Rtc {
     }
 }
 
-/// Days from 1970-01-01 to a date of the Gregorian calendar.
+/// Returns the days from 1970-01-01 to a date of the Gregorian calendar.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     // Years counted from March, so that the leap day is the last.
     let y = if month <= 2 { year - 1 } else { year };
@@ -211,7 +211,7 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
     y * 365 + leaps + (m * 153 + 2) / 5 + day - 1 - 719_468
 }
 
-/// Date and time of so many seconds since 1970-01-01.
+/// Returns the date and time of so many seconds since 1970-01-01.
 fn civil(seconds: i64) -> Civil {
     let (date, time) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     // Start from an estimate that is not too late by more than a year and never too early.

@@ -66,23 +66,23 @@ impl Default for Serial {
 }
 
 impl Serial {
-    /// Bytes typed at the console.
+    /// Adds bytes that were typed at the console.
     pub fn queue_input(&mut self, bytes: &[u8]) {
         self.input.extend(bytes);
         self.refill();
     }
 
-    /// What the guest has written since the last call.
+    /// Takes the guest's output since the last call.
     pub fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(self.uart.writer_mut())
     }
 
-    /// Whether [`Serial::take_output`] would return anything.
+    /// Returns whether [`Serial::take_output`] would return anything.
     pub fn has_output(&mut self) -> bool {
         !self.uart.writer_mut().is_empty()
     }
 
-    /// Whether the interrupt line has risen since the last call.
+    /// Returns whether the interrupt line has risen since the last call.
     pub fn take_edge(&mut self) -> bool {
         self.uart.interrupt_evt().0.take()
     }
@@ -99,7 +99,7 @@ impl Serial {
         }
     }
 
-    /// State.
+    /// Returns the state.
     pub fn save(&self) -> SerialState {
         let s = self.uart.state();
         SerialState {
@@ -119,7 +119,7 @@ impl Serial {
         }
     }
 
-    /// Load a state; refused if its FIFO holds more than the device's can.
+    /// Loads a state; refused if its FIFO holds more than the device's can.
     pub fn restore(&mut self, state: &SerialState) -> Result<(), RestoreError> {
         let uart = UartState {
             baud_divisor_low: state.baud_divisor_low,

@@ -13,7 +13,7 @@ pub struct RestoreError {
 }
 
 impl RestoreError {
-    /// `device` as in "serial port".
+    /// Returns an error of a device; `device` as in "serial port".
     pub fn new(device: &'static str, reason: impl Into<String>) -> Self {
         Self {
             device,

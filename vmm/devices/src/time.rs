@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct Hertz(NonZeroU64);
 
 impl Hertz {
-    /// A frequency; None for zero.
+    /// Returns a frequency, or `None` for zero.
     pub const fn new(hertz: u64) -> Option<Self> {
         match NonZeroU64::new(hertz) {
             Some(n) => Some(Self(n)),
@@ -18,22 +18,22 @@ impl Hertz {
         }
     }
 
-    /// In hertz.
+    /// Returns the frequency in hertz.
     pub const fn get(self) -> u64 {
         self.0.get()
     }
 
-    /// Cycles of this clock in so many nanoseconds, rounded up, saturating.
+    /// Returns the cycles of this clock in so many nanoseconds, rounded up, saturating.
     pub fn cycles_from_ns(self, ns: u64) -> u64 {
         scale_up(ns, self.get() as u128, 1_000_000_000)
     }
 
-    /// Whole seconds and nanoseconds that so many cycles last, rounded down.
+    /// Returns the duration of so many cycles in whole seconds and nanoseconds, rounded down.
     pub fn ns_from_cycles(self, cycles: u64) -> u64 {
         saturate(cycles as u128 * 1_000_000_000 / self.get() as u128)
     }
 
-    /// Cycles of this clock to move `bytes` at `bytes_per_second`, rounded up, saturating; 0 for an infinite rate (None).
+    /// Returns the cycles of this clock to move `bytes` at `bytes_per_second`, rounded up, saturating; 0 for an infinite rate (None).
     pub fn cycles_for_bytes(self, bytes: u64, bytes_per_second: Option<NonZeroU64>) -> u64 {
         match bytes_per_second {
             Some(rate) => scale_up(bytes, self.get() as u128, rate.get() as u128),
@@ -42,7 +42,7 @@ impl Hertz {
     }
 }
 
-/// `value * num / den`, rounded up and saturating.
+/// Returns `value * num / den`, rounded up and saturating.
 pub(crate) fn scale_up(value: u64, num: u128, den: u128) -> u64 {
     match (value as u128).checked_mul(num) {
         Some(product) => saturate(product.div_ceil(den)),

@@ -17,7 +17,7 @@ const SIZES: [usize; 2] = [8, 1600];
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Times of the exchanges of messages of a size, sorted, in microseconds.
+/// Returns the times of the exchanges of messages of a size, sorted, in microseconds.
 fn exchange(group: &Group, bytes: usize) -> Result<Vec<f64>, Failure> {
     let own = vec![0; bytes];
     let mut times = Vec::with_capacity(ROUNDS);

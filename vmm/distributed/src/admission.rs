@@ -1,4 +1,4 @@
-//! How processes find each other: the master listens, and workers connect to it.
+//! Start of a distributed run: the master listens, and workers connect to it.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use crate::key::Key;
 use crate::message::{Hello, Message, Welcome};
 use crate::socket::{self, Connection, KeyCheck};
 
-/// Between two looks at what may end the waiting.
+/// Time between two checks of conditions that end the waiting.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Returns what people call this host.
+/// Returns the name of this host, for people.
 fn host() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
     name.map_or_else(|_| "unknown host".into(), |name| name.trim().into())
@@ -27,19 +27,19 @@ fn own_hello(version: &str) -> Hello {
     }
 }
 
-/// Whom a master waits for.
+/// Workers for which a master waits.
 pub struct Admission<'a> {
     /// Number of workers.
     pub workers: usize,
-    /// The master's version, which all must have.
+    /// The master's version. All workers must have this version.
     pub version: &'a str,
-    /// What is to be done: workers get it.
+    /// Task of the workers.
     pub task: serde_json::Value,
-    /// Longest time until all are there.
+    /// Longest time until all workers are there.
     pub limit: Duration,
-    /// What a process of this number is to do, for people.
+    /// Describes the task of a process with this number, for people.
     pub share: &'a dyn Fn(usize) -> String,
-    /// Looks now and then whether waiting makes sense. An error is a sentence for the user.
+    /// Checks from time to time whether waiting still makes sense. An error is a sentence for the user.
     pub look: &'a mut dyn FnMut() -> Result<(), String>,
 }
 
@@ -55,7 +55,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// An address that is none, or is taken.
+    /// An invalid address, or an address that is in use.
     pub fn bind(address: &str, key: &Key) -> Result<Self, GroupError> {
         let context = Context::new();
         let keys = socket::check_keys(&context, key)?;
@@ -253,7 +253,7 @@ enum Attempt {
     TurnedAway,
     /// The connection broke before keys were compared.
     Broken,
-    /// Nobody listens.
+    /// There is no master at the address.
     Nobody,
 }
 

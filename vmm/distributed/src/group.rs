@@ -9,18 +9,18 @@ use zmq::Socket;
 use crate::message::Message;
 use crate::socket::{Connection, KeyCheck, receive};
 
-/// Without a message for so long, a process looks whether the others are still there.
+/// After this time without a message, a process checks whether the other processes are still there.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// This process's connections.
 pub(crate) enum Link {
-    /// Of the master: a socket, and the identities of the workers, from that of process 1 on.
+    /// Connection of the master: a socket, and the identities of the workers, from process 1 on.
     Master(Socket, Vec<Vec<u8>>),
-    /// Of a worker: its connection to the master.
+    /// Connection of a worker to the master.
     Worker(Connection),
 }
 
-/// All processes of a run, as one of them sees them.
+/// The processes of a run, from the view of one process.
 pub struct Group {
     rank: usize,
     /// Name of each process, for people.
@@ -40,7 +40,7 @@ impl Group {
         }
     }
 
-    /// Name of each process, for people.
+    /// Returns the name of each process, for people.
     pub fn names(&self) -> &[String] {
         &self.names
     }
@@ -72,7 +72,7 @@ impl Group {
         }
     }
 
-    /// The master's part: it passes each worker's message on to all others.
+    /// Gathers as the master, which passes each worker's message on to all other workers.
     fn gather_as_master(
         &self,
         socket: &Socket,
@@ -91,7 +91,11 @@ impl Group {
         all[0] = Some(own.to_vec());
         while all.iter().any(Option::is_none) {
             let Some(parts) = receive(socket, LOOK).map_err(|_| self.died(0))? else {
-                for (rank, _) in all.iter().enumerate().filter(|(_, said)| said.is_none()) {
+                for (rank, _) in all
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, message)| message.is_none())
+                {
                     send(rank, &Message::Probe.encode())?;
                 }
                 continue;
@@ -99,7 +103,7 @@ impl Group {
             let [identity, message] = parts.as_slice() else {
                 continue;
             };
-            // A process that came too late is none of the run.
+            // A process that came too late is not part of the run.
             let Some(index) = workers.iter().position(|worker| worker == identity) else {
                 continue;
             };
@@ -148,8 +152,8 @@ impl Group {
     }
 }
 
-/// Tells all workers; one that is gone need not know.
-fn tell(socket: &Socket, workers: &[Vec<u8>], message: &Message<'_>) {
+/// Sends a message to all workers. Workers that are gone get nothing.
+fn send_to_workers(socket: &Socket, workers: &[Vec<u8>], message: &Message<'_>) {
     for worker in workers {
         let _ = socket.send_multipart([worker, &message.encode()], 0);
     }
@@ -170,7 +174,7 @@ impl Peers for Group {
                 let gathered = self.gather_as_master(socket, workers, own);
                 gathered.inspect_err(|error| {
                     // The other workers end with the run.
-                    tell(socket, workers, &Message::Leave(0, &error.to_string()));
+                    send_to_workers(socket, workers, &Message::Leave(0, &error.to_string()));
                 })
             }
             Some(Link::Worker(master)) => self.gather_as_worker(master, own),
@@ -181,7 +185,7 @@ impl Peers for Group {
     fn leave(&self, why: &str) {
         let message = Message::Leave(self.rank, why);
         match &*self.link() {
-            Some(Link::Master(socket, workers)) => tell(socket, workers, &message),
+            Some(Link::Master(socket, workers)) => send_to_workers(socket, workers, &message),
             Some(Link::Worker(master)) => {
                 // A master that is gone need not know.
                 let _ = master.send(&message.encode());

@@ -1,17 +1,18 @@
-//! The key that all processes of a run have, and nobody else.
+//! The key of a run. All processes of the run have the key, and no other process has it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// The environment variable that a key may come by.
+/// Environment variable with a key.
 pub const KEY_VARIABLE: &str = "NODESCOPE_KEY";
 
 /// Characters of a key as text: two keys of 32 bytes in Z85 (ZeroMQ RFC 32).
 const CHARACTERS: usize = 80;
 
-/// A key pair of CURVE (ZeroMQ RFC 26). All processes have the whole pair, and accept no other: whoever has it belongs to the run.
+/// A key pair of CURVE (ZeroMQ RFC 26). All processes of a run have the whole pair, and accept no other pair. A process with the pair
+/// belongs to the run.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key {
     pub(crate) public: Vec<u8>,

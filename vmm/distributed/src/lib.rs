@@ -4,7 +4,7 @@
 //! mechanism with a [`Key`] that all processes have. [`Listener`] is the master's way into a [`Group`], [`join`] a worker's. A group
 //! gives each process the messages of all others ([`Peers`](nodescope_cluster::Peers)); a worker that has died is named.
 //!
-//! `README.md` tells users what is shared, which ports are used, and what happens when something fails.
+//! `README.md` describes shared files, ports, and failures for users.
 
 mod admission;
 mod group;

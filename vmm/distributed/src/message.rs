@@ -1,4 +1,4 @@
-//! Messages between processes: a byte that says what follows, and content.
+//! Messages between processes: a byte with the kind of the message, and content.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,12 +9,12 @@ pub struct Hello {
     pub version: String,
     /// The worker's host.
     pub host: String,
-    /// The number of its process there.
+    /// Number of the worker's process on the host.
     pub process: u32,
 }
 
 impl Hello {
-    /// Name of the worker, for people.
+    /// Returns the name of the worker, for people.
     pub fn name(&self) -> String {
         format!("{}, process {}", self.host, self.process)
     }
@@ -27,7 +27,7 @@ pub struct Welcome {
     pub rank: usize,
     /// Name of each process, for people.
     pub names: Vec<String>,
-    /// What is to be done.
+    /// Task of the worker.
     pub task: serde_json::Value,
 }
 
@@ -44,7 +44,7 @@ pub enum Message<'a> {
     Gather(usize, &'a [u8]),
     /// Why a process, by its number, cannot go on.
     Leave(usize, &'a str),
-    /// Nothing: whoever sends it learns whether the other is there.
+    /// An empty message. Its sender learns whether the receiver is there.
     Probe,
 }
 
@@ -77,7 +77,7 @@ impl<'a> Message<'a> {
     ///
     /// # Errors
     ///
-    /// A sentence about bytes that are none.
+    /// A sentence about bytes that are no message.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, String> {
         let Some((&[kind, ref rank @ ..], content)) = bytes.split_first_chunk::<5>() else {
             return Err(format!("it has {} bytes", bytes.len()));

@@ -42,7 +42,7 @@ pub fn master(context: &Context, key: &Key) -> Result<Socket, zmq::Error> {
     Ok(socket)
 }
 
-/// Returns a worker's socket. Its monitor tells when its connection breaks.
+/// Returns a worker's socket. The socket's monitor reports a broken connection.
 pub fn worker(context: &Context, key: &Key) -> Result<Socket, zmq::Error> {
     let socket = context.socket(zmq::DEALER)?;
     prepare(&socket, key)?;
@@ -52,7 +52,7 @@ pub fn worker(context: &Context, key: &Key) -> Result<Socket, zmq::Error> {
     Ok(socket)
 }
 
-/// Returns a socket that tells of events of a connection.
+/// Returns a socket that reports events of a connection.
 pub fn monitor(
     context: &Context,
     of: &Socket,
@@ -105,7 +105,7 @@ pub fn receive(socket: &Socket, within: Duration) -> Result<Option<Vec<Vec<u8>>>
 /// A worker's connection to the master.
 pub struct Connection {
     pub socket: Socket,
-    /// Tells of its end.
+    /// Reports its end.
     pub monitor: Socket,
 }
 
@@ -133,7 +133,7 @@ impl Connection {
     }
 }
 
-/// A thread that lets those alone connect who have the key (ZeroMQ RFC 27). Dropped after all other sockets of its context.
+/// A thread that admits only connections with the key (ZeroMQ RFC 27). It is dropped after all other sockets of its context.
 pub struct KeyCheck {
     context: Context,
     thread: Option<JoinHandle<()>>,

@@ -27,7 +27,7 @@ fn listen(key: &Key) -> (Listener, String) {
     (listener, address)
 }
 
-/// A group of a master and workers, each of which does `work` with its group.
+/// Returns a group of a master and workers, each of which does `work` with its group.
 fn workers(key: &Key, address: &str, count: usize, work: fn(Group)) -> Vec<JoinHandle<()>> {
     let worker = |_| {
         let (key, address) = (key.clone(), address.to_owned());
@@ -73,7 +73,7 @@ fn a_worker_that_is_gone_is_named() {
         if group.rank() == 2 {
             return;
         }
-        // The master tells why the run ends.
+        // The master sends the reason why the run ends.
         let error = group.all_gather(b"second").unwrap_err();
         assert!(error.to_string().contains("worker 2"), "{error}");
     });

@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use kvm_bindings::kvm_run;
 use nodescope_engine::Kicker;
 
-/// Signal used; handlers of other signals are left alone.
+/// Returns the signal of the alarm. Handlers of other signals are left alone.
 fn signal() -> libc::c_int {
     libc::SIGRTMIN() + 4
 }
 
-/// Time between signals of an alarm that nobody has heard, ns.
+/// Time between repeated signals of an alarm, ns.
 const AGAIN_NS: i64 = 10_000_000;
 
 thread_local! {
@@ -53,7 +53,7 @@ struct Alarm {
 }
 
 impl Alarm {
-    /// A disarmed timer for the calling thread.
+    /// Returns a disarmed timer for the calling thread.
     fn new() -> io::Result<Self> {
         install();
         let mut timer = std::ptr::null_mut();
@@ -98,7 +98,7 @@ impl Drop for Alarm {
     }
 }
 
-/// Fire the thread's alarm in `after` ns, and then until it is armed anew; `None` disarms it.
+/// Fires the thread's alarm in `after` ns, and again until the alarm is armed anew; `None` disarms the alarm.
 pub(crate) fn arm(after: Option<u64>) -> io::Result<()> {
     ALARM.with(|cell| {
         let alarm = match cell.get() {
@@ -112,7 +112,7 @@ pub(crate) fn arm(after: Option<u64>) -> io::Result<()> {
     })
 }
 
-/// CPU time of the calling thread, ns.
+/// Returns the CPU time of the calling thread, ns.
 pub(crate) fn thread_time() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -123,7 +123,7 @@ pub(crate) fn thread_time() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Number of the calling thread.
+/// Returns the number of the calling thread.
 pub(crate) fn thread() -> libc::pid_t {
     // SAFETY: no arguments; always succeeds.
     unsafe { libc::gettid() }

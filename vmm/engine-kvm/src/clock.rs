@@ -1,8 +1,8 @@
-//! A vCPU's clock: the guest's TSC, which stands still while the vCPU does not run.
+//! A vCPU's clock: the guest's TSC, which stops while the vCPU does not run.
 //!
-//! At each entry of the guest the TSC's offset is set so that the guest goes on reading where it left. Time in which the host serves an
-//! exit is therefore nobody's. Where the thread was taken off its processor, the time that it did not run is taken away again: the
-//! clock advances by the thread's CPU time if this is less. README.md says what a guest can see of it.
+//! At each entry of the guest the TSC's offset is set so that the guest reads on without a gap. Time in which the host serves an
+//! exit therefore does not count. Where the thread was taken off its processor, the time that it did not run is taken away again: the
+//! clock advances by the thread's CPU time if the CPU time is less. README.md describes what a guest can see of this.
 
 use nodescope_engine::EngineError;
 use nodescope_x86::bits::msr;
@@ -11,10 +11,10 @@ use crate::alarm::thread_time;
 use crate::vcpu::KvmVcpu;
 use crate::{msrs, raw};
 
-/// Differences between TSC and CPU time that are the measurement's own, ns.
+/// Differences between TSC and CPU time that are errors of the measurement, ns.
 const SLACK_NS: u64 = 20_000;
 
-/// How a vCPU's TSC is set and read.
+/// TSC of a vCPU: how the TSC is set and read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tsc {
     /// Its rate, Hz.
@@ -27,14 +27,14 @@ pub(crate) struct Tsc {
     pub offset: u64,
 }
 
-/// Where the clock stood at the last entry.
+/// State of the clock at the last entry.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Entry {
     cycles: u64,
     thread_ns: u64,
 }
 
-/// The host's TSC.
+/// Returns the host's TSC.
 fn host_tsc() -> u64 {
     // SAFETY: every x86-64 processor has RDTSC, which Linux lets user code execute.
     unsafe { std::arch::x86_64::_rdtsc() }
@@ -48,10 +48,10 @@ impl KvmVcpu {
         msrs::read(&self.fd, msr::TSC)
     }
 
-    /// Make the guest's TSC show clock + offset. KVM takes a written TSC for an attempt to synchronise CPUs when it is
+    /// Makes the guest's TSC show clock + offset. KVM takes a written TSC for an attempt to synchronise CPUs when it is
     /// near another value, so the offset is set where the host lets it be.
     ///
-    /// A software KVM gives the guest the host's TSC whatever is set. Then the guest sees its TSC jump, which is what
+    /// A software KVM gives the guest the host's TSC and ignores the offset. The guest then sees its TSC jump, which is what
     /// a changed offset means: the offset follows, true is returned, and the platform must hear of it.
     pub(crate) fn load_tsc(&mut self) -> Result<bool, EngineError> {
         let time = &self.state.time;
@@ -78,7 +78,7 @@ impl KvmVcpu {
             return Ok(false);
         }
         let skew = msrs::read(&self.fd, msr::TSC)?.wrapping_sub(wanted);
-        // What passed between setting and reading is far below a millisecond.
+        // The time between setting and reading is far below a millisecond.
         if skew < self.tsc.hz / 1000 {
             return Ok(false);
         }
@@ -87,7 +87,7 @@ impl KvmVcpu {
         Ok(true)
     }
 
-    /// The guest is about to be entered.
+    /// Starts the clock: the guest is about to be entered.
     pub(crate) fn start_clock(&mut self) {
         self.entry = Entry {
             cycles: self.state.time.cycles,
@@ -95,7 +95,7 @@ impl KvmVcpu {
         };
     }
 
-    /// The guest has been left: the clock stands again.
+    /// Stops the clock: the guest has been left.
     pub(crate) fn stop_clock(&mut self) -> Result<(), EngineError> {
         let now = self.shown_tsc()?.wrapping_sub(self.state.time.tsc_offset);
         let passed = now.wrapping_sub(self.entry.cycles);
@@ -106,7 +106,7 @@ impl KvmVcpu {
         let ran_ns = thread_time().saturating_sub(self.entry.thread_ns) + SLACK_NS;
         let ran = u128::from(ran_ns) * u128::from(self.tsc.hz) / 1_000_000_000;
         let ran = u64::try_from(ran).unwrap_or(u64::MAX);
-        // Where the TSC cannot be set, it goes on by the host's time whatever the thread did.
+        // Where the TSC cannot be set, the TSC goes on by the host's time, even while the thread did not run.
         let passed = if self.tsc.settable {
             passed.min(ran)
         } else {

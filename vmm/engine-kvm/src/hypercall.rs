@@ -18,7 +18,7 @@ const RBX: usize = 3;
 const RSI: usize = 6;
 const RDI: usize = 7;
 
-/// Whether a write to a port rings the doorbell.
+/// Returns whether a write to a port rings the doorbell.
 pub(crate) fn rings(port: u16, data: &[u8]) -> bool {
     port == DOORBELL_PORT && data == LEAF.to_le_bytes()
 }
@@ -77,7 +77,7 @@ impl GuestVirtual for Memory<'_> {
 }
 
 impl KvmVcpu {
-    /// Serve a ring of the doorbell: the registers are those of the magic CPUID, and so is the answer.
+    /// Serves a ring of the doorbell: the registers are those of the magic CPUID, and so is the answer.
     pub(crate) fn ring(&mut self, platform: &mut dyn Platform) -> Result<(), EngineError> {
         let mut regs = state::general(
             &self

@@ -1,6 +1,6 @@
 //! The KVM engine: runs a vCPU on the host's processor between windows.
 //!
-//! It implements the same seam as the portable engine and exchanges the same state, so that a vCPU can move between
+//! It implements the engine interface and exchanges the state of the portable engine. A vCPU can therefore move between
 //! the two at any instruction boundary. Reading order: [`probe`](mod@probe) (what the host offers), [`vm`] (memory
 //! slots), [`vcpu`] (the seam), `run` (the loop and its exits), `clock` (virtual time), `hypercall` (the doorbell), `state` and
 //! `msrs` (what moves), `alarm` (how a vCPU is brought out of the guest), `grace` (progress
@@ -32,7 +32,7 @@ pub use vm::KvmVm;
 
 use nodescope_engine::EngineError;
 
-/// The host refused an ioctl.
+/// Returns the error of an ioctl that the host refused.
 fn refused(what: impl Into<String>, error: kvm_ioctls::Error) -> EngineError {
     EngineError::Host {
         what: what.into(),

@@ -10,7 +10,7 @@ use nodescope_x86::bits::msr;
 
 use crate::refused;
 
-/// Number and place of every register of [`Msrs`]. TSC_ADJUST is not among them: the platform's side of the seam
+/// Returns the number and place of every register of [`Msrs`] but TSC_ADJUST: the platform's side of the engine interface
 /// keeps it, see `run`.
 fn fields(m: &mut Msrs) -> Vec<(u32, &mut u64)> {
     let mut all = vec![
@@ -37,7 +37,7 @@ fn fields(m: &mut Msrs) -> Vec<(u32, &mut u64)> {
     all
 }
 
-/// Load all; those that KVM refuses go to `kept`, and their values stay with the caller's state.
+/// Loads all; those that KVM refuses go to `kept`, and their values stay with the caller's state.
 pub(crate) fn load(fd: &VcpuFd, msrs: &Msrs, kept: &mut BTreeSet<u32>) -> Result<(), EngineError> {
     let mut copy = *msrs;
     let mut todo: Vec<_> = fields(&mut copy)
@@ -64,7 +64,7 @@ pub(crate) fn load(fd: &VcpuFd, msrs: &Msrs, kept: &mut BTreeSet<u32>) -> Result
     Ok(())
 }
 
-/// Read all back except those in `kept`.
+/// Reads all back except those in `kept`.
 pub(crate) fn store(fd: &VcpuFd, msrs: &mut Msrs, kept: &BTreeSet<u32>) -> Result<(), EngineError> {
     let mut places: Vec<_> = fields(msrs)
         .into_iter()
@@ -94,7 +94,7 @@ pub(crate) fn store(fd: &VcpuFd, msrs: &mut Msrs, kept: &BTreeSet<u32>) -> Resul
     Ok(())
 }
 
-/// One register.
+/// Reads a register.
 pub(crate) fn read(fd: &VcpuFd, index: u32) -> Result<u64, EngineError> {
     let mut one = batch(&[kvm_msr_entry {
         index,
@@ -110,7 +110,7 @@ pub(crate) fn read(fd: &VcpuFd, index: u32) -> Result<u64, EngineError> {
     }
 }
 
-/// Set one register.
+/// Sets one register.
 pub(crate) fn write(fd: &VcpuFd, index: u32, data: u64) -> Result<(), EngineError> {
     let one = batch(&[kvm_msr_entry {
         index,

@@ -1,11 +1,11 @@
-//! What KVM on this host can do.
+//! Abilities of KVM on this host.
 
 use kvm_bindings::KVM_MAX_CPUID_ENTRIES;
 use kvm_ioctls::{Cap, Kvm};
 use nodescope_x86::{CpuidEntry, CpuidTable};
 use thiserror::Error;
 
-/// What was found.
+/// Abilities of a host's KVM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// The processor's own virtualization is there, so ring 0 runs natively; without it KVM emulates ring 0 in
@@ -36,14 +36,14 @@ pub enum Unavailable {
     /// An ioctl failed.
     #[error("KVM refused {what}: {source}; use the portable engine")]
     Refused {
-        /// What was asked.
+        /// The ioctl.
         what: &'static str,
-        /// Answer.
+        /// The host's answer.
         source: std::io::Error,
     },
 }
 
-/// Look at the host.
+/// Probes the host.
 pub fn probe() -> Result<Probe, Unavailable> {
     open().and_then(|kvm| examine(&kvm))
 }
@@ -99,17 +99,17 @@ fn examine(kvm: &Kvm) -> Result<Probe, Unavailable> {
     })
 }
 
-/// Whether VMX or SVM is visible here (SDM vol. 2A, CPUID leaf 1 ECX bit 5; APM vol. 3, leaf 0x80000001 ECX bit 2).
+/// Returns whether VMX or SVM is visible here (SDM vol. 2A, CPUID leaf 1 ECX bit 5; APM vol. 3, leaf 0x80000001 ECX bit 2).
 pub(crate) fn ring0_native() -> bool {
     let vmx = std::arch::x86_64::__cpuid(1).ecx & 1 << 5 != 0;
     let extended = std::arch::x86_64::__cpuid(0x8000_0000).eax;
     vmx || extended > 0x8000_0000 && std::arch::x86_64::__cpuid(0x8000_0001).ecx & 1 << 2 != 0
 }
 
-/// Whether the host's processor is QEMU's TCG, whose SVM has two faults that a guest would see. XSETBV does not exit, so that KVM would
-/// keep a guest's XCR0 at its reset value, and lose the components of which it does not know. And the bitmap of I/O ports is
-/// looked at only where the task register's type is that of an available TSS, which LTR leaves there, but not where the type is
-/// a busy one, as the architecture has it and KVM shows it.
+/// Returns whether the host's processor is QEMU's TCG, whose SVM has two faults that a guest would see. XSETBV does not exit, so that KVM
+/// would keep a guest's XCR0 at its reset value, and lose the components of which it does not know. And the bitmap of I/O ports is looked
+/// at only where the task register's type is that of an available TSS, which LTR leaves there, but not where the type is a busy one, as
+/// the architecture has it and KVM shows it.
 pub(crate) fn is_tcg() -> bool {
     let signature = std::arch::x86_64::__cpuid(0x4000_0000);
     let text = [signature.ebx, signature.ecx, signature.edx].map(u32::to_le_bytes);

@@ -9,14 +9,14 @@ ioctl_iow_nr!(KVM_INTERRUPT, KVMIO, 0x86, kvm_interrupt);
 ioctl_iow_nr!(KVM_SET_DEVICE_ATTR, KVMIO, 0xe1, kvm_device_attr);
 ioctl_iow_nr!(KVM_GET_DEVICE_ATTR, KVMIO, 0xe2, kvm_device_attr);
 
-/// Queue an external interrupt; the caller has seen that the vCPU takes it now.
+/// Queues an external interrupt. The caller has checked that the vCPU takes interrupts now.
 pub(crate) fn interrupt(fd: &VcpuFd, vector: u8) -> Result<(), Error> {
     let argument = kvm_interrupt { irq: vector.into() };
     // SAFETY: the request reads one `kvm_interrupt`, which outlives the call.
     result(unsafe { ioctl_with_ref(fd, KVM_INTERRUPT(), &argument) })
 }
 
-/// Offset of the guest's TSC from the host's.
+/// Returns the offset of the guest's TSC from the host's.
 pub(crate) fn tsc_offset(fd: &VcpuFd) -> Result<u64, Error> {
     let mut value = 0_u64;
     let argument = tsc_attribute(&raw mut value);
@@ -25,7 +25,7 @@ pub(crate) fn tsc_offset(fd: &VcpuFd) -> Result<u64, Error> {
     Ok(value)
 }
 
-/// Set that offset.
+/// Sets that offset.
 pub(crate) fn set_tsc_offset(fd: &VcpuFd, mut value: u64) -> Result<(), Error> {
     let argument = tsc_attribute(&raw mut value);
     // SAFETY: the request reads the eight bytes at `addr`, which is `value`, alive during the call.

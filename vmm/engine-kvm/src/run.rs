@@ -50,7 +50,7 @@ enum Event {
     Stop(String),
 }
 
-/// What serving an event asks of the loop.
+/// Request of a served event to the loop.
 enum Served {
     Continue,
     Halt,
@@ -124,7 +124,7 @@ impl KvmVcpu {
         }
     }
 
-    /// Run until there is a reason to return: an exit, or the text of a report.
+    /// Runs until there is a reason to return: an exit, or the text of a report.
     fn run_loop(
         &mut self,
         platform: &mut dyn Platform,
@@ -189,7 +189,8 @@ impl KvmVcpu {
         }
     }
 
-    /// Whether interrupts are enabled, and whether one can be injected now. KVM says so only after it has run; before, the state does.
+    /// Returns whether interrupts are enabled, and whether an interrupt can be injected now. KVM knows only after it has run; before that,
+    /// the state knows.
     fn interruptible(&self) -> (bool, bool) {
         if self.is_held() {
             return self.interruptible;
@@ -199,7 +200,7 @@ impl KvmVcpu {
         (flags, flags && !shadow)
     }
 
-    /// Nanoseconds until the clock shows `until`; `None` for never.
+    /// Returns the nanoseconds until the clock shows `until`; `None` for never.
     fn nanoseconds(&self, until: u64, now: u64) -> Option<u64> {
         (until != u64::MAX).then(|| {
             let cycles = u128::from(until.saturating_sub(now));
@@ -207,7 +208,7 @@ impl KvmVcpu {
         })
     }
 
-    /// Let KVM finish an instruction that waited for an answer, without executing another.
+    /// Lets KVM finish an instruction that waited for an answer, without executing another.
     fn finish_instruction(&mut self, platform: &mut dyn Platform) -> Result<(), EngineError> {
         // An access over two pages of MMIO takes several exits.
         const ENTRIES: usize = 64;
@@ -222,7 +223,7 @@ impl KvmVcpu {
                 Served::Continue => {}
                 Served::Halt => self.state.events.mp = MpState::Halted,
                 Served::Shutdown => self.state.events.mp = MpState::Shutdown,
-                // Met again, with its report, when the vCPU runs next.
+                // The error comes again, with its report, when the vCPU runs next.
                 Served::Stop(_) => return Ok(()),
             }
         }
@@ -232,7 +233,8 @@ impl KvmVcpu {
         })
     }
 
-    /// Bring KVM to an instruction boundary: deliver an event that was injected but not yet taken, since none is part of a vCPU's state.
+    /// Brings KVM to an instruction boundary. Delivers an event that was injected but not yet taken, since such events are not part of a
+    /// vCPU's state.
     pub(crate) fn settle(&mut self, platform: &mut dyn Platform) -> Result<(), EngineError> {
         // Each entry of the guest is cut by the timer.
         const ENTRIES: usize = 10_000;
@@ -269,7 +271,7 @@ impl KvmVcpu {
         })
     }
 
-    /// KVM_RUN once, for so many nanoseconds and the vCPU's grace.
+    /// Executes KVM_RUN once, for so many nanoseconds and the vCPU's grace.
     fn enter_for(&mut self, ns: Option<u64>) -> Result<Event, EngineError> {
         alarm::arm(self.grace.extend(ns)).map_err(os("setting the vCPU's timer"))?;
         let event = self.enter()?;
@@ -286,7 +288,7 @@ impl KvmVcpu {
         Ok(event)
     }
 
-    /// KVM_RUN once.
+    /// Executes KVM_RUN once.
     fn enter(&mut self) -> Result<Event, EngineError> {
         self.unfinished = false;
         self.hold();
@@ -302,7 +304,7 @@ impl KvmVcpu {
         Ok(event)
     }
 
-    /// KVM_RUN: why it returned, and whether it has an instruction to finish.
+    /// Executes KVM_RUN. Returns why KVM_RUN returned, and whether KVM has an instruction to finish.
     fn enter_guest(&mut self) -> Result<(Event, bool), EngineError> {
         Ok(match self.fd.run() {
             Ok(VcpuExit::IoOut(port, data)) => {
@@ -432,8 +434,8 @@ impl KvmVcpu {
         Ok(platform.msr_read(self.id, now, index).ok())
     }
 
-    /// False for a register that the platform refuses. A write of the TSC moves its offset, and TSC_ADJUST by as much
-    /// (SDM vol. 3B §17.17.3).
+    /// Writes an MSR. Returns false for a register that the platform refuses. A write of the TSC moves its offset, and TSC_ADJUST by the
+    /// same amount (SDM vol. 3B §17.17.3).
     fn write_msr(
         &mut self,
         platform: &mut dyn Platform,
@@ -478,7 +480,7 @@ impl KvmVcpu {
     }
 }
 
-/// Size in bytes of one item of a port access; string instructions move several at once.
+/// Returns the size in bytes of one item of a port access; string instructions move several at once.
 fn io_size(page: &kvm_run) -> usize {
     // SAFETY: the caller saw a port exit, so this is the field in use.
     usize::from(unsafe { page.__bindgen_anon_1.io.size }).max(1)

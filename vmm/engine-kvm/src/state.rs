@@ -84,9 +84,9 @@ fn segment_out(k: &kvm_segment) -> Segment {
     }
 }
 
-/// Whether two values of a segment register differ in nothing that a processor keeps. VMX keeps no attributes of an unusable segment
-/// (`vmx_segment_access_rights` in KVM). Granularity says nothing more once the limit is in bytes, and SVM has it from the limit. A
-/// segment that is loaded has been accessed (`svm_get_segment`).
+/// Returns whether two values of a segment register agree in all parts that a processor keeps. VMX keeps no attributes of an unusable
+/// segment (`vmx_segment_access_rights` in KVM). Granularity says nothing more once the limit is in bytes, and SVM has it from the limit.
+/// A segment that is loaded has been accessed (`svm_get_segment`).
 fn equivalent(a: &Segment, b: &Segment) -> bool {
     const ACCESSED: u16 = 1;
     const NO_SYSTEM: u16 = 1 << 4;
@@ -115,7 +115,7 @@ fn table_out(k: &kvm_dtable) -> DescriptorTable {
     }
 }
 
-/// Segment and control registers. The APIC base is the platform's; KVM only needs to think that one is enabled.
+/// Returns KVM's segment and control registers. The APIC base belongs to the platform; KVM only needs an enabled APIC.
 pub(crate) fn sregs(s: &Segments, c: &Control) -> kvm_sregs {
     const APIC_ENABLED: u64 = 0xfee0_0000 | apic_base::ENABLE;
     kvm_sregs {
@@ -161,7 +161,7 @@ pub(crate) fn segments(k: &kvm_sregs) -> Segments {
     }
 }
 
-/// Segment registers as `now`; those that still hold what they held `before` keep the attributes that the processor has forgotten.
+/// Returns the segment registers of `now`. Registers that are unchanged since `before` keep the attributes that the processor has dropped.
 pub(crate) fn with_forgotten(now: &Segments, before: &Segments) -> Segments {
     let one = |now: &Segment, before: &Segment| {
         if equivalent(now, before) {
@@ -231,7 +231,7 @@ const YMM_HIGH: usize = 576;
 /// MXCSR_MASK: a constant of the processor, not state.
 const MXCSR_MASK: std::ops::Range<usize> = 28..32;
 
-/// `components` are the state components the host can hold.
+/// Returns the XSAVE area. `components` are the state components that the host can hold.
 pub(crate) fn xsave(fx: &FxImage, vector: &Vector256, components: u64) -> kvm_xsave {
     let mut area = [0_u8; 4096];
     area[..XMM].copy_from_slice(fx.legacy());
@@ -295,7 +295,8 @@ pub(crate) fn events_in(e: &Events) -> kvm_vcpu_events {
     k
 }
 
-/// The activity state is not KVM's: it stays what the engine knows. `ran` says that the vCPU has run since it had the events `before`.
+/// Returns the pending events. The activity state is not KVM's: the engine's value stays. `ran`: the vCPU has run since it had the events
+/// `before`.
 ///
 /// SVM has a single interrupt shadow (APM vol. 2 §15.21.5), which KVM reports as both kinds. A shadow that was given to KVM, and has
 /// not been used, is of the kind that was given. Of the others, MOV SS holds back more than STI.
@@ -314,7 +315,7 @@ pub(crate) fn events_out(k: &kvm_vcpu_events, before: &Events, ran: bool) -> Eve
     }
 }
 
-/// What differs between two states, one field a line.
+/// Returns the differences between two states, one field a line.
 pub(crate) fn differences(wanted: &VcpuState, found: &VcpuState) -> String {
     let lines = |state: &VcpuState| format!("{state:#x?}");
     let (wanted, found) = (lines(wanted), lines(found));

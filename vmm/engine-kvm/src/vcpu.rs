@@ -1,7 +1,7 @@
-//! A vCPU of KVM behind the seam.
+//! A vCPU of KVM behind the engine interface.
 //!
 //! KVM gets a restored state when the vCPU runs next, and keeps it between runs: reading all of it takes a dozen calls. It is
-//! read when somebody asks for it.
+//! read when it is needed.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -24,14 +24,14 @@ use crate::{msrs, raw, refused, state};
 const AVAILABLE_TSS: u8 = 9;
 const BUSY_TSS: u8 = 11;
 
-/// What a vCPU is made from.
+/// Configuration of a vCPU.
 #[derive(Clone, Debug)]
 pub struct KvmConfig {
     /// Number within the node.
     pub id: u16,
-    /// What CPUID answers; see [`with_hypercall_leaf`](crate::vm::with_hypercall_leaf).
+    /// Answers of CPUID; see [`with_hypercall_leaf`](crate::vm::with_hypercall_leaf).
     pub cpuid: CpuidTable,
-    /// TSC frequency the guest was told, Hz. A host that cannot scale the TSC runs it at its own; see
+    /// TSC frequency that the guest reads from CPUID, Hz. A host that cannot scale the TSC runs it at its own; see
     /// [`KvmVcpu::tsc_hz`].
     pub tsc_hz: u64,
 }
@@ -41,7 +41,7 @@ pub struct KvmVcpu {
     pub(crate) vm: KvmVm,
     pub(crate) fd: VcpuFd,
     pub(crate) id: u16,
-    /// The state, of which KVM has the newer registers where `held`. The clock and the activity state are always these.
+    /// The state. Where `held`, KVM has newer registers. The clock and the activity state are always current here.
     pub(crate) state: VcpuState,
     /// KVM's registers are older than `state`.
     stale: bool,
@@ -55,18 +55,18 @@ pub struct KvmVcpu {
     pub(crate) grace: Grace,
     /// State components the guest may use.
     components: u64,
-    /// Registers KVM does not hold; their values stay in `state`.
+    /// Registers that KVM does not hold. Their values stay in `state`.
     kept: BTreeSet<u32>,
     /// An exit was served whose instruction KVM finishes when it is entered next.
     pub(crate) unfinished: bool,
-    /// Whether interrupts were enabled, and whether one could be injected, when KVM was left last.
+    /// True if interrupts were enabled, and true if an interrupt could be injected, when KVM was left last.
     pub(crate) interruptible: (bool, bool),
     pub(crate) thread: Arc<RunningThread>,
     pub(crate) counters: Option<Arc<Mutex<VcpuCounters>>>,
 }
 
 impl KvmVcpu {
-    /// A vCPU in its reset state.
+    /// Returns a vCPU in its reset state.
     pub fn new(vm: &KvmVm, config: KvmConfig) -> Result<Self, EngineError> {
         let fd = vm
             .inner
@@ -113,23 +113,23 @@ impl KvmVcpu {
         })
     }
 
-    /// Count the vCPU with these of the host's counters wherever it runs from now on.
+    /// Counts the vCPU with these of the host's counters wherever it runs from now on.
     pub fn count(&mut self, counters: Arc<Mutex<VcpuCounters>>) {
         self.counters = Some(counters);
     }
 
-    /// Rate at which this vCPU's TSC really runs, Hz: the one configured if the host could set it.
+    /// Returns the real rate of this vCPU's TSC, Hz: the configured rate if the host could set it.
     pub fn tsc_hz(&self) -> u64 {
         self.tsc.hz
     }
 
-    /// Registers that this host's KVM did not accept; their values move with the state but the guest does not see
+    /// Returns the registers that this host's KVM did not accept; their values move with the state but the guest does not see
     /// them.
     pub fn unsupported_msrs(&self) -> Vec<u32> {
         self.kept.iter().copied().collect()
     }
 
-    /// Give KVM the state, if KVM's own is older.
+    /// Gives KVM the state, if KVM's own is older.
     pub(crate) fn load(&mut self) -> Result<(), EngineError> {
         if !self.stale {
             return Ok(());
@@ -174,18 +174,18 @@ impl KvmVcpu {
         Ok(())
     }
 
-    /// Whether KVM's registers are newer than the state.
+    /// Returns whether KVM's registers are newer than the state.
     pub(crate) fn is_held(&self) -> bool {
         self.held
     }
 
-    /// KVM runs the vCPU: from now on its registers are newer.
+    /// Records that KVM runs the vCPU: from now on KVM's registers are newer.
     pub(crate) fn hold(&mut self) {
         self.held = true;
         self.has_run = true;
     }
 
-    /// Take the state back from KVM; nothing is in flight.
+    /// Takes the state back from KVM; nothing is in flight.
     pub(crate) fn store(&mut self) -> Result<(), EngineError> {
         if self.held {
             self.state = self.read_state()?;
@@ -194,7 +194,7 @@ impl KvmVcpu {
         Ok(())
     }
 
-    /// The state with KVM's registers.
+    /// Returns the state with KVM's registers.
     fn read_state(&self) -> Result<VcpuState, EngineError> {
         let id = self.id;
         let on = |what: &str| format!("{what} of KVM vCPU {id}");

@@ -34,7 +34,7 @@ pub(crate) struct Inner {
 }
 
 impl KvmVm {
-    /// Make a machine with one memory slot per RAM region.
+    /// Makes a machine with one memory slot per RAM region.
     pub fn new(ram: &Ram) -> Result<Self, EngineError> {
         let unavailable = |e: Unavailable| EngineError::Host {
             what: "KVM is not usable".into(),
@@ -81,12 +81,12 @@ impl KvmVm {
         })
     }
 
-    /// Whether accesses to the platform's MSRs come to user space.
+    /// Returns whether accesses to the platform's MSRs come to user space.
     pub fn msr_exits(&self) -> bool {
         self.inner.msr_exits
     }
 
-    /// Tell the code map which pages the guest wrote since the last call, so that the portable engine drops blocks
+    /// Tells the code map which pages the guest wrote since the last call, so that the portable engine drops blocks
     /// that were decoded from them.
     pub(crate) fn sync_code(&self) -> Result<(), EngineError> {
         for (slot, region) in self.inner.ram.regions().iter().enumerate() {
@@ -108,7 +108,7 @@ impl KvmVm {
     }
 }
 
-/// Bring accesses to the platform's MSRs to user space; false where the host cannot.
+/// Brings accesses to the platform's MSRs to user space; false where the host cannot.
 fn route_msrs(fd: &VmFd) -> bool {
     /// Unknown to KVM, invalid for it, or filtered.
     const ALL_REASONS: u64 = 7;
@@ -140,7 +140,7 @@ fn route_msrs(fd: &VmFd) -> bool {
     .is_ok()
 }
 
-/// The table with the hypercall's leaf as KVM can answer it: the signature, and a transport other than direct, so that
+/// Returns the table with the hypercall's leaf as KVM can answer it: the signature, and a transport other than direct, so that
 /// guest tools know that the call itself was not seen.
 pub fn with_hypercall_leaf(table: &CpuidTable) -> CpuidTable {
     let mut table = table.clone();
@@ -155,7 +155,7 @@ pub fn with_hypercall_leaf(table: &CpuidTable) -> CpuidTable {
     table
 }
 
-/// A table in KVM's form.
+/// Returns a table in KVM's form.
 pub(crate) fn kvm_cpuid(table: &CpuidTable) -> Result<CpuId, EngineError> {
     let rows: Vec<_> = table
         .entries

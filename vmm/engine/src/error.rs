@@ -5,12 +5,12 @@ use std::fmt;
 use nodescope_x86::VcpuState;
 use thiserror::Error;
 
-/// Where and in what state an engine stopped.
+/// Report of an engine that stopped: the place and the state.
 #[derive(Clone, Debug)]
 pub struct StopReport {
     /// vCPU within its node.
     pub vcpu: u16,
-    /// What was met, such as an instruction's name.
+    /// The obstacle, such as an instruction's name.
     pub what: String,
     /// Bytes at the instruction pointer, as far as they could be read.
     pub bytes: Vec<u8>,
@@ -79,7 +79,7 @@ pub enum EngineError {
     /// The host refused something.
     #[error("{what}: {source}")]
     Host {
-        /// What was tried.
+        /// The operation.
         what: String,
         /// The host's answer.
         source: std::io::Error,

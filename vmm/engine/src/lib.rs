@@ -1,4 +1,4 @@
-//! The seam between engines and the machine.
+//! The engine interface: the traits between an engine and the node around it.
 //!
 //! An engine runs one vCPU ([`Vcpu`]) and asks the machine for everything outside it through [`Platform`]. Engines do not
 //! know devices; devices do not know engines.
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 pub enum Exit {
     /// The clock reached the limit.
     Limit,
-    /// HLT with no interrupt to take; the clock stands where HLT was executed.
+    /// HLT with no interrupt to take. The clock shows the time of HLT.
     Halted,
     /// The platform asked for attention during an access (`Platform::attention`).
     Attention,
@@ -28,8 +28,9 @@ pub enum Exit {
     Shutdown,
 }
 
-/// How far a vCPU may run. Both bounds are absolute. It stops soon after its clock has reached the one, where the engine looks at it
-/// next (the portable engine at the heads of straight-line code, which has 48 instructions at most), and right at the other.
+/// Limit of a vCPU's run. Both bounds are absolute. The vCPU stops soon after its clock has reached the bound in cycles, where the engine
+/// looks at the clock next (the portable engine at the beginning of basic blocks, which have 48 instructions at most), and exactly at the
+/// bound in instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// The vCPU's clock in cycles.
@@ -41,7 +42,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Run until the clock shows `cycles`.
+    /// Runs until the clock shows `cycles`.
     pub fn cycles(cycles: u64) -> Self {
         Self {
             cycles,
@@ -49,7 +50,7 @@ impl Limit {
             extends: false,
         }
     }
-    /// Run until `instructions` have been retired since power-on.
+    /// Runs until `instructions` have been retired since power-on.
     pub fn instructions(instructions: u64) -> Self {
         Self {
             cycles: u64::MAX,
@@ -59,72 +60,72 @@ impl Limit {
     }
 }
 
-/// Numbers that windows have given to code so far, which later windows of the node go on with.
+/// Numbers that windows have given to code so far. Later windows of the node go on with these numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CodeNumbers {
     /// Blocks by their numbers.
     pub blocks: Vec<ProfiledBlock>,
     /// Contexts of vCPUs that have records, the last one last.
     pub contexts: Vec<(u16, Context)>,
-    /// Blocks beyond the number that is told apart.
+    /// Number of blocks beyond the largest number of blocks.
     pub lost_blocks: u64,
-    /// Contexts beyond theirs.
+    /// Number of contexts beyond the largest number of contexts.
     pub lost_contexts: u64,
 }
 
 /// Makes a vCPU that runs on another thread look at its interrupts and at [`Platform::attention`] soon.
 pub trait Kicker: Send + Sync {
-    /// Does nothing where the vCPU does not run.
+    /// Kicks the vCPU. Does nothing where the vCPU does not run.
     fn kick(&self);
 }
 
 /// One virtual CPU on some engine.
 pub trait Vcpu: Send {
-    /// Run until a limit or an event. Interrupts that the platform has pending are taken at instruction boundaries, where the engine
+    /// Runs until a limit or an event. Interrupts that the platform has pending are taken at instruction boundaries, where the engine
     /// looks at the clock.
     fn run(&mut self, platform: &mut dyn Platform, limit: Limit) -> Result<Exit, EngineError>;
 
-    /// The vCPU's clock in cycles since power-on.
+    /// Returns the vCPU's clock in cycles since power-on.
     fn cycles(&self) -> u64;
 
-    /// Let the clock jump forward without executing (idle time, or time taken by the platform).
+    /// Lets the clock jump forward without executing (idle time, or time taken by the platform).
     fn advance_to(&mut self, cycles: u64);
 
-    /// Instructions retired since power-on.
+    /// Returns the instructions retired since power-on.
     fn instructions(&self) -> u64;
 
-    /// What makes this vCPU look at its interrupts while it runs. An engine whose vCPUs run on threads of their own, at once with the
-    /// others of their node, has one.
+    /// Returns the kicker that makes this running vCPU look at its interrupts. An engine whose vCPUs run on threads of their own, in
+    /// parallel with the others of their node, has one.
     fn kicker(&self) -> Option<Arc<dyn Kicker>> {
         None
     }
 
-    /// Bring the vCPU to where [`Vcpu::save`] finds its whole state: events that are being delivered are not part of a state.
+    /// Brings the vCPU to a point where [`Vcpu::save`] finds its whole state: events that are being delivered are not part of a state.
     fn synchronize(&mut self, platform: &mut dyn Platform) -> Result<(), EngineError> {
         let _ = platform;
         Ok(())
     }
 
-    /// Hand a restored state to the processor, read it back, and say where both differ.
+    /// Hands a restored state to the processor, and reads the state back. Fails where both differ.
     fn check_restored(&mut self) -> Result<(), EngineError> {
         Ok(())
     }
 
-    /// Copy all state out.
+    /// Copies all state out.
     fn save(&self) -> VcpuState;
 
-    /// Load all state.
+    /// Loads all state.
     fn restore(&mut self, state: &VcpuState);
 
-    /// Attribute what is counted to basic blocks from the next [`Vcpu::attach`] on, or no longer.
+    /// Attributes counts to basic blocks from the next [`Vcpu::attach`] on, or no longer.
     fn attribute_to_code(&mut self, on: bool) {
         let _ = on;
     }
 
-    /// Forget the counts by basic block of all vCPUs that share code with this one.
+    /// Forgets the counts by basic block of all vCPUs that share code with this one.
     fn forget_block_profile(&mut self) {}
 
-    /// Take the counts by basic block of all vCPUs that share code with this one. None where nothing is attributed to code.
+    /// Takes the counts by basic block of all vCPUs that share code with this one. None where nothing is attributed to code.
     fn take_block_profile(&mut self) -> Option<BlockProfile> {
         None
     }
@@ -134,7 +135,7 @@ pub trait Vcpu: Send {
         CodeNumbers::default()
     }
 
-    /// Go on with these numbers, before anything is attributed to code. False for more than there can be.
+    /// Restores these numbers, before anything is attributed to code. Returns false for more numbers than there can be.
     fn restore_code_numbers(&mut self, numbers: CodeNumbers) -> bool {
         numbers == CodeNumbers::default()
     }
@@ -145,6 +146,6 @@ pub trait Vcpu: Send {
     /// Applies changes that a model made to this vCPU's L0 filter cache while another vCPU ran.
     fn update_l0(&mut self, updates: &[L0Update]);
 
-    /// Hand counters gathered since the last call to `Platform::account`.
+    /// Hands counters gathered since the last call to `Platform::account`.
     fn flush_counters(&mut self, platform: &mut dyn Platform);
 }

@@ -1,4 +1,4 @@
-//! What a vCPU asks of the machine around it.
+//! The platform: services of the node that a vCPU uses.
 
 use nodescope_plugin_api::exported::AcceptedExport;
 use nodescope_plugin_api::{
@@ -18,9 +18,9 @@ pub struct MemoryFault {
 
 /// Guest-virtual memory of the vCPU that made a hypercall, at its current privilege.
 pub trait GuestVirtual {
-    /// Read; nothing of `buf` is meaningful on a fault.
+    /// Reads bytes. After a fault the contents of `buf` are undefined.
     fn read(&mut self, address: u64, buf: &mut [u8]) -> Result<(), MemoryFault>;
-    /// Write; bytes before the fault may have been written.
+    /// Writes bytes. After a fault the bytes before the fault may have been written.
     fn write(&mut self, address: u64, buf: &[u8]) -> Result<(), MemoryFault>;
 }
 
@@ -55,48 +55,48 @@ pub struct HypercallAnswer {
 
 /// The machine as one of its vCPUs sees it. `now` is that vCPU's clock in cycles.
 pub trait Platform {
-    /// IN.
+    /// Executes IN.
     fn port_read(&mut self, vcpu: u16, now: u64, port: u16, data: &mut [u8]);
-    /// OUT.
+    /// Executes OUT.
     fn port_write(&mut self, vcpu: u16, now: u64, port: u16, data: &[u8]);
-    /// Read of a guest-physical address that is not RAM.
+    /// Reads a guest-physical address that is not RAM.
     fn mmio_read(&mut self, vcpu: u16, now: u64, physical: u64, data: &mut [u8]);
-    /// Write of a guest-physical address that is not RAM.
+    /// Writes a guest-physical address that is not RAM.
     fn mmio_write(&mut self, vcpu: u16, now: u64, physical: u64, data: &[u8]);
 
-    /// RDMSR of a register that the vCPU does not hold itself (local APIC, TSC deadline).
+    /// Executes RDMSR of a register that the vCPU does not hold itself (local APIC, TSC deadline).
     fn msr_read(&mut self, vcpu: u16, now: u64, msr: u32) -> Result<u64, MsrFault>;
-    /// WRMSR of such a register.
+    /// Executes WRMSR of such a register.
     fn msr_write(&mut self, vcpu: u16, now: u64, msr: u32, value: u64) -> Result<(), MsrFault>;
-    /// The TSC was written: TSC = cycles + offset from now on.
+    /// Records a write of the TSC: TSC = cycles + offset from now on.
     fn tsc_offset_changed(&mut self, vcpu: u16, now: u64, offset: u64);
 
-    /// Task priority as CR8 (APIC TPR bits 7:4).
+    /// Returns the task priority as CR8 (APIC TPR bits 7:4).
     fn task_priority(&mut self, vcpu: u16) -> u8;
-    /// MOV to CR8.
+    /// Executes MOV to CR8.
     fn set_task_priority(&mut self, vcpu: u16, now: u64, priority: u8);
-    /// Whether an interrupt is deliverable to this vCPU now (timers that are due included).
+    /// Returns whether an interrupt is deliverable to this vCPU now (timers that are due included).
     fn interrupt_pending(&mut self, vcpu: u16, now: u64) -> bool;
-    /// Take the interrupt: its vector, now in service. None if it went away.
+    /// Takes the interrupt, which is then in service. Returns its vector, or `None` if there is no interrupt any more.
     fn acknowledge(&mut self, vcpu: u16, now: u64) -> Option<u8>;
-    /// Clock at which something may become pending for this vCPU without its own doing (its timer); `u64::MAX` if never.
-    /// Asked again after every access to the platform.
+    /// Returns the clock at which an interrupt may become pending for this vCPU without an access of its own (its timer); `u64::MAX` if
+    /// never. The engine asks again after every access to the platform.
     fn next_event(&mut self, vcpu: u16) -> u64;
-    /// The vCPU's clock has reached its limit ([`crate::Limit::cycles`]): a later one, where the machine has nothing to do with the vCPU
-    /// before it would let it run on. Asked only where [`crate::Limit::extends`] says so, and not again after `None`; the limit
-    /// that was told last is the one that the vCPU comes back at.
+    /// Returns a later limit for a vCPU whose clock has reached its limit ([`crate::Limit::cycles`]), or `None` where the vCPU must
+    /// return. The platform returns a limit where it would let the vCPU run on at once. The engine asks only where
+    /// [`crate::Limit::extends`] is true, and not again after `None`. The vCPU returns at the last limit.
     fn extend(&mut self, vcpu: u16) -> Option<u64> {
         let _ = vcpu;
         None
     }
-    /// Whether the machine wants the running vCPU to return (power-off, reset, INIT of another vCPU, a window trigger).
-    /// Asked after every access to the platform.
+    /// Returns whether the node wants the running vCPU to return (power-off, reset, INIT of another vCPU, a window trigger).
+    /// The engine asks after every access to the platform.
     fn attention(&mut self) -> bool;
 
-    /// The magic CPUID, or the doorbell (`vmm/hypercall`).
+    /// Serves a hypercall: the magic CPUID, or the doorbell (`vmm/hypercall`).
     fn hypercall(&mut self, call: &Hypercall, memory: &mut dyn GuestVirtual) -> HypercallAnswer;
 
-    /// Index of what runs in the address space of this CR3, for counters and references. Asked while a model is attached:
+    /// Returns the context of the address space of this CR3, for counters and references. The engine asks while a model is attached:
     /// when the vCPU starts to run, when CR3 changes, and after accesses to the platform.
     fn context(&mut self, vcpu: u16, cr3: u64) -> Context;
     /// One memory reference that the L0 filter cache could not answer. Updates of the running vCPU's own L0 filter cache are pushed to
@@ -107,7 +107,7 @@ pub trait Platform {
         reference: &MemRef,
         updates: &mut Vec<L0Update>,
     ) -> Outcome;
-    /// [`nodescope_plugin_api::MemoryModel::miss`].
+    /// See [`nodescope_plugin_api::MemoryModel::miss`].
     fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome>;
     /// Returns the export of [`nodescope_plugin_api::MemoryModel::export_state`], accepted by the platform; None where the model exports
     /// nothing.
@@ -115,12 +115,12 @@ pub trait Platform {
         let _ = vcpu;
         None
     }
-    /// [`nodescope_plugin_api::MemoryModel::take_charges`].
+    /// See [`nodescope_plugin_api::MemoryModel::take_charges`].
     fn take_charges(&mut self) -> Charges {
         Charges::default()
     }
     /// Lines that the running vCPU wrote under [`nodescope_plugin_api::Permission::Exclusive`], reported before another vCPU runs.
     fn modified(&mut self, vcpu: u16, lines: &[u64]);
-    /// Counters of the running vCPU since the last call, for one address space and privilege.
+    /// Adds counters of the running vCPU since the last call, for one address space and privilege.
     fn account(&mut self, vcpu: u16, context: Context, privilege: Privilege, counters: &Counters);
 }

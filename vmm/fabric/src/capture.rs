@@ -1,4 +1,4 @@
-//! Frames into a pcap file, as Wireshark and tcpdump read it, with virtual time as time stamps.
+//! Writes frames into a pcap file for Wireshark and tcpdump, with virtual time as time stamps.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -24,7 +24,7 @@ pub struct CaptureError {
 /// Bytes of a pcap file before its first packet.
 const HEADER: u64 = 24;
 
-/// The file, of which its writer's library lets nobody else have hold.
+/// The file, which the library's writer shares with this capture.
 #[derive(Clone)]
 struct Output(Arc<Mutex<BufWriter<File>>>);
 
@@ -52,7 +52,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Create the file.
+    /// Creates the file.
     pub fn create(path: &Path) -> Result<Self, CaptureError> {
         let fail = |cause: String| CaptureError {
             path: path.into(),
@@ -75,7 +75,7 @@ impl Capture {
         })
     }
 
-    /// Create the file with the packets of an earlier one, to be followed by further ones.
+    /// Creates the file with the packets of an earlier one, to be followed by further ones.
     pub fn resume(path: &Path, mut earlier: impl Read) -> Result<Self, CaptureError> {
         let capture = Self::create(path)?;
         let mut header = earlier.by_ref().take(HEADER);
@@ -85,13 +85,13 @@ impl Capture {
         Ok(capture)
     }
 
-    /// Write what has been collected into the file.
+    /// Writes the collected frames into the file.
     pub fn flush(&mut self) -> Result<(), CaptureError> {
         let written = self.output.flush();
         written.map_err(|error| self.failed(&error))
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -103,7 +103,7 @@ impl Capture {
         }
     }
 
-    /// Append the frames of one quantum in the order of their times.
+    /// Appends the frames of one quantum in the order of their times.
     pub fn record(&mut self, frames: &[SentFrame]) -> Result<(), CaptureError> {
         let mut order: Vec<&SentFrame> = frames.iter().collect();
         order.sort_by_key(|f| (f.time_ps, f.port));

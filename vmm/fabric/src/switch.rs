@@ -18,7 +18,8 @@ const MIN_FRAME: u64 = 60;
 /// Checksum, preamble, start delimiter and the gap between frames, in bytes (IEEE 802.3 §3.1.1, §4.4.2).
 const OVERHEAD: u64 = 24;
 
-/// Bytes, with their overhead, that may wait for one receiver's link: what that takes in half a second, within these bounds.
+/// Bounds of the bytes, with overhead, that may wait for one receiver's link. Within these bounds the limit is the link's bytes in half a
+/// second.
 const SMALLEST_BUFFER: u64 = 1 << 20;
 const LARGEST_BUFFER: u64 = 64 << 20;
 /// Bytes that may wait for all.
@@ -63,7 +64,7 @@ pub struct SentFrame {
     pub port: usize,
     /// Ethernet frame without checksum.
     pub bytes: Vec<u8>,
-    /// Its TCP or UDP checksum is known to be right; where it is not, the receiver has to sum.
+    /// The TCP or UDP checksum is known to be right. Otherwise the receiver must verify the checksum.
     pub checksum_valid: bool,
 }
 
@@ -80,7 +81,7 @@ pub struct Delivery {
     pub checksum_valid: bool,
 }
 
-/// What went over a node's link.
+/// Counts of a node's link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortCounts {
     /// Frames sent by the node.
@@ -100,11 +101,11 @@ pub struct PortCounts {
 struct Port {
     mac: [u8; 6],
     link: LinkConfig,
-    /// When its sending direction is free again.
+    /// Time at which the sending direction is free again.
     send_free_ps: u64,
     /// Frames that wait for it.
     waiting: VecDeque<SentFrame>,
-    /// When its receiving direction is free again.
+    /// Time at which the receiving direction is free again.
     receive_free_ps: u64,
     counts: PortCounts,
 }
@@ -115,7 +116,7 @@ pub struct Switch {
     ports: Vec<Port>,
 }
 
-/// State of a port: everything but where it leads.
+/// State of a port: everything but the port's link.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortState {
     send_free_ps: u64,
@@ -146,7 +147,7 @@ pub enum SwitchStateError {
 }
 
 impl Switch {
-    /// A switch with one port for each node: its MAC address and its link.
+    /// Returns a switch with one port for each node: its MAC address and its link.
     pub fn new(ports: &[([u8; 6], LinkConfig)]) -> Result<Self, LinkError> {
         for (port, (_, link)) in ports.iter().enumerate() {
             if link.bandwidth == 0 {
@@ -171,7 +172,7 @@ impl Switch {
         })
     }
 
-    /// The state of each port, from which [`Switch::load`] goes on.
+    /// Returns the state of each port, for [`Switch::load`].
     pub fn state(&self) -> Vec<PortState> {
         let state = |port: &Port| PortState {
             send_free_ps: port.send_free_ps,
@@ -182,11 +183,11 @@ impl Switch {
         self.ports.iter().map(state).collect()
     }
 
-    /// Goes on where another switch of as many ports has stopped.
+    /// Goes on from the state of another switch with this number of ports.
     ///
     /// # Errors
     ///
-    /// A state that does not fit; the switch is as before.
+    /// A state that does not fit. The switch is then unchanged.
     pub fn load(&mut self, state: Vec<PortState>) -> Result<(), SwitchStateError> {
         if state.len() != self.ports.len() {
             return Err(SwitchStateError::Ports {
@@ -209,8 +210,8 @@ impl Switch {
         Ok(())
     }
 
-    /// Time between the sending of a frame and its earliest delivery, in picoseconds: the longest quantum in which nodes
-    /// may run without hearing of each other. None for a lone node.
+    /// Returns the time between the sending of a frame and its earliest delivery, in picoseconds: the longest quantum in which nodes
+    /// may run without frames of each other. None for a single node.
     pub fn lookahead(&self) -> Option<u64> {
         if self.ports.len() < 2 {
             return None;
@@ -218,17 +219,17 @@ impl Switch {
         self.ports.iter().map(|p| p.link.latency_ps).min()
     }
 
-    /// Counts by node.
+    /// Returns the counts by node.
     pub fn counts(&self) -> Vec<PortCounts> {
         self.ports.iter().map(|p| p.counts).collect()
     }
 
-    /// When the first of the frames that wait begins to be sent.
+    /// Returns when the first of the frames that wait begins to be sent.
     pub fn next_ps(&self) -> Option<u64> {
         self.next().map(|(start, _)| start)
     }
 
-    /// That time and its port.
+    /// Returns this time and its port.
     fn next(&self) -> Option<(u64, usize)> {
         (self.ports.iter().enumerate())
             .filter_map(|(port, p)| Some((p.waiting.front()?.time_ps.max(p.send_free_ps), port)))
@@ -238,13 +239,13 @@ impl Switch {
     /// Returns whether the switch can hold another frame for a port at a time.
     fn has_room(&self, port: usize, at_ps: u64) -> bool {
         let queued = self.ports[port].queued(at_ps);
-        // Nearly always there is so little that the others need not be asked.
+        // Fast path: nearly always so few bytes wait that the other ports need not be asked.
         queued <= SMALLEST_BUFFER
             || queued <= (self.ports[port].link.bandwidth / 16).min(LARGEST_BUFFER)
                 && self.ports.iter().map(|p| p.queued(at_ps)).sum::<u64>() <= SHARED_BUFFER
     }
 
-    /// Forward the frames of one quantum, in any order, and those that still wait, as far as they begin to be sent before
+    /// Forwards the frames of one quantum, in any order, and those that still wait, as far as they begin to be sent before
     /// `until_ps`, the quantum's end; deliveries come sorted by time, then receiver.
     pub fn forward(&mut self, mut frames: Vec<SentFrame>, until_ps: u64) -> Vec<Delivery> {
         // Stable: frames of one node keep the order in which it sent them.
@@ -307,7 +308,7 @@ impl Switch {
 }
 
 impl Port {
-    /// Bytes that wait for its link at a time.
+    /// Returns the bytes that wait for its link at a time.
     fn queued(&self, at_ps: u64) -> u64 {
         let wait = u128::from(self.receive_free_ps.saturating_sub(at_ps));
         (wait * u128::from(self.link.bandwidth) / (8 * u128::from(PS_PER_SECOND))) as u64

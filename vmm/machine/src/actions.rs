@@ -1,16 +1,16 @@
-//! What INIT, start-up and NMI messages do to a vCPU (SDM vol. 3A §8.4).
+//! Effects of INIT, start-up and NMI messages on a vCPU (SDM vol. 3A §8.4).
 
 use nodescope_devices::lapic::CpuAction;
 use nodescope_x86::{MpState, VcpuState};
 
-/// The vCPU that a message is for.
+/// Returns the vCPU that a message is for.
 pub(crate) fn target(action: CpuAction) -> u16 {
     let (CpuAction::Init { vcpu } | CpuAction::Startup { vcpu, .. } | CpuAction::Nmi { vcpu }) =
         action;
     vcpu
 }
 
-/// Carry a message out on the state of its vCPU. Whether the vCPU sleeps then; none where the message does nothing.
+/// Carries a message out on the state of its vCPU. Returns whether the vCPU sleeps afterwards, or `None` where the message has no effect.
 pub(crate) fn carry_out(action: CpuAction, state: &mut VcpuState) -> Option<bool> {
     match action {
         CpuAction::Init { .. } => {

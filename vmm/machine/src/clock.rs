@@ -13,10 +13,10 @@ pub struct NodeClock {
 }
 
 impl NodeClock {
-    /// When a cycle begins, rounded down.
+    /// Returns the time at which a cycle begins, rounded down.
     #[inline]
     pub fn ps(self, cycles: u64) -> u64 {
-        // Nodes that meet every few microseconds ask each time, and dividing 128 bits takes a tenth of one.
+        // Fast path: nodes convert times at each barrier, every few microseconds, and a division of 128 bits takes 0.1 us.
         if let Some(mhz) = self.mhz()
             && let Some(product) = cycles.checked_mul(PS_PER_MICROSECOND)
         {
@@ -25,7 +25,7 @@ impl NodeClock {
         (u128::from(cycles) * u128::from(PS_PER_SECOND) / u128::from(self.hz)) as u64
     }
 
-    /// First cycle that begins at or after a time; saturates.
+    /// Returns the first cycle that begins at or after a time; saturates.
     #[inline]
     pub fn cycles(self, ps: u64) -> u64 {
         if let Some(mhz) = self.mhz()
@@ -37,7 +37,7 @@ impl NodeClock {
         u64::try_from(exact).unwrap_or(u64::MAX)
     }
 
-    /// The frequency in MHz, if it is a whole number.
+    /// Returns the frequency in MHz, if it is a whole number.
     #[inline]
     fn mhz(self) -> Option<u64> {
         let mhz = self.hz / 1_000_000;
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn a_time_never_moves_back_by_conversion() {
-        // The last is no whole number of MHz; 1 << 50 is too much for the short way from cycles.
+        // The last frequency is no whole number of MHz. 1 << 50 cycles overflow the fast path.
         for hz in [1_000_000_000, 2_900_000_000, 3_330_000_000, 2_893_123_457] {
             let clock = NodeClock { hz };
             for ps in [0, 1, 344, 345, 1_300_000, 7_777_777_777_777] {

@@ -1,4 +1,4 @@
-//! The CPUID template: what processor the guest believes it runs on.
+//! The CPUID template: the processor that the guest sees.
 //!
 //! The default is x86-64-v3 (Haswell server: family 6, model 63) minus what no engine models (VMX, TSX, MPX, PKU,
 //! SGX, AVX-512, LA57, SMAP, PCID, UMIP, performance counters, MWAIT, machine check). [`FEATURES`] is the one table;
@@ -41,11 +41,11 @@ pub struct Feature {
     pub bit: u32,
     /// Feature without which this one makes no sense.
     pub needs: Option<&'static str>,
-    /// Whether the portable engine has the host's processor execute it, so that the host must have it.
+    /// True if the portable engine executes the feature on the host's processor. The host must then have the feature.
     pub native: bool,
 }
 
-/// Features that the platform has whatever the engine: interrupt controllers, timers, the clock, and what is said about them.
+/// Features of the platform, which do not depend on the engine: interrupt controllers, timers, the clock, and their descriptions.
 const PLATFORM: &[&str] = &[
     "apic",
     "arat",
@@ -58,7 +58,7 @@ const PLATFORM: &[&str] = &[
 ];
 
 impl Feature {
-    /// Whether the platform has it, so that the engine need not.
+    /// Returns whether the platform has the feature. The engine then need not have it.
     pub fn is_the_platforms(&self) -> bool {
         PLATFORM.contains(&self.name)
     }
@@ -170,16 +170,16 @@ pub enum HypervisorLeaf {
     None,
 }
 
-/// What a study may change.
+/// Options of a study.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuidOptions {
-    /// Names of features to hide; what needs a hidden feature is hidden with it.
+    /// Names of features to hide. Features that need a hidden feature are hidden, too.
     pub hidden: Vec<String>,
     /// Hypervisor signature.
     pub hypervisor: HypervisorLeaf,
 }
 
-/// What is wrong with the options.
+/// Error in the options.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum CpuidError {
     /// No such feature.
@@ -197,15 +197,15 @@ pub enum CpuidError {
     Required {
         /// Name.
         name: String,
-        /// The feature whose removal would take it along, or empty.
+        /// The feature whose removal would remove it, too; empty if there is none.
         via: String,
     },
-    /// What the study requires is not there.
+    /// A feature that the study requires is missing.
     #[error(
         "the study requires CPU features that its engines and this host do not all have: {0}; take them from node.require, or use another host or engine"
     )]
     Missing(String),
-    /// The host lacks what the portable engine has it execute.
+    /// The host lacks features that the portable engine executes on the host's processor.
     #[error("the host's processor lacks {0:?}, which a 64-bit Linux guest needs; use another host")]
     Host(String),
 }
@@ -218,7 +218,7 @@ pub struct Template {
 }
 
 impl Template {
-    /// The default template less what the options hide.
+    /// Returns the default template without the features that the options hide.
     pub fn new(options: &CpuidOptions) -> Result<Self, CpuidError> {
         let mut template = Self {
             features: FEATURES.to_vec(),
@@ -240,12 +240,13 @@ impl Template {
         Ok(template)
     }
 
-    /// Hide what the portable engine has the host execute and the host lacks; returns what went.
+    /// Hides features that the portable engine executes on the host's processor and the host lacks. Returns the hidden features.
     pub fn intersect_host(&mut self) -> Result<Vec<&'static str>, CpuidError> {
         self.intersect(|f| !f.native || host_has(f))
     }
 
-    /// Hide what `allowed` refuses, and what needs it; returns what went. Also used with the features KVM supports.
+    /// Hides features that `allowed` refuses, and features that need them. Returns the hidden features. Also used with the features that
+    /// KVM supports.
     pub fn intersect(
         &mut self,
         allowed: impl Fn(&Feature) -> bool,
@@ -264,12 +265,12 @@ impl Template {
             .collect())
     }
 
-    /// Whether the template shows a feature.
+    /// Returns whether the template shows a feature.
     pub fn has(&self, name: &str) -> bool {
         self.features.iter().any(|f| f.name == name)
     }
 
-    /// Features shown, in the order of [`FEATURES`].
+    /// Returns the features shown, in the order of [`FEATURES`].
     pub fn features(&self) -> &[Feature] {
         &self.features
     }
@@ -299,7 +300,7 @@ impl Template {
         Ok(())
     }
 
-    /// Table of one vCPU of a valid topology.
+    /// Returns the table of one vCPU of a valid topology.
     pub fn table(&self, topology: &NodeTopology, vcpu: u32) -> CpuidTable {
         let place = topology.place(vcpu);
         let core_shift = topology.thread_bits();
@@ -348,8 +349,8 @@ impl Template {
     }
 }
 
-/// Tables of all vCPUs of a node, less what the host's processor lacks and what `allowed` refuses. An error where a feature of `required`
-/// is not left.
+/// Returns the tables of all vCPUs of a node, without features that the host's processor lacks or `allowed` refuses. Fails where a feature
+/// of `required` is not left.
 pub fn tables(
     topology: &NodeTopology,
     options: &CpuidOptions,
@@ -411,7 +412,7 @@ fn basic_rows(topology: &NodeTopology, apic_id: u32, socket_shift: u32) -> Vec<C
     ]
 }
 
-/// Leaf 4: deterministic cache parameters.
+/// Returns leaf 4: deterministic cache parameters.
 fn cache_rows(topology: &NodeTopology) -> Vec<CpuidEntry> {
     let threads = topology.thread_bits();
     let package = threads + topology.core_bits();
@@ -443,7 +444,7 @@ fn cache_rows(topology: &NodeTopology) -> Vec<CpuidEntry> {
         .collect()
 }
 
-/// Leaf 0xB: thread and core levels.
+/// Returns leaf 0xB: thread and core levels.
 fn topology_rows(
     topology: &NodeTopology,
     apic_id: u32,
@@ -468,7 +469,7 @@ fn topology_rows(
     ]
 }
 
-/// Leaf 0xD: components of the XSAVE area, standard format only.
+/// Returns leaf 0xD: components of the XSAVE area, standard format only.
 fn xsave_rows(avx: bool) -> Vec<CpuidEntry> {
     let mask = xcr0::X87 | xcr0::SSE | if avx { xcr0::AVX } else { 0 };
     let size = xsave_size(mask);
@@ -508,7 +509,7 @@ fn extended_rows(topology: &NodeTopology) -> Vec<CpuidEntry> {
     rows
 }
 
-/// Leaf 0x80000006 ECX: size in KiB, associativity code, line of the level-2 cache; 0 where there is none.
+/// Returns leaf 0x80000006 ECX: size in KiB, associativity code, line of the level-2 cache; 0 where there is none.
 fn level_2(topology: &NodeTopology) -> u32 {
     let Some(c) = topology
         .caches
@@ -534,7 +535,7 @@ fn level_2(topology: &NodeTopology) -> u32 {
     kib << 16 | ways << 12 | c.line.min(255)
 }
 
-/// What the host's processor answers.
+/// Returns the answer of the host's processor.
 fn host_cpuid(leaf: u32, subleaf: u32) -> CpuidEntry {
     let mut entry = CpuidEntry::zero(leaf, subleaf);
     if leaf <= std::arch::x86_64::__cpuid(leaf & 0x8000_0000).eax {
@@ -544,7 +545,7 @@ fn host_cpuid(leaf: u32, subleaf: u32) -> CpuidEntry {
     entry
 }
 
-/// Whether the host's processor has a feature and its operating system lets it be used.
+/// Returns whether the host's processor has a feature and its operating system lets it be used.
 pub fn host_has(feature: &Feature) -> bool {
     // AVX state must be enabled by the operating system, too; the standard library knows.
     if ["avx", "avx2", "fma", "f16c"].contains(&feature.name)

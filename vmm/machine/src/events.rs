@@ -1,26 +1,27 @@
-//! Events of a node's guest that nobody has taken yet.
+//! Events of a node's guest that wait to be taken.
 
 use nodescope_hypercall::Request;
 
-use crate::board::NodeEvent;
 use crate::files::FileRefusal;
+use crate::motherboard::NodeEvent;
 
-/// With so many bytes waiting, the node wants to be looked at when its quantum ends.
+/// From this number of waiting bytes on, the node wants attention when its quantum ends.
 const SOME: usize = 1 << 20;
-/// With so many, a vCPU that says more stands still until then. Programs say a few hundred bytes a microsecond.
+/// From this number of waiting bytes on, a vCPU that adds an event pauses until its quantum ends. Programs add a few hundred bytes a
+/// microsecond.
 const MOST: usize = 16 << 20;
 
 /// Events in the order in which they were made.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     list: Vec<NodeEvent>,
-    /// About the memory that the events take, plus the bytes read for calls, even for calls that made no sense: to read takes the
-    /// host's time.
+    /// Approximate memory of the events, plus the bytes that were read for calls. Bytes of refused calls count, too, since a read takes
+    /// the host's time.
     bytes: usize,
 }
 
 impl Events {
-    /// Add one.
+    /// Adds an event.
     pub(crate) fn push(&mut self, event: NodeEvent) {
         self.bytes += size_of::<NodeEvent>() + size(&event.request);
         if event.refused.is_some() {
@@ -30,12 +31,12 @@ impl Events {
         self.list.push(event);
     }
 
-    /// So many bytes were read for a call.
+    /// Counts bytes that were read for a call.
     pub(crate) fn have_read(&mut self, bytes: usize) {
         self.bytes += bytes;
     }
 
-    /// There is more than can wait.
+    /// Returns whether more bytes wait than may wait.
     pub(crate) fn are_too_many(&self) -> bool {
         self.bytes >= MOST
     }
@@ -45,28 +46,28 @@ impl Events {
         std::mem::take(&mut self.list)
     }
 
-    /// Those that wait, and what [`Events::are_many`] counts.
+    /// Returns the waiting events, and the bytes that [`Events::are_many`] counts.
     pub(crate) fn waiting(&self) -> (&[NodeEvent], usize) {
         (&self.list, self.bytes)
     }
 
-    /// Events that wait since before a state was saved.
+    /// Returns the waiting events of a saved state.
     pub(crate) fn restored(list: Vec<NodeEvent>, bytes: usize) -> Self {
         Self { list, bytes }
     }
 
-    /// Nothing need be taken.
+    /// Returns whether nothing need be taken.
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes < SOME && self.list.is_empty()
     }
 
-    /// There is so much that it should be taken soon.
+    /// Returns whether so many bytes wait that the events should be taken soon.
     pub(crate) fn are_many(&self) -> bool {
         self.bytes >= SOME
     }
 }
 
-/// Bytes that a request has beyond its own.
+/// Returns the bytes of a request beyond the request's own size.
 fn size(request: &Request) -> usize {
     match request {
         Request::MpiEnter(_, shown) => shown.size(),

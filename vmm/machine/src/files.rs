@@ -1,7 +1,7 @@
-//! The files that a node has put among the results, and how much more the node may put there.
+//! Quota of the files that a node has put among the results, and of the space that is left.
 //!
-//! Each node keeps its own book, so that the answer to a guest depends on nothing that another host thread does at the same time.
-//! Between stretches of quanta each book is told what the whole study has left.
+//! Each node keeps its own quota. The answer to a guest therefore does not depend on other host threads.
+//! Between batches of quanta each quota gets the number of bytes that the whole study has left.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,14 @@ const MOST_FILES: usize = 1 << 16;
 /// Bytes that a file counts beside its length, for each component of its name: the host needs them for an empty file or a folder.
 const OVERHEAD: u64 = 4096;
 
-/// How much guests may put among the results, in bytes. Of a file with holes, its length counts.
+/// Limits of the bytes that guests may put among the results. The whole length of a file with holes counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileLimits {
-    /// Of one file.
+    /// Limit of one file.
     pub file: u64,
-    /// Of all files of one node.
+    /// Limit of all files of one node.
     pub node: u64,
-    /// Of all files of all nodes.
+    /// Limit of all files of all nodes.
     pub study: u64,
 }
 
@@ -81,7 +81,7 @@ pub enum FileRefusal {
         /// The file's name.
         name: String,
     },
-    /// A file stands where a folder is needed, or the other way round.
+    /// There is a file in the place of a folder, or a folder in the place of a file.
     #[error(
         "file \"{}\" cannot be stored: \"{}\" is a file, and would have to be a folder, too",
         printable(name),
@@ -90,13 +90,13 @@ pub enum FileRefusal {
     Folder {
         /// The file's name.
         name: String,
-        /// The one of two names that the other begins with.
+        /// The name with which the other name begins.
         file: String,
     },
 }
 
 impl FileRefusal {
-    /// The status that tells the guest.
+    /// Returns the status that the guest gets.
     pub fn status(&self) -> Status {
         match self {
             FileRefusal::Folder { .. } => Status::BadArgument,
@@ -109,20 +109,20 @@ impl FileRefusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     length: u64,
-    /// More is to come. A piece that comes after the last one begins the file anew.
+    /// More pieces will arrive. A piece after the last one begins the file anew.
     open: bool,
 }
 
-/// What a saved node has entered into its book, without the limits, which are the study's.
+/// Saved state of a [`FileQuota`], without the limits, which are the study's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileBookState {
+pub struct FileQuotaState {
     study_left: u64,
     files: BTreeMap<String, Entry>,
 }
 
-/// The book of a node's files.
+/// Quota of a node's files.
 #[derive(Clone, Debug)]
-pub(crate) struct FileBook {
+pub(crate) struct FileQuota {
     limits: FileLimits,
     /// Bytes that the study has left beside `used`.
     study_left: u64,
@@ -130,7 +130,7 @@ pub(crate) struct FileBook {
     used: u64,
 }
 
-impl FileBook {
+impl FileQuota {
     pub(crate) fn new(limits: FileLimits) -> Self {
         Self {
             limits,
@@ -140,15 +140,15 @@ impl FileBook {
         }
     }
 
-    pub(crate) fn save(&self) -> FileBookState {
-        FileBookState {
+    pub(crate) fn save(&self) -> FileQuotaState {
+        FileQuotaState {
             study_left: self.study_left,
             files: self.files.clone(),
         }
     }
 
-    /// Load entries; refused where no guest can have made them.
-    pub(crate) fn restore(&mut self, state: FileBookState) -> Result<(), &'static str> {
+    /// Loads entries. Fails where no guest can have made them.
+    pub(crate) fn restore(&mut self, state: FileQuotaState) -> Result<(), &'static str> {
         if state.files.len() > MOST_FILES {
             return Err("it has more files than a node may have");
         }
@@ -168,7 +168,7 @@ impl FileBook {
         Ok(())
     }
 
-    /// The bytes that the node's files count.
+    /// Returns the number of bytes of the node's files.
     pub(crate) fn used(&self) -> u64 {
         self.used
     }
@@ -178,7 +178,7 @@ impl FileBook {
         self.study_left = left;
     }
 
-    /// Enter a piece, or say why it cannot be.
+    /// Enters a piece, or returns the reason of a refusal.
     pub(crate) fn enter(&mut self, chunk: &FileChunk) -> Result<(), FileRefusal> {
         let name = || chunk.name.clone();
         let end = chunk.offset.saturating_add(chunk.data.len() as u64);
@@ -258,8 +258,8 @@ mod tests {
         }
     }
 
-    fn book() -> FileBook {
-        FileBook::new(FileLimits {
+    fn quota() -> FileQuota {
+        FileQuota::new(FileLimits {
             file: 100_000,
             node: 150_000,
             study: 1 << 30,
@@ -268,62 +268,62 @@ mod tests {
 
     #[test]
     fn lengths_count_holes_included_and_nothing_overflows() {
-        let mut book = book();
+        let mut quota = quota();
         for offset in [99_999, i64::MAX as u64, u64::MAX] {
-            let refusal = book.enter(&chunk("a", offset, 2, true)).unwrap_err();
+            let refusal = quota.enter(&chunk("a", offset, 2, true)).unwrap_err();
             assert!(matches!(refusal, FileRefusal::File { .. }), "{refusal}");
             assert_eq!(refusal.status(), Status::OverLimit);
         }
-        book.enter(&chunk("a", 99_998, 2, false)).unwrap();
-        assert_eq!(book.used(), 104_096);
+        quota.enter(&chunk("a", 99_998, 2, false)).unwrap();
+        assert_eq!(quota.used(), 104_096);
         // A piece that lies within adds nothing.
-        book.enter(&chunk("a", 0, 2, true)).unwrap();
-        assert_eq!(book.used(), 104_096);
-        let refusal = book.enter(&chunk("b", 0, 50_000, true)).unwrap_err();
+        quota.enter(&chunk("a", 0, 2, true)).unwrap();
+        assert_eq!(quota.used(), 104_096);
+        let refusal = quota.enter(&chunk("b", 0, 50_000, true)).unwrap_err();
         assert!(matches!(refusal, FileRefusal::Node { .. }), "{refusal}");
         // The file begins anew and is shorter, which makes room.
-        book.enter(&chunk("a", 0, 2, true)).unwrap();
-        book.enter(&chunk("b", 0, 50_000, true)).unwrap();
-        assert_eq!(book.used(), 4098 + 54_096);
+        quota.enter(&chunk("a", 0, 2, true)).unwrap();
+        quota.enter(&chunk("b", 0, 50_000, true)).unwrap();
+        assert_eq!(quota.used(), 4098 + 54_096);
     }
 
     #[test]
     fn the_study_has_an_end_too() {
-        let mut book = book();
-        book.set_study_left(10_000);
-        book.enter(&chunk("a", 0, 1000, true)).unwrap();
-        let refusal = book.enter(&chunk("b", 0, 1000, true)).unwrap_err();
+        let mut quota = quota();
+        quota.set_study_left(10_000);
+        quota.enter(&chunk("a", 0, 1000, true)).unwrap();
+        let refusal = quota.enter(&chunk("b", 0, 1000, true)).unwrap_err();
         assert_eq!(
             refusal.to_string(),
             "file \"b\" needs more than is left of results.limit, 4904 bytes"
         );
-        book.set_study_left(5096);
-        book.enter(&chunk("b", 0, 1000, true)).unwrap();
+        quota.set_study_left(5096);
+        quota.enter(&chunk("b", 0, 1000, true)).unwrap();
     }
 
     #[test]
     fn a_name_is_a_file_or_a_folder() {
-        let mut book = book();
-        book.enter(&chunk("a", 0, 1, true)).unwrap();
-        book.enter(&chunk("c/d", 0, 1, true)).unwrap();
-        book.enter(&chunk("c-1", 0, 1, true)).unwrap();
+        let mut quota = quota();
+        quota.enter(&chunk("a", 0, 1, true)).unwrap();
+        quota.enter(&chunk("c/d", 0, 1, true)).unwrap();
+        quota.enter(&chunk("c-1", 0, 1, true)).unwrap();
         for name in ["a/b", "a/b/c", "c"] {
-            let refusal = book.enter(&chunk(name, 0, 1, true)).unwrap_err();
+            let refusal = quota.enter(&chunk(name, 0, 1, true)).unwrap_err();
             assert!(matches!(refusal, FileRefusal::Folder { .. }), "{refusal}");
             assert_eq!(refusal.status(), Status::BadArgument);
         }
-        book.enter(&chunk("c/e", 0, 1, true)).unwrap();
-        book.enter(&chunk("c/d", 0, 1, true)).unwrap();
+        quota.enter(&chunk("c/e", 0, 1, true)).unwrap();
+        quota.enter(&chunk("c/d", 0, 1, true)).unwrap();
     }
 
     #[test]
     fn files_and_folders_count_although_they_are_empty() {
-        let mut book = book();
+        let mut quota = quota();
         let entered =
-            (0..100).filter(|n| book.enter(&chunk(&format!("{n}/x"), 0, 0, true)).is_ok());
+            (0..100).filter(|n| quota.enter(&chunk(&format!("{n}/x"), 0, 0, true)).is_ok());
         assert_eq!(entered.count(), 150_000 / 8192);
-        let mut book = FileBook::new(FileLimits::default());
-        let entered = (0..=MOST_FILES).map(|n| book.enter(&chunk(&n.to_string(), 0, 0, false)));
+        let mut quota = FileQuota::new(FileLimits::default());
+        let entered = (0..=MOST_FILES).map(|n| quota.enter(&chunk(&n.to_string(), 0, 0, false)));
         let refused: Vec<_> = entered.filter_map(Result::err).collect();
         assert!(
             matches!(refused[..], [FileRefusal::Count { .. }]),

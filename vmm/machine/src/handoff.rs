@@ -1,4 +1,4 @@
-//! A node changes engines: its vCPUs go on, at the instruction where each stands, on another engine.
+//! Hand-off: a node changes engines. Each vCPU goes on at its present instruction, on the other engine.
 
 use std::sync::Arc;
 
@@ -9,23 +9,25 @@ use crate::node::{Node, NodeError, NodeStatus};
 use crate::parallel::{Failure, Parallel, Round};
 
 impl Node {
-    /// Whether the vCPUs of the node run at once, each on a host thread.
+    /// Returns whether the vCPUs of the node run in parallel, each on a host thread.
     pub fn runs_at_once(&self) -> bool {
         self.parallel.is_some()
     }
 
     /// Announces the doorbell to programs, whose hypercalls then reach every engine (`vmm/hypercall`, "Transports").
     pub fn use_doorbell(&mut self) {
-        self.board.transport = TRANSPORT_DOORBELL;
+        self.motherboard.transport = TRANSPORT_DOORBELL;
     }
 
-    /// vCPUs of the same memory on another engine, to which [`Node::change_engine`] moves. They are in the order of the node's own.
+    /// Sets the vCPUs of the other engine, to which [`Node::change_engine`] moves. The vCPUs use the node's memory, and are in the order
+    /// of the node's present vCPUs.
     pub fn set_other_engine(&mut self, vcpus: Vec<Box<dyn Vcpu>>) {
         assert_eq!(vcpus.len(), self.vcpus.len(), "one for each vCPU");
         self.other = vcpus;
     }
 
-    /// Move the vCPUs to the node's other engine, or back; between windows. Nothing happens where the node has one engine alone.
+    /// Moves the vCPUs to the node's other engine, or back. Does nothing where the node has one engine only. Callers change engines
+    /// between windows.
     pub fn change_engine(&mut self) -> Result<(), NodeError> {
         if self.other.is_empty() {
             return Ok(());
@@ -36,7 +38,7 @@ impl Node {
         };
         for v in 0..self.vcpus.len() {
             let (from, to) = (&mut self.vcpus[v], &mut self.other[v]);
-            from.synchronize(&mut *self.board).map_err(engine)?;
+            from.synchronize(&mut *self.motherboard).map_err(engine)?;
             to.restore(&from.save());
             if cfg!(debug_assertions) {
                 to.check_restored().map_err(engine)?;
@@ -59,16 +61,16 @@ impl Node {
         Ok(())
     }
 
-    /// [`Node::run_until`] where vCPUs run at once.
+    /// Runs as [`Node::run_until`] does, where vCPUs run in parallel.
     pub(crate) fn run_at_once(&mut self, target: u64) -> Result<NodeStatus, NodeError> {
         if self.now >= target || self.status != NodeStatus::Running {
             return Ok(self.status);
         }
-        self.board.chipset.advance(self.now);
-        let device = self.board.chipset.next_event();
+        self.motherboard.chipset.advance(self.now);
+        let device = self.motherboard.chipset.next_event();
         let activity = self.next_activity_after(device);
         if activity >= target {
-            // Everybody sleeps through.
+            // All vCPUs sleep until the target.
             for vcpu in &mut self.vcpus {
                 vcpu.advance_to(target);
             }
@@ -79,7 +81,7 @@ impl Node {
             return Ok(self.status);
         };
         let request = parallel.round(Round {
-            board: &mut self.board.0,
+            motherboard: &mut self.motherboard.0,
             vcpus: &mut self.vcpus,
             halted: &mut self.halted,
             stop: &self.stop,

@@ -1,19 +1,23 @@
-//! One node: what the guest is told about itself (ACPI, CPUID), and how it is started.
+//! One node: its description for the guest (ACPI, CPUID), its start, its devices, and the execution of its vCPUs.
 //!
-//! [`topology`] holds the description; [`cpuid`] and [`acpi`] turn the same description into what firmware and
-//! processor say, so that they cannot disagree; [`boot`] puts a Linux kernel into guest RAM; [`board`] ties the devices
-//! together and answers the vCPUs, with [`files`] as its book of what the guest puts among the results; [`node`] lets the vCPUs take turns, or `parallel` runs them at once, and `handoff` moves them between engines;
-//! [`samples`] copies their call stacks while a window is open; [`state`] takes the state of a node out and puts it back.
+//! - [`topology`] holds the description. [`cpuid`] and [`acpi`] turn this description into answers of processor and firmware, which
+//!   therefore
+//!   agree.
+//! - [`boot`] puts a Linux kernel into guest RAM.
+//! - [`motherboard`] connects the devices, and is the platform of the vCPUs. [`files`] keeps the quota of files that the guest sends.
+//! - [`node`] runs the vCPUs in time slices, `parallel` runs them in parallel, and `handoff` moves them between engines.
+//! - [`samples`] copies the call stacks of vCPUs while a window is open.
+//! - [`state`] saves and loads the state of a node.
 
 pub mod acpi;
 mod actions;
-pub mod board;
 pub mod boot;
 pub mod clock;
 pub mod cpuid;
 mod events;
 pub mod files;
 mod handoff;
+pub mod motherboard;
 pub mod node;
 mod notes;
 mod parallel;

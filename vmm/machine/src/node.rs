@@ -1,4 +1,4 @@
-//! One node: its vCPUs take turns on one host thread, in slices of virtual time.
+//! One node: its vCPUs run one after the other on one host thread, in time slices of virtual time.
 
 use std::any::Any;
 use std::cmp::Ordering;
@@ -22,19 +22,19 @@ use thiserror::Error;
 
 use crate::acpi::{PlatformDescription, PlatformRegister};
 use crate::actions;
-use crate::board::{Activity, Board, Held, NodeEvent, Pace, Turn};
 use crate::clock::NodeClock;
-use crate::files::{FileBook, FileLimits};
+use crate::files::{FileLimits, FileQuota};
+use crate::motherboard::{Activity, Motherboard, MotherboardHolder, NodeEvent, Pace, TimeSlice};
 use crate::parallel::Parallel;
 use crate::samples::{Sampler, StackSample, sample};
 use crate::topology::NodeTopology;
 
-/// Longest turn of a vCPU in cycles: how far the clocks of a node's vCPUs may be apart.
-pub const SLICE: u64 = 5_000;
+/// Longest time slice of a vCPU in cycles, and so the largest difference between the clocks of a node's vCPUs.
+pub const TIME_SLICE_CYCLES: u64 = 5_000;
 /// First port of the real-time clock.
 const RTC_PORT: u16 = 0x70;
 
-/// What a node is doing.
+/// Status of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeStatus {
     /// Running, or idle.
@@ -61,7 +61,7 @@ pub enum NodeError {
     Thread {
         /// Node.
         node: u32,
-        /// What the host says.
+        /// Error of the host.
         source: std::io::Error,
     },
     /// Triple fault.
@@ -102,14 +102,14 @@ pub enum AssemblyError {
     },
 }
 
-/// What a window measured on one node.
+/// Measurement of a window on one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Measurement {
     /// The engine's counters by vCPU, address space and privilege.
     pub counters: Vec<(u16, Context, Privilege, Counters)>,
     /// The model's counters.
     pub statistics: Vec<Statistic>,
-    /// What each [`Context`] stands for, by its index.
+    /// Meaning of each [`Context`], by its index.
     pub activities: Vec<Activity>,
     /// Clock of each vCPU when measuring began and when it ended, in cycles.
     pub cycles: Vec<(u64, u64)>,
@@ -123,25 +123,25 @@ pub struct Measurement {
 pub struct Node {
     pub(crate) index: u32,
     clock: NodeClock,
-    pub(crate) board: Held,
+    pub(crate) motherboard: MotherboardHolder,
     pub(crate) vcpus: Vec<Box<dyn Vcpu>>,
-    /// Threads for the vCPUs, where their engine lets them run at once.
+    /// Threads for the vCPUs, where their engine lets vCPUs run in parallel.
     pub(crate) parallel: Option<Parallel>,
-    /// vCPUs on the other engine, between which the node changes.
+    /// vCPUs on the other engine.
     pub(crate) other: Vec<Box<dyn Vcpu>>,
-    /// Whether the vCPU last stopped in HLT or waits for a start-up message.
+    /// True where a vCPU last stopped in HLT, or waits for a start-up message.
     pub(crate) halted: Vec<bool>,
     ram: Ram,
     pub(crate) now: u64,
     pub(crate) status: NodeStatus,
     window_start: Vec<u64>,
-    /// Where the open window attributes to code.
+    /// Samples call stacks where the open window attributes costs to code.
     pub(crate) sampler: Option<Sampler>,
     /// See [`Node::set_stop`].
     pub(crate) stop: Arc<AtomicBool>,
 }
 
-/// What a node is put together from.
+/// Parts of a node.
 pub struct NodeParts {
     /// Number within the cluster.
     pub index: u32,
@@ -157,14 +157,14 @@ pub struct NodeParts {
     pub boot: VcpuState,
     /// Devices, in the order of `platform.virtio`.
     pub virtio: Vec<Device>,
-    /// What its real-time clock shows at power-on, seconds since 1970-01-01 UTC.
+    /// Time of its real-time clock at power-on, seconds since 1970-01-01 UTC.
     pub epoch: i64,
-    /// What it answers when asked who it is.
+    /// Answer to the hypercall NodeIdentity.
     pub identity: NodeIdentity,
 }
 
 impl Node {
-    /// Put a node together; its first vCPU starts in the boot state, the others wait for a start-up message.
+    /// Puts a node together. The first vCPU starts in the boot state, the others wait for a start-up message.
     pub fn new(parts: NodeParts) -> Result<Self, AssemblyError> {
         let hertz = |hz| Hertz::new(hz).ok_or(AssemblyError::Clock);
         let (PlatformRegister::Port(power_port), Some(serial)) =
@@ -201,7 +201,7 @@ impl Node {
         };
         let chipset = Chipset::new(config, parts.ram.memory())?;
         let mut vcpus = parts.vcpus;
-        let board = Board::new(chipset, vcpus.len(), parts.identity);
+        let motherboard = Motherboard::new(chipset, vcpus.len(), parts.identity);
         for (i, vcpu) in vcpus.iter_mut().enumerate() {
             let mut state = if i == 0 {
                 parts.boot.clone()
@@ -219,7 +219,7 @@ impl Node {
             clock: NodeClock {
                 hz: parts.topology.tsc_hz,
             },
-            board: Held::new(board),
+            motherboard: MotherboardHolder::new(motherboard),
             vcpus,
             parallel: None,
             other: Vec::new(),
@@ -233,61 +233,61 @@ impl Node {
         })
     }
 
-    /// Number within the cluster.
+    /// Returns the node's number within the cluster.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// Its nominal clock.
+    /// Returns the node's nominal clock.
     pub fn clock(&self) -> NodeClock {
         self.clock
     }
 
-    /// Its memory.
+    /// Returns the node's memory.
     pub fn ram(&self) -> &Ram {
         &self.ram
     }
 
-    /// Its virtual time in cycles.
+    /// Returns the node's virtual time in cycles.
     pub fn now(&self) -> u64 {
         self.now
     }
 
-    /// What it is doing.
+    /// Returns the node's status.
     pub fn status(&self) -> NodeStatus {
         self.status
     }
 
-    /// Instructions retired by all its vCPUs.
+    /// Returns the instructions that all vCPUs have retired.
     pub fn instructions(&self) -> u64 {
         self.vcpus.iter().map(|v| v.instructions()).sum()
     }
 
-    /// The complete state of a vCPU.
+    /// Returns the complete state of a vCPU.
     pub fn vcpu_state(&self, vcpu: usize) -> VcpuState {
         self.vcpus[vcpu].save()
     }
 
-    /// Load the complete state of a vCPU between two calls of [`Node::run_until`].
+    /// Loads the complete state of a vCPU between two calls of [`Node::run_until`].
     pub fn restore_vcpu(&mut self, vcpu: usize, state: &VcpuState) {
         self.vcpus[vcpu].restore(state);
     }
 
-    /// Let another vCPU, of the same memory, go on in the place of one. Between windows, or what the models
-    /// have counted for it so far would start anew.
+    /// Replaces a vCPU by another vCPU of this node's memory, which goes on from the state of the first one. Callers replace vCPUs between
+    /// windows: otherwise counts of the models for the vCPU would start anew.
     pub fn replace_vcpu(&mut self, vcpu: usize, mut other: Box<dyn Vcpu>) -> Box<dyn Vcpu> {
         other.restore(&self.vcpus[vcpu].save());
-        if let Some(model) = &self.board.model {
+        if let Some(model) = &self.motherboard.model {
             other.attribute_to_code(self.sampler.is_some());
             other.attach(Some(model.l0_geometry()));
         }
         std::mem::replace(&mut self.vcpus[vcpu], other)
     }
 
-    /// The image files behind its disks.
+    /// Returns the image files of the node's disks.
     pub fn images(&self) -> Vec<Arc<Image>> {
         let disks = self
-            .board
+            .motherboard
             .chipset
             .virtio()
             .filter_map(|v| match v.device() {
@@ -297,108 +297,114 @@ impl Node {
         disks.collect()
     }
 
-    /// What the guest has written to its console since the last call.
+    /// Takes the console output of the guest since the last call.
     pub fn take_console(&mut self) -> Vec<u8> {
-        self.board.chipset.serial.take_output()
+        self.motherboard.chipset.serial.take_output()
     }
 
-    /// Bytes typed at the console.
+    /// Types bytes at the console.
     pub fn type_console(&mut self, bytes: &[u8]) {
-        self.board.chipset.console_input(bytes);
+        self.motherboard.chipset.console_input(bytes);
     }
 
-    /// Whether a driver has brought the network interface up: frames that arrive before are lost.
+    /// Returns whether a driver has brought the network interface up. Frames that arrive earlier are lost.
     pub fn is_connected(&mut self) -> bool {
-        self.board.network().is_some_and(|net| net.is_active())
+        self.motherboard
+            .network()
+            .is_some_and(|net| net.is_active())
     }
 
-    /// Whether there are frames to take.
+    /// Returns whether there are frames to take.
     pub fn has_frames(&mut self) -> bool {
-        self.board.network().is_some_and(|net| net.has_frames())
+        self.motherboard
+            .network()
+            .is_some_and(|net| net.has_frames())
     }
 
-    /// Whether there is anything else for the `take_` functions: console output, hypercalls.
+    /// Returns whether there is console output or a hypercall to take.
     pub fn has_output(&mut self) -> bool {
-        self.board.chipset.serial.has_output() || !self.board.events.is_empty()
+        self.motherboard.chipset.serial.has_output() || !self.motherboard.events.is_empty()
     }
 
-    /// Whether somebody may wait for that: for anything but MPI calls that were not asked for ([`Node::heed`]).
+    /// Returns whether the node has output that somebody may wait for: any output but MPI calls without a subscription
+    /// ([`Node::subscribe`]).
     pub fn wants_attention(&mut self) -> bool {
-        self.board.wants_attention()
+        self.motherboard.wants_attention()
     }
 
-    /// The node runs on, its network interface is up, and nobody need know anything else about it before it goes on.
-    pub fn is_usual(&mut self) -> bool {
-        self.board.is_usual() && self.next_activity() <= self.now
+    /// Returns whether the node is at the default end of a quantum: a vCPU runs, the network interface is up, and nothing else need be
+    /// known about the node before it goes on.
+    pub fn is_at_default_end(&mut self) -> bool {
+        self.motherboard.is_at_default_end() && self.next_activity() <= self.now
     }
 
-    /// MPI calls of these functions want attention when they have ended.
-    pub fn heed(&mut self, functions: Vec<Function>) {
-        self.board.heeds = functions;
+    /// Subscribes to MPI functions: calls of these functions want attention when they have ended.
+    pub fn subscribe(&mut self, functions: Vec<Function>) {
+        self.motherboard.subscriptions = functions;
     }
 
-    /// Hypercalls since the last call, in the order in which they were made.
+    /// Takes the hypercalls since the last call of this function, in the order in which they were made.
     pub fn take_events(&mut self) -> Vec<NodeEvent> {
-        self.board.heeded = false;
-        self.board.events.take()
+        self.motherboard.has_subscribed_event = false;
+        self.motherboard.events.take()
     }
 
-    /// Sentences for the user about hypercalls that made no sense and files that were refused, since power-on.
+    /// Returns notes for the user about refused hypercalls and files since power-on.
     pub fn notes(&self) -> Vec<String> {
-        self.board.notes.texts()
+        self.motherboard.notes.texts()
     }
 
-    /// How much the guest may put among the results. To be told before the node runs.
+    /// Sets how much the guest may put among the results. Callers set the limits before the node runs.
     pub fn set_file_limits(&mut self, limits: FileLimits) {
-        self.board.files = FileBook::new(limits);
+        self.motherboard.files = FileQuota::new(limits);
     }
 
-    /// The bytes that the guest's files count so far.
+    /// Returns the number of bytes of the guest's files so far.
     pub fn file_bytes(&self) -> u64 {
-        self.board.files.used()
+        self.motherboard.files.used()
     }
 
-    /// How much more it may put there before the limit of the study is reached.
+    /// Sets the number of bytes that the guest may still put among the results before the limit of the study is reached.
     pub fn set_file_bytes_left(&mut self, left: u64) {
-        self.board.files.set_study_left(left);
+        self.motherboard.files.set_study_left(left);
     }
 
-    /// A flag that ends every run of the node soon when it is set. Where it then stands is not determined.
+    /// Sets a flag that ends every run of the node soon after the flag becomes true. The node then stops at an undetermined time.
     pub fn set_stop(&mut self, stop: Arc<AtomicBool>) {
         self.stop = stop;
     }
 
-    /// Frames sent since the last call; times in cycles.
+    /// Takes the frames sent since the last call; times in cycles.
     pub fn take_frames(&mut self) -> Vec<Frame> {
-        self.board
+        self.motherboard
             .network()
             .map(|net| net.take_frames())
             .unwrap_or_default()
     }
 
-    /// A frame that arrives at a time (cycles) not before [`Node::now`].
+    /// Delivers a frame, which arrives at its time in cycles, not before [`Node::now`].
     pub fn inject(&mut self, frame: Frame) {
-        if let Some(net) = self.board.network() {
+        if let Some(net) = self.motherboard.network() {
             net.inject(frame);
         }
     }
 
-    /// When something can happen next in this node if nothing comes from outside: now, where a vCPU runs.
+    /// Returns when something can happen next in this node if nothing comes from outside: now, where a vCPU runs.
     pub fn next_activity(&mut self) -> u64 {
         if self.status != NodeStatus::Running {
             return u64::MAX;
         }
-        let device = self.board.chipset.next_event();
+        let device = self.motherboard.chipset.next_event();
         self.next_activity_after(device)
     }
 
-    /// The same, with when a device does something next.
+    /// Returns [`Node::next_activity`] of a running node. `device` is the time of the next event of a device.
     pub(crate) fn next_activity_after(&mut self, device: u64) -> u64 {
         let mut next = device;
         for v in 0..self.vcpus.len() {
             if !self.halted[v]
                 || self
-                    .board
+                    .motherboard
                     .chipset
                     .interrupts
                     .pending(v as u16, self.now)
@@ -406,29 +412,29 @@ impl Node {
             {
                 return self.now;
             }
-            next = next.min(self.board.chipset.interrupts.next_event(v as u16));
+            next = next.min(self.motherboard.chipset.interrupts.next_event(v as u16));
         }
         next.max(self.now)
     }
 
-    /// Who is asked how far it runs on after what [`Node::run_from`] was told.
+    /// Sets the pace that decides how far the node runs on after the target of [`Node::run_from`].
     pub fn set_pace(&mut self, pace: Box<dyn Pace>) {
-        self.board.pace = Some(pace);
+        self.motherboard.pace = Some(pace);
     }
 
-    /// Who was given to [`Node::set_pace`], if it is of this kind.
+    /// Returns the pace of [`Node::set_pace`], if it has this type.
     pub fn pace<P: Pace>(&mut self) -> Option<&mut P> {
-        let pace: &mut dyn Any = self.board.pace.as_deref_mut()?;
+        let pace: &mut dyn Any = self.motherboard.pace.as_deref_mut()?;
         pace.downcast_mut()
     }
 
-    /// Run until the node's clock shows `target` cycles, or it stops.
+    /// Runs until the node's clock shows `target` cycles, or the node stops.
     pub fn run_until(&mut self, target: u64) -> Result<NodeStatus, NodeError> {
-        self.board.paced = false;
+        self.motherboard.has_pace = false;
         self.run(target)
     }
 
-    /// Let a node sleep until the node's clock shows `target` cycles: nothing is due before ([`Node::next_activity`]).
+    /// Moves the clock of a sleeping node on to `target` cycles. Nothing is due before that ([`Node::next_activity`]).
     pub fn sleep_until(&mut self, target: u64) {
         if self.now >= target || self.status != NodeStatus::Running {
             return;
@@ -440,40 +446,40 @@ impl Node {
         self.now = target;
     }
 
-    /// Run until the node's clock shows `target` cycles, and on until the time that its pace has told last.
+    /// Runs until the node's clock shows `target` cycles, and on until the last target of the node's pace.
     pub fn run_from(&mut self, target: u64) -> Result<NodeStatus, NodeError> {
-        self.board.paced = self.board.pace.is_some();
+        self.motherboard.has_pace = self.motherboard.pace.is_some();
         self.run(target)
     }
 
     fn run(&mut self, target: u64) -> Result<NodeStatus, NodeError> {
-        self.board.target = target;
+        self.motherboard.target = target;
         if self.parallel.is_some() {
             return self.run_at_once(target);
         }
-        while self.now < self.board.target
+        while self.now < self.motherboard.target
             && self.status == NodeStatus::Running
             && !self.stop.load(AtomicOrdering::Relaxed)
         {
-            let mut device = self.board.chipset.next_event();
+            let mut device = self.motherboard.chipset.next_event();
             if device <= self.now {
-                self.board.chipset.advance(self.now);
-                device = self.board.chipset.next_event();
+                self.motherboard.chipset.advance(self.now);
+                device = self.motherboard.chipset.next_event();
             }
             let until = device.max(self.now + 1);
             let activity = self.next_activity_after(device);
             if activity > self.now {
-                // Everybody sleeps: nothing happens before the next timer or device.
-                let end = self.board.target.min(until).min(activity);
+                // All vCPUs sleep: nothing happens before the next timer or device.
+                let end = self.motherboard.target.min(until).min(activity);
                 for v in 0..self.vcpus.len() {
                     self.vcpus[v].advance_to(end);
                 }
                 self.now = end;
                 continue;
             }
-            self.board.turn = Turn {
+            self.motherboard.time_slice = TimeSlice {
                 start: self.now,
-                end: self.board.last_end(self.now).min(until),
+                end: self.motherboard.latest_slice_end(self.now).min(until),
             };
             for v in 0..self.vcpus.len() {
                 self.run_vcpu(v)?;
@@ -481,19 +487,20 @@ impl Node {
                     return Ok(self.status);
                 }
             }
-            self.now = self.board.turn.end;
+            self.now = self.motherboard.time_slice.end;
         }
         Ok(self.status)
     }
 
-    /// Give a vCPU its turn. Where all others sleep, more may follow at once, whose last is the turn then that the others have, too.
+    /// Runs a vCPU for its time slice. Where all other vCPUs sleep, the vCPU may extend its slice by further ones. The last one is then
+    /// the time slice of the other vCPUs, too.
     fn run_vcpu(&mut self, v: usize) -> Result<(), NodeError> {
-        let first = self.board.turn.end;
-        let result = self.run_turns(v);
+        let first = self.motherboard.time_slice.end;
+        let result = self.run_time_slices(v);
         self.sample(v);
-        let Turn { start, end } = self.board.turn;
+        let TimeSlice { start, end } = self.motherboard.time_slice;
         if end > first {
-            // They would have slept through the turns before, and those who come before this one through the last.
+            // The other vCPUs would have slept in the earlier slices, and those before this vCPU in the last slice, too.
             for (other, vcpu) in self.vcpus.iter_mut().enumerate() {
                 match other.cmp(&v) {
                     Ordering::Less => vcpu.advance_to(end),
@@ -505,37 +512,43 @@ impl Node {
         result
     }
 
-    /// Sample a vCPU's call stack, if that is due.
+    /// Samples a vCPU's call stack, if a sample is due.
     fn sample(&mut self, v: usize) {
         let Some(sampler) = &mut self.sampler else {
             return;
         };
         let now = self.vcpus[v].cycles();
-        if now < self.board.sample_at[v] {
+        if now < self.motherboard.sample_at[v] {
             return;
         }
         if !self.halted[v] {
             let state = self.vcpus[v].save();
-            let context = self.board.context(v as u16, state.control.cr3);
+            let context = self.motherboard.context(v as u16, state.control.cr3);
             sampler.push(sample(v as u16, context, &state, &self.ram));
         }
-        self.board.sample_at[v] = sampler.next(now);
+        self.motherboard.sample_at[v] = sampler.next(now);
     }
 
-    /// Run a vCPU to the end of its turn, and of those that follow at once ([`Platform::extend`]), through interrupts that end its sleep and what
-    /// the machine has to do for it.
-    fn run_turns(&mut self, v: usize) -> Result<(), NodeError> {
+    /// Runs a vCPU to the end of its time slice and of the slices by which the vCPU extends it ([`Platform::extend`]). On the way
+    /// interrupts end the vCPU's sleep, and the node serves requests of the vCPU.
+    fn run_time_slices(&mut self, v: usize) -> Result<(), NodeError> {
         let id = v as u16;
         loop {
-            if !self.board.updates[v].is_empty() {
-                let updates = std::mem::take(&mut self.board.updates[v]);
+            if !self.motherboard.updates[v].is_empty() {
+                let updates = std::mem::take(&mut self.motherboard.updates[v]);
                 self.vcpus[v].update_l0(&updates);
             }
-            let end = self.board.turn.end;
+            let end = self.motherboard.time_slice.end;
             if self.halted[v] {
                 let now = self.vcpus[v].cycles();
-                if self.board.chipset.interrupts.pending(id, now).is_none() {
-                    let wake = self.board.chipset.interrupts.next_event(id);
+                if self
+                    .motherboard
+                    .chipset
+                    .interrupts
+                    .pending(id, now)
+                    .is_none()
+                {
+                    let wake = self.motherboard.chipset.interrupts.next_event(id);
                     self.vcpus[v].advance_to(wake.min(end));
                     if wake >= end {
                         return Ok(());
@@ -546,11 +559,11 @@ impl Node {
             let mut awake = (0..self.vcpus.len()).filter(|other| !self.halted[*other]);
             let alone = awake.all(|other| other == v);
             let limit = Limit {
-                extends: alone && (end < self.board.target || self.board.paced),
+                extends: alone && (end < self.motherboard.target || self.motherboard.has_pace),
                 ..Limit::cycles(end)
             };
             let exit = self.vcpus[v]
-                .run(&mut *self.board, limit)
+                .run(&mut *self.motherboard, limit)
                 .map_err(|source| NodeError::Engine {
                     node: self.index,
                     source,
@@ -560,23 +573,29 @@ impl Node {
                 Exit::Halted => {
                     self.halted[v] = true;
                     let now = self.vcpus[v].cycles();
-                    if self.board.chipset.interrupts.pending(id, now).is_some() {
+                    if self
+                        .motherboard
+                        .chipset
+                        .interrupts
+                        .pending(id, now)
+                        .is_some()
+                    {
                         // HLT with interrupts disabled: only NMI and INIT wake it.
-                        self.vcpus[v].advance_to(self.board.turn.end);
+                        self.vcpus[v].advance_to(self.motherboard.time_slice.end);
                         return Ok(());
                     }
                 }
                 Exit::Attention => {
                     self.carry_out_actions();
-                    if let Some(request) = self.board.chipset.power.take_request() {
+                    if let Some(request) = self.motherboard.chipset.power.take_request() {
                         self.status = match request {
                             PowerRequest::PowerOff => NodeStatus::Off,
                             PowerRequest::Reset => NodeStatus::Reset,
                         };
                         return Ok(());
                     }
-                    if self.board.take_standstill() {
-                        self.vcpus[v].advance_to(self.board.target);
+                    if self.motherboard.take_pause_request() {
+                        self.vcpus[v].advance_to(self.motherboard.target);
                         return Ok(());
                     }
                     if self.stop.load(AtomicOrdering::Relaxed) {
@@ -595,9 +614,9 @@ impl Node {
         }
     }
 
-    /// INIT, start-up and NMI messages (SDM vol. 3A §8.4).
+    /// Carries out INIT, start-up and NMI messages (SDM vol. 3A §8.4).
     pub(crate) fn carry_out_actions(&mut self) {
-        for action in self.board.chipset.interrupts.take_actions() {
+        for action in self.motherboard.chipset.interrupts.take_actions() {
             let v = usize::from(actions::target(action));
             let mut state = self.vcpus[v].save();
             if let Some(halted) = actions::carry_out(action, &mut state) {
@@ -607,11 +626,11 @@ impl Node {
         }
     }
 
-    /// Attach a model: a window opens with its warm-up. `samples`: what is counted is attributed to code, and this many call stacks are
-    /// sampled at most.
+    /// Attaches a model: a window opens with its warm-up. With `samples`, counts are attributed to code, and at most this many call stacks
+    /// are sampled.
     pub fn attach(&mut self, model: Box<dyn MemoryModel>, samples: Option<usize>) {
         let geometry = model.l0_geometry();
-        self.board.model = Some(model);
+        self.motherboard.model = Some(model);
         self.sampler = samples.map(Sampler::new);
         for v in &mut self.vcpus {
             v.attribute_to_code(samples.is_some());
@@ -620,77 +639,77 @@ impl Node {
         self.start_measuring();
     }
 
-    /// The warm-up is over: forget what was counted, keep the model's state.
+    /// Ends the warm-up: clears all counts, and keeps the model's state.
     pub fn start_measuring(&mut self) {
         for v in &mut self.vcpus {
-            v.flush_counters(&mut *self.board);
+            v.flush_counters(&mut *self.motherboard);
         }
-        if let Some(model) = self.board.model.as_mut() {
+        if let Some(model) = self.motherboard.model.as_mut() {
             model.reset_statistics();
         }
-        self.board.accounts.clear();
+        self.motherboard.accounts.clear();
         if let Some(sampler) = &mut self.sampler {
             for v in &mut self.vcpus {
                 v.forget_block_profile();
             }
             sampler.clear();
             let clocks = self.vcpus.iter().map(|v| sampler.next(v.cycles()));
-            self.board.sample_at = clocks.collect();
+            self.motherboard.sample_at = clocks.collect();
         }
         self.window_start = self.vcpus.iter().map(|v| v.cycles()).collect();
     }
 
-    /// The window closes: detach the model and return what was measured since the warm-up's end.
+    /// Closes the window: detaches the model, and returns the measurement since the warm-up's end.
     pub fn detach(&mut self) -> Measurement {
         for v in &mut self.vcpus {
-            v.flush_counters(&mut *self.board);
+            v.flush_counters(&mut *self.motherboard);
         }
         let cycles = self
             .window_start
             .drain(..)
             .zip(self.vcpus.iter().map(|v| v.cycles()))
             .collect();
-        let accounts = std::mem::take(&mut self.board.accounts);
+        let accounts = std::mem::take(&mut self.motherboard.accounts);
         let counters: Vec<_> = accounts
             .into_iter()
             .map(|((v, c, p), n)| (v, c, p, n))
             .collect();
         let statistics = self
-            .board
+            .motherboard
             .model
             .take()
             .map(|m| m.statistics(&counters))
             .unwrap_or_default();
-        // vCPUs of a node share what they know of its code.
+        // The vCPUs of a node share one block profile.
         let blocks = self.vcpus[0].take_block_profile();
         for v in &mut self.vcpus {
             v.attach(None);
             v.attribute_to_code(false);
         }
-        self.board.sample_at.fill(u64::MAX);
+        self.motherboard.sample_at.fill(u64::MAX);
         let samples = self.sampler.take().map(|mut sampler| sampler.take());
-        for u in &mut self.board.updates {
+        for u in &mut self.motherboard.updates {
             u.clear();
         }
         Measurement {
             counters,
             statistics,
-            activities: self.board.activities.clone(),
+            activities: self.motherboard.activities.clone(),
             cycles,
             blocks,
             samples: samples.unwrap_or_default(),
         }
     }
 
-    /// Whether a model is attached.
+    /// Returns whether a model is attached.
     pub fn attached(&self) -> bool {
-        self.board.model.is_some()
+        self.motherboard.model.is_some()
     }
 }
 
 impl Node {
-    /// The platform, for tests that drive a vCPU by hand.
+    /// Returns the platform, for tests that drive a vCPU by hand.
     pub fn platform(&mut self) -> &mut dyn Platform {
-        &mut *self.board
+        &mut *self.motherboard
     }
 }

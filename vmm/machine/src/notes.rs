@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::FileRefusal;
 
-/// Most kinds that are told.
+/// Largest number of kinds that have a note.
 const MOST: usize = 16;
 
-/// The kinds of notes. Numbers stand for the variants of errors, since a saved node knows what it has told.
+/// Kind of a note. Numbers stand for the variants of errors, since notes are part of a node's saved state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Kind {
     /// A call of this operation that made no sense.
@@ -45,13 +45,13 @@ fn file_kind(refusal: &FileRefusal) -> u8 {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notes {
     /// The first text of each kind, and how many there were.
-    told: Vec<(Kind, String, u64)>,
-    /// Of kinds beyond these.
+    by_kind: Vec<(Kind, String, u64)>,
+    /// Number of refused hypercalls of further kinds.
     left_out: u64,
 }
 
 impl Notes {
-    /// A call that could not be decoded.
+    /// Notes a call that could not be decoded.
     pub(crate) fn bad_call(&mut self, operation: u32, error: &HypercallError) {
         // Operations that do not exist are of one kind.
         let operation = match error {
@@ -61,36 +61,36 @@ impl Notes {
         self.note(Kind::Call(operation, call_kind(error)), error);
     }
 
-    /// A piece of a file that was refused.
+    /// Notes a refused piece of a file.
     pub(crate) fn refused(&mut self, refusal: &FileRefusal) {
         self.note(Kind::File(file_kind(refusal)), refusal);
     }
 
     fn note(&mut self, kind: Kind, text: &dyn ToString) {
-        if let Some((.., count)) = self.told.iter_mut().find(|(other, ..)| *other == kind) {
+        if let Some((.., count)) = self.by_kind.iter_mut().find(|(other, ..)| *other == kind) {
             *count += 1;
-        } else if self.told.len() < MOST {
-            self.told.push((kind, text.to_string(), 1));
+        } else if self.by_kind.len() < MOST {
+            self.by_kind.push((kind, text.to_string(), 1));
         } else {
             self.left_out += 1;
         }
     }
 
-    /// Whether calls of guests can have made these notes: counts stay far below what a counter holds.
+    /// Returns whether calls of guests can have made these notes: real counts stay far below the range of a counter.
     pub(crate) fn are_possible(&self) -> bool {
         let counted = |n: u64| n < 1 << 62;
-        self.told.len() <= MOST
-            && self.told.iter().all(|(.., count)| counted(*count))
+        self.by_kind.len() <= MOST
+            && self.by_kind.iter().all(|(.., count)| counted(*count))
             && counted(self.left_out)
     }
 
-    /// A sentence for each kind.
+    /// Returns a sentence for each kind.
     pub(crate) fn texts(&self) -> Vec<String> {
         let text = |(_, text, count): &(Kind, String, u64)| match count {
             1 => text.clone(),
             _ => format!("{text} (the first of {count} of this kind)"),
         };
-        let mut texts: Vec<String> = self.told.iter().map(text).collect();
+        let mut texts: Vec<String> = self.by_kind.iter().map(text).collect();
         if self.left_out > 0 {
             texts.push(format!(
                 "{} hypercalls of other kinds made no sense either",

@@ -1,12 +1,12 @@
-//! The vCPUs of a node at once, each on a host thread, for engines that allow it.
+//! Runs the vCPUs of a node in parallel, each on a host thread, for engines that allow it.
 //!
-//! A round takes all vCPUs of the node to the same virtual time. The board is behind a mutex, which a vCPU takes for each
-//! access to the platform; between accesses vCPUs run without meeting. After each access the other vCPUs are looked at: one
-//! that sleeps and has an interrupt to take is woken, and goes on from the time of the access; one that runs is kicked out of the guest.
+//! A round takes all vCPUs of the node to the same virtual time. The motherboard is behind a mutex, which a vCPU locks for each
+//! access to the platform. Between accesses vCPUs run independently. After each access the thread notifies other vCPUs that have an
+//! interrupt to take. A sleeping vCPU is woken, and goes on from the time of the access. A running vCPU is kicked out of the guest.
 //!
-//! Clocks of vCPUs are apart by a round at most. A vCPU that sleeps until its timer expires within the round goes on at once
-//! from then. A device's next event is carried out by the first vCPU that reaches its time or, where all sleep, by the last that fell asleep.
-//! Order between vCPUs is the host's, so nothing here is the same in each run.
+//! Clocks of vCPUs differ by a round at most. A vCPU that sleeps until its timer expires within the round goes on at once
+//! from then. The first vCPU that reaches the time of a device's next event carries the event out; where all vCPUs sleep, the vCPU that
+//! fell asleep last does. The host decides about the order of vCPUs, so that results differ from run to run.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -27,7 +27,7 @@ use nodescope_plugin_api::{
 };
 
 use crate::actions;
-use crate::board::Board;
+use crate::motherboard::Motherboard;
 use crate::node::NodeStatus;
 
 /// Why a round failed.
@@ -44,51 +44,51 @@ pub(crate) enum Failure {
     Panic(Box<dyn Any + Send>),
 }
 
-/// What a vCPU is doing in a round.
+/// Phase of a vCPU in a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
-    /// It runs, or looks at what it has to do.
+    /// The vCPU runs, or is about to.
     Running,
-    /// It waits for another vCPU or a device to wake it.
+    /// The vCPU waits for another vCPU or a device to wake it.
     Asleep,
-    /// The round is over for it.
+    /// The vCPU has finished the round.
     #[default]
     Finished,
 }
 
-/// A vCPU as the others see it.
+/// A vCPU as the threads of the other vCPUs see it.
 struct Slot {
     vcpu: Option<Box<dyn Vcpu>>,
     kicker: Arc<dyn Kicker>,
     phase: Phase,
-    /// It has stopped in HLT or waits for a start-up message.
+    /// The vCPU has stopped in HLT, or waits for a start-up message.
     halted: bool,
-    /// It has stopped in HLT with interrupts disabled: messages alone wake it.
-    deaf: bool,
-    /// The vector that it has been told of.
-    told: Option<u8>,
-    /// The vector that it has found pending itself, if it has looked since it was to run.
-    found: Option<Option<u8>>,
-    /// Clock of the access that woke it.
+    /// The vCPU has stopped in HLT with interrupts disabled: only messages wake it.
+    interrupts_disabled: bool,
+    /// The pending vector of which the vCPU was last notified.
+    notified: Option<u8>,
+    /// The pending vector that the vCPU itself has observed, if it has checked since it began to run.
+    observed: Option<Option<u8>>,
+    /// Clock of the access that woke the vCPU.
     woken_at: u64,
-    /// Messages for it.
+    /// Messages for the vCPU.
     actions: VecDeque<CpuAction>,
-    /// It has said something that somebody waits for, and stands still until the round's end.
-    stands: bool,
+    /// The vCPU has made a hypercall that wants attention, and pauses until the round's end.
+    paused: bool,
 }
 
-/// Between the threads of a node.
+/// State that the threads of a node share.
 struct State {
-    /// Here during a round.
-    board: Option<Box<Board>>,
+    /// Present during a round.
+    motherboard: Option<Box<Motherboard>>,
     /// Rounds begun.
     round: u64,
-    /// Where the round ends, in cycles.
+    /// End of the round, in cycles.
     end: u64,
     slots: Vec<Slot>,
     /// vCPUs in [`Phase::Running`].
     running: usize,
-    /// vCPUs whose threads have not come back.
+    /// Number of vCPUs whose threads have not finished the round.
     out: usize,
     /// The node stops: a power request, a failure.
     over: bool,
@@ -97,41 +97,41 @@ struct State {
 }
 
 impl State {
-    fn board(&mut self) -> &mut Board {
-        self.board
+    fn motherboard(&mut self) -> &mut Motherboard {
+        self.motherboard
             .as_deref_mut()
-            .expect("the board is here during a round")
+            .expect("the motherboard is here during a round")
     }
 }
 
 struct Shared {
     state: Mutex<State>,
-    /// By vCPU: a round begins, or something has happened to it in its sleep.
+    /// By vCPU: a round begins, or something has happened to the sleeping vCPU.
     wake: Vec<Condvar>,
-    /// All threads have come back.
+    /// All threads have finished the round.
     back: Condvar,
     /// See [`crate::node::Node::set_stop`].
     stop: Mutex<Arc<AtomicBool>>,
 }
 
-/// Threads for the vCPUs of a node; the first vCPU runs on the caller's.
+/// Threads for the vCPUs of a node. The first vCPU runs on the caller's thread.
 pub(crate) struct Parallel {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What a round works on, all of it handed back.
+/// Input of a round. The round gives everything back at its end.
 pub(crate) struct Round<'a> {
-    pub board: &'a mut Option<Box<Board>>,
+    pub motherboard: &'a mut Option<Box<Motherboard>>,
     pub vcpus: &'a mut Vec<Box<dyn Vcpu>>,
     pub halted: &'a mut Vec<bool>,
     pub stop: &'a Arc<AtomicBool>,
-    /// Where it ends, in cycles.
+    /// End of the round, in cycles.
     pub end: u64,
 }
 
 impl Parallel {
-    /// Threads for vCPUs with these kickers.
+    /// Starts threads for vCPUs with these kickers.
     pub fn new(kickers: Vec<Arc<dyn Kicker>>) -> io::Result<Self> {
         let count = kickers.len();
         let slot = |kicker| Slot {
@@ -139,16 +139,16 @@ impl Parallel {
             kicker,
             phase: Phase::Finished,
             halted: false,
-            deaf: false,
-            told: None,
-            found: None,
+            interrupts_disabled: false,
+            notified: None,
+            observed: None,
             woken_at: 0,
             actions: VecDeque::new(),
-            stands: false,
+            paused: false,
         };
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
-                board: None,
+                motherboard: None,
                 round: 0,
                 end: 0,
                 slots: kickers.into_iter().map(slot).collect(),
@@ -175,22 +175,22 @@ impl Parallel {
         Ok(this)
     }
 
-    /// Run all vCPUs to the round's end. What the guest asks of the node's power comes back.
+    /// Runs all vCPUs to the round's end. Returns the guest's power request, if there is one.
     pub fn round(&mut self, round: Round<'_>) -> Result<Option<NodeStatus>, Failure> {
         let shared = &self.shared;
         let count = round.vcpus.len();
         *lock(&shared.stop) = Arc::clone(round.stop);
         let mut state = lock(&shared.state);
-        state.board = round.board.take();
+        state.motherboard = round.motherboard.take();
         let vcpus = round.vcpus.drain(..).zip(round.halted.iter());
         for (slot, (vcpu, halted)) in state.slots.iter_mut().zip(vcpus) {
             slot.vcpu = Some(vcpu);
             slot.phase = Phase::Running;
             slot.halted = *halted;
-            slot.deaf = false;
-            slot.told = None;
+            slot.interrupts_disabled = false;
+            slot.notified = None;
             slot.woken_at = 0;
-            slot.stands = false;
+            slot.paused = false;
         }
         state.end = round.end;
         state.running = count;
@@ -225,7 +225,7 @@ impl Parallel {
                 }
             }
         }
-        *round.board = state.board.take();
+        *round.motherboard = state.motherboard.take();
         round.halted.clear();
         for slot in &mut state.slots {
             round.vcpus.extend(slot.vcpu.take());
@@ -238,8 +238,9 @@ impl Parallel {
             }
             Some(failure) => Err(failure),
             None => {
-                let board = round.board.as_deref_mut();
-                let request = board.and_then(|board| board.chipset.power.take_request());
+                let motherboard = round.motherboard.as_deref_mut();
+                let request =
+                    motherboard.and_then(|motherboard| motherboard.chipset.power.take_request());
                 Ok(request.map(|request| match request {
                     PowerRequest::PowerOff => NodeStatus::Off,
                     PowerRequest::Reset => NodeStatus::Reset,
@@ -256,14 +257,14 @@ impl Drop for Parallel {
             wake.notify_all();
         }
         for thread in self.threads.drain(..) {
-            // Its panic has been handed on.
+            // The thread's panic has already been resumed on the caller's thread.
             let _ = thread.join();
         }
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic ends the round with a failure; nobody goes on with what it left.
+    // A panic ends the round with a failure, and no thread uses the state after it.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -274,7 +275,7 @@ fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, 
 }
 
 impl Shared {
-    /// The life of a vCPU's thread.
+    /// Runs a vCPU's thread until the thread is dismissed.
     fn follow_rounds(&self, v: usize) {
         let mut seen = 0;
         loop {
@@ -291,7 +292,7 @@ impl Shared {
         }
     }
 
-    /// A vCPU's part of a round, from taking it to giving it back.
+    /// Runs a vCPU's part of a round: takes the vCPU from its slot, and puts it back.
     fn run_round(&self, v: usize) {
         let Some(mut vcpu) = lock(&self.state).slots[v].vcpu.take() else {
             return;
@@ -311,15 +312,15 @@ impl Shared {
         }
     }
 
-    /// The vCPU no longer runs. When the last leaves, those who sleep have to see to what is next.
+    /// Records that the vCPU no longer runs. After the last one, wakes the sleeping vCPUs, which must find what happens next.
     fn leave(&self, state: &mut State, v: usize, phase: Phase) {
         if state.slots[v].phase == Phase::Running {
             state.running -= 1;
         }
         let slot = &mut state.slots[v];
         slot.phase = phase;
-        // Asleep, it has seen no interrupt: also one with the vector of the last must wake it.
-        slot.told = None;
+        // A sleeping vCPU has seen no interrupt. An interrupt with the vector of the last notification must wake it, too.
+        slot.notified = None;
         if state.running == 0 {
             for (other, slot) in state.slots.iter().enumerate() {
                 if slot.phase == Phase::Asleep && other != v {
@@ -329,7 +330,7 @@ impl Shared {
         }
     }
 
-    /// The round ends early for all.
+    /// Ends the round early for all vCPUs.
     fn end_all(&self, state: &mut State) {
         state.over = true;
         for (slot, wake) in state.slots.iter().zip(&self.wake) {
@@ -357,19 +358,19 @@ impl Shared {
                 Exit::Limit => return Ok(()),
                 Exit::Halted => {
                     let pending = state
-                        .board()
+                        .motherboard()
                         .chipset
                         .interrupts
                         .pending(v as u16, vcpu.cycles());
                     let slot = &mut state.slots[v];
                     slot.halted = true;
-                    // An interrupt that the vCPU found and did not take: HLT with interrupts disabled, from which only NMI and
-                    // INIT wake. An interrupt that has come since wakes the vCPU. One that waits for a start-up message has not looked.
-                    slot.deaf =
-                        pending.is_some() && slot.found.is_none_or(|found| found == pending);
+                    // The vCPU observed an interrupt and did not take it: HLT with interrupts disabled, from which only NMI and
+                    // INIT wake. A newer interrupt wakes the vCPU. A vCPU that waits for a start-up message has not observed any.
+                    slot.interrupts_disabled =
+                        pending.is_some() && slot.observed.is_none_or(|found| found == pending);
                 }
                 Exit::Attention => {
-                    if state.slots[v].stands {
+                    if state.slots[v].paused {
                         return Ok(());
                     }
                 }
@@ -386,7 +387,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Sleep until there is something to run; false where the round is over before.
+    /// Sleeps until there is something to run. Returns false where the round ends before that.
     fn has_work(&self, v: usize, vcpu: &mut dyn Vcpu) -> Result<bool, Failure> {
         let mut state = lock(&self.state);
         loop {
@@ -399,21 +400,21 @@ impl Shared {
                 state = lock(&self.state);
                 let slot = &mut state.slots[v];
                 slot.halted = halted.unwrap_or(slot.halted);
-                slot.deaf = false;
+                slot.interrupts_disabled = false;
                 continue;
             }
             let end = state.end;
             if state.slots[v].halted && !self.may_wake(&mut state, v, vcpu, end) {
                 self.leave(&mut state, v, Phase::Asleep);
                 if state.running == 0 {
-                    // Everybody sleeps or has finished: a device may have something to do.
-                    let device = state.board().chipset.next_event();
+                    // All vCPUs sleep or have finished: a device may have something to do.
+                    let device = state.motherboard().chipset.next_event();
                     if device >= end {
                         vcpu.advance_to(end);
                         return Ok(false);
                     }
-                    state.board().chipset.advance(device);
-                    self.look_around(&mut state, v, device);
+                    state.motherboard().chipset.advance(device);
+                    self.notify_others(&mut state, v, device);
                     state.slots[v].woken_at = device;
                     if !self.others_wake(&mut state, v) {
                         continue;
@@ -423,8 +424,8 @@ impl Shared {
                 continue;
             }
             let slot = &mut state.slots[v];
-            slot.told = None;
-            slot.found = None;
+            slot.notified = None;
+            slot.observed = None;
             if slot.phase != Phase::Running {
                 slot.phase = Phase::Running;
                 state.running += 1;
@@ -433,24 +434,24 @@ impl Shared {
         }
     }
 
-    /// Whether any of the others that sleep has an interrupt to take.
+    /// Returns whether any other sleeping vCPU has an interrupt to take.
     fn others_wake(&self, state: &mut State, v: usize) -> bool {
         (0..state.slots.len()).any(|other| {
             let slot = &state.slots[other];
-            let sleeps = slot.phase == Phase::Asleep && !slot.deaf && other != v;
-            let interrupts = &mut state.board().chipset.interrupts;
+            let sleeps = slot.phase == Phase::Asleep && !slot.interrupts_disabled && other != v;
+            let interrupts = &mut state.motherboard().chipset.interrupts;
             sleeps && interrupts.pending(other as u16, 0).is_some()
         })
     }
 
-    /// Whether a sleeping vCPU has an interrupt to take before the round's end; it then is as old as the interrupt.
+    /// Returns whether a sleeping vCPU has an interrupt to take before the round's end. If so, moves the vCPU's clock on to the interrupt.
     fn may_wake(&self, state: &mut State, v: usize, vcpu: &mut dyn Vcpu, end: u64) -> bool {
         let id = v as u16;
-        if state.slots[v].deaf {
+        if state.slots[v].interrupts_disabled {
             return false;
         }
         let woken_at = std::mem::take(&mut state.slots[v].woken_at);
-        let interrupts = &mut state.board().chipset.interrupts;
+        let interrupts = &mut state.motherboard().chipset.interrupts;
         // An interrupt of the local APIC's own timer comes when the timer expires.
         while interrupts.pending(id, vcpu.cycles()).is_none() {
             let timer = interrupts.next_event(id);
@@ -464,7 +465,7 @@ impl Shared {
         true
     }
 
-    /// An INIT, start-up or NMI message; whether the vCPU sleeps then, where the message says so.
+    /// Carries out an INIT, start-up or NMI message. Returns whether the vCPU sleeps afterwards, or `None` where the message has no effect.
     fn carry_out(
         &self,
         v: usize,
@@ -479,17 +480,17 @@ impl Shared {
         Ok(halted)
     }
 
-    /// After an access of `v` at `now`: tell other vCPUs what it has brought them.
-    fn look_around(&self, state: &mut State, v: usize, now: u64) {
+    /// Notifies other vCPUs of messages and interrupts after an access of `v` at `now`.
+    fn notify_others(&self, state: &mut State, v: usize, now: u64) {
         let State {
-            board: Some(board),
+            motherboard: Some(motherboard),
             slots,
             ..
         } = state
         else {
             return;
         };
-        let interrupts = &mut board.chipset.interrupts;
+        let interrupts = &mut motherboard.chipset.interrupts;
         if interrupts.has_actions() {
             for action in interrupts.take_actions() {
                 let target = usize::from(actions::target(action));
@@ -508,8 +509,8 @@ impl Shared {
             }
             // At time 0 no timer is asked to expire.
             let pending = interrupts.pending(other as u16, 0);
-            if pending.is_some() && pending != slot.told {
-                slot.told = pending;
+            if pending.is_some() && pending != slot.notified {
+                slot.notified = pending;
                 if slot.phase == Phase::Asleep {
                     slot.woken_at = now;
                     self.wake[other].notify_one();
@@ -518,113 +519,127 @@ impl Shared {
                 }
             }
         }
-        if board.chipset.power.request().is_some() && !state.over {
+        if motherboard.chipset.power.request().is_some() && !state.over {
             self.end_all(state);
         }
     }
 }
 
-/// The board as one of the vCPUs sees it.
+/// The motherboard as one of the vCPUs sees it.
 struct Access<'a> {
     shared: &'a Shared,
     v: usize,
 }
 
 impl Access<'_> {
-    /// Look at something that brings other vCPUs nothing.
-    fn look<R>(&self, f: impl FnOnce(&mut Board) -> R) -> R {
-        f(lock(&self.shared.state).board())
+    /// Accesses the motherboard in a way that does not concern other vCPUs.
+    fn access<R>(&self, f: impl FnOnce(&mut Motherboard) -> R) -> R {
+        f(lock(&self.shared.state).motherboard())
     }
 
-    /// An access at `now`.
-    fn with<R>(&self, now: u64, f: impl FnOnce(&mut Board) -> R) -> R {
+    /// Accesses the motherboard at `now`, and notifies other vCPUs.
+    fn access_and_notify<R>(&self, now: u64, f: impl FnOnce(&mut Motherboard) -> R) -> R {
         let mut state = lock(&self.shared.state);
-        let result = f(state.board());
-        self.shared.look_around(&mut state, self.v, now);
+        let result = f(state.motherboard());
+        self.shared.notify_others(&mut state, self.v, now);
         result
     }
 }
 
 impl Platform for Access<'_> {
     fn port_read(&mut self, vcpu: u16, now: u64, port: u16, data: &mut [u8]) {
-        self.with(now, |board| board.port_read(vcpu, now, port, data));
+        self.access_and_notify(now, |motherboard| {
+            motherboard.port_read(vcpu, now, port, data)
+        });
     }
 
     fn port_write(&mut self, vcpu: u16, now: u64, port: u16, data: &[u8]) {
-        self.with(now, |board| board.port_write(vcpu, now, port, data));
+        self.access_and_notify(now, |motherboard| {
+            motherboard.port_write(vcpu, now, port, data)
+        });
     }
 
     fn mmio_read(&mut self, vcpu: u16, now: u64, physical: u64, data: &mut [u8]) {
-        self.with(now, |board| board.mmio_read(vcpu, now, physical, data));
+        self.access_and_notify(now, |motherboard| {
+            motherboard.mmio_read(vcpu, now, physical, data)
+        });
     }
 
     fn mmio_write(&mut self, vcpu: u16, now: u64, physical: u64, data: &[u8]) {
-        self.with(now, |board| board.mmio_write(vcpu, now, physical, data));
+        self.access_and_notify(now, |motherboard| {
+            motherboard.mmio_write(vcpu, now, physical, data)
+        });
     }
 
     fn msr_read(&mut self, vcpu: u16, now: u64, msr: u32) -> Result<u64, MsrFault> {
-        self.with(now, |board| board.msr_read(vcpu, now, msr))
+        self.access_and_notify(now, |motherboard| motherboard.msr_read(vcpu, now, msr))
     }
 
     fn msr_write(&mut self, vcpu: u16, now: u64, msr: u32, value: u64) -> Result<(), MsrFault> {
-        self.with(now, |board| board.msr_write(vcpu, now, msr, value))
+        self.access_and_notify(now, |motherboard| {
+            motherboard.msr_write(vcpu, now, msr, value)
+        })
     }
 
     fn tsc_offset_changed(&mut self, vcpu: u16, now: u64, offset: u64) {
-        self.look(|board| board.tsc_offset_changed(vcpu, now, offset));
+        self.access(|motherboard| motherboard.tsc_offset_changed(vcpu, now, offset));
     }
 
     fn task_priority(&mut self, vcpu: u16) -> u8 {
-        self.look(|board| board.task_priority(vcpu))
+        self.access(|motherboard| motherboard.task_priority(vcpu))
     }
 
     fn set_task_priority(&mut self, vcpu: u16, now: u64, priority: u8) {
-        self.look(|board| board.set_task_priority(vcpu, now, priority));
+        self.access(|motherboard| motherboard.set_task_priority(vcpu, now, priority));
     }
 
-    /// Devices whose time has come by this vCPU's clock are seen to first.
+    /// Lets devices act first whose time has come by this vCPU's clock.
     fn interrupt_pending(&mut self, vcpu: u16, now: u64) -> bool {
         let mut state = lock(&self.shared.state);
-        let board = state.board();
-        if board.chipset.next_event() <= now {
-            board.chipset.advance(now);
-            self.shared.look_around(&mut state, self.v, now);
+        let motherboard = state.motherboard();
+        if motherboard.chipset.next_event() <= now {
+            motherboard.chipset.advance(now);
+            self.shared.notify_others(&mut state, self.v, now);
         }
-        let pending = state.board().chipset.interrupts.pending(vcpu, now);
+        let pending = state.motherboard().chipset.interrupts.pending(vcpu, now);
         let slot = &mut state.slots[self.v];
-        slot.told = pending;
-        slot.found = Some(pending);
+        slot.notified = pending;
+        slot.observed = Some(pending);
         pending.is_some()
     }
 
     fn acknowledge(&mut self, vcpu: u16, now: u64) -> Option<u8> {
-        self.look(|board| board.acknowledge(vcpu, now))
+        self.access(|motherboard| motherboard.acknowledge(vcpu, now))
     }
 
-    /// The vCPU's timer, or a device.
+    /// Returns the time of the vCPU's timer, or of a device that is earlier.
     fn next_event(&mut self, vcpu: u16) -> u64 {
-        self.look(|board| board.next_event(vcpu).min(board.chipset.next_event()))
+        self.access(|motherboard| {
+            motherboard
+                .next_event(vcpu)
+                .min(motherboard.chipset.next_event())
+        })
     }
 
     fn attention(&mut self) -> bool {
         let state = lock(&self.shared.state);
         let slot = &state.slots[self.v];
-        state.over || slot.stands || !slot.actions.is_empty() || self.shared.stopped()
+        state.over || slot.paused || !slot.actions.is_empty() || self.shared.stopped()
     }
 
     fn hypercall(&mut self, call: &Hypercall, memory: &mut dyn GuestVirtual) -> HypercallAnswer {
         let mut state = lock(&self.shared.state);
-        let board = state.board();
-        let answer = board.hypercall(call, memory);
-        // A window may open here: the vCPU goes no further in this round.
-        let stands = board.take_standstill() || board.heeded;
-        state.slots[self.v].stands |= stands;
-        self.shared.look_around(&mut state, self.v, call.now);
+        let motherboard = state.motherboard();
+        let answer = motherboard.hypercall(call, memory);
+        // A window may open here: the vCPU pauses until the end of this round.
+        let pause = motherboard.take_pause_request() || motherboard.has_subscribed_event;
+        state.slots[self.v].paused |= pause;
+        self.shared.notify_others(&mut state, self.v, call.now);
         answer
     }
 
     fn context(&mut self, vcpu: u16, cr3: u64) -> Context {
-        self.look(|board| board.context(vcpu, cr3))
+        self.access(|motherboard| motherboard.context(vcpu, cr3))
     }
 
     fn reference(
@@ -644,6 +659,6 @@ impl Platform for Access<'_> {
     fn modified(&mut self, _vcpu: u16, _lines: &[u64]) {}
 
     fn account(&mut self, vcpu: u16, context: Context, privilege: Privilege, counters: &Counters) {
-        self.look(|board| board.account(vcpu, context, privilege, counters));
+        self.access(|motherboard| motherboard.account(vcpu, context, privilege, counters));
     }
 }

@@ -63,7 +63,7 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler that keeps `most` samples at most; where there would be more, every second one is dropped and the period doubles.
+    /// Returns a sampler that keeps `most` samples at most; where there would be more, every second one is dropped and the period doubles.
     pub(crate) fn new(most: usize) -> Self {
         Self {
             period: FIRST_PERIOD,
@@ -72,7 +72,7 @@ impl Sampler {
         }
     }
 
-    /// When a vCPU whose clock shows `now` is sampled next.
+    /// Returns when a vCPU whose clock shows `now` is sampled next.
     pub(crate) fn next(&self, now: u64) -> u64 {
         (now / self.period + 1) * self.period
     }
@@ -125,8 +125,8 @@ pub(crate) fn sample(vcpu: u16, context: Context, state: &VcpuState, ram: &Ram) 
     }
 }
 
-/// The user registers at the beginning of a kernel stack: instruction, stack and frame pointer. None where the kernel runs on another
-/// stack, or was not entered from user mode.
+/// Returns the user registers at the beginning of a kernel stack: instruction, stack and frame pointer. None where the kernel runs on
+/// another stack, or was not entered from user mode.
 fn user_registers(ram: &Ram, cr3: u64, sp: u64) -> Option<(u64, u64, u64)> {
     let top = (sp.checked_sub(1)? | (KERNEL_STACK - 1)).checked_add(1)?;
     let mut registers = [0; PT_REGS];

@@ -1,13 +1,13 @@
-//! The state of a node between two of its runs: everything but RAM that decides how the node goes on.
+//! The state of a node between two of its runs: everything but RAM on which the node's further execution depends.
 //!
-//! RAM is not a part of it, since RAM is large and lies in a snapshot as it is (`vmm/snapshot`). Both go into a node that was put together from
-//! the same description. Decoded and translated code is no state: results do not depend on it. The numbers that windows have given to code are,
-//! since a profile lists code by them.
-//! Cached translations of addresses are no state either, though a guest can tell whether there are any: it clears the accessed bit of a page without
-//! INVLPG, and finds it set again sooner. Models exist only in windows, in which no state can be taken.
+//! RAM is not part of the state: RAM is large, and lies uncompressed in a snapshot (`vmm/snapshot`). State and RAM are loaded into a node
+//! that was built from the same description. Decoded and translated code is not part of the state: results do not depend on it. The
+//! numbers that windows have given to code are part of the state, since a profile lists code by these numbers. Cached translations of
+//! addresses are not part of the state, although a guest can notice them: the guest clears the accessed bit of a page without INVLPG, and
+//! finds it set again sooner. Models exist only in windows, in which no state can be taken.
 //!
-//! A state may come from a damaged or hostile file. [`Node::load_state`] refuses one that no node can have been in, as far as it would make
-//! the host panic or wait; a guest that goes wrong upon it harms itself alone.
+//! A state may come from a damaged or hostile file. [`Node::load_state`] refuses a state that no node can have been in, as far as the
+//! state would make the host panic or wait. A guest that fails because of its state harms only itself.
 
 use std::collections::BTreeMap;
 
@@ -22,51 +22,51 @@ use nodescope_x86::VcpuState;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::board::{Activity, MOST_ACTIVITIES, NodeEvent};
 use crate::events::Events;
-use crate::files::FileBookState;
+use crate::files::FileQuotaState;
+use crate::motherboard::{Activity, MOST_ACTIVITIES, NodeEvent};
 use crate::node::{Node, NodeStatus};
 use crate::notes::Notes;
 use crate::vcpu_state;
 
-/// Counters and clocks of a state stay below: half a century at 2.9 GHz, and sums of a few do not wrap.
+/// Limit of counters and clocks of a state: half a century at 2.9 GHz. Sums of a few such values do not wrap.
 pub(crate) const MOST: u64 = 1 << 62;
-/// Cycles by which the clock of a vCPU may be ahead of its node's. It is by the rest of a block and what that waited for, or by a
-/// quantum where the vCPU has stood still; this is some seconds.
+/// Largest number of cycles by which the clock of a vCPU may be ahead of its node's clock. A vCPU is ahead by the rest of a block and its
+/// stalls, or by a quantum where the vCPU has paused; the limit is some seconds.
 const MOST_AHEAD: u64 = 1 << 34;
-/// Cycles by which a vCPU that runs may be behind: it makes up for them instruction by instruction.
+/// Largest number of cycles by which a running vCPU may be behind. The vCPU executes all of them instruction by instruction.
 const MOST_BEHIND: u64 = 1 << 28;
-/// Bytes of events that wait; [`Events`] stops the guest far below.
+/// Limit of the bytes of waiting events. [`Events`] pauses the guest far below this limit.
 const MOST_EVENT_BYTES: u64 = 1 << 32;
 
 /// State of a node without its RAM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeState {
-    /// Clock of the node in Hz, in which all its times count.
+    /// Clock of the node in Hz. All times of the state are cycles of this clock.
     pub hz: u64,
     /// Its virtual time in cycles.
     pub now: u64,
-    /// What it is doing.
+    /// Status of the node.
     pub status: NodeStatus,
-    /// Its vCPUs, in order. Their clocks may be ahead of the node's.
+    /// vCPUs, in order. Their clocks may be ahead of the node's clock.
     pub vcpus: Vec<VcpuState>,
-    /// Whether each vCPU last stopped in HLT or waits for a start-up message.
+    /// True for each vCPU that last stopped in HLT or waits for a start-up message.
     pub halted: Vec<bool>,
     /// Interrupt controllers and devices.
     pub chipset: ChipsetState,
-    /// How programs make hypercalls: processes that run know it, so that it belongs to them.
+    /// Transport of hypercalls. Running processes know the transport, so that it is part of the state.
     pub transport: u32,
-    /// Events that nobody has taken.
+    /// Events that wait to be taken.
     pub events: Vec<NodeEvent>,
-    /// Bytes that they count.
+    /// Bytes of the waiting events.
     pub event_bytes: u64,
-    /// A vCPU is to stand still until the quantum ends.
-    pub standstill: bool,
-    /// MPI functions whose calls somebody waits for.
-    pub heeds: Vec<Function>,
-    /// Among the events is one that somebody may wait for.
-    pub heeded: bool,
-    /// What each [`Context`] stands for, by its index.
+    /// A vCPU must pause until the quantum ends.
+    pub pause_requested: bool,
+    /// MPI functions whose calls want attention ([`Node::subscribe`]).
+    pub subscriptions: Vec<Function>,
+    /// Among the events is one that wants attention.
+    pub has_subscribed_event: bool,
+    /// Meaning of each [`Context`], by its index.
     pub activities: Vec<Activity>,
     /// Each vCPU's last address space and its context.
     pub recent: Vec<Option<(u64, Context)>>,
@@ -75,7 +75,7 @@ pub struct NodeState {
     /// Notes for the user.
     pub notes: Notes,
     /// Files that the guest has put among the results.
-    pub files: FileBookState,
+    pub files: FileQuotaState,
     /// Numbers that windows have given to code.
     pub numbers: CodeNumbers,
 }
@@ -118,7 +118,7 @@ pub enum StateError {
     Device {
         /// Node.
         node: u32,
-        /// What the device says.
+        /// Error of the device.
         source: RestoreError,
     },
     /// No vCPU can be in this state.
@@ -146,7 +146,7 @@ pub enum StateError {
 }
 
 impl NodeState {
-    /// Give the entropy device another seed, as a clone of the node needs it. False if there is none.
+    /// Gives the entropy device another seed, as a clone of the node needs it. Returns false if there is no such device.
     pub fn reseed(&mut self, seed: [u8; 32]) -> bool {
         let mut found = false;
         for device in &mut self.chipset.virtio {
@@ -158,7 +158,7 @@ impl NodeState {
         found
     }
 
-    /// What is impossible in it, of all that does not depend on a node.
+    /// Returns the first impossible part of the state, among the parts that do not depend on a node.
     fn fault(&self) -> Option<&'static str> {
         let clocks = self.vcpus.iter().map(|vcpu| vcpu.time.cycles);
         let latest = clocks.max().unwrap_or(0).max(self.now);
@@ -215,12 +215,12 @@ impl NodeState {
 }
 
 impl Node {
-    /// Take the node's state out, which lies between two of its runs. The node goes on as if nothing had happened.
+    /// Returns the node's state between two of its runs. The node goes on unchanged.
     pub fn save_state(&mut self) -> Result<NodeState, StateError> {
         self.refuse_in_window()?;
         if self.runs_at_once() {
             for vcpu in &mut self.vcpus {
-                let synchronized = vcpu.synchronize(&mut *self.board);
+                let synchronized = vcpu.synchronize(&mut *self.motherboard);
                 synchronized.map_err(|source| StateError::Engine {
                     node: self.index,
                     source,
@@ -229,26 +229,26 @@ impl Node {
             // An interrupt that was being delivered may have woken a vCPU, and a message may have been sent.
             self.carry_out_actions();
         }
-        let board = &*self.board;
-        let (events, event_bytes) = board.events.waiting();
+        let motherboard = &*self.motherboard;
+        let (events, event_bytes) = motherboard.events.waiting();
         Ok(NodeState {
             hz: self.clock().hz,
             now: self.now,
             status: self.status,
             vcpus: self.vcpus.iter().map(|v| v.save()).collect(),
             halted: self.halted.clone(),
-            chipset: board.chipset.save(),
-            transport: board.transport,
+            chipset: motherboard.chipset.save(),
+            transport: motherboard.transport,
             events: events.to_vec(),
             event_bytes: event_bytes as u64,
-            standstill: board.standstill,
-            heeds: board.heeds.clone(),
-            heeded: board.heeded,
-            activities: board.activities.clone(),
-            recent: board.recent.clone(),
-            inside: board.inside.iter().map(|(k, v)| (*k, *v)).collect(),
-            notes: board.notes.clone(),
-            files: board.files.save(),
+            pause_requested: motherboard.pause_requested,
+            subscriptions: motherboard.subscriptions.clone(),
+            has_subscribed_event: motherboard.has_subscribed_event,
+            activities: motherboard.activities.clone(),
+            recent: motherboard.recent.clone(),
+            inside: motherboard.inside.iter().map(|(k, v)| (*k, *v)).collect(),
+            notes: motherboard.notes.clone(),
+            files: motherboard.files.save(),
             numbers: self
                 .portable()
                 .map(|v| v.code_numbers())
@@ -256,7 +256,7 @@ impl Node {
         })
     }
 
-    /// Load a state into a node of the same description, whose RAM holds what it held when the state was taken, or is about to
+    /// Loads a state into a node of the same description. The node's RAM has the contents that belong to the state, or is about to get them
     /// ([`nodescope_memory::Ram::map_file`]). After an error the node must not run.
     pub fn load_state(&mut self, state: NodeState) -> Result<(), StateError> {
         self.refuse_in_window()?;
@@ -300,20 +300,20 @@ impl Node {
         if contexts.len() != state.activities.len() {
             return Err(impossible("it knows an address space twice"));
         }
-        let board = &mut *self.board;
-        let devices = board.chipset.restore(&state.chipset);
+        let motherboard = &mut *self.motherboard;
+        let devices = motherboard.chipset.restore(&state.chipset);
         devices.map_err(|source| StateError::Device { node, source })?;
-        board.files.restore(state.files).map_err(impossible)?;
-        board.transport = state.transport;
-        board.events = Events::restored(state.events, state.event_bytes as usize);
-        board.standstill = state.standstill;
-        board.heeds = state.heeds;
-        board.heeded = state.heeded;
-        board.contexts = contexts;
-        board.activities = state.activities;
-        board.recent = state.recent;
-        board.inside = state.inside.into_iter().collect();
-        board.notes = state.notes;
+        motherboard.files.restore(state.files).map_err(impossible)?;
+        motherboard.transport = state.transport;
+        motherboard.events = Events::restored(state.events, state.event_bytes as usize);
+        motherboard.pause_requested = state.pause_requested;
+        motherboard.subscriptions = state.subscriptions;
+        motherboard.has_subscribed_event = state.has_subscribed_event;
+        motherboard.contexts = contexts;
+        motherboard.activities = state.activities;
+        motherboard.recent = state.recent;
+        motherboard.inside = state.inside.into_iter().collect();
+        motherboard.notes = state.notes;
         let restored = match self.portable_mut() {
             Some(vcpu) => vcpu.restore_code_numbers(state.numbers),
             None => true,
@@ -327,17 +327,17 @@ impl Node {
         for ((vcpu, state), halted) in self.vcpus.iter_mut().zip(&state.vcpus).zip(&self.halted) {
             vcpu.restore(state);
             if *halted {
-                // One that has slept on an engine with threads may be behind: it has slept until now.
+                // A vCPU that slept on an engine with threads may be behind. It has slept until now.
                 vcpu.advance_to(self.now);
             }
-            // The host's processor may refuse what it has not made itself.
+            // The host's processor may refuse a state that it has not saved itself.
             let taken = vcpu.check_restored();
             taken.map_err(|source| StateError::Engine { node, source })?;
         }
         Ok(())
     }
 
-    /// A vCPU of the portable engine, on which alone windows count code.
+    /// Returns a vCPU of the portable engine. Windows count code on this engine only.
     fn portable(&self) -> Option<&dyn Vcpu> {
         let vcpus = match self.runs_at_once() {
             true => &self.other,

@@ -9,7 +9,7 @@ pub const MAX_VCPUS: u32 = 64;
 /// Most sockets in a node.
 pub const MAX_SOCKETS: u32 = 4;
 
-/// What a cache holds.
+/// Contents of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CacheKind {
@@ -21,7 +21,7 @@ pub enum CacheKind {
     Unified,
 }
 
-/// Who shares one instance of a cache.
+/// vCPUs that share one instance of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SharedBy {
@@ -49,7 +49,7 @@ pub struct CacheDescription {
 }
 
 impl CacheDescription {
-    /// Number of sets.
+    /// Returns the number of sets.
     pub fn sets(&self) -> u64 {
         self.size / (u64::from(self.ways) * u64::from(self.line))
     }
@@ -100,7 +100,7 @@ pub struct NodeTopology {
     pub brand: String,
 }
 
-/// What is impossible about a description; each names the field.
+/// Problem of a description. Each problem names the field.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum TopologyError {
     /// A count is out of range.
@@ -125,7 +125,7 @@ pub enum TopologyError {
         /// Sockets.
         sockets: u32,
     },
-    /// A memory size the layout cannot hold.
+    /// A memory size that the layout cannot hold.
     #[error(
         "socket_memory[{socket}] is {bytes} bytes; it must be a multiple of 2 MiB, at least 16 MiB"
     )]
@@ -154,7 +154,7 @@ pub enum TopologyError {
         level: u8,
         /// Kind.
         kind: CacheKind,
-        /// What is wrong and what would be right.
+        /// The problem and a valid value.
         reason: String,
     },
     /// The TSC frequency is not a whole number of kHz.
@@ -166,7 +166,7 @@ pub enum TopologyError {
 }
 
 impl Default for NodeTopology {
-    /// One socket, one core, 512 MiB, 2.9 GHz, caches of the method's reference machine (32 KiB L1, 256 KiB L2,
+    /// Returns one socket, one core, 512 MiB, 2.9 GHz, caches of the method's reference machine (32 KiB L1, 256 KiB L2,
     /// 20 MiB L3).
     fn default() -> Self {
         Self {
@@ -183,7 +183,7 @@ impl Default for NodeTopology {
     }
 }
 
-/// Split 32 KiB L1, unified private 256 KiB L2, 20 MiB L3 shared by the socket, 64-byte lines.
+/// Returns a split 32 KiB L1, unified private 256 KiB L2, 20 MiB L3 shared by the socket, 64-byte lines.
 pub fn default_caches() -> Vec<CacheDescription> {
     let cache = |level, kind, size, ways, shared_by| CacheDescription {
         level,
@@ -202,7 +202,7 @@ pub fn default_caches() -> Vec<CacheDescription> {
 }
 
 impl NodeTopology {
-    /// A node of `sockets` equal sockets with default caches and clock, distance 21 between sockets.
+    /// Returns a node of `sockets` equal sockets with default caches and clock, distance 21 between sockets.
     pub fn uniform(
         sockets: u32,
         cores_per_socket: u32,
@@ -222,12 +222,12 @@ impl NodeTopology {
         }
     }
 
-    /// Number of vCPUs.
+    /// Returns the number of vCPUs.
     pub fn vcpus(&self) -> u32 {
         self.sockets * self.cores_per_socket * self.threads_per_core
     }
 
-    /// Every problem of the description; empty if there is none.
+    /// Returns every problem of the description; empty if there is none.
     pub fn problems(&self) -> Vec<TopologyError> {
         let mut found = Vec::new();
         let mut range = |field, value: u64, min: u64, max: u64| {
@@ -264,7 +264,7 @@ impl NodeTopology {
         found
     }
 
-    /// The first problem, if any.
+    /// Checks the description. Returns the first problem, if there is one.
     pub fn validate(&self) -> Result<(), TopologyError> {
         self.problems().into_iter().next().map_or(Ok(()), Err)
     }
@@ -370,17 +370,17 @@ impl NodeTopology {
         }
     }
 
-    /// Bits of the thread field of an APIC id (CPUID leaf 0xB, subleaf 0).
+    /// Returns the bits of the thread field of an APIC id (CPUID leaf 0xB, subleaf 0).
     pub fn thread_bits(&self) -> u32 {
         ceil_log2(self.threads_per_core)
     }
 
-    /// Bits of the core field of an APIC id.
+    /// Returns the bits of the core field of an APIC id.
     pub fn core_bits(&self) -> u32 {
         ceil_log2(self.cores_per_socket)
     }
 
-    /// Where a vCPU sits. Meaningful for `vcpu < self.vcpus()`.
+    /// Returns the place of a vCPU. Meaningful for `vcpu < self.vcpus()`.
     pub fn place(&self, vcpu: u32) -> VcpuPlace {
         let thread = vcpu % self.threads_per_core;
         let core = vcpu / self.threads_per_core % self.cores_per_socket;
@@ -393,19 +393,19 @@ impl NodeTopology {
         }
     }
 
-    /// Places of all vCPUs in order.
+    /// Returns the places of all vCPUs in order.
     pub fn places(&self) -> impl Iterator<Item = VcpuPlace> + '_ {
         (0..self.vcpus()).map(|v| self.place(v))
     }
 
-    /// Caches nearest first, data before instruction.
+    /// Returns the caches, nearest first, data before instruction.
     pub fn sorted_caches(&self) -> Vec<CacheDescription> {
         let mut caches = self.caches.clone();
         caches.sort_by_key(|c| (c.level, c.kind as u8));
         caches
     }
 
-    /// Frequency in Hz of the core crystal clock, which also drives the local APIC's timer.
+    /// Returns the frequency in Hz of the core crystal clock, which also drives the local APIC's timer.
     ///
     /// CPUID leaf 0x15 says TSC = crystal x ratio; Linux multiplies in 32 bits and in kHz, so the ratio must be an
     /// integer and the crystal a whole number of kHz for the product to be exact.

@@ -1,7 +1,7 @@
 //! States of vCPUs that no processor can be in.
 //!
-//! Engines take the state of a vCPU as it is: what instructions check when they write a register, nobody checks again. A state from a file is
-//! looked at here first. Vector and x87 arithmetic runs on the host's processor, which would fault upon a control word that it does not know.
+//! Engines load the state of a vCPU without the checks of instructions that write registers. A state from a file is therefore
+//! checked here first. Vector and x87 arithmetic runs on the host's processor, which would fault upon a control word that it does not know.
 
 use nodescope_x86::VcpuState;
 use nodescope_x86::bits::{cr0, cr4, dr6, dr7, efer, rflags};
@@ -61,12 +61,12 @@ const XCR0: u64 = 7;
 /// Bits of MXCSR that exist (SDM vol. 1 §10.2.3).
 const MXCSR: u32 = 0xffff;
 
-/// Whether an address is canonical: bits 63 to 47 are equal.
+/// Returns whether an address is canonical: bits 63 to 47 are equal.
 fn canonical(address: u64) -> bool {
     ((address as i64) << 16 >> 16) as u64 == address
 }
 
-/// What is impossible in a state, if anything is.
+/// Returns the first impossible part of a state, if there is one.
 pub(crate) fn fault(state: &VcpuState) -> Option<&'static str> {
     let VcpuState {
         general,

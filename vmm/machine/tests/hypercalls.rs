@@ -341,6 +341,6 @@ fn a_node_that_is_told_to_stop_while_it_runs_stops_soon() {
     let mut node = node(Vec::new(), Box::new(calls));
     node.set_stop(stop);
     assert_eq!(node.run_until(u64::MAX).unwrap(), NodeStatus::Running);
-    let turn = nodescope_machine::node::SLICE;
-    assert!((12_345 * LOOP..12_345 * LOOP + turn + LOOP).contains(&node.now()));
+    let slice = nodescope_machine::node::TIME_SLICE_CYCLES;
+    assert!((12_345 * LOOP..12_345 * LOOP + slice + LOOP).contains(&node.now()));
 }

@@ -1,5 +1,5 @@
-//! Which pages hold decoded code, at 64-byte granularity, so that writes by any vCPU or device invalidate it and
-//! data beside code does not.
+//! The code map: pages that hold decoded code, at 64-byte granularity. Writes by any vCPU or device invalidate code, and
+//! writes to data beside code do not.
 //!
 //! One mask bit stands for 64 bytes, 64 bits for a page. A write to a granule that holds code advances the page's
 //! generation; decoded blocks remember the generation they were made under and are thrown away when it differs
@@ -38,16 +38,16 @@ struct Region {
     pages: Box<[Page]>,
     /// Pages that hold code, in each 2 MiB.
     with_code: Box<[AtomicU32]>,
-    /// Times that a page went from holding no code to holding some.
+    /// Number of times that a page without code got code.
     marks: AtomicU64,
-    /// Times that code was written to.
+    /// Number of writes to code.
     rewrites: AtomicU64,
-    /// Pages of the last times.
+    /// Pages of the last writes to code.
     recent: [AtomicU32; RECENT],
 }
 
 impl CodeMap {
-    /// Generation of the page at this offset.
+    /// Returns the generation of the page at this offset.
     #[inline]
     pub fn generation(&self, offset: usize) -> u32 {
         self.0.pages[offset >> 12]
@@ -55,26 +55,26 @@ impl CodeMap {
             .load(Ordering::Relaxed)
     }
 
-    /// Address of the page's generation counter, for engines that check it in their inner loop. Valid while any clone of
+    /// Returns the address of the page's generation counter, for engines that check it in their inner loop. Valid while any clone of
     /// this map lives.
     pub fn generation_cell(&self, offset: usize) -> &AtomicU32 {
         &self.0.pages[offset >> 12].generation
     }
 
-    /// Whether any code was decoded from the page at this offset.
+    /// Returns whether any code was decoded from the page at this offset.
     #[inline]
     pub fn has_code(&self, offset: usize) -> bool {
         self.0.pages[offset >> 12].mask.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether any code was decoded from the 2 MiB, from a multiple of it on, that this offset lies in.
+    /// Returns whether any code was decoded from the aligned 2 MiB in which this offset lies.
     #[inline]
     pub fn large_page_has_code(&self, offset: usize) -> bool {
         self.0.with_code[offset >> LARGE_SHIFT].load(Ordering::Relaxed) != 0
     }
 
-    /// Record that code was decoded from `offset..offset + len` (within one page). Returns true if it is the page's
-    /// first: whoever caches write permission for the page must drop it.
+    /// Records that code was decoded from `offset..offset + len` (within one page). Returns true if it is the page's
+    /// first code: all users that cache write permission for the page must drop it.
     pub fn mark(&self, offset: usize, len: usize) -> bool {
         let page = &self.0.pages[offset >> 12];
         let first = page
@@ -88,29 +88,29 @@ impl CodeMap {
         first
     }
 
-    /// Advances whenever a page that held no code gets some: whoever caches write permission compares it when it starts to
-    /// run, and drops what it cached where it differs.
+    /// Returns a counter that advances whenever a page without code gets code. A user that caches write permission compares the counter
+    /// when it starts to run, and drops what it cached where it differs.
     #[inline]
     pub fn marks(&self) -> u64 {
         self.0.marks.load(Ordering::Relaxed)
     }
 
-    /// Advances whenever code is written to: whoever keeps code that is known to be current compares it when it starts to
+    /// Returns a counter that advances with each write to code. A user that keeps current code compares the counter when it starts to
     /// run and after each access to a device.
     #[inline]
     pub fn rewrites(&self) -> u64 {
         self.0.rewrites.load(Ordering::Relaxed)
     }
 
-    /// The first bytes of the pages that were written to since [`CodeMap::rewrites`] was `seen`; None where those are too many to be
-    /// remembered.
+    /// Returns the first bytes of the pages that were written to since [`CodeMap::rewrites`] was `seen`; None where those are too many to
+    /// be remembered.
     pub fn rewritten_since(&self, seen: u64) -> Option<impl Iterator<Item = usize> + '_> {
         let now = self.rewrites();
         let page = |n: u64| self.0.recent[n as usize % RECENT].load(Ordering::Relaxed);
         (now - seen <= RECENT as u64).then(|| (seen..now).map(move |n| (page(n) as usize) << 12))
     }
 
-    /// Record a write to `offset..offset + len`; returns true if it hit code.
+    /// Records a write to `offset..offset + len`; returns true if it hit code.
     #[inline]
     pub fn written(&self, offset: usize, len: usize) -> bool {
         let mut hit = false;
@@ -135,7 +135,7 @@ impl CodeMap {
     }
 }
 
-/// Mask of the granules that `from..from + len` of a page touches.
+/// Returns the mask of the granules that `from..from + len` of a page touches.
 fn granules(from: usize, len: usize) -> u64 {
     if len == 0 {
         return 0;

@@ -1,4 +1,4 @@
-//! Contents of RAM that come from a file, mapped copy-on-write.
+//! Maps contents of RAM from a file, copy-on-write.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use crate::{Ram, RamRegion};
 /// Bytes of a page of the host.
 const PAGE: u64 = 4096;
 
-/// Why RAM cannot be given other contents.
+/// Reason why RAM cannot get other contents.
 #[derive(Debug, Error)]
 pub enum MapError {
     /// Another number of places than the RAM has regions.
@@ -45,7 +45,7 @@ pub enum MapError {
 }
 
 impl Ram {
-    /// RAM for these NUMA nodes ([`Ram::new`]) with the contents of a file ([`Ram::map_file`]).
+    /// Returns RAM for these NUMA nodes ([`Ram::new`]) with the contents of a file ([`Ram::map_file`]).
     pub fn from_file(
         numa_bytes: &[u64],
         file: &File,
@@ -60,7 +60,7 @@ impl Ram {
         Ok(ram)
     }
 
-    /// Replace the contents by those of a file, region by region from these offsets on, which are multiples of 4096. The file is mapped
+    /// Replaces the contents by those of a file, region by region from these offsets on, which are multiples of 4096. The file is mapped
     /// copy-on-write: RAM that is mapped from the same place shares the pages that were not written to. Nobody may write to the
     /// file or cut it as long as the RAM is in use, and no vCPU or device of the node may run meanwhile. Decoded code is
     /// forgotten. After an error the contents are not determined.
@@ -96,7 +96,7 @@ impl Ram {
         Ok(())
     }
 
-    /// Replace the contents by zeroes, and give the memory back to the host. No vCPU or device of the node may run meanwhile.
+    /// Replaces the contents by zeroes, and gives the memory back to the host. No vCPU or device of the node may run meanwhile.
     pub fn clear(&self) -> Result<(), MapError> {
         for region in self.regions() {
             replace(region, None).map_err(|source| MapError::Host {
@@ -108,7 +108,7 @@ impl Ram {
         Ok(())
     }
 
-    /// Let everybody forget the code that was decoded from this RAM.
+    /// Invalidates all code that was decoded from this RAM.
     pub fn forget_code(&self) {
         for region in self.regions() {
             region.code.written(0, region.len as usize);
@@ -116,7 +116,7 @@ impl Ram {
     }
 }
 
-/// Map a file in the place of a region, or new memory.
+/// Maps a file in the place of a region, or new memory.
 fn replace(region: &RamRegion, file: Option<(RawFd, u64)>) -> io::Result<()> {
     let len = region.len as usize;
     let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_NORESERVE;
@@ -178,7 +178,7 @@ mod tests {
             (bytes(&first), bytes(&second)),
             ([9, 3, 0, 8], [1, 2, 3, 0])
         );
-        // What shares the memory sees it.
+        // All users of the shared memory see the change.
         let shares = first.clone();
         let region = &shares.regions()[0];
         region.code.mark(0x1000, 8);

@@ -80,7 +80,7 @@ pub struct Ram {
 }
 
 impl Ram {
-    /// Allocate memory for these NUMA nodes (bytes each, in node order), around the hole below 4 GiB. Pages are
+    /// Allocates memory for these NUMA nodes (bytes each, in node order), around the hole below 4 GiB. Pages are
     /// populated by the host when first touched.
     pub fn new(numa_bytes: &[u64]) -> Result<Self, LayoutError> {
         let mut numa = Vec::new();
@@ -148,22 +148,22 @@ impl Ram {
         })
     }
 
-    /// vm-memory's view.
+    /// Returns vm-memory's view of the RAM.
     pub fn memory(&self) -> &GuestRam {
         &self.memory
     }
 
-    /// Regions in address order.
+    /// Returns the regions in address order.
     pub fn regions(&self) -> &[RamRegion] {
         &self.regions
     }
 
-    /// NUMA ranges in address order.
+    /// Returns the NUMA ranges in address order.
     pub fn numa(&self) -> &[NumaRange] {
         &self.numa
     }
 
-    /// The region that holds this address.
+    /// Returns the region that holds this address.
     #[inline]
     pub fn region(&self, physical: u64) -> Option<&RamRegion> {
         self.regions
@@ -171,17 +171,17 @@ impl Ram {
             .find(|r| physical.wrapping_sub(r.start) < r.len)
     }
 
-    /// Total size in bytes.
+    /// Returns the total size in bytes.
     pub fn size(&self) -> u64 {
         self.regions.iter().map(|r| r.len).sum()
     }
 
-    /// Read guest-physical memory; false where any byte is not RAM.
+    /// Reads guest-physical memory; false where any byte is not RAM.
     pub fn read(&self, physical: u64, buf: &mut [u8]) -> bool {
         self.memory.read_slice(buf, GuestAddress(physical)).is_ok()
     }
 
-    /// Write guest-physical memory (seen by the code map); false where any byte is not RAM.
+    /// Writes guest-physical memory (seen by the code map); false where any byte is not RAM.
     pub fn write(&self, physical: u64, buf: &[u8]) -> bool {
         self.memory.write_slice(buf, GuestAddress(physical)).is_ok()
     }

@@ -1,4 +1,4 @@
-//! Errors of snapshots, each of which tells the file and where in it.
+//! Errors of snapshots. Each error has the file and the offset in the file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use thiserror::Error;
 /// Why a snapshot cannot be written or read.
 #[derive(Debug, Error)]
 pub enum SnapshotError {
-    /// The operating system says no.
+    /// The operating system refused.
     #[error("cannot {doing} {}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried, as in "read".
+        /// The operation, as in "read".
         doing: &'static str,
         /// Why.
         source: io::Error,
@@ -33,9 +33,9 @@ pub enum SnapshotError {
     Version {
         /// The file.
         path: PathBuf,
-        /// Where it says so.
+        /// Offset of the version.
         offset: u64,
-        /// The version that has written it.
+        /// The version that wrote the file.
         nodescope: String,
         /// Its format.
         format: u32,
@@ -45,9 +45,9 @@ pub enum SnapshotError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Where the damaged part begins.
+        /// Offset of the damaged part.
         offset: u64,
-        /// What is wrong.
+        /// The problem.
         what: String,
     },
     /// No section of this name.
@@ -58,26 +58,26 @@ pub enum SnapshotError {
         /// The name.
         name: String,
     },
-    /// A section of another kind than is asked for.
+    /// A section of another kind than the requested kind.
     #[error("{}: offset {offset}: section \"{name}\" holds {found}, not {wanted}", path.display())]
     Kind {
         /// The file.
         path: PathBuf,
-        /// Where the section begins.
+        /// Offset of the section.
         offset: u64,
         /// The section.
         name: String,
-        /// What it holds.
+        /// The kind of the section.
         found: &'static str,
-        /// What is asked for.
+        /// The requested kind.
         wanted: &'static str,
     },
-    /// The bytes of a section are not of the type that is asked for.
+    /// The bytes of a section are no value of the requested type.
     #[error("{}: offset {offset}: section \"{name}\" cannot be read: {cause}; the snapshot was not written by this nodescope", path.display())]
     Decode {
         /// The file.
         path: PathBuf,
-        /// Where the section begins.
+        /// Offset of the section.
         offset: u64,
         /// The section.
         name: String,
@@ -121,7 +121,7 @@ pub enum SnapshotError {
     Layout {
         /// The file.
         path: PathBuf,
-        /// Where the section begins.
+        /// Offset of the section.
         offset: u64,
         /// The section.
         name: String,
@@ -143,7 +143,7 @@ pub enum SnapshotError {
     Memory(#[from] LayoutError),
 }
 
-/// A failure of the operating system.
+/// Returns a function for `map_err` that reports a failure of the operating system.
 pub(crate) fn io(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> SnapshotError {
     move |source| SnapshotError::Io {
         path: path.into(),

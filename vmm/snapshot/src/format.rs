@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Version of the format and of the states that nodescope keeps in it. States are not self-describing: whoever changes one advances this.
+/// Version of the format and of the states in it. States are not self-describing: a change of a state must advance the version.
 pub const FORMAT: u32 = 1;
 
-/// The version of nodescope that writes and reads. States of another version may differ in any way.
+/// Version of this nodescope. States of another version may differ in any way.
 pub(crate) const NODESCOPE: &str = env!("CARGO_PKG_VERSION");
 
-/// First bytes of a file. Like those of PNG, they show what text tools and 7-bit channels have done to the file.
+/// First bytes of a file. As in PNG, damage by text tools and 7-bit channels changes these bytes.
 pub(crate) const MAGIC: [u8; 8] = *b"\x89NSS\r\n\x1a\n";
 /// Bytes of a page: RAM lies at multiples of it.
 pub(crate) const PAGE: u64 = 4096;
@@ -24,7 +24,7 @@ pub(crate) const MOST_NAME: usize = 255;
 /// BLAKE3 of some bytes.
 pub(crate) type Hash = [u8; 32];
 
-/// What a section holds.
+/// Kind of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     /// A value in postcard's encoding.
@@ -38,7 +38,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As in "section X holds ...".
+    /// Returns the kind as in "section X holds ...".
     pub(crate) fn text(self) -> &'static str {
         match self {
             Kind::State => "a state",
@@ -56,7 +56,7 @@ pub(crate) struct Region {
     pub start: u64,
     /// Bytes of the region.
     pub len: u64,
-    /// Where it lies in the file.
+    /// Offset in the file.
     pub offset: u64,
     /// BLAKE3 of each chunk, none where all of it is zero.
     pub chunks: Vec<Option<Hash>>,
@@ -67,40 +67,40 @@ pub(crate) struct Region {
 pub struct Section {
     /// Its name.
     pub name: String,
-    /// What it holds.
+    /// Kind of the section.
     pub kind: Kind,
-    /// Where it begins in the file.
+    /// Offset in the file.
     pub offset: u64,
-    /// Bytes that it takes there; of RAM, holes included.
+    /// Bytes in the file. For RAM, holes count.
     pub stored: u64,
-    /// Bytes of its contents.
+    /// Bytes of the contents.
     pub length: u64,
-    /// BLAKE3 of the bytes stored; of RAM, zero, since its chunks have their own.
+    /// BLAKE3 of the bytes in the file. For RAM, zero: its chunks have their own.
     pub(crate) hash: Hash,
-    /// Of RAM, its regions.
+    /// Regions, for RAM.
     pub(crate) regions: Vec<Region>,
 }
 
-/// What the header says.
+/// Contents of the header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub format: u32,
     /// Version of nodescope, as much as fits.
     pub nodescope: String,
-    /// Where the table begins, and its bytes as stored. The file ends with it.
+    /// Offset of the table, and its bytes in the file. The file ends with the table.
     pub table: (u64, u64),
-    /// Its bytes when it is unpacked.
+    /// Bytes of the unpacked table.
     pub unpacked: u64,
-    /// BLAKE3 of its bytes as stored.
+    /// BLAKE3 of the table's bytes in the file.
     pub hash: Hash,
 }
 
-/// Why bytes are no header.
+/// Reason why bytes are no header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoHeader {
-    /// It is no snapshot at all.
+    /// The file is no snapshot.
     Magic,
-    /// Something in it has changed.
+    /// The header is damaged.
     Checksum,
 }
 
@@ -126,7 +126,7 @@ impl Header {
         out
     }
 
-    /// The header in the first page of a file.
+    /// Returns the header in the first page of a file.
     pub fn decode(page: &[u8]) -> Result<Self, NoHeader> {
         if !page.starts_with(&MAGIC) {
             return Err(NoHeader::Magic);

@@ -19,12 +19,12 @@ const MOST_THREADS: usize = 8;
 
 static ZERO: [u8; CHUNK as usize] = [0; CHUNK as usize];
 
-/// Whether all bytes, a chunk at most, are zero. Comparing is fast however the compiler is set.
+/// Returns whether all bytes, a chunk at most, are zero. The comparison is fast without optimisation, too.
 fn is_zero(bytes: &[u8]) -> bool {
     bytes == &ZERO[..bytes.len()]
 }
 
-/// Runs of pages that are not all zero: where each begins, and its bytes.
+/// Returns runs of pages that are not all zero: the offset of each run, and its bytes.
 fn runs(chunk: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let mut at = 0;
     let page = PAGE as usize;
@@ -40,14 +40,14 @@ fn runs(chunk: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     })
 }
 
-/// Write RAM to a file from an offset on. Its regions, and where they end.
+/// Writes RAM to a file from an offset on. Returns the regions and their end.
 pub(crate) fn write(file: &File, offset: u64, ram: &Ram) -> io::Result<(Vec<Region>, u64)> {
     let mut buffer = vec![0; CHUNK as usize];
     let mut regions = Vec::new();
     let mut at = offset;
     for region in ram.regions() {
         let mut chunks = Vec::new();
-        // Whatever follows: pages that nobody writes are holes, also at the end.
+        // Pages that are not written become holes, also at the end of the file.
         file.set_len(at + region.len)?;
         for within in (0..region.len).step_by(CHUNK as usize) {
             let chunk = &mut buffer[..CHUNK.min(region.len - within) as usize];
@@ -84,16 +84,16 @@ struct Place {
     hash: Option<Hash>,
 }
 
-/// Why RAM cannot be read.
+/// Reason why RAM cannot be read.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// The host says no.
+    /// The host refused.
     Io(io::Error),
     /// The chunk at this offset is not what was written.
     Damaged(u64),
 }
 
-/// Chunks that are to be looked at: those that are not zero, and those that should be and where the file has no hole.
+/// Returns the chunks that must be checked: chunks that are not zero, and zero chunks where the file has no hole.
 fn places(file: &File, regions: &[Region]) -> io::Result<Vec<Place>> {
     let mut places = Vec::new();
     for region in regions {
@@ -118,7 +118,7 @@ fn places(file: &File, regions: &[Region]) -> io::Result<Vec<Place>> {
     Ok(places)
 }
 
-/// Parts of a file between two offsets that are no holes. Where the file system does not tell, all is one part.
+/// Returns the parts of a file between two offsets that are no holes. Returns one part where the file system does not know holes.
 fn extents(file: &File, from: u64, to: u64) -> io::Result<Vec<(u64, u64)>> {
     use rustix::io::Errno;
     let mut found = Vec::new();
@@ -135,13 +135,13 @@ fn extents(file: &File, from: u64, to: u64) -> io::Result<Vec<(u64, u64)>> {
         }
         let end = rustix::fs::seek(file, SeekFrom::Hole(start))?.min(to);
         found.push((start, end));
-        // A file that changes while it is looked at must not stop the look.
+        // A file that changes during the search must not stop the search.
         at = end.max(at + 1);
     }
     Ok(found)
 }
 
-/// Read all chunks, check them, and hand those that are not zero to `take`, with their guest-physical addresses, on several threads.
+/// Reads and checks all chunks on several threads. Hands chunks that are not zero to `take`, with their guest-physical addresses.
 pub(crate) fn read(
     file: &File,
     regions: &[Region],
@@ -151,7 +151,7 @@ pub(crate) fn read(
     let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let threads = threads.min(MOST_THREADS).min(places.len().div_ceil(16));
     let next = AtomicUsize::new(0);
-    // The first failure by place, whoever meets it.
+    // The failure at the lowest offset counts, whichever thread meets it.
     let work = || {
         let mut buffer = vec![0; CHUNK as usize];
         loop {

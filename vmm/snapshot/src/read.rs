@@ -1,4 +1,4 @@
-//! Reading a snapshot: what is in it is checked before anything of it is used.
+//! Reads snapshots. All contents are checked before they are used.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -17,18 +17,19 @@ use crate::format::{
 };
 use crate::ram::{self, Fault};
 
-/// How much of a snapshot is checked when it is opened. Header and table always are, and states and files once more when they are read.
+/// Parts of a snapshot that are checked when it is opened. Header and table are always checked; states and files are checked again when
+/// they are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verify {
-    /// All of it.
+    /// All parts.
     Everything,
-    /// All but RAM, where RAM has been verified before, or will be by [`Snapshot::read_ram`].
+    /// All parts but RAM, where RAM has been verified before, or will be verified by [`Snapshot::read_ram`].
     State,
-    /// Nothing else, to see what there is.
+    /// Header and table only, to list the contents.
     Table,
 }
 
-/// What is in a snapshot.
+/// Contents of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
     /// Version of the format.
@@ -55,12 +56,12 @@ struct Open {
 }
 
 impl Snapshot {
-    /// Open a snapshot and check all of it.
+    /// Opens a snapshot and checks all of it.
     pub fn open(path: &Path) -> Result<Self, SnapshotError> {
         Self::open_with(path, Verify::Everything)
     }
 
-    /// Open a snapshot and check a part of it.
+    /// Opens a snapshot and checks a part of it.
     pub fn open_with(path: &Path, verify: Verify) -> Result<Self, SnapshotError> {
         let file = File::open(path).map_err(io(path, "open"))?;
         let metadata = file.metadata().map_err(io(path, "look at"))?;
@@ -94,27 +95,27 @@ impl Snapshot {
         Ok(open)
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// What is in it.
+    /// Returns the contents of the snapshot.
     pub fn info(&self) -> &Info {
         &self.0.info
     }
 
-    /// Whether there is a section of this name.
+    /// Returns whether there is a section of this name.
     pub fn has(&self, name: &str) -> bool {
         self.names().any(|other| other == name)
     }
 
-    /// Names of the sections, in the order in which they were written.
+    /// Returns the names of the sections, in the order in which they were written.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.info.sections.iter().map(|s| s.name.as_str())
     }
 
-    /// Read a value that [`crate::SnapshotWriter::state`] has written.
+    /// Reads a value that [`crate::SnapshotWriter::state`] has written.
     pub fn state<T: DeserializeOwned>(&self, name: &str) -> Result<T, SnapshotError> {
         let section = self.section(name, Kind::State)?;
         let bytes = self.unpack(section)?;
@@ -125,19 +126,19 @@ impl Snapshot {
         }
     }
 
-    /// Read a value that [`crate::SnapshotWriter::json`] has written.
+    /// Reads a value that [`crate::SnapshotWriter::json`] has written.
     pub fn json<T: DeserializeOwned>(&self, name: &str) -> Result<T, SnapshotError> {
         let section = self.section(name, Kind::Json)?;
         let bytes = self.unpack(section)?;
         serde_json::from_slice(&bytes).map_err(|cause| self.decode(section, cause))
     }
 
-    /// Read bytes or a file at once.
+    /// Reads bytes or a file at once.
     pub fn bytes(&self, name: &str) -> Result<Vec<u8>, SnapshotError> {
         self.unpack(self.section(name, Kind::Bytes)?)
     }
 
-    /// Write bytes or a file to a new file, and return its length.
+    /// Writes bytes or a file to a new file, and returns its length.
     pub fn extract(&self, name: &str, to: &Path) -> Result<u64, SnapshotError> {
         let section = self.section(name, Kind::Bytes)?;
         self.check_hash(section)?;
@@ -161,7 +162,7 @@ impl Snapshot {
         Ok(length)
     }
 
-    /// Map RAM copy-on-write in the place of a node's: nodes share the pages that none of them has written to. The node must not run.
+    /// Maps RAM copy-on-write in the place of a node's RAM: nodes share the pages that none of them has written to. The node must not run.
     pub fn map_ram(&self, name: &str, ram: &Ram) -> Result<(), SnapshotError> {
         let section = self.ram_section(name, ram)?;
         let offsets: Vec<u64> = section.regions.iter().map(|r| r.offset).collect();
@@ -172,8 +173,8 @@ impl Snapshot {
         })
     }
 
-    /// Copy RAM in the place of a node's, and check it. The node then has memory of its own, of the large pages that the host has to
-    /// give. The node must not run.
+    /// Copies RAM into a node's RAM, and checks it. The node then has memory of its own, in large pages as far as the host has them
+    /// to give. The node must not run.
     pub fn read_ram(&self, name: &str, ram: &Ram) -> Result<(), SnapshotError> {
         let section = self.ram_section(name, ram)?;
         ram.clear().map_err(|source| SnapshotError::Map {
@@ -186,7 +187,7 @@ impl Snapshot {
         })
     }
 
-    /// New RAM for these NUMA nodes (bytes each), mapped copy-on-write.
+    /// Returns new RAM for these NUMA nodes (bytes each), mapped copy-on-write.
     pub fn ram(&self, name: &str, numa_bytes: &[u64]) -> Result<Ram, SnapshotError> {
         let ram = Ram::new(numa_bytes)?;
         self.map_ram(name, &ram)?;
@@ -214,7 +215,7 @@ impl Snapshot {
         Ok(section)
     }
 
-    /// The section of a node's RAM, which must be laid out as the node's.
+    /// Returns the section of a node's RAM, which must be laid out as the node's.
     fn ram_section(&self, name: &str, ram: &Ram) -> Result<&Section, SnapshotError> {
         let section = self.section(name, Kind::Ram)?;
         let found: Vec<_> = section.regions.iter().map(|r| (r.start, r.len)).collect();
@@ -274,7 +275,7 @@ impl Snapshot {
         }
     }
 
-    /// The contents of a section, of one byte too many at most.
+    /// Returns the contents of a section, at most one byte more than its length.
     fn unpacked(&self, section: &Section) -> Result<impl Read, SnapshotError> {
         let place = (section.offset, section.stored);
         unpacked(&self.0.file, place, section.length).map_err(io(&self.0.path, "unpack"))
@@ -354,7 +355,7 @@ fn read_table(
             "the table of sections is not what was written".into(),
         ));
     }
-    // A table cannot say more than a few times what the file holds; each chunk of RAM takes 33 bytes of it.
+    // A table cannot describe more than a few times the bytes of the file: each chunk of RAM takes 33 bytes of the table.
     if header.unpacked > MOST_STATE.min(length.saturating_mul(4).saturating_add(1 << 20)) {
         return Err(no_table(format!(
             "the table of sections has {} bytes",
@@ -371,7 +372,7 @@ fn read_table(
     }
 }
 
-/// Check that sections lie in the file one after the other, as they were written.
+/// Checks that sections lie in the file one after the other, as they were written.
 fn check_sections(path: &Path, sections: &[Section], end: u64) -> Result<(), SnapshotError> {
     let mut at = HEADER;
     let mut names = BTreeSet::new();
@@ -421,7 +422,7 @@ fn check_sections(path: &Path, sections: &[Section], end: u64) -> Result<(), Sna
     Ok(())
 }
 
-/// BLAKE3 of a part of a file.
+/// Returns the BLAKE3 of a part of a file.
 fn hash(file: &File, (at, len): (u64, u64)) -> io::Result<Hash> {
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; (256 << 10).min(len) as usize];
@@ -435,7 +436,7 @@ fn hash(file: &File, (at, len): (u64, u64)) -> io::Result<Hash> {
     Ok(*hasher.finalize().as_bytes())
 }
 
-/// What a part of a file unpacks to, and one byte more than `length` at most.
+/// Returns the unpacked contents of a part of a file, at most one byte more than `length`.
 fn unpacked(file: &File, (at, left): (u64, u64), length: u64) -> io::Result<impl Read + use<'_>> {
     let part = Part { file, at, left };
     let unpacked = zstd::Decoder::with_buffer(BufReader::with_capacity(256 << 10, part))?;

@@ -1,4 +1,4 @@
-//! Writing a snapshot: sections one after the other into a temporary file, which takes its name when it is complete.
+//! Writes snapshots: sections one after the other into a temporary file, which gets its name when it is complete.
 
 use std::fs::{File, Permissions};
 use std::io::{self, BufWriter, Read, Write};
@@ -23,19 +23,19 @@ const ZSTD_LEVEL: i32 = 3;
 pub struct SnapshotWriter {
     path: PathBuf,
     file: NamedTempFile,
-    /// Where the next section begins.
+    /// Offset of the next section.
     at: u64,
     sections: Vec<Section>,
 }
 
 impl SnapshotWriter {
-    /// Begin a snapshot beside the place where it will be.
+    /// Begins a snapshot in the folder of its final path.
     pub fn create(path: &Path) -> Result<Self, SnapshotError> {
         let folder = folder(path);
         let file = tempfile::Builder::new()
             .prefix(".unfinished-")
             .suffix(".nss")
-            // As for any new file, the user's mask takes away from this.
+            // As for any new file, the user's mask removes permissions.
             .permissions(Permissions::from_mode(0o666))
             .tempfile_in(folder)
             .map_err(io(path, "create a file for"))?;
@@ -47,7 +47,7 @@ impl SnapshotWriter {
         })
     }
 
-    /// Write a value. The type that it is read back as must be the same: postcard's encoding does not describe itself.
+    /// Writes a value. The value must be read back as the same type: postcard's encoding does not describe itself.
     pub fn state<T: Serialize + ?Sized>(
         &mut self,
         name: &str,
@@ -57,7 +57,7 @@ impl SnapshotWriter {
         self.whole(name, Kind::State, &bytes)
     }
 
-    /// Write a value as JSON, for types that need an encoding that describes itself.
+    /// Writes a value as JSON, for types that need an encoding that describes itself.
     pub fn json<T: Serialize + ?Sized>(
         &mut self,
         name: &str,
@@ -67,18 +67,18 @@ impl SnapshotWriter {
         self.whole(name, Kind::Json, &bytes)
     }
 
-    /// Write bytes.
+    /// Writes bytes.
     pub fn bytes(&mut self, name: &str, bytes: &[u8]) -> Result<(), SnapshotError> {
         self.whole(name, Kind::Bytes, bytes)
     }
 
-    /// Write what a file contains now, and return its length.
+    /// Writes the present contents of a file, and returns their length.
     pub fn file(&mut self, name: &str, path: &Path) -> Result<u64, SnapshotError> {
         let mut file = File::open(path).map_err(io(path, "open"))?;
         self.stream(name, Kind::Bytes, &mut file, path)
     }
 
-    /// Write the RAM of a node that does not run.
+    /// Writes the RAM of a node that does not run.
     pub fn ram(&mut self, name: &str, ram: &Ram) -> Result<(), SnapshotError> {
         self.check_name(name)?;
         let offset = self.at.next_multiple_of(PAGE);
@@ -97,7 +97,7 @@ impl SnapshotWriter {
         Ok(())
     }
 
-    /// Write the table and the header, and give the file its name, in the place of another if there is one. Returns how many bytes the file
+    /// Writes the table and the header, and gives the file its name. Replaces an earlier file of this name. Returns how many bytes the file
     /// takes on the disk.
     pub fn finish(mut self) -> Result<u64, SnapshotError> {
         let sections = std::mem::take(&mut self.sections);
@@ -140,7 +140,7 @@ impl SnapshotWriter {
         Ok(())
     }
 
-    /// Write a section from what `from` gives, which is the file `source`. Its length.
+    /// Writes a section from the bytes of `from`, which is the file `source`. Returns the length.
     fn stream(
         &mut self,
         name: &str,
@@ -163,7 +163,7 @@ impl SnapshotWriter {
         Ok(length)
     }
 
-    /// Compress what `from` gives to the end of the file. Where it lies, its hash and its length there; and its length.
+    /// Compresses the bytes of `from` to the end of the file. Returns offset, hash and length in the file, and the number of bytes.
     fn pack(
         &self,
         from: &mut dyn Read,
@@ -225,7 +225,7 @@ impl SnapshotWriter {
     }
 }
 
-/// The folder that a file lies in.
+/// Returns the folder that a file lies in.
 fn folder(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

@@ -1,4 +1,4 @@
-//! What goes into a snapshot comes out of it, or the file is refused with a place in it.
+//! A snapshot gives back its contents, or is refused with an offset in the file.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -78,7 +78,7 @@ fn write(path: &Path, ram: &Ram, file: &Path) -> u64 {
     w.finish().unwrap()
 }
 
-/// A snapshot, the RAM and the file that went into it.
+/// Returns a snapshot, the RAM and the file that went into it.
 fn snapshot(folder: &Folder) -> (PathBuf, Ram, Vec<u8>) {
     let ram = filled();
     let file = folder.path("file");
@@ -251,7 +251,7 @@ fn other_files_and_versions_are_refused() {
     assert!(error.contains("cannot open"), "{error}");
 }
 
-/// All that a snapshot gives, or why it is refused.
+/// Returns all contents of a snapshot, or the error.
 fn read(path: &Path, verify: Verify) -> Result<Vec<Vec<u8>>, SnapshotError> {
     let s = Snapshot::open_with(path, verify)?;
     let ram = Ram::new(&SIZES)?;
@@ -292,7 +292,7 @@ fn damage_is_found_wherever_it_is_or_changes_nothing() {
     // Each byte of the header's used part, and bytes all over the file, holes included.
     let places = (0..120).chain((120..bytes.len()).step_by(33_331));
     let last = (bytes.len() - 400..bytes.len()).step_by(7);
-    // Between a section and the page where RAM begins lies what nobody reads.
+    // The bytes between a section and the page where RAM begins are not read.
     let gap = Snapshot::open(&path).unwrap().info().sections[2].offset as usize - 1;
     for (n, at) in places.chain(last).chain([gap]).enumerate() {
         let mut damaged = bytes.clone();
@@ -308,7 +308,7 @@ fn damage_is_found_wherever_it_is_or_changes_nothing() {
     assert!(refused > 1000 && identical == 3, "{refused}, {identical}");
 }
 
-/// A table with a right checksum that says what no writer says: the file was made to harm.
+/// A table with a right checksum and contents that no writer makes: a hostile file.
 #[test]
 fn tables_that_lie_are_refused() {
     // As `Section` and `Region` in src/format.rs.

@@ -4,7 +4,7 @@ mod support;
 
 use nodescope_engine_soft::Translate;
 use nodescope_hypercall::{FileChunk, Function, IdentityBuffer, MpiEnter, Request};
-use nodescope_machine::board::{Activity, NodeEvent};
+use nodescope_machine::motherboard::{Activity, NodeEvent};
 use nodescope_machine::state::NodeState;
 use nodescope_snapshot::{Snapshot, SnapshotWriter};
 use proptest::prelude::*;
@@ -36,7 +36,7 @@ impl Choices {
     }
 }
 
-/// Change one thing, each branch on the way as likely as the others.
+/// Changes one thing, each branch on the way as likely as the others.
 fn damage(value: &mut Value, choices: &mut Choices) {
     match value {
         Value::Array(list) if !list.is_empty() => match choices.next(12) {
@@ -96,12 +96,12 @@ fn saved(folder: &std::path::Path, quanta: u64) -> (Snapshot, NodeState) {
 fn damaged_states_are_refused_or_harm_the_guest_alone() {
     let folder = tempfile::tempdir().unwrap();
     let (snapshot, mut state) = saved(folder.path(), 30);
-    // What this guest does not bring about.
+    // Parts of the state that this guest does not reach.
     state.activities.push(Activity {
         cr3: 0x9000,
         function: Some(Function::Barrier),
     });
-    state.heeds.push(Function::Barrier);
+    state.subscriptions.push(Function::Barrier);
     state.events.push(NodeEvent {
         request: Request::PutFile(FileChunk {
             name: "a/b".into(),
@@ -194,7 +194,7 @@ fn request() -> impl Strategy<Value = Request> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
 
-    /// A state that a node has come to at any time, with any calls that wait, survives both encodings and the way through another node.
+    /// A node's state at any time, with any waiting calls, survives both encodings and loading into another node.
     #[test]
     fn states_survive_encoding_and_loading(
         cycles in 1_u64..1_000_000,

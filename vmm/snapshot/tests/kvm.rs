@@ -13,7 +13,7 @@ use nodescope_snapshot::{Snapshot, SnapshotWriter};
 use nodescope_test_needs::{Need, skip};
 use support::*;
 
-/// Whether nodes can run on this host's KVM; if not, the test is skipped.
+/// Returns whether nodes can run on this host's KVM; if not, the test is skipped.
 fn host() -> bool {
     let why = match probe() {
         Ok(found) if found.ring0_native && found.msr_exits => return true,
@@ -24,7 +24,7 @@ fn host() -> bool {
     false
 }
 
-/// A node at power-on that can change to KVM.
+/// Returns a node at power-on that can change to KVM.
 fn either() -> Node {
     let mut node = booted(Translate::default());
     let vm = KvmVm::new(node.ram()).unwrap();
@@ -64,7 +64,7 @@ fn goes_on(node: &mut Node, quanta: u64) {
     }
 }
 
-/// What a fresh node loads, on KVM or on the portable engine.
+/// Returns a fresh node that has loaded a state, on KVM or on the portable engine.
 fn loaded(snapshot: &Snapshot, on_kvm: bool) -> Node {
     let mut node = either();
     if on_kvm {

@@ -3,7 +3,7 @@
 mod support;
 
 use nodescope_engine_soft::Translate;
-use nodescope_machine::board::Activity;
+use nodescope_machine::motherboard::Activity;
 use nodescope_machine::node::Node;
 use nodescope_machine::state::NodeState;
 use nodescope_memory::Ram;
@@ -37,11 +37,11 @@ fn moved(mut from: Node, translate: Translate, mapped: bool) -> Node {
 #[test]
 fn a_node_goes_on_in_fresh_nodes_as_if_it_had_stayed() {
     let mut plain = booted(Translate::Never);
-    let said: Vec<Said> = (0..QUANTA).map(|q| run(&mut plain, q)).collect();
+    let expected: Vec<Output> = (0..QUANTA).map(|q| run(&mut plain, q)).collect();
     let end = contents(plain.ram());
-    let events: usize = said.iter().map(|s| s.events.len()).sum();
-    let frames: usize = said.iter().map(|s| s.frames.len()).sum();
-    let console: usize = said.iter().map(|s| s.console.len()).sum();
+    let events: usize = expected.iter().map(|s| s.events.len()).sum();
+    let frames: usize = expected.iter().map(|s| s.frames.len()).sum();
+    let console: usize = expected.iter().map(|s| s.console.len()).sum();
     let counts = counts(&end);
     println!(
         "{} instructions, {events} events, {frames} frames, {console} bytes of console, interrupts {counts:?}, notes {:?}",
@@ -57,11 +57,11 @@ fn a_node_goes_on_in_fresh_nodes_as_if_it_had_stayed() {
         (Translate::default(), 11, false),
     ] {
         let mut node = booted(translate);
-        for (q, said) in (0..).zip(&said) {
+        for (q, expected) in (0..).zip(&expected) {
             let found = run(&mut node, q);
             assert!(
-                found == *said,
-                "{translate:?}, quantum {q}: {found:?} {said:?}"
+                found == *expected,
+                "{translate:?}, quantum {q}: {found:?} {expected:?}"
             );
             if q % step == 0 {
                 node = moved(node, translate, mapped);
@@ -97,9 +97,9 @@ fn many_nodes_go_on_from_one_snapshot() {
         })
         .collect();
     for q in 40..80 {
-        let said = run(&mut node, q);
+        let expected = run(&mut node, q);
         for clone in &mut clones[..4] {
-            assert!(run(clone, q) == said);
+            assert!(run(clone, q) == expected);
         }
         for clone in &mut clones[4..] {
             run(clone, q);
@@ -108,7 +108,7 @@ fn many_nodes_go_on_from_one_snapshot() {
     let end = contents(node.ram());
     let ends: Vec<_> = clones.iter().map(|c| contents(c.ram())).collect();
     assert!(ends[..4].iter().all(|e| *e == end));
-    // What the entropy device gave differs, and nothing else need.
+    // Bytes of the entropy device differ. Nothing else need differ.
     assert!(ends[4..].iter().all(|e| *e != end) && ends[4] != ends[5]);
 }
 

@@ -1,4 +1,4 @@
-//! Which window opens, starts measuring or closes.
+//! The driver of windows: decides which window opens, starts measuring or closes.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::spec::{Measure, SpecFault, Trigger, WindowSpec};
 use crate::watch::counts;
 
-/// What the cluster has to do with every node, now, in the order given. The number is the window's position in the list of
+/// Action that the cluster must do with every node at once, in the given order. The number is the window's position in the list of
 /// specifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowAction {
@@ -21,7 +21,7 @@ pub enum WindowAction {
     Detach(usize),
 }
 
-/// When things happened to a window; picoseconds of virtual time and instructions of all nodes since power-on.
+/// Times of a window: picoseconds of virtual time and instructions of all nodes since power-on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowTimes {
     /// Its trigger fired.
@@ -59,30 +59,31 @@ pub(crate) struct Window {
     pub(crate) close_requested: bool,
 }
 
-/// How a window ended.
+/// End of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
-    /// It measured what it was to measure.
+    /// The window measured as much as it was to measure.
     Complete,
-    /// It was closed, or the study ended, before that; what it measured until then is valid.
+    /// The window was closed, or the study ended, before that. The measurement until then is valid.
     Cut,
-    /// It was closed, or the study ended, during its warm-up: there is no measurement.
+    /// The window was closed, or the study ended, during its warm-up: there is no measurement.
     CutInWarmUp,
     /// Its trigger fired, but another window was open until the end.
-    NoTurn,
+    #[serde(rename = "no_turn")]
+    NeverOpened,
     /// Its trigger never fired.
     NeverTriggered,
 }
 
-/// What became of a window, for the user.
+/// Outcome of a window, for the user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowOutcome {
     /// The window's name.
     pub name: String,
-    /// How it ended.
+    /// End of the window.
     pub ending: Ending,
-    /// The same in a sentence, with what was seen of its trigger.
+    /// The end as a sentence, with the events that the trigger has counted.
     pub text: String,
 }
 
@@ -94,25 +95,25 @@ impl fmt::Display for WindowOutcome {
 
 /// Decides about windows at boundaries of quanta.
 ///
-/// At most one window is open at a time. A trigger that fires while another window is open waits: the window opens in the very step in which the
+/// At most one window is open at a time. A trigger that fires while another window is open waits: its window opens in the step in which the
 /// other closes (several: in the order in which their triggers fired, then in the order of the list). The delay is visible in its
 /// [`WindowTimes`].
 ///
-/// A guest's request to close the open window is always obeyed, whatever its [`Measure`]; a window that had not measured what was asked for is then
+/// A guest's request to close the open window is always obeyed, whatever its [`Measure`]. A window that had not measured enough is then
 /// [`Ending::Cut`].
 #[derive(Clone, Debug)]
 pub struct WindowDriver {
     pub(crate) windows: Vec<Window>,
     pub(crate) open: Option<usize>,
-    /// Names that the guest opened and no window has.
-    pub(crate) strangers: Vec<String>,
+    /// Names of windows that the guest opened and the study does not have.
+    pub(crate) unknown_names: Vec<String>,
 }
 
-/// Unknown names remembered for the user; a guest that makes names up is cut off.
-const STRANGERS: usize = 16;
+/// Largest number of unknown names that are kept for the user.
+const MOST_UNKNOWN_NAMES: usize = 16;
 
 impl WindowDriver {
-    /// A driver, or the first fault of the list ([`WindowSpec::faults`] lists all).
+    /// Returns a driver, or the first fault of the list ([`WindowSpec::faults`] lists all).
     pub fn new(specs: Vec<WindowSpec>) -> Result<WindowDriver, SpecFault> {
         if let Some(fault) = WindowSpec::faults(&specs).into_iter().next() {
             return Err(fault);
@@ -130,17 +131,20 @@ impl WindowDriver {
         Ok(WindowDriver {
             windows,
             open: None,
-            strangers: Vec::new(),
+            unknown_names: Vec::new(),
         })
     }
 
-    /// Takes one event. Feed every event of a stretch of quanta of all nodes, in the order of [`nodescope_trace::merge`], before [`WindowDriver::step`].
-    /// Events that the host itself adds when it opens and closes windows do no harm.
+    /// Takes one event. Callers pass every event of a batch of quanta of all nodes, in the order of [`nodescope_trace::merge`], before
+    /// [`WindowDriver::step`]. Events that the host itself adds when it opens and closes windows do no harm.
     pub fn observe(&mut self, event: &Event) {
         if let Body::WindowOpen(name) = &event.body {
             let known = self.windows.iter().any(|window| window.spec.name == *name);
-            if !known && self.strangers.len() < STRANGERS && !self.strangers.contains(name) {
-                self.strangers.push(name.clone());
+            if !known
+                && self.unknown_names.len() < MOST_UNKNOWN_NAMES
+                && !self.unknown_names.contains(name)
+            {
+                self.unknown_names.push(name.clone());
             }
         }
         for window in &mut self.windows {
@@ -148,7 +152,7 @@ impl WindowDriver {
         }
     }
 
-    /// The MPI functions whose calls open windows.
+    /// Returns the MPI functions whose calls open windows.
     pub fn functions(&self) -> Vec<Function> {
         let function = |window: &Window| match &window.spec.open {
             Trigger::MpiCall { function, .. } => Some(*function),
@@ -157,7 +161,7 @@ impl WindowDriver {
         self.windows.iter().filter_map(function).collect()
     }
 
-    /// Until this time [`WindowDriver::step`] has nothing to do, unless events are observed.
+    /// Returns the time until which [`WindowDriver::step`] has nothing to do, unless events are observed.
     pub fn next_ps(&self) -> u64 {
         let next = |window: &Window| match (window.phase, &window.spec.open) {
             (Phase::Closed { .. }, _) => u64::MAX,
@@ -206,13 +210,13 @@ impl WindowDriver {
         actions
     }
 
-    /// The open window.
+    /// Returns the open window.
     pub fn open(&self) -> Option<usize> {
         self.open
     }
 
-    /// The rest until an open window closes: instructions of all nodes, then picoseconds of virtual time. Neither is known of a
-    /// window that the guest closes.
+    /// Returns how much is left until an open window closes: instructions of all nodes, then picoseconds of virtual time. Neither is known
+    /// of a window that the guest closes.
     pub fn left(&self, window: usize, now: u64, instructions: u64) -> (Option<u64>, Option<u64>) {
         let Window {
             spec, phase, times, ..
@@ -241,46 +245,46 @@ impl WindowDriver {
         }
     }
 
-    /// A window's specification.
+    /// Returns a window's specification.
     pub fn spec(&self, window: usize) -> &WindowSpec {
         &self.windows[window].spec
     }
 
-    /// Number of windows.
+    /// Returns the number of windows.
     pub fn len(&self) -> usize {
         self.windows.len()
     }
 
-    /// Whether there is no window.
+    /// Returns whether there is no window.
     pub fn is_empty(&self) -> bool {
         self.windows.is_empty()
     }
 
-    /// When things happened to a window.
+    /// Returns the times of a window.
     pub fn times(&self, window: usize) -> WindowTimes {
         self.windows[window].times
     }
 
-    /// Whether a window measured what it was to measure.
+    /// Returns whether a window measured as much as it was to measure.
     pub fn is_complete(&self, window: usize) -> bool {
         self.windows[window].phase == Phase::Closed { complete: true }
     }
 
-    /// Whether no window is open or can still open by what the guest does: the study need not go on for their sake.
+    /// Returns whether no window is open and no window can still open: the study need not go on for windows.
     pub fn is_done(&self) -> bool {
         self.windows
             .iter()
             .all(|window| matches!(window.phase, Phase::Closed { .. }))
     }
 
-    /// The study ends: the action that detaches a window still open.
+    /// Ends the study. Returns the action that detaches an open window.
     pub fn stop(&mut self, now: u64, instructions: u64) -> Option<WindowAction> {
         let index = self.open.take()?;
         self.windows[index].close(false, now, instructions);
         Some(WindowAction::Detach(index))
     }
 
-    /// What became of every window, in the order of the list.
+    /// Returns the outcome of every window, in the order of the list.
     pub fn finish(&self) -> Vec<WindowOutcome> {
         self.windows
             .iter()
@@ -295,9 +299,9 @@ impl WindowDriver {
             .collect()
     }
 
-    /// Names that the guest opened although the study has no such window; at most 16.
+    /// Returns the names that the guest opened although the study has no such window; at most 16.
     pub fn unknown_names(&self) -> &[String] {
-        &self.strangers
+        &self.unknown_names
     }
 }
 
@@ -397,13 +401,13 @@ impl Window {
                 )
             }
             Phase::Triggered => (
-                Ending::NoTurn,
+                Ending::NeverOpened,
                 format!(
                     "window \"{name}\" never opened: its trigger ({open}) fired while another window was open"
                 ),
             ),
             Phase::Closed { .. } if self.times.opened_ps.is_none() => (
-                Ending::NoTurn,
+                Ending::NeverOpened,
                 format!(
                     "window \"{name}\" never opened: the guest closed it before the window could be opened"
                 ),

@@ -1,17 +1,17 @@
-//! Measurement windows: when which models are attached, and what was measured.
+//! Measurement windows: models are attached in windows, and their measurements are recorded.
 //!
-//! - [`spec`]: what the user asks for.
+//! - [`spec`]: the user's specification of a window.
 //! - [`driver`]: decides, at the end of each quantum, which window opens, starts measuring or closes.
 //! - [`model`]: builds the models that a window attaches to a node.
-//! - [`owner`]: which rank or process an address space belongs to.
-//! - [`trigger`]: moments that are no window's; [`watch`]: waits for one. [`state`]: the driver's state, and which windows may go on from it.
-//! - [`record`]: what a window measured, and its file `windows.json`.
+//! - [`owner`]: the rank or process that an address space belongs to.
+//! - [`trigger`]: moments of a run other than windows. [`watch`]: waits for a trigger. [`state`]: the driver's state for snapshots.
+//! - [`record`]: the measurements of a window, and the file `windows.json`.
 //!
 //! A window has three moments: it *opens* (models attached, caches empty), *starts measuring* after its warm-up (statistics forgotten, state
 //! kept) and *closes* (models detached). Between windows nothing is attached. All three happen at boundaries of quanta only: there
 //! every node has reached the same virtual time and every event of the quantum is known, so the decision does not depend on how many
 //! host threads ran the nodes. A window is therefore late by at most one quantum after its trigger, and measures up to a
-//! quantum more than was asked for. What was measured is exact; the records say where it began and ended.
+//! quantum more than was asked for. The measurement is exact; the records have its begin and end.
 
 pub mod driver;
 pub mod model;

@@ -20,10 +20,10 @@ pub enum ModelError {
     Memory(#[from] NumaConfigError),
 }
 
-/// Line size where there are no caches to say it.
+/// Line size of a window without caches.
 const LINE: u32 = 64;
 
-/// The models for one node whose vCPUs are at `places` and whose memory lies in `ranges`.
+/// Returns the models for one node whose vCPUs are at `places` and whose memory lies in `ranges`.
 ///
 /// | caches | memory | model |
 /// |---|---|---|
@@ -115,7 +115,7 @@ impl MemoryModel for CountingOnly {
         Outcome::new(0, Permission::ReadWrite, None)
     }
 
-    /// Nothing depends on it.
+    /// Does nothing: no model has the lines.
     fn modified(&mut self, _vcpu: u16, _lines: &[u64]) {}
 
     fn reset_statistics(&mut self) {}

@@ -1,11 +1,11 @@
-//! Whose an address space is.
+//! Owners of address spaces.
 
 use std::collections::BTreeMap;
 
 use nodescope_hypercall::{Function, Hello, Peer, ProcessKind};
 use serde::{Deserialize, Serialize};
 
-/// Whom a context's instructions and cycles belong to. The kernel runs in the address space of the process that it serves or interrupted.
+/// Owner of a context's instructions and cycles. The kernel runs in the address space of the process that it serves or interrupted.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Owner {
@@ -29,17 +29,17 @@ pub enum Owner {
     Other,
 }
 
-/// Most address spaces that have an owner. A guest that makes up more gets "other" for them.
+/// Largest number of address spaces that have an owner. Further address spaces belong to "other".
 const MOST: usize = 1 << 16;
 
-/// Which process each address space of one node belongs to. Where an address space is used again, the last process counts.
+/// Owner of each address space of one node. Where an address space is used again, the last process counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owners {
     spaces: BTreeMap<u64, Owner>,
 }
 
 impl Owners {
-    /// A process in the address space `cr3` has introduced itself.
+    /// Records a process in the address space `cr3` that has introduced itself.
     pub fn hello(&mut self, cr3: u64, hello: &Hello) {
         let program = hello.program.clone();
         let owner = match (hello.kind, hello.rank) {
@@ -58,7 +58,7 @@ impl Owners {
         }
     }
 
-    /// The owner of what happened in `cr3` while it was inside `mpi`.
+    /// Returns the owner of a context: the address space `cr3` inside the function `mpi`.
     pub fn owner(&self, cr3: u64, mpi: Option<Function>) -> Owner {
         match self.spaces.get(&cr3) {
             Some(Owner::Rank { rank, program, .. }) => Owner::Rank {
@@ -71,7 +71,7 @@ impl Owners {
         }
     }
 
-    /// Address spaces of ranks.
+    /// Returns the address spaces of ranks.
     pub fn ranks(&self) -> impl Iterator<Item = (u64, u32)> {
         self.spaces.iter().filter_map(|(&cr3, owner)| match owner {
             Owner::Rank { rank, .. } => Some((cr3, *rank)),

@@ -1,4 +1,4 @@
-//! What a window measured, and the file that keeps it.
+//! Measurements of windows, and their file.
 
 use std::fs;
 use std::io;
@@ -16,7 +16,7 @@ use crate::spec::WindowSpec;
 pub struct WindowRecord {
     /// The window's name.
     pub name: String,
-    /// What was asked for.
+    /// Specification of the window.
     pub spec: WindowSpec,
     /// Virtual time at which its trigger fired, picoseconds.
     pub triggered_ps: u64,
@@ -26,14 +26,15 @@ pub struct WindowRecord {
     pub measured_from_ps: Option<u64>,
     /// Virtual time at which the models were detached, picoseconds.
     pub closed_ps: u64,
-    /// It measured what it was to measure.
+    /// True if the window measured as much as it was to measure.
     pub complete: bool,
     /// Every node, by number.
     pub nodes: Vec<NodeRecord>,
 }
 
 impl WindowRecord {
-    /// Virtual time at which the measured part begins, picoseconds: of a window that was cut during its warm-up, when it opened.
+    /// Returns the virtual time at which the measured part begins, picoseconds. For a window that was cut during its warm-up, this is the
+    /// opening.
     pub fn measured_from(&self) -> u64 {
         self.measured_from_ps.unwrap_or(self.opened_ps)
     }
@@ -51,7 +52,7 @@ pub struct NodeRecord {
     pub name: String,
     /// Nominal frequency of its vCPUs, hertz.
     pub frequency_hz: u64,
-    /// Nominal cycles per instruction, in 1/65536: what the clock advances by for every instruction, before stalls.
+    /// Nominal cycles per instruction, in 1/65536. The clock advances by this value for every instruction, before stalls.
     pub nominal_cpi_65536: u32,
     /// Place of each vCPU.
     pub vcpus: Vec<VcpuPlace>,
@@ -72,18 +73,18 @@ pub struct WindowsFile {
     pub version: u32,
     /// The study's name.
     pub study: String,
-    /// Identifies the study's exact inputs; the same as in the trace.
+    /// Identifies the study's exact inputs, as in the trace.
     pub study_id: String,
-    /// What was measured, in the order in which the windows opened.
+    /// Measurements, in the order in which the windows opened.
     pub windows: Vec<WindowRecord>,
-    /// What became of every window of the study, in the study's order.
+    /// Outcome of every window of the study, in the study's order.
     pub outcomes: Vec<WindowOutcome>,
 }
 
 /// Why a record file could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The operating system says no.
+    /// The operating system refused.
     #[error("cannot {action} the window records {}: {cause}", .file.display())]
     Io {
         /// The file.
@@ -110,7 +111,7 @@ pub enum RecordError {
         line: usize,
         /// Column, from 1.
         column: usize,
-        /// What does not hold.
+        /// The problem.
         cause: serde_json::Error,
     },
 }
@@ -137,7 +138,7 @@ impl WindowsFile {
         }
     }
 
-    /// Name of the file that is written before it replaces the one called [`WindowsFile::NAME`].
+    /// Returns the name of the file that is written first and then replaces [`WindowsFile::NAME`].
     pub fn partial_name() -> String {
         format!("{}.partial", Self::NAME)
     }

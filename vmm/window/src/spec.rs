@@ -1,4 +1,4 @@
-//! What a user says about a window.
+//! Specification of a window by the user.
 
 use std::fmt;
 
@@ -20,10 +20,10 @@ pub struct WindowSpec {
     pub warm_up: u64,
     /// How long it measures.
     pub measure: Measure,
-    /// What is attached.
+    /// Models that are attached.
     #[serde(default)]
     pub models: ModelSpec,
-    /// Whether what is counted is attributed to functions, source lines and basic blocks.
+    /// Counts are attributed to functions, source lines and basic blocks.
     #[serde(default = "attributed")]
     pub attribution: bool,
 }
@@ -106,7 +106,7 @@ impl fmt::Display for Measure {
     }
 }
 
-/// What a window attaches to every node. Nothing at all still counts instructions, references and FLOPs.
+/// Models that a window attaches to every node. A window without models still counts instructions, references and FLOPs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ModelSpec {
@@ -137,12 +137,12 @@ pub enum MemorySpec {
 }
 
 impl MemorySpec {
-    /// Local DDR3 of the reference clusters for everything: 100 cycles.
+    /// Returns local DDR3 of the reference clusters for all addresses: 100 cycles.
     pub fn flat() -> MemorySpec {
         MemorySpec::Flat { latency: 100 }
     }
 
-    /// DDR3 of the reference clusters: local 100, remote 220 cycles.
+    /// Returns DDR3 of the reference clusters: local 100, remote 220 cycles.
     pub fn numa() -> MemorySpec {
         MemorySpec::Numa {
             latency: NumaConfig::default_latency(),
@@ -189,7 +189,7 @@ pub enum SpecFault {
 }
 
 impl WindowSpec {
-    /// Every fault of a list of windows, in the order of the list; empty if there is none. Models are checked where they are built.
+    /// Returns every fault of a list of windows, in the order of the list; empty if there is none. Models are checked where they are built.
     pub fn faults(specs: &[WindowSpec]) -> Vec<SpecFault> {
         let mut faults = Vec::new();
         for (window, spec) in specs.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The state of the driver of windows, from which another run of the study goes on, and a study with other windows may.
+//! The state of the driver of windows. Another run of the study goes on from the state. A study with other windows may go on from it, too.
 
 use nodescope_trace::Event;
 use serde::{Deserialize, Serialize};
@@ -10,10 +10,11 @@ use crate::driver::{Phase, Window, WindowDriver};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverState {
     windows: Vec<Window>,
-    strangers: Vec<String>,
+    #[serde(rename = "strangers")]
+    unknown_names: Vec<String>,
 }
 
-/// Why windows cannot go on from a state.
+/// Reason why windows cannot go on from a state.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum StateFault {
     /// The models of an open window are no part of a state.
@@ -37,7 +38,7 @@ pub enum StateFault {
 }
 
 impl WindowDriver {
-    /// The state from which [`WindowDriver::load`] goes on.
+    /// Returns the state for [`WindowDriver::load`].
     ///
     /// # Errors
     ///
@@ -48,16 +49,16 @@ impl WindowDriver {
         }
         Ok(DriverState {
             windows: self.windows.clone(),
-            strangers: self.strangers.clone(),
+            unknown_names: self.unknown_names.clone(),
         })
     }
 
-    /// Goes on where another driver has stopped. Windows that are not as they were there begin to wait; if there are any, their triggers count
+    /// Goes on from another driver's state. Windows that the state does not have begin to wait. If there are any, their triggers count
     /// from power-on once [`WindowDriver::catch_up`] has had all events. Returns these windows.
     ///
     /// # Errors
     ///
-    /// A window that has opened there, and is not among these; one that was open.
+    /// A window that had opened and is not among these windows, or a window that was open.
     pub fn load(&mut self, state: DriverState) -> Result<Vec<usize>, StateFault> {
         let mut other = Vec::new();
         let mut earlier = state.windows;
@@ -73,22 +74,22 @@ impl WindowDriver {
         if let Some(gone) = earlier.iter().find(|old| old.phase != Phase::Waiting) {
             return Err(StateFault::Gone(gone.spec.name.clone()));
         }
-        self.strangers = state.strangers;
+        self.unknown_names = state.unknown_names;
         Ok(other)
     }
 
-    /// Takes an event from before the state was taken, for windows that were not there; all of them, in their order.
+    /// Takes an event from before the state, for new windows. Callers pass all earlier events in their order.
     pub fn catch_up(&mut self, windows: &[usize], event: &Event) {
         for &window in windows {
             self.windows[window].observe(event);
         }
     }
 
-    /// Checks that windows that were not there when the state was taken, at `now_ps`, would not have opened before.
+    /// Checks that new windows would not have opened before the time of the state, `now_ps`.
     ///
     /// # Errors
     ///
-    /// The first that would have.
+    /// The first window that would have opened.
     pub fn check_later(&self, windows: &[usize], now_ps: u64) -> Result<(), StateFault> {
         for &window in windows {
             let Window { spec, times, .. } = &self.windows[window];
@@ -135,7 +136,7 @@ mod tests {
         }
     }
 
-    /// After two marks, upon the first of which the first window has opened, and closed.
+    /// Returns a driver after two marks. At the first mark, the first window has opened and closed.
     fn driver(windows: &[WindowSpec]) -> WindowDriver {
         let mut driver = WindowDriver::new(windows.to_vec()).unwrap();
         driver.observe(&mark(5));

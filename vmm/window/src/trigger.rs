@@ -1,4 +1,4 @@
-//! Moments of a run that are no window's.
+//! Moments of a run other than windows.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::spec::Trigger;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Moment {
-    /// The first node has booted, and is about to learn who it is.
+    /// The first node has booted, and is about to ask for its identity.
     Boot,
     /// The job starts on the first node.
     Job,
@@ -29,7 +29,7 @@ impl fmt::Display for Moment {
 }
 
 impl Trigger {
-    /// The virtual time at which it fires, picoseconds, if nothing but the time decides.
+    /// Returns the virtual time at which the trigger fires, picoseconds, if the trigger depends only on time.
     pub fn time_ps(&self) -> Option<u64> {
         match self {
             Trigger::Immediately => Some(0),

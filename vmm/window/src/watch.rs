@@ -1,4 +1,4 @@
-//! A trigger that is waited for by itself, without a window.
+//! Waits for a trigger without a window.
 
 use nodescope_hypercall::{Function, Peer};
 use nodescope_trace::{Body, Event};
@@ -16,7 +16,7 @@ pub struct TriggerWatch {
 }
 
 impl TriggerWatch {
-    /// Nothing has been seen yet.
+    /// Returns a watch that has seen no event yet.
     pub fn new(trigger: Trigger) -> Self {
         Self {
             trigger,
@@ -30,7 +30,7 @@ impl TriggerWatch {
         self.fired |= counts(&self.trigger, &mut self.seen, event);
     }
 
-    /// Whether the trigger has fired by this time, picoseconds. A trigger that a guest pulls by a window's name never fires here.
+    /// Returns whether the trigger has fired by this time, picoseconds. A trigger that a guest fires by a window's name never fires here.
     pub fn has_fired(&mut self, now_ps: u64) -> bool {
         self.fired |= match self.trigger {
             Trigger::Immediately => true,
@@ -40,7 +40,7 @@ impl TriggerWatch {
         self.fired
     }
 
-    /// Until this time, picoseconds, [`TriggerWatch::has_fired`] gives the same answer unless events are observed.
+    /// Returns the time until which [`TriggerWatch::has_fired`] gives the same answer unless events are observed, picoseconds.
     pub fn next_ps(&self) -> u64 {
         match self.trigger {
             _ if self.fired => u64::MAX,
@@ -50,7 +50,7 @@ impl TriggerWatch {
         }
     }
 
-    /// The MPI function whose calls are waited for.
+    /// Returns the MPI function whose calls are waited for.
     pub fn function(&self) -> Option<Function> {
         match self.trigger {
             Trigger::MpiCall { function, .. } => Some(function),
@@ -59,7 +59,7 @@ impl TriggerWatch {
     }
 }
 
-/// Counts an event that the trigger waits for in `seen`. True where it is the one.
+/// Counts an event that the trigger waits for in `seen`. Returns true where the trigger fires.
 pub(crate) fn counts(trigger: &Trigger, seen: &mut u64, event: &Event) -> bool {
     match (trigger, &event.body) {
         (

@@ -246,8 +246,8 @@ fn the_user_is_told_what_did_not_happen() {
         [
             Ending::NeverTriggered,
             Ending::CutInWarmUp,
-            Ending::NoTurn,
-            Ending::NoTurn
+            Ending::NeverOpened,
+            Ending::NeverOpened
         ]
     );
     assert_eq!(

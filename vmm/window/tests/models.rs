@@ -1,4 +1,4 @@
-//! Which model a specification builds, told by what a few references cost.
+//! Models that specifications build, recognised by the cost of a few references.
 
 use nodescope_plugin_api::{
     Access, Context, Counters, Hits, MemRef, MemoryModel, Permission, Privilege, VcpuPlace,

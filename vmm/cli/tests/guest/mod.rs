@@ -75,8 +75,8 @@ impl Kernel {
         self
     }
 
-    /// Asks the host who it is, and writes the five letters of its name and whether it was renewed (the first byte of the identity's text, or
-    /// another one) to the console.
+    /// Asks the host who it is, and writes the five letters of its name and whether it is a clone (the first byte of the identity's text,
+    /// or another one) to the console.
     pub fn say_name(mut self) -> Kernel {
         let code = &mut self.code;
         let mut next = code.create_label();

@@ -8,7 +8,7 @@ fn names(list: &[&str]) -> Vec<String> {
     list.iter().map(|&name| name.into()).collect()
 }
 
-/// A folder in which a run has written two files, one of them in folders of its own.
+/// Returns a folder in which a run has written two files, one of them in folders of its own.
 fn results() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("r");
@@ -58,8 +58,8 @@ fn nothing_is_removed_before_it_is_known_that_nothing_is_in_the_way() {
     fs::write(path.join("fabric.pcap"), "mine").unwrap();
     let folder = ResultsFolder::take(&path, "run.json", true).unwrap();
     let error = folder.clear(&names(&["run.json", "fabric.pcap"]));
-    let told = error.unwrap_err().to_string();
-    assert!(told.contains("r/fabric.pcap is in the way"), "{told}");
+    let message = error.unwrap_err().to_string();
+    assert!(message.contains("r/fabric.pcap is in the way"), "{message}");
     assert!(path.join("run.json").exists() && path.join("files/out/x.txt").exists());
     drop(folder);
     assert!(

@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use nodescope_cluster::RunError;
-use nodescope_cluster::executor::{Executor, Stretch};
+use nodescope_cluster::executor::{Executor, QuantumBatch};
 use nodescope_cluster::network::Network;
 use nodescope_devices::time::Hertz;
 use nodescope_devices::virtio::Device;
@@ -40,7 +40,7 @@ const IDT: u64 = 0x9000;
 const HANDLER: u64 = 0xf000;
 const CODE: u64 = 0x1_0000;
 const STACK: u64 = 0x10_0000;
-/// Rings, buffers, and whatever else is written at random, up to the end of memory: what lies below stays as it is.
+/// Begin of memory that is written at random: rings, buffers and other data up to the end of memory. Memory below stays unchanged.
 const RINGS: u64 = 0x80_0000;
 
 const VIRTIO: u64 = 0xd000_0000;
@@ -102,7 +102,7 @@ fn write32(a: &mut CodeAssembler, address: u64, value: u64) -> Result<(), IcedEr
     a.mov(dword_ptr(rbx), eax)
 }
 
-/// Bring a device up as a driver does, with rings at these addresses: descriptors, available, used.
+/// Brings a device up as a driver does, with rings at these addresses: descriptors, available, used.
 fn start(
     a: &mut CodeAssembler,
     device: u64,
@@ -283,7 +283,7 @@ fn mischief(a: &mut CodeAssembler, random: &mut Random) -> Result<(), IcedError>
     }
 }
 
-/// Code at this address.
+/// Returns the code at this address.
 fn assemble(at: u64, body: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedError>) -> Vec<u8> {
     let assemble = || {
         let mut a = CodeAssembler::new(64)?;
@@ -293,7 +293,7 @@ fn assemble(at: u64, body: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedErr
     assemble().unwrap()
 }
 
-/// The handler of faults and interrupts: it ends the interrupt, or no other would come, and goes on with the next action.
+/// Returns the handler of faults and interrupts: it ends the interrupt, or no other would come, and goes on with the next action.
 fn handler() -> Vec<u8> {
     assemble(HANDLER, |a| {
         write32(a, 0xfee0_00b0, 0)?;
@@ -363,7 +363,7 @@ fn flood() -> Vec<u8> {
     })
 }
 
-/// A node of two vCPUs whose first one runs this code; the second waits for somebody to start it.
+/// Returns a node of two vCPUs. The first one runs this code; the second one waits for a start-up message.
 fn node(index: u32, code: &[u8], bandwidth: u64) -> Node {
     let ram = Ram::new(&[RAM]).unwrap();
     load(&ram, code);
@@ -391,7 +391,7 @@ fn load(ram: &Ram, code: &[u8]) {
     assert!(ram.write(CODE, code) && ram.write(HANDLER, &handler()));
 }
 
-/// A node with this memory.
+/// Returns a node with this memory.
 fn assembled(index: u32, ram: Ram, bandwidth: u64) -> Node {
     let mut topology = NodeTopology::uniform(1, 2, 1, RAM);
     topology.tsc_hz = HZ;
@@ -495,7 +495,7 @@ fn assembled(index: u32, ram: Ram, bandwidth: u64) -> Node {
     .unwrap()
 }
 
-/// Nodes on a switch.
+/// Returns the nodes on a switch.
 fn cluster(codes: &[Vec<u8>], bandwidth: u64) -> Executor {
     let link = LinkConfig {
         bandwidth,
@@ -510,28 +510,28 @@ fn cluster(codes: &[Vec<u8>], bandwidth: u64) -> Executor {
     Executor::new(nodes.collect(), network)
 }
 
-/// The state of the nodes after so many cycles, or when the first of them has come to an end.
+/// Returns the state of the nodes after so many cycles, or when the first of them has come to an end.
 fn outcome(executor: &Executor, threads: usize, cycles: u64) -> Vec<(String, u64, u64, u64)> {
     let mut ending = String::new();
-    let mut said = DefaultHasher::new();
-    executor.run(threads, |stretch| {
+    let mut output = DefaultHasher::new();
+    executor.run(threads, |run_batch| {
         let mut now = 0;
         while now < cycles * PS {
-            let (reached, statuses) = stretch(Stretch {
-                first_ps: now + QUANTUM * PS,
+            let (reached, statuses) = run_batch(QuantumBatch {
+                first_end_ps: now + QUANTUM * PS,
                 lookahead_ps: QUANTUM * PS,
-                apart_ps: QUANTUM * PS,
-                limit_ps: u64::MAX,
-                until_ps: u64::MAX,
-                most: 100,
+                disconnected_lookahead_ps: QUANTUM * PS,
+                end_limit_ps: u64::MAX,
+                start_limit_ps: u64::MAX,
+                quanta_left: 100,
             });
             assert!(reached > now, "time goes on");
             now = reached;
             for node in 0..executor.len() {
                 executor.with_node(node, |node| {
-                    node.take_console().hash(&mut said);
+                    node.take_console().hash(&mut output);
                     for event in node.take_events() {
-                        (event.cycles, event.instructions).hash(&mut said);
+                        (event.cycles, event.instructions).hash(&mut output);
                     }
                 });
             }
@@ -552,7 +552,7 @@ fn outcome(executor: &Executor, threads: usize, cycles: u64) -> Vec<(String, u64
             }
         }
     });
-    let said = said.finish();
+    let output = output.finish();
     (0..executor.len())
         .map(|node| {
             executor.with_node(node, |node| {
@@ -561,13 +561,13 @@ fn outcome(executor: &Executor, threads: usize, cycles: u64) -> Vec<(String, u64
                 let mut hasher = DefaultHasher::new();
                 (memory, node.notes()).hash(&mut hasher);
                 let ending = ending.clone();
-                (ending, node.instructions(), said, hasher.finish())
+                (ending, node.instructions(), output, hasher.finish())
             })
         })
         .collect()
 }
 
-/// Peak of this process's memory in bytes.
+/// Returns the peak of this process's memory in bytes.
 fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));

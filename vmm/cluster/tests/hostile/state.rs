@@ -5,13 +5,13 @@ use nodescope_snapshot::{Snapshot, SnapshotWriter};
 
 use super::*;
 
-/// What a node has come to.
+/// Outcome of a node.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     ending: String,
     now: u64,
     states: Vec<VcpuState>,
-    said: u64,
+    output: u64,
     memory: u64,
     /// Page tables are as they were loaded, but for accessed and dirty bits.
     paged: bool,
@@ -46,16 +46,16 @@ fn fresh(node: &Node) -> Node {
 
 /// Runs a lone node for so many quanta, and does something to it after each.
 fn outcome_of(mut node: Node, quanta: u64, mut each: impl FnMut(u64, Node) -> Node) -> Outcome {
-    let mut said = DefaultHasher::new();
+    let mut output = DefaultHasher::new();
     let mut ending = String::new();
     for number in 0..quanta {
         let result = node.run_until((number + 1) * QUANTUM);
-        node.take_console().hash(&mut said);
+        node.take_console().hash(&mut output);
         for event in node.take_events() {
-            (event.cycles, event.instructions).hash(&mut said);
+            (event.cycles, event.instructions).hash(&mut output);
         }
         for frame in node.take_frames() {
-            (frame.time, frame.bytes).hash(&mut said);
+            (frame.time, frame.bytes).hash(&mut output);
         }
         match result {
             Ok(NodeStatus::Running) => node = each(number, node),
@@ -75,7 +75,7 @@ fn outcome_of(mut node: Node, quanta: u64, mut each: impl FnMut(u64, Node) -> No
         ending,
         now: node.now(),
         states: (0..2).map(|vcpu| node.vcpu_state(vcpu)).collect(),
-        said: said.finish(),
+        output: output.finish(),
         memory: hasher.finish(),
     }
 }
@@ -138,7 +138,7 @@ fn a_damaged_state_is_refused_or_runs_on() {
                 Ok(Ok(mut other)) => {
                     loaded += 1;
                     let until = other.now() + 20 * QUANTUM;
-                    // Whatever a guest comes to.
+                    // Any end of the guest is allowed.
                     let _ = other.run_until(until);
                 }
                 Ok(Err(_)) | Err(_) => refused += 1,

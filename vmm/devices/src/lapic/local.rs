@@ -24,11 +24,11 @@ pub enum ApicMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MsrFault;
 
-/// What a register write means outside this local APIC.
+/// Effect of a register write outside this local APIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     None,
-    /// End of a level-triggered interrupt of this vector, to be told to the IOAPIC.
+    /// End of a level-triggered interrupt of this vector, for the IOAPIC.
     EndOfInterrupt(u8),
     /// An interrupt command, in the format of the interrupt command register.
     Command(u64),
@@ -69,7 +69,7 @@ pub struct LocalApicState {
 
 #[derive(Clone, Debug)]
 pub(super) struct LocalApic {
-    /// When the timer expires, and what could be taken now: all that the check before each block looks at.
+    /// When the timer expires, and the vector that could be taken now: the fields of the check before each block.
     next: u64,
     deliverable: Option<u8>,
     clock: TimerClock,
@@ -117,7 +117,7 @@ impl LocalApic {
         &self.state
     }
 
-    /// Power-on or INIT values (SDM "Local APIC State After It Receives an INIT-Deassert IPI" and following); ID and
+    /// Sets power-on or INIT values (SDM "Local APIC State After It Receives an INIT-Deassert IPI" and following); ID and
     /// IA32_APIC_BASE stay.
     pub fn reset(&mut self) {
         let s = &mut self.state;
@@ -144,7 +144,7 @@ impl LocalApic {
         }
     }
 
-    /// Change IA32_APIC_BASE (SDM "x2APIC State Transitions"). The BSP flag stays as it is.
+    /// Changes IA32_APIC_BASE (SDM "x2APIC State Transitions"). The BSP flag stays as it is.
     pub fn set_base(&mut self, value: u64) -> Result<(), MsrFault> {
         const FLAGS: u64 = apic_base::BSP | apic_base::X2APIC | apic_base::ENABLE;
         let address = value & !0xfff;
@@ -178,7 +178,7 @@ impl LocalApic {
         self.state.svr & SVR_ENABLE != 0
     }
 
-    /// Logical ID in x2APIC mode: cluster in the upper half, one bit in the lower.
+    /// Returns the logical ID in x2APIC mode: cluster in the upper half, one bit in the lower.
     fn logical_id(&self) -> u32 {
         (self.state.id & !0xf) << 12 | 1 << (self.state.id & 0xf)
     }
@@ -205,12 +205,12 @@ impl LocalApic {
         }
     }
 
-    /// Whether a fixed interrupt would be taken up at all.
+    /// Returns whether a fixed interrupt would be taken up at all.
     pub fn accepts(&self) -> bool {
         self.mode() != ApicMode::Disabled && self.software_enabled()
     }
 
-    /// Take up a fixed interrupt; false where it is refused.
+    /// Takes up a fixed interrupt. Returns false where the interrupt is refused.
     pub fn accept(&mut self, vector: u8, trigger: Trigger) -> bool {
         if !self.accepts() {
             return false;
@@ -244,7 +244,7 @@ impl LocalApic {
         }
     }
 
-    /// Processor priority register.
+    /// Returns the processor priority register.
     pub fn ppr(&self) -> u8 {
         let in_service = self.state.isr.highest().unwrap_or(0);
         if self.state.tpr >> 4 >= in_service >> 4 {
@@ -254,7 +254,7 @@ impl LocalApic {
         }
     }
 
-    /// Recompute what the hot check looks at.
+    /// Recomputes the fields of the check before each block.
     fn refresh(&mut self) {
         self.next = self.state.timer.next();
         let class = self.ppr() >> 4;
@@ -327,7 +327,7 @@ impl LocalApic {
         self.refresh();
     }
 
-    /// Read a register that both modes have, or xAPIC mode alone; None where there is none.
+    /// Reads a register of both modes or of xAPIC mode. Returns `None` where there is no such register.
     pub fn read(&mut self, register: u32, now: u64) -> Option<u32> {
         self.pending(now);
         let x2 = self.mode() == ApicMode::X2Apic;
@@ -359,7 +359,8 @@ impl LocalApic {
         })
     }
 
-    /// Write a register; None where there is none that can be written. Reserved bits are ignored, as xAPIC mode does.
+    /// Writes a register. Returns `None` where there is no such register that can be written. Reserved bits are ignored, as xAPIC mode
+    /// does.
     pub fn write(&mut self, register: u32, value: u32, now: u64) -> Option<Effect> {
         self.pending(now);
         let x2 = self.mode() == ApicMode::X2Apic;
@@ -406,7 +407,7 @@ impl LocalApic {
         Some(Effect::None)
     }
 
-    /// RDMSR of an x2APIC register.
+    /// Executes RDMSR of an x2APIC register.
     pub fn read_msr(&mut self, msr: u32, now: u64) -> Result<u64, MsrFault> {
         if self.mode() != ApicMode::X2Apic {
             return Err(MsrFault);
@@ -417,7 +418,7 @@ impl LocalApic {
         }
     }
 
-    /// WRMSR of an x2APIC register: reserved bits fault (SDM "Reserved Bit Checking").
+    /// Executes WRMSR of an x2APIC register: reserved bits fault (SDM "Reserved Bit Checking").
     pub fn write_msr(&mut self, msr: u32, value: u64, now: u64) -> Result<Effect, MsrFault> {
         if self.mode() != ApicMode::X2Apic {
             return Err(MsrFault);

@@ -1,4 +1,4 @@
-//! Interrupt messages: what travels between local APICs, the IOAPIC and message-signalled devices
+//! Interrupt messages between local APICs, the IOAPIC and message-signalled devices
 //! (SDM vol. 3A, "Issuing Interprocessor Interrupts" and "Message Signalled Interrupts").
 
 use serde::{Deserialize, Serialize};
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 pub enum Trigger {
     /// Each message is one interrupt.
     Edge,
-    /// The interrupt stays requested until its source is served; the EOI is told to the IOAPIC.
+    /// The interrupt stays requested until its source is served. The IOAPIC is notified of the EOI.
     Level,
 }
 
-/// What a message does to its receiver.
+/// Effect of a message on its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// Interrupt every destination.
@@ -34,7 +34,7 @@ pub enum Delivery {
 }
 
 impl Delivery {
-    /// Decode bits 10:8 of an ICR, LVT, redirection entry or MSI data.
+    /// Decodes bits 10:8 of an ICR, LVT, redirection entry or MSI data.
     pub fn of(bits: u64) -> Self {
         match bits >> 8 & 7 {
             0 => Self::Fixed,
@@ -49,19 +49,19 @@ impl Delivery {
     }
 }
 
-/// To whom a message goes.
+/// Receivers of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
     /// The APIC of this ID.
     Physical(u32),
     /// APICs whose logical destination matches: 8 bits in xAPIC mode, cluster and mask in x2APIC mode.
     Logical(u32),
-    /// Everyone.
+    /// All local APICs.
     All,
 }
 
 impl Destination {
-    /// From the 8-bit destination of an IOAPIC entry, an MSI address or an xAPIC ICR.
+    /// Returns the receivers of the 8-bit destination of an IOAPIC entry, an MSI address or an xAPIC ICR.
     pub fn narrow(destination: u8, logical: bool) -> Self {
         match (destination, logical) {
             (d, true) => Self::Logical(d.into()),
@@ -70,7 +70,7 @@ impl Destination {
         }
     }
 
-    /// From the 32-bit destination of an x2APIC ICR.
+    /// Returns the receivers of the 32-bit destination of an x2APIC ICR.
     pub fn wide(destination: u32, logical: bool) -> Self {
         match (destination, logical) {
             (u32::MAX, _) => Self::All,
@@ -85,7 +85,7 @@ impl Destination {
 pub struct Message {
     /// Receivers.
     pub destination: Destination,
-    /// What it does.
+    /// Effect of the message.
     pub delivery: Delivery,
     /// Vector (or start page).
     pub vector: u8,
@@ -94,7 +94,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// Decode a message-signalled interrupt: a write of `data` to `address` in 0xfee0_0000..0xfef0_0000. None for any
+    /// Decodes a message-signalled interrupt: a write of `data` to `address` in 0xfee0_0000..0xfef0_0000. None for any
     /// other address.
     pub fn from_msi(address: u64, data: u32) -> Option<Self> {
         if address >> 20 != 0xfee {
@@ -115,7 +115,7 @@ impl Message {
     }
 }
 
-/// What an interrupt message asks of a vCPU beyond its local APIC; the machine carries it out.
+/// Action of an interrupt message on a vCPU beyond its local APIC. The machine carries the action out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CpuAction {
     /// INIT: reset the vCPU and wait for a start-up message. Its local APIC has been reset already.

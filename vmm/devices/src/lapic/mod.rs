@@ -26,7 +26,7 @@ pub struct LocalApics {
 }
 
 impl LocalApics {
-    /// One local APIC for each (x2)APIC ID, in the order of the vCPUs. The first vCPU is the bootstrap processor.
+    /// Returns one local APIC for each (x2)APIC ID, in the order of the vCPUs. The first vCPU is the bootstrap processor.
     pub fn new(ids: &[u32], clock: TimerClock) -> Self {
         let apics = ids.iter().enumerate();
         Self {
@@ -39,17 +39,17 @@ impl LocalApics {
         }
     }
 
-    /// Number of vCPUs.
+    /// Returns the number of vCPUs.
     pub fn count(&self) -> usize {
         self.apics.len()
     }
 
-    /// State of all, in the order of the vCPUs.
+    /// Returns the state of all, in the order of the vCPUs.
     pub fn save(&self) -> Vec<LocalApicState> {
         self.apics.iter().map(|a| a.state().clone()).collect()
     }
 
-    /// Load states that [`LocalApics::save`] gave and the actions not carried out then; false, with nothing changed, if the
+    /// Loads states that [`LocalApics::save`] gave and the actions not carried out then; false, with nothing changed, if the
     /// number of vCPUs or their IDs do not fit, or an action is for another vCPU.
     pub fn restore(&mut self, states: &[LocalApicState], actions: &[CpuAction]) -> bool {
         let known = |action: &CpuAction| usize::from(action.vcpu()) < self.apics.len();
@@ -73,44 +73,44 @@ impl LocalApics {
         &mut self.apics[usize::from(vcpu)]
     }
 
-    /// Mode of a vCPU's local APIC.
+    /// Returns the mode of a vCPU's local APIC.
     pub fn mode(&self, vcpu: u16) -> ApicMode {
         self.apics[usize::from(vcpu)].mode()
     }
 
-    /// The highest vector that the vCPU can take at `now` (timer expiries up to then included), were its interrupts enabled.
+    /// Returns the highest vector that the vCPU can take at `now` (timer expiries up to then included), were its interrupts enabled.
     #[inline]
     pub fn pending(&mut self, vcpu: u16, now: u64) -> Option<u8> {
         self.apic(vcpu).pending(now)
     }
 
-    /// Take the interrupt that [`LocalApics::pending`] shows: it is in service from now on.
+    /// Takes the interrupt that [`LocalApics::pending`] shows: it is in service from now on.
     pub fn acknowledge(&mut self, vcpu: u16, now: u64) -> Option<u8> {
         self.apic(vcpu).acknowledge(now)
     }
 
-    /// Cycles at which the vCPU's timer expires; `u64::MAX` for never.
+    /// Returns the cycles at which the vCPU's timer expires; `u64::MAX` for never.
     #[inline]
     pub fn next_event(&self, vcpu: u16) -> u64 {
         self.apics[usize::from(vcpu)].next_event()
     }
 
-    /// CR8: task priority bits 7:4.
+    /// Returns CR8: task priority bits 7:4.
     pub fn cr8(&self, vcpu: u16) -> u8 {
         self.apics[usize::from(vcpu)].state().tpr >> 4
     }
 
-    /// MOV to CR8; the engine has checked that `priority` is below 16.
+    /// Executes MOV to CR8; the engine has checked that `priority` is below 16.
     pub fn set_cr8(&mut self, vcpu: u16, priority: u8) {
         self.apic(vcpu).set_tpr(priority << 4);
     }
 
-    /// From now on the vCPU's TSC is cycles + `offset` (wrapping).
+    /// Sets the offset of the vCPU's TSC: the TSC is cycles + `offset` (wrapping) from now on.
     pub fn set_tsc_offset(&mut self, vcpu: u16, now: u64, offset: u64) {
         self.apic(vcpu).set_tsc_offset(now, offset);
     }
 
-    /// Whether RDMSR and WRMSR of this register belong here.
+    /// Returns whether RDMSR and WRMSR of this register belong here.
     pub fn has_msr(msr: u32) -> bool {
         matches!(
             msr,
@@ -118,7 +118,7 @@ impl LocalApics {
         )
     }
 
-    /// RDMSR of IA32_APIC_BASE, IA32_TSC_DEADLINE or an x2APIC register.
+    /// Executes RDMSR of IA32_APIC_BASE, IA32_TSC_DEADLINE or an x2APIC register.
     pub fn read_msr(&mut self, vcpu: u16, now: u64, msr: u32) -> Result<u64, MsrFault> {
         let apic = self.apic(vcpu);
         match msr {
@@ -129,7 +129,7 @@ impl LocalApics {
         }
     }
 
-    /// WRMSR of the same registers.
+    /// Executes WRMSR of one of these registers.
     pub fn write_msr(&mut self, vcpu: u16, now: u64, msr: u32, value: u64) -> Result<(), MsrFault> {
         let apic = self.apic(vcpu);
         match msr {
@@ -147,7 +147,7 @@ impl LocalApics {
         }
     }
 
-    /// Offset of an address in the vCPU's xAPIC page, if its local APIC is in xAPIC mode and the page holds the address.
+    /// Returns the offset of an address in the vCPU's xAPIC page, if its local APIC is in xAPIC mode and the page holds the address.
     #[inline]
     pub fn page_offset(&self, vcpu: u16, address: u64) -> Option<u32> {
         let apic = &self.apics[usize::from(vcpu)];
@@ -155,7 +155,7 @@ impl LocalApics {
             .then_some(address as u32 & 0xfff)
     }
 
-    /// Read of the xAPIC page. Registers are 32 bits wide at multiples of 16; bytes outside of them read as zero.
+    /// Reads the xAPIC page. Registers are 32 bits wide at multiples of 16; bytes outside of them read as zero.
     pub fn read_page(&mut self, vcpu: u16, now: u64, offset: u32, data: &mut [u8]) {
         data.fill(0);
         let apic = self.apic(vcpu);
@@ -171,7 +171,7 @@ impl LocalApics {
         }
     }
 
-    /// Write of the xAPIC page. Only aligned 32-bit writes reach a register; the SDM leaves others undefined.
+    /// Writes the xAPIC page. Only aligned 32-bit writes reach a register; the SDM leaves others undefined.
     pub fn write_page(&mut self, vcpu: u16, now: u64, offset: u32, data: &[u8]) {
         let (Ok(bytes), 0) = (<[u8; 4]>::try_from(data), offset & 0xf) else {
             return;
@@ -191,24 +191,24 @@ impl LocalApics {
         }
     }
 
-    /// Vector of a level-triggered interrupt whose end the last write signalled, for the IOAPIC.
+    /// Takes the vector of a level-triggered interrupt whose end the last write signalled, for the IOAPIC.
     #[inline]
     pub fn take_ended(&mut self) -> Option<u8> {
         self.ended.take()
     }
 
-    /// What messages have asked of vCPUs since the last call, in order.
+    /// Takes the actions of messages on vCPUs since the last call, in order.
     pub fn take_actions(&mut self) -> Vec<CpuAction> {
         std::mem::take(&mut self.actions)
     }
 
-    /// What [`LocalApics::take_actions`] would return.
+    /// Returns the actions that [`LocalApics::take_actions`] would take.
     #[inline]
     pub fn actions(&self) -> &[CpuAction] {
         &self.actions
     }
 
-    /// Send what an interrupt command of `from` says.
+    /// Sends the message of an interrupt command of `from`.
     fn command(&mut self, from: u16, icr: u64) {
         let apic = self.apic(from);
         let delivery = Delivery::of(icr);
@@ -243,7 +243,7 @@ impl LocalApics {
         self.send(&targets, delivery, vector, Trigger::Edge);
     }
 
-    /// Deliver a message from the IOAPIC or a device; whether anyone took it.
+    /// Delivers a message from the IOAPIC or a device. Returns whether any local APIC took the message.
     pub fn deliver(&mut self, message: &Message) -> bool {
         let targets: Vec<u16> = (0..self.apics.len() as u16)
             .filter(|&v| self.apics[usize::from(v)].is_addressed(message.destination))

@@ -17,13 +17,13 @@ pub struct TimerClock {
 }
 
 impl TimerClock {
-    /// Timer ticks in so many cycles, rounded down.
+    /// Returns the timer ticks in so many cycles, rounded down.
     fn ticks(&self, cycles: u64, divisor: u32) -> u64 {
         let product = cycles as u128 * self.input.get() as u128;
         saturate(product / (self.tsc.get() as u128 * divisor as u128))
     }
 
-    /// Cycles until so many ticks have passed, rounded up.
+    /// Returns the cycles until so many ticks have passed, rounded up.
     fn cycles(&self, ticks: u64, divisor: u32) -> u64 {
         let num = self.tsc.get() as u128 * divisor as u128;
         scale_up(ticks, num, self.input.get() as u128)
@@ -45,7 +45,7 @@ pub enum TimerMode {
 }
 
 impl TimerMode {
-    /// Decode from a local vector table entry.
+    /// Decodes from a local vector table entry.
     pub fn of(lvt: u32) -> Self {
         match lvt >> 17 & 3 {
             0 => Self::OneShot,
@@ -95,13 +95,13 @@ impl Default for Timer {
 }
 
 impl Timer {
-    /// Cycles at which it expires next; `u64::MAX` for never.
+    /// Returns the cycles at which it expires next; `u64::MAX` for never.
     #[inline]
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// Back to the state after power-on or INIT; the TSC runs on.
+    /// Resets to the state after power-on or INIT. The TSC runs on.
     pub fn reset(&mut self) {
         *self = Self {
             tsc_offset: self.tsc_offset,
@@ -109,17 +109,17 @@ impl Timer {
         };
     }
 
-    /// Initial count register.
+    /// Returns the initial count register.
     pub fn initial(&self) -> u32 {
         self.initial
     }
 
-    /// Divide configuration register.
+    /// Returns the divide configuration register.
     pub fn divide(&self) -> u32 {
         self.divide
     }
 
-    /// Divisor that the divide configuration register stands for.
+    /// Returns the divisor that the divide configuration register stands for.
     fn divisor(&self) -> u32 {
         let code = self.divide & 3 | self.divide >> 1 & 4;
         if code == 7 { 1 } else { 2 << code }
@@ -129,7 +129,7 @@ impl Timer {
         clock.ticks(now.saturating_sub(self.start), self.divisor())
     }
 
-    /// Current count register.
+    /// Returns the current count register.
     pub fn current(&self, clock: &TimerClock, now: u64) -> u32 {
         let first = u64::from(self.first);
         let elapsed = self.elapsed(clock, now);
@@ -145,7 +145,7 @@ impl Timer {
         left as u32
     }
 
-    /// Write the initial count register: starts the count, 0 stops it. Ignored in TSC-deadline mode.
+    /// Writes the initial count register: starts the count, 0 stops it. Ignored in TSC-deadline mode.
     pub fn set_initial(&mut self, clock: &TimerClock, now: u64, count: u32) {
         if self.mode == TimerMode::TscDeadline {
             return;
@@ -154,14 +154,14 @@ impl Timer {
         self.begin(clock, now, count);
     }
 
-    /// Write the divide configuration register; a running count goes on from where it stands.
+    /// Writes the divide configuration register. A running count goes on from its present value.
     pub fn set_divide(&mut self, clock: &TimerClock, now: u64, divide: u32) {
         let left = self.current(clock, now);
         self.divide = divide & 0b1011;
         self.begin(clock, now, left);
     }
 
-    /// The local vector table entry was written. A change of mode disarms the timer.
+    /// Sets the mode of the local vector table entry. A change of mode disarms the timer.
     pub fn set_mode(&mut self, mode: TimerMode) {
         if mode != self.mode {
             self.mode = mode;
@@ -171,12 +171,12 @@ impl Timer {
         }
     }
 
-    /// IA32_TSC_DEADLINE: 0 when disarmed and in other modes.
+    /// Returns IA32_TSC_DEADLINE: 0 when disarmed and in other modes.
     pub fn deadline(&self) -> u64 {
         self.deadline
     }
 
-    /// Write IA32_TSC_DEADLINE: 0 disarms. Ignored in other modes.
+    /// Writes IA32_TSC_DEADLINE: 0 disarms. Ignored in other modes.
     pub fn set_deadline(&mut self, now: u64, deadline: u64) {
         if self.mode == TimerMode::TscDeadline {
             self.deadline = deadline;
@@ -184,7 +184,7 @@ impl Timer {
         }
     }
 
-    /// From now on TSC = cycles + `offset` (wrapping).
+    /// Sets the TSC's offset: TSC = cycles + `offset` (wrapping) from now on.
     pub fn set_tsc_offset(&mut self, now: u64, offset: u64) {
         self.tsc_offset = offset;
         if self.deadline != 0 {
@@ -210,7 +210,7 @@ impl Timer {
         };
     }
 
-    /// The clock has reached [`Timer::next`]: note the expiry and plan the next. Expiries that were missed count as one,
+    /// Records an expiry at [`Timer::next`], and plans the next one. Expiries that were missed count as one,
     /// as they do when an interrupt stays pending.
     pub fn expire(&mut self, clock: &TimerClock, now: u64) {
         self.next = u64::MAX;

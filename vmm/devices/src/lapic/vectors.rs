@@ -7,25 +7,25 @@ use serde::{Deserialize, Serialize};
 pub struct VectorSet([u64; 4]);
 
 impl VectorSet {
-    /// Add a vector.
+    /// Adds a vector.
     #[inline]
     pub fn insert(&mut self, vector: u8) {
         self.0[vector as usize >> 6] |= 1 << (vector & 63);
     }
 
-    /// Remove a vector.
+    /// Removes a vector.
     #[inline]
     pub fn remove(&mut self, vector: u8) {
         self.0[vector as usize >> 6] &= !(1 << (vector & 63));
     }
 
-    /// Whether a vector is in it.
+    /// Returns whether a vector is in the set.
     #[inline]
     pub fn contains(&self, vector: u8) -> bool {
         self.0[vector as usize >> 6] >> (vector & 63) & 1 != 0
     }
 
-    /// The highest vector, which has the highest priority.
+    /// Returns the highest vector, which has the highest priority.
     #[inline]
     pub fn highest(&self) -> Option<u8> {
         (0..4)
@@ -34,7 +34,7 @@ impl VectorSet {
             .map(|i| (i * 64 + 63) as u8 - self.0[i].leading_zeros() as u8)
     }
 
-    /// The `index`-th 32-bit register (0 to 7) that shows the set.
+    /// Returns the `index`-th 32-bit register (0 to 7) that shows the set.
     pub fn register(&self, index: usize) -> u32 {
         (self.0[index >> 1] >> (32 * (index & 1))) as u32
     }

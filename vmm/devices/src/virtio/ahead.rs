@@ -1,4 +1,4 @@
-//! How far a device's work may be ahead of virtual time.
+//! Limits a device's work ahead of virtual time.
 //!
 //! A guest can ask for any amount of work with one notification. A device carries out requests at once as long as their end is near
 //! in virtual time; the rest stays in its queue until virtual time has come closer. So a guest's requests cannot take unbounded
@@ -25,17 +25,17 @@ impl Ahead {
     }
 
     /// Returns whether another request may be carried out; if not, the rest waits.
-    pub fn may_go_on(&mut self, now: u64) -> bool {
+    pub fn may_proceed(&mut self, now: u64) -> bool {
         self.waiting = self.until.saturating_sub(now) >= self.most;
         !self.waiting
     }
 
-    /// A request takes so many cycles, after those before it.
+    /// Adds a request, which takes so many cycles after the earlier requests.
     pub fn spend(&mut self, now: u64, cycles: u64) {
         self.until = self.until.max(now).saturating_add(cycles);
     }
 
-    /// When the requests that wait may go on; `u64::MAX` if there are none. A loaded state may hold any `until`; requests that wait
+    /// Returns when the requests that wait may go on; `u64::MAX` if there are none. A loaded state may hold any `until`; requests that wait
     /// without need may go on at once.
     pub fn next_event(&self) -> u64 {
         match self.waiting {
@@ -47,7 +47,7 @@ impl Ahead {
     /// Returns whether there are requests that wait and may go on now. They wait no longer, even if the caller leaves them where their
     /// queue is gone.
     pub fn resume(&mut self, now: u64) -> bool {
-        self.waiting && self.may_go_on(now)
+        self.waiting && self.may_proceed(now)
     }
 }
 
@@ -58,21 +58,21 @@ mod tests {
     #[test]
     fn work_goes_on_when_time_has_come_near() {
         let mut ahead = Ahead::new(100);
-        assert!(ahead.may_go_on(5));
+        assert!(ahead.may_proceed(5));
         ahead.spend(5, 250);
         assert_eq!(ahead.next_event(), u64::MAX, "nothing waits");
-        assert!(!ahead.may_go_on(155));
+        assert!(!ahead.may_proceed(155));
         assert_eq!(ahead.next_event(), 156);
         assert!(!ahead.resume(155) && ahead.resume(156));
         assert!(!ahead.resume(156), "they have gone on");
-        assert!(ahead.may_go_on(156));
+        assert!(ahead.may_proceed(156));
         ahead.spend(156, 1);
         assert_eq!((ahead.until, ahead.next_event()), (256, u64::MAX));
         // An idle device gains nothing from having been idle.
         ahead.spend(1000, 1);
         assert_eq!(ahead.until, 1001);
         ahead.spend(1000, u64::MAX);
-        assert!(!ahead.may_go_on(u64::MAX - 100));
+        assert!(!ahead.may_proceed(u64::MAX - 100));
     }
     #[test]
     fn requests_that_wait_without_need_go_on_at_once() {

@@ -1,4 +1,4 @@
-//! What the transport asks of a device.
+//! Interface between the transport and a device.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,26 +10,26 @@ use crate::state::RestoreError;
 
 /// A virtio device without its transport.
 pub trait VirtioDevice {
-    /// Device ID (virtio 1.2 §5).
+    /// Returns the device ID (virtio 1.2 §5).
     fn id(&self) -> u32;
-    /// Device-specific feature bits offered; the transport adds its own.
+    /// Returns the device-specific feature bits that are offered. The transport adds its own.
     fn features(&self) -> u64;
-    /// Largest size of each queue.
+    /// Returns the largest size of each queue.
     fn queue_sizes(&self) -> &'static [u16];
-    /// Device configuration space.
+    /// Returns the device configuration space.
     fn config(&self) -> Vec<u8>;
-    /// The driver is ready and has accepted these features.
+    /// Activates the device: the driver is ready and has accepted these features.
     fn activate(&mut self, features: u64, now: u64);
-    /// Forget everything about the driver.
+    /// Forgets everything about the driver.
     fn reset(&mut self);
-    /// The driver took one queue back: drop what was outstanding on it.
+    /// Drops outstanding work of a queue that the driver took back.
     fn reset_queue(&mut self, queue: usize);
-    /// The driver has made buffers of a queue available.
+    /// Notifies the device of available buffers of a queue.
     fn notify(&mut self, queue: usize, queues: &mut Queues<'_>, now: u64)
     -> Result<(), QueueFault>;
-    /// Do what is due at `now`.
+    /// Does the work that is due at `now`.
     fn advance(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<(), QueueFault>;
-    /// Cycles at which `advance` wants to be called next; `u64::MAX` for never.
+    /// Returns the cycles at which `advance` wants to be called next; `u64::MAX` for never.
     fn next_event(&self) -> u64;
 }
 
@@ -52,8 +52,8 @@ pub enum DeviceState {
 }
 
 impl DeviceState {
-    /// See [`crate::chipset::ChipsetState::renew`].
-    pub(crate) fn renew(&mut self, fresh: &Self) -> bool {
+    /// Turns the state into the state of a clone: see [`crate::chipset::ChipsetState::become_clone`].
+    pub(crate) fn become_clone(&mut self, fresh: &Self) -> bool {
         match (self, fresh) {
             (Self::Block(own), Self::Block(fresh)) => {
                 own.disk.sectors = fresh.disk.sectors;
@@ -86,7 +86,7 @@ impl Device {
         }
     }
 
-    /// State.
+    /// Returns the state.
     pub fn save(&self) -> DeviceState {
         match self {
             Self::Block(d) => DeviceState::Block(d.save()),
@@ -95,7 +95,7 @@ impl Device {
         }
     }
 
-    /// Load a state of the same kind.
+    /// Loads a state of the same kind.
     pub fn restore(&mut self, state: &DeviceState) -> Result<(), RestoreError> {
         match (self, state) {
             (Self::Block(d), DeviceState::Block(s)) => d.restore(s),

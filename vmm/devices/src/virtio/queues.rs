@@ -16,7 +16,7 @@ pub enum QueueFault {
     Ring {
         /// Queue number.
         queue: usize,
-        /// What was wrong.
+        /// The problem.
         cause: virtio_queue::Error,
     },
     /// Buffers come without end.
@@ -34,7 +34,7 @@ pub enum QueueFault {
         queue: usize,
         /// First descriptor of the chain.
         head: u16,
-        /// What was wrong.
+        /// The problem.
         what: &'static str,
     },
 }
@@ -76,12 +76,12 @@ impl<'a> Queues<'a> {
         }
     }
 
-    /// Whether the driver has set up this queue.
+    /// Returns whether the driver has set up this queue.
     pub fn is_ready(&self, queue: usize) -> bool {
         self.queues.get(queue).is_some_and(|q| q.ready())
     }
 
-    /// Size of a queue, as the driver has chosen it.
+    /// Returns the size of a queue, as the driver has chosen it.
     pub fn size(&self, queue: usize) -> u16 {
         self.queues[queue].size()
     }
@@ -96,7 +96,7 @@ impl<'a> Queues<'a> {
         Ok(())
     }
 
-    /// Take the next chain; None when there is none.
+    /// Takes the next chain; None when there is none.
     pub fn pop(&mut self, queue: usize) -> Result<Option<Chain<'a>>, QueueFault> {
         let q = &mut self.queues[queue];
         let Some(chain) = q.iter(self.ram).map_err(ring(queue))?.next() else {
@@ -126,21 +126,21 @@ impl<'a> Queues<'a> {
         }))
     }
 
-    /// Put back the last `count` chains taken.
+    /// Puts back the last `count` chains taken.
     pub fn unpop(&mut self, queue: usize, count: u16) {
         let q = &mut self.queues[queue];
         q.set_next_avail(q.next_avail().wrapping_sub(count));
         self.taken[queue] = self.taken[queue].saturating_sub(count.into());
     }
 
-    /// Give a chain back with `written` bytes filled. [`Queues::signal`] must follow.
+    /// Gives a chain back with `written` bytes filled. [`Queues::signal`] must follow.
     pub fn add_used(&mut self, queue: usize, head: u16, written: u32) -> Result<(), QueueFault> {
         self.queues[queue]
             .add_used(self.ram, head, written)
             .map_err(ring(queue))
     }
 
-    /// Interrupt the driver for the chains given back since the last call, if it wants to know.
+    /// Interrupts the driver for the chains given back since the last call, if it wants to know.
     pub fn signal(&mut self, queue: usize) -> Result<(), QueueFault> {
         let q = &mut self.queues[queue];
         if q.needs_notification(self.ram).map_err(ring(queue))? {
@@ -149,7 +149,7 @@ impl<'a> Queues<'a> {
         Ok(())
     }
 
-    /// The queue seemed empty: ask to be notified. True if buffers have come meanwhile.
+    /// Asks for a notification, after the queue seemed empty. Returns true if buffers have come meanwhile.
     pub fn listen(&mut self, queue: usize) -> Result<bool, QueueFault> {
         let more = self.queues[queue]
             .enable_notification(self.ram)

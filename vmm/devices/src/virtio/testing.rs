@@ -40,7 +40,7 @@ pub fn used(queue: usize) -> u64 {
 }
 
 impl Driver {
-    /// A device that has not been touched.
+    /// Returns a device that has not been touched.
     pub fn cold(device: Device) -> Self {
         let ram = Ram::new(&[16 << 20]).unwrap();
         Self {
@@ -50,7 +50,7 @@ impl Driver {
         }
     }
 
-    /// A device that was set up with these features, at time 0.
+    /// Returns a device that was set up with these features, at time 0.
     pub fn new(device: Device, features: u64) -> Self {
         let mut d = Self::cold(device);
         d.set_up(features);
@@ -146,7 +146,7 @@ impl Driver {
         assert!(self.ram.write(at, &d));
     }
 
-    /// Make a request available; its head. The caller keeps fewer than [`SIZE`] descriptors in flight.
+    /// Makes a request available. Returns its head. The caller keeps fewer than [`SIZE`] descriptors in flight.
     pub fn add(&mut self, queue: usize, parts: &[Part]) -> u16 {
         let head = self.rings[queue].next_descriptor % SIZE;
         for (i, &part) in parts.iter().enumerate() {
@@ -169,7 +169,7 @@ impl Driver {
         head
     }
 
-    /// The same through an indirect table at `table`.
+    /// Makes a request available through an indirect table at `table`. Returns its head.
     pub fn add_indirect(&mut self, queue: usize, table: u64, parts: &[Part]) -> u16 {
         for (i, &part) in parts.iter().enumerate() {
             let more = if i + 1 < parts.len() {
@@ -204,7 +204,7 @@ impl Driver {
         );
     }
 
-    /// Ask for an interrupt once the used index passes this.
+    /// Asks for an interrupt once the used index passes this.
     pub fn set_used_event(&mut self, queue: usize, index: u16) {
         assert!(self.ram.write(
             available(queue) + 4 + 2 * u64::from(SIZE),
@@ -212,13 +212,13 @@ impl Driver {
         ));
     }
 
-    /// Whether a driver with event indices would notify the device of the entry added last.
+    /// Returns whether a driver with event indices would notify the device of the entry added last.
     pub fn wants_kick(&self, queue: usize) -> bool {
         let event = self.word(used(queue) + 4 + 8 * u64::from(SIZE));
         event == self.rings[queue].available.wrapping_sub(1)
     }
 
-    /// Requests given back since the last call: head and length.
+    /// Takes the requests given back since the last call: head and length.
     pub fn take_used(&mut self, queue: usize) -> Vec<(u16, u32)> {
         let index = self.word(used(queue) + 2);
         let mut all = Vec::new();
@@ -233,7 +233,7 @@ impl Driver {
         all
     }
 
-    /// Interrupt causes, acknowledged.
+    /// Interrupts causes, acknowledged.
     pub fn take_interrupt(&mut self) -> u32 {
         let causes = self.get(VIRTIO_MMIO_INTERRUPT_STATUS);
         assert_eq!(self.device.irq_level(), causes != 0);
@@ -244,7 +244,7 @@ impl Driver {
 }
 
 impl Driver {
-    /// Take over another driver's position in the rings.
+    /// Takes over another driver's position in the rings.
     pub fn follow(&mut self, other: &Driver) {
         self.rings = other.rings.clone();
     }

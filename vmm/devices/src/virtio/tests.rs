@@ -48,7 +48,7 @@ fn as_net(d: &mut Driver) -> &mut Net {
     }
 }
 
-/// Make a block request: type, sector, data part.
+/// Makes a block request: type, sector, data part.
 fn request(d: &mut Driver, kind: u32, sector: u64, data: Option<Part>) -> u16 {
     let mut header = kind.to_le_bytes().to_vec();
     header.extend([0; 4]);

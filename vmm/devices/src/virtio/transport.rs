@@ -84,7 +84,7 @@ pub struct VirtioMmio {
 }
 
 impl VirtioMmio {
-    /// Attach a device to guest memory.
+    /// Attaches a device to guest memory.
     pub fn new(device: Device, ram: GuestRam) -> Self {
         let sizes = device.get().queue_sizes().iter();
         let queues = sizes
@@ -106,23 +106,23 @@ impl VirtioMmio {
         }
     }
 
-    /// Level of the interrupt line.
+    /// Returns the level of the interrupt line.
     #[inline]
     pub fn irq_level(&self) -> bool {
         self.interrupt != 0
     }
 
-    /// The device behind the transport.
+    /// Returns the device behind the transport.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// The same, to change it. Call [`VirtioMmio::advance`] afterwards if that made something due.
+    /// Returns the device behind the transport, to change it. Callers call [`VirtioMmio::advance`] afterwards if the change made work due.
     pub fn device_mut(&mut self) -> &mut Device {
         &mut self.device
     }
 
-    /// Why the device needs a reset: what the driver did wrong.
+    /// Returns why the device needs a reset: the driver's mistake.
     pub fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
     }
@@ -131,7 +131,7 @@ impl VirtioMmio {
         self.status & (DRIVER_OK | NEEDS_RESET | FAILED) == DRIVER_OK
     }
 
-    /// Cycles at which `advance` wants to be called next; `u64::MAX` for never.
+    /// Returns the cycles at which `advance` wants to be called next; `u64::MAX` for never.
     pub fn next_event(&self) -> u64 {
         if self.active() {
             self.device.get().next_event()
@@ -140,7 +140,7 @@ impl VirtioMmio {
         }
     }
 
-    /// Do what is due at `now`.
+    /// Does the work that is due at `now`.
     pub fn advance(&mut self, now: u64) {
         if self.active() {
             let mut queues = Queues::new(&self.ram, &mut self.queues, &mut self.interrupt);
@@ -163,7 +163,7 @@ impl VirtioMmio {
         }
     }
 
-    /// Device status "needs reset" (virtio 1.2 §2.1.2): nothing works until the driver resets the device.
+    /// Sets the device status "needs reset" (virtio 1.2 §2.1.2): nothing works until the driver resets the device.
     fn need_reset(&mut self, why: String) {
         self.fault.get_or_insert(why);
         self.status |= NEEDS_RESET;
@@ -215,7 +215,7 @@ impl VirtioMmio {
         }
     }
 
-    /// Read of a register below the configuration space.
+    /// Reads a register below the configuration space.
     fn register(&self, register: u32) -> u32 {
         let half = |features: u64, select: u32| match select {
             0 => features as u32,
@@ -321,7 +321,7 @@ impl VirtioMmio {
         }
     }
 
-    /// State.
+    /// Returns the state.
     pub fn save(&self) -> VirtioState {
         VirtioState {
             transport: TransportState {
@@ -339,7 +339,7 @@ impl VirtioMmio {
         }
     }
 
-    /// Load a state of the same kind of device.
+    /// Loads a state of the same kind of device.
     pub fn restore(&mut self, state: &VirtioState) -> Result<(), RestoreError> {
         let t = &state.transport;
         let sizes = t.queues.iter().map(|q| q.max_size);
@@ -377,7 +377,7 @@ impl VirtioMmio {
 }
 
 impl BusDevice for VirtioMmio {
-    /// Registers take aligned 32-bit accesses alone, other reads give zeroes; the configuration space takes any.
+    /// Reads a register. Registers take aligned 32-bit accesses only, other reads give zeroes. The configuration space takes all accesses.
     fn read(&mut self, offset: u64, data: &mut [u8], _now: u64) {
         data.fill(0);
         match offset.checked_sub(VIRTIO_MMIO_CONFIG.into()) {
@@ -394,7 +394,7 @@ impl BusDevice for VirtioMmio {
         }
     }
 
-    /// No device here has a configuration field that the driver may write.
+    /// Writes a register. No device here has a configuration field that the driver may write.
     fn write(&mut self, offset: u64, data: &[u8], now: u64) {
         if let (Ok(bytes), 0) = (<[u8; 4]>::try_from(data), offset & 3)
             && offset < VIRTIO_MMIO_CONFIG.into()

@@ -29,7 +29,7 @@ pub const SMALL_BASE: u64 = 0x4000_0000;
 /// An address where there is no RAM, mapped onto itself.
 pub const MMIO: u64 = 0x3000_0000;
 
-/// The host's KVM; none, and the test is skipped, where it cannot be used.
+/// Returns the host's KVM; none, and the test is skipped, where it cannot be used.
 pub fn host() -> Option<Probe> {
     let found = probe()
         .map_err(|e| e.to_string())
@@ -264,7 +264,7 @@ pub fn state(cpl: u16) -> VcpuState {
     s
 }
 
-/// A vCPU over this RAM.
+/// Returns a vCPU over this RAM.
 pub fn vcpu(ram: &Ram, host: &Probe) -> KvmVcpu {
     let vm = KvmVm::new(ram).unwrap();
     KvmVcpu::new(
@@ -278,7 +278,7 @@ pub fn vcpu(ram: &Ram, host: &Probe) -> KvmVcpu {
     .unwrap()
 }
 
-/// The report inside an error, for tests that want one.
+/// Returns the report inside an error, for tests that want one.
 pub fn report(error: nodescope_engine::EngineError) -> StopReport {
     match error {
         nodescope_engine::EngineError::Unsupported(r) => *r,

@@ -10,7 +10,7 @@ use acpi_tables::pptt::{
 use super::{OEM_ID, OEM_REVISION, OEM_TABLE, PlatformDescription, bytes};
 use crate::topology::{CacheDescription, CacheKind, NodeTopology, SharedBy};
 
-/// Multiple APIC description table (ACPI 6.5 §5.2.12). No PCAT_COMPAT flag: there is no 8259. Entries are of the
+/// Returns the multiple APIC description table (ACPI 6.5 §5.2.12). No PCAT_COMPAT flag: there is no 8259. Entries are of the
 /// xAPIC kind, which the specification asks for below id 255; a valid topology has no greater ones.
 pub(super) fn madt(topology: &NodeTopology, platform: &PlatformDescription) -> Vec<u8> {
     let mut table = MADT::new(
@@ -30,8 +30,8 @@ pub(super) fn madt(topology: &NodeTopology, platform: &PlatformDescription) -> V
     bytes(&table)
 }
 
-/// Processor properties topology table (ACPI 6.5 §5.2.30): one tree per socket, private caches at its cores, shared
-/// caches at the socket, the same that CPUID leaf 4 tells.
+/// Returns the processor properties topology table (ACPI 6.5 §5.2.30): one tree per socket, private caches at its cores, shared
+/// caches at the socket, as in CPUID leaf 4.
 pub(super) fn pptt(topology: &NodeTopology) -> Vec<u8> {
     let mut table = PPTT::new(OEM_ID, OEM_TABLE, OEM_REVISION);
     let mut ids = 0;
@@ -76,7 +76,7 @@ struct Placed {
     handle: CacheHandle,
 }
 
-/// Those that no other of the list has as its next level: the resources of a processor node.
+/// Returns the caches that are not the next level of another cache of the list: the resources of a processor node.
 fn first_level(placed: &[Placed]) -> Vec<CacheHandle> {
     let least = placed.iter().map(|p| p.cache.level).min();
     placed
@@ -86,7 +86,7 @@ fn first_level(placed: &[Placed]) -> Vec<CacheHandle> {
         .collect()
 }
 
-/// Add one instance of each cache of this sharing, farthest first, each pointing to the next level.
+/// Adds one instance of each cache of this sharing, farthest first, each pointing to the next level.
 fn caches(
     table: &mut PPTT,
     topology: &NodeTopology,

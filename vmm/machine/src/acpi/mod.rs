@@ -22,7 +22,7 @@ const OEM_ID: [u8; 6] = *b"NSCOPE";
 const OEM_TABLE: [u8; 8] = *b"NODESCOP";
 const OEM_REVISION: u32 = 1;
 
-/// Where the tables lie unless told otherwise.
+/// Default address of the tables.
 pub const TABLES_BASE: u64 = 0xe_0000;
 /// First address after the area that an operating system scans for the RSDP.
 pub const TABLES_END: u64 = 0x10_0000;
@@ -77,7 +77,7 @@ pub struct SerialPort {
     pub gsi: u32,
 }
 
-/// What the platform consists of, besides the topology.
+/// Description of the platform, besides the topology.
 #[derive(Clone, Debug)]
 pub struct PlatformDescription {
     /// Registers of the local APICs.
@@ -99,7 +99,7 @@ pub struct PlatformDescription {
 }
 
 impl Default for PlatformDescription {
-    /// The usual addresses: local APIC 0xfee00000, IOAPIC 0xfec00000, sleep control and status ports 0x600 and 0x601,
+    /// Returns the usual addresses: local APIC 0xfee00000, IOAPIC 0xfec00000, sleep control and status ports 0x600 and 0x601,
     /// reset by 1 to port 0x602, COM1 on GSI 4, no virtio devices.
     fn default() -> Self {
         Self {
@@ -191,19 +191,19 @@ pub struct AcpiTables {
 }
 
 impl AcpiTables {
-    /// Address of the RSDP.
+    /// Returns the address of the RSDP.
     pub fn rsdp(&self) -> u64 {
         self.base
     }
 
-    /// Bytes of one table.
+    /// Returns the bytes of one table.
     pub fn table(&self, signature: &[u8; 4]) -> Option<&[u8]> {
         let t = self.tables.iter().find(|t| t.signature == *signature)?;
         let from = (t.address - self.base) as usize;
         Some(&self.bytes[from..from + t.length])
     }
 
-    /// Copy the block into guest RAM.
+    /// Copies the block into guest RAM.
     pub fn write(&self, ram: &Ram) -> Result<(), AcpiError> {
         if ram.write(self.base, &self.bytes) {
             Ok(())
@@ -213,7 +213,7 @@ impl AcpiTables {
     }
 }
 
-/// Tables for a node, to lie at [`TABLES_BASE`]. `numa` are the RAM's ranges.
+/// Returns the tables for a node, to lie at [`TABLES_BASE`]. `numa` are the RAM's ranges.
 pub fn build(
     topology: &NodeTopology,
     numa: &[NumaRange],
@@ -275,12 +275,12 @@ fn bytes(table: &dyn Aml) -> Vec<u8> {
     out
 }
 
-/// An empty table of this revision, to be appended to.
+/// Returns an empty table of this revision, to be appended to.
 fn header(signature: [u8; 4], revision: u8) -> Sdt {
     Sdt::new(signature, 36, revision, OEM_ID, OEM_TABLE, OEM_REVISION)
 }
 
-/// Fixed ACPI description table (ACPI 6.5 §5.2.9).
+/// Returns the fixed ACPI description table (ACPI 6.5 §5.2.9).
 fn fadt(platform: &PlatformDescription, dsdt: u64) -> Vec<u8> {
     /// IA-PC boot architecture flags: no VGA, no CMOS clock; neither "legacy devices" nor "8042" is set. Without
     /// them the kernel would wait for a clock and a keyboard controller that are not there.

@@ -7,7 +7,7 @@ use crate::topology::{MemoryPerformance, NodeTopology};
 
 const ENABLED: u32 = 1;
 
-/// System resource affinity table (ACPI 6.5 §5.2.16), revision 3: proximity domains have 32 bits.
+/// Returns the system resource affinity table (ACPI 6.5 §5.2.16), revision 3: proximity domains have 32 bits.
 pub(super) fn srat(topology: &NodeTopology, numa: &[NumaRange]) -> Vec<u8> {
     let mut body = Vec::new();
     body.extend(1_u32.to_le_bytes());
@@ -33,7 +33,7 @@ pub(super) fn srat(topology: &NodeTopology, numa: &[NumaRange]) -> Vec<u8> {
     finish(*b"SRAT", 3, &body)
 }
 
-/// System locality distance information table (ACPI 6.5 §5.2.17).
+/// Returns the system locality distance information table (ACPI 6.5 §5.2.17).
 pub(super) fn slit(topology: &NodeTopology) -> Vec<u8> {
     let mut body = u64::from(topology.sockets).to_le_bytes().to_vec();
     for row in &topology.distances {
@@ -62,7 +62,7 @@ pub(super) fn hmat(performance: &MemoryPerformance) -> Vec<u8> {
     finish(*b"HMAT", 2, &body)
 }
 
-/// System locality latency and bandwidth information: a matrix of 16-bit multiples of a base unit. `scale` turns the
+/// Appends system locality latency and bandwidth information: a matrix of 16-bit multiples of a base unit. `scale` turns the
 /// matrix's unit into the table's.
 fn locality(body: &mut Vec<u8>, data_type: u8, matrix: &[Vec<u32>], scale: u64) {
     let n = matrix.len();

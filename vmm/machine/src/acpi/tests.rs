@@ -243,15 +243,15 @@ fn iasl_accepts_every_table() {
         let file = dir.path().join(format!("{name}.dat"));
         std::fs::write(&file, a.table(&t.signature).unwrap()).unwrap();
         let out = Command::new("iasl").arg("-d").arg(&file).output().unwrap();
-        let said = format!(
+        let output = format!(
             "{}{}",
             String::from_utf8_lossy(&out.stdout),
             String::from_utf8_lossy(&out.stderr)
         );
-        assert!(out.status.success(), "{name}: {said}");
+        assert!(out.status.success(), "{name}: {output}");
         let dsl = std::fs::read_to_string(dir.path().join(format!("{name}.dsl"))).unwrap();
         for bad in ["Warning", "Error", "Invalid", "Unknown", "beyond"] {
-            assert!(!said.contains(bad), "{name}: {said}");
+            assert!(!output.contains(bad), "{name}: {output}");
             // The disassembler notes a bad checksum or an unknown sub-table inside the listing.
             let in_listing = dsl
                 .lines()
@@ -267,8 +267,8 @@ fn iasl_accepts_every_table() {
                 .arg(dir.path().join("DSDT.dsl"))
                 .output()
                 .unwrap();
-            let said = String::from_utf8_lossy(&compiled.stdout);
-            assert!(said.contains("0 Errors"), "{said}");
+            let output = String::from_utf8_lossy(&compiled.stdout);
+            assert!(output.contains("0 Errors"), "{output}");
         }
     }
 }

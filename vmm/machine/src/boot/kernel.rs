@@ -47,12 +47,12 @@ pub(super) struct LoadedKernel {
 }
 
 impl KernelImage {
-    /// Read and check an image.
+    /// Reads and checks an image.
     pub fn open(path: &Path) -> Result<Self, BootError> {
         Self::parse(path, read_file("kernel", path)?)
     }
 
-    /// Check an image that was read from `path`.
+    /// Checks an image that was read from `path`.
     pub fn parse(path: &Path, bytes: Vec<u8>) -> Result<Self, BootError> {
         let format = if bytes.starts_with(b"\x7fELF") {
             parse_elf(path, &bytes)?
@@ -71,12 +71,12 @@ impl KernelImage {
         })
     }
 
-    /// File it was read from.
+    /// Returns the file it was read from.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Copy into RAM.
+    /// Copies into RAM.
     pub(super) fn load(&self, ram: &Ram) -> Result<LoadedKernel, BootError> {
         let failed = |source| BootError::Loader {
             path: self.path.clone(),
@@ -151,7 +151,7 @@ fn u64_at(b: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(b.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// Check an ELF header and its program headers (System V ABI, chapter 4 and 5).
+/// Checks an ELF header and its program headers (System V ABI, chapter 4 and 5).
 fn parse_elf(path: &Path, b: &[u8]) -> Result<Format, BootError> {
     const CLASS_64: u8 = 2;
     const LITTLE_ENDIAN: u8 = 1;
@@ -237,7 +237,7 @@ fn parse_elf(path: &Path, b: &[u8]) -> Result<Format, BootError> {
     Ok(Format::Elf { entry, segments })
 }
 
-/// Check a bzImage's setup header (Documentation/x86/boot.rst).
+/// Checks a bzImage's setup header (Documentation/x86/boot.rst).
 fn parse_bzimage(path: &Path, b: &[u8]) -> Result<Format, BootError> {
     let wrong = |reason: String| BootError::KernelFormat {
         path: path.into(),

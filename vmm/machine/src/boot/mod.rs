@@ -72,7 +72,7 @@ pub enum BootError {
     KernelFormat {
         /// Path.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// The file ends early.
@@ -128,7 +128,7 @@ pub enum BootError {
     /// The command line is too long or holds a NUL.
     #[error("the kernel command line {reason}; shorten or correct the study's kernel arguments")]
     CommandLine {
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// RAM is too small for the boot structures.
@@ -152,12 +152,12 @@ pub struct Initramfs {
 }
 
 impl Initramfs {
-    /// Read the file; its format is the kernel's business.
+    /// Reads the file. The guest's kernel checks its format.
     pub fn open(path: &Path) -> Result<Self, BootError> {
         Ok(Self::new(path, read_file("initramfs", path)?))
     }
 
-    /// An initramfs that was read from `path`.
+    /// Returns an initramfs that was read from `path`.
     pub fn new(path: &Path, bytes: Vec<u8>) -> Self {
         Self {
             path: path.into(),
@@ -166,7 +166,7 @@ impl Initramfs {
     }
 }
 
-/// What to start.
+/// A guest to start.
 #[derive(Clone, Copy, Debug)]
 pub struct BootConfig<'a> {
     /// Kernel.
@@ -190,7 +190,7 @@ pub struct Boot {
     pub initramfs: Option<(u64, u64)>,
 }
 
-/// Put everything into RAM and say in which state the boot processor starts.
+/// Puts everything into RAM. Returns the state in which the boot processor starts.
 pub fn load(ram: &Ram, config: &BootConfig<'_>) -> Result<Boot, BootError> {
     let low_end = ram.region(0).map_or(0, |r| r.len);
     if low_end < 16 << 20 {
@@ -281,7 +281,7 @@ fn place_initramfs(
     }
 }
 
-/// The memory map: RAM except for the area between conventional memory and 1 MiB, where the ACPI tables are reserved.
+/// Returns the memory map: RAM except for the area between conventional memory and 1 MiB, where the ACPI tables are reserved.
 fn memory_map(ram: &Ram) -> Vec<boot_e820_entry> {
     const RAM: u32 = 1;
     const RESERVED: u32 = 2;
@@ -325,7 +325,7 @@ fn write_tables(ram: &Ram) -> bool {
     gdt && top && pdpt && directories
 }
 
-/// 64-bit mode, interrupts off, flat segments, RSI at the boot parameters.
+/// Returns the state in which a kernel starts: 64-bit mode, interrupts off, flat segments, RSI at the boot parameters.
 fn boot_state(entry: u64) -> VcpuState {
     let mut s = VcpuState::reset();
     s.general.gpr = [0; 16];

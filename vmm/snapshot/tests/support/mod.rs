@@ -14,7 +14,7 @@ use nodescope_engine::Vcpu;
 use nodescope_engine_soft::{SharedCode, SoftConfig, SoftVcpu, Translate};
 use nodescope_hypercall::{Function, LEAF, NodeIdentity, Operation};
 use nodescope_machine::acpi::{PlatformDescription, Trigger, VirtioSlot};
-use nodescope_machine::board::NodeEvent;
+use nodescope_machine::motherboard::NodeEvent;
 use nodescope_machine::node::{Node, NodeParts, NodeStatus};
 use nodescope_machine::state::NodeState;
 use nodescope_machine::topology::NodeTopology;
@@ -69,7 +69,7 @@ fn ring(device: u64, queue: u64) -> u64 {
 /// A part of a chain: address, length, whether the device writes it.
 type Part = (u64, u32, bool);
 
-/// The chain of each queue in use: device, queue, parts.
+/// Returns the chain of each queue in use: device, queue, parts.
 fn chains() -> [(u64, u64, Vec<Part>); 4] {
     let buffer = |n: u64| BUFFERS + n * 0x1000;
     [
@@ -118,7 +118,7 @@ fn set_deadline(a: &mut CodeAssembler) -> Done {
     a.wrmsr()
 }
 
-/// Set up virtio devices with all features of the lower half that are offered, and their queues of 8.
+/// Sets up virtio devices with all features of the lower half that are offered, and their queues of 8.
 fn set_up_devices(a: &mut CodeAssembler) -> Done {
     for device in 0..3 {
         let base = VIRTIO + 0x1000 * device;
@@ -148,7 +148,7 @@ fn set_up_devices(a: &mut CodeAssembler) -> Done {
     Ok(())
 }
 
-/// Go on only in every `n`-th round, a power of two.
+/// Goes on only in every `n`-th round, a power of two.
 fn every(a: &mut CodeAssembler, n: i32, build: impl FnOnce(&mut CodeAssembler) -> Done) -> Done {
     let mut skip = a.create_label();
     a.test(r15d, n - 1)?;
@@ -382,7 +382,7 @@ fn start(code: u64, stack: u64) -> VcpuState {
     s
 }
 
-/// A node with this RAM, at power-on.
+/// Returns a node with this RAM, at power-on.
 pub fn node(ram: Ram, translate: Translate) -> Node {
     let topology = NodeTopology {
         tsc_hz: HZ,
@@ -455,24 +455,24 @@ pub fn node(ram: Ram, translate: Translate) -> Node {
     node
 }
 
-/// A node at power-on with the guest in it.
+/// Returns a node at power-on with the guest in it.
 pub fn booted(translate: Translate) -> Node {
     let ram = Ram::new(&[RAM]).unwrap();
     load(&ram);
     node(ram, translate)
 }
 
-/// What a node has said in a quantum, and where it stands then.
+/// Output of a node in a quantum, and its state at the end.
 #[derive(Debug, PartialEq)]
-pub struct Said {
+pub struct Output {
     pub console: Vec<u8>,
     pub events: Vec<NodeEvent>,
     pub frames: Vec<(u64, Vec<u8>)>,
     pub state: NodeState,
 }
 
-/// Run for a quantum; each frame comes back after a while. In odd quanta nobody listens to what the node says.
-pub fn run(node: &mut Node, quantum: u64) -> Said {
+/// Runs for a quantum. Each frame comes back after a while. In odd quanta the output of the node is not taken.
+pub fn run(node: &mut Node, quantum: u64) -> Output {
     let target = (quantum + 1) * QUANTUM;
     assert_eq!(node.run_until(target).unwrap(), NodeStatus::Running);
     let (mut console, mut events, mut frames) = (Vec::new(), Vec::new(), Vec::new());
@@ -487,7 +487,7 @@ pub fn run(node: &mut Node, quantum: u64) -> Said {
             });
         }
     }
-    Said {
+    Output {
         console,
         events,
         frames,

@@ -50,7 +50,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// A device with these contents. Of `serial`, the first 20 bytes show in the guest as the disk's serial number.
+    /// Returns a device with these contents. Of `serial`, the first 20 bytes show in the guest as the disk's serial number.
     pub fn new(disk: Disk, serial: &str, timing: BlockTiming) -> Self {
         let mut id = [0; VIRTIO_BLK_ID_BYTES as usize];
         for (to, from) in id.iter_mut().zip(serial.bytes()) {
@@ -71,8 +71,8 @@ impl Block {
         }
     }
 
-    /// Cycles that a request counts for what is carried out at once: those of its transfer, which nearly always are more than what the
-    /// device does for a request and for each of its descriptors.
+    /// Returns the cycles that a request counts for what is carried out at once: those of its transfer, which nearly always are more than
+    /// what the device does for a request and for each of its descriptors.
     pub(super) fn work(&self, moved: u64, descriptors: u16) -> u64 {
         let rate = Some(work_rate(&self.timing));
         let overhead = 100 + 20 * u64::from(descriptors);
@@ -83,12 +83,12 @@ impl Block {
             .max(overhead)
     }
 
-    /// Contents.
+    /// Returns the contents.
     pub fn disk(&self) -> &Disk {
         &self.disk
     }
 
-    /// State.
+    /// Returns the state.
     pub fn save(&self) -> BlockState {
         BlockState {
             disk: self.disk.save(),
@@ -99,7 +99,7 @@ impl Block {
         }
     }
 
-    /// Load a state of a device with the same image.
+    /// Loads a state of a device with the same image.
     pub fn restore(&mut self, state: &BlockState) -> Result<(), RestoreError> {
         if state.completions.iter().any(|c| c.head >= QUEUE_SIZE) {
             return Err(RestoreError::new(
@@ -133,7 +133,7 @@ impl VirtioDevice for Block {
         &[QUEUE_SIZE]
     }
 
-    /// struct virtio_blk_config: capacity, size_max, seg_max, geometry, blk_size (virtio 1.2 §5.2.4).
+    /// Returns struct virtio_blk_config: capacity, size_max, seg_max, geometry, blk_size (virtio 1.2 §5.2.4).
     fn config(&self) -> Vec<u8> {
         let mut config = vec![0; 60];
         config[0..8].copy_from_slice(&self.disk.sectors().to_le_bytes());

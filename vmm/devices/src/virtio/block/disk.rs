@@ -1,4 +1,4 @@
-//! What a block device holds: an image file shared by nodes, memory of the node's own, or memory over an image.
+//! Contents of a block device: an image file shared by nodes, memory of the node's own, or memory over an image.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,7 +21,7 @@ const CLUSTER: u64 = 4096;
 
 /// The expected contents of each block of an image file.
 pub trait BlockCheck: std::fmt::Debug + Send + Sync {
-    /// Bytes of a block; the last block of a file may be shorter.
+    /// Returns the bytes of a block; the last block of a file may be shorter.
     fn block_bytes(&self) -> u64;
     /// Returns whether a block, by its number, must hold these contents.
     fn holds(&self, block: u64, contents: &[u8]) -> bool;
@@ -71,12 +71,12 @@ struct Checked {
 }
 
 impl Image {
-    /// Open an image file.
+    /// Opens an image file.
     pub fn open(path: &Path) -> io::Result<Arc<Self>> {
         Self::with_check(path, None)
     }
 
-    /// Open an image file of which each block is checked when it is first read.
+    /// Opens an image file of which each block is checked when it is first read.
     pub fn open_checked(path: &Path, check: Box<dyn BlockCheck>) -> io::Result<Arc<Self>> {
         Self::with_check(path, Some(check))
     }
@@ -98,22 +98,22 @@ impl Image {
         }))
     }
 
-    /// The first failure of a read: what the guest was told of it, an error of the disk, is not the guest's doing.
+    /// Returns the first failure of a read. The guest got an error of the disk, which is not the guest's fault.
     pub fn fault(&self) -> Option<&ImageFault> {
         self.fault.get()
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether there is nothing in it.
+    /// Returns whether the file is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Read at a position; bytes past the end are zero.
+    /// Reads at a position; bytes past the end are zero.
     fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
         let within = self.len.saturating_sub(at).min(buf.len() as u64) as usize;
         let (inside, outside) = buf.split_at_mut(within);
@@ -133,7 +133,7 @@ impl Image {
         })
     }
 
-    /// Check the blocks of `len` bytes at a position, but those that were checked before.
+    /// Checks the blocks of `len` bytes at a position, but those that were checked before.
     fn check_blocks(&self, at: u64, len: usize) -> Result<(), ImageFault> {
         let Some(Checked { check, seen }) = &self.check else {
             return Ok(());
@@ -181,7 +181,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// An image that the guest can only read.
+    /// Returns an image that the guest can only read.
     pub fn read_only(image: Arc<Image>) -> Self {
         Self {
             read_only: true,
@@ -189,7 +189,7 @@ impl Disk {
         }
     }
 
-    /// An image whose changes stay in this node's memory.
+    /// Returns an image whose changes stay in this node's memory.
     pub fn overlay(image: Arc<Image>) -> Self {
         Self {
             sectors: image.len().div_ceil(SECTOR),
@@ -199,7 +199,7 @@ impl Disk {
         }
     }
 
-    /// Memory of so many bytes, rounded down to whole sectors, zero at first; only what is written takes space on the host.
+    /// Returns the memory of so many bytes, rounded down to whole sectors, zero at first; only what is written takes space on the host.
     pub fn memory(bytes: u64) -> Self {
         Self {
             base: None,
@@ -209,22 +209,22 @@ impl Disk {
         }
     }
 
-    /// Size in sectors.
+    /// Returns the size in sectors.
     pub fn sectors(&self) -> u64 {
         self.sectors
     }
 
-    /// The image under it.
+    /// Returns the image under it.
     pub fn image(&self) -> Option<&Arc<Image>> {
         self.base.as_ref()
     }
 
-    /// Whether the guest cannot write.
+    /// Returns whether the guest cannot write.
     pub fn is_read_only(&self) -> bool {
         self.read_only
     }
 
-    /// Whether `len` bytes from a sector on lie on the disk and end with a sector.
+    /// Returns whether `len` bytes from a sector on lie on the disk and end with a sector.
     pub(super) fn holds(&self, sector: u64, len: u64) -> bool {
         len.is_multiple_of(SECTOR)
             && sector
@@ -232,7 +232,7 @@ impl Disk {
                 .is_some_and(|end| end <= self.sectors)
     }
 
-    /// Pieces of `len` bytes at a byte position that lie in one cluster each: cluster, offset in it, length.
+    /// Returns the pieces of `len` bytes at a byte position that lie in one cluster each: cluster, offset in it, length.
     fn pieces(at: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
         let mut done = 0;
         std::iter::from_fn(move || {
@@ -244,7 +244,7 @@ impl Disk {
         })
     }
 
-    /// Read from a byte position on the disk.
+    /// Reads from a byte position on the disk.
     pub(super) fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
         match &self.base {
             Some(image) => image.read(at, buf)?,
@@ -264,7 +264,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Write at a byte position on the disk.
+    /// Writes at a byte position on the disk.
     pub(super) fn write(&mut self, at: u64, buf: &[u8]) -> io::Result<()> {
         if self.read_only {
             return Err(io::ErrorKind::ReadOnlyFilesystem.into());

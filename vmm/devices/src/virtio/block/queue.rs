@@ -28,7 +28,7 @@ impl Block {
         now: u64,
     ) -> Result<(), QueueFault> {
         loop {
-            while self.work.may_go_on(now)
+            while self.work.may_proceed(now)
                 && let Some(chain) = queues.pop(queue)?
             {
                 let (head, descriptors) = (chain.head, chain.descriptors);
@@ -52,7 +52,7 @@ impl Block {
         }
     }
 
-    /// Tell the driver of all requests that are due.
+    /// Notifies the driver of all requests that are due.
     pub(super) fn complete(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<(), QueueFault> {
         if !queues.is_ready(0) {
             return Ok(());
@@ -68,7 +68,7 @@ impl Block {
         if any { queues.signal(0) } else { Ok(()) }
     }
 
-    /// Carry out one request: bytes written to the guest, and bytes moved in either direction. Errors are of chains that
+    /// Carries out one request. Returns the bytes written to the guest, and the bytes moved in either direction. Fails for chains that
     /// are no requests.
     fn carry_out(&mut self, chain: Chain<'_>) -> Result<(u32, u64), &'static str> {
         let (mut reader, mut data) = (chain.reader, chain.writer);
@@ -130,7 +130,7 @@ impl Block {
         Ok((u32::try_from(written).unwrap_or(u32::MAX), moved))
     }
 
-    /// Move `len` bytes from a sector on, in pieces: `step(device, byte position, bytes)`. The status to report.
+    /// Moves `len` bytes from a sector on, in pieces: `step(device, byte position, bytes)`. The status to report.
     fn transfer(
         &mut self,
         sector: u64,

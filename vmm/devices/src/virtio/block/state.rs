@@ -1,11 +1,11 @@
-//! What a block device saves. The image under it is not part of the state.
+//! Saved state of a block device. The image under the device is not part of the state.
 
 use serde::{Deserialize, Serialize};
 
-/// A request that was carried out and whose end the driver has not been told yet.
+/// A request that was carried out, and of whose end the driver has not been notified yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Completion {
-    /// When the driver is told, cycles.
+    /// When the driver is notified, cycles.
     pub due: u64,
     /// First descriptor of the request.
     pub head: u16,

@@ -3,7 +3,7 @@
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// One's complement sum of 16-bit big-endian words, the last padded with zero, added to `sum`.
+/// Returns the one's complement sum of 16-bit big-endian words, the last padded with zero, added to `sum`.
 pub(super) fn add(sum: u32, bytes: &[u8]) -> u32 {
     // In either byte order the sum is the same but for the order of its own bytes, and carries may wait (RFC 1071 §2): words of 32
     // bits in 64 have room for those of 16 GiB.
@@ -26,12 +26,12 @@ fn add_word(sum: u32, word: u16) -> u32 {
     (sum & 0xffff) + (sum >> 16)
 }
 
-/// The checksum that a sum amounts to.
+/// Returns the checksum that a sum amounts to.
 pub(super) fn fold(sum: u32) -> u16 {
     !((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// Complete a partial checksum: the field at `start + offset` holds the pseudo-header's sum; it gets the checksum of
+/// Completes a partial checksum: the field at `start + offset` holds the pseudo-header's sum; it gets the checksum of
 /// everything from `start`. None if the field is outside the frame.
 pub(super) fn fill(frame: &mut [u8], start: u16, offset: u16) -> Option<()> {
     let start = usize::from(start);
@@ -46,7 +46,7 @@ pub(super) fn fill(frame: &mut [u8], start: u16, offset: u16) -> Option<()> {
     Some(())
 }
 
-/// Whether [`fill`] is going to give a frame that [`verify`] accepts. That takes a look at the headers only: the field gets the
+/// Returns whether [`fill`] makes a frame that [`verify`] accepts. The check reads the headers only: the field gets the
 /// complement of what is summed, which leaves the pseudo-header's sum over what the field holds now. False where padding
 /// behind the packet is summed, too.
 pub(super) fn completes(frame: &[u8], start: u16, offset: u16) -> bool {
@@ -63,7 +63,7 @@ pub(super) fn completes(frame: &[u8], start: u16, offset: u16) -> bool {
     fold(add_word(packet.pseudo(), !partial)) == 0
 }
 
-/// Whether this is an unfragmented TCP or UDP packet over IPv4 whose checksums are right.
+/// Returns whether this is an unfragmented TCP or UDP packet over IPv4 whose checksums are right.
 pub(super) fn verify(frame: &[u8]) -> bool {
     let Some(packet) = Packet::parse(frame) else {
         return false;
@@ -109,12 +109,12 @@ impl<'a> Packet<'a> {
         self.ip[9]
     }
 
-    /// Where in the payload the checksum is.
+    /// Returns where in the payload the checksum is.
     fn field(&self) -> usize {
         if self.protocol() == TCP { 16 } else { 6 }
     }
 
-    /// Where in the frame the packet ends.
+    /// Returns where in the frame the packet ends.
     fn end(&self) -> usize {
         self.payload_at + self.payload.len()
     }
@@ -124,13 +124,13 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Whether this is a part of an IPv4 packet; `ip` begins with the IP header.
+/// Returns whether this is a part of an IPv4 packet; `ip` begins with the IP header.
 pub(super) fn is_fragment(ip: &[u8]) -> bool {
     // "More fragments", or an offset.
     u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff != 0
 }
 
-/// Sum of the IPv4 pseudo-header; `ip` begins with the IP header.
+/// Returns the sum of the IPv4 pseudo-header; `ip` begins with the IP header.
 pub(super) fn pseudo(ip: &[u8], len: usize, protocol: u8) -> u32 {
     let addresses = add(0, &ip[12..20]);
     add_word(add_word(addresses, protocol.into()), len as u16)
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
     use crate::virtio::net::segment::tests::packet;
 
-    /// A UDP/IPv4 frame with `len` bytes of payload, its checksum left to the device.
+    /// Returns a UDP/IPv4 frame with `len` bytes of payload, its checksum left to the device.
     fn datagram(len: usize) -> Vec<u8> {
         let mut f = packet(len);
         f.drain(42..54);
@@ -153,7 +153,7 @@ mod tests {
         f
     }
 
-    /// Set the IP header's length and checksum, and the field at `at` to the pseudo-header's sum.
+    /// Sets the IP header's length and checksum, and the field at `at` to the pseudo-header's sum.
     fn set_partial(f: &mut [u8], at: usize) {
         let total = (f.len() - 14) as u16;
         f[16..18].copy_from_slice(&total.to_be_bytes());
@@ -169,7 +169,7 @@ mod tests {
         f[24..26].copy_from_slice(&sum.to_be_bytes());
     }
 
-    /// What [`completes`] says of a frame, and [`verify`] of the same frame filled.
+    /// Returns the results of [`completes`] for a frame, and of [`verify`] for the filled frame.
     fn both(mut frame: Vec<u8>, start: u16, offset: u16) -> (bool, bool) {
         let known = completes(&frame, start, offset);
         let filled = fill(&mut frame, start, offset).is_some();

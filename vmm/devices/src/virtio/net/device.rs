@@ -36,7 +36,7 @@ pub struct Offloads {
     pub segmentation: bool,
 }
 
-/// What distinguishes one network device from another.
+/// Configuration of a network device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetConfig {
     /// Hardware address.
@@ -71,7 +71,7 @@ pub struct Net {
 }
 
 impl Net {
-    /// A device with its link up.
+    /// Returns a device with its link up.
     pub fn new(config: NetConfig) -> Self {
         Self {
             config,
@@ -98,34 +98,35 @@ impl Net {
         }
     }
 
-    /// A frame of so many bytes keeps the device and the link busy.
+    /// Keeps the device and the link busy with a frame of so many bytes.
     pub(super) fn spend(&mut self, now: u64, bytes: usize) {
         let cycles = self.link.map_or(FRAME, |link| link.cycles(bytes));
         self.sending.spend(now, cycles);
     }
 
-    /// Its configuration.
+    /// Returns the device's configuration.
     pub fn settings(&self) -> &NetConfig {
         &self.config
     }
 
-    /// Whether a driver uses it: what arrives before is dropped.
+    /// Returns whether a driver uses the device. Frames that arrive before are dropped.
     pub fn is_active(&self) -> bool {
         self.features != 0
     }
 
-    /// Frames that the guest has sent since the last call, in the order of sending. Times of different vCPUs may not be.
+    /// Takes the frames that the guest has sent since the last call, in the order of sending. Times of frames of different vCPUs may be
+    /// out of order.
     pub fn take_frames(&mut self) -> Vec<Frame> {
         std::mem::take(&mut self.outgoing)
     }
 
-    /// Whether [`Net::take_frames`] would return any.
+    /// Returns whether [`Net::take_frames`] would return any.
     pub fn has_frames(&self) -> bool {
         !self.outgoing.is_empty()
     }
 
-    /// A frame that is to arrive at its time. Among equal times, those injected first arrive first. A frame for which there is no memory is
-    /// dropped: the guest has not taken those before it.
+    /// Delivers a frame, which arrives at its time. Among equal times, frames that were injected first arrive first. A frame for which
+    /// there is no memory is dropped: the guest has not taken the frames before it.
     pub fn inject(&mut self, frame: Frame) {
         let bytes = self.incoming_bytes + frame.memory();
         if bytes > MOST_INCOMING {
@@ -137,12 +138,12 @@ impl Net {
         self.incoming.insert(at, frame);
     }
 
-    /// Counters.
+    /// Returns the counters.
     pub fn counters(&self) -> &NetCounters {
         &self.counters
     }
 
-    /// Forget frames that came and will not be handed over.
+    /// Forgets frames that came and will not be handed over.
     pub(super) fn drop_incoming(&mut self, range: std::ops::Range<usize>) {
         let bytes: usize = self.incoming.drain(range).map(|f| f.memory()).sum();
         self.incoming_bytes -= bytes;
@@ -152,7 +153,7 @@ impl Net {
         self.features >> feature & 1 != 0
     }
 
-    /// State.
+    /// Returns the state.
     pub fn save(&self) -> NetState {
         NetState {
             features: self.features,
@@ -167,7 +168,7 @@ impl Net {
         }
     }
 
-    /// Load a state.
+    /// Loads a state.
     pub fn restore(&mut self, state: &NetState) -> Result<(), RestoreError> {
         if !state.incoming.is_sorted_by_key(|f| f.time) {
             return Err(RestoreError::new(
@@ -185,7 +186,7 @@ impl Net {
             let reason = "it has more frames than it can have";
             return Err(RestoreError::new("network device", reason));
         }
-        // Features that the transport adds concern nobody here.
+        // Features that the transport adds do not matter here.
         let own = (1 << VIRTIO_TRANSPORT_F_START) - 1;
         if state.features & own & !self.features() != 0 {
             let reason = "features are in use that are not offered";
@@ -228,7 +229,7 @@ impl VirtioDevice for Net {
         &[256, 256]
     }
 
-    /// struct virtio_net_config: mac, status, max_virtqueue_pairs, mtu (virtio 1.2 §5.1.4).
+    /// Returns struct virtio_net_config: mac, status, max_virtqueue_pairs, mtu (virtio 1.2 §5.1.4).
     fn config(&self) -> Vec<u8> {
         let mut config = vec![0; 12];
         config[..6].copy_from_slice(&self.config.mac);

@@ -21,7 +21,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Cycles for which a frame of so many bytes keeps it busy.
+    /// Returns the cycles for which a frame of so many bytes keeps it busy.
     pub(super) fn cycles(&self, bytes: usize) -> u64 {
         self.cycles_of_bits(8 * (bytes.max(MIN_FRAME) + OVERHEAD) as u64)
     }
@@ -30,7 +30,7 @@ impl Link {
         scale_up(bits, self.clock.get().into(), self.bandwidth.max(1).into())
     }
 
-    /// Cycles that it may have frames for and still be given more.
+    /// Returns the cycles that it may have frames for and still be given more.
     pub(super) fn most_ahead(&self) -> u64 {
         let buffer = scale_up(BUFFER_NS, self.bandwidth.into(), 8_000_000_000);
         self.cycles_of_bits(8 * buffer.clamp(SMALLEST_BUFFER, LARGEST_BUFFER))

@@ -47,7 +47,7 @@ impl Header {
 impl Net {
     pub(super) fn transmit(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<(), QueueFault> {
         loop {
-            while self.sending.may_go_on(now)
+            while self.sending.may_proceed(now)
                 && let Some(chain) = queues.pop(TRANSMIT)?
             {
                 let head = chain.head;
@@ -61,7 +61,7 @@ impl Net {
         }
     }
 
-    /// Send what one chain holds; chains that are no frames are counted and dropped.
+    /// Sends the frame of one chain. Chains that are no frames are counted and dropped.
     fn send(&mut self, chain: Chain<'_>, now: u64) {
         let sent = self
             .read(chain)
@@ -73,7 +73,7 @@ impl Net {
         }
     }
 
-    /// The frame that a chain holds and the header that precedes it. None if its length is impossible.
+    /// Returns the frame that a chain holds and the header that precedes it. None if its length is impossible.
     fn read(&mut self, mut chain: Chain<'_>) -> Option<(Header, Vec<u8>)> {
         let len = chain.reader.available_bytes().checked_sub(HEADER)?;
         if !(SHORTEST..=LONGEST).contains(&len) {
@@ -86,7 +86,7 @@ impl Net {
         Some((Header::parse(&header), bytes))
     }
 
-    /// Do what the driver left to the device, and send. None if that is not possible or was not agreed on.
+    /// Does the work that the driver left to the device, and sends the frame. None if the work is impossible or was not negotiated.
     fn offload(&mut self, header: Header, mut bytes: Vec<u8>, time: u64) -> Option<()> {
         if header.needs_checksum() && !self.negotiated(VIRTIO_NET_F_CSUM) {
             return None;
@@ -113,7 +113,7 @@ impl Net {
         }
     }
 
-    /// Send a large TCP packet in frames. None if it cannot be cut, or not into frames short enough.
+    /// Sends a large TCP packet in frames. None if it cannot be cut, or not into frames short enough.
     fn send_segments(&mut self, header: Header, large: Vec<u8>, time: u64) -> Option<()> {
         let packet = TcpPacket::parse(&large, header)?;
         if packet.segment_len(0) > self.frame_limit() {
@@ -138,7 +138,7 @@ impl Net {
         self.outgoing.push(frame);
     }
 
-    /// Longest frame that may be sent.
+    /// Returns the length of the longest frame that may be sent.
     fn frame_limit(&self) -> usize {
         usize::from(self.config.mtu) + SHORTEST + 4 // with a VLAN tag
     }
@@ -158,7 +158,7 @@ impl Net {
         let mut any = false;
         while let Some(frame) = self.incoming.front()
             && frame.time <= now
-            && self.receiving.may_go_on(now)
+            && self.receiving.may_proceed(now)
         {
             if self.hand_over(queues, now)? {
                 any = true;
@@ -172,7 +172,7 @@ impl Net {
 }
 
 impl Net {
-    /// Write one frame to the guest's buffers, over several of them where that was agreed on. False if there are not enough. The look at
+    /// Writes one frame to the guest's buffers, over several of them where that was agreed on. False if there are not enough. The look at
     /// them counts in either case: a guest may ask for another as often as it likes.
     fn hand_over(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<bool, QueueFault> {
         let Some(frame) = self.incoming.front() else {
@@ -234,7 +234,7 @@ impl Net {
         Ok(true)
     }
 
-    /// The first frame has been dealt with.
+    /// Removes the first frame, which has been handed over or dropped.
     fn retire(&mut self) {
         if let Some(frame) = self.incoming.pop_front() {
             self.incoming_bytes -= frame.memory();

@@ -21,7 +21,8 @@ pub(super) struct TcpPacket<'a> {
 }
 
 impl<'a> TcpPacket<'a> {
-    /// A packet to cut into segments of `gso_size` bytes of payload. None if it is none or the header contradicts it.
+    /// Returns a packet to cut into segments of `gso_size` bytes of payload. None if the frame is no such packet, or the header
+    /// contradicts it.
     pub fn parse(frame: &'a [u8], header: Header) -> Option<Self> {
         let ip = frame.get(IP..)?;
         if frame[12..14] != [8, 0] || ip.len() < 20 || ip[0] >> 4 != 4 || ip[9] != 6 {
@@ -46,23 +47,23 @@ impl<'a> TcpPacket<'a> {
         })
     }
 
-    /// Number of segments.
+    /// Returns the number of segments.
     pub fn segments(&self) -> usize {
         (self.frame.len() - self.data_at).div_ceil(self.size)
     }
 
-    /// Bytes of the frame of one segment; the first is the longest.
+    /// Returns the bytes of the frame of one segment; the first is the longest.
     pub fn segment_len(&self, i: usize) -> usize {
         let rest = self.frame.len() - i * self.size;
         rest.min(self.data_at + self.size)
     }
 
-    /// Whether [`super::checksum::verify`] accepts the segments: all sums are made here, but parts of packets have none.
+    /// Returns whether [`super::checksum::verify`] accepts the segments. All sums are made here, but fragments of packets have none.
     pub fn gives_valid_segments(&self) -> bool {
         !is_fragment(&self.frame[IP..])
     }
 
-    /// Write the frame of one segment to `out`, which has its length.
+    /// Writes the frame of one segment to `out`, which has its length.
     pub fn write_segment(&self, i: usize, out: &mut [u8]) {
         let (headers, data) = out.split_at_mut(self.data_at);
         headers.copy_from_slice(&self.frame[..self.data_at]);
@@ -72,7 +73,7 @@ impl<'a> TcpPacket<'a> {
         self.set_tcp_header(i, out);
     }
 
-    /// Its own length, identification and checksum.
+    /// Sets length, identification and checksum of the segment's IP header.
     fn set_ip_header(&self, i: usize, out: &mut [u8]) {
         let ip = &mut out[IP..];
         let total = ip.len() as u16;
@@ -84,7 +85,7 @@ impl<'a> TcpPacket<'a> {
         ip[10..12].copy_from_slice(&sum.to_be_bytes());
     }
 
-    /// Its own sequence number, flags and checksum.
+    /// Sets sequence number, flags and checksum of the segment's TCP header.
     fn set_tcp_header(&self, i: usize, out: &mut [u8]) {
         let len = out.len() - self.tcp_at;
         let pseudo = pseudo(&out[IP..], len, 6);
@@ -109,7 +110,7 @@ pub(super) mod tests {
     use super::*;
     use crate::virtio::net::checksum::{fill, verify};
 
-    /// A TCP/IPv4 frame with `len` bytes of payload, its TCP checksum left to the device.
+    /// Returns a TCP/IPv4 frame with `len` bytes of payload, its TCP checksum left to the device.
     pub fn packet(len: usize) -> Vec<u8> {
         let mut f = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
         f.extend([
@@ -127,11 +128,11 @@ pub(super) mod tests {
         f
     }
 
-    /// The frames of all segments. None if the packet cannot be cut.
+    /// Returns the frames of all segments. None if the packet cannot be cut.
     fn cut(frame: &[u8], header: Header) -> Option<Vec<Vec<u8>>> {
         let packet = TcpPacket::parse(frame, header)?;
         let segment = |i| {
-            // Whatever was there before is overwritten.
+            // Earlier bytes are overwritten.
             let mut out = vec![0xa5; packet.segment_len(i)];
             packet.write_segment(i, &mut out);
             out

@@ -17,7 +17,7 @@ pub(super) struct Spares {
 }
 
 impl Spares {
-    /// A buffer of `len` bytes, whatever they are.
+    /// Returns a buffer of `len` bytes with any contents.
     pub fn take(&mut self, len: usize) -> Vec<u8> {
         let at = self.buffers.partition_point(|b| b.capacity() < len);
         // A short frame in a long buffer would hold the memory as long as it is on its way, and come back with its own length.
@@ -30,7 +30,7 @@ impl Spares {
         buffer
     }
 
-    /// Keep a buffer. Where there are too many, the shortest go: they cost least to allocate.
+    /// Keeps a buffer. Where there are too many, the shortest go: they cost least to allocate.
     pub fn put(&mut self, buffer: Vec<u8>) {
         let capacity = buffer.capacity();
         let at = self.buffers.partition_point(|b| b.capacity() < capacity);

@@ -1,4 +1,4 @@
-//! What a network device saves.
+//! Saved state of a network device.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,19 +9,19 @@ pub struct Frame {
     pub time: u64,
     /// From the destination address on.
     pub bytes: Vec<u8>,
-    /// Its TCP or UDP checksum is known to be right. Where it is not, the receiver sums, as it does after a state was loaded:
-    /// the answer is the same.
+    /// The TCP or UDP checksum is known to be right. Otherwise the receiver verifies the checksum, as it does after a state was loaded:
+    /// the result is the same.
     #[serde(skip)]
     pub checksum_valid: bool,
 }
 
 impl Frame {
-    /// Bytes that it takes in memory.
+    /// Returns the bytes that it takes in memory.
     pub(super) fn memory(&self) -> usize {
         size_of::<Frame>() + self.bytes.len()
     }
 
-    /// The frame as a state has it.
+    /// Returns the frame as a state has it.
     pub(super) fn saved(&self) -> Self {
         Self {
             checksum_valid: false,
@@ -30,7 +30,7 @@ impl Frame {
     }
 }
 
-/// What passed and what did not.
+/// Counters of passed and dropped frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetCounters {
     /// Frames sent.
@@ -48,7 +48,7 @@ pub struct NetCounters {
 }
 
 impl NetCounters {
-    /// Whether so many frames can have been counted; sums must not wrap.
+    /// Returns whether real counts can be so large. Sums of counters must not wrap.
     pub(super) fn are_possible(&self) -> bool {
         let Self {
             sent,

@@ -32,7 +32,7 @@ fn net(d: &mut Driver) -> &mut Net {
     }
 }
 
-/// Send a frame whose TCP checksum is left to the device, in segments of `gso_size` unless 0.
+/// Sends a frame whose TCP checksum is left to the device, in segments of `gso_size` unless 0.
 fn send(d: &mut Driver, frame: &[u8], gso_size: u16) -> Vec<Frame> {
     let mut bytes = vec![1, u8::from(gso_size != 0), 54, 0];
     bytes.extend(gso_size.to_le_bytes());
@@ -73,7 +73,7 @@ fn checksums_are_filled_in_and_damaged_frames_are_not_called_valid() {
     let mut a = driver(CSUM);
     let mut frame = send(&mut a, &packet(99), 0).remove(0);
     assert!(frame.checksum_valid);
-    // What changes bytes on the way knows nothing of their sum.
+    // A change of bytes on the way does not update their sum.
     frame.checksum_valid = false;
     let mut b = driver(GUEST_CSUM);
     for (damage, flags) in [(0, 2), (1, 0)] {
@@ -104,7 +104,7 @@ fn offloads_that_were_not_agreed_on_or_make_long_frames_are_refused() {
     }
 }
 
-/// What the guest gets of a frame: the header and the bytes.
+/// Returns the header and the bytes that the guest gets of a frame.
 fn received(d: &mut Driver, frame: Frame) -> Vec<u8> {
     net(d).inject(frame);
     d.add(0, &[(DATA, 2048, true)]);

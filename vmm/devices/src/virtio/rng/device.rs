@@ -23,7 +23,7 @@ pub(super) const REQUEST: u64 = 500;
 const AHEAD: u64 = 1 << 20;
 
 impl Rng {
-    /// The same seed gives the same bytes; nodes and clones need different ones.
+    /// Returns a device whose bytes depend only on the seed. Nodes and clones need different seeds.
     pub fn new(seed: [u8; 32]) -> Self {
         Self {
             generator: ChaCha20Rng::from_seed(seed),
@@ -31,7 +31,7 @@ impl Rng {
         }
     }
 
-    /// State.
+    /// Returns the state.
     pub fn save(&self) -> RngState {
         RngState {
             generator: self.generator.clone(),
@@ -40,7 +40,7 @@ impl Rng {
         }
     }
 
-    /// Load a state.
+    /// Loads a state.
     pub fn restore(&mut self, state: &RngState) -> Result<(), RestoreError> {
         self.generator = state.generator.clone();
         self.work.until = state.work_until;
@@ -63,7 +63,7 @@ impl VirtioDevice for Rng {
         Vec::new()
     }
     fn activate(&mut self, _features: u64, _now: u64) {}
-    /// The generator goes on: a guest that resets the device does not get the same bytes again.
+    /// Resets the device. The generator goes on: a guest that resets the device does not get the same bytes again.
     fn reset(&mut self) {
         self.work.waiting = false;
     }

@@ -18,7 +18,7 @@ impl Rng {
         now: u64,
     ) -> Result<(), QueueFault> {
         loop {
-            while self.work.may_go_on(now)
+            while self.work.may_proceed(now)
                 && let Some(mut chain) = queues.pop(queue)?
             {
                 let mut bytes = [0; MOST];

@@ -1,4 +1,4 @@
-//! What an entropy device saves.
+//! Saved state of an entropy device.
 
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -16,7 +16,7 @@ pub struct RngState {
 }
 
 impl RngState {
-    /// Begin another sequence of random bytes.
+    /// Begins another sequence of random bytes.
     pub fn reseed(&mut self, seed: [u8; 32]) {
         self.generator = ChaCha20Rng::from_seed(seed);
     }

@@ -1,11 +1,11 @@
-//! A vCPU that goes on from turn to turn by itself leaves the node no other than one that comes back after each.
+//! A vCPU that extends its time slices by itself leaves the node in the state that separate time slices leave.
 
 use std::sync::{Arc, Mutex};
 
 use nodescope_engine::{EngineError, Exit, Limit, Platform, Vcpu};
 use nodescope_hypercall::NodeIdentity;
 use nodescope_machine::acpi::PlatformDescription;
-use nodescope_machine::node::{Node, NodeParts, NodeStatus, SLICE};
+use nodescope_machine::node::{Node, NodeParts, NodeStatus, TIME_SLICE_CYCLES};
 use nodescope_machine::topology::NodeTopology;
 use nodescope_memory::Ram;
 use nodescope_plugin_api::{L0Geometry, L0Update};
@@ -19,19 +19,19 @@ const TIMER: u32 = 0x832;
 const DEADLINE: u32 = 0x6e0;
 const TIMER_VECTOR: u64 = 0x41;
 
-/// A vCPU's turn, from when to when, and the interrupt that it began with.
-type Turn = (u16, u64, u64, Option<u8>);
+/// A time slice of a vCPU: the vCPU, begin and end in cycles, and the interrupt at the begin.
+type TimeSlice = (u16, u64, u64, Option<u8>);
 
-/// The first vCPU runs to the end of each turn, the others only take their timer's interrupt.
+/// A scripted vCPU. The first vCPU runs to the end of each time slice, the others only take their timer's interrupt.
 struct Script {
     id: u16,
     cycles: u64,
     state: VcpuState,
-    /// Turns follow each other at once where they may.
+    /// The vCPU extends its time slice where the platform allows an extension.
     extends: bool,
     /// When the timers of the others expire.
     deadlines: Vec<u64>,
-    turns: Arc<Mutex<Vec<Turn>>>,
+    slices: Arc<Mutex<Vec<TimeSlice>>>,
     extended: Arc<Mutex<u64>>,
 }
 
@@ -45,7 +45,7 @@ impl Script {
         }
     }
 
-    fn take_turn(&mut self, platform: &mut dyn Platform, until: u64) {
+    fn run_time_slice(&mut self, platform: &mut dyn Platform, until: u64) {
         let (id, from) = (self.id, self.cycles);
         let taken = platform
             .interrupt_pending(id, from)
@@ -54,15 +54,15 @@ impl Script {
         if id == 0 {
             self.cycles = until;
         }
-        let turn = (id, from, self.cycles, taken);
-        self.turns.lock().unwrap().push(turn);
+        let slice = (id, from, self.cycles, taken);
+        self.slices.lock().unwrap().push(slice);
     }
 }
 
 impl Vcpu for Script {
     fn run(&mut self, platform: &mut dyn Platform, limit: Limit) -> Result<Exit, EngineError> {
         if self.id > 0 {
-            self.take_turn(platform, limit.cycles);
+            self.run_time_slice(platform, limit.cycles);
             return Ok(Exit::Halted);
         }
         if self.cycles == 0 {
@@ -74,7 +74,7 @@ impl Vcpu for Script {
         }
         let mut until = limit.cycles;
         loop {
-            self.take_turn(platform, until);
+            self.run_time_slice(platform, until);
             let more = (self.extends && limit.extends).then(|| platform.extend(0));
             match more.flatten() {
                 Some(later) => until = later,
@@ -111,8 +111,8 @@ impl Vcpu for Script {
     fn flush_counters(&mut self, _: &mut dyn Platform) {}
 }
 
-/// All turns up to these times, and how many followed another at once.
-fn turns(extends: bool, deadlines: &[u64], targets: &[u64]) -> (Vec<Turn>, u64) {
+/// Returns all time slices of a run to these times, and the number of extensions.
+fn time_slices(extends: bool, deadlines: &[u64], targets: &[u64]) -> (Vec<TimeSlice>, u64) {
     let (log, extended) = (Arc::default(), Arc::default());
     let count = deadlines.len() as u32 + 1;
     let topology = NodeTopology::uniform(1, count, 1, 2 << 20);
@@ -123,7 +123,7 @@ fn turns(extends: bool, deadlines: &[u64], targets: &[u64]) -> (Vec<Turn>, u64) 
             state: VcpuState::reset(),
             extends,
             deadlines: deadlines.to_vec(),
-            turns: Arc::clone(&log),
+            slices: Arc::clone(&log),
             extended: Arc::clone(&extended),
         })
     };
@@ -154,30 +154,34 @@ fn turns(extends: bool, deadlines: &[u64], targets: &[u64]) -> (Vec<Turn>, u64) 
         assert_eq!(node.now(), *target);
     }
     drop(node);
-    let turns = Arc::try_unwrap(log).unwrap().into_inner().unwrap();
-    (turns, *extended.lock().unwrap())
+    let slices = Arc::try_unwrap(log).unwrap().into_inner().unwrap();
+    (slices, *extended.lock().unwrap())
 }
 
 #[test]
-fn turns_are_the_same_where_they_follow_at_once() {
-    let targets = [12 * SLICE, 12 * SLICE + 17, 30 * SLICE];
-    // In the middle of a turn, at the end of one, in the first and in the last.
+fn extended_time_slices_are_the_same_as_separate_ones() {
+    let targets = [
+        12 * TIME_SLICE_CYCLES,
+        12 * TIME_SLICE_CYCLES + 17,
+        30 * TIME_SLICE_CYCLES,
+    ];
+    // Deadlines in the middle of a time slice, at the end of one, in the first and in the last.
     for deadlines in [
         vec![],
         vec![7_300],
-        vec![3 * SLICE],
-        vec![100, 29 * SLICE + 1],
-        vec![7_300, 7_400, 8 * SLICE],
+        vec![3 * TIME_SLICE_CYCLES],
+        vec![100, 29 * TIME_SLICE_CYCLES + 1],
+        vec![7_300, 7_400, 8 * TIME_SLICE_CYCLES],
     ] {
-        let (apart, none) = turns(false, &deadlines, &targets);
-        let (at_once, extended) = turns(true, &deadlines, &targets);
-        assert_eq!(apart, at_once, "{deadlines:?}");
+        let (separate, none) = time_slices(false, &deadlines, &targets);
+        let (extended, count) = time_slices(true, &deadlines, &targets);
+        assert_eq!(separate, extended, "{deadlines:?}");
         assert_eq!(none, 0);
-        // Of 31 turns, but for the first in each call and those around a timer.
+        // There are 31 time slices. The first one in each call and those around a timer are no extensions.
         let others = 3 + 2 * deadlines.len() as u64;
-        assert!(extended >= 31 - others, "{deadlines:?}: {extended}");
+        assert!(count >= 31 - others, "{deadlines:?}: {count}");
         for (id, deadline) in (1..).zip(&deadlines) {
-            let wakes: Vec<_> = at_once.iter().filter(|turn| turn.0 == id).collect();
+            let wakes: Vec<_> = extended.iter().filter(|slice| slice.0 == id).collect();
             assert_eq!(
                 wakes,
                 [&(id, *deadline, *deadline, Some(TIMER_VECTOR as u8))],

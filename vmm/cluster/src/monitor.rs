@@ -1,4 +1,4 @@
-//! What a node has said so far.
+//! Monitor of a node: follows the node's console and hypercalls.
 
 use nodescope_hypercall::printable;
 use nodescope_machine::node::NodeStatus;
@@ -7,7 +7,7 @@ use nodescope_window::Owners;
 
 use crate::folder::FolderError;
 use crate::outcome::Phase;
-use crate::state::WatchState;
+use crate::state::NodeMonitorState;
 
 /// Longest line of a console that is searched for a panic.
 const LONGEST_LINE: usize = 4096;
@@ -15,32 +15,32 @@ const LONGEST_LINE: usize = 4096;
 /// Most lines of messages that are shown of a node.
 const MOST_SHOWN: u64 = 1000;
 
-/// What is followed of each node between quanta.
-pub struct Watch {
-    /// Makes events of its hypercalls.
+/// State of a node that the run follows between quanta.
+pub struct NodeMonitor {
+    /// Turns the node's hypercalls into events.
     pub assembler: Assembler,
-    /// Which process each of its address spaces belongs to.
+    /// Owner of each of the node's address spaces.
     pub owners: Owners,
-    /// The last line of its console, as far as it is written.
+    /// The last line of the node's console, as far as the line is written.
     line: Vec<u8>,
-    /// Lines of its messages that were shown to the user.
+    /// Number of lines of messages that were shown to the user.
     pub shown: u64,
-    /// Lines that were not: there were too many.
+    /// Number of lines that were not shown, because there were too many.
     pub not_shown: u64,
-    /// The first piece of a file that could not be stored, and why, and how many there were.
+    /// Text about the first piece of a file that could not be stored, and the number of such pieces.
     pub impossible_files: Option<(String, u64)>,
-    /// Its kernel's last words.
+    /// Message of the kernel's panic.
     pub panic: Option<String>,
-    /// How it came out of the last stretch.
+    /// Status of the node after the last batch.
     pub status: NodeStatus,
-    /// What it is doing, by what its console says.
+    /// Phase of the node, by its console.
     pub phase: Phase,
-    /// It has booted, by its console: it asks who it is from now on.
+    /// The node has booted, by its console. From now on the node asks for its identity.
     pub booted: bool,
 }
 
-impl Watch {
-    /// Of a node that begins to boot.
+impl NodeMonitor {
+    /// Returns the monitor of a node that begins to boot.
     pub fn new(node: u32) -> Self {
         Self {
             assembler: Assembler::new(node),
@@ -56,9 +56,9 @@ impl Watch {
         }
     }
 
-    /// The state from which [`Watch::load`] goes on. The node itself knows its status.
-    pub fn state(&self) -> WatchState {
-        WatchState {
+    /// Returns the state for [`NodeMonitor::load`]. The status is part of the node's own state.
+    pub fn state(&self) -> NodeMonitorState {
+        NodeMonitorState {
             assembler: self.assembler.state(),
             owners: self.owners.clone(),
             line: self.line.clone(),
@@ -71,8 +71,8 @@ impl Watch {
         }
     }
 
-    /// Of a node that goes on where another has stopped.
-    pub fn load(node: u32, status: NodeStatus, state: WatchState) -> Self {
+    /// Returns the monitor of a node that goes on from a snapshot.
+    pub fn load(node: u32, status: NodeStatus, state: NodeMonitorState) -> Self {
         Self {
             assembler: Assembler::load(node, state.assembler),
             owners: state.owners,
@@ -87,7 +87,7 @@ impl Watch {
         }
     }
 
-    /// A message to the user, in lines that cannot control a terminal.
+    /// Shows a message to the user, in lines that cannot control a terminal.
     pub fn message(&mut self, text: &str, mut show: impl FnMut(&str)) {
         for line in text.lines() {
             if self.shown < MOST_SHOWN {
@@ -99,14 +99,14 @@ impl Watch {
         }
     }
 
-    /// A piece of a file could not be stored.
+    /// Records a piece of a file that could not be stored.
     pub fn impossible_file(&mut self, name: &str, why: &FolderError) {
         let text = || format!("file \"{}\" cannot be stored: {why}", printable(name));
         let (_, count) = self.impossible_files.get_or_insert_with(|| (text(), 0));
         *count += 1;
     }
 
-    /// Sentences for the user about what it said and put.
+    /// Returns notes for the user about messages and files.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if let Some((text, count)) = &self.impossible_files {
@@ -124,7 +124,7 @@ impl Watch {
         notes
     }
 
-    /// Look for a panic and for the start and end of the job in console output.
+    /// Searches console output for a panic, and for the start and end of the job.
     pub fn read_console(&mut self, bytes: &[u8]) {
         for &b in bytes {
             if b != b'\n' {
@@ -148,13 +148,13 @@ impl Watch {
     }
 }
 
-/// What each node is doing; `window`: what all do as long as a window is open. The first node begins and ends the job of all, of which the
-/// others' consoles say nothing.
-pub fn phases(watches: &[Watch], window: Option<Phase>) -> Vec<Phase> {
-    let job = watches.first().map(|first| first.phase);
+/// Returns the phase of each node. `window` is the phase of all nodes while a window is open. The first node begins and ends the job of all
+/// nodes; the consoles of the other nodes do not show the job.
+pub fn phases(monitors: &[NodeMonitor], window: Option<Phase>) -> Vec<Phase> {
+    let job = monitors.first().map(|first| first.phase);
     let job = job.filter(|phase| *phase != Phase::Boot);
-    let phase = |w: &Watch| window.or(job).unwrap_or(w.phase);
-    watches.iter().map(phase).collect()
+    let phase = |w: &NodeMonitor| window.or(job).unwrap_or(w.phase);
+    monitors.iter().map(phase).collect()
 }
 
 #[cfg(test)]
@@ -162,23 +162,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_guest_says_commands_no_terminal_and_does_not_fill_it() {
-        let mut watch = Watch::new(0);
+    fn messages_of_a_guest_neither_control_nor_fill_a_terminal() {
+        let mut monitor = NodeMonitor::new(0);
         let mut shown = Vec::new();
         let text = "one\x1b]0;title\x07\r\n\u{9b}2Jtwo\n";
-        watch.message(text, |line| shown.push(line.to_owned()));
+        monitor.message(text, |line| shown.push(line.to_owned()));
         assert_eq!(shown, ["one\\u{1b}]0;title\\u{7}", "\\u{9b}2Jtwo"]);
         for _ in 0..MOST_SHOWN {
-            watch.message("again", |line| shown.push(line.to_owned()));
+            monitor.message("again", |line| shown.push(line.to_owned()));
         }
         assert_eq!(shown.len() as u64, MOST_SHOWN);
         assert!(
-            watch.notes()[0].starts_with("2 lines of messages"),
+            monitor.notes()[0].starts_with("2 lines of messages"),
             "{:?}",
-            watch.notes()
+            monitor.notes()
         );
-        watch.read_console(b"\x1b[31mKernel panic - not syncing: \x1b[5m\r\n");
-        let panic = watch.panic.as_deref();
+        monitor.read_console(b"\x1b[31mKernel panic - not syncing: \x1b[5m\r\n");
+        let panic = monitor.panic.as_deref();
         assert_eq!(
             panic,
             Some("\\u{1b}[31mKernel panic - not syncing: \\u{1b}[5m")
@@ -187,18 +187,18 @@ mod tests {
 
     #[test]
     fn the_job_of_the_first_node_is_that_of_all() {
-        let mut watches = [Watch::new(0), Watch::new(1)];
-        let of_all = |watches: &[Watch], phase| phases(watches, None) == [phase; 2];
-        assert!(of_all(&watches, Phase::Boot));
-        watches[1].read_console(b"nodescope: node1 ready\r\n");
-        assert!(of_all(&watches, Phase::Boot));
-        watches[0].read_console(b"nodescope: job starts\r\n");
-        assert!(of_all(&watches, Phase::Job));
+        let mut monitors = [NodeMonitor::new(0), NodeMonitor::new(1)];
+        let of_all = |monitors: &[NodeMonitor], phase| phases(monitors, None) == [phase; 2];
+        assert!(of_all(&monitors, Phase::Boot));
+        monitors[1].read_console(b"nodescope: node1 ready\r\n");
+        assert!(of_all(&monitors, Phase::Boot));
+        monitors[0].read_console(b"nodescope: job starts\r\n");
+        assert!(of_all(&monitors, Phase::Job));
         assert_eq!(
-            phases(&watches, Some(Phase::Window)),
+            phases(&monitors, Some(Phase::Window)),
             [Phase::Window, Phase::Window]
         );
-        watches[0].read_console(b"nodescope: job ends with status 0\r\n");
-        assert!(of_all(&watches, Phase::PowerOff));
+        monitors[0].read_console(b"nodescope: job ends with status 0\r\n");
+        assert!(of_all(&monitors, Phase::PowerOff));
     }
 }

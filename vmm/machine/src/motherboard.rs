@@ -1,4 +1,4 @@
-//! Everything in a node but its vCPUs: address decode, devices, interrupts, the attached model, hypercalls.
+//! The motherboard: everything in a node but its vCPUs. It has address decode, devices, interrupts, the attached model, hypercalls.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
@@ -17,11 +17,11 @@ use nodescope_plugin_api::{
 use serde::{Deserialize, Serialize};
 
 use crate::events::Events;
-use crate::files::{FileBook, FileLimits, FileRefusal};
-use crate::node::SLICE;
+use crate::files::{FileLimits, FileQuota, FileRefusal};
+use crate::node::TIME_SLICE_CYCLES;
 use crate::notes::Notes;
 
-/// Most address spaces, each inside and outside MPI functions, that are told apart. Only a kernel that makes address spaces up has more.
+/// Largest number of activities ([`Activity`]) of a node. Only a kernel that makes address spaces up has more.
 pub(crate) const MOST_ACTIVITIES: usize = 1 << 16;
 
 /// A decoded hypercall with the state in which it was made.
@@ -41,7 +41,7 @@ pub struct NodeEvent {
     pub refused: Option<Box<FileRefusal>>,
 }
 
-/// What a [`Context`] stands for: an address space, and the MPI function that its process is in.
+/// Meaning of a [`Context`]: an address space, and the MPI function that its process is in.
 ///
 /// The function is known per process, not per thread: with threads that call MPI at the same time the last entry counts.
 /// Kernel threads run in whatever address space was loaded before them and are counted there.
@@ -56,24 +56,24 @@ pub struct Activity {
 /// Counters by vCPU, address space and privilege.
 pub type Accounts = BTreeMap<(u16, Context, Privilege), Counters>;
 
-/// Who says how far a node runs.
+/// Decides how far a node runs.
 pub trait Pace: Any + Send {
-    /// The node has run as far as it was told to, a vCPU of it runs on, and nobody waits for anything that it says: where to run to now, in
-    /// cycles, if the node may go on at once.
+    /// Returns the node's next target in cycles, or `None` where the node must stop. The node has reached its present target at the default
+    /// end of a quantum ([`crate::node::Node::is_at_default_end`]).
     fn next(&mut self) -> Option<u64>;
 }
 
-/// A vCPU's turn.
+/// A time slice of a vCPU.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Turn {
-    /// Where it begins, in cycles.
+pub(crate) struct TimeSlice {
+    /// Begin, in cycles.
     pub(crate) start: u64,
-    /// Where it ends.
+    /// End, in cycles.
     pub(crate) end: u64,
 }
 
-/// The node around its vCPUs.
-pub struct Board {
+/// The motherboard of a node.
+pub struct Motherboard {
     pub(crate) chipset: Chipset,
     network: Option<usize>,
     pub(crate) model: Option<Box<dyn MemoryModel>>,
@@ -87,59 +87,59 @@ pub struct Board {
     pub(crate) inside: HashMap<u64, Function>,
     pub(crate) accounts: Accounts,
     pub(crate) events: Events,
-    /// A vCPU has said more than can wait, and is to stand still until the quantum ends and somebody listens.
-    pub(crate) standstill: bool,
-    /// MPI functions whose calls somebody waits for.
-    pub(crate) heeds: Vec<Function>,
-    /// Among the events is one that somebody may wait for.
-    pub(crate) heeded: bool,
+    /// More events wait than may wait. The running vCPU must pause until the quantum ends and the events are taken.
+    pub(crate) pause_requested: bool,
+    /// MPI functions whose calls want attention ([`crate::node::Node::subscribe`]).
+    pub(crate) subscriptions: Vec<Function>,
+    /// Among the events is one that wants attention.
+    pub(crate) has_subscribed_event: bool,
     /// How programs make hypercalls ([`nodescope_hypercall`], "Transports").
     pub(crate) transport: u32,
-    /// What NodeIdentity answers.
+    /// Answer to the hypercall NodeIdentity.
     pub(crate) identity: NodeIdentity,
-    /// Hypercalls that could not be decoded, and what was refused, for the user.
+    /// Notes for the user about refused hypercalls.
     pub(crate) notes: Notes,
-    /// The files that the guest has put among the results.
-    pub(crate) files: FileBook,
-    /// Where the node is to run to, in cycles.
+    /// Files that the guest has put among the results.
+    pub(crate) files: FileQuota,
+    /// Clock up to which the node is to run, in cycles.
     pub(crate) target: u64,
-    /// Tells the next target, if anybody does, and is to be asked for it.
+    /// Source of the next target, and whether the node asks the source in this run.
     pub(crate) pace: Option<Box<dyn Pace>>,
-    pub(crate) paced: bool,
-    pub(crate) turn: Turn,
+    pub(crate) has_pace: bool,
+    pub(crate) time_slice: TimeSlice,
     /// Clock of each vCPU at which its call stack is sampled next.
     pub(crate) sample_at: Vec<u64>,
 }
 
-/// A node's board, which the threads of its vCPUs have while they run at once.
-pub(crate) struct Held(pub(crate) Option<Box<Board>>);
+/// Holds a node's motherboard. The motherboard is lent to the threads of the vCPUs while they run in parallel.
+pub(crate) struct MotherboardHolder(pub(crate) Option<Box<Motherboard>>);
 
-impl Held {
-    pub(crate) fn new(board: Board) -> Self {
-        Self(Some(Box::new(board)))
+impl MotherboardHolder {
+    pub(crate) fn new(motherboard: Motherboard) -> Self {
+        Self(Some(Box::new(motherboard)))
     }
 }
 
-impl Deref for Held {
-    type Target = Board;
+impl Deref for MotherboardHolder {
+    type Target = Motherboard;
 
     #[inline]
-    fn deref(&self) -> &Board {
-        let board = self.0.as_deref();
-        board.expect("the board comes back at the end of a round")
+    fn deref(&self) -> &Motherboard {
+        let motherboard = self.0.as_deref();
+        motherboard.expect("the motherboard comes back at the end of a round")
     }
 }
 
-impl DerefMut for Held {
+impl DerefMut for MotherboardHolder {
     #[inline]
-    fn deref_mut(&mut self) -> &mut Board {
-        let board = self.0.as_deref_mut();
-        board.expect("the board comes back at the end of a round")
+    fn deref_mut(&mut self) -> &mut Motherboard {
+        let motherboard = self.0.as_deref_mut();
+        motherboard.expect("the motherboard comes back at the end of a round")
     }
 }
 
-impl Board {
-    /// A node's devices and what it answers when asked who it is.
+impl Motherboard {
+    /// Returns a motherboard with these devices. `identity` is the answer to the hypercall NodeIdentity.
     pub fn new(chipset: Chipset, vcpus: usize, identity: NodeIdentity) -> Self {
         let network = chipset
             .virtio()
@@ -155,43 +155,44 @@ impl Board {
             inside: HashMap::new(),
             accounts: Accounts::new(),
             events: Events::default(),
-            standstill: false,
-            heeds: Vec::new(),
-            heeded: false,
+            pause_requested: false,
+            subscriptions: Vec::new(),
+            has_subscribed_event: false,
             transport: TRANSPORT_DIRECT,
             identity,
             notes: Notes::default(),
-            files: FileBook::new(FileLimits::default()),
+            files: FileQuota::new(FileLimits::default()),
             target: 0,
             pace: None,
-            paced: false,
-            turn: Turn::default(),
+            has_pace: false,
+            time_slice: TimeSlice::default(),
             sample_at: vec![u64::MAX; vcpus],
         }
     }
 
-    /// Somebody may wait for what the node has to say: for anything but MPI calls that were not asked for.
+    /// Returns whether the node has output that somebody may wait for: any output but MPI calls without a subscription.
     pub(crate) fn wants_attention(&mut self) -> bool {
-        self.chipset.serial.has_output() || self.heeded || self.events.are_many()
+        self.chipset.serial.has_output() || self.has_subscribed_event || self.events.are_many()
     }
 
-    /// Returns, once, whether the vCPU that runs is to stand still until the quantum ends.
-    pub(crate) fn take_standstill(&mut self) -> bool {
-        std::mem::take(&mut self.standstill)
+    /// Returns whether the running vCPU must pause until the quantum ends, and clears the request.
+    pub(crate) fn take_pause_request(&mut self) -> bool {
+        std::mem::take(&mut self.pause_requested)
     }
 
-    /// The network interface is up, and nobody need know anything else about a node of which a vCPU runs.
-    pub(crate) fn is_usual(&mut self) -> bool {
+    /// Returns whether the node, if a vCPU runs, is at the default end of a quantum: the network interface is up, and the node has neither
+    /// frames nor output that wants attention.
+    pub(crate) fn is_at_default_end(&mut self) -> bool {
         let connected = |net: &mut Net| net.is_active() && !net.has_frames();
         !self.wants_attention() && self.network().is_some_and(connected)
     }
 
-    /// Where a turn ends at the latest that begins now.
-    pub(crate) fn last_end(&self, now: u64) -> u64 {
-        self.target.min(now + SLICE)
+    /// Returns the latest end of a time slice that begins now.
+    pub(crate) fn latest_slice_end(&self, now: u64) -> u64 {
+        self.target.min(now + TIME_SLICE_CYCLES)
     }
 
-    /// The node's network device.
+    /// Returns the node's network device.
     pub fn network(&mut self) -> Option<&mut Net> {
         match self.chipset.virtio_device_mut(self.network?) {
             Some(Device::Net(net)) => Some(net),
@@ -253,12 +254,12 @@ impl Board {
             },
             _ => Answer::ok(0),
         };
-        self.heeded |= match &request {
+        self.has_subscribed_event |= match &request {
             Request::MpiEnter(..) => false,
-            Request::MpiPollFailed(enter) => self.heeds.contains(&enter.function),
+            Request::MpiPollFailed(enter) => self.subscriptions.contains(&enter.function),
             Request::MpiEvents(records) => {
                 let mut functions = records.iter().map(|record| record.function);
-                functions.any(|function| self.heeds.contains(&function))
+                functions.any(|function| self.subscriptions.contains(&function))
             }
             _ => true,
         };
@@ -301,7 +302,7 @@ impl nodescope_hypercall::GuestVirtual for HypercallMemory<'_> {
     }
 }
 
-impl Platform for Board {
+impl Platform for Motherboard {
     fn port_read(&mut self, _vcpu: u16, now: u64, port: u16, data: &mut [u8]) {
         self.chipset.port_read(now, port, data);
     }
@@ -361,9 +362,9 @@ impl Platform for Board {
         self.chipset.interrupts.next_event(vcpu)
     }
 
-    /// As [`crate::node::Node::run_until`] would give this vCPU the next turn.
+    /// Returns the end of the time slice that [`crate::node::Node::run_until`] would give this vCPU next.
     fn extend(&mut self, vcpu: u16) -> Option<u64> {
-        let now = self.turn.end;
+        let now = self.time_slice.end;
         let device = self.chipset.next_event();
         if device <= now
             || !self.updates[usize::from(vcpu)].is_empty()
@@ -375,34 +376,34 @@ impl Platform for Board {
         let others = || (0..vcpus).filter(|other| *other != vcpu);
         let interrupts = &mut self.chipset.interrupts;
         for other in others() {
-            // Its timer first: asked whether it is due, it expires, though the vCPU may still have its own turn before.
+            // The timer comes first: `pending` lets a timer expire that is due, though the vCPU may have its own time slice before.
             if interrupts.next_event(other) <= now || interrupts.pending(other, now).is_some() {
                 return None;
             }
         }
         if now >= self.target {
-            if !self.paced || !self.is_usual() {
+            if !self.has_pace || !self.is_at_default_end() {
                 return None;
             }
             self.target = self.pace.as_mut()?.next()?;
         }
-        let end = self.last_end(now).min(device);
+        let end = self.latest_slice_end(now).min(device);
         if others().any(|other| self.chipset.interrupts.next_event(other) < end) {
             return None;
         }
-        self.turn = Turn { start: now, end };
+        self.time_slice = TimeSlice { start: now, end };
         Some(end)
     }
 
     fn attention(&mut self) -> bool {
-        self.standstill
+        self.pause_requested
             || self.chipset.interrupts.has_actions()
             || self.chipset.power.request().is_some()
     }
 
     fn hypercall(&mut self, call: &Hypercall, memory: &mut dyn GuestVirtual) -> HypercallAnswer {
         let a = self.answer(call, memory);
-        self.standstill |= self.events.are_too_many();
+        self.pause_requested |= self.events.are_too_many();
         HypercallAnswer {
             eax: a.eax,
             ebx: self.transport,
@@ -422,7 +423,7 @@ impl Platform for Board {
             cr3,
             function: self.inside.get(&cr3).copied(),
         };
-        // Beyond the number that is told apart, all are the last.
+        // All activities beyond the largest number share the last context.
         let next = Context(self.activities.len().min(MOST_ACTIVITIES - 1) as u32);
         if self.activities.len() >= MOST_ACTIVITIES && !self.contexts.contains_key(&activity) {
             return next;
@@ -465,7 +466,7 @@ impl Platform for Board {
     fn exported_state(&mut self, vcpu: u16) -> Option<AcceptedExport> {
         let export = self.model.as_mut()?.export_state(vcpu)?;
         // SAFETY: the node alone attaches and detaches models (`Node::attach`, `Node::detach`), and then its vCPUs, before any of them
-        // runs again. Nothing else reaches the board's model, which vCPUs use one at a time.
+        // runs again. Nothing else reaches the motherboard's model, which vCPUs use one at a time.
         Some(unsafe { export.accept() })
     }
 
