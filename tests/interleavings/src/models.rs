@@ -287,6 +287,27 @@ fn a_decision_ends_the_batch_for_all() {
 
 #[test]
 fn a_thread_has_several_nodes() {
+    Model {
+        nodes: 3,
+        quanta: 1,
+        ..PLAIN
+    }
+    .check();
+}
+
+#[test]
+fn a_thread_goes_on_with_several_nodes() {
+    Model {
+        nodes: 3,
+        interruptions: 1,
+        ..PLAIN
+    }
+    .check();
+}
+
+#[test]
+#[ignore = "the long campaign: a quarter of an hour or more"]
+fn a_thread_goes_on_with_several_nodes_long() {
     Model { nodes: 3, ..PLAIN }.check();
 }
 
