@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::engines::EnginesState;
 use crate::outcome::Phase;
 
-/// State of a [`crate::monitor::NodeMonitor`].
+/// State of a `NodeMonitor`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeMonitorState {
     pub(crate) assembler: AssemblerState,

@@ -113,7 +113,7 @@ struct Entry {
     open: bool,
 }
 
-/// Saved state of a [`FileQuota`], without the limits, which are the study's.
+/// Saved state of a `FileQuota`, without the limits, which are the study's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileQuotaState {
     study_left: u64,

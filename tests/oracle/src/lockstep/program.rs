@@ -1,4 +1,4 @@
-//! Random programs: pieces of straight-line code from [`crate::generate`] and [`super::pieces`], joined by branches, or random bytes.
+//! Random programs: pieces of straight-line code from [`crate::generate`] and `pieces`, joined by branches, or random bytes.
 
 use iced_x86::{Encoder, Instruction, InstructionInfoFactory, OpKind, Register};
 
