@@ -32,6 +32,7 @@ pub struct MpiReport {
     /// Point-to-point messages, by size.
     pub message_sizes: Vec<MessageSize>,
     /// Calls that had not ended when the trace did, deadlocks, and what else is wrong.
+    #[serde(rename = "standing")]
     pub pending: PendingCalls,
 }
 
