@@ -37,20 +37,20 @@ pub struct LinkConfig {
 /// An impossible link.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum LinkError {
-    /// Zero bandwidth.
+    /// A link whose bandwidth is zero.
     #[error(
         "link of node {port}: bandwidth is 0 bit/s; give it a positive one, such as \"10 Gbit/s\""
     )]
     Bandwidth {
-        /// Node.
+        /// Number of the link's node.
         port: usize,
     },
-    /// Zero latency.
+    /// A link whose latency is zero.
     #[error(
         "link of node {port}: latency is 0; nodes are synchronised once per latency, so it must be positive, such as \"1.3 us\""
     )]
     Latency {
-        /// Node.
+        /// Number of the link's node.
         port: usize,
     },
 }
@@ -60,7 +60,7 @@ pub enum LinkError {
 pub struct SentFrame {
     /// Virtual time at which the node handed it to its link, in picoseconds.
     pub time_ps: u64,
-    /// Sending node.
+    /// Port of the sending node.
     pub port: usize,
     /// Ethernet frame without checksum.
     pub bytes: Vec<u8>,
@@ -73,7 +73,7 @@ pub struct SentFrame {
 pub struct Delivery {
     /// Virtual time at which its last bit arrives, in picoseconds.
     pub time_ps: u64,
-    /// Receiving node.
+    /// Port of the receiving node.
     pub port: usize,
     /// Ethernet frame without checksum.
     pub bytes: Vec<u8>,
@@ -110,7 +110,7 @@ struct Port {
     counts: PortCounts,
 }
 
-/// The switch.
+/// The network switch of a cluster, with one port for each node: it forwards frames with the delay of their links.
 #[derive(Clone, Debug)]
 pub struct Switch {
     ports: Vec<Port>,
@@ -128,7 +128,7 @@ pub struct PortState {
 /// A state that does not fit the switch.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum SwitchStateError {
-    /// Another number of ports.
+    /// A number of ports that differs from the switch's.
     #[error("the state is of a switch with {found} ports, and this one has {expected}")]
     Ports {
         /// Ports of the state.
@@ -139,9 +139,9 @@ pub enum SwitchStateError {
     /// A frame that waits at one port and was sent from another.
     #[error("a frame of port {sender} waits at port {port}")]
     Frame {
-        /// Where the frame waits.
+        /// Port at which the frame waits.
         port: usize,
-        /// Its sender.
+        /// Port from which the frame was sent.
         sender: usize,
     },
 }
