@@ -1,6 +1,6 @@
 //! Page tables, read from outside the guest.
 
-/// Present.
+/// P bit of a page-table entry: the entry is present.
 const PRESENT: u64 = 1;
 /// Writes are allowed.
 const WRITABLE: u64 = 1 << 1;
@@ -26,7 +26,7 @@ pub fn translate(read: impl Fn(u64) -> Option<u64>, cr3: u64, linear: u64) -> Op
     translate_for(read, cr3, linear, Access::default())
 }
 
-/// Translates as [`translate`] does. None also where the access is not permitted (SDM vol. 3A §4.6; SMAP is not looked at).
+/// Translates as [`translate`] does. None also where the access is not permitted (SDM vol. 3A §4.6; SMAP is not checked).
 pub fn translate_for(
     read: impl Fn(u64) -> Option<u64>,
     cr3: u64,

@@ -35,7 +35,7 @@ pub enum LayoutError {
     /// A size is zero or not a multiple of 2 MiB.
     #[error("memory of NUMA node {node} is {bytes} bytes; it must be a positive multiple of 2 MiB")]
     Size {
-        /// NUMA node.
+        /// Number of the NUMA node.
         node: u32,
         /// Size asked for.
         bytes: u64,
@@ -47,12 +47,12 @@ pub enum LayoutError {
     Map {
         /// Size asked for.
         bytes: u64,
-        /// Host error.
+        /// Error that the host returned.
         cause: String,
     },
 }
 
-/// One contiguous piece of RAM as engines see it.
+/// Contiguous piece of RAM, with the host memory behind it, as engines see it.
 #[derive(Clone, Debug)]
 pub struct RamRegion {
     /// First guest-physical address.
