@@ -14,7 +14,7 @@ pub struct StopReport {
     pub what: String,
     /// Bytes at the instruction pointer, as far as they could be read.
     pub bytes: Vec<u8>,
-    /// Everything else.
+    /// Complete state of the vCPU.
     pub state: Box<VcpuState>,
 }
 
@@ -79,7 +79,7 @@ pub enum EngineError {
     /// The host refused something.
     #[error("{what}: {source}")]
     Host {
-        /// The operation.
+        /// The operation that the host refused.
         what: String,
         /// The host's answer.
         source: std::io::Error,
