@@ -30,7 +30,7 @@ pub enum HostTraceError {
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// Why not.
+        /// Error that the operating system returned.
         cause: io::Error,
     },
     /// No process has left a log.
@@ -41,29 +41,29 @@ pub enum HostTraceError {
     /// A file that is no log.
     #[error("{} is no log of the tracer: {what}", .path.display())]
     NoLog {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Reason why the file is no log.
         what: String,
     },
     /// A log with something in it that the tracer does not write.
     #[error("{} is damaged at byte {at}: {what}", .path.display())]
     Damaged {
-        /// The file.
+        /// Path of the log.
         path: PathBuf,
-        /// Where.
+        /// Offset of the damage, bytes.
         at: u64,
-        /// How.
+        /// Description of the damage.
         what: String,
     },
     /// A log with a call that cannot be decoded.
     #[error("{} is damaged at byte {at}", .path.display())]
     Call {
-        /// The file.
+        /// Path of the log.
         path: PathBuf,
-        /// Where.
+        /// Offset of the call in the log, bytes.
         at: u64,
-        /// How.
+        /// Reason why the call cannot be decoded.
         #[source]
         cause: HypercallError,
     },
@@ -76,7 +76,7 @@ pub enum HostTraceError {
 }
 
 impl HostTraceError {
-    /// For `map_err`.
+    /// Returns a closure that turns an I/O error into a [`HostTraceError`], for `map_err`.
     fn io(
         action: &'static str,
         path: impl Into<PathBuf>,

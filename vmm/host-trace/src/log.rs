@@ -34,7 +34,7 @@ pub struct Moment {
 pub struct Header {
     /// Processors of the node.
     pub processors: u32,
-    /// Their frequency, hertz; 0 if unknown.
+    /// Frequency of the processors, hertz; 0 if unknown.
     pub frequency: u64,
     /// When the process began.
     pub first: Moment,
@@ -66,10 +66,10 @@ impl Header {
     }
 }
 
-/// One hypercall as it was logged.
+/// Entry of a log: a hypercall and the moments around it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
-    /// The request.
+    /// The hypercall, decoded.
     pub request: Request,
     /// Ticks: when the MPI function itself began, or had returned.
     pub inner: u64,

@@ -253,7 +253,7 @@ fn files_that_are_no_logs_are_refused() {
         text.contains("byte 72") && text.contains("operation 99 does not exist"),
         "{text}"
     );
-    // A header alone is a process that never got to MPI.
+    // A log with nothing but a header is of a process that never called MPI.
     assert!(refused(&header).contains("no process was traced"));
 }
 

@@ -12,7 +12,7 @@ use nodescope_test_needs::{Need, have};
 use nodescope_trace::{Body, Event, MpiCall, PendingCalls, TraceReader, Unfinished};
 
 const RANKS: u32 = 4;
-/// Moments that are looked at.
+/// Number of moments of the trace that are analysed.
 const MOMENTS: usize = 300;
 
 /// MPI start-up of several jobs at once on a small machine takes longer than one after the other.
