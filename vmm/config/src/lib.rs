@@ -1,4 +1,4 @@
-//! Files that users write: TOML whose values have units, read so that all problems are told at once, each with its line.
+//! Files that users write: TOML whose values have units, read so that all problems are reported at once, each with its line.
 //!
 //! - [`document`]: a file, read into a value or into its problems.
 //! - [`quantity`]: sizes, times, frequencies and rates, exact.
