@@ -34,14 +34,14 @@ impl Header {
     }
 }
 
-/// One node.
+/// Entry of a node in the header of a trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeEntry {
-    /// Its host name.
+    /// Host name of the node.
     pub name: String,
-    /// Its virtual CPUs.
+    /// Number of the node's virtual CPUs.
     pub vcpus: u32,
-    /// Their nominal frequency, in hertz.
+    /// Nominal frequency of the virtual CPUs, in hertz.
     pub frequency_hz: u64,
 }
 
@@ -58,7 +58,7 @@ pub struct Stamp {
     pub vcpu: u32,
 }
 
-/// One thing that happened.
+/// Event of a trace: something that happened on a node at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
     /// The node, by its number.
@@ -107,14 +107,14 @@ pub enum Body {
     JobExit(i32),
 }
 
-/// One MPI call, or one run of consecutive polls that found nothing.
+/// Record of an MPI call, or of a run of consecutive polls that found nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MpiCall {
     /// The guest's record of the call: function, rank, arguments, return code.
     pub record: MpiRecord,
-    /// Its beginning; of a run, the beginning of the first poll.
+    /// Stamp of the call's beginning; of a run, the beginning of the first poll.
     pub entry: Stamp,
-    /// Its end; of a run, the end of the last poll.
+    /// Stamp of the call's end; of a run, the end of the last poll.
     pub exit: Stamp,
     /// Picoseconds inside the call: exit - entry, but of a run the sum over its polls, without the work between them, and on real
     /// hardware without the tracer's own work, which is part of exit - entry there.
@@ -154,7 +154,7 @@ impl MpiCall {
 /// A call that had not ended, or a run of failed polls after which the thread had made no other call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unfinished {
-    /// The function.
+    /// MPI function of the call.
     pub function: Function,
     /// The caller's world rank, if its process had introduced itself.
     pub rank: Peer,
@@ -162,7 +162,7 @@ pub struct Unfinished {
     pub thread: ThreadId,
     /// The call's number in its thread.
     pub sequence: u64,
-    /// Its beginning; of a run, the beginning of its first poll.
+    /// Stamp of the call's beginning; of a run, the beginning of its first poll.
     pub entry: Stamp,
     /// The guest's record at the beginning of the call: function, rank and arguments, no results. None if it said nothing.
     pub record: Option<MpiRecord>,

@@ -17,7 +17,7 @@ pub const FRAME: usize = 24;
 /// Kinds of chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Events.
+    /// A chunk with events.
     Events,
     /// The trace is complete.
     End,
@@ -57,7 +57,7 @@ impl Frame {
         bytes
     }
 
-    /// `None` if the frame's own checksum does not hold or it states what cannot be.
+    /// Decodes a frame. `None` if the frame's own checksum does not hold or the frame states what cannot be.
     pub fn decode(bytes: &[u8; FRAME]) -> Option<Frame> {
         let word = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])

@@ -1,5 +1,5 @@
-//! How long calls waited for other ranks: for a message that had not been sent, a receive that had not begun, a rank that had not come
-//! to a collective operation.
+//! Wait times of calls for other ranks: for a message that had not been sent, a receive that had not begun, a rank that had not come to a
+//! collective operation.
 //!
 //! A call waits from its entry until the last event that the call depends on has begun on another rank, at most until the call
 //! ends:
@@ -32,7 +32,7 @@ use crate::pending::operation::{
 pub struct Wait {
     /// The caller's node.
     pub node: u32,
-    /// The caller.
+    /// World rank of the caller.
     pub rank: u32,
     /// The caller's process id in the guest. Ranks of several programs may have the same number.
     pub pid: u32,
@@ -96,7 +96,7 @@ struct PendingWait {
     begun: Option<u64>,
 }
 
-/// One side of a message.
+/// State of the send or of the receive of a message.
 #[derive(Clone, Copy, Debug, Default)]
 struct MessageSide {
     /// When the other side began, once that is known.
@@ -510,7 +510,7 @@ impl WaitBuilder {
         id
     }
 
-    /// A call completes a collective operation.
+    /// Adds the call at `slot`, which completes a collective operation.
     fn complete_collective(&mut self, id: CollectiveId, slot: usize, needs: RequiredMembers) {
         let Some(collective) = self.open_collectives.get_mut(&id) else {
             return self.resolve_one(slot, None);
@@ -601,7 +601,7 @@ impl WaitBuilder {
         }
     }
 
-    /// A start, a wait, a successful test, or another call on requests.
+    /// Adds a start, a wait, a successful test, or another call on requests.
     fn completion(&mut self, process: Process, wait: Wait, record: &MpiRecord) {
         use Function::*;
         match record.function {

@@ -59,7 +59,8 @@ fn is_together(prepare: impl Fn() -> Trace, call: impl Fn(u32) -> MpiRecord, all
     assert_eq!(trace.needs(0), READY, "{function}");
 }
 
-/// Three ranks that have prepared two persistent operations: a broadcast of rank 0, with serial 50, and a sum, with serial 60.
+/// Returns the trace of three ranks that have prepared two persistent operations: a broadcast of rank 0, with serial 50, and a sum, with
+/// serial 60.
 fn prepared() -> Trace {
     let mut trace = Trace::new(3);
     for rank in 0..3 {
@@ -337,7 +338,7 @@ fn files_are_handled_by_all() {
     ] {
         is_together(opened, |rank| on_object(rank, function, FILE), false);
     }
-    // Calls of a rank alone, and calls that only start an operation.
+    // Calls that need no other rank, and calls that only start an operation.
     for function in [
         Function::FileWriteAt,
         Function::FileRead,

@@ -13,7 +13,7 @@ pub struct Outgoing {
     pub tag: u32,
     pub communicator: u64,
     pub bytes: u64,
-    /// It needs no receiver to end: the program has given a buffer.
+    /// True if the send needs no receiver to end: the program has given a buffer.
     pub buffered: bool,
 }
 
@@ -29,13 +29,13 @@ pub struct Incoming {
 /// The members that must have entered a collective operation before a member may leave it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequiredMembers {
-    /// All members.
+    /// All members of the communicator.
     All,
     /// The root; and if it has, perhaps some other member.
     Root(u32),
     /// The members before it; and if they have, perhaps some other member.
     Before,
-    /// These sources; and if they have, perhaps some of these destinations.
+    /// The `sources`; and if they have entered, perhaps some of `destinations`.
     Neighbours {
         sources: Vec<u32>,
         destinations: Vec<u32>,
@@ -48,9 +48,9 @@ pub enum RequiredMembers {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Need {
     Nothing,
-    /// All of these.
+    /// All of these ranks must act.
     All(Vec<u32>),
-    /// One of these.
+    /// One of these ranks must act.
     Any(Vec<u32>),
     /// If it is not over yet, one of these: the MPI may do without them, such as for a short message that it puts into a buffer.
     Perhaps(Vec<u32>),
