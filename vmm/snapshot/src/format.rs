@@ -49,7 +49,7 @@ impl Kind {
     }
 }
 
-/// One region of RAM in a file.
+/// Entry of a RAM region in the table of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Region {
     /// First guest-physical address.
@@ -62,10 +62,10 @@ pub(crate) struct Region {
     pub chunks: Vec<Option<Hash>>,
 }
 
-/// One section of a snapshot.
+/// Entry of a section in the table of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Section {
-    /// Its name.
+    /// Name of the section, unique in its file.
     pub name: String,
     /// Kind of the section.
     pub kind: Kind,

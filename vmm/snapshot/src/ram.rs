@@ -79,7 +79,7 @@ pub(crate) fn write(file: &File, offset: u64, ram: &Ram) -> io::Result<(Vec<Regi
 struct Place {
     offset: u64,
     len: usize,
-    /// Guest-physical address.
+    /// Guest-physical address of the chunk's first byte.
     address: u64,
     hash: Option<Hash>,
 }
