@@ -9,7 +9,7 @@ use crate::error::KernelError;
 
 /// Depth of anonymous members and of types that name types.
 const DEPTH: u32 = 32;
-/// Members that a search looks at; the largest structures have some hundreds.
+/// Most members that a search examines; the largest structures have some hundreds.
 const LOOKS: u32 = 10_000;
 
 const INT: u32 = 1;
@@ -41,7 +41,7 @@ struct Type {
     size_or_type: u32,
 }
 
-/// Where a member lies in its structure.
+/// Position of a member in its structure, and its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
     /// Offset in bytes.

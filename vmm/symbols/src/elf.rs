@@ -45,9 +45,9 @@ pub(crate) struct Elf {
     segments: Vec<Segment>,
     /// Ordered by address and rank.
     functions: Vec<Function>,
-    /// Where functions begin and how long they are, with or without a name, as `.eh_frame` has them. In order.
+    /// Address and length of the functions, with or without a name, as `.eh_frame` has them. In order.
     extents: Vec<(u64, u64)>,
-    /// Hexadecimal digits.
+    /// Build id of the file in hexadecimal digits; none without one.
     pub build_id: Option<String>,
     /// Path of a file with what several debug files share (`.gnu_debugaltlink`).
     pub shared_debug: Option<String>,

@@ -13,7 +13,7 @@ pub(crate) struct Segment {
     pub linear: u64,
     pub physical: u64,
     pub size: u64,
-    /// Where the part lies in the file, and how much of it.
+    /// Offset of the part in the file; `file_size` is the part's length there.
     pub offset: u64,
     pub file_size: u64,
 }

@@ -33,7 +33,7 @@ pub struct FileId {
     pub file_system: String,
     /// Name of this file system, as `vda`; of a `tmpfs` it is `tmpfs`.
     pub device: String,
-    /// Where the file system is mounted, the first time; empty for the root, and where it is mounted nowhere.
+    /// Path at which the file system is mounted, the first time; empty for the root, and where it is mounted nowhere.
     pub mount: String,
     /// Path from the root of the file system.
     pub path: String,
@@ -63,27 +63,27 @@ impl FileId {
 /// The file, or something else, that a page of code is a part of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FilePage {
-    /// A file.
+    /// A page of a file.
     File {
-        /// The file.
+        /// File to which the page belongs.
         file: FileId,
         /// Offset in the file, of the very byte that was asked for.
         offset: u64,
     },
     /// Memory without a file: code that a program has made itself.
     Anonymous,
-    /// The kernel.
+    /// A page of the kernel's own code.
     Kernel {
-        /// Linear address.
+        /// Linear address of the byte that was asked for.
         address: u64,
     },
     /// A module of the kernel.
     Module {
-        /// Its name.
+        /// Name of the module.
         name: String,
         /// Linear address of `struct module`.
         module: u64,
-        /// Linear address.
+        /// Linear address of the byte that was asked for.
         address: u64,
         /// Offset from the module's first byte in memory.
         offset: u64,
@@ -105,7 +105,7 @@ pub struct GuestKernel {
     pub(crate) modules: u64,
     /// Offset of the per-CPU variable that names the running task.
     pub(crate) current_task: u64,
-    /// Where the library lies that the kernel maps into each process.
+    /// Linear addresses of the library that the kernel maps into each process.
     pub(crate) vdso: Range<u64>,
 }
 
