@@ -35,9 +35,9 @@ pub struct Feature {
     pub name: &'static str,
     /// Leaf and subleaf.
     pub leaf: (u32, u32),
-    /// Register.
+    /// Register that has the bit.
     pub register: CpuidRegister,
-    /// Bit.
+    /// Number of the bit in the register.
     pub bit: u32,
     /// Feature without which this one makes no sense.
     pub needs: Option<&'static str>,
@@ -175,7 +175,7 @@ pub enum HypervisorLeaf {
 pub struct CpuidOptions {
     /// Names of features to hide. Features that need a hidden feature are hidden, too.
     pub hidden: Vec<String>,
-    /// Hypervisor signature.
+    /// Signature of the hypervisor's leaf.
     pub hypervisor: HypervisorLeaf,
 }
 
@@ -185,9 +185,9 @@ pub enum CpuidError {
     /// No such feature.
     #[error("unknown CPU feature {name:?}; the template has: {known}")]
     Unknown {
-        /// Name given.
+        /// Name that the study gives.
         name: String,
-        /// All names.
+        /// Names of all features, for the message.
         known: String,
     },
     /// The guest kernel cannot do without.
@@ -195,7 +195,7 @@ pub enum CpuidError {
         "CPU feature {name:?} cannot be hidden{via}: a 64-bit Linux kernel does not start without it"
     )]
     Required {
-        /// Name.
+        /// Name of the feature.
         name: String,
         /// The feature whose removal would remove it, too; empty if there is none.
         via: String,

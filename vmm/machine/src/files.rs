@@ -44,11 +44,11 @@ pub enum FileRefusal {
         printable(name)
     )]
     File {
-        /// Its name.
+        /// Name of the file.
         name: String,
-        /// Its length.
+        /// Length that the file would have, bytes.
         end: u64,
-        /// The limit.
+        /// Largest length that `results.file_limit` allows, bytes.
         limit: u64,
     },
     /// The node's files would be too much.
@@ -59,9 +59,9 @@ pub enum FileRefusal {
     Node {
         /// The file's name.
         name: String,
-        /// All together.
+        /// Length that all files of the node would have, bytes.
         bytes: u64,
-        /// The limit.
+        /// Sum that `results.node_limit` allows, bytes.
         limit: u64,
     },
     /// The study's files would be too much.
@@ -72,7 +72,7 @@ pub enum FileRefusal {
     Study {
         /// The file's name.
         name: String,
-        /// Bytes left.
+        /// Bytes left of `results.limit`.
         left: u64,
     },
     /// Too many files.

@@ -1,4 +1,4 @@
-//! Runs the vCPUs of a node in parallel, each on a host thread, for engines that allow it.
+//! Parallel execution of a node's vCPUs, each on a host thread, for engines that allow parallel execution.
 //!
 //! A round takes all vCPUs of the node to the same virtual time. The motherboard is behind a mutex, which a vCPU locks for each
 //! access to the platform. Between accesses vCPUs run independently. After each access the thread notifies other vCPUs that have an
@@ -81,7 +81,7 @@ struct Slot {
 struct State {
     /// Present during a round.
     motherboard: Option<Box<Motherboard>>,
-    /// Rounds begun.
+    /// Number of rounds that have begun.
     round: u64,
     /// End of the round, in cycles.
     end: u64,
@@ -108,7 +108,7 @@ struct Shared {
     state: Mutex<State>,
     /// By vCPU: a round begins, or something has happened to the sleeping vCPU.
     wake: Vec<Condvar>,
-    /// All threads have finished the round.
+    /// Signalled when all threads have finished the round.
     back: Condvar,
     /// See [`crate::node::Node::set_stop`].
     stop: Mutex<Arc<AtomicBool>>,

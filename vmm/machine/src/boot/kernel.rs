@@ -35,7 +35,7 @@ struct Segment {
     end: u64,
 }
 
-/// Where a kernel came to lie.
+/// Addresses of a kernel that was loaded into guest memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoadedKernel {
     /// 64-bit entry point.
