@@ -11,14 +11,14 @@ use crate::driver::WindowOutcome;
 use crate::owner::Owner;
 use crate::spec::WindowSpec;
 
-/// One window's measurement.
+/// Measurement of a window: its times, and the counters of all nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowRecord {
     /// The window's name.
     pub name: String,
     /// Specification of the window.
     pub spec: WindowSpec,
-    /// Virtual time at which its trigger fired, picoseconds.
+    /// Virtual time at which the window's trigger fired, picoseconds.
     pub triggered_ps: u64,
     /// Virtual time at which the models were attached, picoseconds.
     pub opened_ps: u64,
@@ -43,12 +43,12 @@ impl WindowRecord {
 /// Counters of one vCPU in one context at one privilege.
 pub type Measured = (u16, Context, Privilege, Counters);
 
-/// One node in one window.
+/// Measurement of a node in a window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRecord {
-    /// Its number.
+    /// Number of the node.
     pub node: u32,
-    /// Its host name.
+    /// Host name of the node.
     pub name: String,
     /// Nominal frequency of its vCPUs, hertz.
     pub frequency_hz: u64,
@@ -69,7 +69,7 @@ pub struct NodeRecord {
 /// The content of `windows.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowsFile {
-    /// [`WindowsFile::VERSION`].
+    /// Format version, [`WindowsFile::VERSION`].
     pub version: u32,
     /// The study's name.
     pub study: String,
@@ -87,31 +87,31 @@ pub enum RecordError {
     /// The operating system refused.
     #[error("cannot {action} the window records {}: {cause}", .file.display())]
     Io {
-        /// The file.
+        /// Path of the record file.
         file: PathBuf,
         /// `read` or `write`.
         action: &'static str,
-        /// Why.
+        /// Error of the operating system.
         cause: io::Error,
     },
     /// A version that this program does not know.
     #[error("the window records {} have format version {version}; this program reads version {}", .file.display(), WindowsFile::VERSION)]
     UnknownVersion {
-        /// The file.
+        /// Path of the record file.
         file: PathBuf,
-        /// Its version.
+        /// Format version of the file.
         version: u64,
     },
     /// Cut, damaged, or something else.
     #[error("the window records {} are damaged at line {line}, column {column}: {cause}", .file.display())]
     Damaged {
-        /// The file.
+        /// Path of the record file.
         file: PathBuf,
         /// Line, from 1.
         line: usize,
         /// Column, from 1.
         column: usize,
-        /// The problem.
+        /// Error of the JSON reader.
         cause: serde_json::Error,
     },
 }

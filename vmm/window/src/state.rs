@@ -1,4 +1,5 @@
-//! The state of the driver of windows. Another run of the study goes on from the state. A study with other windows may go on from it, too.
+//! The state of the driver of windows. Another run of the study continues from the state. A study with other windows may continue from the
+//! state, too.
 
 use nodescope_trace::Event;
 use serde::{Deserialize, Serialize};
@@ -30,7 +31,7 @@ pub enum StateFault {
         "window {name:?} would have opened before the snapshot, at {} s of virtual time; let it open later, or run the study from its beginning", *.ps as f64 / 1e12
     )]
     Missed {
-        /// Its name.
+        /// Name of the window.
         name: String,
         /// Virtual time at which its trigger fired, picoseconds.
         ps: u64,
