@@ -19,14 +19,14 @@ const MASKED: u64 = 1 << 16;
 /// read-only.
 const WRITABLE: u64 = 0xff00_0000_0001_afff;
 
-/// Complete state.
+/// Complete state of the IOAPIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IoApicState {
     /// ID register, bits 27:24.
     pub id: u32,
-    /// Register select.
+    /// Register select: index of the register that the data window accesses.
     pub select: u8,
-    /// Redirection table.
+    /// Redirection table: one entry for each input pin.
     pub entries: [u64; PINS],
     /// Levels of the inputs, one bit a pin.
     pub lines: u32,

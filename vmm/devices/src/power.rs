@@ -24,13 +24,13 @@ const WAKE_STATUS: u8 = 1 << 7;
 /// Power request of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PowerRequest {
-    /// Soft-off.
+    /// The guest has switched itself off (soft-off).
     PowerOff,
-    /// Reset.
+    /// The guest has reset itself.
     Reset,
 }
 
-/// Complete state.
+/// Complete state of the power registers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PowerState {
     /// Request that the machine has not taken yet. The first request counts.
@@ -39,7 +39,7 @@ pub struct PowerState {
     pub status: u8,
 }
 
-/// Power registers.
+/// Power registers of a node: sleep control, sleep status, reset.
 #[derive(Clone, Debug, Default)]
 pub struct PowerControl {
     state: PowerState,

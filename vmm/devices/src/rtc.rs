@@ -32,12 +32,12 @@ const D_VALID: u8 = 1 << 7;
 /// Seconds from 1970 to a date that the registers hold, which go to the year 25755, and what a node's clock may have run meanwhile.
 const MOST_EPOCH: u64 = 1 << 40;
 
-/// Complete state.
+/// Complete state of the real-time clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RtcState {
-    /// Selected register.
+    /// Index of the selected register.
     pub index: u8,
-    /// All 128 registers. Those of the time are current only while the clock is stopped for setting.
+    /// Contents of all 128 registers. Those of the time are current only while the clock is stopped for setting.
     pub registers: Vec<u8>,
     /// Seconds since 1970-01-01 UTC at cycle 0.
     pub epoch: i64,

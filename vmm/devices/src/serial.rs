@@ -28,7 +28,7 @@ pub struct SerialState {
     pub modem_control: u8,
     pub modem_status: u8,
     pub scratch: u8,
-    /// Receive FIFO.
+    /// Bytes of the receive FIFO.
     pub fifo: Vec<u8>,
     /// Input that has not reached the FIFO yet.
     pub input: Vec<u8>,

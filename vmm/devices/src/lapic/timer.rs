@@ -119,7 +119,7 @@ impl Timer {
         self.divide
     }
 
-    /// Returns the divisor that the divide configuration register stands for.
+    /// Returns the divisor that the divide configuration register encodes.
     fn divisor(&self) -> u32 {
         let code = self.divide & 3 | self.divide >> 1 & 4;
         if code == 7 { 1 } else { 2 << code }
@@ -154,7 +154,7 @@ impl Timer {
         self.begin(clock, now, count);
     }
 
-    /// Writes the divide configuration register. A running count goes on from its present value.
+    /// Writes the divide configuration register. A running count continues from its present value.
     pub fn set_divide(&mut self, clock: &TimerClock, now: u64, divide: u32) {
         let left = self.current(clock, now);
         self.divide = divide & 0b1011;

@@ -4,12 +4,12 @@
 //! in virtual time; the rest stays in its queue until virtual time has come closer. So a guest's requests cannot take unbounded
 //! time or memory of the host. A guest that asks for more than a device can do waits, as on a real device.
 
-/// Until when a device has work.
+/// Limit of the work that a device carries out ahead of virtual time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ahead {
-    /// When what was carried out is over, cycles.
+    /// End of the work that was carried out, cycles.
     pub until: u64,
-    /// How much later that may be than now for another request to be carried out; at least 1.
+    /// Largest distance of `until` from now at which another request is carried out, cycles; at least 1.
     pub most: u64,
     /// Requests were left in the queue.
     pub waiting: bool,

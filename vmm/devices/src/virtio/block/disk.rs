@@ -33,9 +33,9 @@ pub enum ImageFault {
     /// The file holds something else than it did when it was made.
     #[error("{}: damaged: the {bytes} bytes at offset {offset} are not those that the image was made with", path.display())]
     Damaged {
-        /// The file.
+        /// Path of the image file.
         path: PathBuf,
-        /// Where the damaged block begins.
+        /// Offset at which the damaged block begins, bytes.
         offset: u64,
         /// The block's length.
         bytes: usize,
@@ -43,9 +43,9 @@ pub enum ImageFault {
     /// The host cannot read the file.
     #[error("cannot read {} at offset {offset}: {source}", path.display())]
     Read {
-        /// The file.
+        /// Path of the image file.
         path: PathBuf,
-        /// Where.
+        /// Offset of the bytes that cannot be read.
         offset: u64,
         /// The host's answer.
         source: Arc<io::Error>,

@@ -22,10 +22,10 @@ pub struct DiskState {
     pub written: Vec<(u64, Vec<u8>)>,
 }
 
-/// Complete state.
+/// Complete state of a block device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockState {
-    /// Contents.
+    /// Contents of the disk.
     pub disk: DiskState,
     /// Requests under way, in the order of their ends.
     pub completions: Vec<Completion>,

@@ -12,7 +12,7 @@ const BYTES: usize = 1 << 20;
 pub(super) struct Spares {
     /// From the shortest to the longest, so that one that just fits is found.
     buffers: Vec<Vec<u8>>,
-    /// Their capacities together.
+    /// Sum of the buffers' capacities, bytes.
     bytes: usize,
 }
 

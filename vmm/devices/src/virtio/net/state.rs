@@ -33,7 +33,7 @@ impl Frame {
 /// Counters of passed and dropped frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetCounters {
-    /// Frames sent.
+    /// Frames that the device has sent.
     pub sent: u64,
     /// Frames handed to the guest.
     pub received: u64,
@@ -70,7 +70,7 @@ impl NetCounters {
     }
 }
 
-/// Complete state.
+/// Complete state of a network device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetState {
     /// Features that the driver accepted.
@@ -81,13 +81,13 @@ pub struct NetState {
     pub incoming: Vec<Frame>,
     /// The guest has no buffers for the first of them.
     pub blocked: bool,
-    /// Counters.
+    /// Counters of frames.
     pub counters: NetCounters,
     /// When the link has sent what it was given, cycles.
     pub sending_until: u64,
     /// Frames were left in the driver's queue until that is near.
     pub waiting: bool,
-    /// When the device would have looked at the receive buffers that it was given, cycles.
+    /// Time at which the device would have checked the receive buffers that it was given, cycles.
     pub receiving_until: u64,
     /// Frames that have arrived are kept until that is near.
     pub receiving_waits: bool,
