@@ -6,10 +6,10 @@ use std::path::PathBuf;
 /// Why counters could not be counted or read.
 #[derive(Debug, thiserror::Error)]
 pub enum CountersError {
-    /// A file says something that cannot be.
+    /// The contents of a file contradict themselves or the format.
     #[error("{}:{line}:{column}: {message}", .file.display())]
     Refused {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
         /// Line, from 1.
         line: usize,
@@ -50,10 +50,10 @@ pub enum CountersError {
         /// The system's error.
         cause: io::Error,
     },
-    /// Another failure of opening or reading a counter.
+    /// A counter cannot be opened or read for any other reason.
     #[error("cannot count {event}: {cause}")]
     Counter {
-        /// The event.
+        /// Name of the event.
         event: String,
         /// The system's error.
         cause: io::Error,
@@ -61,7 +61,7 @@ pub enum CountersError {
     /// The command cannot be started.
     #[error("cannot start {command}: {cause}")]
     Start {
-        /// The command.
+        /// Name of the command.
         command: String,
         /// The system's error.
         cause: io::Error,

@@ -1,4 +1,4 @@
-//! Which file is of which rank.
+//! Assignment of files to ranks.
 
 use std::collections::BTreeMap;
 use std::fs;

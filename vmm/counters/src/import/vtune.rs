@@ -108,7 +108,7 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
         let Some((title, quantity)) = METRICS.iter().find(|(title, _)| *title == metric) else {
             continue;
         };
-        // Metrics that the processor cannot tell, and ones of too few samples.
+        // Metrics that the processor cannot measure, and ones of too few samples.
         if fields
             .get(value)
             .is_some_and(|field| field.starts_with("N/A"))

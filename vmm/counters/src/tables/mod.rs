@@ -25,7 +25,7 @@ pub enum Code {
     Raw {
         /// Event select; AMD's have 12 bits.
         event: u16,
-        /// Unit mask.
+        /// Unit mask: subset of the event.
         umask: u8,
         /// Counter mask: cycles with at least that many events.
         cmask: u8,
@@ -92,7 +92,7 @@ pub struct Table {
     pub limits: &'static [&'static str],
 }
 
-/// Unhalted cycles.
+/// Event of unhalted cycles, which all processors have.
 const CYCLES: Event = Event {
     name: "cycles",
     code: Code::Cycles,
@@ -100,7 +100,7 @@ const CYCLES: Event = Event {
     scale: 1,
 };
 
-/// Instructions retired.
+/// Event of retired instructions, which all processors have.
 const INSTRUCTIONS: Event = Event {
     name: "instructions",
     code: Code::Instructions,
