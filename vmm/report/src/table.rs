@@ -40,12 +40,12 @@ impl Table {
         self
     }
 
-    /// A new group of rows begins.
+    /// Begins a new group of rows.
     pub(crate) fn group(&mut self) {
         self.groups.push(self.rows.len());
     }
 
-    /// At most so many rows that are no sums, and how many are left out.
+    /// Limits the table to so many rows that are no sums, and adds how many are left out.
     pub(crate) fn limited(mut self, rows: usize) -> Table {
         let own = self.rows.len() - self.sums.min(self.rows.len());
         if own > rows {
@@ -125,7 +125,7 @@ impl Table {
     }
 }
 
-/// At most `width` characters.
+/// Cuts a text to at most `width` characters.
 fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.into();

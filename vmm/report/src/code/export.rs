@@ -16,7 +16,7 @@ pub enum Format {
     Json,
     /// A flame graph.
     Svg,
-    /// Folded stacks.
+    /// Folded stacks: a line of text for each call path.
     Folded,
     /// The gzipped protocol buffer of `pprof`.
     Pprof,

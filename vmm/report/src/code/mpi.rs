@@ -27,7 +27,7 @@ impl MpiCode {
 /// Costs inside an MPI function: all of them, and by function that ran.
 type Inside = (Sum, Vec<(u32, Sum)>);
 
-/// Code by MPI function, most expensive first, and what ran outside.
+/// Splits code by MPI function, most expensive first, and returns besides the sum of what ran outside.
 pub(super) fn split(
     profile: &WindowProfile,
     cores: &[Core<'_>],
