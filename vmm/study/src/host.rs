@@ -37,7 +37,7 @@ pub struct Host {
     pub root: bool,
     /// Folders in which programs are looked for.
     pub path: Vec<PathBuf>,
-    /// Where images are cached; None if there is no place.
+    /// Folder in which images are cached; None if there is no place.
     pub image_cache: Option<PathBuf>,
     /// Hosts that the nodes are dealt to, this one included.
     pub hosts: u32,
@@ -216,7 +216,7 @@ fn of(study: &Study, severity: Severity, field: &str, message: String) -> Proble
     }
 }
 
-/// Rounded to MiB: a host's memory is no round number.
+/// Rounds a size to MiB: a host's memory is no round number.
 fn short(bytes: Bytes) -> Bytes {
     Bytes(bytes.0 >> 20 << 20)
 }

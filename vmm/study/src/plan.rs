@@ -25,7 +25,7 @@ pub struct Study {
     /// The file as it was named.
     #[serde(skip)]
     pub file: PathBuf,
-    /// Its text, to be kept with the results.
+    /// Text of the file, to be kept with the results.
     #[serde(skip)]
     pub text: String,
     /// Name of the study.
@@ -49,7 +49,7 @@ pub struct Study {
     pub deadlock: Time,
     /// Nominal cycles per instruction of the virtual clock (CPI_core of the report).
     pub core_cpi: Cpi,
-    /// Where `core_cpi` comes from, in words.
+    /// Source of `core_cpi`, in words.
     pub cpi_source: String,
     /// CPI_core by rank where `core_cpi` comes from counters; empty if the counters are those of the program as a whole.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,7 +64,7 @@ pub struct Study {
     pub kernel_parameters: Vec<String>,
     /// Nodes, all alike.
     pub nodes: u32,
-    /// One node boots, and all nodes are made of it.
+    /// True if one node boots, and all nodes are clones of it.
     #[serde(skip_serializing_if = "is_false")]
     pub boots_once: bool,
     /// Sockets, cores, memory, caches and clock of a node.
@@ -140,11 +140,11 @@ fn is_none<T>(option: &Option<T>) -> bool {
 /// KVM from power-on; the portable engine from the trigger on, or from the first window if there is none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FastForward {
-    /// The trigger.
+    /// Event that ends the fast-forward.
     pub until: Option<Trigger>,
 }
 
-/// Where kernel, initramfs and root disk come from.
+/// Source of kernel, initramfs and root disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImageSource {
     /// Built from Debian packages, cached by content.
