@@ -1,4 +1,4 @@
-//! Which files of `job.collect` a run still waits for.
+//! Check of the files of `job.collect`: which of them a run still waits for.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub struct Awaited {
 }
 
 impl Awaited {
-    /// Nothing has come yet from a cluster of `nodes`.
+    /// Returns the state in which nothing has come yet from a cluster of `nodes`.
     pub fn new(entries: &[Collect], nodes: u32) -> Awaited {
         let asked = entries
             .iter()
@@ -54,7 +54,7 @@ impl Awaited {
         Ok(())
     }
 
-    /// A file has come from a node.
+    /// Records that a file has come from a node.
     pub fn file_arrived(&mut self, node: u32, file: &str) {
         for (entry, nodes) in &mut self.entries {
             if let Ok(at) = nodes.binary_search(&node)
@@ -65,7 +65,7 @@ impl Awaited {
         }
     }
 
-    /// Returns a clause that goes on a sentence about the job, and names what is missing or not whole; none if all has come.
+    /// Returns a clause that continues a sentence about the job, and names what is missing or not whole; none if all has come.
     pub fn missing(&self) -> Option<String> {
         let listed: Vec<_> = (self.refused.iter())
             .map(|(node, file, why)| format!("{file:?} of node{node}: {why}"))
@@ -82,7 +82,7 @@ impl Awaited {
         }
     }
 
-    /// A piece of a node's file was refused. A file that is asked for is not whole then, whatever else comes of the file.
+    /// Records that a piece of a node's file was refused. A file that is asked for is not whole then, whatever else comes of the file.
     pub fn file_refused(&mut self, node: u32, file: &str, why: &dyn fmt::Display) {
         let asks = |(entry, _): &(Collect, Vec<u32>)| entry.is_answered_by(node, file);
         if !self.entries.iter().any(asks) {

@@ -18,16 +18,16 @@ use crate::exit::{Exit, Failure};
 /// The facts of a run, in `run.json`. No fact depends on the host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunFile {
-    /// [`RunFile::VERSION`].
+    /// Format version, [`RunFile::VERSION`].
     pub version: u32,
-    /// The study.
+    /// Name, identity and description of the study.
     pub study: StudyInfo,
-    /// Where CPI_core comes from.
+    /// Source of CPI_core.
     pub core: CoreCpi,
     /// The cores that the report models.
     #[serde(default)]
     pub cores: CoreNames,
-    /// How the run ended; none while it runs, and for ever if it was killed.
+    /// Sentence about the end of the run; none while it runs, and for ever if it was killed.
     pub ending: Option<String>,
     /// Exit code of `nodescope run`.
     pub exit_code: Option<u8>,
@@ -39,7 +39,7 @@ pub struct RunFile {
     pub instructions: Vec<u64>,
     /// Network counts by node.
     pub network: Vec<NetworkCounts>,
-    /// Which engine executed the guests when; empty where the portable engine executed all.
+    /// Engine that executed the guests, by interval of virtual time; empty where the portable engine executed all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub engines: Vec<EngineSpan>,
     /// Notes for the user.
@@ -49,7 +49,7 @@ pub struct RunFile {
 impl RunFile {
     /// The version that this program writes and reads.
     pub const VERSION: u32 = 1;
-    /// Its name among the results.
+    /// Name of the file among the results.
     pub const NAME: &'static str = "run.json";
 
     /// Writes it into a results folder.
