@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// Why an image could not be built, found or read. Each message says what failed, where, and what to do about it.
+/// Why an image could not be built, found or read. Each message states what failed, where, and what the user can do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// A program the build needs is not installed.
@@ -25,7 +25,7 @@ pub enum ImageError {
     Command {
         /// The task that the program was run for.
         what: String,
-        /// Its exit status, in words.
+        /// Exit status of the program, in words.
         status: String,
         /// The file that holds its whole output.
         log: PathBuf,
@@ -68,7 +68,7 @@ pub enum ImageError {
     /// A kernel image cannot be unpacked.
     #[error("kernel image {}: {problem}", path.display())]
     Kernel {
-        /// The bzImage.
+        /// Path of the bzImage.
         path: PathBuf,
         /// The damage, with the offset.
         problem: String,
@@ -88,15 +88,15 @@ pub enum ImageError {
     Archive {
         /// Byte offset of the damage.
         offset: usize,
-        /// The damage.
+        /// Description of the damage.
         problem: String,
     },
     /// A file cannot be put on the job disk.
     #[error("job file `{path}`: {problem}")]
     JobFile {
-        /// Its path on the job disk.
+        /// Path of the file on the job disk.
         path: String,
-        /// The reason.
+        /// Reason why the file cannot be put there.
         problem: &'static str,
     },
     /// A cached image lacks a file, or a file does not hold what was recorded.
