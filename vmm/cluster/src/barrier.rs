@@ -50,7 +50,7 @@ pub enum NextStep {
     Run(Quantum),
     /// The batch ends.
     EndBatch,
-    /// One of the threads must decide.
+    /// A thread must decide what follows.
     Decide,
 }
 
@@ -70,7 +70,7 @@ pub enum Arrival {
     Awake,
     /// A thread must decide what follows: the node has output or frames, or has stopped.
     NeedsDecision,
-    /// All vCPUs sleep until this time in picoseconds, or until a frame arrives, and nobody waits for output of the node.
+    /// All vCPUs sleep until this time in picoseconds, or until a frame arrives, and no thread waits for output of the node.
     Asleep(u64),
 }
 
@@ -274,7 +274,7 @@ impl QuantumBarrier {
     /// Returns what follows a quantum at whose end all nodes have arrived.
     pub fn next_step(&self, quantum: Quantum) -> NextStep {
         let number = quantum.number;
-        // Other nodes may already have finished later quanta. Then no decision was needed, or it was made, which `is_past` tells below.
+        // Other nodes may already have finished later quanta. Then no decision was needed, or it was made, which `is_past` shows below.
         let (mut needs_decision, mut awake) = (quantum.needs_decision, false);
         for node in 0..self.progress.len() {
             let finished = self.finished(node);

@@ -68,9 +68,9 @@ pub struct ClusterConfig {
     pub nominal_cpi: u32,
     /// Guest code is translated to host code; false: all guest code is interpreted, with the same results.
     pub translate: bool,
-    /// Kernel.
+    /// Path of the Linux kernel.
     pub kernel: PathBuf,
-    /// Initramfs.
+    /// Path of the initial RAM file system.
     pub initramfs: PathBuf,
     /// Root image, read-only and shared.
     pub root: PathBuf,
@@ -84,7 +84,7 @@ pub struct ClusterConfig {
     pub mtu: u16,
     /// The network card takes checksums and TCP segmentation from the guest.
     pub offload: bool,
-    /// All frames are captured to a pcap file among the results.
+    /// True if all frames are captured to a pcap file among the results.
     pub capture: bool,
     /// MPI ranks are preloaded with the MPI tracer.
     pub trace: bool,
@@ -104,9 +104,9 @@ pub struct ClusterConfig {
     pub disk_latency_ns: u64,
     /// Bandwidth of a disk in bytes per second.
     pub disk_bandwidth: u64,
-    /// How much guests may put among the results.
+    /// Limits of the files that guests may put among the results.
     pub file_limits: FileLimits,
-    /// Measurement windows.
+    /// Measurement windows of the study.
     pub windows: Vec<WindowSpec>,
     /// The study ends at this virtual time at the latest, picoseconds.
     pub time_limit_ps: u64,

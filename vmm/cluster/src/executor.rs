@@ -517,7 +517,7 @@ impl Executor {
         }
     }
 
-    /// Returns when the first frame that still waits for a link will be sent, picoseconds; 0 where the network must be looked at.
+    /// Returns when the first frame that still waits for a link will be sent, picoseconds; 0 where the network must be checked.
     fn waiting_ps(&self) -> u64 {
         let network = self.network();
         // In a run of several processes, the others have no capture and would not end the batch.

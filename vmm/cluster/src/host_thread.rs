@@ -11,7 +11,7 @@ pub trait Work {
     /// Returns the number of nodes.
     fn nodes(&self) -> usize;
 
-    /// Runs a node through a quantum. The caller has claimed the node. With `may_continue` the node goes on through the quanta that
+    /// Runs a node through a quantum. The caller has claimed the node. With `may_continue` the node continues through the quanta that
     /// [`QuantumBarrier::arrive_and_wait`] returns. Returns the last quantum that the node has finished, and the node's arrival there;
     /// `None` where [`QuantumBarrier::arrive_and_wait`] has recorded that arrival.
     fn run_node(

@@ -71,7 +71,7 @@ impl NodeMonitor {
         }
     }
 
-    /// Returns the monitor of a node that goes on from a snapshot.
+    /// Returns the monitor of a node that continues from a snapshot.
     pub fn load(node: u32, status: NodeStatus, state: NodeMonitorState) -> Self {
         Self {
             assembler: Assembler::load(node, state.assembler),

@@ -1,4 +1,4 @@
-//! Reports to the user about a run, while the run goes on and at its end.
+//! Reports to the user about a run, during the run and at its end.
 
 use nodescope_counters::{CountersError, Measurement};
 use nodescope_devices::virtio::block::ImageFault;
@@ -48,7 +48,7 @@ impl Phase {
 /// An open window.
 #[derive(Clone, Debug)]
 pub struct WindowProgress {
-    /// Its name.
+    /// Name of the window.
     pub name: String,
     /// Instructions of all nodes until it closes, or until it measures where time is measured; none if that is not known.
     pub instructions_left: Option<u64>,
@@ -106,22 +106,22 @@ pub trait Observer {
 /// End of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// All nodes powered off.
+    /// All nodes have powered off.
     PoweredOff,
-    /// The user interrupted it.
+    /// The user interrupted the run.
     Interrupted,
-    /// The study's time limit.
+    /// The virtual time has reached the study's time limit.
     TimeLimit,
     /// A guest kernel panicked: its last words.
     GuestPanic {
-        /// Node.
+        /// Number of the node.
         node: u32,
-        /// The line that says so.
+        /// The line of the console with the panic's message.
         line: String,
     },
     /// A guest reset itself.
     Reset {
-        /// Node.
+        /// Number of the node.
         node: u32,
     },
     /// Every vCPU of every node sleeps and nothing will wake one.
@@ -133,7 +133,7 @@ pub enum Ending {
     },
     /// A snapshot was taken, and the run was to end behind it.
     Saved,
-    /// Another process of the run died or could not go on.
+    /// A peer process of the run died or could not go on.
     PeerLost {
         /// The process and the reason.
         why: PeerError,
@@ -148,7 +148,7 @@ pub enum Ending {
 /// Outcome of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// How it ended.
+    /// Reason why the run ended.
     pub ending: Ending,
     /// Exit status of the job, where it ended.
     pub job_status: Option<i32>,
@@ -218,7 +218,7 @@ impl RunError {
     }
 }
 
-/// Advice to the user about the error.
+/// Returns advice to the user about the error.
 fn fix(fault: &ImageFault) -> &'static str {
     match fault {
         ImageFault::Damaged { .. } => {

@@ -31,7 +31,7 @@ pub enum Stored {
     Impossible(FolderError),
 }
 
-/// Writes results.
+/// Writer of the results of a run.
 pub struct Results<'a> {
     folder: &'a ResultsFolder,
     consoles: Vec<(PathBuf, File)>,

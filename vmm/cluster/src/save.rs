@@ -244,7 +244,7 @@ impl Run<'_> {
                 path: origin.path().into(),
                 problem: error.to_string(),
             })?;
-            // The file ends where writing goes on later, which reads as a cut.
+            // The file ends where writing continues later, which reads as a cut.
             let written = reader.events().map_while(Result::ok);
             for event in written.chain(self.trace.collected()?) {
                 self.windows.catch_up(windows, &event);

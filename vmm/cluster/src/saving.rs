@@ -18,11 +18,11 @@ use crate::snapshot::Origin;
 /// A snapshot to be taken.
 #[derive(Clone, Debug)]
 pub struct Save {
-    /// When.
+    /// Moment at which the snapshot is taken.
     pub at: Moment,
-    /// Its name.
+    /// Name of the snapshot.
     pub name: String,
-    /// Its file.
+    /// Path of the snapshot's file.
     pub path: PathBuf,
     /// The run ends after the snapshot.
     pub stop: bool,
@@ -44,9 +44,9 @@ pub struct Options<'a> {
 /// A snapshot that was taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
-    /// Its name.
+    /// Name of the snapshot.
     pub name: String,
-    /// Its file.
+    /// Path of the snapshot's file.
     pub path: PathBuf,
     /// Bytes of disk that it takes.
     pub bytes: u64,

@@ -123,7 +123,7 @@ fn list(differences: &[Difference]) -> String {
 /// Description of a snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct About {
-    /// Its name.
+    /// Name of the snapshot.
     pub name: String,
     /// The study's name.
     pub study: String,

@@ -32,7 +32,7 @@ fn is_paged(memory: &[u8]) -> bool {
     entries(&memory[tables]) == entries(&expected)
 }
 
-/// Another node with the memory of one.
+/// Returns another node with the memory of `node`.
 fn fresh(node: &Node) -> Node {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("moved.nss");
