@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use kvm_bindings::kvm_run;
 use nodescope_engine::Kicker;
 
-/// Returns the signal of the alarm. Handlers of other signals are left alone.
+/// Returns the signal of the alarm. Handlers of other signals are not changed.
 fn signal() -> libc::c_int {
     libc::SIGRTMIN() + 4
 }

@@ -206,7 +206,7 @@ impl KvmVcpu {
         let sregs = fd
             .get_sregs()
             .map_err(|e| refused(on("reading segment and control registers"), e))?;
-        // A guest that has not enabled XSETBV has not executed it, whatever KVM was told.
+        // A guest that has not enabled XSETBV has not executed it, whatever KVM was given.
         let known = !self.vm.inner.tcg || sregs.cr4 & cr4::OSXSAVE != 0;
         let xcr0_value = if known && self.components & !(xcr0::X87 | xcr0::SSE) != 0 {
             let xcrs = fd.get_xcrs().map_err(|e| refused(on("reading XCR0"), e))?;

@@ -1,4 +1,4 @@
-//! One virtual machine: memory slots over the node's RAM, MSR filter, CPUID tables.
+//! Virtual machine of KVM: memory slots over the node's RAM, MSR filter, CPUID tables.
 
 use std::sync::Arc;
 
