@@ -29,7 +29,7 @@ struct OpenCall {
     shown: EntryRecord,
 }
 
-/// A poll run before its record comes.
+/// Poll run whose record has not come yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct OpenRun {
     run: Run,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// [`Body::Process`] events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
-    /// The study's name.
+    /// Name of the study.
     pub study: String,
     /// Identifies the study's exact inputs, such as a hash of them in hexadecimal.
     pub study_id: String,
@@ -50,24 +50,24 @@ pub struct NodeEntry {
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Stamp {
-    /// Virtual time, picoseconds.
+    /// Virtual time since power-on, picoseconds.
     pub time: u64,
     /// Instructions retired by this virtual CPU.
     pub instructions: u64,
-    /// The virtual CPU, by its number in the node.
+    /// Number of the virtual CPU within its node.
     pub vcpu: u32,
 }
 
 /// Event of a trace: something that happened on a node at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// The node, by its number.
+    /// Number of the node on which the event happened.
     pub node: u32,
     /// Number of the event on its node, in the order in which the node reported, from 0.
     pub sequence: u64,
-    /// When it was reported; of an MPI call, its end.
+    /// Time at which the event was reported; of an MPI call, the time at which the call ended.
     pub stamp: Stamp,
-    /// The event itself.
+    /// Contents of the event, by its kind.
     pub body: Body,
 }
 
@@ -103,7 +103,7 @@ pub enum Body {
     WindowClose(String),
     /// The guest had a message for the user.
     Message(String),
-    /// The job ended.
+    /// The job ended, with this exit status.
     JobExit(i32),
 }
 
@@ -121,7 +121,7 @@ pub struct MpiCall {
     pub time_inside: u64,
     /// Instructions inside the call, likewise; on the calling virtual CPU, and 0 if the call ended on another one than it began on.
     pub instructions_inside: u64,
-    /// The host saw the beginning. If not, the entry equals the exit and the call counts as instantaneous.
+    /// True if the host saw the beginning. If not, the entry equals the exit and the call counts as instantaneous.
     pub entry_seen: bool,
 }
 
@@ -158,9 +158,9 @@ pub struct Unfinished {
     pub function: Function,
     /// The caller's world rank, if its process had introduced itself.
     pub rank: Peer,
-    /// The calling thread.
+    /// Thread that made the call.
     pub thread: ThreadId,
-    /// The call's number in its thread.
+    /// Number of the call in its thread.
     pub sequence: u64,
     /// Stamp of the call's beginning; of a run, the beginning of its first poll.
     pub entry: Stamp,

@@ -14,7 +14,7 @@ pub const PROLOGUE: usize = 20;
 /// Bytes before a chunk's data.
 pub const FRAME: usize = 24;
 
-/// Kinds of chunks.
+/// Kinds of a trace file's chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A chunk with events.
@@ -23,7 +23,7 @@ pub enum Kind {
     End,
 }
 
-/// A chunk's frame.
+/// Frame of a chunk: the bytes before the chunk's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
     pub kind: Kind,

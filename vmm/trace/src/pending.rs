@@ -91,7 +91,7 @@ pub enum Waits {
 /// Ranks that wait for each other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Deadlock {
-    /// The MPI job.
+    /// Number of the MPI job.
     pub job: usize,
     /// Ranks that cannot go on any more, in order.
     pub ranks: Vec<u32>,
@@ -108,7 +108,7 @@ pub struct Deadlock {
 pub enum Fault {
     /// Messages to a rank that has ended without receiving them.
     Unreceived {
-        /// The MPI job.
+        /// Number of the MPI job.
         job: usize,
         /// World rank of the sender.
         from: u32,
@@ -123,9 +123,9 @@ pub enum Fault {
         /// Number of such messages.
         count: u64,
     },
-    /// A message that is longer than the receive that takes it.
+    /// A message that is longer than the receive buffer.
     Truncated {
-        /// The MPI job.
+        /// Number of the MPI job.
         job: usize,
         /// World rank of the sender.
         from: u32,
@@ -135,7 +135,7 @@ pub enum Fault {
         tag: u32,
         /// Bytes of the message.
         bytes: u64,
-        /// Bytes of room.
+        /// Bytes of the receive's buffer.
         room: u64,
         /// Call and call site of the receive.
         at: String,
@@ -145,7 +145,7 @@ pub enum Fault {
     /// Ranks call different collective operations, or with different roots, where all must call the same; the first on a communicator,
     /// window or file.
     Mismatch {
-        /// The MPI job.
+        /// Number of the MPI job.
         job: usize,
         /// The communicator, window or file.
         communicator: String,
@@ -153,27 +153,27 @@ pub enum Fault {
         rank: u32,
         /// Call and call site of `rank`.
         at: String,
-        /// A rank that called before it.
+        /// World rank of a member that called before `rank`.
         other: u32,
         /// Call and call site of `other`.
         other_at: String,
     },
     /// A call that returned an error.
     Failed {
-        /// The MPI job.
+        /// Number of the MPI job.
         job: usize,
         /// World rank of the caller.
         rank: u32,
         /// Call and call site.
         at: String,
-        /// The return code; its meaning is the MPI's own.
+        /// Return code of the call; its meaning is the MPI's own.
         result: i32,
         /// Number of such failures.
         count: u64,
     },
 }
 
-/// Follows a trace; [`PendingCallsBuilder::finish`] says where it ends.
+/// Builder that follows a trace; [`PendingCallsBuilder::finish`] returns the calls that are pending at the trace's end.
 #[derive(Debug, Default)]
 pub struct PendingCallsBuilder {
     jobs: Vec<Job>,
@@ -268,7 +268,7 @@ impl CallSite {
         }
     }
 
-    /// Returns the call site, if it is known.
+    /// Returns the call site as text, if the call site is known.
     fn location(&self, modules: &BTreeMap<u64, String>) -> Option<String> {
         let address = self.address;
         (address != 0).then(|| match (self.module, modules.get(&self.module)) {
@@ -279,7 +279,7 @@ impl CallSite {
         })
     }
 
-    /// Returns the function and where it was called.
+    /// Returns the function and its call site as text.
     fn text(&self, modules: &BTreeMap<u64, String>) -> String {
         match self.location(modules) {
             Some(site) => format!("{} at {site}", self.function.name()),

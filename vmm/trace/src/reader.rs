@@ -50,14 +50,14 @@ pub enum TraceError {
         file: PathBuf,
         /// Offset at which the damaged part begins, bytes.
         offset: u64,
-        /// The violated rule.
+        /// Rule of the format that the damaged part violates.
         what: &'static str,
         /// Number of events returned before the damage.
         events: u64,
     },
 }
 
-/// An open trace.
+/// Reader of an open trace.
 #[derive(Debug)]
 pub struct TraceReader<R: Read = BufReader<File>> {
     file: PathBuf,

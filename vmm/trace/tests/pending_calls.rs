@@ -312,7 +312,7 @@ fn receives_that_are_too_short_are_told() {
 }
 
 proptest::proptest! {
-    /// Traces come from guests, and may say anything.
+    /// Checks arbitrary traces: traces come from guests, and may contain anything.
     #[test]
     fn whatever_ranks_say_is_judged(
         calls in proptest::collection::vec(

@@ -17,7 +17,7 @@ use crate::event::Unfinished;
 /// any number of calls; calls beyond this limit are not judged. Some 4000 ranks that all wait for all others are within the limit.
 const EFFORT_LIMIT: u64 = 1 << 25;
 
-/// A pending call with its operation.
+/// Pending call with the operation that the call began.
 struct PendingOperation<'a> {
     rank: u32,
     record: &'a MpiRecord,

@@ -29,9 +29,9 @@ pub struct Rank {
     pub threads: BTreeSet<ThreadId>,
     /// True once the rank has left or aborted MPI.
     pub ended: bool,
-    /// The rank is in `MPI_Finalize`, or has ended.
+    /// True if the rank is in `MPI_Finalize`, or has ended.
     pub finalizing: bool,
-    /// A call failed in a way that leaves open what became of its messages.
+    /// True if a call failed in a way that leaves open what became of its messages.
     inexact: bool,
 }
 

@@ -10,7 +10,7 @@ struct Object {
     communicator: u64,
     /// Name of the window or file, for people.
     name: String,
-    /// Ranks that have freed or closed it.
+    /// Number of ranks that have freed the window or closed the file.
     gone: usize,
 }
 

@@ -72,7 +72,8 @@ pub enum Kind {
 pub struct Operation {
     pub site: CallSite,
     pub kind: Kind,
-    /// The program has asked for it to be cancelled: whether it is or not, a wait for it ends (MPI 4.0, section 3.8.4).
+    /// True if the program has asked for the operation's cancellation: whether the operation is cancelled or not, a wait for it ends (MPI
+    /// 4.0, section 3.8.4).
     pub cancelled: bool,
 }
 
