@@ -69,7 +69,7 @@ impl Operation {
 pub enum Status {
     /// The hypercall was executed.
     Ok = 0,
-    /// No such operation.
+    /// The operation does not exist.
     BadOperation = 1,
     /// Memory could not be read: touch it and call again.
     Unreadable = 2,
@@ -145,7 +145,7 @@ impl Answer {
 pub struct Fault {
     /// The first address that failed.
     pub address: u64,
-    /// A write failed, not a read.
+    /// True if a write failed, false if a read failed.
     pub write: bool,
 }
 
@@ -184,9 +184,9 @@ pub enum HypercallError {
         what: &'static str,
         /// The number that the guest stated.
         length: u64,
-        /// The smallest length.
+        /// Smallest length that is allowed, bytes.
         least: u64,
-        /// The greatest length.
+        /// Greatest length that is allowed, bytes.
         most: u64,
     },
     /// A name is not UTF-8.
@@ -211,7 +211,7 @@ pub enum HypercallError {
         /// Value of the argument.
         value: u64,
     },
-    /// Tools of another version; until version 1 they did not say, which reads as 0.
+    /// Tools of another version; until version 1 they did not state their version, which reads as 0.
     #[error(
         "the guest's tools speak ABI version {}, this nodescope {ABI_VERSION}: build the guest image anew",
         if *.version == 0 { 1 } else { *.version }
@@ -220,7 +220,7 @@ pub enum HypercallError {
         /// The version that the guest states.
         version: u32,
     },
-    /// A malformed record.
+    /// A record that cannot be decoded.
     #[error("hypercall MpiEvent: {0}")]
     Record(#[from] RecordError),
 }
@@ -263,12 +263,12 @@ impl From<u64> for ThreadId {
     }
 }
 
-/// Kinds of processes.
+/// Kinds of processes in a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ProcessKind {
     /// A rank of an MPI program.
     MpiRank,
-    /// An OpenMP program.
+    /// A program that is parallelised with OpenMP.
     OpenMp,
     /// A tool of nodescope.
     Tool,
@@ -304,7 +304,7 @@ pub struct Hello {
     pub kind: ProcessKind,
     /// Rank of the process in `MPI_COMM_WORLD`.
     pub rank: Peer,
-    /// Ranks in `MPI_COMM_WORLD`.
+    /// Number of ranks in `MPI_COMM_WORLD`.
     pub world_size: u32,
     /// Process id in the guest.
     pub pid: u32,
@@ -324,7 +324,7 @@ pub const HELLO: usize = 152;
 pub struct MpiEnter {
     /// Function that is called.
     pub function: Function,
-    /// The calling thread.
+    /// Thread that makes the call.
     pub thread: ThreadId,
     /// The number of the call in its thread; of a failed poll, the number of the run that it joins.
     pub sequence: u64,
@@ -339,11 +339,11 @@ pub struct FileChunk {
     pub offset: u64,
     /// Bytes of the file from `offset` on.
     pub data: Vec<u8>,
-    /// The file is complete.
+    /// True if the chunk is the file's last.
     pub last: bool,
 }
 
-/// A decoded call; it owns everything it needs.
+/// A decoded call; the request owns everything that it needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// Answer with [`Answer::probe`].

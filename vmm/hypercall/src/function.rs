@@ -57,9 +57,9 @@ pub enum Class {
     Receive,
     /// A send and a receive in one call.
     SendReceive,
-    /// Starts a send.
+    /// Starts a send, with a request.
     StartSend,
-    /// Starts a receive.
+    /// Starts a receive, with a request.
     StartReceive,
     /// Starts a send and a receive, which complete as one request.
     StartSendReceive,

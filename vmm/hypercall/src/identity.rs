@@ -38,7 +38,7 @@ pub struct NodeIdentity {
 pub struct IdentityBuffer {
     /// Guest-virtual address of the buffer.
     pub address: u64,
-    /// Bytes of room.
+    /// Bytes of room in the buffer.
     pub capacity: u64,
 }
 

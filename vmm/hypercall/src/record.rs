@@ -106,9 +106,9 @@ pub mod communicator {
 pub struct Flags(pub u16);
 
 impl Flags {
-    /// `MPI_IN_PLACE` was given.
+    /// The flag of a call to which `MPI_IN_PLACE` was given.
     pub const IN_PLACE: Flags = Flags(1);
-    /// The record stands for `calls` consecutive polls that found nothing.
+    /// The flag of a record of a poll run: `calls` consecutive polls that found nothing.
     pub const POLL_RUN: Flags = Flags(2);
     /// The call site is relative to the main program's load address.
     pub const CALL_SITE_IN_PROGRAM: Flags = Flags(4);
@@ -134,13 +134,13 @@ pub enum Peer {
     /// The call has no such argument, or it is not significant on this rank.
     #[default]
     None,
-    /// `MPI_PROC_NULL`, or `MPI_ROOT`.
+    /// No process: `MPI_PROC_NULL`, or `MPI_ROOT`.
     Null,
     /// Any process: `MPI_ANY_SOURCE`.
     Any,
     /// A process that is not in this `MPI_COMM_WORLD`.
     Outside,
-    /// A world rank.
+    /// The process of this world rank.
     Rank(u32),
 }
 
@@ -174,7 +174,7 @@ impl Peer {
     }
 }
 
-/// A message tag.
+/// Tag of a message, or why there is none.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -206,7 +206,7 @@ impl Tag {
     }
 }
 
-/// A reduction operation.
+/// Operation of a reduction, such as a sum.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -264,7 +264,7 @@ pub struct Completion {
     pub source: Peer,
     /// Tag of the received message.
     pub tag: Tag,
-    /// The request was cancelled.
+    /// True if the request was cancelled.
     pub cancelled: bool,
 }
 
@@ -277,7 +277,7 @@ pub struct MpiRecord {
     pub flags: Flags,
     /// Number of the call in its thread, in the order of entry, from 0. A poll run has the number of its first poll.
     pub sequence: u64,
-    /// The calling thread.
+    /// Thread that made the call.
     pub thread: ThreadId,
     /// The caller's rank in `MPI_COMM_WORLD`; none before initialisation.
     pub rank: Peer,
@@ -351,7 +351,7 @@ pub struct MpiRecord {
     pub remote_members: Vec<Peer>,
     /// Neighbours that a neighbourhood collective sends to, in the topology's order; targets of `MPI_Win_start`.
     pub destinations: Vec<Peer>,
-    /// Neighbours that it receives from; origins of `MPI_Win_post`.
+    /// Neighbours that the caller receives from; origins of `MPI_Win_post`.
     pub sources: Vec<Peer>,
     /// Name of the file opened, of the port, of the service, or of the program spawned.
     pub name: String,
@@ -428,7 +428,7 @@ impl MpiRecord {
         }
     }
 
-    /// Returns the bytes that it takes in memory, about.
+    /// Returns about how many bytes the record takes in memory.
     pub fn size(&self) -> usize {
         let numbers = [
             &self.send_bytes_to,
@@ -584,8 +584,8 @@ impl MpiRecord {
     }
 }
 
-/// A record as the guest showed it when its call began, without results; empty if it showed none. It stays undecoded: most calls end,
-/// and then nobody asks for it.
+/// A record as the guest showed it when its call began, without results; empty if the guest showed none. The record stays undecoded: most
+/// calls end, and then nobody needs the record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryRecord(Vec<u8>);
 
@@ -620,7 +620,7 @@ impl EntryRecord {
         EntryRecord(bytes)
     }
 
-    /// Returns the bytes that it takes.
+    /// Returns the number of bytes that the record takes.
     pub fn size(&self) -> usize {
         self.0.len()
     }
