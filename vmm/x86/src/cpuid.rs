@@ -9,7 +9,7 @@ use crate::bits::{cr4, xcr0};
 
 /// First leaf of the range reserved for hypervisors.
 pub const HYPERVISOR_BASE: u32 = 0x4000_0000;
-/// First extended leaf.
+/// Number of the first extended leaf.
 pub const EXTENDED_BASE: u32 = 0x8000_0000;
 
 /// Physical address bits of every guest, MAXPHYADDR (1 TiB): what CPUID leaf 0x80000008 announces.
@@ -59,9 +59,9 @@ pub enum CpuidRegister {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct CpuidEntry {
-    /// EAX on entry.
+    /// Leaf: the value of EAX on entry.
     pub leaf: u32,
-    /// ECX on entry; `None` where the leaf ignores it.
+    /// Subleaf: the value of ECX on entry; `None` where the leaf ignores ECX.
     pub subleaf: Option<u32>,
     pub eax: u32,
     pub ebx: u32,

@@ -26,7 +26,7 @@ pub struct Segment {
     pub limit: u32,
     /// Attribute word as in VMX / KVM order: type 3:0, S 4, DPL 6:5, P 7, AVL 12, L 13, D/B 14, G 15.
     pub attributes: u16,
-    /// Null or otherwise unusable.
+    /// True if the register is null or otherwise unusable.
     pub unusable: bool,
 }
 
@@ -45,12 +45,12 @@ impl Segment {
     }
 }
 
-/// GDTR or IDTR.
+/// Register of a descriptor table: GDTR or IDTR.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DescriptorTable {
     /// Linear address at which the table begins.
     pub base: u64,
-    /// Limit in bytes.
+    /// Limit of the table in bytes.
     pub limit: u16,
 }
 
@@ -234,9 +234,9 @@ pub enum MpState {
 pub struct Events {
     /// Shadow in force for the next instruction.
     pub shadow: InterruptShadow,
-    /// An NMI is being handled (until IRET).
+    /// True while an NMI is being handled (until IRET).
     pub nmi_blocked: bool,
-    /// An NMI waits.
+    /// True if an NMI waits for delivery.
     pub nmi_pending: bool,
     /// Activity state: running, halted, or waiting for a start-up.
     pub mp: MpState,
