@@ -15,10 +15,10 @@ use crate::serial::{SERIAL_SIZE, Serial, SerialState};
 use crate::state::RestoreError;
 use crate::virtio::{Device, VIRTIO_MMIO_SIZE, VirtioMmio, VirtioState};
 
-/// A virtio device and its place.
+/// A virtio device and its address and interrupt.
 #[derive(Debug)]
 pub struct VirtioPlace {
-    /// First of its 4096 bytes of MMIO.
+    /// Guest-physical address of the first of the device's 4096 bytes of MMIO.
     pub base: u64,
     /// Interrupt: level-triggered, active high.
     pub gsi: u32,
@@ -33,7 +33,7 @@ pub struct ChipsetConfig {
     pub apic_ids: Vec<u32>,
     /// Clocks of the local APIC timers.
     pub clock: TimerClock,
-    /// The IOAPIC's page.
+    /// Guest-physical address of the IOAPIC's page.
     pub ioapic: u64,
     /// First port of the serial console.
     pub serial_port: u16,

@@ -7,7 +7,7 @@ use crate::lapic::{Delivery, Destination, Message, Trigger};
 /// Number of interrupt inputs.
 pub const PINS: usize = 24;
 
-/// Size of its register window in bytes.
+/// Size of the IOAPIC's register window in bytes.
 pub const IOAPIC_SIZE: u64 = 0x1000;
 
 const VERSION: u32 = 0x20 | (PINS as u32 - 1) << 16;
@@ -32,7 +32,7 @@ pub struct IoApicState {
     pub lines: u32,
 }
 
-/// An IOAPIC. Its owner delivers the messages that are due.
+/// IOAPIC of a node. The owner of the IOAPIC delivers the messages that are due.
 #[derive(Clone, Debug)]
 pub struct IoApic {
     state: IoApicState,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bus::BusDevice;
 
-/// Bytes that it takes.
+/// Number of I/O ports that the power registers take.
 pub const POWER_SIZE: u64 = 4;
 /// Offset of the sleep control register.
 pub const SLEEP_CONTROL: u64 = 0;
@@ -35,7 +35,7 @@ pub enum PowerRequest {
 pub struct PowerState {
     /// Request that the machine has not taken yet. The first request counts.
     pub request: Option<PowerRequest>,
-    /// Sleep status register.
+    /// Contents of the sleep status register.
     pub status: u8,
 }
 

@@ -12,7 +12,7 @@ use vm_superio::{Serial as Uart, Trigger};
 use crate::bus::BusDevice;
 use crate::state::RestoreError;
 
-/// Ports that it takes.
+/// Number of I/O ports that the serial port takes.
 pub const SERIAL_SIZE: u64 = 8;
 
 /// Complete state. The registers are named as in the 16550 data sheet.
@@ -34,7 +34,7 @@ pub struct SerialState {
     pub input: Vec<u8>,
     /// Output that has not been drained yet.
     pub output: Vec<u8>,
-    /// An edge that the interrupt router has not seen yet.
+    /// True if there is an edge that the interrupt router has not seen yet.
     pub edge: bool,
 }
 
@@ -49,7 +49,7 @@ impl Trigger for Edge {
     }
 }
 
-/// A serial port.
+/// Serial port of a node: a 16550A UART.
 #[derive(Debug)]
 pub struct Serial {
     uart: Uart<Edge, NoEvents, Vec<u8>>,

@@ -41,11 +41,11 @@ pub struct LocalApicState {
     pub id: u32,
     /// Base address and mode: MSR IA32_APIC_BASE.
     pub base: u64,
-    /// Task priority register.
+    /// Contents of the task priority register.
     pub tpr: u8,
     /// Logical destination register in xAPIC mode.
     pub ldr: u32,
-    /// Destination format register.
+    /// Contents of the destination format register.
     pub dfr: u32,
     /// Spurious interrupt vector register.
     pub svr: u32,

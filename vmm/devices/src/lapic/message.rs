@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Edge or level.
+/// Trigger mode of an interrupt message: edge or level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Trigger {
     /// Edge-triggered: each message is one interrupt.
@@ -29,7 +29,7 @@ pub enum Delivery {
     Startup,
     /// From an 8259, of which there is none: dropped.
     External,
-    /// Reserved encoding: dropped.
+    /// A reserved encoding: the message is dropped.
     Reserved,
 }
 
@@ -89,7 +89,7 @@ pub struct Message {
     pub delivery: Delivery,
     /// Vector (or start page).
     pub vector: u8,
-    /// Edge or level.
+    /// Trigger mode: edge or level.
     pub trigger: Trigger,
 }
 
@@ -118,7 +118,7 @@ impl Message {
 /// Action of an interrupt message on a vCPU beyond its local APIC. The machine carries the action out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CpuAction {
-    /// INIT: reset the vCPU and wait for a start-up message. Its local APIC has been reset already.
+    /// INIT: reset the vCPU and wait for a start-up message. The vCPU's local APIC has been reset already.
     Init {
         /// Index of the vCPU that receives the message.
         vcpu: u16,

@@ -11,7 +11,7 @@ pub(super) struct Ahead {
     pub until: u64,
     /// Largest distance of `until` from now at which another request is carried out, cycles; at least 1.
     pub most: u64,
-    /// Requests were left in the queue.
+    /// True if requests were left in the queue.
     pub waiting: bool,
 }
 
@@ -44,8 +44,8 @@ impl Ahead {
         }
     }
 
-    /// Returns whether there are requests that wait and may go on now. They wait no longer, even if the caller leaves them where their
-    /// queue is gone.
+    /// Returns whether there are requests that wait and may be carried out now. The requests wait no longer, even if the caller leaves them
+    /// where their queue is gone.
     pub fn resume(&mut self, now: u64) -> bool {
         self.waiting && self.may_proceed(now)
     }

@@ -11,7 +11,7 @@ use crate::state::RestoreError;
 /// The driver broke the rules of a queue; the device needs a reset.
 #[derive(Debug, Error)]
 pub enum QueueFault {
-    /// The rings themselves.
+    /// The rings are malformed.
     #[error("virtqueue {queue}: {cause}")]
     Ring {
         /// Number of the queue.
@@ -174,11 +174,11 @@ pub struct QueueElement {
     pub next_avail: u16,
     /// Next entry of the used ring to fill.
     pub next_used: u16,
-    /// VIRTIO_F_EVENT_IDX was negotiated.
+    /// True if VIRTIO_F_EVENT_IDX was negotiated.
     pub event_idx: bool,
     /// Size that the driver chose.
     pub size: u16,
-    /// The driver has set it up.
+    /// True once the driver has set the queue up.
     pub ready: bool,
     /// Descriptor table, guest-physical address.
     pub descriptors: u64,

@@ -66,7 +66,7 @@ pub struct VirtioState {
     pub device: DeviceState,
 }
 
-/// A virtio device on the MMIO transport. Its interrupt is a level: high while [`VirtioMmio::irq_level`] returns true.
+/// A virtio device on the MMIO transport. The device's interrupt is a level: high while [`VirtioMmio::irq_level`] returns true.
 #[derive(Debug)]
 pub struct VirtioMmio {
     ram: GuestRam,

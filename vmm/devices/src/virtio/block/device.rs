@@ -36,7 +36,7 @@ pub struct BlockTiming {
     pub bytes_per_second: Option<NonZeroU64>,
 }
 
-/// A block device.
+/// Virtio block device.
 #[derive(Debug)]
 pub struct Block {
     pub(super) disk: Disk,

@@ -30,9 +30,9 @@ const MOST_INCOMING: usize = 128 << 20;
 /// Work that the device takes from the guest's network stack, as ordinary network cards do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offloads {
-    /// The device fills in TCP and UDP checksums, and verifies those of frames that come.
+    /// True if the device fills in TCP and UDP checksums, and verifies those of frames that come.
     pub checksum: bool,
-    /// The device cuts TCP segments of up to 64 KiB into frames (TSO over IPv4); needs `checksum`.
+    /// True if the device cuts TCP segments of up to 64 KiB into frames (TSO over IPv4); needs `checksum`.
     pub segmentation: bool,
 }
 
@@ -49,7 +49,7 @@ pub struct NetConfig {
     pub backlog: usize,
 }
 
-/// A network device.
+/// Virtio network device.
 #[derive(Debug)]
 pub struct Net {
     pub(super) config: NetConfig,
@@ -60,11 +60,11 @@ pub struct Net {
     pub(super) counters: NetCounters,
     /// Bytes of `incoming`, and what each frame takes besides.
     pub(super) incoming_bytes: usize,
-    /// The link that it sends on, if that takes time.
+    /// The link on which the device sends, if sending takes time.
     pub(super) link: Option<Link>,
     /// The frames that the link has yet to send.
     pub(super) sending: Ahead,
-    /// Checks of receive buffers. They take no part of the time of a frame, unless a guest has the device check many in vain.
+    /// Checks of receive buffers. The checks take no part of the time of a frame, unless a guest has the device check many in vain.
     pub(super) receiving: Ahead,
     /// Not part of the state: no frame depends on them.
     pub(super) spares: Spares,

@@ -4,7 +4,7 @@
 
 /// Most buffers kept; a TCP segment of 64 KiB fills 45 frames of 1500 bytes.
 const COUNT: usize = 64;
-/// Most bytes kept.
+/// Most bytes of buffers that are kept.
 const BYTES: usize = 1 << 20;
 
 /// The buffers that a device keeps.

@@ -9,7 +9,7 @@ use crate::state::RestoreError;
 use crate::virtio::ahead::Ahead;
 use crate::virtio::{QueueFault, Queues, VirtioDevice};
 
-/// An entropy device.
+/// Virtio entropy device.
 #[derive(Debug)]
 pub struct Rng {
     pub(super) generator: ChaCha20Rng,
