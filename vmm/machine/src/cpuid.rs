@@ -25,7 +25,7 @@ use CpuidRegister::{Eax, Ebx, Ecx, Edx};
 
 /// Family 6, model 63, stepping 2 (Haswell server) as leaf 1 EAX.
 pub const SIGNATURE: u32 = 0x0003_06f2;
-/// Linear address bits.
+/// Width of a linear address in bits.
 pub const LINEAR_BITS: u32 = 48;
 
 /// A feature bit of the template.
@@ -33,7 +33,7 @@ pub const LINEAR_BITS: u32 = 48;
 pub struct Feature {
     /// Name as in `/proc/cpuinfo`.
     pub name: &'static str,
-    /// Leaf and subleaf.
+    /// Leaf and subleaf of the feature's register.
     pub leaf: (u32, u32),
     /// Register that has the bit.
     pub register: CpuidRegister,
@@ -182,7 +182,7 @@ pub struct CpuidOptions {
 /// Error in the options.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum CpuidError {
-    /// No such feature.
+    /// The template has no such feature.
     #[error("unknown CPU feature {name:?}; the template has: {known}")]
     Unknown {
         /// Name that the study gives.

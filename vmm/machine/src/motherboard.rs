@@ -1,4 +1,5 @@
-//! The motherboard: everything in a node but its vCPUs. It has address decode, devices, interrupts, the attached model, hypercalls.
+//! The motherboard: everything in a node but its vCPUs. The motherboard has address decode, devices, interrupts, the attached model,
+//! hypercalls.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
@@ -66,9 +67,9 @@ pub trait Pace: Any + Send {
 /// A time slice of a vCPU.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TimeSlice {
-    /// Begin, in cycles.
+    /// Begin of the time slice, cycles.
     pub(crate) start: u64,
-    /// End, in cycles.
+    /// End of the time slice, cycles.
     pub(crate) end: u64,
 }
 
@@ -87,11 +88,11 @@ pub struct Motherboard {
     pub(crate) inside: HashMap<u64, Function>,
     pub(crate) accounts: Accounts,
     pub(crate) events: Events,
-    /// More events wait than may wait. The running vCPU must pause until the quantum ends and the events are taken.
+    /// True if more events wait than may wait. The running vCPU must pause until the quantum ends and the events are taken.
     pub(crate) pause_requested: bool,
     /// MPI functions whose calls want attention ([`crate::node::Node::subscribe`]).
     pub(crate) subscriptions: Vec<Function>,
-    /// Among the events is one that wants attention.
+    /// True if one of the events wants attention.
     pub(crate) has_subscribed_event: bool,
     /// Transport by which programs make hypercalls ([`nodescope_hypercall`], "Transports").
     pub(crate) transport: u32,
@@ -278,7 +279,7 @@ impl Motherboard {
 /// Adapts the engine's view of guest memory to the hypercall decoder's.
 struct HypercallMemory<'a> {
     memory: &'a mut dyn GuestVirtual,
-    /// Bytes asked for.
+    /// Number of bytes that the decoder has asked for.
     read: usize,
 }
 

@@ -37,7 +37,7 @@ const RTC_PORT: u16 = 0x70;
 /// Status of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeStatus {
-    /// Running, or idle.
+    /// The node runs, or is idle.
     Running,
     /// Powered off by the guest.
     Off,
@@ -48,7 +48,7 @@ pub enum NodeStatus {
 /// Why a node cannot go on.
 #[derive(Debug, Error)]
 pub enum NodeError {
-    /// An engine stopped.
+    /// An engine stopped with an error.
     #[error("node {node}: {source}")]
     Engine {
         /// Number of the node.
@@ -107,7 +107,7 @@ pub enum AssemblyError {
 pub struct Measurement {
     /// The engine's counters by vCPU, address space and privilege.
     pub counters: Vec<(u16, Context, Privilege, Counters)>,
-    /// The model's counters.
+    /// Counters of the model.
     pub statistics: Vec<Statistic>,
     /// Meaning of each [`Context`], by its index.
     pub activities: Vec<Activity>,
@@ -137,7 +137,7 @@ pub struct Node {
     window_start: Vec<u64>,
     /// Samples call stacks where the open window attributes costs to code.
     pub(crate) sampler: Option<Sampler>,
-    /// See [`Node::set_stop`].
+    /// Flag that stops the node, see [`Node::set_stop`].
     pub(crate) stop: Arc<AtomicBool>,
 }
 
@@ -157,7 +157,7 @@ pub struct NodeParts {
     pub boot: VcpuState,
     /// Devices, in the order of `platform.virtio`.
     pub virtio: Vec<Device>,
-    /// Time of its real-time clock at power-on, seconds since 1970-01-01 UTC.
+    /// Time of the node's real-time clock at power-on, seconds since 1970-01-01 UTC.
     pub epoch: i64,
     /// Answer to the hypercall NodeIdentity.
     pub identity: NodeIdentity,

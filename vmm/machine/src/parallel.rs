@@ -32,15 +32,15 @@ use crate::node::NodeStatus;
 
 /// Why a round failed.
 pub(crate) enum Failure {
-    /// The engine stopped.
+    /// The engine stopped with an error.
     Engine(EngineError),
-    /// A triple fault.
+    /// A vCPU shut down after a triple fault.
     Shutdown {
         vcpu: usize,
         ip: u64,
         instructions: u64,
     },
-    /// A thread panicked.
+    /// A vCPU's thread panicked, with this payload.
     Panic(Box<dyn Any + Send>),
 }
 
@@ -61,9 +61,9 @@ struct Slot {
     vcpu: Option<Box<dyn Vcpu>>,
     kicker: Arc<dyn Kicker>,
     phase: Phase,
-    /// The vCPU has stopped in HLT, or waits for a start-up message.
+    /// True if the vCPU has stopped in HLT, or waits for a start-up message.
     halted: bool,
-    /// The vCPU has stopped in HLT with interrupts disabled: only messages wake it.
+    /// True if the vCPU has stopped in HLT with interrupts disabled: only messages wake it.
     interrupts_disabled: bool,
     /// The pending vector of which the vCPU was last notified.
     notified: Option<u8>,
@@ -73,7 +73,7 @@ struct Slot {
     woken_at: u64,
     /// Messages for the vCPU.
     actions: VecDeque<CpuAction>,
-    /// The vCPU has made a hypercall that wants attention, and pauses until the round's end.
+    /// True if the vCPU has made a hypercall that wants attention, and pauses until the round's end.
     paused: bool,
 }
 
@@ -90,7 +90,7 @@ struct State {
     running: usize,
     /// Number of vCPUs whose threads have not finished the round.
     out: usize,
-    /// The node stops: a power request, a failure.
+    /// True if the node stops: a power request, a failure.
     over: bool,
     failure: Option<Failure>,
     dismissed: bool,

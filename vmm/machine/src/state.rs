@@ -48,7 +48,7 @@ pub struct NodeState {
     pub now: u64,
     /// Status of the node.
     pub status: NodeStatus,
-    /// vCPUs, in order. Their clocks may be ahead of the node's clock.
+    /// vCPUs, in order. The vCPUs' clocks may be ahead of the node's clock.
     pub vcpus: Vec<VcpuState>,
     /// True for each vCPU that last stopped in HLT or waits for a start-up message.
     pub halted: Vec<bool>,
@@ -60,11 +60,11 @@ pub struct NodeState {
     pub events: Vec<NodeEvent>,
     /// Bytes of the waiting events.
     pub event_bytes: u64,
-    /// A vCPU must pause until the quantum ends.
+    /// True if a vCPU must pause until the quantum ends.
     pub pause_requested: bool,
     /// MPI functions whose calls want attention ([`Node::subscribe`]).
     pub subscriptions: Vec<Function>,
-    /// Among the events is one that wants attention.
+    /// True if one of the events wants attention.
     pub has_subscribed_event: bool,
     /// Meaning of each [`Context`], by its index.
     pub activities: Vec<Activity>,

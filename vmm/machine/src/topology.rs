@@ -58,9 +58,9 @@ impl CacheDescription {
 /// Memory performance between sockets for the HMAT, `[initiator][target]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryPerformance {
-    /// Access latency, nanoseconds.
+    /// Latency of an access, nanoseconds.
     pub latency_ns: Vec<Vec<u32>>,
-    /// Access bandwidth, MB/s.
+    /// Bandwidth of accesses, MB/s.
     pub bandwidth_mb_s: Vec<Vec<u32>>,
 }
 
@@ -407,8 +407,8 @@ impl NodeTopology {
 
     /// Returns the frequency in Hz of the core crystal clock, which also drives the local APIC's timer.
     ///
-    /// CPUID leaf 0x15 says TSC = crystal x ratio; Linux multiplies in 32 bits and in kHz, so the ratio must be an
-    /// integer and the crystal a whole number of kHz for the product to be exact.
+    /// CPUID leaf 0x15 states TSC = crystal x ratio; Linux multiplies in 32 bits and in kHz, so the ratio must be an integer and the
+    /// crystal a whole number of kHz for the product to be exact.
     pub fn crystal_hz(&self) -> u32 {
         [100_000_000, 25_000_000, 24_000_000, 10_000_000, 1_000_000]
             .into_iter()

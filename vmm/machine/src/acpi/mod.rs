@@ -39,9 +39,9 @@ pub enum Trigger {
 /// A virtio-mmio device, in the order of creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VirtioSlot {
-    /// Guest-physical address of its registers, below 4 GiB.
+    /// Guest-physical address of the device's registers, below 4 GiB.
     pub base: u64,
-    /// Size in bytes.
+    /// Size of the registers in bytes.
     pub size: u64,
     /// Global system interrupt (IOAPIC input).
     pub gsi: u32,
@@ -71,7 +71,7 @@ impl PlatformRegister {
 /// UART of the first serial port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SerialPort {
-    /// First of its eight ports.
+    /// Number of the first of the serial port's eight I/O ports.
     pub port: u16,
     /// Global system interrupt (IOAPIC input) of the port.
     pub gsi: u32,
@@ -88,7 +88,7 @@ pub struct PlatformDescription {
     pub ioapic_id: u8,
     /// Sleep control register: writing sleep type 5 with the enable bit powers off (ACPI 6.5 §4.8.3.7).
     pub sleep_control: PlatformRegister,
-    /// Sleep status register.
+    /// Register with the sleep status.
     pub sleep_status: PlatformRegister,
     /// Reset register and the value that resets.
     pub reset: (PlatformRegister, u8),
@@ -153,7 +153,7 @@ pub enum AcpiError {
     /// More devices than names.
     #[error("{0} virtio devices; a node can have at most 256")]
     Devices(usize),
-    /// The block is too large for its place.
+    /// The tables are too large for the space below 1 MiB.
     #[error("the ACPI tables take {size} bytes at {base:#x}, but only {room} are left below 1 MiB")]
     Room {
         /// Bytes of the tables.
@@ -175,7 +175,7 @@ pub struct TablePlace {
     pub signature: [u8; 4],
     /// Guest-physical address of the table.
     pub address: u64,
-    /// Length in bytes.
+    /// Length of the table in bytes.
     pub length: usize,
 }
 

@@ -53,7 +53,7 @@ pub enum BootError {
         what: &'static str,
         /// Path of the file.
         path: PathBuf,
-        /// The host's answer.
+        /// Error of the host.
         source: std::io::Error,
     },
     /// Not a kernel at all.
@@ -105,7 +105,7 @@ pub enum BootError {
     Loader {
         /// Path of the kernel.
         path: PathBuf,
-        /// The loader's reason.
+        /// Error of the loader.
         source: linux_loader::loader::Error,
     },
     /// The initramfs does not fit.
