@@ -28,7 +28,7 @@ const DECL_TAG: u32 = 17;
 const TYPE_TAG: u32 = 18;
 const ENUM64: u32 = 19;
 
-/// A type: where its description lies.
+/// Type of the kernel, by the position of its description.
 #[derive(Clone, Copy, Debug)]
 struct Type {
     /// Offset of `struct btf_type` in the section.
@@ -44,9 +44,9 @@ struct Type {
 /// Position of a member in its structure, and its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
-    /// Offset in bytes.
+    /// Offset of the member in its structure, bytes.
     pub offset: u64,
-    /// Number of its type.
+    /// Number of the member's type.
     type_id: u32,
 }
 

@@ -26,7 +26,7 @@ struct Segment {
     executable: bool,
 }
 
-/// A function by its symbol.
+/// Function of a file, as its symbol describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Function {
     pub start: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Function {
     rank: (u8, u8),
 }
 
-/// A file, read.
+/// ELF file that was read, with its functions.
 #[derive(Debug)]
 pub(crate) struct Elf {
     bytes: Arc<[u8]>,

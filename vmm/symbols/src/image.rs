@@ -1,4 +1,4 @@
-//! The kernel's file: where its parts are loaded.
+//! ELF file of the kernel, and the addresses at which its parts are loaded.
 
 use std::ops::Range;
 

@@ -29,7 +29,7 @@ const PATH_MAX: usize = 4096;
 /// A file of the guest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId {
-    /// Type of its file system, as `ext4` or `tmpfs`.
+    /// Type of the file system with the file, as `ext4` or `tmpfs`.
     pub file_system: String,
     /// Name of this file system, as `vda`; of a `tmpfs` it is `tmpfs`.
     pub device: String,
@@ -41,7 +41,7 @@ pub struct FileId {
     pub inode: u64,
     /// Linear address of the kernel's `struct address_space`, by which the file's pages are found.
     pub mapping: u64,
-    /// No name leads to the file any more.
+    /// True if no name leads to the file any more.
     pub deleted: bool,
 }
 
@@ -175,8 +175,8 @@ impl GuestKernel {
         Some(bytes)
     }
 
-    /// Finds what the code at a guest-physical address is a part of. None where the kernel keeps the page for something else, or where what
-    /// the kernel's structures say makes no sense.
+    /// Finds what the code at a guest-physical address is a part of. None where the kernel keeps the page for something else, or where the
+    /// kernel's structures contradict each other.
     pub fn file_of(&self, memory: &dyn PhysicalMemory, physical: u64) -> Option<FilePage> {
         let image = self.segments.iter().find_map(|s| s.linear(physical));
         if let Some(address) = image.filter(|address| self.text.contains(address)) {

@@ -55,7 +55,7 @@ pub(crate) struct Dentry {
 /// Layout of `struct mount`.
 #[derive(Debug)]
 pub(crate) struct Mount {
-    /// In `struct super_block`: the list of its mounts.
+    /// Offset in `struct super_block` of the list of its mounts.
     pub first: u64,
     pub instance: u64,
     pub parent: u64,
@@ -83,7 +83,7 @@ pub(crate) struct Module {
     pub strings: u64,
 }
 
-/// `struct task_struct`, and the registers at the top of its stack.
+/// Layout of `struct task_struct`, and of the registers at the top of a task's stack.
 #[derive(Debug)]
 pub(crate) struct Task {
     pub pid: u64,

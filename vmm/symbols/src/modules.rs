@@ -24,7 +24,7 @@ pub struct Module {
     pub address: u64,
     /// Linear address of the module's code.
     pub base: u64,
-    /// Bytes of code.
+    /// Size of the module's code, bytes.
     pub size: u64,
 }
 
@@ -35,7 +35,7 @@ pub struct ModuleSymbol {
     pub name: String,
     /// Linear address of the function.
     pub address: u64,
-    /// Bytes; none if the symbol does not say.
+    /// Size of the function, bytes; none if the symbol has no size.
     pub size: Option<u64>,
 }
 

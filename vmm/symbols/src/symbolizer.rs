@@ -26,7 +26,7 @@ type Reader = EndianArcSlice<LittleEndian>;
 pub struct SourceLine {
     /// Path, as the compiler has written it.
     pub file: String,
-    /// Line, from 1.
+    /// Number of the line, from 1.
     pub line: u32,
 }
 
@@ -46,8 +46,8 @@ pub struct Location {
     pub module: String,
     /// Build id of the file, in hexadecimal digits.
     pub build_id: Option<String>,
-    /// Function, demangled; where it has no name, the file's name, `+0x` and the offset in the file of the function's
-    /// beginning, or of the place itself where nothing says where the function begins.
+    /// Function, demangled; where it has no name, the file's name, `+0x` and the offset in the file of the function's beginning, or of the
+    /// place itself where the function's beginning is not known.
     pub function: String,
     /// First address of the function, as linked; in the kernel, its linear address.
     pub function_start: Option<u64>,
@@ -217,7 +217,7 @@ impl Module {
         Some(Self { elf, context })
     }
 
-    /// Adds what symbols and debug information say about a link-time address.
+    /// Adds what symbols and debug information contain about a link-time address.
     fn locate(&self, mut location: Location, address: u64) -> Location {
         let symbol = self.elf.function(address);
         if let Some(symbol) = symbol {

@@ -50,7 +50,7 @@ pub struct Call {
     pub page: FilePage,
 }
 
-/// A file where a process has mapped it.
+/// File at the addresses where a process has mapped it.
 struct Mapped {
     range: Range<u64>,
     file: FileId,
