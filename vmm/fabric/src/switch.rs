@@ -34,7 +34,7 @@ pub struct LinkConfig {
     pub latency_ps: u64,
 }
 
-/// An impossible link.
+/// Reason why a link is impossible.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum LinkError {
     /// A link whose bandwidth is zero.
@@ -64,20 +64,20 @@ pub struct SentFrame {
     pub port: usize,
     /// Ethernet frame without checksum.
     pub bytes: Vec<u8>,
-    /// The TCP or UDP checksum is known to be right. Otherwise the receiver must verify the checksum.
+    /// True if the TCP or UDP checksum is known to be right. Otherwise the receiver must verify the checksum.
     pub checksum_valid: bool,
 }
 
 /// A frame on its way to a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// Virtual time at which its last bit arrives, in picoseconds.
+    /// Virtual time at which the frame's last bit arrives, in picoseconds.
     pub time_ps: u64,
     /// Port of the receiving node.
     pub port: usize,
     /// Ethernet frame without checksum.
     pub bytes: Vec<u8>,
-    /// See [`SentFrame::checksum_valid`].
+    /// True if the TCP or UDP checksum is known to be right, see [`SentFrame::checksum_valid`].
     pub checksum_valid: bool,
 }
 
@@ -103,7 +103,7 @@ struct Port {
     link: LinkConfig,
     /// Time at which the sending direction is free again.
     send_free_ps: u64,
-    /// Frames that wait for it.
+    /// Frames that wait for the sending direction.
     waiting: VecDeque<SentFrame>,
     /// Time at which the receiving direction is free again.
     receive_free_ps: u64,
@@ -229,7 +229,7 @@ impl Switch {
         self.next().map(|(start, _)| start)
     }
 
-    /// Returns this time and its port.
+    /// Returns the time of [`Switch::next_ps`] and the port that sends then.
     fn next(&self) -> Option<(u64, usize)> {
         (self.ports.iter().enumerate())
             .filter_map(|(port, p)| Some((p.waiting.front()?.time_ps.max(p.send_free_ps), port)))
@@ -308,7 +308,7 @@ impl Switch {
 }
 
 impl Port {
-    /// Returns the bytes that wait for its link at a time.
+    /// Returns the number of bytes that wait for the port's link at a time.
     fn queued(&self, at_ps: u64) -> u64 {
         let wait = u128::from(self.receive_free_ps.saturating_sub(at_ps));
         (wait * u128::from(self.link.bandwidth) / (8 * u128::from(PS_PER_SECOND))) as u64
