@@ -34,7 +34,7 @@ pub enum MapError {
         /// Bytes of the file.
         file: u64,
     },
-    /// The host refused.
+    /// The host refused to map the file.
     #[error("the host cannot map {len} bytes of guest memory: {source}")]
     Host {
         /// Bytes of the region.

@@ -2,9 +2,9 @@
 
 /// P bit of a page-table entry: the entry is present.
 const PRESENT: u64 = 1;
-/// Writes are allowed.
+/// R/W bit of a page-table entry: writes are allowed.
 const WRITABLE: u64 = 1 << 1;
-/// User code may access it.
+/// U/S bit of a page-table entry: user code may access the page.
 const USER: u64 = 1 << 2;
 /// A large page, in the tables of the second and third level.
 const LARGE: u64 = 1 << 7;
@@ -14,9 +14,9 @@ const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 /// An access whose permission is checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// From CPL 3.
+    /// True for an access from CPL 3.
     pub user: bool,
-    /// A write. It needs a writable page from every privilege, as with CR0.WP set.
+    /// True for a write. A write needs a writable page from every privilege, as with CR0.WP set.
     pub write: bool,
 }
 
