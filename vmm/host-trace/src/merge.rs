@@ -32,7 +32,7 @@ pub struct Summary {
 /// A process that is being read.
 struct Process {
     log: LogReader,
-    /// The next record.
+    /// Entry of the log that is merged next.
     next: LogEntry,
     node: usize,
     /// Picoseconds to add to the node's clock.

@@ -93,7 +93,7 @@ fn begun(call: &MpiCall) -> Unfinished {
     }
 }
 
-/// Returns the trace as it would have ended at this moment.
+/// Returns the trace as it would have ended at `moment`.
 fn cut(events: &[Event], moment: u64) -> Vec<Event> {
     let mut ended = Vec::new();
     let mut stand = Vec::new();
