@@ -25,7 +25,7 @@ pub struct Group {
     rank: usize,
     /// Name of each process, for people.
     names: Vec<String>,
-    /// None: being closed.
+    /// Connections of this process; none while they are being closed.
     link: Mutex<Option<Link>>,
     _keys: Option<KeyCheck>,
 }

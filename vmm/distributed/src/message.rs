@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A worker introduces itself. Every version of nodescope reads it.
+/// A worker introduces itself. Every version of nodescope reads this message.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Hello {
-    /// The program's version.
+    /// Version of nodescope that the worker runs.
     pub version: String,
-    /// The worker's host.
+    /// Host name of the worker.
     pub host: String,
     /// Number of the worker's process on the host.
     pub process: u32,
@@ -23,7 +23,7 @@ impl Hello {
 /// The master admits a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Welcome {
-    /// The worker's number.
+    /// Number of the worker among the processes.
     pub rank: usize,
     /// Name of each process, for people.
     pub names: Vec<String>,
@@ -44,7 +44,7 @@ pub enum Message<'a> {
     Gather(usize, &'a [u8]),
     /// Why a process, by its number, cannot go on.
     Leave(usize, &'a str),
-    /// An empty message. Its sender learns whether the receiver is there.
+    /// An empty message. The sender of the message learns whether the receiver is there.
     Probe,
 }
 

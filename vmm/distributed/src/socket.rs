@@ -105,7 +105,7 @@ pub fn receive(socket: &Socket, within: Duration) -> Result<Option<Vec<Vec<u8>>>
 /// A worker's connection to the master.
 pub struct Connection {
     pub socket: Socket,
-    /// Reports its end.
+    /// Socket on which ZeroMQ reports the end of the connection.
     pub monitor: Socket,
 }
 
@@ -133,7 +133,7 @@ impl Connection {
     }
 }
 
-/// A thread that admits only connections with the key (ZeroMQ RFC 27). It is dropped after all other sockets of its context.
+/// A thread that admits only connections with the key (ZeroMQ RFC 27). The thread is dropped after all other sockets of its context.
 pub struct KeyCheck {
     context: Context,
     thread: Option<JoinHandle<()>>,
