@@ -23,11 +23,11 @@ pub struct Document<T> {
     pub known: BTreeSet<String>,
 }
 
-/// Reads the file `path` and gives its text to `parse`; `what` says in messages what it is, such as "a study".
+/// Reads the file `path` and gives its text to `parse`; `what` is the name of the file's kind in messages, such as "a study".
 ///
 /// # Errors
 ///
-/// A file that cannot be read or is not UTF-8, and what `parse` says.
+/// A file that cannot be read or is not UTF-8, and the problems that `parse` returns.
 pub fn load<T>(
     path: &Path,
     what: &str,

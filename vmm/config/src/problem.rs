@@ -17,7 +17,7 @@ pub enum Severity {
 pub struct Position {
     /// Number of the line.
     pub line: usize,
-    /// Column in characters.
+    /// Column of the line, in characters.
     pub column: usize,
 }
 

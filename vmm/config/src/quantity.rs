@@ -244,12 +244,12 @@ impl Time {
 }
 
 quantity! {
-    /// Bits per second.
+    /// Bit rate in bits per second.
     BitRate, "a bit rate", "bit/s", "10 Gbit/s",
     [("Tbit/s", T), ("Gbit/s", G), ("Mbit/s", M), ("kbit/s", K), ("bit/s", 1)]
 }
 quantity! {
-    /// Bytes per second.
+    /// Byte rate in bytes per second.
     ByteRate, "a byte rate", "bytes/s", "51.2 GB/s",
     [("TB/s", T), ("GB/s", G), ("MB/s", M), ("kB/s", K), ("B/s", 1)]
 }

@@ -28,7 +28,7 @@ pub struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Returns a text of which nothing has been read; `what` says in messages what it is, such as "a study".
+    /// Returns a text of which nothing has been read; `what` is the name of the file's kind in messages, such as "a study".
     pub fn new(text: &'a str, what: &'static str) -> Source<'a> {
         Source {
             text,
@@ -382,12 +382,12 @@ impl<'a> Item<'a> {
         self.source.problem(&self.span, &self.path, message);
     }
 
-    /// Returns whether it is a table.
+    /// Returns whether the value is a table.
     pub fn is_table(&self) -> bool {
         self.value.is_table()
     }
 
-    /// Returns whether it is a list.
+    /// Returns whether the value is a list.
     pub fn is_list(&self) -> bool {
         self.value.is_array()
     }
