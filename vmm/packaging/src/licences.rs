@@ -35,7 +35,7 @@ pub struct Library {
     pub authors: Vec<String>,
     /// Address of the library's source repository; empty if the manifest names none.
     pub repository: String,
-    /// The folder of its source on this machine.
+    /// Folder of the library's source on this machine.
     pub folder: PathBuf,
 }
 
