@@ -8,7 +8,7 @@ use thiserror::Error;
 /// Report of an engine that stopped: the place and the state.
 #[derive(Clone, Debug)]
 pub struct StopReport {
-    /// vCPU within its node.
+    /// Index of the vCPU within its node.
     pub vcpu: u16,
     /// The obstacle, such as an instruction's name.
     pub what: String,
@@ -81,7 +81,7 @@ pub enum EngineError {
     Host {
         /// The operation that the host refused.
         what: String,
-        /// The host's answer.
+        /// Error of the host.
         source: std::io::Error,
     },
 }

@@ -37,7 +37,7 @@ pub struct Limit {
     pub cycles: u64,
     /// Instructions retired since power-on.
     pub instructions: u64,
-    /// The bound in cycles may be extended: see [`Platform::extend`].
+    /// True if the bound in cycles may be extended: see [`Platform::extend`].
     pub extends: bool,
 }
 

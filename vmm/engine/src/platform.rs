@@ -27,7 +27,7 @@ pub trait GuestVirtual {
 /// Registers of the magic CPUID, or of the doorbell's OUT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hypercall {
-    /// vCPU within its node.
+    /// Index of the vCPU within its node.
     pub vcpu: u16,
     /// Operation code: the contents of ECX.
     pub operation: u32,
@@ -37,7 +37,7 @@ pub struct Hypercall {
     pub now: u64,
     /// Instructions retired by the vCPU, this CPUID included.
     pub instructions: u64,
-    /// CR3 of the caller: its address space.
+    /// Address space of the caller: the value of CR3.
     pub cr3: u64,
     /// Privilege of the caller.
     pub privilege: Privilege,
