@@ -25,7 +25,8 @@ pub struct Quantum {
     pub number: u64,
     /// End of the quantum, picoseconds.
     pub target_ps: u64,
-    /// A thread must decide what follows, however the nodes arrive: frames wait in the network, or other processes have a part in the run.
+    /// True if a thread must decide what follows, however the nodes arrive: frames wait in the network, or other processes have a part in
+    /// the run.
     pub needs_decision: bool,
     pub batch: QuantumBatch,
 }
@@ -48,7 +49,7 @@ impl Quantum {
 pub enum NextStep {
     /// Run another quantum, which follows by default or was announced.
     Run(Quantum),
-    /// The batch ends.
+    /// The batch of quanta ends.
     EndBatch,
     /// A thread must decide what follows.
     Decide,

@@ -60,7 +60,7 @@ pub fn block(nodes: usize, rank: usize, count: usize) -> Range<usize> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NodeFailure {
     pub text: String,
-    /// The host is at fault, and not the guest.
+    /// True if the host is at fault, and not the guest.
     pub of_host: bool,
 }
 

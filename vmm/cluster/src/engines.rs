@@ -79,7 +79,7 @@ impl Engines {
         }
     }
 
-    /// Goes on from another run's state, with nodes on the portable engine. `measured`: a window has opened in that run. Returns whether
+    /// Continues from another run's state, with nodes on the portable engine. `measured`: a window has opened in that run. Returns whether
     /// the study has another choice of engines, and must therefore observe earlier events.
     pub fn load(&mut self, state: EnginesState, measured: bool, now_ps: u64) -> bool {
         self.spans = state.spans;

@@ -28,7 +28,7 @@ pub enum FolderError {
         path: PathBuf,
         /// The action that failed.
         action: &'static str,
-        /// The host's answer.
+        /// Error of the host.
         source: io::Error,
     },
     /// Another run writes to the folder.
@@ -68,7 +68,7 @@ struct List {
     /// Files and folders that this run has made, and their order.
     own: BTreeSet<String>,
     order: Vec<String>,
-    /// The list did not exist before.
+    /// True if the list did not exist before.
     fresh: bool,
 }
 

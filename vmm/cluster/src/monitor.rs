@@ -35,7 +35,7 @@ pub struct NodeMonitor {
     pub status: NodeStatus,
     /// Phase of the node, by its console.
     pub phase: Phase,
-    /// The node has booted, by its console. From now on the node asks for its identity.
+    /// True once the node has booted, by its console. From now on the node asks for its identity.
     pub booted: bool,
 }
 

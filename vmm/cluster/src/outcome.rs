@@ -22,11 +22,11 @@ use crate::snapshot::SnapshotFault;
 pub enum Phase {
     /// Kernel and user land start.
     Boot,
-    /// The job runs.
+    /// The job runs on the cluster.
     Job,
     /// A window warms up.
     WarmUp,
-    /// A window measures.
+    /// A window is open and measures.
     Window,
     /// The job is over, nodes power off.
     PowerOff,
@@ -45,27 +45,27 @@ impl Phase {
     }
 }
 
-/// An open window.
+/// Progress of the open window.
 #[derive(Clone, Debug)]
 pub struct WindowProgress {
     /// Name of the window.
     pub name: String,
     /// Instructions of all nodes until it closes, or until it measures where time is measured; none if that is not known.
     pub instructions_left: Option<u64>,
-    /// Picoseconds of virtual time until it closes, once it measures.
+    /// Picoseconds of virtual time until the window closes, once the window measures.
     pub ps_left: Option<u64>,
 }
 
 /// Progress of a run.
 #[derive(Clone, Debug)]
 pub struct Progress {
-    /// Virtual time, picoseconds.
+    /// Virtual time since power-on, picoseconds.
     pub virtual_ps: u64,
     /// Instructions retired by each node.
     pub instructions: Vec<u64>,
     /// Phase of each node.
     pub phases: Vec<Phase>,
-    /// The open window.
+    /// Progress of the open window; none if no window is open.
     pub window: Option<WindowProgress>,
 }
 
@@ -188,7 +188,7 @@ pub enum RunError {
     /// Windows, snapshots or engines that need all nodes in one process.
     #[error("a run over several processes {what}; run the study in one process")]
     Distributed { what: &'static str },
-    /// The guests cannot have read what the study says.
+    /// A disk image is damaged or cannot be read, so that guests cannot have read its true contents.
     #[error("{fault}{}", fix(fault))]
     Disk { fault: ImageFault },
     #[error(transparent)]

@@ -125,13 +125,13 @@ fn list(differences: &[Difference]) -> String {
 pub struct About {
     /// Name of the snapshot.
     pub name: String,
-    /// The study's name.
+    /// Name of the study.
     pub study: String,
-    /// The study's id.
+    /// Identity of the study's exact inputs.
     pub study_id: String,
     /// The moment, in words.
     pub at: String,
-    /// Virtual time, picoseconds.
+    /// Virtual time of the snapshot, picoseconds.
     pub virtual_ps: u64,
     /// Instructions that each node had retired.
     pub instructions: Vec<u64>,
@@ -139,7 +139,7 @@ pub struct About {
     pub windows: Vec<String>,
     /// Values from which the cluster was booted.
     pub agreement: Agreement,
-    /// The snapshot has one node that has just booted. Several clones of the node may go on, with another job.
+    /// True if the snapshot has one node that has just booted. Several clones of the node may go on, with another job.
     #[serde(rename = "renewable")]
     pub cloneable: bool,
 }

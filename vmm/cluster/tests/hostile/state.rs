@@ -13,7 +13,7 @@ struct Outcome {
     states: Vec<VcpuState>,
     output: u64,
     memory: u64,
-    /// Page tables are as they were loaded, but for accessed and dirty bits.
+    /// True if page tables are as they were loaded, but for accessed and dirty bits.
     paged: bool,
 }
 
