@@ -135,7 +135,7 @@ struct Follower<'a> {
 }
 
 impl Follower<'_> {
-    /// Follows until the command has ended; its exit status.
+    /// Follows the command until its end, and returns its exit status.
     fn run(&mut self) -> Result<c_int, CountersError> {
         loop {
             let (pid, status) = wait().map_err(|cause| CountersError::Follow { cause })?;

@@ -24,7 +24,7 @@ pub struct Derived {
     pub limits: Vec<String>,
 }
 
-/// CPI_core and what it comes from.
+/// CPI_core and the method by which it was computed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoreCpi {
     /// (Cycles - stalls for memory) / instructions.
@@ -38,7 +38,7 @@ pub struct CoreCpi {
 /// Level 1 of the top-down method: shares of the pipeline's slots.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TopDown {
-    /// Operations that retired.
+    /// Share of slots whose operations retired, 0 to 1.
     pub retiring: f64,
     /// Operations that did not retire, and recovery from them.
     pub bad_speculation: f64,

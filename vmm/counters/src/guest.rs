@@ -48,7 +48,7 @@ pub trait CountGuests: Debug + Send + Sync {
     /// Returns the events, in groups that are counted at once.
     fn groups(&self) -> &'static [&'static [Event]];
 
-    /// Opens counters of the calling thread. They do not count yet.
+    /// Opens counters of the calling thread. The counters do not count yet.
     ///
     /// # Errors
     ///

@@ -11,7 +11,7 @@ use crate::measurement::Counts;
 const SCOPES: [&str; 10] = [
     "cpu", "core", "die", "socket", "node", "cache", "cluster", "thread", "cgroup", "interval",
 ];
-/// Members that say nothing about a count.
+/// Members that do not matter for a count.
 const UNUSED: [&str; 8] = [
     "aggregate-number",
     "counters",

@@ -7,7 +7,7 @@ use super::table::{Row, rows};
 use crate::measurement::Reading;
 use crate::quantity::Quantity as Q;
 
-/// VTune writes tabs unless `-csv-delimiter` says otherwise.
+/// VTune writes tabs unless `-csv-delimiter` names another separator.
 const SEPARATORS: [char; 3] = [',', '\t', ';'];
 
 /// Metrics that are used, by VTune's names.
