@@ -38,7 +38,7 @@ pub struct WindowReport {
     pub measured_from_ps: u64,
     /// Virtual time at which the window closed, picoseconds.
     pub closed_ps: u64,
-    /// The attached models.
+    /// Names of the attached models.
     pub models: String,
     /// Ranks, what else ran on each node, nodes, all ranks, total: in this order.
     pub scopes: Vec<Scope>,
@@ -75,7 +75,7 @@ pub struct Scope {
     pub kind: ScopeKind,
     /// Rank of the scope; none unless the scope is a rank.
     pub rank: Option<u32>,
-    /// The node, where it is or lies on one.
+    /// Number of the node that the scope is or belongs to; none for sums over nodes.
     pub node: Option<u32>,
     /// Instructions retired outside MPI: the denominator of every CPI and P.
     pub instructions: u128,
@@ -104,9 +104,9 @@ pub struct Scope {
 pub struct TermValue {
     /// `core`, `L1`, `L2`, …, `memory_local`, `memory_remote`, `memory_other`, `mpi`, `unattributed`.
     pub term: String,
-    /// Cycles, in 1/65536.
+    /// Cycles of the term, in 1/65536.
     pub cycles_65536: i128,
-    /// Cycles per instruction.
+    /// Cycles per instruction of the term.
     pub cpi: Option<f64>,
 }
 
@@ -115,7 +115,7 @@ pub struct TermValue {
 pub struct EventValue {
     /// Name of the event in the model, such as `L2.read_miss`.
     pub event: String,
-    /// The term that it belongs to; none if it is informational.
+    /// The term that the event belongs to; none if the event is informational.
     pub term: Option<String>,
     /// Number of events.
     pub count: u128,
@@ -130,7 +130,7 @@ pub struct EventValue {
 /// Addend P * L of equation (5).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MpiValue {
-    /// The MPI function.
+    /// Name of the MPI function.
     pub function: &'static str,
     /// Calls that ended in the window.
     pub calls: u64,
@@ -148,7 +148,7 @@ pub struct MpiValue {
     pub waiting: u128,
     /// Of these, cycles of instructions and stalls: polling.
     pub polling: u128,
-    /// Cycles per instruction.
+    /// Cycles inside for each instruction outside MPI.
     pub cpi: Option<f64>,
 }
 

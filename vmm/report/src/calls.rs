@@ -8,7 +8,7 @@ use nodescope_hypercall::{Function, Hello};
 /// A rank's calls of one function in a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CallSum {
-    /// Calls that ended.
+    /// Number of calls that ended.
     pub(crate) ended: u64,
     /// Picoseconds that calls waited for other ranks.
     pub(crate) waited_ps: u64,

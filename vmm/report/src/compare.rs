@@ -104,7 +104,7 @@ impl Unit {
 pub struct DescriptionDifference {
     /// The label, such as `nodes`.
     pub label: String,
-    /// On the first side; none where that side lacks it.
+    /// Value on the first side; none where that side lacks it.
     pub a: Option<String>,
     /// On the second side.
     pub b: Option<String>,

@@ -10,7 +10,7 @@ use crate::breakdown::CYCLE;
 pub struct Flops {
     /// Counted, by class; an FMA is two.
     pub by_class: Vec<ClassCount>,
-    /// Counted in total.
+    /// Number of operations that were counted.
     pub total: u128,
     /// Of these, inside MPI calls.
     pub in_mpi: u128,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cores::{ModelledCore, WindowCores};
 
-/// Everything a report says comes from here; it reads no clock and no other file.
+/// Input of a report. A report depends on nothing else: it reads no clock and no other file.
 #[derive(Clone, Debug)]
 pub struct ReportInput {
     /// Measurements of the windows.
@@ -93,7 +93,8 @@ pub enum CoreCpi {
         /// The source, such as `stated in the study`.
         source: String,
     },
-    /// A number that replaces the core's cycles outside MPI after the run. It includes long instructions. Cycles inside MPI stay as they were.
+    /// A number that replaces the core's cycles outside MPI after the run. The number includes long instructions. Cycles inside MPI stay as
+    /// they were.
     Replaced {
         /// Cycles per instruction.
         cpi: f64,
@@ -137,7 +138,7 @@ pub struct NetworkCounts {
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// The trace cannot be opened. One that is cut or damaged is reported as far as it goes.
+    /// The trace cannot be opened. A trace that is cut or damaged is reported as far as it goes.
     #[error(transparent)]
     Trace(#[from] TraceError),
     /// Records that contradict themselves.
@@ -145,7 +146,7 @@ pub enum ReportError {
     Inconsistent {
         /// Name of the window.
         window: String,
-        /// The node's number.
+        /// Number of the node.
         node: u32,
         /// Description of the contradiction.
         what: String,

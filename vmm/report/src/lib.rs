@@ -51,7 +51,7 @@ pub struct Source {
     pub source: String,
 }
 
-/// A report. Its serialised form is `report.json`.
+/// Report of a study. The serialised form is `report.json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Version of the JSON schema, [`VERSION`].

@@ -48,7 +48,7 @@ pub struct RankRow {
     pub calls: u64,
     /// Calls per second of virtual time between the first entry into MPI and the last exit.
     pub calls_per_second: Option<f64>,
-    /// Bytes passed in.
+    /// Number of bytes that calls passed to MPI.
     pub send_bytes: u64,
     /// Number of bytes received.
     pub receive_bytes: u64,
@@ -61,13 +61,13 @@ pub struct RankRow {
 pub struct FunctionRow {
     /// The rank; none for all.
     pub rank: Option<u32>,
-    /// The MPI function.
+    /// Name of the MPI function.
     pub function: &'static str,
     /// Calls; every poll counts.
     pub calls: u64,
     /// Calls per second of virtual time between the first entry into MPI and the last exit.
     pub calls_per_second: Option<f64>,
-    /// Bytes passed in.
+    /// Number of bytes that calls passed to MPI.
     pub send_bytes: u64,
     /// Number of bytes received.
     pub receive_bytes: u64,

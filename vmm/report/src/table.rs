@@ -18,9 +18,9 @@ pub(crate) struct Table {
     pub(crate) groups: Vec<usize>,
     /// Last rows that are sums of others.
     pub(crate) sums: usize,
-    /// The order of rows is part of what they say.
+    /// True if the order of rows has a meaning.
     pub(crate) ordered: bool,
-    /// Sentences below it.
+    /// Sentences below the table.
     pub(crate) below: Vec<String>,
 }
 

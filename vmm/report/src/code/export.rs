@@ -14,7 +14,7 @@ pub enum Format {
     Text,
     /// [`CodeReport`] as JSON.
     Json,
-    /// A flame graph.
+    /// A flame graph as an SVG file.
     Svg,
     /// Folded stacks: a line of text for each call path.
     Folded,

@@ -55,7 +55,7 @@ impl Core<'_> {
     }
 }
 
-/// The code of one window. Its serialised form is `windows[].code` in `report.json`.
+/// Report of a window's code. The serialised form is `windows[].code` in `report.json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CodeReport {
     /// Names of the cores for which cycles are reported. Cycles and shares are the first core's.
@@ -107,7 +107,7 @@ pub struct FunctionCost {
 pub struct LineCost {
     /// File, as the debugging information has it; none for code without a line.
     pub file: Option<String>,
-    /// Line, from 1.
+    /// Number of the line, from 1.
     pub line: Option<u32>,
     /// Share of the line in the costs of its blocks, by instructions.
     pub costs: CodeCosts,

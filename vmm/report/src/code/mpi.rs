@@ -11,7 +11,7 @@ use super::{Core, FunctionCost, grouped};
 /// Code that ran inside calls of an MPI function.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MpiCode {
-    /// The MPI function.
+    /// Name of the MPI function.
     pub function: String,
     /// Costs of the code inside.
     pub costs: CodeCosts,

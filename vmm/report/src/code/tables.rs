@@ -29,7 +29,7 @@ pub(super) struct Shape {
     pub(super) width: usize,
     /// Most characters of a module's name.
     pub(super) module: usize,
-    /// Columns that a terminal has no room for are left out.
+    /// True if columns that a terminal has no room for are left out.
     pub(super) narrow: bool,
 }
 
