@@ -12,7 +12,7 @@ const MAX_LISTED: usize = 8;
 pub struct Awaited {
     /// Entries of `job.collect`, and the nodes that have not answered them.
     entries: Vec<(Collect, Vec<u32>)>,
-    /// The first refused piece of an asked file from each node: the node, the file and a sentence that says why.
+    /// The first refused piece of an asked file from each node: the node, the file and the reason as a sentence.
     refused: Vec<(u32, String, String)>,
 }
 

@@ -47,7 +47,7 @@ struct Terminal {
     silent_since: Option<u64>,
     /// Number of ends of input that the console got.
     ends: u32,
-    /// The console has said something.
+    /// True if the console has written something.
     heard: bool,
 }
 

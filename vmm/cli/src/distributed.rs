@@ -28,11 +28,11 @@ pub struct Task {
     pub study: PathBuf,
     /// Identifies everything that decides the result, as the master reads it.
     pub study_id: String,
-    /// See [`args::Run::interpret`].
+    /// True if all guest code is interpreted, see [`args::Run::interpret`].
     pub interpret: bool,
     /// See [`args::Run::host_threads`].
     pub host_threads: Option<u64>,
-    /// [`args::Run::engine`] asks for the portable engine.
+    /// True if [`args::Run::engine`] asks for the portable engine.
     pub soft: bool,
     /// Hosts that share the nodes.
     pub hosts: u32,
@@ -115,7 +115,7 @@ pub struct Processes {
     _started: Started,
 }
 
-/// Workers on this host. They end with the run.
+/// Workers on this host. The workers end with the run.
 struct Started(Vec<Child>);
 
 impl Drop for Started {

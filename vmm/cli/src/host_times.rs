@@ -1,5 +1,5 @@
-//! Host times of a run's phases: `host.json` (vmm/report/HOST.md), which `nodescope run --host-times` writes. It is the one
-//! file among the results that differs from run to run.
+//! Host times of a run's phases: `host.json` (vmm/report/HOST.md), which `nodescope run --host-times` writes. The file is the only one
+//! among the results that differs from run to run.
 
 use std::fs;
 use std::time::Instant;

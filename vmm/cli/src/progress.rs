@@ -34,9 +34,9 @@ enum Output {
 
 /// Form in which a run's progress is shown.
 pub struct ProgressOptions {
-    /// Text or JSON.
+    /// Format of the progress: text or JSON.
     pub format: LogFormat,
-    /// No progress and no messages are shown.
+    /// True if no progress and no messages are shown.
     pub quiet: bool,
     /// The node whose console is shown.
     pub follow: Option<u32>,
@@ -57,7 +57,7 @@ pub struct ProgressReporter {
     before: Vec<u64>,
     before_ps: u64,
     phases: Vec<Phase>,
-    /// Instructions that were executed before a snapshot have taken none of this run's time.
+    /// True if instructions that were executed before a snapshot have taken none of this run's time.
     resumed: bool,
     /// Files that the study collects and that have not come.
     pub awaited: Awaited,
@@ -247,7 +247,7 @@ impl ProgressReporter {
 struct TimeLeft {
     until: &'static str,
     seconds: f64,
-    /// The end may come before.
+    /// True if the end may come before.
     at_most: bool,
 }
 

@@ -118,7 +118,7 @@ fn exit(status: ExitStatus) -> Result<Exit, Failure> {
     }
 }
 
-/// Returns the arguments of `nodescope run` that say the same.
+/// Returns the arguments of `nodescope run` with the same meaning.
 fn arguments(run: &Run) -> Vec<OsString> {
     // A new option does not compile before it is passed on here.
     let Run {
@@ -276,8 +276,8 @@ impl Drop for Steps {
     }
 }
 
-/// A job of Slurm. Its hosts are given back when it is dropped, and also where this process is killed: `salloc` waits for a command that
-/// ends with its standard input.
+/// A job of Slurm. The hosts of the job are given back when the job is dropped, and also where this process is killed: `salloc` waits for a
+/// command that ends with its standard input.
 struct Job {
     number: String,
     salloc: Child,

@@ -154,7 +154,7 @@ pub fn mpi(named: Option<MpiName>, launcher: &OsString) -> Result<Mpi, Failure> 
     }
 }
 
-/// Returns which MPI a launcher belongs to, by what it says of itself.
+/// Returns which MPI a launcher belongs to, by the launcher's own text about its version.
 fn mpi_of(launcher: &OsString) -> Result<Mpi, Failure> {
     let output = Command::new(launcher)
         .arg("--version")
