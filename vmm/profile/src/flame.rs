@@ -61,11 +61,11 @@ pub struct Node {
     pub name: String,
     /// Name of the module that contains the function; empty for owners and MPI functions.
     pub module: String,
-    /// Kind of code.
+    /// Kind of code of the frame.
     pub kind: Kind,
-    /// Cycles of the frame and all above it, in 1/65536.
+    /// Cycles of the frame and all frames above it, in 1/65536.
     pub cycles_65536: i128,
-    /// Frames above it, by name.
+    /// Frames above the frame, by name.
     pub children: Vec<Node>,
 }
 

@@ -1,8 +1,8 @@
 //! Costs by call path: exact costs of functions, split over the call paths that were sampled.
 //!
-//! Costs of a function in a context are exact. Its call paths are samples. The costs are therefore split over the paths whose last function
-//! it is, in proportion to their samples. A function without samples in a context has one path with only itself. The shares are integers
-//! whose sum is the cost, so that all paths together are the window's total exactly.
+//! Costs of a function in a context are exact. The function's call paths are samples. The costs are therefore split over the paths whose
+//! last function it is, in proportion to their samples. A function without samples in a context has one path with only itself. The shares
+//! are integers whose sum is the cost, so that all paths together are the window's total exactly.
 
 use std::collections::BTreeMap;
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub enum ModuleKind {
     /// A program or shared library.
     File,
-    /// The guest's kernel.
+    /// The kernel of the guest.
     Kernel,
     /// A module of the guest's kernel.
     KernelModule,
@@ -54,7 +54,7 @@ pub struct Function {
 pub struct SourceLine {
     /// Path as the debugging information gives it.
     pub file: String,
-    /// Line, from 1.
+    /// Number of the line, from 1.
     pub line: u32,
 }
 
@@ -86,15 +86,15 @@ pub struct Block {
     pub module: u32,
     /// Address of the block's first byte: an offset in the module's file; a linear address in kernel and anonymous memory.
     pub offset: u64,
-    /// A linear address at which it was entered.
+    /// A linear address at which the block was entered.
     pub address: u64,
-    /// Index of the function that it begins in.
+    /// Index of the function that the block begins in.
     pub function: u32,
     /// True if the block ran at CPL 0.
     pub kernel: bool,
     /// Width of the code segment in bits.
     pub bits: u8,
-    /// The machine code.
+    /// Machine code of the block.
     #[serde(with = "hexadecimal")]
     pub bytes: Vec<u8>,
     /// Number of instructions.
@@ -139,7 +139,7 @@ pub struct Path {
 /// The profile of one window.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowProfile {
-    /// The window's name.
+    /// Name of the window.
     pub name: String,
     /// Modules of the functions and blocks.
     pub modules: Vec<Module>,
@@ -162,7 +162,7 @@ pub struct WindowProfile {
 pub struct ProfilesFile {
     /// Format version, [`ProfilesFile::VERSION`].
     pub version: u32,
-    /// The study's name.
+    /// Name of the study.
     pub study: String,
     /// Identifies the study's exact inputs.
     pub study_id: String,
@@ -178,7 +178,7 @@ pub enum ProfileError {
     Io {
         /// Path of the profile.
         file: PathBuf,
-        /// `read` or `write`.
+        /// Name of the action: `read` or `write`.
         action: &'static str,
         /// Error of the operating system.
         cause: io::Error,
