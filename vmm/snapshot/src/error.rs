@@ -69,7 +69,7 @@ pub enum SnapshotError {
         name: String,
         /// The kind of the section.
         found: &'static str,
-        /// The requested kind.
+        /// The kind of section that the caller requested.
         wanted: &'static str,
     },
     /// The bytes of a section are no value of the requested type.

@@ -52,7 +52,7 @@ impl Kind {
 /// Entry of a RAM region in the table of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Region {
-    /// First guest-physical address.
+    /// First guest-physical address of the region.
     pub start: u64,
     /// Bytes of the region.
     pub len: u64,
@@ -77,7 +77,7 @@ pub struct Section {
     pub length: u64,
     /// BLAKE3 of the bytes in the file. For RAM, zero: its chunks have their own.
     pub(crate) hash: Hash,
-    /// Regions, for RAM.
+    /// Regions of RAM; empty for other sections.
     pub(crate) regions: Vec<Region>,
 }
 

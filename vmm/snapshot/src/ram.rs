@@ -87,7 +87,7 @@ struct Place {
 /// Reason why RAM cannot be read.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// The host refused.
+    /// The host refused to read the file.
     Io(io::Error),
     /// The chunk at this offset is not what was written.
     Damaged(u64),

@@ -34,11 +34,11 @@ pub enum Verify {
 pub struct Info {
     /// Version of the format.
     pub format: u32,
-    /// Version of nodescope that has written it.
+    /// Version of nodescope that has written the snapshot.
     pub nodescope: String,
     /// Length of the file in bytes.
     pub bytes: u64,
-    /// Bytes that it takes on the disk, holes not counted.
+    /// Bytes that the snapshot takes on the disk, holes not counted.
     pub stored: u64,
     /// Sections of the file, in the order in which they were written.
     pub sections: Vec<Section>,

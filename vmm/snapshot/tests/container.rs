@@ -410,7 +410,7 @@ fn tables_that_lie_are_refused() {
     }
 }
 
-/// Sections that unpack to more than they say, or to nothing that ends.
+/// Checks that sections that unpack to more than they state, or to nothing that ends, are rejected.
 #[test]
 fn sections_that_unpack_to_more_are_refused() {
     let folder = Folder::new();

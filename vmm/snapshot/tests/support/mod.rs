@@ -23,7 +23,7 @@ use nodescope_oracle::bare;
 use nodescope_x86::state::{Segment, seg};
 use nodescope_x86::{DescriptorTable, VcpuState};
 
-/// Bytes of RAM.
+/// Size of the node's RAM, bytes.
 pub const RAM: u64 = 16 << 20;
 /// Cycles between checks of the node; no divisor of anything else.
 pub const QUANTUM: u64 = 29_003;
