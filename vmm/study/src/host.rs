@@ -105,7 +105,7 @@ impl Host {
         error.into_iter().collect()
     }
 
-    /// Returns the names of cores that this host's LLVM does not model. Such names are mistakes of the study.
+    /// Returns the names of cores that this host's LLVM does not model. These unknown names are mistakes of the study.
     pub fn unknown_cores(&self, study: &Study) -> Problems {
         let tool = match study.cores.is_empty() {
             true => None,

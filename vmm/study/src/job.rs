@@ -23,10 +23,10 @@ pub enum JobError {
     Read {
         /// Path of the file.
         path: PathBuf,
-        /// The system's answer.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// The archive does not take it.
+    /// The archive of the job disk does not take the file.
     #[error(transparent)]
     Disk(#[from] ImageError),
 }

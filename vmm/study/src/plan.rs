@@ -22,7 +22,7 @@ use nodescope_config::quantity::{BitRate, ByteRate, Bytes, Cpi, Frequency, Time,
 /// same lines of the file.
 #[derive(Clone, Debug, Serialize)]
 pub struct Study {
-    /// The file as it was named.
+    /// Path of the study's file, as the user named it.
     #[serde(skip)]
     pub file: PathBuf,
     /// Text of the file, to be kept with the results.
@@ -54,7 +54,7 @@ pub struct Study {
     /// CPI_core by rank where `core_cpi` comes from counters; empty if the counters are those of the program as a whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank_cpi: Option<BTreeMap<u32, Cpi>>,
-    /// Hardware counters of the host count the guests while KVM runs them, and give CPI_core of the report.
+    /// True if hardware counters of the host count the guests while KVM runs them, and give CPI_core of the report.
     #[serde(skip_serializing_if = "is_false")]
     pub counts_guests: bool,
     /// Image that the guests boot.
@@ -62,7 +62,7 @@ pub struct Study {
     pub image: ImageSource,
     /// Kernel parameters beyond those of every node.
     pub kernel_parameters: Vec<String>,
-    /// Nodes, all alike.
+    /// Number of nodes, all alike.
     pub nodes: u32,
     /// True if one node boots, and all nodes are clones of it.
     #[serde(skip_serializing_if = "is_false")]
@@ -127,9 +127,9 @@ fn adds_every_stall(parallelism: &Parallelism) -> bool {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Engine {
-    /// The portable engine.
+    /// The portable engine for the whole run.
     Soft,
-    /// KVM between windows.
+    /// The KVM engine between windows, the portable engine in windows.
     Kvm,
 }
 
@@ -165,7 +165,7 @@ pub enum ImageSource {
 pub struct Disk {
     /// Time between a transfer and its interrupt, a whole number of nanoseconds.
     pub latency: Time,
-    /// Bytes per second.
+    /// Bandwidth of the disk, bytes per second.
     pub bandwidth: ByteRate,
 }
 
@@ -186,9 +186,9 @@ pub struct Network {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mpi {
-    /// Open MPI's `mpirun`.
+    /// Open MPI, whose launcher is `mpirun`.
     Openmpi,
-    /// MPICH's `mpiexec.hydra`.
+    /// MPICH, whose launcher is `mpiexec.hydra`.
     Mpich,
     /// Nothing: the command runs once, on node 0.
     None,

@@ -13,7 +13,7 @@ use crate::plan::{Engine, FastForward, ImageSource, Job, KVM_QUANTUM};
 use nodescope_config::quantity::{Bytes, Cpi, Time};
 use nodescope_config::reader::Section;
 
-/// `[study]`.
+/// Values of the section `[study]`.
 pub(super) struct General {
     pub name: String,
     pub seed: u64,
