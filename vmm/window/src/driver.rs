@@ -79,7 +79,7 @@ pub enum Ending {
 /// Outcome of a window, for the user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowOutcome {
-    /// The window's name.
+    /// Name of the window.
     pub name: String,
     /// End of the window.
     pub ending: Ending,

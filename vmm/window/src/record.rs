@@ -14,7 +14,7 @@ use crate::spec::WindowSpec;
 /// Measurement of a window: its times, and the counters of all nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowRecord {
-    /// The window's name.
+    /// Name of the window.
     pub name: String,
     /// Specification of the window.
     pub spec: WindowSpec,
@@ -50,7 +50,7 @@ pub struct NodeRecord {
     pub node: u32,
     /// Host name of the node.
     pub name: String,
-    /// Nominal frequency of its vCPUs, hertz.
+    /// Nominal frequency of the node's vCPUs, hertz.
     pub frequency_hz: u64,
     /// Nominal cycles per instruction, in 1/65536. The clock advances by this value for every instruction, before stalls.
     pub nominal_cpi_65536: u32,
@@ -58,9 +58,9 @@ pub struct NodeRecord {
     pub vcpus: Vec<VcpuPlace>,
     /// Clock of each vCPU at the start and at the end of measuring, cycles.
     pub cycles: Vec<(u64, u64)>,
-    /// The engine's counters.
+    /// Counters of the engine.
     pub counters: Vec<Measured>,
-    /// The models' counters.
+    /// Counters of the models.
     pub statistics: Vec<Statistic>,
     /// Owner of each context, by its index.
     pub owners: Vec<Owner>,
@@ -71,7 +71,7 @@ pub struct NodeRecord {
 pub struct WindowsFile {
     /// Format version, [`WindowsFile::VERSION`].
     pub version: u32,
-    /// The study's name.
+    /// Name of the study.
     pub study: String,
     /// Identifies the study's exact inputs, as in the trace.
     pub study_id: String,
@@ -89,7 +89,7 @@ pub enum RecordError {
     Io {
         /// Path of the record file.
         file: PathBuf,
-        /// `read` or `write`.
+        /// Name of the action: `read` or `write`.
         action: &'static str,
         /// Error of the operating system.
         cause: io::Error,
@@ -107,9 +107,9 @@ pub enum RecordError {
     Damaged {
         /// Path of the record file.
         file: PathBuf,
-        /// Line, from 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// Column, from 1.
+        /// Number of the column, from 1.
         column: usize,
         /// Error of the JSON reader.
         cause: serde_json::Error,

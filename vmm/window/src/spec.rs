@@ -23,7 +23,7 @@ pub struct WindowSpec {
     /// Models that are attached.
     #[serde(default)]
     pub models: ModelSpec,
-    /// Counts are attributed to functions, source lines and basic blocks.
+    /// True if counts are attributed to functions, source lines and basic blocks.
     #[serde(default = "attributed")]
     pub attribution: bool,
 }
@@ -40,7 +40,7 @@ pub enum Trigger {
     Immediately,
     /// At a virtual time.
     Time {
-        /// Picoseconds since power-on.
+        /// Virtual time since power-on, picoseconds.
         ps: u64,
     },
     /// When a rank's `call`-th call of an MPI function has returned (polls that found nothing count).
@@ -54,7 +54,7 @@ pub enum Trigger {
     },
     /// When any guest process has put a marker for the `occurrence`-th time.
     Marker {
-        /// The marker's name.
+        /// Name of the marker.
         name: String,
         /// Number of the marker's occurrence, from 1.
         occurrence: u64,
@@ -169,7 +169,7 @@ pub enum SpecFault {
         window: usize,
         /// Name of both windows.
         name: String,
-        /// The earlier window.
+        /// Position of the earlier window in the list.
         other: usize,
     },
     /// Counting starts at 1.
@@ -177,10 +177,10 @@ pub enum SpecFault {
     CountFromOne {
         /// Position in the list.
         window: usize,
-        /// `call` or `occurrence`.
+        /// Name of the field: `call` or `occurrence`.
         field: &'static str,
     },
-    /// Nothing to measure.
+    /// A window measures nothing.
     #[error("windows[{window}].measure: is 0; a window measures at least something")]
     Nothing {
         /// Position in the list.

@@ -33,7 +33,7 @@ pub enum StateFault {
     Missed {
         /// Name of the window.
         name: String,
-        /// Virtual time at which its trigger fired, picoseconds.
+        /// Virtual time at which the window's trigger fired, picoseconds.
         ps: u64,
     },
 }
