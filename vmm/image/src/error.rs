@@ -12,7 +12,7 @@ pub enum ImageError {
     MissingTool {
         /// The command looked for.
         tool: &'static str,
-        /// The Debian package that holds it.
+        /// The Debian package that contains the command.
         package: &'static str,
     },
     /// A plain user has no subordinate user and group IDs, or may not make a user namespace of them.
@@ -27,7 +27,7 @@ pub enum ImageError {
         what: String,
         /// Exit status of the program, in words.
         status: String,
-        /// The file that holds its whole output.
+        /// The file that holds the program's whole output.
         log: PathBuf,
         /// The last lines of that output.
         tail: String,
@@ -41,7 +41,7 @@ pub enum ImageError {
     /// The recipe cannot be understood.
     #[error("{}: {message}", path.display())]
     Recipe {
-        /// The recipe's file.
+        /// Path of the recipe's file.
         path: PathBuf,
         /// The mistake, with line and column.
         message: String,
@@ -78,9 +78,9 @@ pub enum ImageError {
         "kernel {kernel} has no module `{module}`: correct `modules` in the recipe's image.toml"
     )]
     Module {
-        /// The kernel's version.
+        /// Version of the kernel.
         kernel: String,
-        /// The module's name.
+        /// Name of the module.
         module: String,
     },
     /// A cpio archive is damaged.
@@ -102,7 +102,7 @@ pub enum ImageError {
     /// A cached image lacks a file, or a file does not hold what was recorded.
     #[error("cached image {}: {problem}; build it again: nodescope image build --force", dir.display())]
     Damaged {
-        /// The image's folder.
+        /// Folder of the image.
         dir: PathBuf,
         /// The file that is missing or wrong.
         problem: String,
@@ -123,7 +123,7 @@ pub enum ImageError {
         action: &'static str,
         /// The file that was read or written.
         path: PathBuf,
-        /// The system's answer.
+        /// Error of the system.
         source: std::io::Error,
     },
 }

@@ -27,7 +27,7 @@ pub struct Manifest {
     pub extra_packages: Vec<String>,
     /// Every Debian package in the image and its version.
     pub packages: BTreeMap<String, String>,
-    /// The image's files.
+    /// Records of the image's files, by name.
     pub files: BTreeMap<String, FileRecord>,
     /// The hashes of the files' blocks.
     pub blocks: BlockRecord,
@@ -63,11 +63,11 @@ pub struct BlockRecord {
 pub struct FileRecord {
     /// Size of the file in bytes.
     pub bytes: u64,
-    /// SHA-256 of its contents, in hexadecimal.
+    /// SHA-256 of the file's contents, in hexadecimal.
     pub sha256: String,
 }
 
-/// A built image.
+/// Image that was built: the paths of its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
     /// Folder of the image in the cache.
