@@ -23,7 +23,7 @@ pub(crate) struct Tsc {
     pub plain: bool,
     /// True if the host lets the offset be set.
     pub settable: bool,
-    /// Guest's less host's TSC, where it is plain.
+    /// Guest's TSC less the host's, if `plain`.
     pub offset: u64,
 }
 

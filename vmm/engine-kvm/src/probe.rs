@@ -8,14 +8,14 @@ use thiserror::Error;
 /// Abilities of a host's KVM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// The processor's own virtualization is there, so ring 0 runs natively; without it KVM emulates ring 0 in
-    /// software, slowly and incompletely.
+    /// True if the processor's own virtualization is there, so that ring 0 runs natively; without it KVM emulates ring 0 in software,
+    /// slowly and incompletely.
     pub ring0_native: bool,
-    /// Accesses to the platform's MSRs can be brought to user space.
+    /// True if accesses to the platform's MSRs can be brought to user space.
     pub msr_exits: bool,
-    /// Features a guest can use; intersect the CPUID template with them. They are what KVM lists and, where ring 3
-    /// runs natively although KVM is a software one, also the instructions of user code that the host's processor has:
-    /// such a KVM lists only what its emulator of ring 0 knows.
+    /// Features a guest can use; intersect the CPUID template with them. The features are those that KVM lists and, where ring 3 runs
+    /// natively although KVM is a software one, also the instructions of user code that the host's processor has: a software KVM lists only
+    /// what its emulator of ring 0 knows.
     pub cpuid: CpuidTable,
 }
 
@@ -33,12 +33,12 @@ pub enum Unavailable {
     /// A capability is missing.
     #[error("KVM lacks {0}; use the portable engine")]
     Missing(&'static str),
-    /// An ioctl failed.
+    /// An ioctl of KVM failed.
     #[error("KVM refused {what}: {source}; use the portable engine")]
     Refused {
         /// Name of the ioctl.
         what: &'static str,
-        /// The host's answer.
+        /// Error of the host.
         source: std::io::Error,
     },
 }
