@@ -297,7 +297,7 @@ impl Flavour {
     }
 }
 
-/// A process introduces itself; an MPI rank does so at the end of its initialisation.
+/// Introduction of a process; an MPI rank introduces itself at the end of its initialisation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// Kind of the process.
@@ -319,7 +319,7 @@ pub struct Hello {
 /// Bytes of a hello in guest memory.
 pub const HELLO: usize = 152;
 
-/// An MPI call begins, or a poll of a run ends without success.
+/// Beginning of an MPI call, or end of a poll of a run without success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MpiEnter {
     /// Function that is called.
