@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A worker introduces itself. Every version of nodescope reads this message.
+/// Introduction of a worker to the master. Every version of nodescope reads this message.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Hello {
     /// Version of nodescope that the worker runs.
@@ -20,7 +20,7 @@ impl Hello {
     }
 }
 
-/// The master admits a worker.
+/// Admission of a worker by the master.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Welcome {
     /// Number of the worker among the processes.
