@@ -11,7 +11,7 @@ use crate::event::{Body, Event, MpiCall};
 pub struct FunctionProfile {
     /// Calls; every poll of a run counts.
     pub calls: u64,
-    /// Bytes of the buffers that calls passed in.
+    /// Number of bytes that calls passed to MPI.
     pub send_bytes: u64,
     /// Bytes received as far as known: of receives and file reads what came, of collectives and RMA operations the room given.
     pub receive_bytes: u64,
