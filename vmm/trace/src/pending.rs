@@ -1,10 +1,10 @@
 //! Pending calls at the end of a trace: the calls that never ended, who waits for whom in them, and further faults.
 //!
 //! The analysis uses only what the trace contains and predicts nothing. A message is under way from the entry of its send to the completion
-//! that names it; a call can go on if what it needs is there. The rest waits for other ranks, and a set of ranks that wait only for each
+//! that names it; a call can continue if what it needs is there. The rest waits for other ranks, and a set of ranks that wait only for each
 //! other is a deadlock. Where the standard lets a call wait for others or not, a call that has not ended waits, but for one of them at
 //! least, not for all. What cannot be judged from a trace (a rank that computes, a program that polls, transfers to windows between fences,
-//! processes of other worlds) counts as able to go on, so that a deadlock that is told is one.
+//! processes of other worlds) counts as able to continue, so that each reported deadlock is one.
 
 mod collectives;
 mod deadlock;
@@ -77,7 +77,7 @@ pub enum Waits {
         /// The operations waited for, where the call itself does not name them.
         of: Vec<String>,
     },
-    /// Everything that the call needs is there; the call was about to go on.
+    /// Everything that the call needs is there; the call was about to continue.
     Ready,
     /// The call is a run of polls: the program asks again and again, and may do something else instead.
     Polling {
@@ -93,7 +93,7 @@ pub enum Waits {
 pub struct Deadlock {
     /// Number of the MPI job.
     pub job: usize,
-    /// Ranks that cannot go on any more, in order.
+    /// Ranks that cannot continue any more, in order.
     pub ranks: Vec<u32>,
     /// Of these, some of which each waits for the next, and the last for the first; empty where all wait in the end for ranks that
     /// have ended.

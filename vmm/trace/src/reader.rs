@@ -1,4 +1,4 @@
-//! Reads a trace, as far as it goes, and says where and how it ends.
+//! Reads a trace, as far as it goes, and reports where and how it ends.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};

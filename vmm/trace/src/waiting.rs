@@ -13,7 +13,7 @@
 //! - of several operations, `MPI_Waitall` waits for the last, `MPI_Waitany` and `MPI_Waitsome` for the first;
 //! - polls that found nothing waited for all their time.
 //!
-//! A message's way through the network is no waiting in this sense. A trace tells nothing of these waits, and they count as none:
+//! A message's way through the network is no waiting in this sense. A trace contains nothing about these waits, and they count as none:
 //! locks and epochs of windows except fences, collectives between groups, transfers of files, calls that never ended.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -107,7 +107,7 @@ struct MessageSide {
     detached: bool,
 }
 
-/// The operations that a request stands for.
+/// Operations of a request.
 #[derive(Clone, Debug)]
 enum Request {
     /// Indices of sides of messages.
@@ -118,7 +118,7 @@ enum Request {
     Collective(CollectiveId, RequiredMembers),
 }
 
-/// The operation that a persistent request stands for.
+/// Operation of a persistent request.
 #[derive(Clone, Debug)]
 struct Prepared {
     record: MpiRecord,

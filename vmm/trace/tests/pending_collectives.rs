@@ -41,7 +41,7 @@ fn waits_for_0(rank: u32) -> MpiRecord {
 /// Returns the needs of a call that all of three ranks make together: with rank 1 on its way, and rank 2 stuck behind rank 0 or not.
 fn is_together(prepare: impl Fn() -> Trace, call: impl Fn(u32) -> MpiRecord, all: bool) {
     let function = call(0).function;
-    // Rank 1 computes: if it is enough that one comes, rank 0 may go on, and rank 2 with it.
+    // Rank 1 computes: if it is enough that one comes, rank 0 may continue, and rank 2 with it.
     let mut trace = prepare();
     trace.stands(call(0)).stands(waits_for_0(2));
     let stuck = all.then(|| (vec![0, 2], vec![0, 2]));

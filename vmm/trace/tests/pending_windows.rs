@@ -327,7 +327,7 @@ fn two_locks_in_two_orders_are_a_deadlock() {
 
 #[test]
 fn locks_may_be_taken_later_than_they_are_asked_for() {
-    // Both have left MPI_Win_lock, one of them without the lock: whichever it is, the other can go on.
+    // Both have left MPI_Win_lock, one of them without the lock: whichever it is, the other can continue.
     for function in [Function::WinFlush, Function::WinUnlock, Function::Put] {
         let mut trace = made(3);
         for rank in [0, 1] {

@@ -1,16 +1,16 @@
-//! Search for the ranks that can never go on, and for a cycle in which they wait.
+//! Search for the ranks that can never proceed, and for a cycle in which they wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Waits;
 
-/// The ranks that one call still waits for.
+/// Wait of one call: the ranks that the call still waits for.
 struct UnresolvedWait<'a> {
     owner: u32,
-    /// Number of `others` that cannot go on; a rank that is named twice counts twice.
+    /// Number of `others` that cannot continue; a rank that is named twice counts twice.
     staying: usize,
     others: &'a [u32],
-    /// True if all of `others` must go on, false if one of them suffices.
+    /// True if all of `others` must continue, false if one of them suffices.
     all: bool,
 }
 
@@ -23,8 +23,8 @@ impl UnresolvedWait<'_> {
     }
 }
 
-/// Returns the ranks that can never go on, with one that each waits for among those that cannot either; none if all can. Each wait is
-/// examined once, and once more for each rank that can go on.
+/// Returns the ranks that can never proceed, with one that each waits for among those that cannot either; none if all can. Each wait is
+/// examined once, and once more for each rank that can continue.
 pub fn stuck(
     blocked: &BTreeMap<u32, Vec<Waits>>,
     ended: &impl Fn(u32) -> bool,

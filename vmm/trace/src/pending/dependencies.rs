@@ -1,4 +1,4 @@
-//! Dependencies between ranks: the needs of each pending call, and the ranks that can never go on.
+//! Dependencies between ranks: the needs of each pending call, and the ranks that can never proceed.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};

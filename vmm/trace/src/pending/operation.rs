@@ -6,7 +6,7 @@ use nodescope_hypercall::{Class, Function, MpiRecord, Peer, Tag};
 use super::CallSite;
 use super::collectives::CollectiveId;
 
-/// A message that is sent.
+/// A message that a send passes to a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outgoing {
     pub to: u32,
@@ -17,7 +17,7 @@ pub struct Outgoing {
     pub buffered: bool,
 }
 
-/// A message that is asked for.
+/// A message that a receive or a probe requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Incoming {
     pub from: Peer,

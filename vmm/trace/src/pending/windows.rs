@@ -42,7 +42,7 @@ struct Window {
     /// Origins that have locked all targets, which is a shared lock.
     locks_of_all: BTreeSet<u32>,
     /// Origins that are in transfers, flushes or unlocks, with the one target that the call is for. Of several that have locked one target
-    /// none need have its lock yet: one of those in such calls can go on.
+    /// none need have its lock yet: one of those in such calls can continue.
     in_progress: BTreeSet<(u32, Option<u32>)>,
     /// True once a rank has locked the window.
     lockable: bool,

@@ -128,7 +128,7 @@ impl Trace {
     }
 }
 
-/// The answer of [`Trace::needs`] for a call that was about to go on.
+/// The answer of [`Trace::needs`] for a call that was about to continue.
 pub const READY: Option<(Vec<u32>, bool)> = Some((Vec::new(), true));
 
 pub fn record(rank: u32, function: Function, site: u64) -> MpiRecord {
