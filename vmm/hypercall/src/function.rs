@@ -38,7 +38,7 @@ macro_rules! functions {
                 )
             }
 
-            /// Returns the variant's name, which stands for the function in human-readable formats.
+            /// Returns the variant's name, which names the function in human-readable formats.
             fn variant(self) -> &'static str {
                 match self { $(Function::$name => stringify!($name),)* }
             }

@@ -292,9 +292,9 @@ pub struct MpiRecord {
     pub destination: Peer,
     /// The tag of what is sent.
     pub send_tag: Tag,
-    /// Whence a message is asked for.
+    /// Sender of the message that the call receives.
     pub source: Peer,
-    /// The tag that is asked for.
+    /// Tag of the message that the call receives.
     pub receive_tag: Tag,
     /// Root of a rooted collective.
     pub root: Peer,
