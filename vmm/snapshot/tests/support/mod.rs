@@ -148,7 +148,7 @@ fn set_up_devices(a: &mut CodeAssembler) -> Done {
     Ok(())
 }
 
-/// Goes on only in every `n`-th round, a power of two.
+/// Continues only in every `n`-th round, a power of two.
 fn every(a: &mut CodeAssembler, n: i32, build: impl FnOnce(&mut CodeAssembler) -> Done) -> Done {
     let mut skip = a.create_label();
     a.test(r15d, n - 1)?;
