@@ -183,7 +183,7 @@ impl Switch {
         self.ports.iter().map(state).collect()
     }
 
-    /// Goes on from the state of another switch with this number of ports.
+    /// Continues from the state of another switch with this number of ports.
     ///
     /// # Errors
     ///
