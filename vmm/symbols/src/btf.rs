@@ -1,7 +1,7 @@
 //! Types of the kernel, from its section `.BTF` (Linux, Documentation/bpf/btf.rst).
 //!
-//! The crate `btf` keeps one type for each name, whatever its kind. `struct page` and a function of this name would be one.
-//! The crate also computes sizes with 32 bits without a check. This reader keeps what is asked for: structures and enumerators.
+//! The crate `btf` keeps one type for each name, whatever its kind. `struct page` and a function of this name would be one. The crate also
+//! computes sizes with 32 bits without a check. This reader keeps only structures and enumerators.
 
 use std::collections::BTreeMap;
 

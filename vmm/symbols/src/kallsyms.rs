@@ -2,8 +2,8 @@
 //!
 //! The tables follow each other in `.rodata`, each at a multiple of eight bytes: `kallsyms_offsets`, `kallsyms_relative_base`,
 //! `kallsyms_num_syms`, `kallsyms_names`, `kallsyms_markers`, `kallsyms_seqs_of_names` (in later ones of 6.1), `kallsyms_token_table`,
-//! `kallsyms_token_index`. Nothing says where they are. Each table has a length that follows from its contents, and the next table
-//! must agree: no other bytes pass.
+//! `kallsyms_token_index`. Their addresses are not recorded anywhere. Each table has a length that follows from its contents, and the next
+//! table must agree: no other bytes pass.
 
 use crate::error::KernelError;
 

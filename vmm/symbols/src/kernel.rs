@@ -1,4 +1,4 @@
-//! The guest's kernel: which file a page of code comes from.
+//! The guest's kernel, and the file to which a page of code belongs.
 
 use std::ops::Range;
 
