@@ -45,7 +45,7 @@ pub enum NodeStatus {
     Reset,
 }
 
-/// Why a node cannot go on.
+/// Why a node cannot continue.
 #[derive(Debug, Error)]
 pub enum NodeError {
     /// An engine stopped with an error.
@@ -333,7 +333,7 @@ impl Node {
     }
 
     /// Returns whether the node is at the default end of a quantum: a vCPU runs, the network interface is up, and nothing else need be
-    /// known about the node before it goes on.
+    /// known about the node before it continues.
     pub fn is_at_default_end(&mut self) -> bool {
         self.motherboard.is_at_default_end() && self.next_activity() <= self.now
     }
@@ -389,7 +389,7 @@ impl Node {
         }
     }
 
-    /// Returns when something can happen next in this node if nothing comes from outside: now, where a vCPU runs.
+    /// Returns the time at which something can happen next in this node if nothing arrives from outside: now, where a vCPU runs.
     pub fn next_activity(&mut self) -> u64 {
         if self.status != NodeStatus::Running {
             return u64::MAX;

@@ -1,12 +1,12 @@
 //! Parallel execution of a node's vCPUs, each on a host thread, for engines that allow parallel execution.
 //!
-//! A round takes all vCPUs of the node to the same virtual time. The motherboard is behind a mutex, which a vCPU locks for each
-//! access to the platform. Between accesses vCPUs run independently. After each access the thread notifies other vCPUs that have an
-//! interrupt to take. A sleeping vCPU is woken, and goes on from the time of the access. A running vCPU is kicked out of the guest.
+//! A round takes all vCPUs of the node to the same virtual time. The motherboard is behind a mutex, which a vCPU locks for each access to
+//! the platform. Between accesses vCPUs run independently. After each access the thread notifies other vCPUs that have an interrupt to
+//! take. A sleeping vCPU is woken, and continues from the time of the access. A running vCPU is kicked out of the guest.
 //!
-//! Clocks of vCPUs differ by a round at most. A vCPU that sleeps until its timer expires within the round goes on at once
-//! from then. The first vCPU that reaches the time of a device's next event carries the event out; where all vCPUs sleep, the vCPU that
-//! fell asleep last does. The host decides about the order of vCPUs, so that results differ from run to run.
+//! Clocks of vCPUs differ by a round at most. A vCPU that sleeps until its timer expires within the round continues at once from then. The
+//! first vCPU that reaches the time of a device's next event carries the event out; where all vCPUs sleep, the vCPU that fell asleep last
+//! does. The host decides about the order of vCPUs, so that results differ from run to run.
 
 use std::any::Any;
 use std::collections::VecDeque;
