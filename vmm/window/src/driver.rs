@@ -270,7 +270,7 @@ impl WindowDriver {
         self.windows[window].phase == Phase::Closed { complete: true }
     }
 
-    /// Returns whether no window is open and no window can still open: the study need not go on for windows.
+    /// Returns whether no window is open and no window can still open: the study need not continue for windows.
     pub fn is_done(&self) -> bool {
         self.windows
             .iter()

@@ -15,7 +15,7 @@ pub struct DriverState {
     unknown_names: Vec<String>,
 }
 
-/// Reason why windows cannot go on from a state.
+/// Reason why windows cannot continue from a state.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum StateFault {
     /// The models of an open window are no part of a state.
@@ -54,7 +54,7 @@ impl WindowDriver {
         })
     }
 
-    /// Goes on from another driver's state. Windows that the state does not have begin to wait. If there are any, their triggers count
+    /// Continues from another driver's state. Windows that the state does not have begin to wait. If there are any, their triggers count
     /// from power-on once [`WindowDriver::catch_up`] has had all events. Returns these windows.
     ///
     /// # Errors
