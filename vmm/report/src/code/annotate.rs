@@ -1,4 +1,4 @@
-//! Machine code of expensive blocks, with the source lines that it comes from.
+//! Machine code of expensive blocks, with its source lines.
 
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, Instruction};
 use nodescope_profile::{Block, ModuleKind, SourceRange, WindowProfile};

@@ -21,7 +21,7 @@ const TERMS: [(&str, &str); 7] = [
     ("other", "other"),
 ];
 
-/// Room for tables.
+/// Shape of tables: the room that a page, a terminal or a file has.
 pub(super) struct Shape {
     /// Most rows of a table.
     pub(super) rows: usize,
