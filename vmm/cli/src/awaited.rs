@@ -38,7 +38,7 @@ impl Awaited {
         serde_json::to_vec(&(entries, &self.refused)).unwrap_or_default()
     }
 
-    /// Goes on where another has stopped. Entries that were not there have no answers.
+    /// Continues where another has stopped. Entries that were not there have no answers.
     pub fn load(&mut self, state: &[u8]) -> Result<(), String> {
         type State = (Vec<(String, Vec<u32>)>, Vec<(u32, String, String)>);
         let state = serde_json::from_slice::<State>(state);

@@ -294,7 +294,7 @@ fn engines(spans: &[EngineSpan]) -> String {
     )
 }
 
-/// Returns where CPI_core comes from. Counters replace what the clocks ran with, long instructions included, since they have counted these.
+/// Returns the source of CPI_core. Counters replace what the clocks ran with, long instructions included, since they have counted these.
 fn core(study: &Study) -> CoreCpi {
     let source = study.cpi_source.clone();
     match &study.rank_cpi {

@@ -244,7 +244,7 @@ fn a_program_is_predicted_from_replays_of_its_representatives() {
     );
     assert_eq!(code, Some(2), "{error}");
     assert!(error.contains("is no recording of a rank"), "{error}");
-    // Other arguments: the replay says where it diverges, and the command fails.
+    // Other arguments: the replay reports where it diverges, and the command fails.
     let (code, _, error) = represent(
         folder,
         &[
