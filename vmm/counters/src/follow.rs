@@ -249,12 +249,12 @@ impl Follower<'_> {
     }
 }
 
-/// Lets a stopped task go on, with a signal if there is one for it.
+/// Lets a stopped task continue, with a signal if there is one for it.
 fn go_on(pid: pid_t, signal: c_int) -> Result<(), CountersError> {
     ignore_gone(ptrace(libc::PTRACE_CONT, pid, signal.into()))
 }
 
-/// Takes a task that has gone for one that went on: a task may be killed while it stands still.
+/// Ignores that a task has gone, as if it had continued: a task may be killed while it is stopped.
 fn ignore_gone(result: io::Result<c_long>) -> Result<(), CountersError> {
     match result {
         Ok(_) => Ok(()),
