@@ -35,8 +35,8 @@ impl Ahead {
         self.until = self.until.max(now).saturating_add(cycles);
     }
 
-    /// Returns when the requests that wait may go on; `u64::MAX` if there are none. A loaded state may hold any `until`; requests that wait
-    /// without need may go on at once.
+    /// Returns when the requests that wait may continue; `u64::MAX` if there are none. A loaded state may hold any `until`; requests that
+    /// wait without need may continue at once.
     pub fn next_event(&self) -> u64 {
         match self.waiting {
             true => self.until.saturating_sub(self.most - 1),
