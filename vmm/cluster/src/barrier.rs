@@ -4,7 +4,7 @@
 //! every thread works out the next quantum by itself. The thread then waits only until the other nodes have arrived. A thread that
 //! has a single node waits without leaving the code that runs the node's vCPU ([`QuantumBarrier::arrive_and_wait`]).
 //!
-//! A sleeping node tells the barrier until when the node sleeps ([`Arrival::Asleep`]). Until then no thread looks at the node: the node
+//! A sleeping node reports to the barrier until when the node sleeps ([`Arrival::Asleep`]). Until then no thread checks the node: the node
 //! counts as arrived at the end of every quantum that ends before. The node's clock moves on when a thread looks at the node or wakes it
 //! up.
 //!
@@ -21,7 +21,7 @@ use crate::sync::{AtomicBool, AtomicU64, CachePadded, Mutex, Ordering, spin_loop
 /// A quantum and the batch that the quantum is part of.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quantum {
-    /// Number of the quantum. Numbers begin at 1 and go on over all batches.
+    /// Number of the quantum. Numbers begin at 1 and continue over all batches.
     pub number: u64,
     /// End of the quantum, picoseconds.
     pub target_ps: u64,
@@ -67,7 +67,7 @@ struct Announcement {
 /// State of a node as it arrives at the barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// The default end of a quantum: a vCPU runs, and nothing need be known about the node to go on.
+    /// The default end of a quantum: a vCPU runs, and nothing need be known about the node to continue.
     Awake,
     /// A thread must decide what follows: the node has output or frames, or has stopped.
     NeedsDecision,

@@ -53,7 +53,7 @@ pub struct ClusterConfig {
     pub cpuid: CpuidOptions,
     /// Features without which the study is refused, by the names of `/proc/cpuinfo`.
     pub required_features: Vec<String>,
-    /// Largest set of features of nodes, by the names of `/proc/cpuinfo`: the features in the snapshot from which the nodes go on. None:
+    /// Largest set of features of nodes, by the names of `/proc/cpuinfo`: the features in the snapshot from which the nodes continue. None:
     /// all features that the study, the engines and the host allow.
     pub offered_features: Option<Vec<String>>,
     /// Engine that executes the guests' instructions between windows.

@@ -33,11 +33,11 @@ pub trait Peers: Send + Sync {
     /// A process that has died, or has left.
     fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, PeerError>;
 
-    /// Tells all processes why this one cannot go on.
+    /// Reports to all processes why this process cannot continue.
     fn leave(&self, why: &str);
 }
 
-/// Why processes cannot go on together.
+/// Why processes cannot continue together.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum PeerError {
@@ -156,7 +156,7 @@ impl Distribution {
         self.all_interrupted.load(Ordering::Relaxed)
     }
 
-    /// Reports to the others why this process cannot go on. From now on this process is on its own.
+    /// Reports to the others why this process cannot continue. From now on this process is on its own.
     pub fn leave(&self, why: &str) {
         if self.lost().is_some() {
             return;

@@ -139,7 +139,7 @@ fn claim_and_run(work: &impl Work, index: usize, quantum: Quantum, may_continue:
     let (last, arrival) = work.run_node(index, quantum, may_continue);
     let arrive = |arrival| barrier.arrive(index, last.number, arrival);
     match arrival {
-        // Other threads go on once they see how long the node sleeps, and must not run the node before they can see all of this.
+        // Other threads continue once they see how long the node sleeps, and must not run the node before they can see all of this.
         Some(Arrival::Asleep(_)) => {
             arrival.map(arrive);
             barrier.release(index, last.number);

@@ -128,12 +128,12 @@ pub enum Ending {
     Hung,
     /// Ranks of the MPI program wait for each other.
     Deadlock {
-        /// Ranks that can never go on.
+        /// Ranks that can never proceed.
         ranks: Vec<u32>,
     },
     /// A snapshot was taken, and the run was to end behind it.
     Saved,
-    /// A peer process of the run died or could not go on.
+    /// A peer process of the run died or could not continue.
     PeerLost {
         /// The process and the reason.
         why: PeerError,
@@ -172,7 +172,7 @@ pub struct Outcome {
     pub warnings: Vec<String>,
 }
 
-/// Why a run could not go on. What was recorded before is among the results.
+/// Why a run could not continue. What was recorded before is among the results.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum RunError {

@@ -105,7 +105,7 @@ impl Idler {
             connect(platform, now);
         }
         if (now..limit.cycles).contains(&self.off_at) {
-            // Other nodes go on without this node.
+            // Other nodes continue without this node.
             self.reached[self.node].store(u64::MAX / 2, Ordering::SeqCst);
             platform.port_write(vcpu, limit.cycles, SLEEP, &[OFF]);
             return Exit::Attention;

@@ -17,8 +17,8 @@ struct Outcome {
     paged: bool,
 }
 
-/// Returns whether the tables that [`load`] has made are still there. A kernel that changes them and does not invalidate translations may go on by the
-/// old ones (SDM vol. 3A §4.10.4.3). A moved one has no old ones.
+/// Returns whether the tables that [`load`] has made are still there. A kernel that changes them and does not invalidate translations may
+/// continue by the old ones (SDM vol. 3A §4.10.4.3). A moved one has no old ones.
 fn is_paged(memory: &[u8]) -> bool {
     let loaded = Ram::new(&[RAM]).unwrap();
     load(&loaded, &[]);
