@@ -42,7 +42,7 @@ pub enum Message<'a> {
     Refused(&'a str),
     /// Contribution of a process, by its number.
     Gather(usize, &'a [u8]),
-    /// Why a process, by its number, cannot go on.
+    /// Why a process, by its number, cannot continue.
     Leave(usize, &'a str),
     /// An empty message. The sender of the message learns whether the receiver is there.
     Probe,

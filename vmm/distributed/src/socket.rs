@@ -47,7 +47,7 @@ pub fn worker(context: &Context, key: &Key) -> Result<Socket, zmq::Error> {
     let socket = context.socket(zmq::DEALER)?;
     prepare(&socket, key)?;
     socket.set_curve_serverkey(&key.public)?;
-    // A run does not go on with a connection that broke. Without any reconnection, libzmq drops messages that have come.
+    // A run does not continue with a connection that broke. Without any reconnection, libzmq drops messages that have come.
     socket.set_reconnect_ivl(i32::MAX)?;
     Ok(socket)
 }
