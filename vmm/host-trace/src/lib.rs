@@ -4,9 +4,9 @@
 //! (`guest-images/tracer/mpi-log.h` defines it). This crate builds the tracer ([`tracer`]), reads such logs ([`log`]), and merges
 //! them into a trace like that of a run in guests ([`merge()`]).
 //!
-//! Times are those of the machine's own clock, and differ from run to run. Instructions are not counted: all stamps have 0. Within a
-//! node the clocks of all processes are one; between nodes they agree as well as the nodes' clocks of day do, which matters to
-//! whoever looks at when messages arrived, and not to predictions, which use what each rank does between its calls.
+//! Times are those of the machine's own clock, and differ from run to run. Instructions are not counted: all stamps have 0. Within a node
+//! the clocks of all processes are one; between nodes they agree as well as the nodes' clocks of day do, which matters to analyses of when
+//! messages arrived, and not to predictions, which use what each rank does between its calls.
 
 pub mod log;
 mod merge;
