@@ -70,7 +70,7 @@ impl fmt::Display for StopReport {
     }
 }
 
-/// Why an engine cannot go on.
+/// Why an engine cannot continue.
 #[derive(Debug, Error)]
 pub enum EngineError {
     /// An instruction or state that the engine does not know; going on would give a wrong result.

@@ -60,7 +60,7 @@ impl Limit {
     }
 }
 
-/// Numbers that windows have given to code so far. Later windows of the node go on with these numbers.
+/// Numbers that windows have given to code so far. Later windows of the node continue with these numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CodeNumbers {
     /// Blocks by their numbers.
