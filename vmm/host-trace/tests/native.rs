@@ -257,7 +257,7 @@ fn files_that_are_no_logs_are_refused() {
     assert!(refused(&header).contains("no process was traced"));
 }
 
-/// 64 bits hold the picoseconds of 213 days.
+/// Checks times beyond 213 days, whose picoseconds 64 bits cannot hold.
 #[test]
 fn a_node_that_has_been_up_for_a_year_has_times() {
     let folder = tempfile::tempdir().expect("a folder");
