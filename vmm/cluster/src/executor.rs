@@ -113,7 +113,7 @@ pub struct Executor {
     barrier: Arc<QuantumBarrier>,
     /// The end of the last quantum, picoseconds. The clocks of sleeping nodes may be behind.
     reached_ps: AtomicU64,
-    /// Whether nodes stay on their threads, see [`Executor::keep_on_threads`].
+    /// True if nodes stay on their threads, see [`Executor::keep_on_threads`].
     nodes_stay: AtomicBool,
     /// The host has started all threads.
     all_threads_started: AtomicBool,
