@@ -1,4 +1,4 @@
-//! Which files of `job.collect` a run still waits for.
+//! Check of the files of `job.collect`: which of them a run still waits for.
 
 use std::fmt;
 
@@ -12,12 +12,12 @@ const MAX_LISTED: usize = 8;
 pub struct Awaited {
     /// Entries of `job.collect`, and the nodes that have not answered them.
     entries: Vec<(Collect, Vec<u32>)>,
-    /// The first refused piece of an asked file from each node: the node, the file and a sentence that says why.
+    /// The first refused piece of an asked file from each node: the node, the file and the reason as a sentence.
     refused: Vec<(u32, String, String)>,
 }
 
 impl Awaited {
-    /// Nothing has come yet from a cluster of `nodes`.
+    /// Returns the state in which nothing has come yet from a cluster of `nodes`.
     pub fn new(entries: &[Collect], nodes: u32) -> Awaited {
         let asked = entries
             .iter()
@@ -38,7 +38,7 @@ impl Awaited {
         serde_json::to_vec(&(entries, &self.refused)).unwrap_or_default()
     }
 
-    /// Goes on where another has stopped. Entries that were not there have no answers.
+    /// Continues where another has stopped. Entries that were not there have no answers.
     pub fn load(&mut self, state: &[u8]) -> Result<(), String> {
         type State = (Vec<(String, Vec<u32>)>, Vec<(u32, String, String)>);
         let state = serde_json::from_slice::<State>(state);
@@ -54,7 +54,7 @@ impl Awaited {
         Ok(())
     }
 
-    /// A file has come from a node.
+    /// Records that a file has come from a node.
     pub fn file_arrived(&mut self, node: u32, file: &str) {
         for (entry, nodes) in &mut self.entries {
             if let Ok(at) = nodes.binary_search(&node)
@@ -65,7 +65,7 @@ impl Awaited {
         }
     }
 
-    /// Returns a clause that goes on a sentence about the job, and names what is missing or not whole; none if all has come.
+    /// Returns a clause that continues a sentence about the job, and names what is missing or not whole; none if all has come.
     pub fn missing(&self) -> Option<String> {
         let listed: Vec<_> = (self.refused.iter())
             .map(|(node, file, why)| format!("{file:?} of node{node}: {why}"))
@@ -82,7 +82,7 @@ impl Awaited {
         }
     }
 
-    /// A piece of a node's file was refused. A file that is asked for is not whole then, whatever else comes of the file.
+    /// Records that a piece of a node's file was refused. A file that is asked for is not whole then, whatever else comes of the file.
     pub fn file_refused(&mut self, node: u32, file: &str, why: &dyn fmt::Display) {
         let asks = |(entry, _): &(Collect, Vec<u32>)| entry.is_answered_by(node, file);
         if !self.entries.iter().any(asks) {

@@ -13,7 +13,7 @@ use crate::config;
 use crate::exit::{Exit, Failure};
 use crate::terminal::print_note;
 
-/// Reads a study and tells all its problems and the host's.
+/// Reads a study and reports all its problems and the host's.
 pub fn check(args: &args::Check) -> Result<Exit, Failure> {
     let study = load(&args.study, None, 1)?;
     println!("{}: no problems", study.file.display());

@@ -24,7 +24,7 @@ struct Files {
     initramfs: PathBuf,
     root: PathBuf,
     root_blocks: Option<BlockHashes>,
-    /// For people.
+    /// Name of the image in messages.
     name: String,
     identity: String,
 }
@@ -60,8 +60,8 @@ pub fn counting(study: &Study) -> Result<Option<Arc<GuestCounting>>, Failure> {
     Ok(Some(Arc::new(GuestCounting::new(Arc::new(processor)))))
 }
 
-/// Returns the configuration of a study. Builds the image if need be and tells `progress` what it does; once `interrupted` is set, a build
-/// ends.
+/// Returns the configuration of a study. Builds the image if need be and reports the steps of the build to `progress`; once `interrupted`
+/// is set, a build ends.
 pub fn cluster(
     study: &Study,
     host_threads: Option<usize>,

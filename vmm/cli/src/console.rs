@@ -22,7 +22,7 @@ const LEAVE: u8 = 0x1d;
 const END_OF_INPUT: u8 = 0x04;
 /// An idle cluster's time may run so far ahead of the host's: a shell's time then passes as a user expects.
 const AHEAD: Duration = Duration::from_millis(20);
-/// Between two looks at keys and signals while the cluster waits for the host's time.
+/// Interval between two checks of keys and signals while the cluster waits for the host's time.
 const LOOKS: Duration = Duration::from_millis(20);
 /// Virtual time between two ends of input typed at a node whose console is silent, picoseconds.
 const END_INTERVAL_PS: u64 = 1_000_000_000_000;
@@ -43,11 +43,11 @@ struct Terminal {
     /// True once keys may be typed; `said` is the end of the console's output until then.
     ready: bool,
     said: Vec<u8>,
-    /// Once standard input has ended: since when the console is silent and was told of no end of input.
+    /// Virtual time since which the console is silent and got no end of input, picoseconds; none before standard input has ended.
     silent_since: Option<u64>,
-    /// Ends of input that it was told of.
+    /// Number of ends of input that the console got.
     ends: u32,
-    /// The console has said something.
+    /// True if the console has written something.
     heard: bool,
 }
 
@@ -60,8 +60,8 @@ impl Terminal {
         }
     }
 
-    /// Standard input has ended: the node's shell is told so, which then ends and powers its node off. A shell that is not there
-    /// yet, or a program that reads on, is told again; one that never ends is left.
+    /// Handles the end of standard input: types an end of input at the node's shell, which then ends and powers its node off. A shell that
+    /// is not there yet, or a program that reads on, gets the end of input again; one that never ends is left.
     fn end_of_input(&mut self, now_ps: u64) {
         let begins = self.silent_since.is_none();
         if begins || std::mem::take(&mut self.heard) {

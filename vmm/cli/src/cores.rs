@@ -8,7 +8,7 @@ use nodescope_profile::{ProfilesFile, WindowProfile};
 use nodescope_report::{ModelledCore, WindowCores};
 use serde::{Deserialize, Serialize};
 
-/// Width of the code that LLVM's models are asked about.
+/// Width of the code that LLVM's models time, bits.
 const BITS: u8 = 64;
 
 /// Cores of a study.

@@ -17,7 +17,7 @@ pub fn counters(args: &args::Counters) -> Result<Exit, Failure> {
         print_result(&measurement, file.as_deref(), true)?;
         return Ok(Exit::Ok);
     }
-    // Whoever interrupts the program wants what was counted: the program gets the signal, this process goes on.
+    // A user who interrupts the program wants what was counted: the program gets the signal, this process continues.
     ctrlc::set_handler(|| {}).map_err(|error| Failure::of(Exit::Host, &error))?;
     let how = if args.each { How::Whole } else { How::Ranks };
     let (measurement, status) = count(&args.command, how).map_err(fail)?;

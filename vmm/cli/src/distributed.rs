@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::args;
 use crate::exit::{Exit, Failure};
 
-/// Where workers of this host connect: a free port.
+/// Address at which workers of this host connect: a free port.
 const LOCAL: &str = "tcp://127.0.0.1:*";
 /// Time for workers of this host to end by themselves once the run is over.
 const WORKER_END_LIMIT: Duration = Duration::from_secs(5);
@@ -28,11 +28,11 @@ pub struct Task {
     pub study: PathBuf,
     /// Identifies everything that decides the result, as the master reads it.
     pub study_id: String,
-    /// See [`args::Run::interpret`].
+    /// True if all guest code is interpreted, see [`args::Run::interpret`].
     pub interpret: bool,
     /// See [`args::Run::host_threads`].
     pub host_threads: Option<u64>,
-    /// [`args::Run::engine`] asks for the portable engine.
+    /// True if [`args::Run::engine`] asks for the portable engine.
     pub soft: bool,
     /// Hosts that share the nodes.
     pub hosts: u32,
@@ -41,9 +41,9 @@ pub struct Task {
 /// The snapshot that all processes begin from.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct StartPoint {
-    /// Its file, which all hosts see; none: the nodes boot.
+    /// File of the snapshot, which all hosts see; none: the nodes boot.
     pub snapshot: Option<PathBuf>,
-    /// The user has named it: nodes are as it has them ([`Origin::adopt`]).
+    /// True if the user has named the snapshot: nodes are as it has them ([`Origin::adopt`]).
     pub adopt: bool,
 }
 
@@ -103,7 +103,7 @@ pub fn group_failure(error: GroupError) -> Failure {
 
 /// Run as the master knows it.
 pub struct RunInfo<'a> {
-    /// The cluster.
+    /// Configuration of the cluster.
     pub config: &'a ClusterConfig,
     /// The user wants the program to end.
     pub interrupted: &'a AtomicBool,
@@ -115,7 +115,7 @@ pub struct Processes {
     _started: Started,
 }
 
-/// Workers on this host. They end with the run.
+/// Workers on this host. The workers end with the run.
 struct Started(Vec<Child>);
 
 impl Drop for Started {
@@ -232,7 +232,7 @@ impl Processes {
     }
 }
 
-/// Starts a worker on this host. The terminal's signals go to the master alone, which tells the workers.
+/// Starts a worker on this host. The terminal's signals go only to the master, which informs the workers.
 fn start(address: &str, key: &Key) -> Result<Child, Failure> {
     use std::os::unix::process::CommandExt;
     let program = PathBuf::from("/proc/self/exe");

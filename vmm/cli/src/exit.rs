@@ -7,10 +7,10 @@ use nodescope_hypercall::printable_lines;
 use crate::args::LogFormat;
 use crate::interrupt::{file_limit, memory_limit};
 
-/// How a command ended, for scripts.
+/// Exit code of a command, for scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// As asked.
+    /// The command did what was asked.
     Ok = 0,
     /// The job ended with another status than 0, or left out a file that the study collects.
     JobFailed = 1,
@@ -24,12 +24,12 @@ pub enum Exit {
     Host = 5,
     /// The job ended well, but a window of the study measured nothing, or the moment of a snapshot did not come.
     Window = 6,
-    /// Ctrl-C.
+    /// The user interrupted the command with Ctrl-C.
     Interrupted = 130,
 }
 
 impl Exit {
-    /// All of them.
+    /// Every exit code.
     pub const ALL: [Exit; 8] = [
         Exit::Ok,
         Exit::JobFailed,
@@ -41,7 +41,7 @@ impl Exit {
         Exit::Interrupted,
     ];
 
-    /// Returns the one of this number, if there is one.
+    /// Returns the exit code of this number, if there is one.
     pub fn of(code: u8) -> Option<Exit> {
         Exit::ALL.into_iter().find(|exit| *exit as u8 == code)
     }
@@ -59,7 +59,7 @@ Exit codes:
     6  the job ended well, but a window of the study measured nothing, or no snapshot was taken
   130  interrupted; what was measured until then is among the results";
 
-/// Where the guide is, for `--help`. Help texts name its pages.
+/// Text about the place of the guide, for `--help`. Help texts name its pages.
 pub const GUIDE: &str = "\
 Texts such as (guide: Exports) name a page of the guide. An installation has the guide in
 share/doc/nodescope beside the folder of the program, such as /usr/share/doc/nodescope.";
@@ -67,7 +67,7 @@ share/doc/nodescope beside the folder of the program, such as /usr/share/doc/nod
 /// Why a command did not do what was asked.
 #[derive(Debug)]
 pub struct Failure {
-    /// Exit code.
+    /// Exit code of the command.
     pub exit: Exit,
     /// The message and its causes, outermost first; nothing if all has been said.
     pub chain: Vec<String>,
@@ -102,8 +102,8 @@ impl Failure {
         }
     }
 
-    /// Returns a failure told by an error and its causes. A cause that the text before it already quotes is left out. A lack of memory,
-    /// disk space or files is the host's fault, whatever the host needed them for.
+    /// Returns a failure with the messages of an error and its causes. A cause that the text before it already quotes is left out. A lack
+    /// of memory, disk space or files is the host's fault, whatever the host needed them for.
     pub fn of(exit: Exit, error: &dyn Error) -> Failure {
         let mut chain = vec![error.to_string()];
         let mut next = error.source();
@@ -125,13 +125,13 @@ impl Failure {
         }
     }
 
-    /// For `map_err`: an I/O error with what was being done to which file.
+    /// Returns a closure that turns an I/O error into a failure with what was being done to which file, for `map_err`.
     pub fn io(action: &str, path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Failure {
         let message = format!("cannot {action} {}", path.display());
         move |error| Failure::new(Exit::Host, format!("{message}: {error}"))
     }
 
-    /// Advice to the user, where the message has none. Errors that come through many crates and programs are known by the system's
+    /// Returns advice to the user, where the message has none. Errors that come through many crates and programs are known by the system's
     /// own words.
     fn help(&self) -> Option<String> {
         let says = |what: &str| self.chain.iter().any(|text| text.contains(what));

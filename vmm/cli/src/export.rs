@@ -139,7 +139,7 @@ fn source(results: &Path) -> Result<(PathBuf, Option<Network>), Failure> {
     Ok((trace, network))
 }
 
-/// Returns the network of a study, as far as it says; the study was checked when it ran.
+/// Returns the network of a study, as far as the study describes it; the study was checked when it ran.
 fn network(text: &str) -> Result<Network, String> {
     let study: toml::Table = toml::from_str(text).map_err(|error| error.to_string())?;
     let field = |name: &str| {

@@ -17,7 +17,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Of a node.
+    /// Returns a follower of a node's console.
     pub fn new(node: u32, format: LogFormat) -> Follower {
         Follower {
             node,

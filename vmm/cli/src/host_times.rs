@@ -1,5 +1,5 @@
-//! Host times of a run's phases: `host.json` (vmm/report/HOST.md), which `nodescope run --host-times` writes. It is the one
-//! file among the results that differs from run to run.
+//! Host times of a run's phases: `host.json` (vmm/report/HOST.md), which `nodescope run --host-times` writes. The file is the only one
+//! among the results that differs from run to run.
 
 use std::fs;
 use std::time::Instant;
@@ -21,7 +21,7 @@ struct HostFile {
     phases: Vec<PhaseCost>,
 }
 
-/// One phase and its costs.
+/// Costs of a phase of the run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct PhaseCost {
     phase: &'static str,
@@ -53,13 +53,13 @@ impl Mark {
         Mark {
             at: Instant::now(),
             cpu_seconds: seconds(usage.ru_utime) + seconds(usage.ru_stime),
-            // Linux tells kibibytes (getrusage(2)).
+            // Linux gives kibibytes (getrusage(2)).
             peak_memory_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
         }
     }
 }
 
-/// A phase that goes on.
+/// A phase that has begun and not ended.
 #[derive(Debug)]
 struct Begun {
     phase: &'static str,
@@ -83,7 +83,7 @@ pub struct HostTimes {
 impl HostTimes {
     /// The version of the file's format.
     const VERSION: u32 = 1;
-    /// Its name among the results.
+    /// Name of the file among the results.
     pub const NAME: &'static str = "host.json";
     /// Name of the time from the boot of one node to the begin of the cluster that is made of it.
     const RESTORE: &'static str = "restore";
@@ -110,7 +110,7 @@ impl HostTimes {
         let instructions = progress.instructions.iter().sum();
         match self.booted.take() {
             Some(booted) => {
-                // Each node goes on with the instructions of the node that has booted.
+                // Each node continues with the instructions of the node that has booted.
                 let of_boot = progress.instructions.first().copied().unwrap_or(0);
                 self.close(of_boot, progress.virtual_ps, booted);
                 self.begun = Some(Begun {
@@ -172,7 +172,7 @@ impl HostTimes {
     }
 }
 
-/// Returns the name of the host's processor; empty where the kernel does not tell.
+/// Returns the name of the host's processor; empty where the kernel does not name it.
 fn processor() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with("model name"));

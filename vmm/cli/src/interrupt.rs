@@ -50,8 +50,8 @@ impl Signals {
         &self.flag
     }
 
-    /// From now on also the first signal ends the program, after `late`, if the command still runs when its time limit has passed.
-    /// `kept` tells the user which of the command's work is kept.
+    /// Arms the signals: from now on also the first signal ends the program, after `late`, if the command still runs when its time limit
+    /// has passed. `kept` is the text for the user about the part of the command's work that is kept.
     pub fn arm(&self, kept: &'static str, late: impl FnOnce() + Send + 'static) {
         let late = Box::new(late);
         *locked(&self.armed) = Some(Armed { kept, late });
@@ -123,8 +123,8 @@ fn is_ignored(signal: libc::c_int) -> bool {
     !failed && action.sa_sigaction == libc::SIG_IGN
 }
 
-/// From now on a file that would exceed the limit of its size (`ulimit -f`) is an error of the write to it. Without this, the system ends
-/// the program by SIGXFSZ. A handler, other than ignoring the signal, is not passed on to programs that are started.
+/// Makes a file that would exceed the limit of its size (`ulimit -f`) an error of the write to it. Without this, the system ends the
+/// program by SIGXFSZ. A handler, other than ignoring the signal, is not passed on to programs that are started.
 pub fn survive_file_limit() {
     extern "C" fn nothing(_: libc::c_int) {}
     let handler: extern "C" fn(libc::c_int) = nothing;

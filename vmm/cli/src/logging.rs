@@ -16,7 +16,7 @@ use tracing_subscriber::registry::{LookupSpan, Registry};
 use crate::args::{Args, LogFormat};
 use crate::terminal::print_error_line;
 
-/// From now on, shows the messages that the command line and the environment ask for.
+/// Shows, from now on, the messages that the command line and the environment ask for.
 pub fn start(args: &Args) {
     let level = match (args.quiet, args.verbose) {
         (true, _) => LevelFilter::ERROR,

@@ -1,5 +1,5 @@
 //! Memory that the host does not give is a problem of the host, with a message and the exit code for that. Rust's own answer is to abort,
-//! by which a script cannot tell a small host from a broken program.
+//! by which a script cannot distinguish a small host from a broken program.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,7 +48,7 @@ unsafe impl GlobalAlloc for CheckedAllocator {
 
 const MESSAGE: &str = "error: the host gives no more memory; what was written until now is kept\n  help: lower node.memory or cluster.nodes, raise the limit of this process (ulimit -v), or use a larger host\n";
 
-/// From now on an abort for lack of memory ends the program with the exit code of a problem of the host. Other aborts stay aborts.
+/// Makes an abort for lack of memory end the program with the exit code of a problem of the host. Other aborts stay aborts.
 pub fn report_out_of_memory() {
     extern "C" fn aborted(signal: libc::c_int) {
         if REFUSED.load(Ordering::Relaxed) {

@@ -33,7 +33,7 @@ const FILES: &str = "files";
 pub enum Interval {
     /// Parallel regions, found when a record is read.
     Regions(Selection),
-    /// Between MPI calls, known while recording alone.
+    /// Between MPI calls, known only while recording.
     Calls(CallInterval),
 }
 
@@ -82,7 +82,7 @@ fn sorted(args: &args::Openmp) -> Result<(Vec<Selection>, Vec<CallInterval>), Fa
     Ok((selections, calls))
 }
 
-/// Records a command's OpenMP constructs if there is one, and tells where the threads' time went.
+/// Records a command's OpenMP constructs if there is one, and reports where the threads' time went.
 pub fn openmp(args: &args::Openmp) -> Result<Exit, Failure> {
     let (selections, calls) = sorted(args)?;
     let (results, status) = match (&args.output, args.command.is_empty()) {
@@ -132,7 +132,7 @@ fn record(args: &args::Openmp, output: &Path, calls: &[CallInterval]) -> Result<
     }
     let (sources, cache) = (sources()?, cache()?);
     let library = openmp_library(&sources, &cache).map_err(fail)?;
-    // The MPI tracer tells of the calls at which intervals begin and end.
+    // The MPI tracer reports the calls at which intervals begin and end.
     let mpi_tracer = match calls {
         [] => None,
         _ => {
@@ -143,7 +143,7 @@ fn record(args: &args::Openmp, output: &Path, calls: &[CallInterval]) -> Result<
     remove_files(&earlier)?;
     fs::create_dir_all(&folder).map_err(Failure::io("create", &folder))?;
     let folder = fs::canonicalize(&folder).map_err(Failure::io("open", &folder))?;
-    // Whoever interrupts the program wants the figures of what it did: the program gets the signal, this process goes on.
+    // A user who interrupts the program wants the figures of what it did: the program gets the signal, this process continues.
     ctrlc::set_handler(|| {}).map_err(|error| Failure::of(Exit::Host, &error))?;
     let mut preload = OsString::from(&library);
     if let Some(tracer) = &mpi_tracer {
@@ -201,8 +201,8 @@ pub fn has_records(results: &Path) -> bool {
     records_of(results).is_ok_and(|records| !records.is_empty())
 }
 
-/// Returns the section of OpenMP in the page of a report; none without records. Where there are records that cannot be told, the
-/// section tells why.
+/// Returns the section of OpenMP in the page of a report; none without records. Where there are records that cannot be shown, the section
+/// contains the reason.
 pub fn section(results: &Path) -> Option<PageSection> {
     let section_markup = || {
         let results = [results.to_path_buf()];

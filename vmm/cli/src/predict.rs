@@ -161,7 +161,7 @@ pub fn read(results: &Path, options: SequenceOptions) -> Result<(PathBuf, Sequen
     Ok((path, sequences))
 }
 
-/// Returns the rank and the sequence of a trace of one rank alone.
+/// Returns the rank and the sequence of a trace of only one rank.
 pub fn read_alone(results: &Path, options: SequenceOptions) -> Result<(u32, Sequence), Failure> {
     let (path, builder, _) = builder(results, options)?;
     builder

@@ -18,7 +18,7 @@ use crate::terminal::{print_error_line, set_progress_bars};
 const BARS_INTERVAL: Duration = Duration::from_millis(200);
 /// Between two lines, unless a phase changes.
 const LINES_INTERVAL: Duration = Duration::from_secs(10);
-/// Between two looks at whether a phase has changed.
+/// Interval between two checks whether a phase has changed.
 const PHASE_INTERVAL: Duration = Duration::from_millis(200);
 /// Quantum batches between two readings of the host's clock.
 const BATCHES: u32 = 8;
@@ -32,11 +32,11 @@ enum Output {
     Quiet,
 }
 
-/// How a run's progress is shown.
+/// Form in which a run's progress is shown.
 pub struct ProgressOptions {
-    /// Text or JSON.
+    /// Format of the progress: text or JSON.
     pub format: LogFormat,
-    /// No progress and no messages are shown.
+    /// True if no progress and no messages are shown.
     pub quiet: bool,
     /// The node whose console is shown.
     pub follow: Option<u32>,
@@ -57,7 +57,7 @@ pub struct ProgressReporter {
     before: Vec<u64>,
     before_ps: u64,
     phases: Vec<Phase>,
-    /// Instructions that were executed before a snapshot have taken none of this run's time.
+    /// True if instructions that were executed before a snapshot have taken none of this run's time.
     resumed: bool,
     /// Files that the study collects and that have not come.
     pub awaited: Awaited,
@@ -66,7 +66,7 @@ pub struct ProgressReporter {
 }
 
 impl ProgressReporter {
-    /// For a cluster of `nodes`.
+    /// Returns a reporter for a cluster of `nodes`.
     pub fn new(options: &ProgressOptions, nodes: u32) -> ProgressReporter {
         let output = if options.quiet {
             Output::Quiet
@@ -113,7 +113,7 @@ impl ProgressReporter {
         }
     }
 
-    /// A line for the user.
+    /// Prints a line for the user.
     pub fn print_line(&self, text: &str) {
         match &self.output {
             Output::Bars(..) | Output::Lines => print_error_line(text),
@@ -122,7 +122,7 @@ impl ProgressReporter {
         }
     }
 
-    /// The run is over: bars go.
+    /// Ends the report of progress at the end of the run: bars are removed.
     pub fn end(&mut self) {
         if let Some(follower) = &mut self.follower {
             follower.end();
@@ -247,7 +247,7 @@ impl ProgressReporter {
 struct TimeLeft {
     until: &'static str,
     seconds: f64,
-    /// The end may come before.
+    /// True if the end may come before.
     at_most: bool,
 }
 

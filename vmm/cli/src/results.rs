@@ -18,16 +18,16 @@ use crate::exit::{Exit, Failure};
 /// The facts of a run, in `run.json`. No fact depends on the host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunFile {
-    /// [`RunFile::VERSION`].
+    /// Format version, [`RunFile::VERSION`].
     pub version: u32,
-    /// The study.
+    /// Name, identity and description of the study.
     pub study: StudyInfo,
-    /// Where CPI_core comes from.
+    /// Source of CPI_core.
     pub core: CoreCpi,
     /// The cores that the report models.
     #[serde(default)]
     pub cores: CoreNames,
-    /// How the run ended; none while it runs, and for ever if it was killed.
+    /// Sentence about the end of the run; none while it runs, and for ever if it was killed.
     pub ending: Option<String>,
     /// Exit code of `nodescope run`.
     pub exit_code: Option<u8>,
@@ -35,11 +35,11 @@ pub struct RunFile {
     pub job_status: Option<i32>,
     /// Virtual time at the end, picoseconds.
     pub virtual_ps: u64,
-    /// Instructions by node.
+    /// Number of instructions of each node.
     pub instructions: Vec<u64>,
     /// Network counts by node.
     pub network: Vec<NetworkCounts>,
-    /// Which engine executed the guests when; empty where the portable engine executed all.
+    /// Engine that executed the guests, by interval of virtual time; empty where the portable engine executed all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub engines: Vec<EngineSpan>,
     /// Notes for the user.
@@ -49,10 +49,10 @@ pub struct RunFile {
 impl RunFile {
     /// The version that this program writes and reads.
     pub const VERSION: u32 = 1;
-    /// Its name among the results.
+    /// Name of the file among the results.
     pub const NAME: &'static str = "run.json";
 
-    /// Writes it into a results folder.
+    /// Writes the file into a results folder.
     pub fn write(&self, folder: &ResultsFolder) -> Result<(), Failure> {
         let mut text =
             serde_json::to_string_pretty(self).map_err(|error| Failure::of(Exit::Host, &error))?;
@@ -60,7 +60,7 @@ impl RunFile {
         put(folder, Self::NAME, &text)
     }
 
-    /// Reads it from a results folder.
+    /// Reads the file from a results folder.
     pub fn read(folder: &Path) -> Result<RunFile, Failure> {
         let path = folder.join(Self::NAME);
         if !path.is_file() {
@@ -128,7 +128,7 @@ pub fn folder_failure(error: FolderError) -> Failure {
     Failure::of(exit, &error)
 }
 
-/// Returns the report of results, complete or not. `core` replaces what the study says.
+/// Returns the report of results, complete or not. `core` replaces the study's CPI_core.
 ///
 /// `cores` replace the study's, if there are any.
 pub fn report(folder: &Path, core: Option<CoreCpi>, cores: &[String]) -> Result<Report, Failure> {
@@ -136,7 +136,8 @@ pub fn report(folder: &Path, core: Option<CoreCpi>, cores: &[String]) -> Result<
     nodescope_report::build(&input).map_err(|error| Failure::of(Exit::Study, &error))
 }
 
-/// Reads what results, complete or not, hold for a report. `core` replaces what the study says, and so do `cores`, if there are any.
+/// Reads what results, complete or not, hold for a report. `core` replaces the study's CPI_core, and so do `cores` the study's cores, if
+/// there are any.
 pub fn input(
     folder: &Path,
     core: Option<CoreCpi>,

@@ -246,7 +246,7 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     }
 }
 
-/// Where a node boots of which all are made.
+/// Snapshot of a booted node, of which all nodes are clones.
 struct BootSnapshot {
     snapshot: PathBuf,
     /// For the boot's own results, so that those of the run are the results of one that has found its boot.
@@ -294,7 +294,7 @@ fn engines(spans: &[EngineSpan]) -> String {
     )
 }
 
-/// Returns where CPI_core comes from. Counters replace what the clocks ran with, long instructions included, since they have counted these.
+/// Returns the source of CPI_core. Counters replace what the clocks ran with, long instructions included, since they have counted these.
 fn core(study: &Study) -> CoreCpi {
     let source = study.cpi_source.clone();
     match &study.rank_cpi {
@@ -316,7 +316,7 @@ enum Counted {
     Core(CoreCpi),
     /// Why there is none.
     Note(String),
-    /// They were not to count.
+    /// The host's counters were not to count.
     Nothing,
 }
 
@@ -400,7 +400,7 @@ fn arm(
     });
 }
 
-/// Exit code and sentence for how a run ended.
+/// Returns the exit code and a sentence for the end of a run.
 fn verdict(study: &Study, outcome: &Outcome, folder: &Path, awaited: &Awaited) -> (Exit, String) {
     let logs = format!("see the console logs in {}", folder.display());
     let at = Time(outcome.virtual_ps / 1_000_000_000 * 1_000_000_000);

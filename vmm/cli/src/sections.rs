@@ -22,7 +22,8 @@ pub fn sections(results: &Path) -> Vec<PageSection> {
     sections
 }
 
-/// Sections that come from the trace; none without MPI calls. Where there are calls but nothing to show, a section tells why.
+/// Returns the sections that come from the trace; none without MPI calls. Where there are calls but nothing to show, a section contains the
+/// reason.
 fn of_trace(results: &Path) -> Vec<PageSection> {
     let sources: [SectionSource<'_>; 2] = [
         (nodescope_phases::TITLE, &phases::section),

@@ -27,7 +27,7 @@ const FIRST_PORT: u64 = 20_000;
 const PORTS: u64 = 10_000;
 /// Time for workers to end once the master has.
 const LAST: Duration = Duration::from_secs(10);
-/// Between two looks at whether a step has ended.
+/// Interval between two checks whether a step has ended.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Does what the command asks of Slurm.
@@ -77,7 +77,7 @@ fn run(args: &SlurmRun, all: &Args) -> Result<Exit, Failure> {
         let address = format!("tcp://{}:{port}", address(first)?);
         let wait = args.run.worker_wait.to_string().replace(' ', "");
         command.args(["worker", "--quiet", "--connect", &address, "--wait", &wait]);
-        // The master tells what befalls a worker.
+        // The master reports what befalls a worker.
         command.stdout(Stdio::null()).stderr(Stdio::null());
         step.push(start(command)?);
     }
@@ -100,7 +100,7 @@ fn print_unless_quiet(all: &Args, text: &str) {
     }
 }
 
-/// The exit code of the master, which has told the user why.
+/// Returns the exit code of the master, which has reported the reason to the user.
 fn exit(status: ExitStatus) -> Result<Exit, Failure> {
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     let known = code.and_then(Exit::of);
@@ -118,7 +118,7 @@ fn exit(status: ExitStatus) -> Result<Exit, Failure> {
     }
 }
 
-/// Returns the arguments of `nodescope run` that say the same.
+/// Returns the arguments of `nodescope run` with the same meaning.
 fn arguments(run: &Run) -> Vec<OsString> {
     // A new option does not compile before it is passed on here.
     let Run {
@@ -207,7 +207,7 @@ fn command(program: &str) -> Command {
     command
 }
 
-/// Starts a step of the job. Signals of the terminal go to this process alone, which passes them on.
+/// Starts a step of the job. Signals of the terminal go only to this process, which passes them on.
 fn start(mut command: Command) -> Result<Child, Failure> {
     use std::os::unix::process::CommandExt;
     let program = command.get_program().to_string_lossy().into_owned();
@@ -276,8 +276,8 @@ impl Drop for Steps {
     }
 }
 
-/// A job of Slurm. Its hosts are given back when it is dropped, and also where this process is killed: `salloc` waits for a command that
-/// ends with its standard input.
+/// A job of Slurm. The hosts of the job are given back when the job is dropped, and also where this process is killed: `salloc` waits for a
+/// command that ends with its standard input.
 struct Job {
     number: String,
     salloc: Child,
@@ -327,7 +327,7 @@ impl Job {
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
             }
             if interrupted.load(Ordering::Relaxed) && !std::mem::replace(&mut ends, true) {
-                // It gives up its place in the queue.
+                // The salloc command releases its place in the queue.
                 terminate(&salloc);
             }
         }

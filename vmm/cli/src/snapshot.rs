@@ -180,7 +180,7 @@ fn line(path: &Path, about: &About) -> String {
     )
 }
 
-/// Disk space that a file takes, rounded.
+/// Returns the disk space that a file takes, rounded.
 fn size(path: &Path) -> String {
     use std::os::unix::fs::MetadataExt;
     let Ok(found) = fs::metadata(path) else {

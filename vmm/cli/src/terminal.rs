@@ -24,15 +24,15 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// The bars that lines are told above.
+/// The progress bars above which lines are printed.
 static BARS: Mutex<Option<MultiProgress>> = Mutex::new(None);
 
-/// From now on there are bars, or none, at the bottom of the terminal.
+/// Sets the progress bars at the bottom of the terminal, or removes them.
 pub fn set_progress_bars(bars: Option<MultiProgress>) {
     *BARS.lock().unwrap_or_else(PoisonError::into_inner) = bars;
 }
 
-/// A line on standard error. A closed standard error is no failure.
+/// Prints a line on standard error. A closed standard error is no failure.
 pub fn print_error_line(line: &str) {
     let bars = BARS.lock().unwrap_or_else(PoisonError::into_inner);
     let _ = match &*bars {
@@ -44,12 +44,12 @@ pub fn print_error_line(line: &str) {
 /// True if only errors are shown.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// From now on nothing but errors is told.
+/// Shows, from now on, nothing but errors.
 pub fn set_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
 
-/// A line on standard error that `--quiet` leaves out.
+/// Prints a line on standard error that `--quiet` leaves out.
 pub fn print_note(line: &str) {
     if !QUIET.load(Ordering::Relaxed) {
         print_error_line(line);

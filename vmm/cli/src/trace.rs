@@ -154,7 +154,7 @@ pub fn mpi(named: Option<MpiName>, launcher: &OsString) -> Result<Mpi, Failure> 
     }
 }
 
-/// Returns which MPI a launcher belongs to, by what it says of itself.
+/// Returns which MPI a launcher belongs to, by the launcher's own text about its version.
 fn mpi_of(launcher: &OsString) -> Result<Mpi, Failure> {
     let output = Command::new(launcher)
         .arg("--version")
@@ -205,7 +205,7 @@ fn run(
     environment: &[(&str, OsString)],
     logs: &Path,
 ) -> Result<i32, Failure> {
-    // Whoever interrupts the program wants the trace of what it did: the program gets the signal, this process goes on.
+    // A user who interrupts the program wants the trace of what it did: the program gets the signal, this process continues.
     ctrlc::set_handler(|| {}).map_err(|error| Failure::of(Exit::Host, &error))?;
     let mut preload = OsString::new();
     for (number, library) in libraries.iter().enumerate() {

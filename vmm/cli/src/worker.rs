@@ -35,7 +35,7 @@ pub fn worker(args: &args::Worker) -> Result<Exit, Failure> {
     if let Err(failure) = &done
         && !failure.chain.is_empty()
     {
-        // The master tells the user.
+        // The master reports the failure to the user.
         group.leave(&failure.chain.join(": "));
     }
     done
@@ -84,13 +84,13 @@ fn work(group: &Arc<Group>, task: &Task, host_threads: Option<u64>) -> Result<Ex
             Ending::PeerLost { why } => ended(group, &why),
             _ => Ok(Exit::Ok),
         },
-        // All processes see errors of nodes; the master tells of them.
+        // All processes see errors of nodes; the master reports them.
         Err(RunError::Node(_) | RunError::Elsewhere { .. }) => Ok(Exit::Ok),
         Err(error) => Err(failed(error)),
     }
 }
 
-/// The run ended without this process. Somebody must hear of it where the master is gone.
+/// Returns the result of a run that ended without this process. This process reports the reason where the master is gone.
 fn ended(group: &Group, why: &PeerError) -> Result<Exit, Failure> {
     let chain = match why {
         PeerError::Died { peer } if *peer == group.names()[0] => vec![why.to_string()],
@@ -103,7 +103,7 @@ fn ended(group: &Group, why: &PeerError) -> Result<Exit, Failure> {
     })
 }
 
-/// The master tells the user what happens.
+/// Observer that shows nothing: the master reports the run to the user.
 struct Silent;
 
 impl Observer for Silent {

@@ -193,7 +193,7 @@ fn results_are_not_overwritten_unasked() {
         &["run", "s.toml"],
         "results/s already holds results; replace them with --force",
     );
-    // Files of an unknown program cannot be told from the user's own.
+    // Files of an unknown program cannot be distinguished from the user's own.
     says(
         &["run", "s.toml", "--force"],
         "results/s holds results without the list of what their run has written (written.txt)",
@@ -302,7 +302,7 @@ fn results_that_cannot_be_written() {
     assert_eq!(output.status.code(), Some(5));
 }
 
-/// A file system of three pages in a mount name space of its own: no rights are needed for that where user name spaces are on.
+/// Fills a file system of three pages in a mount name space of its own: no rights are needed for that where user name spaces are on.
 #[test]
 fn a_full_disk_is_told_with_a_way_out_and_leaves_readable_results() {
     let work = own_image(JOB);

@@ -75,7 +75,7 @@ fn one_rank_alone_needs_a_launcher() {
     assert!(!dir.path().join("ranks").exists());
 }
 
-/// With a PMU the command is counted; without one nothing runs, and one sentence says what to do.
+/// Checks that with a PMU the command is counted, and that without one nothing runs and one sentence states the remedy.
 #[test]
 fn a_host_without_a_pmu_runs_nothing() {
     let dir = tempfile::tempdir().unwrap();

@@ -15,7 +15,7 @@ use guest::{
 /// Processes that were started end within this time.
 const SOON: Duration = Duration::from_secs(30);
 
-/// Four nodes that run for ever, of which each says who it is, with a window that has closed early on.
+/// Makes a study of four nodes that run for ever, of which each prints its name, with a window that closes early.
 fn endless() -> WorkFolder {
     let window = "node.frequency = \"100 MHz\"\n\
         [[window]]\nname = \"w\"\nopen = { marker = \"step\", occurrence = 2 }\nmeasure = \"1 M instructions\"\n";

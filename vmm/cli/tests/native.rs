@@ -59,7 +59,7 @@ fn trace_two_ranks(folder: &Path, results: &str, arguments: &[&str]) {
     );
 }
 
-/// Open MPI refuses a list of variables beside `-x`: the tracer must not need one.
+/// Checks a launcher with `-x`: Open MPI refuses a list of variables beside `-x`, so that the tracer must not need one.
 #[test]
 fn a_launcher_may_be_told_to_pass_variables_on() {
     let Some(dir) = compiled() else { return };
@@ -69,7 +69,7 @@ fn a_launcher_may_be_told_to_pass_variables_on() {
     }
 }
 
-/// Open MPI looks for a program in `PATH` and then in the working folder.
+/// Checks the search for a program: Open MPI looks in `PATH` and then in the working folder.
 #[test]
 fn a_program_is_found_where_the_launcher_finds_the_program() {
     let Some(dir) = compiled() else { return };
@@ -244,7 +244,7 @@ fn a_program_is_predicted_from_replays_of_its_representatives() {
     );
     assert_eq!(code, Some(2), "{error}");
     assert!(error.contains("is no recording of a rank"), "{error}");
-    // Other arguments: the replay says where it diverges, and the command fails.
+    // Other arguments: the replay reports where it diverges, and the command fails.
     let (code, _, error) = represent(
         folder,
         &[

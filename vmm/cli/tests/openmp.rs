@@ -227,7 +227,7 @@ fn records_that_cannot_be_read_are_named() {
         stdout.contains("left out: ./a.openmp is damaged in line 7"),
         "{stdout}"
     );
-    // A record that is cut is told up to the cut.
+    // A record that is cut is shown up to the cut.
     let cut = RECORD.find("module").unwrap();
     fs::write(dir.path().join("c.openmp"), &RECORD[..cut]).unwrap();
     let (stdout, _) = texts(&nodescope(dir.path(), &["openmp", "c.openmp"]));

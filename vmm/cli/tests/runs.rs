@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use guest::{Kernel, WorkFolder, ends_within, holds, signal, stderr, wait_until};
 
-/// How long what ends at once may take on a busy host.
+/// Longest time in which a run that ends at once may end on a busy host.
 const SOON: Duration = Duration::from_secs(60);
 
 /// Marks all 20 million instructions, for ever.
@@ -81,7 +81,7 @@ fn a_killed_run_leaves_a_readable_trace_and_can_be_replaced() {
     );
 }
 
-/// The trace is saved by what the guests have done, so that its bytes do not depend on the host.
+/// Checks that the trace is saved by what the guests have done, so that its bytes do not depend on the host.
 #[test]
 fn a_trace_that_is_saved_often_has_the_same_bytes_on_any_number_of_threads() {
     let work = WorkFolder::new(3, "node.frequency = \"100 MHz\"", |path| {
@@ -273,7 +273,7 @@ fn a_signal_ends_a_run_whose_messages_nobody_reads() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
 
-/// While an image is built, only the second signal ends the program if the builder is stuck.
+/// Checks that, while an image is built, only the second signal ends the program if the builder is stuck.
 #[test]
 fn a_second_signal_ends_a_build_whose_messages_nobody_reads() {
     let work = WorkFolder::new(1, "", |path| Kernel::new().off(0, path));
@@ -436,7 +436,7 @@ fn progress_of_many_nodes_is_one_line_with_the_slowest() {
         .spawn()
         .unwrap();
     let told = || fs::read_to_string(&file).unwrap();
-    // The first look at the progress tells the phase.
+    // The first report of progress names the phase.
     let whole_line = || {
         let told = told();
         told.ends_with('\n') && told.contains(" s virtual: ")

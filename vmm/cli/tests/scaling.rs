@@ -10,7 +10,7 @@ use std::path::Path;
 use guest::{Kernel, WorkFolder, stderr};
 use serde_json::Value;
 
-/// Two nodes that work, with a window in between.
+/// Makes a study of two nodes that work, with a window in between.
 fn working() -> WorkFolder {
     let window = "node.frequency = \"100 MHz\"\n\
         [[window]]\nname = \"w\"\nopen = { marker = \"step\" }\nmeasure = \"2 M instructions\"\n";

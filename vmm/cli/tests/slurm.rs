@@ -16,14 +16,14 @@ use tempfile::TempDir;
 /// Longest time until Slurm has its hosts, or a job ends.
 const SOON: Duration = Duration::from_secs(60);
 
-/// A Slurm of this test alone. Its daemons end with it.
+/// A Slurm installation only for this test. Its daemons end with it.
 struct Slurm {
     daemons: Vec<Child>,
     dir: TempDir,
 }
 
 impl Slurm {
-    /// Starts it, or tells why there is none.
+    /// Starts the daemons of Slurm; none if this machine cannot run them.
     fn start() -> Option<Slurm> {
         if !have(Need::Slurm, &["slurmctld", "slurmd", "salloc", "srun"]) {
             return None;
@@ -90,7 +90,7 @@ impl Slurm {
         self.dir.path().join("slurm.conf")
     }
 
-    /// Output of a command of Slurm.
+    /// Returns the output of a command of Slurm.
     fn ask(&self, program: &str, args: &[&str]) -> String {
         let mut command = Command::new(program);
         let output = command.args(args).env("SLURM_CONF", self.config()).output();

@@ -19,7 +19,7 @@ pub struct Agreement(BTreeMap<String, String>);
 /// A key of which a snapshot and a study have different values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The key.
+    /// Name of the key, as in a study file.
     pub key: String,
     /// The value in the snapshot.
     pub snapshot: String,

@@ -4,7 +4,7 @@
 //! every thread works out the next quantum by itself. The thread then waits only until the other nodes have arrived. A thread that
 //! has a single node waits without leaving the code that runs the node's vCPU ([`QuantumBarrier::arrive_and_wait`]).
 //!
-//! A sleeping node tells the barrier until when the node sleeps ([`Arrival::Asleep`]). Until then no thread looks at the node: the node
+//! A sleeping node reports to the barrier until when the node sleeps ([`Arrival::Asleep`]). Until then no thread checks the node: the node
 //! counts as arrived at the end of every quantum that ends before. The node's clock moves on when a thread looks at the node or wakes it
 //! up.
 //!
@@ -21,11 +21,12 @@ use crate::sync::{AtomicBool, AtomicU64, CachePadded, Mutex, Ordering, spin_loop
 /// A quantum and the batch that the quantum is part of.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quantum {
-    /// Number of the quantum. Numbers begin at 1 and go on over all batches.
+    /// Number of the quantum. Numbers begin at 1 and continue over all batches.
     pub number: u64,
     /// End of the quantum, picoseconds.
     pub target_ps: u64,
-    /// A thread must decide what follows, however the nodes arrive: frames wait in the network, or other processes have a part in the run.
+    /// True if a thread must decide what follows, however the nodes arrive: frames wait in the network, or other processes have a part in
+    /// the run.
     pub needs_decision: bool,
     pub batch: QuantumBatch,
 }
@@ -48,9 +49,9 @@ impl Quantum {
 pub enum NextStep {
     /// Run another quantum, which follows by default or was announced.
     Run(Quantum),
-    /// The batch ends.
+    /// The batch of quanta ends.
     EndBatch,
-    /// One of the threads must decide.
+    /// A thread must decide what follows.
     Decide,
 }
 
@@ -66,11 +67,11 @@ struct Announcement {
 /// State of a node as it arrives at the barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// The default end of a quantum: a vCPU runs, and nothing need be known about the node to go on.
+    /// The default end of a quantum: a vCPU runs, and nothing need be known about the node to continue.
     Awake,
     /// A thread must decide what follows: the node has output or frames, or has stopped.
     NeedsDecision,
-    /// All vCPUs sleep until this time in picoseconds, or until a frame arrives, and nobody waits for output of the node.
+    /// All vCPUs sleep until this time in picoseconds, or until a frame arrives, and no thread waits for output of the node.
     Asleep(u64),
 }
 
@@ -274,7 +275,7 @@ impl QuantumBarrier {
     /// Returns what follows a quantum at whose end all nodes have arrived.
     pub fn next_step(&self, quantum: Quantum) -> NextStep {
         let number = quantum.number;
-        // Other nodes may already have finished later quanta. Then no decision was needed, or it was made, which `is_past` tells below.
+        // Other nodes may already have finished later quanta. Then no decision was needed, or it was made, which `is_past` shows below.
         let (mut needs_decision, mut awake) = (quantum.needs_decision, false);
         for node in 0..self.progress.len() {
             let finished = self.finished(node);

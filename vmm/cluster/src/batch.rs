@@ -1,6 +1,6 @@
 //! When the quanta of a batch end.
 
-/// Quanta that follow each other without a look at the nodes.
+/// Quanta that follow each other without a check of the nodes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QuantumBatch {
     /// End of the first quantum, picoseconds.
@@ -41,11 +41,11 @@ impl QuantumBatch {
 /// State of some nodes at the barrier, as far as the length of the next quantum depends on it.
 #[derive(Clone, Copy, Debug)]
 pub struct BarrierSummary {
-    /// All of these nodes run on, and nobody waits for their output.
+    /// True if all of these nodes run on, and nobody waits for their output.
     pub quiescent: bool,
-    /// When the first of these nodes, or the network, has something to do; the time may lie in the past.
+    /// Time at which the first of these nodes, or the network, has something to do, picoseconds; the time may lie in the past.
     pub next_activity_ps: u64,
-    /// Any of these nodes has a network interface that is up.
+    /// True if any of these nodes has a network interface that is up.
     pub connected: bool,
 }
 

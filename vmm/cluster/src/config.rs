@@ -19,7 +19,7 @@ pub enum Engine {
     /// The portable engine. The same study gives the same bytes.
     #[default]
     Portable,
-    /// KVM between windows.
+    /// The KVM engine between windows, the portable engine in windows.
     Kvm,
     /// KVM until the trigger fires or a window opens, the portable engine from then on.
     FastForward(Option<Trigger>),
@@ -39,13 +39,13 @@ impl Engine {
 /// A cluster to be run.
 #[derive(Clone, Debug)]
 pub struct ClusterConfig {
-    /// The study's name.
+    /// Name of the study.
     pub name: String,
     /// Identifies the study's exact inputs: a hash in hexadecimal.
     pub study_id: String,
     /// Seed of everything that is random in the guests.
     pub seed: u64,
-    /// Number of nodes.
+    /// Number of the cluster's nodes.
     pub nodes: u32,
     /// Topology of each node.
     pub topology: NodeTopology,
@@ -53,7 +53,7 @@ pub struct ClusterConfig {
     pub cpuid: CpuidOptions,
     /// Features without which the study is refused, by the names of `/proc/cpuinfo`.
     pub required_features: Vec<String>,
-    /// Largest set of features of nodes, by the names of `/proc/cpuinfo`: the features in the snapshot from which the nodes go on. None:
+    /// Largest set of features of nodes, by the names of `/proc/cpuinfo`: the features in the snapshot from which the nodes continue. None:
     /// all features that the study, the engines and the host allow.
     pub offered_features: Option<Vec<String>>,
     /// Engine that executes the guests' instructions between windows.
@@ -62,15 +62,15 @@ pub struct ClusterConfig {
     pub kvm_quantum_ps: u64,
     /// Counters of the host's processor that count the guests while KVM runs them; of one run.
     pub counting: Option<Arc<GuestCounting>>,
-    /// Hypercalls go through the doorbell even where the portable engine executes everything.
+    /// True if hypercalls go through the doorbell even where the portable engine executes everything.
     pub doorbell: bool,
     /// Cycles of the virtual clock that an instruction takes, in 1/65536.
     pub nominal_cpi: u32,
-    /// Guest code is translated to host code; false: all guest code is interpreted, with the same results.
+    /// True if guest code is translated to host code; false: all guest code is interpreted, with the same results.
     pub translate: bool,
-    /// Kernel.
+    /// Path of the Linux kernel.
     pub kernel: PathBuf,
-    /// Initramfs.
+    /// Path of the initial RAM file system.
     pub initramfs: PathBuf,
     /// Root image, read-only and shared.
     pub root: PathBuf,
@@ -82,21 +82,21 @@ pub struct ClusterConfig {
     pub link: LinkConfig,
     /// Largest payload of a frame.
     pub mtu: u16,
-    /// The network card takes checksums and TCP segmentation from the guest.
+    /// True if the network card takes checksums and TCP segmentation from the guest.
     pub offload: bool,
-    /// All frames are captured to a pcap file among the results.
+    /// True if all frames are captured to a pcap file among the results.
     pub capture: bool,
-    /// MPI ranks are preloaded with the MPI tracer.
+    /// True if MPI ranks are preloaded with the MPI tracer.
     pub trace: bool,
-    /// MPI ranks are preloaded with the OpenMP tracer.
+    /// True if MPI ranks are preloaded with the OpenMP tracer.
     pub openmp: bool,
     /// MPI slots of each node; empty: as many as vCPUs.
     pub slots: Vec<u32>,
-    /// A shell on the console in place of the job.
+    /// True for a shell on the console in place of the job.
     pub console: bool,
-    /// Further kernel parameters.
+    /// Kernel parameters beyond those of every node.
     pub kernel_parameters: Vec<String>,
-    /// Nodes read what MPI jobs read (`/opt/nodescope/warm` of the image) while they boot.
+    /// True if nodes read what MPI jobs read (`/opt/nodescope/warm` of the image) while they boot.
     pub warm: bool,
     /// Time of the real-time clocks at power-on, seconds since 1970-01-01 UTC.
     pub epoch: i64,
@@ -104,9 +104,9 @@ pub struct ClusterConfig {
     pub disk_latency_ns: u64,
     /// Bandwidth of a disk in bytes per second.
     pub disk_bandwidth: u64,
-    /// How much guests may put among the results.
+    /// Limits of the files that guests may put among the results.
     pub file_limits: FileLimits,
-    /// Measurement windows.
+    /// Measurement windows of the study.
     pub windows: Vec<WindowSpec>,
     /// The study ends at this virtual time at the latest, picoseconds.
     pub time_limit_ps: u64,

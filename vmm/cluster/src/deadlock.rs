@@ -8,8 +8,9 @@ use crate::outcome::{Ending, RunError};
 use crate::run::{Run, TRACE_FILE};
 
 impl Run<'_> {
-    /// Whether the MPI program is deadlocked, looked at once each time it has been quiet for as long as the study says. The trace
-    /// tells, as far as it is written, and the pending calls: following messages all along would cost every call something.
+    /// Returns the ending if the MPI program is deadlocked. The program is analysed once each time it has been quiet for as long as the
+    /// study's limit. The analysis uses the trace, as far as it is written, and the pending calls: following messages all along would cost
+    /// every call something.
     pub(crate) fn deadlock(
         &mut self,
         interrupted: &AtomicBool,
@@ -43,7 +44,7 @@ impl Run<'_> {
                 return Ok(PendingCalls::default());
             }
         };
-        // The file ends where writing goes on later, which reads as a cut.
+        // The file ends where writing continues later, which reads as a cut.
         for event in reader.events().map_while(Result::ok) {
             if interrupted.load(Ordering::Relaxed) {
                 return Ok(PendingCalls::default());

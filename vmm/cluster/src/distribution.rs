@@ -33,11 +33,11 @@ pub trait Peers: Send + Sync {
     /// A process that has died, or has left.
     fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, PeerError>;
 
-    /// Tells all processes why this one cannot go on.
+    /// Reports to all processes why this process cannot continue.
     fn leave(&self, why: &str);
 }
 
-/// Why processes cannot go on together.
+/// Why processes cannot continue together.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum PeerError {
@@ -60,7 +60,7 @@ pub fn block(nodes: usize, rank: usize, count: usize) -> Range<usize> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NodeFailure {
     pub text: String,
-    /// The host is at fault, and not the guest.
+    /// True if the host is at fault, and not the guest.
     pub of_host: bool,
 }
 
@@ -104,9 +104,9 @@ pub struct Distribution {
     reports: Mutex<Vec<NodeReport>>,
     /// The user wants this process to end.
     interrupted: Arc<AtomicBool>,
-    /// All processes know that the user wants the run to end.
+    /// True once all processes know that the user wants the run to end.
     all_interrupted: AtomicBool,
-    /// Why this process goes on alone.
+    /// Reason why this process continues without the others; none while it does not.
     lost: Mutex<Option<PeerError>>,
 }
 
@@ -145,7 +145,7 @@ impl Distribution {
         block(self.nodes, self.peers.rank(), self.peers.count())
     }
 
-    /// Returns why this process goes on alone, if it does.
+    /// Returns the reason why this process continues without the others, if it does.
     pub fn lost(&self) -> Option<PeerError> {
         let lost = self.lost.lock();
         lost.unwrap_or_else(PoisonError::into_inner).clone()
@@ -156,7 +156,7 @@ impl Distribution {
         self.all_interrupted.load(Ordering::Relaxed)
     }
 
-    /// Tells the others why this process cannot go on. From now on it is alone.
+    /// Reports to the others why this process cannot continue. From now on this process is on its own.
     pub fn leave(&self, why: &str) {
         if self.lost().is_some() {
             return;

@@ -22,11 +22,11 @@ pub enum EngineName {
 /// An interval of virtual time in which all nodes ran on one engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineSpan {
-    /// The engine.
+    /// Name of the engine.
     pub engine: EngineName,
-    /// Begin, picoseconds.
+    /// Begin of the interval, picoseconds of virtual time.
     pub from_ps: u64,
-    /// End, picoseconds.
+    /// End of the interval, picoseconds of virtual time.
     pub to_ps: u64,
 }
 
@@ -79,7 +79,7 @@ impl Engines {
         }
     }
 
-    /// Goes on from another run's state, with nodes on the portable engine. `measured`: a window has opened in that run. Returns whether
+    /// Continues from another run's state, with nodes on the portable engine. `measured`: a window has opened in that run. Returns whether
     /// the study has another choice of engines, and must therefore observe earlier events.
     pub fn load(&mut self, state: EnginesState, measured: bool, now_ps: u64) -> bool {
         self.spans = state.spans;
@@ -123,7 +123,7 @@ impl Engines {
         watch.map_or(u64::MAX, TriggerWatch::next_ps)
     }
 
-    /// Moves the nodes between windows: to KVM, if the study chooses KVM and the fast-forward goes on.
+    /// Moves the nodes between windows: to KVM, if the study chooses KVM and the fast-forward has not ended.
     pub fn step(&mut self, executor: &Executor, now_ps: u64) -> Result<(), NodeError> {
         if let Some(watch) = &mut self.fast_forward
             && watch.has_fired(now_ps)

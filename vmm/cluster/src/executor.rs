@@ -113,7 +113,7 @@ pub struct Executor {
     barrier: Arc<QuantumBarrier>,
     /// The end of the last quantum, picoseconds. The clocks of sleeping nodes may be behind.
     reached_ps: AtomicU64,
-    /// See [`Executor::keep_on_threads`].
+    /// True if nodes stay on their threads, see [`Executor::keep_on_threads`].
     nodes_stay: AtomicBool,
     /// The host has started all threads.
     all_threads_started: AtomicBool,
@@ -517,7 +517,7 @@ impl Executor {
         }
     }
 
-    /// Returns when the first frame that still waits for a link will be sent, picoseconds; 0 where the network must be looked at.
+    /// Returns when the first frame that still waits for a link will be sent, picoseconds; 0 where the network must be checked.
     fn waiting_ps(&self) -> u64 {
         let network = self.network();
         // In a run of several processes, the others have no capture and would not end the batch.

@@ -28,7 +28,7 @@ pub enum FolderError {
         path: PathBuf,
         /// The action that failed.
         action: &'static str,
-        /// The host's answer.
+        /// Error of the host.
         source: io::Error,
     },
     /// Another run writes to the folder.
@@ -68,7 +68,7 @@ struct List {
     /// Files and folders that this run has made, and their order.
     own: BTreeSet<String>,
     order: Vec<String>,
-    /// The list did not exist before.
+    /// True if the list did not exist before.
     fresh: bool,
 }
 
@@ -336,7 +336,7 @@ fn is_file(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_file())
 }
 
-/// Returns whether a name leads to something in the folder, by plain names alone.
+/// Returns whether a name leads to something in the folder, by nothing but plain names.
 fn is_within(name: &str) -> bool {
     let plain = |part: Component<'_>| matches!(part, Component::Normal(_));
     let path = Path::new(name);
@@ -382,7 +382,7 @@ impl List {
                 Err(rustix::io::Errno::WOULDBLOCK) => {
                     return Err(FolderError::Locked(folder.into()));
                 }
-                // Some file systems cannot lock. A run there is as good as before, as long as it is alone.
+                // Some file systems cannot lock. A run there is as good as before, as long as no other run uses the folder.
                 Err(error) => {
                     tracing::warn!(
                         "{} cannot be locked ({error}): start no second run there",

@@ -11,7 +11,7 @@ pub trait Work {
     /// Returns the number of nodes.
     fn nodes(&self) -> usize;
 
-    /// Runs a node through a quantum. The caller has claimed the node. With `may_continue` the node goes on through the quanta that
+    /// Runs a node through a quantum. The caller has claimed the node. With `may_continue` the node continues through the quanta that
     /// [`QuantumBarrier::arrive_and_wait`] returns. Returns the last quantum that the node has finished, and the node's arrival there;
     /// `None` where [`QuantumBarrier::arrive_and_wait`] has recorded that arrival.
     fn run_node(
@@ -139,7 +139,7 @@ fn claim_and_run(work: &impl Work, index: usize, quantum: Quantum, may_continue:
     let (last, arrival) = work.run_node(index, quantum, may_continue);
     let arrive = |arrival| barrier.arrive(index, last.number, arrival);
     match arrival {
-        // Other threads go on once they see how long the node sleeps, and must not run the node before they can see all of this.
+        // Other threads continue once they see how long the node sleeps, and must not run the node before they can see all of this.
         Some(Arrival::Asleep(_)) => {
             arrival.map(arrive);
             barrier.release(index, last.number);

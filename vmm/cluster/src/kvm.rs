@@ -15,7 +15,7 @@ pub enum KvmError {
     /// There is no KVM.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
-    /// Linux cannot be booted on it.
+    /// The host's KVM cannot boot Linux.
     #[error(
         "this host's KVM emulates ring 0 in software, since the processor shows neither VMX nor SVM, and cannot boot Linux; enable virtualization in the BIOS or, in a virtual machine, nested virtualization, or use the portable engine (engine = \"soft\")"
     )]
@@ -25,7 +25,7 @@ pub enum KvmError {
         "this host's KVM does not hand accesses to MSRs to nodescope; Linux 5.10 or later is needed, or use the portable engine (engine = \"soft\")"
     )]
     Msrs,
-    /// An ioctl failed.
+    /// An ioctl of KVM failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }

@@ -1,14 +1,14 @@
 //! A cluster: nodes, the fabric between them, the trace, and the windows, from power-on to the end of the job.
 //!
-//! - [`config`] says what to run, and [`build`] puts the nodes together.
+//! - [`config`] describes what to run, and [`build`] puts the nodes together.
 //! - [`executor`] runs the nodes on host threads in quanta. `host_thread` is the loop of a thread, `barrier` the barrier between quanta,
 //!   `batch` the lengths of quanta, `parker` the waiting of threads. Between quanta the [`network`] forwards frames.
 //! - [`run`](mod@run) acts between batches of quanta. Hypercalls become trace events and files (`monitor` follows each node), nodes change
 //!   engines ([`engines`], [`kvm`]), windows open and close (`windows`), and code that ran in windows gets names (`attribution`).
 //! - `counting` reads the host's hardware counters.
 //! - [`distribution`] distributes the nodes over several processes.
-//! - [`saving`] and [`snapshot`] take snapshots, from which other runs go on. [`folder`] holds results. [`outcome`] is the part that users
-//!   see.
+//! - [`saving`] and [`snapshot`] take snapshots, from which other runs continue. [`folder`] holds results. [`outcome`] is the part that
+//!   users see.
 //!
 //! Nothing here reads the host's clock.
 

@@ -35,7 +35,7 @@ pub struct NodeMonitor {
     pub status: NodeStatus,
     /// Phase of the node, by its console.
     pub phase: Phase,
-    /// The node has booted, by its console. From now on the node asks for its identity.
+    /// True once the node has booted, by its console. From now on the node asks for its identity.
     pub booted: bool,
 }
 
@@ -71,7 +71,7 @@ impl NodeMonitor {
         }
     }
 
-    /// Returns the monitor of a node that goes on from a snapshot.
+    /// Returns the monitor of a node that continues from a snapshot.
     pub fn load(node: u32, status: NodeStatus, state: NodeMonitorState) -> Self {
         Self {
             assembler: Assembler::load(node, state.assembler),

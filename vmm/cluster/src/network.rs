@@ -21,22 +21,22 @@ impl Network {
         }
     }
 
-    /// See [`Switch::lookahead`].
+    /// Returns the lookahead of the switch, see [`Switch::lookahead`].
     pub fn lookahead(&self) -> Option<u64> {
         self.switch.lookahead()
     }
 
-    /// See [`Switch::next_ps`].
+    /// Returns the time of the switch's next event, see [`Switch::next_ps`].
     pub fn next_ps(&self) -> Option<u64> {
         self.switch.next_ps()
     }
 
-    /// See [`Switch::counts`].
+    /// Returns the counts of all ports, see [`Switch::counts`].
     pub fn counts(&self) -> Vec<PortCounts> {
         self.switch.counts()
     }
 
-    /// See [`Switch::state`].
+    /// Returns the state of all ports, see [`Switch::state`].
     pub(crate) fn state(&self) -> Vec<PortState> {
         self.switch.state()
     }

@@ -1,4 +1,4 @@
-//! One boot for all nodes: a node boots alone and is saved, and the nodes of a cluster are clones of that node.
+//! One boot for all nodes: one node boots without others and is saved, and the nodes of a cluster are clones of that node.
 //!
 //! The name of the snapshot is a hash of everything on which the boot depends. Studies with the same nodes therefore share the snapshot.
 
@@ -46,7 +46,7 @@ pub fn name(config: &ClusterConfig, image: &str) -> Result<String, RunError> {
     Ok(format!("boot-{}", &hash.finalize().to_hex()[..16]))
 }
 
-/// Opens the snapshot at `path`, or boots a node alone and writes it there. `folder` gets the boot's results.
+/// Opens the snapshot at `path`, or boots one node and writes its snapshot there. `folder` gets the boot's results.
 ///
 /// # Errors
 ///

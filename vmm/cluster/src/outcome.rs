@@ -1,4 +1,4 @@
-//! Reports to the user about a run, while the run goes on and at its end.
+//! Reports to the user about a run, during the run and at its end.
 
 use nodescope_counters::{CountersError, Measurement};
 use nodescope_devices::virtio::block::ImageFault;
@@ -22,11 +22,11 @@ use crate::snapshot::SnapshotFault;
 pub enum Phase {
     /// Kernel and user land start.
     Boot,
-    /// The job runs.
+    /// The job runs on the cluster.
     Job,
     /// A window warms up.
     WarmUp,
-    /// A window measures.
+    /// A window is open and measures.
     Window,
     /// The job is over, nodes power off.
     PowerOff,
@@ -45,27 +45,27 @@ impl Phase {
     }
 }
 
-/// An open window.
+/// Progress of the open window.
 #[derive(Clone, Debug)]
 pub struct WindowProgress {
-    /// Its name.
+    /// Name of the window.
     pub name: String,
     /// Instructions of all nodes until it closes, or until it measures where time is measured; none if that is not known.
     pub instructions_left: Option<u64>,
-    /// Picoseconds of virtual time until it closes, once it measures.
+    /// Picoseconds of virtual time until the window closes, once the window measures.
     pub ps_left: Option<u64>,
 }
 
 /// Progress of a run.
 #[derive(Clone, Debug)]
 pub struct Progress {
-    /// Virtual time, picoseconds.
+    /// Virtual time since power-on, picoseconds.
     pub virtual_ps: u64,
     /// Instructions retired by each node.
     pub instructions: Vec<u64>,
     /// Phase of each node.
     pub phases: Vec<Phase>,
-    /// The open window.
+    /// Progress of the open window; none if no window is open.
     pub window: Option<WindowProgress>,
 }
 
@@ -106,34 +106,34 @@ pub trait Observer {
 /// End of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// All nodes powered off.
+    /// All nodes have powered off.
     PoweredOff,
-    /// The user interrupted it.
+    /// The user interrupted the run.
     Interrupted,
-    /// The study's time limit.
+    /// The virtual time has reached the study's time limit.
     TimeLimit,
     /// A guest kernel panicked: its last words.
     GuestPanic {
-        /// Node.
+        /// Number of the node.
         node: u32,
-        /// The line that says so.
+        /// The line of the console with the panic's message.
         line: String,
     },
     /// A guest reset itself.
     Reset {
-        /// Node.
+        /// Number of the node.
         node: u32,
     },
     /// Every vCPU of every node sleeps and nothing will wake one.
     Hung,
     /// Ranks of the MPI program wait for each other.
     Deadlock {
-        /// Ranks that can never go on.
+        /// Ranks that can never proceed.
         ranks: Vec<u32>,
     },
     /// A snapshot was taken, and the run was to end behind it.
     Saved,
-    /// Another process of the run died or could not go on.
+    /// A peer process of the run died or could not continue.
     PeerLost {
         /// The process and the reason.
         why: PeerError,
@@ -148,7 +148,7 @@ pub enum Ending {
 /// Outcome of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// How it ended.
+    /// Reason why the run ended.
     pub ending: Ending,
     /// Exit status of the job, where it ended.
     pub job_status: Option<i32>,
@@ -172,7 +172,7 @@ pub struct Outcome {
     pub warnings: Vec<String>,
 }
 
-/// Why a run could not go on. What was recorded before is among the results.
+/// Why a run could not continue. What was recorded before is among the results.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum RunError {
@@ -188,7 +188,7 @@ pub enum RunError {
     /// Windows, snapshots or engines that need all nodes in one process.
     #[error("a run over several processes {what}; run the study in one process")]
     Distributed { what: &'static str },
-    /// The guests cannot have read what the study says.
+    /// A disk image is damaged or cannot be read, so that guests cannot have read its true contents.
     #[error("{fault}{}", fix(fault))]
     Disk { fault: ImageFault },
     #[error(transparent)]
@@ -218,7 +218,7 @@ impl RunError {
     }
 }
 
-/// Advice to the user about the error.
+/// Returns advice to the user about the error.
 fn fix(fault: &ImageFault) -> &'static str {
     match fault {
         ImageFault::Damaged { .. } => {

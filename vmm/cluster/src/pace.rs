@@ -7,7 +7,7 @@ use nodescope_machine::motherboard::Pace;
 
 use crate::barrier::{Quantum, QuantumBarrier};
 
-/// Lets a node go on as long as [`QuantumBarrier::arrive_and_wait`] returns a quantum.
+/// Lets a node continue as long as [`QuantumBarrier::arrive_and_wait`] returns a quantum.
 pub struct NodePace {
     pub barrier: Arc<QuantumBarrier>,
     pub node: usize,

@@ -24,14 +24,14 @@ const MOST_OPEN: usize = 16;
 /// Result of storing a piece of a file.
 #[derive(Debug)]
 pub enum Stored {
-    /// The piece is in its file.
+    /// The piece is in the file on the host.
     Done,
     /// The name or the place makes storing impossible: the name is a folder of another node's files, or belongs to a file of the
     /// user's.
     Impossible(FolderError),
 }
 
-/// Writes results.
+/// Writer of the results of a run.
 pub struct Results<'a> {
     folder: &'a ResultsFolder,
     consoles: Vec<(PathBuf, File)>,

@@ -28,7 +28,7 @@ use crate::snapshot::{self, Origin};
 use crate::spans::PhaseSpan;
 use crate::windows::Windows;
 
-/// Longest quantum, picoseconds. It is the length of a quantum while no network interface is up.
+/// Longest quantum, picoseconds. The length of a quantum has this value while no network interface is up.
 const LONGEST_QUANTUM_PS: u64 = 100_000_000;
 /// Virtual time in which the other nodes must power off after node 0, picoseconds.
 const GRACE_PS: u64 = 2_000_000_000_000;
@@ -203,11 +203,11 @@ pub(crate) struct Run<'a> {
     pub(crate) now_ps: u64,
     /// Time at which an MPI call last began or ended. Polls that find nothing do not count.
     pub(crate) active_ps: u64,
-    /// The search for a deadlock has been done since then, and has found none.
+    /// True if the search for a deadlock has been done since `active_ps`, and has found none.
     pub(crate) judged: bool,
     /// Instructions of all nodes when the trace was last saved.
     pub(crate) saved_at: u64,
-    /// Virtual time then.
+    /// Virtual time at which the trace was last saved, picoseconds.
     pub(crate) saved_ps: u64,
     /// Time at which a node last reported on its console that it has booted.
     pub(crate) booted_ps: Option<u64>,
@@ -216,7 +216,7 @@ pub(crate) struct Run<'a> {
     /// The snapshot that is to be taken, and the snapshot that was taken.
     pub(crate) saving: Option<Saving>,
     pub(crate) saved: Option<Saved>,
-    /// See [`Options::image`].
+    /// Identity of the image, see [`Options::image`].
     pub(crate) image: &'a str,
 }
 

@@ -1,4 +1,4 @@
-//! Takes a snapshot of a run, and lets a run go on from one.
+//! Takes a snapshot of a run, and lets a run continue from one.
 
 use std::io::Read;
 
@@ -136,7 +136,7 @@ impl Run<'_> {
         Ok(writing.finish(&about, &run, &windows)?)
     }
 
-    /// Goes on from a snapshot. The snapshot's nodes have been built, and its trace has been copied.
+    /// Continues from a snapshot. The snapshot's nodes have been built, and its trace has been copied.
     pub(crate) fn load(
         &mut self,
         origin: &Origin,
@@ -197,7 +197,7 @@ impl Run<'_> {
         }
     }
 
-    /// Lets clones go on from a snapshot of a node that had just booted. The clones have the node's time and console, and none of its
+    /// Lets clones continue from a snapshot of a node that had just booted. The clones have the node's time and console, and none of its
     /// results.
     pub(crate) fn load_clones(
         &mut self,
@@ -244,7 +244,7 @@ impl Run<'_> {
                 path: origin.path().into(),
                 problem: error.to_string(),
             })?;
-            // The file ends where writing goes on later, which reads as a cut.
+            // The file ends where writing continues later, which reads as a cut.
             let written = reader.events().map_while(Result::ok);
             for event in written.chain(self.trace.collected()?) {
                 self.windows.catch_up(windows, &event);

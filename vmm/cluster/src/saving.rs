@@ -18,13 +18,13 @@ use crate::snapshot::Origin;
 /// A snapshot to be taken.
 #[derive(Clone, Debug)]
 pub struct Save {
-    /// When.
+    /// Moment at which the snapshot is taken.
     pub at: Moment,
-    /// Its name.
+    /// Name of the snapshot.
     pub name: String,
-    /// Its file.
+    /// Path of the snapshot's file.
     pub path: PathBuf,
-    /// The run ends after the snapshot.
+    /// True if the run ends after the snapshot.
     pub stop: bool,
 }
 
@@ -44,13 +44,13 @@ pub struct Options<'a> {
 /// A snapshot that was taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
-    /// Its name.
+    /// Name of the snapshot.
     pub name: String,
-    /// Its file.
+    /// Path of the snapshot's file.
     pub path: PathBuf,
-    /// Bytes of disk that it takes.
+    /// Bytes of disk that the snapshot takes.
     pub bytes: u64,
-    /// Virtual time at which it was taken, picoseconds.
+    /// Virtual time at which the snapshot was taken, picoseconds.
     pub virtual_ps: u64,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Saving {
     pub(crate) save: Save,
     /// None: the console shows the moment.
     watch: Option<TriggerWatch>,
-    /// The user has been notified that the snapshot waits for the end of a window.
+    /// True if the user has been notified that the snapshot waits for the end of a window.
     pub(crate) notified: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Snapshots of a whole run: contents of the file, and nodes that go on from it. `vmm/cluster/SNAPSHOT.md` describes the sections.
+//! Snapshots of a whole run: contents of the file, and nodes that continue from it. `vmm/cluster/SNAPSHOT.md` describes the sections.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -49,7 +49,7 @@ pub(crate) fn file(index: usize) -> String {
     format!("results/file{index}")
 }
 
-/// Why a snapshot cannot be taken, or a run cannot go on from it.
+/// Why a snapshot cannot be taken, or a run cannot continue from it.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum SnapshotFault {
@@ -123,15 +123,15 @@ fn list(differences: &[Difference]) -> String {
 /// Description of a snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct About {
-    /// Its name.
+    /// Name of the snapshot.
     pub name: String,
-    /// The study's name.
+    /// Name of the study.
     pub study: String,
-    /// The study's id.
+    /// Identity of the study's exact inputs.
     pub study_id: String,
     /// The moment, in words.
     pub at: String,
-    /// Virtual time, picoseconds.
+    /// Virtual time of the snapshot, picoseconds.
     pub virtual_ps: u64,
     /// Instructions that each node had retired.
     pub instructions: Vec<u64>,
@@ -139,7 +139,7 @@ pub struct About {
     pub windows: Vec<String>,
     /// Values from which the cluster was booted.
     pub agreement: Agreement,
-    /// The snapshot has one node that has just booted. Several clones of the node may go on, with another job.
+    /// True if the snapshot has one node that has just booted. Several clones of the node may continue, with another job.
     #[serde(rename = "renewable")]
     pub cloneable: bool,
 }
@@ -261,8 +261,8 @@ impl Origin {
     }
 
     /// Lets a study take over the properties of the platform that guests learnt when they booted: the transport of hypercalls, and the
-    /// features of their CPUs. The study's nodes may have more features. A study on the portable engine can therefore go on from a cluster
-    /// that KVM has booted.
+    /// features of their CPUs. The study's nodes may have more features. A study on the portable engine can therefore continue from a
+    /// cluster that KVM has booted.
     pub fn adopt(&self, config: &mut ClusterConfig) {
         self.about.agreement.adopt(config);
     }
@@ -304,7 +304,7 @@ impl Origin {
         Ok(!of(&[]).is_empty())
     }
 
-    /// Returns the nodes of the snapshot, or clones of its node, ready to go on. A run does this by itself ([`crate::run_with`]).
+    /// Returns the nodes of the snapshot, or clones of its node, ready to continue. A run does this by itself ([`crate::run_with`]).
     ///
     /// # Errors
     ///

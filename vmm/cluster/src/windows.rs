@@ -118,7 +118,7 @@ impl<'a> Windows<'a> {
         })
     }
 
-    /// Goes on from another run's state. Returns the windows that the other run did not have ([`WindowDriver::load`]).
+    /// Continues from another run's state. Returns the windows that the other run did not have ([`WindowDriver::load`]).
     pub fn load(&mut self, state: WindowsState) -> Result<Vec<usize>, StateFault> {
         let others = self.driver.load(state.driver)?;
         self.records = state.records;

@@ -105,7 +105,7 @@ impl Idler {
             connect(platform, now);
         }
         if (now..limit.cycles).contains(&self.off_at) {
-            // Other nodes go on without this node.
+            // Other nodes continue without this node.
             self.reached[self.node].store(u64::MAX / 2, Ordering::SeqCst);
             platform.port_write(vcpu, limit.cycles, SLEEP, &[OFF]);
             return Exit::Attention;
@@ -409,7 +409,7 @@ fn quanta_are_the_same_on_any_number_of_threads() {
     }
 }
 
-/// A node that is alone on its thread goes on by itself where its quanta end by default.
+/// Checks that the only node of a thread continues by itself where its quanta end by default.
 #[test]
 fn a_node_alone_goes_on_at_once() {
     let script = Script {
@@ -429,7 +429,7 @@ fn a_node_alone_goes_on_at_once() {
     }
 }
 
-/// A panic ends the run, on whichever thread it is, and leaves none waiting.
+/// Checks that a panic ends the run, on whichever thread it is, and leaves none waiting.
 #[test]
 fn a_panic_ends_all_threads() {
     for threads in [1, 2, 4] {

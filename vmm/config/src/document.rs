@@ -1,4 +1,4 @@
-//! One file that a user wrote, read into a value or into everything that is wrong with it.
+//! A file of the user, read into a value or into the list of all its problems.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -23,11 +23,11 @@ pub struct Document<T> {
     pub known: BTreeSet<String>,
 }
 
-/// Reads the file `path` and gives its text to `parse`; `what` says in messages what it is, such as "a study".
+/// Reads the file `path` and gives its text to `parse`; `what` is the name of the file's kind in messages, such as "a study".
 ///
 /// # Errors
 ///
-/// A file that cannot be read or is not UTF-8, and what `parse` says.
+/// A file that cannot be read or is not UTF-8, and the problems that `parse` returns.
 pub fn load<T>(
     path: &Path,
     what: &str,
@@ -74,7 +74,8 @@ pub fn read<T>(
     read_with(file, text, &[], what, check)
 }
 
-/// As [`read`], as if the file had these settings in place of its own. Problems of a setting have no place in the file.
+/// Reads a document as [`read`] does, as if the file had these settings in place of its own. Problems of a setting have no place in the
+/// file.
 pub fn read_with<T>(
     file: &Path,
     text: &str,
@@ -158,7 +159,7 @@ pub fn read_with<T>(
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     field: String,
-    /// As TOML.
+    /// The value, written as TOML.
     value: String,
 }
 
@@ -183,7 +184,7 @@ impl Setting {
         }
     }
 
-    /// The field.
+    /// Returns the full name of the field.
     pub fn field(&self) -> &str {
         &self.field
     }

@@ -1,4 +1,4 @@
-//! Where offsets of a text lie, as lines and columns.
+//! Conversion of byte offsets of a text to lines and columns.
 
 use crate::problem::Position;
 
@@ -9,7 +9,7 @@ const BLOCK: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Lines<'a> {
     text: &'a [u8],
-    /// Where each line begins.
+    /// Offset at which each line begins, bytes.
     starts: Vec<usize>,
     /// Characters that begin before each block.
     characters: Vec<usize>,
@@ -31,8 +31,8 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// Line and column of a byte offset, clamped to the text. The end of a text whose last line is ended is on that line, not on one that
-    /// does not exist.
+    /// Returns the line and column of a byte offset, clamped to the text. The end of a text whose last line is ended is on that line, not
+    /// on one that does not exist.
     pub(crate) fn position(&self, offset: usize) -> Position {
         let mut offset = offset.min(self.text.len());
         if offset == self.text.len() && self.text.last() == Some(&b'\n') {
@@ -62,7 +62,7 @@ fn begin(bytes: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    /// By counting from the beginning of the text.
+    /// Counts the line and column from the beginning of the text.
     fn counted(text: &str, offset: usize) -> Position {
         let before = &text[..offset];
         let line = before.rsplit('\n').next().unwrap_or_default();

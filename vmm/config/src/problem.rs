@@ -15,18 +15,18 @@ pub enum Severity {
 /// A position in a study file, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
-    /// Line.
+    /// Number of the line.
     pub line: usize,
-    /// Column in characters.
+    /// Column of the line, in characters.
     pub column: usize,
 }
 
-/// One problem.
+/// Problem of a file or of the host: a fault and its fix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Its severity.
+    /// Severity of the problem.
     pub severity: Severity,
-    /// Where in the file; none if the file is not at fault (a missing tool) or cannot be read at all.
+    /// Position in the file; none if the file is not at fault (a missing tool) or cannot be read at all.
     pub position: Option<Position>,
     /// The field, such as `network.latency`; empty if there is none.
     pub field: String,
@@ -37,7 +37,7 @@ pub struct Problem {
 /// Problems that are shown; more are counted.
 const SHOWN: usize = 100;
 
-/// All problems of a study, in the order of the file.
+/// List of all problems of a study, in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems {
     file: PathBuf,
@@ -138,5 +138,5 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// Field of problems that lie with the host alone.
+/// Name of the field of problems that only the host causes.
 pub const HOST: &str = "host";

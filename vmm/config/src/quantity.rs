@@ -19,14 +19,14 @@ pub fn counted(count: impl Into<u64>, thing: &str) -> String {
 pub trait Quantity: Sized {
     /// Name of the quantity, for messages: "a size".
     const WHAT: &'static str;
-    /// Its base unit, for messages: "bytes".
+    /// Base unit of the quantity, for messages: "bytes".
     const BASE: &'static str;
     /// A value a user may copy.
     const EXAMPLE: &'static str;
     /// Units and how many base units each is. The first one of a factor is the one that is displayed.
     const UNITS: &'static [(&'static str, u128)];
 
-    /// From base units.
+    /// Returns the quantity of so many base units.
     fn from_base(value: u64) -> Self;
 }
 
@@ -110,9 +110,9 @@ pub struct Decimal {
 
 /// Why a scaled number is none.
 pub enum ScaleError {
-    /// It is no whole number.
+    /// The scaled number is no whole number.
     Fraction,
-    /// It exceeds 64 bits.
+    /// The scaled number exceeds 64 bits.
     TooLarge,
 }
 
@@ -216,12 +216,12 @@ const G: u128 = 1000 * M;
 const T: u128 = 1000 * G;
 
 quantity! {
-    /// Bytes.
+    /// Size in bytes.
     Bytes, "a size", "bytes", "512 MiB",
     [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("TB", T), ("GB", G), ("MB", M), ("kB", K), ("B", 1)]
 }
 quantity! {
-    /// Hertz.
+    /// Frequency in hertz.
     Frequency, "a frequency", "hertz", "2.9 GHz",
     [("GHz", G), ("MHz", M), ("kHz", K), ("Hz", 1)]
 }
@@ -244,22 +244,22 @@ impl Time {
 }
 
 quantity! {
-    /// Bits per second.
+    /// Bit rate in bits per second.
     BitRate, "a bit rate", "bit/s", "10 Gbit/s",
     [("Tbit/s", T), ("Gbit/s", G), ("Mbit/s", M), ("kbit/s", K), ("bit/s", 1)]
 }
 quantity! {
-    /// Bytes per second.
+    /// Byte rate in bytes per second.
     ByteRate, "a byte rate", "bytes/s", "51.2 GB/s",
     [("TB/s", T), ("GB/s", G), ("MB/s", M), ("kB/s", K), ("B/s", 1)]
 }
 quantity! {
-    /// Instructions.
+    /// Number of instructions.
     Instructions, "a number of instructions", "instructions", "50 M instructions",
     [("G instructions", G), ("M instructions", M), ("k instructions", K), ("instructions", 1), ("instruction", 1)]
 }
 quantity! {
-    /// Processor cycles.
+    /// Number of processor cycles.
     Cycles, "a number of cycles", "cycles", "12 cycles",
     [("cycles", 1), ("cycle", 1)]
 }
@@ -311,15 +311,15 @@ impl std::str::FromStr for Latency {
 pub struct Cpi(pub u64);
 
 impl Cpi {
-    /// One cycle per instruction.
+    /// The value of exactly one cycle per instruction.
     pub const ONE: Cpi = Cpi(1_000_000);
 
-    /// In 1/65536 of a cycle, the unit of the virtual clock, rounded to the nearest.
+    /// Returns the value in 1/65536 of a cycle, the unit of the virtual clock, rounded to the nearest.
     pub fn per_65536(self) -> u32 {
         u32::try_from((self.0 * 65_536 + 500_000) / 1_000_000).unwrap_or(u32::MAX)
     }
 
-    /// As a floating-point number, for display and equations.
+    /// Returns the value as a floating-point number, for display and equations.
     pub fn as_f64(self) -> f64 {
         self.0 as f64 / 1e6
     }

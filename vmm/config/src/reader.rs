@@ -1,4 +1,4 @@
-//! Typed reading of a TOML document that goes on after a mistake and remembers the position of each value.
+//! Typed reading of a TOML document that continues after a mistake and remembers the position of each value.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ pub struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Returns a text of which nothing has been read; `what` says in messages what it is, such as "a study".
+    /// Returns a text of which nothing has been read; `what` is the name of the file's kind in messages, such as "a study".
     pub fn new(text: &'a str, what: &'static str) -> Source<'a> {
         Source {
             text,
@@ -41,12 +41,12 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Line and column of a byte offset. Every offset lies in the text or at its end, which counts as its last line.
+    /// Returns the line and column of a byte offset. Every offset lies in the text or at its end, which counts as its last line.
     pub fn position(&self, offset: usize) -> Position {
         self.lines.position(offset)
     }
 
-    /// A problem of `field` at a place of the text.
+    /// Adds a problem of `field` at a place of the text.
     pub fn problem(&self, span: &Range<usize>, field: &str, message: impl Into<String>) {
         self.keep(self.position(span.start), field, message);
     }
@@ -65,7 +65,7 @@ impl<'a> Source<'a> {
         });
     }
 
-    /// A problem of a field, at its place if the file sets it, else at the nearest table around it that is there.
+    /// Adds a problem of a field, at its place if the file sets it, else at the nearest table around it that is there.
     pub fn problem_of(&self, field: &str, message: impl Into<String>) {
         let positions = self.positions.borrow();
         let mut around = field;
@@ -149,12 +149,12 @@ impl<'a> Section<'a> {
         names.any(|name| name.get_ref().as_ref() == key)
     }
 
-    /// Full name of the table.
+    /// Returns the full name of the table.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Full name of a key.
+    /// Returns the full name of a key.
     pub fn name(&self, key: &str) -> String {
         join(&self.path, key)
     }
@@ -192,7 +192,7 @@ impl<'a> Section<'a> {
         item
     }
 
-    /// A problem of a key, at its place or, where it is not set, at the table's.
+    /// Adds a problem of a key, at its place or, where it is not set, at the table's.
     pub fn add_problem(&self, key: &str, message: impl Into<String>) {
         self.source.problem_of(&self.name(key), message);
     }
@@ -382,12 +382,12 @@ impl<'a> Item<'a> {
         self.source.problem(&self.span, &self.path, message);
     }
 
-    /// Returns whether it is a table.
+    /// Returns whether the value is a table.
     pub fn is_table(&self) -> bool {
         self.value.is_table()
     }
 
-    /// Returns whether it is a list.
+    /// Returns whether the value is a list.
     pub fn is_list(&self) -> bool {
         self.value.is_array()
     }
@@ -433,7 +433,7 @@ impl<'a> Item<'a> {
         Some(text)
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     pub fn boolean(&self) -> Option<bool> {
         let value = self.value.as_bool();
         if value.is_none() {
@@ -503,7 +503,7 @@ impl<'a> Item<'a> {
         self.parsed(Q::EXAMPLE, Q::WHAT, crate::quantity::parse::<Q>)
     }
 
-    /// Something that is written as a text with a unit.
+    /// Reads a quantity that is written as a text with a unit.
     pub fn with_unit<T: FromStr>(&self, example: &str, what: &str) -> Option<T>
     where
         T::Err: std::fmt::Display,
@@ -542,7 +542,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// One of a few words.
+    /// Reads a word that must be one of `choices`, and returns the value of the word.
     pub fn choice<T: Copy>(&self, what: &str, choices: &[(&str, T)]) -> Option<T> {
         let words: Vec<_> = choices
             .iter()

@@ -11,7 +11,7 @@ use crate::tables::Event;
 /// Counts of a command.
 #[derive(Clone, Debug)]
 pub struct CommandCounts {
-    /// One sum for each event of all groups.
+    /// Sum of the counts of each event, in the order of all groups.
     pub sums: Vec<Sum>,
     /// The command's exit status, 128 and more for a signal.
     pub status: i32,

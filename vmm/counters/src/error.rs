@@ -6,12 +6,12 @@ use std::path::PathBuf;
 /// Why counters could not be counted or read.
 #[derive(Debug, thiserror::Error)]
 pub enum CountersError {
-    /// A file says something that cannot be.
+    /// The contents of a file contradict themselves or the format.
     #[error("{}:{line}:{column}: {message}", .file.display())]
     Refused {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// Line, from 1.
+        /// Number of the line, from 1.
         line: usize,
         /// Column in characters, from 1.
         column: usize,
@@ -31,7 +31,7 @@ pub enum CountersError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// The system's error.
+        /// Error of the system.
         source: io::Error,
     },
     /// The processor, or the virtual machine, has no counters for programs.
@@ -39,7 +39,7 @@ pub enum CountersError {
         "this host has no hardware counters ({cause}); measure on a machine with a PMU, where perf stat -e cycles:u counts, and give the file that nodescope counters --json or perf stat -j -o writes there as [study.core] counters"
     )]
     NoPmu {
-        /// The system's error.
+        /// Error of the system.
         cause: io::Error,
     },
     /// The system forbids counting.
@@ -47,23 +47,23 @@ pub enum CountersError {
         "the system forbids counting ({cause}); as root run sysctl kernel.perf_event_paranoid=2, and in a container allow perf_event_open"
     )]
     Forbidden {
-        /// The system's error.
+        /// Error of the system.
         cause: io::Error,
     },
-    /// Another failure of opening or reading a counter.
+    /// A counter cannot be opened or read for any other reason.
     #[error("cannot count {event}: {cause}")]
     Counter {
-        /// The event.
+        /// Name of the event.
         event: String,
-        /// The system's error.
+        /// Error of the system.
         cause: io::Error,
     },
     /// The command cannot be started.
     #[error("cannot start {command}: {cause}")]
     Start {
-        /// The command.
+        /// Name of the command.
         command: String,
-        /// The system's error.
+        /// Error of the system.
         cause: io::Error,
     },
     /// The system does not let this process follow the ranks that a launcher starts.
@@ -71,7 +71,7 @@ pub enum CountersError {
         "cannot follow the processes of the command ({cause}); put the counting behind the launcher instead: mpirun -n 4 nodescope counters --each --json FOLDER -- ./program"
     )]
     Follow {
-        /// The system's error.
+        /// Error of the system.
         cause: io::Error,
     },
     /// A processor whose events are in no table.
@@ -82,7 +82,7 @@ pub enum CountersError {
         /// The processor by /proc/cpuinfo.
         processor: String,
     },
-    /// Nothing was counted.
+    /// Nothing usable was counted, for this reason.
     #[error("{0}")]
     Nothing(String),
 }

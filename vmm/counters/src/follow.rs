@@ -18,7 +18,7 @@ use crate::error::CountersError;
 use crate::open::{CountTarget, Counters, Sum, open};
 use crate::tables::Event;
 
-/// Variables by which launchers tell a process its rank: PMIx (Open MPI 4 and later), Open MPI, PMI (MPICH's hydra, Intel MPI), Slurm.
+/// Variables in which launchers pass a process its rank: PMIx (Open MPI 4 and later), Open MPI, PMI (MPICH's hydra, Intel MPI), Slurm.
 const RANK_VARIABLES: [&str; 4] = [
     "OMPI_COMM_WORLD_RANK",
     "PMIX_RANK",
@@ -37,8 +37,8 @@ pub struct Followed {
     pub status: i32,
 }
 
-/// Returns the rank that an environment tells (`NAME=value` texts with zeros between them). Variables that this process has too come from an
-/// outer launcher, such as a batch job's, and tell nothing.
+/// Returns the rank that an environment contains (`NAME=value` texts with zeros between them). Variables that this process has too come
+/// from an outer launcher, such as a batch job's, and are ignored.
 pub fn rank_of(environment: &[u8], own: impl Fn(&str) -> bool) -> Option<u32> {
     RANK_VARIABLES
         .iter()
@@ -97,7 +97,7 @@ pub fn follow(groups: &[&[Event]], command: &[OsString]) -> Result<Followed, Cou
     };
     let run = follower.run();
     if run.is_err() {
-        // The command stands still at its next event, or goes on alone: nobody waits for it any more.
+        // The command is stopped at its next event, or continues without this process: nobody waits for it any more.
         let mut child = child;
         let _ = child.kill();
         follower.drain();
@@ -135,7 +135,7 @@ struct Follower<'a> {
 }
 
 impl Follower<'_> {
-    /// Follows until the command has ended; its exit status.
+    /// Follows the command until its end, and returns its exit status.
     fn run(&mut self) -> Result<c_int, CountersError> {
         loop {
             let (pid, status) = wait().map_err(|cause| CountersError::Follow { cause })?;
@@ -249,12 +249,12 @@ impl Follower<'_> {
     }
 }
 
-/// Lets a stopped task go on, with a signal if there is one for it.
+/// Lets a stopped task continue, with a signal if there is one for it.
 fn go_on(pid: pid_t, signal: c_int) -> Result<(), CountersError> {
     ignore_gone(ptrace(libc::PTRACE_CONT, pid, signal.into()))
 }
 
-/// Takes a task that has gone for one that went on: a task may be killed while it stands still.
+/// Ignores that a task has gone, as if it had continued: a task may be killed while it is stopped.
 fn ignore_gone(result: io::Result<c_long>) -> Result<(), CountersError> {
     match result {
         Ok(_) => Ok(()),
@@ -281,7 +281,7 @@ fn event_message(pid: pid_t) -> Option<pid_t> {
     (result == 0).then_some(message as pid_t)
 }
 
-/// Makes a request that passes numbers alone.
+/// Makes a request whose arguments are only numbers.
 fn ptrace(request: libc::c_uint, pid: pid_t, data: c_long) -> io::Result<c_long> {
     // SAFETY: none of the requests in this file that come here takes an address.
     match unsafe { libc::ptrace(request, pid, 0 as c_long, data) } {

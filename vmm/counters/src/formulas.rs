@@ -6,17 +6,17 @@ use crate::quantity::Quantity as Q;
 /// Figures that follow from counts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Derived {
-    /// Cycles.
+    /// Number of cycles.
     pub cycles: f64,
-    /// Instructions retired.
+    /// Number of instructions retired.
     pub instructions: f64,
     /// Cycles per instruction, memory stalls included.
     pub cpi: f64,
     /// Alpha: floating-point operations per instruction, if they were counted.
     pub alpha: Option<f64>,
-    /// Cycles per instruction of the core alone, or why they cannot be told.
+    /// Cycles per instruction of the core without memory stalls, or why they cannot be computed.
     pub core: Result<CoreCpi, String>,
-    /// Where the pipeline's slots went, if that was counted.
+    /// Shares of the pipeline's slots by use, if slots were counted.
     pub top_down: Option<TopDown>,
     /// Misses of levels 1 to 3 per thousand instructions, as far as they were counted.
     pub misses: [Option<f64>; 3],
@@ -24,7 +24,7 @@ pub struct Derived {
     pub limits: Vec<String>,
 }
 
-/// CPI_core and what it comes from.
+/// CPI_core and the method by which it was computed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoreCpi {
     /// (Cycles - stalls for memory) / instructions.
@@ -38,7 +38,7 @@ pub struct CoreCpi {
 /// Level 1 of the top-down method: shares of the pipeline's slots.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TopDown {
-    /// Operations that retired.
+    /// Share of slots whose operations retired, 0 to 1.
     pub retiring: f64,
     /// Operations that did not retire, and recovery from them.
     pub bad_speculation: f64,
@@ -172,7 +172,7 @@ fn needed<'a>(counts: &'a Counts, quantity: Q, what: &str) -> Result<&'a Reading
     }
 }
 
-/// Computes CPI_core, or says why it cannot be told.
+/// Computes CPI_core, or returns why CPI_core cannot be computed.
 fn core(
     counts: &Counts,
     cycles: &Reading,

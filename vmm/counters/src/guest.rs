@@ -13,7 +13,7 @@ use crate::measurement::Measurement;
 use crate::open::{CountTarget, Counters, Sum, counts, open};
 use crate::tables::{Cpu, Event, Table};
 
-/// Counters of the thread that opened them, which count guests alone.
+/// Counters of the thread that opened them, which count only while guests run.
 pub trait GuestCounters: Debug + Send {
     /// Counts from now on.
     ///
@@ -48,7 +48,7 @@ pub trait CountGuests: Debug + Send + Sync {
     /// Returns the events, in groups that are counted at once.
     fn groups(&self) -> &'static [&'static [Event]];
 
-    /// Opens counters of the calling thread. They do not count yet.
+    /// Opens counters of the calling thread. The counters do not count yet.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ pub trait CountGuests: Debug + Send + Sync {
     fn open(&self) -> Result<Box<dyn GuestCounters>, CountersError>;
 }
 
-/// This host's processor.
+/// Processor of this host, as a source of counters.
 #[derive(Debug)]
 pub struct HostProcessor {
     name: String,
@@ -157,7 +157,7 @@ impl CountGuests for RecordedCounts {
     }
 }
 
-/// One thread's recorded counts.
+/// Recorded counts of a thread.
 #[derive(Debug)]
 struct Recorded {
     rows: Arc<[Vec<Sum>]>,
@@ -199,7 +199,7 @@ pub struct VcpuCounters {
 }
 
 impl VcpuCounters {
-    /// The vCPU begins to run on the calling thread, which has this number.
+    /// Starts the vCPU's counters: the vCPU begins to run on the calling thread, which has this number.
     ///
     /// # Errors
     ///
@@ -214,7 +214,7 @@ impl VcpuCounters {
         self.open.as_mut().map_or(Ok(()), |(_, open)| open.start())
     }
 
-    /// The vCPU has stopped.
+    /// Stops the vCPU's counters: the vCPU has stopped.
     ///
     /// # Errors
     ///
@@ -378,7 +378,7 @@ mod tests {
         let derived = counting.measurement(&from, &to).derive().unwrap();
         assert_eq!(derived.cpi, 8000.0 / 4000.0);
         assert_eq!(derived.core.unwrap().cpi, (8000.0 - 4500.0) / 4000.0);
-        // Nothing was executed: nothing can be told.
+        // Nothing was executed: nothing can be computed.
         assert!(counting.measurement(&to, &to).derive().is_err());
     }
 

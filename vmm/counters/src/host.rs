@@ -9,7 +9,7 @@ use crate::measurement::Measurement;
 use crate::open::{CountTarget, counts, open};
 use crate::tables::{Code, Cpu, Event, Table};
 
-/// How a command's processes are told apart.
+/// Grouping of a command's processes in the counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     /// Ranks that the command starts on this machine are counted each by itself.
@@ -68,7 +68,7 @@ pub fn count(command: &[OsString], how: How) -> Result<(Measurement, i32), Count
     Ok((measurement, status))
 }
 
-/// Finds the events of a processor. A host that has no counters at all is told so, whatever its processor is.
+/// Finds the events of a processor. A host without any counters gets the error for that, whatever its processor is.
 pub(crate) fn table(cpu: &Cpu) -> Result<&'static Table, CountersError> {
     const CYCLES: &[&[Event]] = &[&[Event {
         name: "cycles",

@@ -1,8 +1,8 @@
 //! Hardware counters: of this host by `perf_event_open`, and of other machines from the files of other tools.
 //!
-//! Counters give what the timing models do not know: CPI_core, the cycles per instruction of the core alone. [`import()`] reads files,
-//! [`count`] counts a program on this host, and [`Derived`] is what both make of the counts. `README.md` has the
-//! formats, the events, the formulas and their limits.
+//! Counters give what the timing models do not know: CPI_core, the cycles per instruction of the core without memory stalls. [`import()`]
+//! reads files, [`count`] counts a program on this host, and [`Derived`] is what both make of the counts. `README.md` has the formats, the
+//! events, the formulas and their limits.
 
 pub mod command;
 mod error;

@@ -17,12 +17,12 @@ pub struct FilePosition {
     pub offset: usize,
 }
 
-/// One event's count.
+/// Count of an event by a tool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {
-    /// The event as the tool names it.
+    /// Name of the event, as the tool writes it.
     pub event: String,
-    /// The quantity that it counts; none if no table knows the event.
+    /// The quantity that the event counts; none if no table knows the event.
     pub quantity: Option<Quantity>,
     /// The count, or a share from 0 to 1; none if the tool could not count, with what the tool said in `unread`.
     pub value: Option<f64>,
@@ -30,14 +30,14 @@ pub struct Reading {
     pub unread: String,
     /// Part of the time in which the counter ran, from 0 to 1. Below 1 the count is scaled.
     pub running: f64,
-    /// Only user code is counted.
+    /// True if only user code is counted.
     pub user_only: bool,
-    /// Where the file says so; none of this host's counters.
+    /// Position of the count in the file; none for counters of this host.
     pub position: Option<FilePosition>,
 }
 
 impl Reading {
-    /// Makes the count of an event whose name tells its quantity.
+    /// Makes the count of an event whose name determines its quantity.
     pub fn new(event: &str, value: f64, position: Option<FilePosition>) -> Reading {
         let known = names::known(event);
         Reading {
@@ -92,7 +92,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Returns the reading of a quantity: one of user code alone if there is one, since the engine's CPI_core is of user code.
+    /// Returns the reading of a quantity: one of only user code if there is one, since the engine's CPI_core is of user code.
     pub fn reading(&self, quantity: Quantity) -> Option<&Reading> {
         let of = |user: bool| {
             (self.readings.iter()).find(|reading| {
@@ -104,7 +104,7 @@ impl Counts {
         of(true).or_else(|| of(false))
     }
 
-    /// Returns the count of a quantity. Full load queues and full store queues are told by two events, which add up.
+    /// Returns the count of a quantity. Full load queues and full store queues are counted by two events, which add up.
     pub fn value(&self, quantity: Quantity) -> Option<f64> {
         let first = self.reading(quantity)?;
         if quantity != Quantity::StallsQueues {

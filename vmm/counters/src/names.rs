@@ -8,9 +8,9 @@ use crate::quantity::Quantity as Q;
 /// A name that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownEvent {
-    /// The quantity.
+    /// Quantity that the event counts.
     pub quantity: Q,
-    /// Only user code is counted, if the name says so.
+    /// True if only user code is counted, as the event's name states.
     pub user_only: bool,
 }
 
@@ -154,7 +154,7 @@ const NAMES: &[(&str, Q)] = &[
     ("DE_SRC_OP_DISP_ALL", Q::SlotsIssued),
 ];
 
-/// Finds what an event's name stands for.
+/// Finds the meaning of an event's name.
 pub fn known(name: &str) -> Option<KnownEvent> {
     let (plain, user_only) = plain(name);
     let quantity = NAMES.iter().find(|entry| entry.0 == plain)?.1;
@@ -164,7 +164,7 @@ pub fn known(name: &str) -> Option<KnownEvent> {
     })
 }
 
-/// Returns the common spelling, and whether the name's modifiers ask for user code alone.
+/// Returns the common spelling, and whether the name's modifiers restrict the count to user code.
 fn plain(name: &str) -> (String, bool) {
     // PAPI and libpfm write the PMU before two colons.
     let name = name.rsplit_once("::").map_or(name, |(_, event)| event);

@@ -15,7 +15,7 @@ use crate::tables::{Code, Event};
 /// The tasks that counters count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CountTarget {
-    /// One task alone, from now on.
+    /// Only this task, from now on.
     Task(libc::pid_t),
     /// A task and all that it starts, from now on.
     Tree(libc::pid_t),
@@ -28,9 +28,9 @@ pub enum CountTarget {
 /// Counters of one task or tree.
 #[derive(Debug)]
 pub struct Counters {
-    /// One for each event of all groups, in order; none where the processor refused the event.
+    /// Counter of each event of all groups, in order; none where the processor refused the event.
     counters: Vec<Option<Counter>>,
-    /// Which of the counters lead a group: members count as long as their leader does.
+    /// Indices of the counters that lead a group: members count as long as their leader does.
     leaders: Vec<usize>,
 }
 
@@ -134,9 +134,9 @@ fn builder(event: &Event, target: CountTarget, leader: bool) -> Builder<'static>
     builder
 }
 
-/// How far a refusal goes.
+/// Extent of a refusal.
 enum Refusal {
-    /// This event alone cannot be counted.
+    /// Only this event cannot be counted.
     Event(io::Error),
     /// Nothing can be counted.
     All(CountersError),

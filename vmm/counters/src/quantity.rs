@@ -5,7 +5,7 @@
 pub enum Quantity {
     /// Cycles in which the core was not halted.
     Cycles,
-    /// Instructions retired.
+    /// Number of instructions retired.
     Instructions,
     /// Cycles without execution while a load misses the first-level data cache.
     StallsL1dMiss,
@@ -37,17 +37,17 @@ pub enum Quantity {
     Fp512Single,
     /// Instructions on 8 double-precision numbers.
     Fp512Double,
-    /// x87 operations.
+    /// Number of x87 operations.
     FpX87,
     /// Scalar operations of either precision (Westmere).
     FpScalar,
     /// Packed operations of either precision (Westmere), taken to be on 2 numbers.
     FpPacked,
-    /// Floating-point operations.
+    /// Number of floating-point operations.
     Flops,
-    /// Double-precision operations.
+    /// Number of double-precision operations.
     FlopsDouble,
-    /// Single-precision operations.
+    /// Number of single-precision operations.
     FlopsSingle,
     /// Lines that the first-level data cache had to fetch.
     L1Misses,
@@ -55,7 +55,7 @@ pub enum Quantity {
     L2Misses,
     /// Misses of the third level, or fills from memory.
     L3Misses,
-    /// Pipeline slots.
+    /// Number of pipeline slots.
     Slots,
     /// Slots whose operation retired.
     SlotsRetiring,
@@ -173,8 +173,8 @@ impl Quantity {
             .map(|entry| entry.0)
     }
 
-    /// Returns the floating-point operations that one count stands for. FP_ARITH_INST_RETIRED counts fused instructions twice, so that its
-    /// counts need the width alone (Intel SDM volume 3B, chapter 20, "Floating-point events").
+    /// Returns the floating-point operations that one count means. FP_ARITH_INST_RETIRED counts fused instructions twice, so that its
+    /// counts need only the width (Intel SDM volume 3B, chapter 20, "Floating-point events").
     pub fn flops(self) -> Option<f64> {
         Some(match self {
             Q::FpScalarSingle | Q::FpScalarDouble | Q::FpX87 | Q::FpScalar => 1.0,

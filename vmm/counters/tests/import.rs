@@ -18,7 +18,7 @@ fn whole(name: &str) -> Derived {
     read(name).derive().unwrap()
 }
 
-/// CPI, CPI_core and alpha, in thousandths.
+/// Returns CPI, CPI_core and alpha, in thousandths.
 fn figures(derived: &Derived) -> (f64, Option<f64>, Option<f64>) {
     let round = |value: f64| (value * 1000.0).round() / 1000.0;
     let core = derived.core.as_ref().ok().map(|core| round(core.cpi));

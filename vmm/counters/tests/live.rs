@@ -138,7 +138,7 @@ fn commands_that_cannot_start_are_named() {
     }
 }
 
-/// The launchers of both MPIs, with an unmodified command line.
+/// Counts ranks under the launchers of both MPIs, with an unmodified command line.
 #[test]
 fn ranks_of_open_mpi_and_mpich_are_counted() {
     if !can_count() || !have(Need::Mpi, &["mpirun.openmpi", "mpiexec.hydra"]) {
@@ -172,7 +172,7 @@ fn ranks_of_open_mpi_and_mpich_are_counted() {
     }
 }
 
-/// A host without a PMU says so; a host with one counts cycles and instructions.
+/// Checks that a host with a PMU counts cycles and instructions, and that a host without one reports the lack.
 #[test]
 fn hardware_counters_count_or_say_why_not() {
     let Some(table) = Table::of(&Cpu::host()) else {

@@ -20,17 +20,17 @@ pub enum BusError {
         "range of {len:#x} bytes at {base:#x} is empty or wraps around; give it a place in the address space"
     )]
     Range {
-        /// First address.
+        /// First address of the range.
         base: u64,
         /// Length in bytes.
         len: u64,
     },
-    /// Taken already.
+    /// Another device has a part of the range.
     #[error(
         "range of {len:#x} bytes at {base:#x} overlaps the one at {other:#x}; move one of them"
     )]
     Overlap {
-        /// First address.
+        /// First address of the range.
         base: u64,
         /// Length in bytes.
         len: u64,

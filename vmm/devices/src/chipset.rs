@@ -15,14 +15,14 @@ use crate::serial::{SERIAL_SIZE, Serial, SerialState};
 use crate::state::RestoreError;
 use crate::virtio::{Device, VIRTIO_MMIO_SIZE, VirtioMmio, VirtioState};
 
-/// A virtio device and its place.
+/// A virtio device and its address and interrupt.
 #[derive(Debug)]
 pub struct VirtioPlace {
-    /// First of its 4096 bytes of MMIO.
+    /// Guest-physical address of the first of the device's 4096 bytes of MMIO.
     pub base: u64,
     /// Interrupt: level-triggered, active high.
     pub gsi: u32,
-    /// The device.
+    /// The virtio device itself.
     pub device: Device,
 }
 
@@ -33,11 +33,11 @@ pub struct ChipsetConfig {
     pub apic_ids: Vec<u32>,
     /// Clocks of the local APIC timers.
     pub clock: TimerClock,
-    /// The IOAPIC's page.
+    /// Guest-physical address of the IOAPIC's page.
     pub ioapic: u64,
     /// First port of the serial console.
     pub serial_port: u16,
-    /// Its interrupt: edge-triggered.
+    /// Global system interrupt of the serial console: edge-triggered.
     pub serial_gsi: u32,
     /// First port of the power registers: sleep control, sleep status, reset.
     pub power_port: u16,
@@ -45,7 +45,7 @@ pub struct ChipsetConfig {
     pub rtc_port: u16,
     /// Time of the real-time clock at cycle 0, seconds since 1970-01-01 UTC.
     pub epoch: i64,
-    /// Virtio devices.
+    /// Virtio devices with their places.
     pub virtio: Vec<VirtioPlace>,
 }
 
@@ -100,9 +100,9 @@ impl ChipsetState {
 pub struct Chipset {
     /// Local APICs and IOAPIC.
     pub interrupts: Interrupts,
-    /// Serial console.
+    /// Serial console of the node.
     pub serial: Serial,
-    /// Power registers.
+    /// Registers by which the guest powers off and resets.
     pub power: PowerControl,
     rtc: Rtc,
     virtio: Vec<(Gsi, VirtioMmio)>,
@@ -144,7 +144,7 @@ impl Chipset {
         })
     }
 
-    /// Executes IN.
+    /// Executes an IN instruction: reads from the device at a port.
     pub fn port_read(&mut self, now: u64, port: u16, data: &mut [u8]) {
         match self.ports.find(port.into(), data.len()) {
             Some((target, offset)) => self.read(target, offset, data, now),
@@ -152,7 +152,7 @@ impl Chipset {
         }
     }
 
-    /// Executes OUT.
+    /// Executes an OUT instruction: writes to the device at a port.
     pub fn port_write(&mut self, now: u64, port: u16, data: &[u8]) {
         if let Some((target, offset)) = self.ports.find(port.into(), data.len()) {
             self.write(target, offset, data, now);
@@ -346,7 +346,7 @@ mod tests {
         }
     }
 
-    /// One request for random bytes, from negotiation to the end of the interrupt.
+    /// Makes one request for random bytes, from negotiation to the end of the interrupt, and returns the bytes.
     fn request(c: &mut Chipset, ram: &Ram) -> Vec<u8> {
         for (register, value) in [
             (0x70, 3),

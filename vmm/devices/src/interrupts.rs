@@ -37,7 +37,7 @@ impl From<Gsi> for u32 {
 pub struct InterruptsState {
     /// Local APICs in the order of the vCPUs.
     pub local: Vec<LocalApicState>,
-    /// IOAPIC.
+    /// State of the IOAPIC.
     pub ioapic: IoApicState,
     /// Messages to vCPUs that the machine has not carried out yet.
     pub actions: Vec<CpuAction>,
@@ -154,7 +154,7 @@ impl Interrupts {
         self.local.next_event(vcpu)
     }
 
-    /// Returns CR8.
+    /// Returns CR8: the task priority of a vCPU.
     pub fn cr8(&self, vcpu: u16) -> u8 {
         self.local.cr8(vcpu)
     }

@@ -7,7 +7,7 @@ use crate::lapic::{Delivery, Destination, Message, Trigger};
 /// Number of interrupt inputs.
 pub const PINS: usize = 24;
 
-/// Size of its register window in bytes.
+/// Size of the IOAPIC's register window in bytes.
 pub const IOAPIC_SIZE: u64 = 0x1000;
 
 const VERSION: u32 = 0x20 | (PINS as u32 - 1) << 16;
@@ -19,20 +19,20 @@ const MASKED: u64 = 1 << 16;
 /// read-only.
 const WRITABLE: u64 = 0xff00_0000_0001_afff;
 
-/// Complete state.
+/// Complete state of the IOAPIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IoApicState {
     /// ID register, bits 27:24.
     pub id: u32,
-    /// Register select.
+    /// Register select: index of the register that the data window accesses.
     pub select: u8,
-    /// Redirection table.
+    /// Redirection table: one entry for each input pin.
     pub entries: [u64; PINS],
     /// Levels of the inputs, one bit a pin.
     pub lines: u32,
 }
 
-/// An IOAPIC. Its owner delivers the messages that are due.
+/// IOAPIC of a node. The owner of the IOAPIC delivers the messages that are due.
 #[derive(Clone, Debug)]
 pub struct IoApic {
     state: IoApicState,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bus::BusDevice;
 
-/// Bytes that it takes.
+/// Number of I/O ports that the power registers take.
 pub const POWER_SIZE: u64 = 4;
 /// Offset of the sleep control register.
 pub const SLEEP_CONTROL: u64 = 0;
@@ -24,22 +24,22 @@ const WAKE_STATUS: u8 = 1 << 7;
 /// Power request of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PowerRequest {
-    /// Soft-off.
+    /// The guest has switched itself off (soft-off).
     PowerOff,
-    /// Reset.
+    /// The guest has reset itself.
     Reset,
 }
 
-/// Complete state.
+/// Complete state of the power registers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PowerState {
     /// Request that the machine has not taken yet. The first request counts.
     pub request: Option<PowerRequest>,
-    /// Sleep status register.
+    /// Contents of the sleep status register.
     pub status: u8,
 }
 
-/// Power registers.
+/// Power registers of a node: sleep control, sleep status, reset.
 #[derive(Clone, Debug, Default)]
 pub struct PowerControl {
     state: PowerState,

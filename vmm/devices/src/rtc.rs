@@ -1,6 +1,6 @@
 //! The real-time clock of a PC, an MC146818A, in virtual time: a date to start from and the node's clock.
 //!
-//! It keeps the time of day and 114 bytes of memory. It raises no interrupts: alarms and periods are stored, not served.
+//! The clock keeps the time of day and 114 bytes of memory. The clock raises no interrupts: alarms and periods are stored, not served.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::bus::BusDevice;
 use crate::state::RestoreError;
 use crate::time::Hertz;
 
-/// Ports that it takes: index and data, usually 0x70 and 0x71.
+/// Number of I/O ports that the clock takes: index and data, usually 0x70 and 0x71.
 pub const RTC_SIZE: u64 = 2;
 
 const SECONDS: u8 = 0x00;
@@ -32,18 +32,18 @@ const D_VALID: u8 = 1 << 7;
 /// Seconds from 1970 to a date that the registers hold, which go to the year 25755, and what a node's clock may have run meanwhile.
 const MOST_EPOCH: u64 = 1 << 40;
 
-/// Complete state.
+/// Complete state of the real-time clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RtcState {
-    /// Selected register.
+    /// Index of the selected register.
     pub index: u8,
-    /// All 128 registers. Those of the time are current only while the clock is stopped for setting.
+    /// Contents of all 128 registers. The registers of the time are current only while the clock is stopped for setting.
     pub registers: Vec<u8>,
     /// Seconds since 1970-01-01 UTC at cycle 0.
     pub epoch: i64,
 }
 
-/// A real-time clock.
+/// Real-time clock of a node.
 #[derive(Clone, Debug)]
 pub struct Rtc {
     clock: Hertz,

@@ -12,7 +12,7 @@ use vm_superio::{Serial as Uart, Trigger};
 use crate::bus::BusDevice;
 use crate::state::RestoreError;
 
-/// Ports that it takes.
+/// Number of I/O ports that the serial port takes.
 pub const SERIAL_SIZE: u64 = 8;
 
 /// Complete state. The registers are named as in the 16550 data sheet.
@@ -28,13 +28,13 @@ pub struct SerialState {
     pub modem_control: u8,
     pub modem_status: u8,
     pub scratch: u8,
-    /// Receive FIFO.
+    /// Bytes of the receive FIFO.
     pub fifo: Vec<u8>,
     /// Input that has not reached the FIFO yet.
     pub input: Vec<u8>,
     /// Output that has not been drained yet.
     pub output: Vec<u8>,
-    /// An edge that the interrupt router has not seen yet.
+    /// True if there is an edge that the interrupt router has not seen yet.
     pub edge: bool,
 }
 
@@ -49,7 +49,7 @@ impl Trigger for Edge {
     }
 }
 
-/// A serial port.
+/// Serial port of a node: a 16550A UART.
 #[derive(Debug)]
 pub struct Serial {
     uart: Uart<Edge, NoEvents, Vec<u8>>,

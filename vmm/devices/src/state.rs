@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// A saved state does not fit the device that it is loaded into.
+/// Reason why a saved state does not fit the device that it is loaded into.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error(
     "the saved state of the {device} does not fit: {reason}; load it into a node of the same study"

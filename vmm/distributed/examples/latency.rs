@@ -1,5 +1,4 @@
-//! How long two processes of this host take to give each other a message, as at the end of each quantum of a run:
-//! `cargo run --release --package nodescope-distributed --example latency`.
+//! Measures how long two processes of this host take to exchange a message, as at the end of each quantum of a run:
 
 use std::env;
 use std::process::{Command, ExitCode};

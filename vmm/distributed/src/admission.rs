@@ -29,7 +29,7 @@ fn own_hello(version: &str) -> Hello {
 
 /// Workers for which a master waits.
 pub struct Admission<'a> {
-    /// Number of workers.
+    /// Number of workers that the master waits for.
     pub workers: usize,
     /// The master's version. All workers must have this version.
     pub version: &'a str,

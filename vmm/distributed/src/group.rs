@@ -12,7 +12,7 @@ use crate::socket::{Connection, KeyCheck, receive};
 /// After this time without a message, a process checks whether the other processes are still there.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// This process's connections.
+/// The connections of a process to the other processes of its group.
 pub(crate) enum Link {
     /// Connection of the master: a socket, and the identities of the workers, from process 1 on.
     Master(Socket, Vec<Vec<u8>>),
@@ -25,7 +25,7 @@ pub struct Group {
     rank: usize,
     /// Name of each process, for people.
     names: Vec<String>,
-    /// None: being closed.
+    /// Connections of this process; none while they are being closed.
     link: Mutex<Option<Link>>,
     _keys: Option<KeyCheck>,
 }

@@ -58,7 +58,7 @@ impl Key {
         part(&self.public) + &part(&self.secret)
     }
 
-    /// Reads a key from text; `origin` says where the text comes from.
+    /// Reads a key from text; `origin` names the source of the text, for messages.
     ///
     /// # Errors
     ///

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A worker introduces itself. Every version of nodescope reads it.
+/// Introduction of a worker to the master. Every version of nodescope reads this message.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Hello {
-    /// The program's version.
+    /// Version of nodescope that the worker runs.
     pub version: String,
-    /// The worker's host.
+    /// Host name of the worker.
     pub host: String,
     /// Number of the worker's process on the host.
     pub process: u32,
@@ -20,10 +20,10 @@ impl Hello {
     }
 }
 
-/// The master admits a worker.
+/// Admission of a worker by the master.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Welcome {
-    /// The worker's number.
+    /// Number of the worker among the processes.
     pub rank: usize,
     /// Name of each process, for people.
     pub names: Vec<String>,
@@ -42,9 +42,9 @@ pub enum Message<'a> {
     Refused(&'a str),
     /// Contribution of a process, by its number.
     Gather(usize, &'a [u8]),
-    /// Why a process, by its number, cannot go on.
+    /// Why a process, by its number, cannot continue.
     Leave(usize, &'a str),
-    /// An empty message. Its sender learns whether the receiver is there.
+    /// An empty message. The sender of the message learns whether the receiver is there.
     Probe,
 }
 

@@ -47,7 +47,7 @@ pub fn worker(context: &Context, key: &Key) -> Result<Socket, zmq::Error> {
     let socket = context.socket(zmq::DEALER)?;
     prepare(&socket, key)?;
     socket.set_curve_serverkey(&key.public)?;
-    // A run does not go on with a connection that broke. Without any reconnection, libzmq drops messages that have come.
+    // A run does not continue with a connection that broke. Without any reconnection, libzmq drops messages that have come.
     socket.set_reconnect_ivl(i32::MAX)?;
     Ok(socket)
 }
@@ -105,7 +105,7 @@ pub fn receive(socket: &Socket, within: Duration) -> Result<Option<Vec<Vec<u8>>>
 /// A worker's connection to the master.
 pub struct Connection {
     pub socket: Socket,
-    /// Reports its end.
+    /// Socket on which ZeroMQ reports the end of the connection.
     pub monitor: Socket,
 }
 
@@ -133,7 +133,7 @@ impl Connection {
     }
 }
 
-/// A thread that admits only connections with the key (ZeroMQ RFC 27). It is dropped after all other sockets of its context.
+/// A thread that admits only connections with the key (ZeroMQ RFC 27). The thread is dropped after all other sockets of its context.
 pub struct KeyCheck {
     context: Context,
     thread: Option<JoinHandle<()>>,

@@ -1,7 +1,7 @@
 //! Bringing a vCPU out of KVM_RUN: at a time, by a timer of its thread, or when another thread asks for it.
 //!
-//! Both send the thread a signal. Its handler sets `immediate_exit` in the page that KVM shares with the vCPU, so that a signal
-//! is not lost that arrives just before KVM_RUN (Documentation/virt/kvm/api.rst, section 5, `immediate_exit`).
+//! Both send the thread a signal. The signal's handler sets `immediate_exit` in the page that KVM shares with the vCPU, so that a signal is
+//! not lost that arrives just before KVM_RUN (Documentation/virt/kvm/api.rst, section 5, `immediate_exit`).
 
 use std::cell::{Cell, OnceCell};
 use std::io;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use kvm_bindings::kvm_run;
 use nodescope_engine::Kicker;
 
-/// Returns the signal of the alarm. Handlers of other signals are left alone.
+/// Returns the signal of the alarm. Handlers of other signals are not changed.
 fn signal() -> libc::c_int {
     libc::SIGRTMIN() + 4
 }
@@ -143,7 +143,8 @@ impl Kicker for RunningThread {
     }
 }
 
-/// As long as it lives, signals to this thread bring the vCPU of this page out of the guest. Its end disarms the thread's alarm.
+/// Registration of a thread with a vCPU. As long as this value lives, signals to this thread bring the vCPU of this page out of the guest.
+/// The end of the registration disarms the thread's alarm.
 pub(crate) struct OnThread<'a>(&'a RunningThread);
 
 impl<'a> OnThread<'a> {

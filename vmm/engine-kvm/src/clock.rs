@@ -17,13 +17,13 @@ const SLACK_NS: u64 = 20_000;
 /// TSC of a vCPU: how the TSC is set and read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tsc {
-    /// Its rate, Hz.
+    /// Rate of the TSC, Hz.
     pub hz: u64,
-    /// The guest's TSC is the host's plus an offset, so that no call is needed to read it.
+    /// True if the guest's TSC is the host's plus an offset, so that no call is needed to read it.
     pub plain: bool,
-    /// The host lets its offset be set.
+    /// True if the host lets the offset be set.
     pub settable: bool,
-    /// Guest's less host's TSC, where it is plain.
+    /// Guest's TSC less the host's, if `plain`.
     pub offset: u64,
 }
 
@@ -106,7 +106,7 @@ impl KvmVcpu {
         let ran_ns = thread_time().saturating_sub(self.entry.thread_ns) + SLACK_NS;
         let ran = u128::from(ran_ns) * u128::from(self.tsc.hz) / 1_000_000_000;
         let ran = u64::try_from(ran).unwrap_or(u64::MAX);
-        // Where the TSC cannot be set, the TSC goes on by the host's time, even while the thread did not run.
+        // Where the TSC cannot be set, the TSC advances by the host's time, even while the thread did not run.
         let passed = if self.tsc.settable {
             passed.min(ran)
         } else {

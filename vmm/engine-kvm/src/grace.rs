@@ -11,7 +11,7 @@ const FIRST: Duration = Duration::from_micros(20);
 /// Most grace of an entry.
 const MOST: Duration = Duration::from_millis(10);
 
-/// Registers that tell whether the guest came on: RIP, RSP, RCX (of string instructions) and RFLAGS.
+/// Registers that show whether the guest made progress: RIP, RSP, RCX (of string instructions) and RFLAGS.
 pub(crate) type Position = [u64; 4];
 
 /// Grace of a vCPU's next entry.

@@ -1,10 +1,9 @@
 //! The KVM engine: runs a vCPU on the host's processor between windows.
 //!
-//! It implements the engine interface and exchanges the state of the portable engine. A vCPU can therefore move between
-//! the two at any instruction boundary. Reading order: [`probe`](mod@probe) (what the host offers), [`vm`] (memory
-//! slots), [`vcpu`] (the seam), `run` (the loop and its exits), `clock` (virtual time), `hypercall` (the doorbell), `state` and
-//! `msrs` (what moves), `alarm` (how a vCPU is brought out of the guest), `grace` (progress
-//! where entries are slow), `raw` (ioctls that kvm-ioctls lacks).
+//! The engine implements the engine interface and exchanges the state of the portable engine. A vCPU can therefore move between the two at
+//! any instruction boundary. Reading order: [`probe`](mod@probe) (what the host offers), [`vm`] (memory slots), [`vcpu`] (the engine
+//! interface), `run` (the loop and its exits), `clock` (virtual time), `hypercall` (the doorbell), `state` and `msrs` (what moves), `alarm`
+//! (how a vCPU is brought out of the guest), `grace` (progress where entries are slow), `raw` (ioctls that kvm-ioctls lacks).
 //!
 //! Limits of this engine:
 //! - Instructions are not counted: `instructions()` stays what was restored, and a limit in instructions is refused.
@@ -12,7 +11,7 @@
 //!   results runs on the portable engine.
 //! - Models cannot be attached: memory references are not visible. Running with one attached is refused.
 //! - Interrupt controllers are the platform's: nothing of the in-kernel irqchip is used.
-//! - CPUID is answered by KVM from a table; the hypercall leaf says so ([`vm::with_hypercall_leaf`]).
+//! - CPUID is answered by KVM from a table; the hypercall leaf announces the doorbell ([`vm::with_hypercall_leaf`]).
 
 mod alarm;
 mod clock;

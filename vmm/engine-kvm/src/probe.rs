@@ -8,14 +8,14 @@ use thiserror::Error;
 /// Abilities of a host's KVM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// The processor's own virtualization is there, so ring 0 runs natively; without it KVM emulates ring 0 in
-    /// software, slowly and incompletely.
+    /// True if the processor's own virtualization is there, so that ring 0 runs natively; without it KVM emulates ring 0 in software,
+    /// slowly and incompletely.
     pub ring0_native: bool,
-    /// Accesses to the platform's MSRs can be brought to user space.
+    /// True if accesses to the platform's MSRs can be brought to user space.
     pub msr_exits: bool,
-    /// Features a guest can use; intersect the CPUID template with them. They are what KVM lists and, where ring 3
-    /// runs natively although KVM is a software one, also the instructions of user code that the host's processor has:
-    /// such a KVM lists only what its emulator of ring 0 knows.
+    /// Features a guest can use; intersect the CPUID template with them. The features are those that KVM lists and, where ring 3 runs
+    /// natively although KVM is a software one, also the instructions of user code that the host's processor has: a software KVM lists only
+    /// what its emulator of ring 0 knows.
     pub cpuid: CpuidTable,
 }
 
@@ -33,12 +33,12 @@ pub enum Unavailable {
     /// A capability is missing.
     #[error("KVM lacks {0}; use the portable engine")]
     Missing(&'static str),
-    /// An ioctl failed.
+    /// An ioctl of KVM failed.
     #[error("KVM refused {what}: {source}; use the portable engine")]
     Refused {
-        /// The ioctl.
+        /// Name of the ioctl.
         what: &'static str,
-        /// The host's answer.
+        /// Error of the host.
         source: std::io::Error,
     },
 }
@@ -107,9 +107,9 @@ pub(crate) fn ring0_native() -> bool {
 }
 
 /// Returns whether the host's processor is QEMU's TCG, whose SVM has two faults that a guest would see. XSETBV does not exit, so that KVM
-/// would keep a guest's XCR0 at its reset value, and lose the components of which it does not know. And the bitmap of I/O ports is looked
-/// at only where the task register's type is that of an available TSS, which LTR leaves there, but not where the type is a busy one, as
-/// the architecture has it and KVM shows it.
+/// would keep a guest's XCR0 at its reset value, and lose the components of which it does not know. And the bitmap of I/O ports is used
+/// only where the task register's type is that of an available TSS, which LTR leaves there, but not where the type is a busy one, as the
+/// architecture has it and KVM shows it.
 pub(crate) fn is_tcg() -> bool {
     let signature = std::arch::x86_64::__cpuid(0x4000_0000);
     let text = [signature.ebx, signature.ecx, signature.edx].map(u32::to_le_bytes);
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(t.get(1, 0).ecx, 0, "leaf 0 announces no leaf 1");
         assert_eq!(t.find(1, 0).unwrap().ecx, host & USER_1_ECX);
         assert_eq!(t.find(1, 0).unwrap().edx, 0);
-        // VMX, monitor, x2APIC and the like are not user code's.
+        // VMX, monitor, x2APIC and similar features are not user code's.
         assert_eq!(
             USER_1_ECX & (1 << 3 | 1 << 5 | 1 << 21 | 1 << 24 | 1 << 31),
             0

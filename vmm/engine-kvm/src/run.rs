@@ -43,7 +43,7 @@ enum Event {
     WriteMsr(u32, u64),
     Halt,
     Shutdown,
-    /// Something to look at again: an interrupt window, a changed task priority.
+    /// The vCPU must be entered again after a check of its state: an interrupt window, a changed task priority.
     Again,
     /// A signal ended the entry: the alarm, or another thread's wish.
     Cut,

@@ -1,7 +1,7 @@
 //! A vCPU of KVM behind the engine interface.
 //!
-//! KVM gets a restored state when the vCPU runs next, and keeps it between runs: reading all of it takes a dozen calls. It is
-//! read when it is needed.
+//! KVM gets a restored state when the vCPU runs next, and keeps it between runs: reading all of it takes a dozen calls. The state is read
+//! when it is needed.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -43,11 +43,11 @@ pub struct KvmVcpu {
     pub(crate) id: u16,
     /// The state. Where `held`, KVM has newer registers. The clock and the activity state are always current here.
     pub(crate) state: VcpuState,
-    /// KVM's registers are older than `state`.
+    /// True if KVM's registers are older than `state`.
     stale: bool,
-    /// KVM's registers are newer than `state`.
+    /// True if KVM's registers are newer than `state`.
     held: bool,
-    /// KVM has run this vCPU before.
+    /// True if KVM has run this vCPU before.
     has_run: bool,
     pub(crate) attached: bool,
     pub(crate) tsc: Tsc,
@@ -55,9 +55,9 @@ pub struct KvmVcpu {
     pub(crate) grace: Grace,
     /// State components the guest may use.
     components: u64,
-    /// Registers that KVM does not hold. Their values stay in `state`.
+    /// Registers that KVM does not hold. The registers' values stay in `state`.
     kept: BTreeSet<u32>,
-    /// An exit was served whose instruction KVM finishes when it is entered next.
+    /// True if an exit was served whose instruction KVM finishes when it is entered next.
     pub(crate) unfinished: bool,
     /// True if interrupts were enabled, and true if an interrupt could be injected, when KVM was left last.
     pub(crate) interruptible: (bool, bool),
@@ -206,7 +206,7 @@ impl KvmVcpu {
         let sregs = fd
             .get_sregs()
             .map_err(|e| refused(on("reading segment and control registers"), e))?;
-        // A guest that has not enabled XSETBV has not executed it, whatever KVM was told.
+        // A guest that has not enabled XSETBV has not executed it, whatever KVM was given.
         let known = !self.vm.inner.tcg || sregs.cr4 & cr4::OSXSAVE != 0;
         let xcr0_value = if known && self.components & !(xcr0::X87 | xcr0::SSE) != 0 {
             let xcrs = fd.get_xcrs().map_err(|e| refused(on("reading XCR0"), e))?;

@@ -1,4 +1,4 @@
-//! One virtual machine: memory slots over the node's RAM, MSR filter, CPUID tables.
+//! Virtual machine of KVM: memory slots over the node's RAM, MSR filter, CPUID tables.
 
 use std::sync::Arc;
 
@@ -25,11 +25,11 @@ pub struct KvmVm {
 pub(crate) struct Inner {
     pub fd: VmFd,
     pub ram: Ram,
-    /// MSR accesses of the platform come to user space.
+    /// True if MSR accesses of the platform come to user space.
     pub msr_exits: bool,
-    /// Ring 0 runs on the processor.
+    /// True if ring 0 runs on the processor.
     pub ring0_native: bool,
-    /// The host's processor is QEMU's TCG: see [`probe::is_tcg`].
+    /// True if the host's processor is QEMU's TCG: see [`probe::is_tcg`].
     pub tcg: bool,
 }
 

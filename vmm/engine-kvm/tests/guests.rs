@@ -262,8 +262,8 @@ fn an_interrupt_ends_a_halt() {
     assert_eq!(v.save().general.gpr[RBX], 5);
 }
 
-/// Runs an endless loop that increments RAX for 10 million cycles, and again until RAX is above a value. On an emulated host, entering
-/// the guest alone may take so long.
+/// Runs an endless loop that increments RAX for 10 million cycles, and again until RAX is above a value. On an emulated host, the mere
+/// entry of the guest may take so long.
 fn run_on(v: &mut KvmVcpu, p: &mut Recorder, above: u64) -> u64 {
     for _ in 0..100 {
         let limit = v.cycles() + 10_000_000;
@@ -484,7 +484,7 @@ fn registers_of_the_platform_come_to_it() {
     assert_eq!(s.general.gpr[6], 0x9f, "the refused register raised #GP");
 }
 
-/// KVM raises the exception when it is entered next, and then drops an interrupt that it has been given before.
+/// Checks a refused register: KVM raises the exception when it is entered next, and then drops an interrupt that it has been given before.
 #[test]
 fn an_interrupt_survives_a_register_that_is_refused() {
     let Some(host) = host() else { return };
@@ -577,7 +577,7 @@ fn what_this_engine_lacks_is_refused_by_name() {
     assert_eq!(v.run(&mut p, FOREVER).unwrap(), Exit::Halted);
 }
 
-/// A limit of one cycle lies behind the entry's own cost on every host: without grace each entry ends before an instruction.
+/// Checks a limit of one cycle, which lies behind the entry's own cost on every host: without grace each entry ends before an instruction.
 #[test]
 fn a_vcpu_comes_on_however_short_its_limits_are() {
     let Some(host) = host() else { return };

@@ -32,7 +32,7 @@ fn soft(ram: &Ram, cpuid: &CpuidTable) -> SoftVcpu {
     })
 }
 
-/// Four rounds, each ended by a port access: integer, x87, SSE and AVX arithmetic on memory.
+/// Emits four rounds, each ended by a port access: integer, x87, SSE and AVX arithmetic on memory.
 fn program(a: &mut CodeAssembler) {
     let mut round = a.create_label();
     let mut inner = a.create_label();
@@ -90,7 +90,7 @@ fn data(ram: &Ram) -> Vec<u8> {
     bytes
 }
 
-/// All but what the engines count differently.
+/// Returns the state without what the engines count differently.
 fn architectural(mut s: VcpuState) -> VcpuState {
     s.time = Default::default();
     // Last x87 instruction and operand pointers: processors differ in when they save them.
@@ -169,7 +169,7 @@ fn a_state_survives_the_way_over_kvm() {
     }
 }
 
-/// The portable engine keeps decoded code; what the guest wrote to it under KVM must not run in its old form.
+/// Checks code that the portable engine keeps decoded: what the guest wrote to it under KVM must not run in its old form.
 #[test]
 fn code_that_changed_under_kvm_runs_changed_on_the_portable_engine() {
     let Some(host) = host() else { return };
@@ -181,7 +181,7 @@ fn code_that_changed_under_kvm_runs_changed_on_the_portable_engine() {
         a.out(dx, al).unwrap();
         a.jmp(HANDLER).unwrap();
     });
-    // Patch the immediate, then say so.
+    // Patch the immediate, then report the patch.
     place(&ram, CODE, |a| {
         a.mov(rdi, HANDLER + 1).unwrap();
         a.mov(byte_ptr(rdi), 2).unwrap();
@@ -215,7 +215,7 @@ fn code_that_changed_under_kvm_runs_changed_on_the_portable_engine() {
     assert_eq!(p.out, [(0x50, vec![2])], "the patched routine ran");
 }
 
-/// A page that KVM wrote to leaves accessed and dirty bits that the portable engine sees, and the other way round.
+/// Checks that a page that KVM wrote to leaves accessed and dirty bits that the portable engine sees, and the other way round.
 #[test]
 fn page_table_marks_are_common() {
     let Some(host) = host() else { return };

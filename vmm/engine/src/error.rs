@@ -8,13 +8,13 @@ use thiserror::Error;
 /// Report of an engine that stopped: the place and the state.
 #[derive(Clone, Debug)]
 pub struct StopReport {
-    /// vCPU within its node.
+    /// Index of the vCPU within its node.
     pub vcpu: u16,
     /// The obstacle, such as an instruction's name.
     pub what: String,
     /// Bytes at the instruction pointer, as far as they could be read.
     pub bytes: Vec<u8>,
-    /// Everything else.
+    /// Complete state of the vCPU.
     pub state: Box<VcpuState>,
 }
 
@@ -70,7 +70,7 @@ impl fmt::Display for StopReport {
     }
 }
 
-/// Why an engine cannot go on.
+/// Why an engine cannot continue.
 #[derive(Debug, Error)]
 pub enum EngineError {
     /// An instruction or state that the engine does not know; going on would give a wrong result.
@@ -79,9 +79,9 @@ pub enum EngineError {
     /// The host refused something.
     #[error("{what}: {source}")]
     Host {
-        /// The operation.
+        /// The operation that the host refused.
         what: String,
-        /// The host's answer.
+        /// Error of the host.
         source: std::io::Error,
     },
 }

@@ -24,12 +24,12 @@ pub enum Exit {
     Halted,
     /// The platform asked for attention during an access (`Platform::attention`).
     Attention,
-    /// Triple fault.
+    /// A triple fault shut the vCPU down.
     Shutdown,
 }
 
 /// Limit of a vCPU's run. Both bounds are absolute. The vCPU stops soon after its clock has reached the bound in cycles, where the engine
-/// looks at the clock next (the portable engine at the beginning of basic blocks, which have 48 instructions at most), and exactly at the
+/// next reads the clock (the portable engine at the beginning of basic blocks, which have 48 instructions at most), and exactly at the
 /// bound in instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
@@ -37,7 +37,7 @@ pub struct Limit {
     pub cycles: u64,
     /// Instructions retired since power-on.
     pub instructions: u64,
-    /// The bound in cycles may be extended: see [`Platform::extend`].
+    /// True if the bound in cycles may be extended: see [`Platform::extend`].
     pub extends: bool,
 }
 
@@ -60,7 +60,7 @@ impl Limit {
     }
 }
 
-/// Numbers that windows have given to code so far. Later windows of the node go on with these numbers.
+/// Numbers that windows have given to code so far. Later windows of the node continue with these numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CodeNumbers {
     /// Blocks by their numbers.
@@ -73,16 +73,16 @@ pub struct CodeNumbers {
     pub lost_contexts: u64,
 }
 
-/// Makes a vCPU that runs on another thread look at its interrupts and at [`Platform::attention`] soon.
+/// Makes a vCPU that runs on another thread check its interrupts and [`Platform::attention`] soon.
 pub trait Kicker: Send + Sync {
     /// Kicks the vCPU. Does nothing where the vCPU does not run.
     fn kick(&self);
 }
 
-/// One virtual CPU on some engine.
+/// A virtual CPU, executed by an engine.
 pub trait Vcpu: Send {
-    /// Runs until a limit or an event. Interrupts that the platform has pending are taken at instruction boundaries, where the engine
-    /// looks at the clock.
+    /// Runs until a limit or an event. Interrupts that the platform has pending are taken at instruction boundaries, where the engine reads
+    /// the clock.
     fn run(&mut self, platform: &mut dyn Platform, limit: Limit) -> Result<Exit, EngineError>;
 
     /// Returns the vCPU's clock in cycles since power-on.
@@ -94,8 +94,8 @@ pub trait Vcpu: Send {
     /// Returns the instructions retired since power-on.
     fn instructions(&self) -> u64;
 
-    /// Returns the kicker that makes this running vCPU look at its interrupts. An engine whose vCPUs run on threads of their own, in
-    /// parallel with the others of their node, has one.
+    /// Returns the kicker that makes this running vCPU check its interrupts. An engine whose vCPUs run on threads of their own, in parallel
+    /// with the others of their node, has one.
     fn kicker(&self) -> Option<Arc<dyn Kicker>> {
         None
     }
@@ -140,7 +140,7 @@ pub trait Vcpu: Send {
         numbers == CodeNumbers::default()
     }
 
-    /// A model is attached (with the shape of its L0 filter cache) or detached; counting starts or stops with it.
+    /// Attaches a model (with the shape of its L0 filter cache) or detaches the model; counting starts or stops with it.
     fn attach(&mut self, geometry: Option<L0Geometry>);
 
     /// Applies changes that a model made to this vCPU's L0 filter cache while another vCPU ran.

@@ -27,9 +27,9 @@ pub trait GuestVirtual {
 /// Registers of the magic CPUID, or of the doorbell's OUT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hypercall {
-    /// vCPU within its node.
+    /// Index of the vCPU within its node.
     pub vcpu: u16,
-    /// ECX.
+    /// Operation code: the contents of ECX.
     pub operation: u32,
     /// RSI, RDI, R8, R9, R10.
     pub args: [u64; 5],
@@ -37,7 +37,7 @@ pub struct Hypercall {
     pub now: u64,
     /// Instructions retired by the vCPU, this CPUID included.
     pub instructions: u64,
-    /// CR3 of the caller: its address space.
+    /// Address space of the caller: the value of CR3.
     pub cr3: u64,
     /// Privilege of the caller.
     pub privilege: Privilege,
@@ -55,9 +55,9 @@ pub struct HypercallAnswer {
 
 /// The machine as one of its vCPUs sees it. `now` is that vCPU's clock in cycles.
 pub trait Platform {
-    /// Executes IN.
+    /// Executes an IN instruction of the guest: fills `data` from the I/O port.
     fn port_read(&mut self, vcpu: u16, now: u64, port: u16, data: &mut [u8]);
-    /// Executes OUT.
+    /// Executes an OUT instruction of the guest: writes `data` to the I/O port.
     fn port_write(&mut self, vcpu: u16, now: u64, port: u16, data: &[u8]);
     /// Reads a guest-physical address that is not RAM.
     fn mmio_read(&mut self, vcpu: u16, now: u64, physical: u64, data: &mut [u8]);
@@ -99,15 +99,15 @@ pub trait Platform {
     /// Returns the context of the address space of this CR3, for counters and references. The engine asks while a model is attached:
     /// when the vCPU starts to run, when CR3 changes, and after accesses to the platform.
     fn context(&mut self, vcpu: u16, cr3: u64) -> Context;
-    /// One memory reference that the L0 filter cache could not answer. Updates of the running vCPU's own L0 filter cache are pushed to
-    /// `updates`; the platform keeps those of other vCPUs until they run. `hits` are the hits that were answered before.
+    /// Passes a memory reference that the L0 filter cache could not answer to the model. Updates of the running vCPU's own L0 filter cache
+    /// are pushed to `updates`; the platform keeps those of other vCPUs until they run. `hits` are the hits that were answered before.
     fn reference(
         &mut self,
         hits: Hits<'_>,
         reference: &MemRef,
         updates: &mut Vec<L0Update>,
     ) -> Outcome;
-    /// See [`nodescope_plugin_api::MemoryModel::miss`].
+    /// Serves a first-level miss as [`nodescope_plugin_api::MemoryModel::miss`] does.
     fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome>;
     /// Returns the export of [`nodescope_plugin_api::MemoryModel::export_state`], accepted by the platform; None where the model exports
     /// nothing.
@@ -115,7 +115,7 @@ pub trait Platform {
         let _ = vcpu;
         None
     }
-    /// See [`nodescope_plugin_api::MemoryModel::take_charges`].
+    /// Takes the charges as [`nodescope_plugin_api::MemoryModel::take_charges`] does.
     fn take_charges(&mut self) -> Charges {
         Charges::default()
     }

@@ -34,23 +34,23 @@ pub struct LinkConfig {
     pub latency_ps: u64,
 }
 
-/// An impossible link.
+/// Reason why a link is impossible.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum LinkError {
-    /// Zero bandwidth.
+    /// A link whose bandwidth is zero.
     #[error(
         "link of node {port}: bandwidth is 0 bit/s; give it a positive one, such as \"10 Gbit/s\""
     )]
     Bandwidth {
-        /// Node.
+        /// Number of the link's node.
         port: usize,
     },
-    /// Zero latency.
+    /// A link whose latency is zero.
     #[error(
         "link of node {port}: latency is 0; nodes are synchronised once per latency, so it must be positive, such as \"1.3 us\""
     )]
     Latency {
-        /// Node.
+        /// Number of the link's node.
         port: usize,
     },
 }
@@ -60,24 +60,24 @@ pub enum LinkError {
 pub struct SentFrame {
     /// Virtual time at which the node handed it to its link, in picoseconds.
     pub time_ps: u64,
-    /// Sending node.
+    /// Port of the sending node.
     pub port: usize,
     /// Ethernet frame without checksum.
     pub bytes: Vec<u8>,
-    /// The TCP or UDP checksum is known to be right. Otherwise the receiver must verify the checksum.
+    /// True if the TCP or UDP checksum is known to be right. Otherwise the receiver must verify the checksum.
     pub checksum_valid: bool,
 }
 
 /// A frame on its way to a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// Virtual time at which its last bit arrives, in picoseconds.
+    /// Virtual time at which the frame's last bit arrives, in picoseconds.
     pub time_ps: u64,
-    /// Receiving node.
+    /// Port of the receiving node.
     pub port: usize,
     /// Ethernet frame without checksum.
     pub bytes: Vec<u8>,
-    /// See [`SentFrame::checksum_valid`].
+    /// True if the TCP or UDP checksum is known to be right, see [`SentFrame::checksum_valid`].
     pub checksum_valid: bool,
 }
 
@@ -103,14 +103,14 @@ struct Port {
     link: LinkConfig,
     /// Time at which the sending direction is free again.
     send_free_ps: u64,
-    /// Frames that wait for it.
+    /// Frames that wait for the sending direction.
     waiting: VecDeque<SentFrame>,
     /// Time at which the receiving direction is free again.
     receive_free_ps: u64,
     counts: PortCounts,
 }
 
-/// The switch.
+/// The network switch of a cluster, with one port for each node: it forwards frames with the delay of their links.
 #[derive(Clone, Debug)]
 pub struct Switch {
     ports: Vec<Port>,
@@ -128,7 +128,7 @@ pub struct PortState {
 /// A state that does not fit the switch.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum SwitchStateError {
-    /// Another number of ports.
+    /// A number of ports that differs from the switch's.
     #[error("the state is of a switch with {found} ports, and this one has {expected}")]
     Ports {
         /// Ports of the state.
@@ -139,9 +139,9 @@ pub enum SwitchStateError {
     /// A frame that waits at one port and was sent from another.
     #[error("a frame of port {sender} waits at port {port}")]
     Frame {
-        /// Where the frame waits.
+        /// Port at which the frame waits.
         port: usize,
-        /// Its sender.
+        /// Port from which the frame was sent.
         sender: usize,
     },
 }
@@ -183,7 +183,7 @@ impl Switch {
         self.ports.iter().map(state).collect()
     }
 
-    /// Goes on from the state of another switch with this number of ports.
+    /// Continues from the state of another switch with this number of ports.
     ///
     /// # Errors
     ///
@@ -229,7 +229,7 @@ impl Switch {
         self.next().map(|(start, _)| start)
     }
 
-    /// Returns this time and its port.
+    /// Returns the time of [`Switch::next_ps`] and the port that sends then.
     fn next(&self) -> Option<(u64, usize)> {
         (self.ports.iter().enumerate())
             .filter_map(|(port, p)| Some((p.waiting.front()?.time_ps.max(p.send_free_ps), port)))
@@ -308,7 +308,7 @@ impl Switch {
 }
 
 impl Port {
-    /// Returns the bytes that wait for its link at a time.
+    /// Returns the number of bytes that wait for the port's link at a time.
     fn queued(&self, at_ps: u64) -> u64 {
         let wait = u128::from(self.receive_free_ps.saturating_sub(at_ps));
         (wait * u128::from(self.link.bandwidth) / (8 * u128::from(PS_PER_SECOND))) as u64

@@ -4,9 +4,9 @@
 //! (`guest-images/tracer/mpi-log.h` defines it). This crate builds the tracer ([`tracer`]), reads such logs ([`log`]), and merges
 //! them into a trace like that of a run in guests ([`merge()`]).
 //!
-//! Times are those of the machine's own clock, and differ from run to run. Instructions are not counted: all stamps have 0. Within a
-//! node the clocks of all processes are one; between nodes they agree as well as the nodes' clocks of day do, which matters to
-//! whoever looks at when messages arrived, and not to predictions, which use what each rank does between its calls.
+//! Times are those of the machine's own clock, and differ from run to run. Instructions are not counted: all stamps have 0. Within a node
+//! the clocks of all processes are one; between nodes they agree as well as the nodes' clocks of day do, which matters to analyses of when
+//! messages arrived, and not to predictions, which use what each rank does between its calls.
 
 pub mod log;
 mod merge;
@@ -30,7 +30,7 @@ pub enum HostTraceError {
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// Why not.
+        /// Error that the operating system returned.
         cause: io::Error,
     },
     /// No process has left a log.
@@ -41,29 +41,29 @@ pub enum HostTraceError {
     /// A file that is no log.
     #[error("{} is no log of the tracer: {what}", .path.display())]
     NoLog {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Reason why the file is no log.
         what: String,
     },
     /// A log with something in it that the tracer does not write.
     #[error("{} is damaged at byte {at}: {what}", .path.display())]
     Damaged {
-        /// The file.
+        /// Path of the log.
         path: PathBuf,
-        /// Where.
+        /// Offset of the damage, bytes.
         at: u64,
-        /// How.
+        /// Description of the damage.
         what: String,
     },
     /// A log with a call that cannot be decoded.
     #[error("{} is damaged at byte {at}", .path.display())]
     Call {
-        /// The file.
+        /// Path of the log.
         path: PathBuf,
-        /// Where.
+        /// Offset of the call in the log, bytes.
         at: u64,
-        /// How.
+        /// Reason why the call cannot be decoded.
         #[source]
         cause: HypercallError,
     },
@@ -76,7 +76,7 @@ pub enum HostTraceError {
 }
 
 impl HostTraceError {
-    /// For `map_err`.
+    /// Returns a closure that turns an I/O error into a [`HostTraceError`], for `map_err`.
     fn io(
         action: &'static str,
         path: impl Into<PathBuf>,

@@ -21,11 +21,11 @@ pub const FRAME: usize = 48;
 /// A moment on three clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
-    /// The log's own.
+    /// Time of the log's own clock, ticks.
     pub ticks: u64,
-    /// The node's monotonic one, nanoseconds.
+    /// Time of the node's monotonic clock, nanoseconds.
     pub monotonic: u64,
-    /// The node's clock of day, nanoseconds since 1970.
+    /// Time of the node's clock of day, nanoseconds since 1970.
     pub real: u64,
 }
 
@@ -34,11 +34,11 @@ pub struct Moment {
 pub struct Header {
     /// Processors of the node.
     pub processors: u32,
-    /// Their frequency, hertz; 0 if unknown.
+    /// Frequency of the processors, hertz; 0 if unknown.
     pub frequency: u64,
-    /// When the process began.
+    /// Moment at which the process began.
     pub first: Moment,
-    /// A late moment.
+    /// Moment late in the process, to relate the clocks.
     pub last: Moment,
 }
 
@@ -66,20 +66,20 @@ impl Header {
     }
 }
 
-/// One hypercall as it was logged.
+/// Entry of a log: a hypercall and the moments around it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
-    /// The request.
+    /// The hypercall, decoded.
     pub request: Request,
     /// Ticks: when the MPI function itself began, or had returned.
     pub inner: u64,
-    /// When the tracer began before it, or was done after it.
+    /// Ticks: when the tracer began before the MPI function, or was done after it.
     pub outer: u64,
-    /// When it was logged: the order of the log.
+    /// Ticks: when the hypercall was logged, which is the order of the log.
     pub written: u64,
 }
 
-/// Reads a log.
+/// Reader of a process's log.
 #[derive(Debug)]
 pub struct LogReader {
     path: PathBuf,

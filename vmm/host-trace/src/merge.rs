@@ -17,11 +17,11 @@ pub const SUFFIX: &str = "calls";
 /// Summary of a trace made of logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Ranks.
+    /// Number of ranks, over all jobs.
     pub ranks: u32,
     /// Names of the nodes.
     pub nodes: Vec<String>,
-    /// MPI calls.
+    /// Number of MPI calls.
     pub calls: u64,
     /// From the first stamp to the last, picoseconds.
     pub span: u64,
@@ -32,7 +32,7 @@ pub struct Summary {
 /// A process that is being read.
 struct Process {
     log: LogReader,
-    /// The next record.
+    /// Entry of the log that is merged next.
     next: LogEntry,
     node: usize,
     /// Picoseconds to add to the node's clock.

@@ -11,7 +11,7 @@ use crate::HostTraceError;
 /// An MPI whose programs can be traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mpi {
-    /// Open MPI.
+    /// The Open MPI library.
     OpenMpi,
     /// MPICH, and others of its ABI.
     Mpich,

@@ -253,11 +253,11 @@ fn files_that_are_no_logs_are_refused() {
         text.contains("byte 72") && text.contains("operation 99 does not exist"),
         "{text}"
     );
-    // A header alone is a process that never got to MPI.
+    // A log with nothing but a header is of a process that never called MPI.
     assert!(refused(&header).contains("no process was traced"));
 }
 
-/// 64 bits hold the picoseconds of 213 days.
+/// Checks times beyond 213 days, whose picoseconds 64 bits cannot hold.
 #[test]
 fn a_node_that_has_been_up_for_a_year_has_times() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -12,7 +12,7 @@ use nodescope_test_needs::{Need, have};
 use nodescope_trace::{Body, Event, MpiCall, PendingCalls, TraceReader, Unfinished};
 
 const RANKS: u32 = 4;
-/// Moments that are looked at.
+/// Number of moments of the trace that are analysed.
 const MOMENTS: usize = 300;
 
 /// MPI start-up of several jobs at once on a small machine takes longer than one after the other.
@@ -93,7 +93,7 @@ fn begun(call: &MpiCall) -> Unfinished {
     }
 }
 
-/// Returns the trace as it would have ended at this moment.
+/// Returns the trace as it would have ended at `moment`.
 fn cut(events: &[Event], moment: u64) -> Vec<Event> {
     let mut ended = Vec::new();
     let mut stand = Vec::new();

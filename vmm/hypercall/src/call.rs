@@ -1,4 +1,4 @@
-//! One call: registers in, a typed request or a typed error out.
+//! Decoding of a hypercall: registers in, a typed request or a typed error out.
 
 use serde::{Deserialize, Serialize};
 
@@ -67,9 +67,9 @@ impl Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Status {
-    /// Done.
+    /// The hypercall was executed.
     Ok = 0,
-    /// No such operation.
+    /// The operation does not exist.
     BadOperation = 1,
     /// Memory could not be read: touch it and call again.
     Unreadable = 2,
@@ -86,7 +86,7 @@ pub enum Status {
 /// The registers of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// `ECX`.
+    /// Operation, from the number in `ECX`.
     pub op: Operation,
     /// `RSI`, `RDI`, `R8`, `R9`, `R10`.
     pub args: [u64; 5],
@@ -104,18 +104,18 @@ impl Call {
 /// The registers of an answer; each is zero-extended to 64 bits like those of any `CPUID`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The signature.
+    /// Contents of `EAX`: [`SIGNATURE`].
     pub eax: u32,
-    /// The transport: direct, unless the node announces another.
+    /// Contents of `EBX`, the transport: direct, unless the node announces another.
     pub ebx: u32,
-    /// The result.
+    /// Contents of `ECX`: the result of the operation.
     pub ecx: u32,
-    /// The status.
+    /// Contents of `EDX`: the [`Status`] as a number.
     pub edx: u32,
 }
 
 impl Answer {
-    /// Done, with a result.
+    /// Returns the answer to a call that was executed, with a result.
     pub fn ok(result: u32) -> Answer {
         Answer {
             eax: SIGNATURE,
@@ -125,7 +125,7 @@ impl Answer {
         }
     }
 
-    /// Not done.
+    /// Returns the answer to a call that failed.
     pub fn failed(status: Status) -> Answer {
         Answer {
             edx: status as u32,
@@ -145,7 +145,7 @@ impl Answer {
 pub struct Fault {
     /// The first address that failed.
     pub address: u64,
-    /// A write failed, not a read.
+    /// True if a write failed, false if a read failed.
     pub write: bool,
 }
 
@@ -169,7 +169,7 @@ pub enum HypercallError {
     /// The operation is reserved.
     #[error("hypercall operation {operation:?} is reserved")]
     Reserved {
-        /// The operation.
+        /// Operation that the guest called.
         operation: Operation,
     },
     /// Guest memory was not there.
@@ -178,40 +178,40 @@ pub enum HypercallError {
     /// More than the limit, or less than the structure needs.
     #[error("hypercall {operation:?}: {what} of {length} bytes, allowed are {least} to {most}")]
     BadLength {
-        /// The operation.
+        /// Operation that the guest called.
         operation: Operation,
-        /// Which argument.
+        /// Name of the argument whose length is wrong.
         what: &'static str,
         /// The number that the guest stated.
         length: u64,
-        /// The smallest length.
+        /// Smallest length that is allowed, bytes.
         least: u64,
-        /// The greatest length.
+        /// Greatest length that is allowed, bytes.
         most: u64,
     },
     /// A name is not UTF-8.
     #[error("hypercall {operation:?}: the name is not UTF-8")]
     BadText {
-        /// The operation.
+        /// Operation that the guest called.
         operation: Operation,
     },
     /// A file name that would leave the results directory, or could surprise there.
     #[error("hypercall PutFile: \"{}\" is not a plain relative file name", name.escape_default())]
     BadFileName {
-        /// The name.
+        /// File name that the guest stated.
         name: String,
     },
     /// A number that means nothing.
     #[error("hypercall {operation:?}: {what} has the unknown value {value}")]
     UnknownValue {
-        /// The operation.
+        /// Operation that the guest called.
         operation: Operation,
-        /// Which argument.
+        /// Name of the argument.
         what: &'static str,
-        /// Its value.
+        /// Value of the argument.
         value: u64,
     },
-    /// Tools of another version; until version 1 they did not say, which reads as 0.
+    /// Tools of another version; until version 1 they did not state their version, which reads as 0.
     #[error(
         "the guest's tools speak ABI version {}, this nodescope {ABI_VERSION}: build the guest image anew",
         if *.version == 0 { 1 } else { *.version }
@@ -220,13 +220,13 @@ pub enum HypercallError {
         /// The version that the guest states.
         version: u32,
     },
-    /// A malformed record.
+    /// A record that cannot be decoded.
     #[error("hypercall MpiEvent: {0}")]
     Record(#[from] RecordError),
 }
 
 impl HypercallError {
-    /// Returns the status that tells the guest.
+    /// Returns the status that reports the error to the guest.
     pub fn status(&self) -> Status {
         match self {
             HypercallError::BadOperation { .. } => Status::BadOperation,
@@ -237,7 +237,7 @@ impl HypercallError {
         }
     }
 
-    /// Returns the answer that tells the guest.
+    /// Returns the answer that reports the error to the guest.
     pub fn answer(&self) -> Answer {
         Answer::failed(self.status())
     }
@@ -263,23 +263,23 @@ impl From<u64> for ThreadId {
     }
 }
 
-/// Kinds of processes.
+/// Kinds of processes in a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ProcessKind {
     /// A rank of an MPI program.
     MpiRank,
-    /// An OpenMP program.
+    /// A program that is parallelised with OpenMP.
     OpenMp,
-    /// One of nodescope's own tools.
+    /// A tool of nodescope.
     Tool,
 }
 
-/// Which MPI a process runs on.
+/// Implementation of MPI that a process runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Flavour {
-    /// None.
+    /// No MPI.
     None,
-    /// Open MPI.
+    /// The Open MPI library.
     OpenMpi,
     /// MPICH, or another of its ABI.
     Mpich,
@@ -297,18 +297,18 @@ impl Flavour {
     }
 }
 
-/// A process introduces itself; an MPI rank does so at the end of its initialisation.
+/// Introduction of a process; an MPI rank introduces itself at the end of its initialisation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// The kind.
+    /// Kind of the process.
     pub kind: ProcessKind,
-    /// Its rank in `MPI_COMM_WORLD`.
+    /// Rank of the process in `MPI_COMM_WORLD`.
     pub rank: Peer,
-    /// Ranks in `MPI_COMM_WORLD`.
+    /// Number of ranks in `MPI_COMM_WORLD`.
     pub world_size: u32,
     /// Process id in the guest.
     pub pid: u32,
-    /// Its MPI.
+    /// MPI implementation of the process.
     pub flavour: Flavour,
     /// The guest's host name.
     pub host: String,
@@ -319,12 +319,12 @@ pub struct Hello {
 /// Bytes of a hello in guest memory.
 pub const HELLO: usize = 152;
 
-/// An MPI call begins, or a poll of a run ends without success.
+/// Beginning of an MPI call, or end of a poll of a run without success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MpiEnter {
-    /// The function.
+    /// Function that is called.
     pub function: Function,
-    /// The calling thread.
+    /// Thread that makes the call.
     pub thread: ThreadId,
     /// The number of the call in its thread; of a failed poll, the number of the run that it joins.
     pub sequence: u64,
@@ -335,15 +335,15 @@ pub struct MpiEnter {
 pub struct FileChunk {
     /// A relative path of plain components, safe to join to the results directory.
     pub name: String,
-    /// Where the data belongs, in bytes.
+    /// Offset of the data in the file, bytes.
     pub offset: u64,
-    /// The data.
+    /// Bytes of the file from `offset` on.
     pub data: Vec<u8>,
-    /// The file is complete.
+    /// True if the chunk is the file's last.
     pub last: bool,
 }
 
-/// A decoded call; it owns everything it needs.
+/// A decoded call; the request owns everything that it needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// Answer with [`Answer::probe`].

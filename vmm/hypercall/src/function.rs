@@ -29,7 +29,7 @@ macro_rules! functions {
                 match self { $(Function::$name => Class::$class,)* }
             }
 
-            /// Returns whether it asks without waiting, so that the tracer tells consecutive calls that find nothing as one run.
+            /// Returns whether the function polls, so that the tracer reports consecutive calls that find nothing as one run.
             pub fn polls(self) -> bool {
                 use Function::*;
                 matches!(
@@ -38,7 +38,7 @@ macro_rules! functions {
                 )
             }
 
-            /// Returns the variant's name, which stands for the function in human-readable formats.
+            /// Returns the variant's name, which names the function in human-readable formats.
             fn variant(self) -> &'static str {
                 match self { $(Function::$name => stringify!($name),)* }
             }
@@ -57,9 +57,9 @@ pub enum Class {
     Receive,
     /// A send and a receive in one call.
     SendReceive,
-    /// Starts a send.
+    /// Starts a send, with a request.
     StartSend,
-    /// Starts a receive.
+    /// Starts a receive, with a request.
     StartReceive,
     /// Starts a send and a receive, which complete as one request.
     StartSendReceive,
@@ -89,7 +89,7 @@ pub enum Class {
     Window,
     /// Begins, ends or synchronises RMA epochs.
     Epoch,
-    /// Puts, gets or accumulates; done when its epoch or a flush says so.
+    /// Puts, gets or accumulates; complete when the epoch ends or a flush completes it.
     Rma,
     /// Accesses another rank's window, with a request.
     StartRma,
@@ -101,7 +101,7 @@ pub enum Class {
     StartFileTransfer,
     /// The second half of a split collective; its completion has the serial of the first half.
     EndFileTransfer,
-    /// Works on the caller's memory alone: packing, local reductions, buffers of buffered sends.
+    /// Works only on the caller's memory: packing, local reductions, buffers of buffered sends.
     Local,
 }
 
@@ -472,7 +472,7 @@ mod tests {
             };
             if let Some(class) = expected {
                 assert_eq!(blocking.class(), class, "{function}");
-                // MPI_Ibcast, MPI_Bcast_init, MPI_File_iread and the like, in the standard's own way to make names.
+                // MPI_Ibcast, MPI_Bcast_init, MPI_File_iread and similar names, in the standard's own way to make names.
                 let plain = blocking
                     .name()
                     .to_lowercase()

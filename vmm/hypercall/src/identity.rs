@@ -7,7 +7,7 @@ use crate::call::{Fault, GuestVirtual};
 /// Bytes of the fixed part of an identity.
 pub const HEADER: usize = 104;
 
-/// One node's identity, given at run time so that one image serves all nodes.
+/// Identity of a node, given at run time so that one image serves all nodes.
 ///
 /// In guest memory, little-endian: u32 version, node, nodes, vcpus; u64 seed; 4 bytes IPv4; u8 prefix; u8 0; 6 bytes MAC; u32 bytes
 /// of text; 64 bytes name, NUL-terminated; the text.
@@ -21,11 +21,11 @@ pub struct NodeIdentity {
     pub vcpus: u32,
     /// Seed for whatever the guest makes up by itself.
     pub seed: u64,
-    /// IPv4 address.
+    /// IPv4 address of the node.
     pub ipv4: [u8; 4],
-    /// Bits of its network part.
+    /// Bits of the IPv4 address's network part.
     pub prefix: u8,
-    /// MAC address.
+    /// MAC address of the node.
     pub mac: [u8; 6],
     /// Host name; bytes past 63 are cut.
     pub name: String,
@@ -33,12 +33,12 @@ pub struct NodeIdentity {
     pub text: String,
 }
 
-/// Where the guest wants its identity.
+/// Buffer of the guest that takes the identity of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdentityBuffer {
-    /// Guest-virtual address.
+    /// Guest-virtual address of the buffer.
     pub address: u64,
-    /// Bytes of room.
+    /// Bytes of room in the buffer.
     pub capacity: u64,
 }
 

@@ -12,10 +12,10 @@ pub const INTERVALS_VARIABLE: &str = "NODESCOPE_OPENMP_INTERVALS";
 /// Most intervals that the OpenMP tracer takes.
 pub const MOST_INTERVALS: usize = 16;
 
-/// Calls of an MPI function by a process: `MPI_Barrier`, or `MPI_Barrier:2` for the second one alone.
+/// Calls of an MPI function by a process: `MPI_Barrier`, or `MPI_Barrier:2` for only the second call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedCall {
-    /// The function.
+    /// MPI function of the calls.
     pub function: Function,
     /// Number of the call from 1; none: every call.
     pub number: Option<u64>,
@@ -44,7 +44,7 @@ pub enum CallIntervalError {
     /// The number is none.
     #[error("{number:?} is no number of a call; write e.g. {function}:2 for its second call")]
     Number {
-        /// The function.
+        /// Name of the MPI function.
         function: &'static str,
         /// The text in place of a number.
         number: String,

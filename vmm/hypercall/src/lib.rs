@@ -107,7 +107,7 @@ pub use record::{Completion, EntryRecord, MpiRecord, Peer, RecordError, Reductio
 
 /// The value of `EAX` that makes `CPUID` a hypercall: `NSCP`.
 pub const LEAF: u32 = 0x4E53_4350;
-/// The answer in `EAX` that tells a nodescope from real hardware: `NSOK`.
+/// The answer in `EAX` that distinguishes nodescope from real hardware: `NSOK`.
 pub const SIGNATURE: u32 = 0x4E53_4F4B;
 /// The version that Probe answers and that a hello must state: version 2 gave records more fields and hellos this one.
 pub const ABI_VERSION: u32 = 2;
@@ -124,8 +124,8 @@ pub mod limits {
     pub const NAME: u64 = 255;
     /// A message to the user.
     pub const MESSAGE: u64 = 4096;
-    /// One chunk of a file.
+    /// Data of one PutFile call.
     pub const CHUNK: u64 = 65536;
-    /// All records of one MpiEvent call.
+    /// Records of one MpiEvent call together.
     pub const RECORDS: u64 = 1 << 20;
 }

@@ -11,7 +11,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
-            // They are escaped in program text alone.
+            // Only a literal in a program's source needs escapes for these characters.
             '"' | '\'' | '\\' => out.push(character),
             _ => out.extend(character.escape_debug()),
         }
@@ -19,7 +19,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// As [`printable`], for a text of several lines, which stay lines.
+/// Returns a guest's text as [`printable`] does, but keeps its line breaks.
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
     let harmless = |byte| matches!(byte, b' '..=b'~' | b'\n');
     if text.bytes().all(harmless) {

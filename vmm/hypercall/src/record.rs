@@ -65,19 +65,19 @@ pub const HEADER: usize = 160;
 /// Bytes of one completion.
 pub const COMPLETION: usize = 32;
 
-/// Section kinds.
+/// Kinds of a record's sections, as guest and host number them.
 pub mod section {
     /// Bytes sent to each rank.
     pub const SEND_BYTES: u32 = 1;
     /// Bytes received from each rank.
     pub const RECEIVE_BYTES: u32 = 2;
-    /// Request serials.
+    /// Serials of requests.
     pub const REQUESTS: u32 = 3;
-    /// Completions.
+    /// Completions of requests, receives or probes.
     pub const COMPLETIONS: u32 = 4;
     /// Members of a new communicator.
     pub const MEMBERS: u32 = 5;
-    /// Preparations.
+    /// Numbers of the preparations of persistent collective operations.
     pub const PREPARED: u32 = 6;
     /// Neighbours sent to, targets.
     pub const DESTINATIONS: u32 = 7;
@@ -85,7 +85,7 @@ pub mod section {
     pub const SOURCES: u32 = 8;
     /// The other side of a new intercommunicator.
     pub const REMOTE_MEMBERS: u32 = 9;
-    /// A name.
+    /// Name of the file opened, of the port, of the service, or of the program spawned.
     pub const NAME: u32 = 10;
     /// The name of a module.
     pub const MODULE: u32 = 11;
@@ -93,11 +93,11 @@ pub mod section {
 
 /// Ids of the communicators that every program has.
 pub mod communicator {
-    /// No communicator.
+    /// No communicator: the call has none.
     pub const NONE: u64 = 0;
-    /// `MPI_COMM_WORLD`.
+    /// The predefined communicator `MPI_COMM_WORLD`.
     pub const WORLD: u64 = 1;
-    /// `MPI_COMM_SELF`.
+    /// The predefined communicator `MPI_COMM_SELF`.
     pub const SELF: u64 = 2;
 }
 
@@ -106,9 +106,9 @@ pub mod communicator {
 pub struct Flags(pub u16);
 
 impl Flags {
-    /// `MPI_IN_PLACE` was given.
+    /// The flag of a call to which `MPI_IN_PLACE` was given.
     pub const IN_PLACE: Flags = Flags(1);
-    /// The record stands for `calls` consecutive polls that found nothing.
+    /// The flag of a record of a poll run: `calls` consecutive polls that found nothing.
     pub const POLL_RUN: Flags = Flags(2);
     /// The call site is relative to the main program's load address.
     pub const CALL_SITE_IN_PROGRAM: Flags = Flags(4);
@@ -134,13 +134,13 @@ pub enum Peer {
     /// The call has no such argument, or it is not significant on this rank.
     #[default]
     None,
-    /// `MPI_PROC_NULL`, or `MPI_ROOT`.
+    /// No process: `MPI_PROC_NULL`, or `MPI_ROOT`.
     Null,
-    /// `MPI_ANY_SOURCE`.
+    /// Any process: `MPI_ANY_SOURCE`.
     Any,
     /// A process that is not in this `MPI_COMM_WORLD`.
     Outside,
-    /// A world rank.
+    /// The process of this world rank.
     Rank(u32),
 }
 
@@ -174,7 +174,7 @@ impl Peer {
     }
 }
 
-/// A message tag.
+/// Tag of a message, or why there is none.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -182,9 +182,9 @@ pub enum Tag {
     /// The call has no tag.
     #[default]
     None,
-    /// `MPI_ANY_TAG`.
+    /// Any tag: `MPI_ANY_TAG`.
     Any,
-    /// A tag.
+    /// The tag of this value.
     Value(u32),
 }
 
@@ -206,7 +206,7 @@ impl Tag {
     }
 }
 
-/// A reduction operation.
+/// Operation of a reduction, such as a sum.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -251,7 +251,7 @@ impl Reduction {
     }
 }
 
-/// One request (or blocking receive, or probe) that a call completed.
+/// Completion of a request (or of a blocking receive, or of a probe) by a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Completion {
     /// Serial of the request; 0 for a blocking call, or a request whose creation was not seen.
@@ -262,22 +262,22 @@ pub struct Completion {
     pub index: u32,
     /// Sender of the received message.
     pub source: Peer,
-    /// Its tag.
+    /// Tag of the received message.
     pub tag: Tag,
-    /// The request was cancelled.
+    /// True if the request was cancelled.
     pub cancelled: bool,
 }
 
-/// One MPI call, or one run of failed polls, as the guest reports it. Units are bytes; ranks are world ranks.
+/// Record of an MPI call, or of a run of failed polls, as the guest reports it. Units are bytes; ranks are world ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MpiRecord {
-    /// The function.
+    /// MPI function of the call.
     pub function: Function,
-    /// Its properties.
+    /// Properties of the record, one bit each.
     pub flags: Flags,
     /// Number of the call in its thread, in the order of entry, from 0. A poll run has the number of its first poll.
     pub sequence: u64,
-    /// The calling thread.
+    /// Thread that made the call.
     pub thread: ThreadId,
     /// The caller's rank in `MPI_COMM_WORLD`; none before initialisation.
     pub rank: Peer,
@@ -288,13 +288,13 @@ pub struct MpiRecord {
     /// Return address of the call, relative to the load address of `call_module`. Of a call from Fortran it is in the program, not in
     /// the MPI library's Fortran layer.
     pub call_site: u64,
-    /// Where to a message is sent.
+    /// Receiver of the message that the call sends.
     pub destination: Peer,
     /// The tag of what is sent.
     pub send_tag: Tag,
-    /// Whence a message is asked for.
+    /// Sender of the message that the call receives.
     pub source: Peer,
-    /// The tag that is asked for.
+    /// Tag of the message that the call receives.
     pub receive_tag: Tag,
     /// Root of a rooted collective.
     pub root: Peer,
@@ -330,7 +330,7 @@ pub struct MpiRecord {
     /// In file transfers with an explicit offset, bytes of the view's data before the transfer; in RMA operations, the target
     /// displacement as the program gave it.
     pub offset: u64,
-    /// The module that the call was made from: 0 for the main program, otherwise a number that depends on the module's file name alone.
+    /// The module that the call was made from: 0 for the main program, otherwise a number that depends only on the module's file name.
     pub call_module: u64,
     /// Bytes sent to each rank of the communicator, of a neighbourhood collective to each of `destinations`; empty unless the call is
     /// a v form.
@@ -351,7 +351,7 @@ pub struct MpiRecord {
     pub remote_members: Vec<Peer>,
     /// Neighbours that a neighbourhood collective sends to, in the topology's order; targets of `MPI_Win_start`.
     pub destinations: Vec<Peer>,
-    /// Neighbours that it receives from; origins of `MPI_Win_post`.
+    /// Neighbours that the caller receives from; origins of `MPI_Win_post`.
     pub sources: Vec<Peer>,
     /// Name of the file opened, of the port, of the service, or of the program spawned.
     pub name: String,
@@ -428,7 +428,7 @@ impl MpiRecord {
         }
     }
 
-    /// Returns the bytes that it takes in memory, about.
+    /// Returns about how many bytes the record takes in memory.
     pub fn size(&self) -> usize {
         let numbers = [
             &self.send_bytes_to,
@@ -584,8 +584,8 @@ impl MpiRecord {
     }
 }
 
-/// A record as the guest showed it when its call began, without results; empty if it showed none. It stays undecoded: most calls end,
-/// and then nobody asks for it.
+/// A record as the guest showed it when its call began, without results; empty if the guest showed none. The record stays undecoded: most
+/// calls end, and then nobody needs the record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryRecord(Vec<u8>);
 
@@ -613,14 +613,14 @@ impl EntryRecord {
         EntryRecord(bytes)
     }
 
-    /// As the guest would show this record.
+    /// Encodes a record as the guest would at the call's entry.
     pub fn new(record: &MpiRecord) -> EntryRecord {
         let mut bytes = Vec::new();
         record.encode(&mut bytes);
         EntryRecord(bytes)
     }
 
-    /// Returns the bytes that it takes.
+    /// Returns the number of bytes that the record takes.
     pub fn size(&self) -> usize {
         self.0.len()
     }
@@ -779,7 +779,7 @@ fn decode_one(buffer: &[u8], offset: usize) -> Result<(MpiRecord, usize), Record
                     ranks.push(peer(Bytes(chunk).i32().ok_or_else(short)?, "member")?);
                 }
             }
-            // Names of files are whatever the guest likes.
+            // Names of files are whatever the guest chose.
             section::NAME => record.name = String::from_utf8_lossy(elements).into_owned(),
             section::MODULE => record.module_name = String::from_utf8_lossy(elements).into_owned(),
             _ => {

@@ -159,7 +159,7 @@ fn counted(counter: &Counter, output: &Path, rank: usize) -> (Counts, Bytes) {
         match words[1] {
             "calls" => {
                 let name = counter.names[words[2]].clone();
-                // Functions that the tracer leaves alone, by its list of exceptions.
+                // Functions that the tracer does not trace, by its list of exceptions.
                 if known.contains(name.strip_suffix("_c").unwrap_or(&name)) {
                     *counts.entry((program, name)).or_default() += number(3);
                 }
@@ -262,7 +262,7 @@ fn compare(flavour: &'static str, job: &Job, counter: &Counter, names: &[&str], 
                 );
             }
         }
-        // The bytes received do not tell the room for them. A receive from MPI_PROC_NULL has no room.
+        // The bytes received do not determine the room for them. A receive from MPI_PROC_NULL has no room.
         let from_nobody = traced
             .values()
             .flatten()

@@ -8,7 +8,7 @@ use nodescope_hypercall::{
 };
 use proptest::prelude::*;
 
-/// Guest memory of one range; it counts what is asked of it.
+/// Guest memory of one range; the memory counts the bytes that are read.
 struct Memory {
     base: u64,
     bytes: Vec<u8>,

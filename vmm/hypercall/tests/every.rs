@@ -129,7 +129,7 @@ fn every_function_is_traced_or_named_as_an_exception() {
     assert!(unused.is_empty(), "patterns that match nothing: {unused:?}");
 }
 
-/// The program in C: everything.
+/// Runs the program in C and checks its records in every respect.
 fn c(flavour: &'static str, not_run: &[&str]) {
     let Some(job) = Job::new(flavour, "mpicc", "every.c") else {
         return;
@@ -187,7 +187,7 @@ fn c_under_mpich() {
     c("mpich", &[&NOT_RUN[..], &processes].concat());
 }
 
-/// A C program calls from its own text, and modules have names.
+/// Checks the call sites: a C program calls from its own text, and modules have names.
 fn check_sites(records: &[MpiRecord]) {
     for record in records {
         assert!(
@@ -317,7 +317,7 @@ fn check_neighbours(rank: usize, records: &[MpiRecord]) {
     }
 }
 
-/// Every operation started completes once, whatever kind it is of, and serials are used once.
+/// Checks that every operation started completes once, whatever kind it is of, and that serials are used once.
 fn check_requests(records: &[MpiRecord]) {
     let prepares = |class| {
         matches!(
@@ -393,7 +393,7 @@ fn check_intercommunicators(all: &[Vec<MpiRecord>]) {
             (rank_of(1 - rank), Peer::Any, rank_of(1 - rank))
         );
     }
-    // Every communicator made has its members told once, by somebody.
+    // Every communicator made has its members reported once, by some rank.
     let ids: BTreeSet<u64> = all
         .iter()
         .flatten()
@@ -562,7 +562,7 @@ fn threads_under_mpich() {
     threads("mpich");
 }
 
-/// The program in Fortran, compiled for one of the three interfaces.
+/// Runs the program in Fortran, compiled for one of the three interfaces, and checks its records.
 fn fortran(flavour: &'static str, interface: &str) {
     let options = [
         "-cpp",

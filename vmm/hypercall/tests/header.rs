@@ -171,7 +171,8 @@ fn constants_agree() {
     assert_eq!(printed, expected);
 }
 
-/// A process that may not use the port finds out and lives, though it blocks or ignores the signal; its handler and mask stay.
+/// Checks that a process that may not use the port finds out and survives, though it blocks or ignores the signal; its handler and mask
+/// stay.
 #[test]
 fn a_process_without_permission_survives_the_doorbell() {
     let source = r#"

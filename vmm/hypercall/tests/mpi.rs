@@ -560,7 +560,7 @@ fn check_communicators(all: &[Vec<MpiRecord>]) {
                 (Peer::Any, rank_of(rank + 2))
             );
         }
-        // Two duplicates of the same communicator are told apart, and alike on all ranks.
+        // Two duplicates of the same communicator have different ids, and each the same id on all ranks.
         let twins: Vec<u64> = of(records, Function::CommDup)
             .iter()
             .map(|record| record.new_communicator)

@@ -1,4 +1,4 @@
-//! Hashes of an image's files, block by block, so that a run can tell a damaged file from a guest's mistake.
+//! Hashes of an image's files, block by block, so that a run can distinguish a damaged file from a guest's mistake.
 //!
 //! A whole root disk takes a second to hash; a run reads a tenth of the disk. Each block is therefore checked when a run first reads
 //! the block. The hashes are in one file beside the image's files: 32 bytes of BLAKE3 a block, for the files in the order of their
@@ -35,7 +35,7 @@ impl BlockHashes {
         BlockHashes(hashes.into())
     }
 
-    /// The hashes themselves.
+    /// Returns the hashes of the blocks, in the order of the file.
     pub(crate) fn hashes(&self) -> &[BlockHash] {
         &self.0
     }
@@ -68,7 +68,7 @@ impl fmt::Debug for BlockHashes {
     }
 }
 
-/// How many blocks a file of so many bytes has.
+/// Returns the number of blocks of a file of so many bytes.
 pub(crate) fn block_count(bytes: u64) -> u64 {
     bytes.div_ceil(BLOCK_BYTES)
 }

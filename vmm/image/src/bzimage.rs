@@ -52,7 +52,7 @@ pub fn unpack_bzimage(path: &Path, image: &[u8]) -> Result<Vec<u8>, ImageError> 
             version & 0xff
         )));
     }
-    // 0 stands for 4 (boot.rst, setup_sects).
+    // A value of 0 means 4 (boot.rst, setup_sects).
     let sectors = match image[SETUP_SECTS] {
         0 => 4,
         n => usize::from(n),
@@ -138,7 +138,7 @@ mod tests {
         stream
     }
 
-    /// A bzImage of one setup sector whose payload lies `0x10` into the protected-mode part.
+    /// Returns a bzImage of one setup sector whose payload lies `0x10` into the protected-mode part.
     fn bzimage(payload: &[u8]) -> Vec<u8> {
         let mut image = vec![0u8; 1024 + 0x10];
         image[SETUP_SECTS] = 1;

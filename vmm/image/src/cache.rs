@@ -276,7 +276,8 @@ pub(crate) mod tests {
         assert!(matches!(&listed[..], [Err(ImageError::Damaged { .. })]));
     }
 
-    /// A flipped bit anywhere in an image is found: at once in files that are checked when opened, else in the block of the root disk.
+    /// Checks that a flipped bit anywhere in an image is found: at once in files that are checked when opened, else in the block of the
+    /// root disk.
     #[test]
     fn changed_contents_are_found_though_all_sizes_are_as_recorded() {
         let (_recipe, spec) = sample();

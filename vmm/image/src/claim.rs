@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use crate::ImageError;
 use crate::options::BuildOptions;
 
-/// Time between two looks at a lock that another build has.
+/// Time between two attempts to lock a file that another build has locked.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The right to build an image, until dropped.
@@ -67,7 +67,7 @@ impl Claim {
         Ok(Claim::of(file, key, locked))
     }
 
-    /// The claim after an attempt to lock its file; none if another process has the lock.
+    /// Returns the claim after an attempt to lock its file; none if another process has the lock.
     fn of(file: File, key: &str, locked: Result<(), Errno>) -> Option<Claim> {
         let unlocked = match locked {
             Ok(()) => None,
@@ -82,7 +82,7 @@ impl Claim {
         })
     }
 
-    /// A fresh folder of this build in `parent`.
+    /// Makes a fresh folder of this build in `parent`.
     pub(crate) fn folder(&self, parent: &Path) -> Result<TempDir, ImageError> {
         tempfile::Builder::new()
             .prefix(&prefix(&self.key))
@@ -144,12 +144,12 @@ pub(crate) fn remove_leftovers(
     Ok(())
 }
 
-/// Beginning of the names of a build's folders.
+/// Returns the beginning of the names of a build's folders.
 fn prefix(key: &str) -> String {
     format!(".nodescope-build-{key}-")
 }
 
-/// The folders of builds in a folder, with their keys.
+/// Returns the folders of builds in a folder, with their keys.
 fn leftovers(folder: &Path) -> Vec<(PathBuf, String)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<_> = entries
@@ -177,7 +177,8 @@ fn mounts_below(folder: &Path) -> bool {
     let mut places = mounts
         .lines()
         .filter_map(|line| line.split(' ').nth(4))
-        // Blanks and the like are octal there. The names of the folders have none, and the path before the names does not matter.
+        // Blanks and other special characters are octal there. The names of the folders have none, and the path before the names does not
+        // matter.
         .map(|place| place.replace("\\040", " "));
     places.any(|place| Path::new(&place).starts_with(&folder))
 }

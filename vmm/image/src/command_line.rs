@@ -32,10 +32,10 @@ pub const BASE_COMMAND_LINE: &[&str] = &[
 /// Timer ticks per second of Debian's kernel (`CONFIG_HZ`).
 const KERNEL_HZ: u64 = 250;
 
-/// One node's identity, from which the whole command line is made.
+/// Identity and settings of a node, from which the whole kernel command line is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeCommandLine {
-    /// This node, from 0.
+    /// Number of the node, from 0.
     pub node: u32,
     /// Number of nodes of the cluster, at most 1022.
     pub nodes: u32,
@@ -43,26 +43,26 @@ pub struct NodeCommandLine {
     pub tsc_khz: u64,
     /// Seed of the machine id and of all other values that must differ between studies.
     pub seed: u64,
-    /// MPI slots of each node; one value stands for all, empty means: as many as this node has CPUs.
+    /// MPI slots of each node; one value is for all nodes, empty means: as many as this node has CPUs.
     pub slots: Vec<u32>,
     /// The network's MTU in bytes; `None` leaves the device's.
     pub mtu: Option<u32>,
-    /// Whether MPI ranks are preloaded with the MPI tracer.
+    /// True if MPI ranks are preloaded with the MPI tracer.
     pub trace: bool,
-    /// Whether MPI ranks are preloaded with the OpenMP tracer.
+    /// True if MPI ranks are preloaded with the OpenMP tracer.
     pub openmp: bool,
-    /// Whether the serial console gets a shell in place of the job.
+    /// True if the serial console gets a shell in place of the job.
     pub console: bool,
-    /// Whether programs make hypercalls through the doorbell (`vmm/hypercall`, "Transports").
+    /// True if programs make hypercalls through the doorbell (`vmm/hypercall`, "Transports").
     pub doorbell: bool,
-    /// Whether the node reads the files of MPI jobs while it boots, so that they are in its memory.
+    /// True if the node reads the files of MPI jobs while it boots, so that they are in its memory.
     pub warm: bool,
     /// Further kernel parameters, which win over those before them.
     pub extra: Vec<String>,
 }
 
 impl NodeCommandLine {
-    /// Node `node` of `nodes`, with no settings beyond the base.
+    /// Returns the command line of node `node` of `nodes`, with no settings beyond the base.
     pub fn new(node: u32, nodes: u32, tsc_khz: u64) -> NodeCommandLine {
         NodeCommandLine {
             node,
@@ -80,7 +80,7 @@ impl NodeCommandLine {
         }
     }
 
-    /// The host name: `node0`, `node1`, …
+    /// Returns the host name: `node0`, `node1`, …
     pub fn name(&self) -> String {
         format!("node{}", self.node)
     }
@@ -101,14 +101,14 @@ impl NodeCommandLine {
         words.map(|word| format!("nodescope.{word}\n")).concat()
     }
 
-    /// The address of the node on the cluster's network 10.0.0.0/16: 10.0.0.1 for node 0, and so on.
+    /// Returns the address of the node on the cluster's network 10.0.0.0/16: 10.0.0.1 for node 0, 10.0.0.2 for node 1.
     pub fn address(node: u32) -> Ipv4Addr {
         Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 0)) + node + 1)
     }
 }
 
 impl std::fmt::Display for NodeCommandLine {
-    /// The command line, one space between parameters.
+    /// Writes the command line, with one space between parameters.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&BASE_COMMAND_LINE.join(" "))?;
         // With the loops of a delay given, the first CPU of every socket does not count them for 80 ms.

@@ -22,7 +22,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// An empty archive.
+    /// Returns a writer of an empty archive.
     pub fn new() -> Writer {
         Writer::default()
     }
@@ -94,16 +94,16 @@ impl Writer {
     }
 }
 
-/// One entry of an archive, as read.
+/// Entry of an archive, as read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Its path.
+    /// Path of the entry in the archive.
     pub name: &'a str,
     /// File type and permissions, as in `st_mode`.
     pub mode: u32,
     /// Major and minor number, of a device.
     pub device: (u32, u32),
-    /// Its contents.
+    /// Contents of the entry.
     pub data: &'a [u8],
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// Why an image could not be built, found or read. Each message says what failed, where, and what to do about it.
+/// Why an image could not be built, found or read. Each message states what failed, where, and what the user can do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// A program the build needs is not installed.
@@ -12,7 +12,7 @@ pub enum ImageError {
     MissingTool {
         /// The command looked for.
         tool: &'static str,
-        /// The Debian package that holds it.
+        /// The Debian package that contains the command.
         package: &'static str,
     },
     /// A plain user has no subordinate user and group IDs, or may not make a user namespace of them.
@@ -25,9 +25,9 @@ pub enum ImageError {
     Command {
         /// The task that the program was run for.
         what: String,
-        /// Its exit status, in words.
+        /// Exit status of the program, in words.
         status: String,
-        /// The file that holds its whole output.
+        /// The file that holds the program's whole output.
         log: PathBuf,
         /// The last lines of that output.
         tail: String,
@@ -41,7 +41,7 @@ pub enum ImageError {
     /// The recipe cannot be understood.
     #[error("{}: {message}", path.display())]
     Recipe {
-        /// The recipe's file.
+        /// Path of the recipe's file.
         path: PathBuf,
         /// The mistake, with line and column.
         message: String,
@@ -68,7 +68,7 @@ pub enum ImageError {
     /// A kernel image cannot be unpacked.
     #[error("kernel image {}: {problem}", path.display())]
     Kernel {
-        /// The bzImage.
+        /// Path of the bzImage.
         path: PathBuf,
         /// The damage, with the offset.
         problem: String,
@@ -78,9 +78,9 @@ pub enum ImageError {
         "kernel {kernel} has no module `{module}`: correct `modules` in the recipe's image.toml"
     )]
     Module {
-        /// The kernel's version.
+        /// Version of the kernel.
         kernel: String,
-        /// The module's name.
+        /// Name of the module.
         module: String,
     },
     /// A cpio archive is damaged.
@@ -88,21 +88,21 @@ pub enum ImageError {
     Archive {
         /// Byte offset of the damage.
         offset: usize,
-        /// The damage.
+        /// Description of the damage.
         problem: String,
     },
     /// A file cannot be put on the job disk.
     #[error("job file `{path}`: {problem}")]
     JobFile {
-        /// Its path on the job disk.
+        /// Path of the file on the job disk.
         path: String,
-        /// The reason.
+        /// Reason why the file cannot be put there.
         problem: &'static str,
     },
     /// A cached image lacks a file, or a file does not hold what was recorded.
     #[error("cached image {}: {problem}; build it again: nodescope image build --force", dir.display())]
     Damaged {
-        /// The image's folder.
+        /// Folder of the image.
         dir: PathBuf,
         /// The file that is missing or wrong.
         problem: String,
@@ -123,7 +123,7 @@ pub enum ImageError {
         action: &'static str,
         /// The file that was read or written.
         path: PathBuf,
-        /// The system's answer.
+        /// Error of the system.
         source: std::io::Error,
     },
 }

@@ -10,9 +10,9 @@ use crate::{ImageError, cpio};
 /// A kernel module of the initramfs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModuleFile {
-    /// Its file name, for example `virtio_net.ko`.
+    /// File name of the module, for example `virtio_net.ko`.
     pub name: String,
-    /// Its contents.
+    /// Contents of the module's file.
     pub data: Vec<u8>,
 }
 
@@ -30,7 +30,7 @@ pub fn module_order(
     modules_builtin: &str,
     kernel: &str,
 ) -> Result<Vec<PathBuf>, ImageError> {
-    /// Module names count `-` and `_` as the same letter.
+    /// Returns the name of a module: names count `-` and `_` as the same letter.
     fn stem(path: &str) -> String {
         let file = path.rsplit('/').next().unwrap_or(path);
         file.split(".ko").next().unwrap_or(file).replace('-', "_")

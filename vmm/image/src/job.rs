@@ -2,14 +2,14 @@
 
 use crate::{ImageError, cpio};
 
-/// One file for the guest's `/job` folder.
+/// File for the guest's `/job` folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobFile {
-    /// Its path relative to `/job`, for example `run` or `input/case.dat`.
+    /// Path of the file relative to `/job`, for example `run` or `input/case.dat`.
     pub path: String,
-    /// Its permission bits, for example `0o755`.
+    /// Permission bits of the file, for example `0o755`.
     pub mode: u32,
-    /// Its contents.
+    /// Contents of the file.
     pub data: Vec<u8>,
 }
 

@@ -13,7 +13,7 @@ use crate::{ImageError, ImageSpec, Recipe};
 /// Raised when a change of the builder changes the images of equal inputs.
 const BUILDER_VERSION: u32 = 2;
 
-/// One input of an image.
+/// Input of an image: a file, a package or a setting on which the contents depend.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Input {
     /// Name by kind: `recipe/…` and `tools/…` are files, `package/…` a package of the study, `mirror`, `builder`.
@@ -22,7 +22,7 @@ pub struct Input {
     pub sha256: String,
 }
 
-/// All inputs of an image, in a fixed order.
+/// Inputs of an image, in a fixed order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputSet(pub Vec<Input>);
 
@@ -52,7 +52,7 @@ impl InputSet {
         Ok(InputSet(inputs))
     }
 
-    /// The key: the first 16 bytes of a SHA-256 over all inputs, in hexadecimal.
+    /// Returns the key: the first 16 bytes of a SHA-256 over all inputs, in hexadecimal.
     pub fn key(&self) -> String {
         let mut hash = Sha256::new();
         for input in &self.0 {
@@ -116,7 +116,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// SHA-256 of a file's contents, in hexadecimal.
+/// Returns the SHA-256 of a file's contents, in hexadecimal.
 pub(crate) fn file_sha256(path: &PathBuf) -> Result<String, ImageError> {
     let mut file = fs::File::open(path).map_err(ImageError::io("open", path))?;
     let mut hash = Sha256::new();
@@ -128,7 +128,7 @@ pub(crate) fn file_sha256(path: &PathBuf) -> Result<String, ImageError> {
 pub(crate) mod tests {
     use super::*;
 
-    /// A small recipe in a fresh folder.
+    /// Makes a small recipe in a fresh folder.
     pub(crate) fn sample() -> (tempfile::TempDir, ImageSpec) {
         let dir = tempfile::tempdir().unwrap();
         let recipe = dir.path().join("debian");

@@ -13,7 +13,7 @@ pub const MANIFEST_FORMAT: u32 = 2;
 /// `manifest.json` of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// [`MANIFEST_FORMAT`].
+    /// Version of the manifest's format, [`MANIFEST_FORMAT`].
     pub format: u32,
     /// The cache key, the name of the image's folder.
     pub key: String,
@@ -27,7 +27,7 @@ pub struct Manifest {
     pub extra_packages: Vec<String>,
     /// Every Debian package in the image and its version.
     pub packages: BTreeMap<String, String>,
-    /// The image's files.
+    /// Records of the image's files, by name.
     pub files: BTreeMap<String, FileRecord>,
     /// The hashes of the files' blocks.
     pub blocks: BlockRecord,
@@ -38,7 +38,7 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// The checksum that the manifest must have.
+    /// Returns the checksum that the manifest must have.
     pub(crate) fn expected_checksum(&self) -> serde_json::Result<String> {
         let without = Manifest {
             checksum: String::new(),
@@ -58,19 +58,19 @@ pub struct BlockRecord {
     pub blake3: String,
 }
 
-/// One of the image's files.
+/// Record of a file of the image, by which a changed file is found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileRecord {
-    /// Its size in bytes.
+    /// Size of the file in bytes.
     pub bytes: u64,
-    /// SHA-256 of its contents, in hexadecimal.
+    /// SHA-256 of the file's contents, in hexadecimal.
     pub sha256: String,
 }
 
-/// A built image.
+/// Image that was built: the paths of its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
-    /// Its folder in the cache.
+    /// Folder of the image in the cache.
     pub dir: PathBuf,
     /// The kernel: an ELF file, entered in 64-bit mode.
     pub vmlinux: PathBuf,

@@ -7,7 +7,7 @@ use crate::ImageError;
 /// Options of [`crate::build_with`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BuildOptions<'a> {
-    /// Build the image although it is in the cache.
+    /// True to build the image although it is in the cache.
     pub force: bool,
     /// Set by another thread, or by the handler of a signal, to end the build: its programs are killed, its folders removed.
     pub stop: Option<&'a AtomicBool>,

@@ -14,8 +14,8 @@ pub struct ImageSpec {
     pub recipe: PathBuf,
     /// Debian packages to install beyond the recipe's.
     pub packages: Vec<String>,
-    /// Where packages come from, for example `http://archive.example/debian/20260101`. `None`: Debian's own
-    /// mirrors, with updates and security fixes.
+    /// Address of the package archive, for example `http://archive.example/debian/20260101`. `None`: Debian's own mirrors, with updates and
+    /// security fixes.
     pub mirror: Option<String>,
 }
 

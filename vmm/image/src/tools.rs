@@ -97,8 +97,8 @@ pub(crate) fn run(
         .try_clone()
         .map_err(ImageError::io("make a pipe for", log))?;
     let mut command = contained(command);
-    // A group of its own: mmdebstrap hangs up its whole group when it cannot write the archive (a full disk). This process, and the
-    // shell or script that runs it, must survive to tell the user.
+    // A group of its own: mmdebstrap hangs up its whole group when it cannot write the archive (a full disk). This process, and the shell
+    // or script that runs it, must survive to inform the user.
     let child = command
         .process_group(0)
         .stdin(Stdio::null())
@@ -316,7 +316,7 @@ mod tests {
         )
         .unwrap_err()
         .to_string();
-        // In a namespace the shell that is its first process tells of the signal.
+        // In a namespace the shell that is its first process reports the signal.
         let ended = ["signal: 15", "exit status: 143"].map(|s| format!("installing failed ({s}"));
         assert!(ended.iter().any(|s| error.starts_with(s)), "{error}");
         assert!(error.contains("\ndisk full"), "{error}");
@@ -363,7 +363,7 @@ mod tests {
         panic!("not within a minute: {what}");
     }
 
-    /// A command that starts two others, one of them apart from its session, and tells when they run.
+    /// Returns a command that starts two others, one of them apart from its session, and reports when they run.
     fn restless(seconds: &str) -> Command {
         let script = format!("setsid sleep {seconds} & echo started; sleep {seconds}");
         let mut command = Command::new("sh");

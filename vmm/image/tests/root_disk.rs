@@ -12,7 +12,7 @@ fn assemble_script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest-images/debian/assemble")
 }
 
-/// Where Debian has mke2fs and debugfs, which a user's PATH may lack.
+/// Returns a search path with the folders in which Debian has mke2fs and debugfs, which a user's PATH may lack.
 fn path() -> String {
     format!("{}:/usr/sbin:/sbin", env::var("PATH").unwrap_or_default())
 }
@@ -44,7 +44,7 @@ fn debugfs(image: &Path, request: &str) -> String {
     String::from_utf8(output.stdout).expect("debugfs prints text")
 }
 
-/// The disk of a tar archive and a folder of staged files, made in a folder of its own.
+/// Returns the disk of a tar archive and a folder of staged files, made in a folder of its own.
 fn assemble(tar: &Path, stage: &Path, work: &Path) -> Vec<u8> {
     let image = work.join("root.img");
     run(Command::new(assemble_script())

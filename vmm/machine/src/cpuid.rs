@@ -25,7 +25,7 @@ use CpuidRegister::{Eax, Ebx, Ecx, Edx};
 
 /// Family 6, model 63, stepping 2 (Haswell server) as leaf 1 EAX.
 pub const SIGNATURE: u32 = 0x0003_06f2;
-/// Linear address bits.
+/// Width of a linear address in bits.
 pub const LINEAR_BITS: u32 = 48;
 
 /// A feature bit of the template.
@@ -33,11 +33,11 @@ pub const LINEAR_BITS: u32 = 48;
 pub struct Feature {
     /// Name as in `/proc/cpuinfo`.
     pub name: &'static str,
-    /// Leaf and subleaf.
+    /// Leaf and subleaf of the feature's register.
     pub leaf: (u32, u32),
-    /// Register.
+    /// Register that has the bit.
     pub register: CpuidRegister,
-    /// Bit.
+    /// Number of the bit in the register.
     pub bit: u32,
     /// Feature without which this one makes no sense.
     pub needs: Option<&'static str>,
@@ -175,19 +175,19 @@ pub enum HypervisorLeaf {
 pub struct CpuidOptions {
     /// Names of features to hide. Features that need a hidden feature are hidden, too.
     pub hidden: Vec<String>,
-    /// Hypervisor signature.
+    /// Signature of the hypervisor's leaf.
     pub hypervisor: HypervisorLeaf,
 }
 
 /// Error in the options.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum CpuidError {
-    /// No such feature.
+    /// The template has no such feature.
     #[error("unknown CPU feature {name:?}; the template has: {known}")]
     Unknown {
-        /// Name given.
+        /// Name that the study gives.
         name: String,
-        /// All names.
+        /// Names of all features, for the message.
         known: String,
     },
     /// The guest kernel cannot do without.
@@ -195,7 +195,7 @@ pub enum CpuidError {
         "CPU feature {name:?} cannot be hidden{via}: a 64-bit Linux kernel does not start without it"
     )]
     Required {
-        /// Name.
+        /// Name of the feature.
         name: String,
         /// The feature whose removal would remove it, too; empty if there is none.
         via: String,

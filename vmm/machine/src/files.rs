@@ -44,11 +44,11 @@ pub enum FileRefusal {
         printable(name)
     )]
     File {
-        /// Its name.
+        /// Name of the file.
         name: String,
-        /// Its length.
+        /// Length that the file would have, bytes.
         end: u64,
-        /// The limit.
+        /// Largest length that `results.file_limit` allows, bytes.
         limit: u64,
     },
     /// The node's files would be too much.
@@ -57,11 +57,11 @@ pub enum FileRefusal {
         printable(name)
     )]
     Node {
-        /// The file's name.
+        /// Name of the file.
         name: String,
-        /// All together.
+        /// Length that all files of the node would have, bytes.
         bytes: u64,
-        /// The limit.
+        /// Sum that `results.node_limit` allows, bytes.
         limit: u64,
     },
     /// The study's files would be too much.
@@ -70,15 +70,15 @@ pub enum FileRefusal {
         printable(name)
     )]
     Study {
-        /// The file's name.
+        /// Name of the file.
         name: String,
-        /// Bytes left.
+        /// Bytes left of `results.limit`.
         left: u64,
     },
-    /// Too many files.
+    /// The node has put too many files among the results.
     #[error("file \"{}\" would be the {}th of the node, and a node may put {MOST_FILES} files among the results", printable(name), MOST_FILES + 1)]
     Count {
-        /// The file's name.
+        /// Name of the file.
         name: String,
     },
     /// There is a file in the place of a folder, or a folder in the place of a file.
@@ -88,7 +88,7 @@ pub enum FileRefusal {
         printable(file)
     )]
     Folder {
-        /// The file's name.
+        /// Name of the file.
         name: String,
         /// The name with which the other name begins.
         file: String,
@@ -109,7 +109,7 @@ impl FileRefusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     length: u64,
-    /// More pieces will arrive. A piece after the last one begins the file anew.
+    /// True if more pieces will arrive. A piece after the last one begins the file anew.
     open: bool,
 }
 

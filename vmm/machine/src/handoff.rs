@@ -1,4 +1,4 @@
-//! Hand-off: a node changes engines. Each vCPU goes on at its present instruction, on the other engine.
+//! Hand-off: a node changes engines. Each vCPU continues at its present instruction, on the other engine.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! The motherboard: everything in a node but its vCPUs. It has address decode, devices, interrupts, the attached model, hypercalls.
+//! The motherboard: everything in a node but its vCPUs. The motherboard has address decode, devices, interrupts, the attached model,
+//! hypercalls.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
@@ -47,7 +48,7 @@ pub struct NodeEvent {
 /// Kernel threads run in whatever address space was loaded before them and are counted there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Activity {
-    /// CR3.
+    /// Address space: the value of CR3.
     pub cr3: u64,
     /// MPI function, None outside MPI.
     pub function: Option<Function>,
@@ -66,9 +67,9 @@ pub trait Pace: Any + Send {
 /// A time slice of a vCPU.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TimeSlice {
-    /// Begin, in cycles.
+    /// Begin of the time slice, cycles.
     pub(crate) start: u64,
-    /// End, in cycles.
+    /// End of the time slice, cycles.
     pub(crate) end: u64,
 }
 
@@ -80,20 +81,20 @@ pub struct Motherboard {
     /// L0 filter cache changes of vCPUs that were not running.
     pub(crate) updates: Vec<Vec<L0Update>>,
     pub(crate) contexts: HashMap<Activity, Context>,
-    /// Each vCPU's last address space and its context, unless a process has entered or left a function since.
+    /// Last address space of each vCPU and its context, unless a process has entered or left a function since.
     pub(crate) recent: Vec<Option<(u64, Context)>>,
     pub(crate) activities: Vec<Activity>,
     /// The MPI function that the process of an address space is in.
     pub(crate) inside: HashMap<u64, Function>,
     pub(crate) accounts: Accounts,
     pub(crate) events: Events,
-    /// More events wait than may wait. The running vCPU must pause until the quantum ends and the events are taken.
+    /// True if more events wait than may wait. The running vCPU must pause until the quantum ends and the events are taken.
     pub(crate) pause_requested: bool,
     /// MPI functions whose calls want attention ([`crate::node::Node::subscribe`]).
     pub(crate) subscriptions: Vec<Function>,
-    /// Among the events is one that wants attention.
+    /// True if one of the events wants attention.
     pub(crate) has_subscribed_event: bool,
-    /// How programs make hypercalls ([`nodescope_hypercall`], "Transports").
+    /// Transport by which programs make hypercalls ([`nodescope_hypercall`], "Transports").
     pub(crate) transport: u32,
     /// Answer to the hypercall NodeIdentity.
     pub(crate) identity: NodeIdentity,
@@ -170,7 +171,7 @@ impl Motherboard {
         }
     }
 
-    /// Returns whether the node has output that somebody may wait for: any output but MPI calls without a subscription.
+    /// Returns whether the node has output for which the cluster may wait: any output but MPI calls without a subscription.
     pub(crate) fn wants_attention(&mut self) -> bool {
         self.chipset.serial.has_output() || self.has_subscribed_event || self.events.are_many()
     }
@@ -278,7 +279,7 @@ impl Motherboard {
 /// Adapts the engine's view of guest memory to the hypercall decoder's.
 struct HypercallMemory<'a> {
     memory: &'a mut dyn GuestVirtual,
-    /// Bytes asked for.
+    /// Number of bytes that the decoder has asked for.
     read: usize,
 }
 
@@ -465,8 +466,8 @@ impl Platform for Motherboard {
 
     fn exported_state(&mut self, vcpu: u16) -> Option<AcceptedExport> {
         let export = self.model.as_mut()?.export_state(vcpu)?;
-        // SAFETY: the node alone attaches and detaches models (`Node::attach`, `Node::detach`), and then its vCPUs, before any of them
-        // runs again. Nothing else reaches the motherboard's model, which vCPUs use one at a time.
+        // SAFETY: only the node attaches and detaches models (`Node::attach`, `Node::detach`), and then its vCPUs, before any of them runs
+        // again. Nothing else reaches the motherboard's model, which vCPUs use one at a time.
         Some(unsafe { export.accept() })
     }
 

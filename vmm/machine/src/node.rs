@@ -1,4 +1,4 @@
-//! One node: its vCPUs run one after the other on one host thread, in time slices of virtual time.
+//! A node: its vCPUs run one after the other on one host thread, in time slices of virtual time.
 
 use std::any::Any;
 use std::cmp::Ordering;
@@ -37,7 +37,7 @@ const RTC_PORT: u16 = 0x70;
 /// Status of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeStatus {
-    /// Running, or idle.
+    /// The node runs, or is idle.
     Running,
     /// Powered off by the guest.
     Off,
@@ -45,37 +45,37 @@ pub enum NodeStatus {
     Reset,
 }
 
-/// Why a node cannot go on.
+/// Why a node cannot continue.
 #[derive(Debug, Error)]
 pub enum NodeError {
-    /// An engine stopped.
+    /// An engine stopped with an error.
     #[error("node {node}: {source}")]
     Engine {
-        /// Node.
+        /// Number of the node.
         node: u32,
-        /// Engine's report.
+        /// Error of the engine.
         source: EngineError,
     },
     /// The host gave no thread for a vCPU.
     #[error("node {node}: the host gives no thread for a vCPU: {source}")]
     Thread {
-        /// Node.
+        /// Number of the node.
         node: u32,
         /// Error of the host.
         source: std::io::Error,
     },
-    /// Triple fault.
+    /// A vCPU shut down after a triple fault.
     #[error(
         "node {node}: vCPU {vcpu} shut down (triple fault) at {ip:#x} after {instructions} instructions; see the node's console log"
     )]
     TripleFault {
-        /// Node.
+        /// Number of the node.
         node: u32,
-        /// vCPU.
+        /// Index of the vCPU within the node.
         vcpu: usize,
-        /// Instruction pointer.
+        /// Instruction pointer of the vCPU.
         ip: u64,
-        /// Instructions it had retired.
+        /// Number of instructions that the vCPU had retired.
         instructions: u64,
     },
 }
@@ -83,10 +83,10 @@ pub enum NodeError {
 /// Why a node cannot be put together.
 #[derive(Debug, Error)]
 pub enum AssemblyError {
-    /// Devices collide.
+    /// Two devices have overlapping addresses, or an interrupt does not exist.
     #[error("cannot place the node's devices: {0}")]
     Devices(#[from] ChipsetError),
-    /// No clock.
+    /// The frequency of the node's clock is 0.
     #[error("the node's clock is 0 Hz; give it a positive frequency")]
     Clock,
     /// Other registers than this machine has.
@@ -95,9 +95,9 @@ pub enum AssemblyError {
     /// Devices and places differ in number.
     #[error("{devices} virtio devices for {slots} places")]
     Slots {
-        /// Devices given.
+        /// Number of virtio devices that were given.
         devices: usize,
-        /// Places described.
+        /// Number of places that the platform describes.
         slots: usize,
     },
 }
@@ -107,7 +107,7 @@ pub enum AssemblyError {
 pub struct Measurement {
     /// The engine's counters by vCPU, address space and privilege.
     pub counters: Vec<(u16, Context, Privilege, Counters)>,
-    /// The model's counters.
+    /// Counters of the model.
     pub statistics: Vec<Statistic>,
     /// Meaning of each [`Context`], by its index.
     pub activities: Vec<Activity>,
@@ -119,7 +119,7 @@ pub struct Measurement {
     pub samples: Vec<StackSample>,
 }
 
-/// A node.
+/// Emulated computer: vCPUs, RAM, and a motherboard with devices.
 pub struct Node {
     pub(crate) index: u32,
     clock: NodeClock,
@@ -137,7 +137,7 @@ pub struct Node {
     window_start: Vec<u64>,
     /// Samples call stacks where the open window attributes costs to code.
     pub(crate) sampler: Option<Sampler>,
-    /// See [`Node::set_stop`].
+    /// Flag that stops the node, see [`Node::set_stop`].
     pub(crate) stop: Arc<AtomicBool>,
 }
 
@@ -145,19 +145,19 @@ pub struct Node {
 pub struct NodeParts {
     /// Number within the cluster.
     pub index: u32,
-    /// Its description.
+    /// Description of the node's processors and memory.
     pub topology: NodeTopology,
-    /// Its devices' places.
+    /// Description of the devices' places.
     pub platform: PlatformDescription,
-    /// Its memory, already loaded.
+    /// Memory of the node, already loaded.
     pub ram: Ram,
-    /// Its vCPUs in their reset state, in order.
+    /// vCPUs of the node in their reset state, in order.
     pub vcpus: Vec<Box<dyn Vcpu>>,
     /// State of the boot processor.
     pub boot: VcpuState,
     /// Devices, in the order of `platform.virtio`.
     pub virtio: Vec<Device>,
-    /// Time of its real-time clock at power-on, seconds since 1970-01-01 UTC.
+    /// Time of the node's real-time clock at power-on, seconds since 1970-01-01 UTC.
     pub epoch: i64,
     /// Answer to the hypercall NodeIdentity.
     pub identity: NodeIdentity,
@@ -273,8 +273,8 @@ impl Node {
         self.vcpus[vcpu].restore(state);
     }
 
-    /// Replaces a vCPU by another vCPU of this node's memory, which goes on from the state of the first one. Callers replace vCPUs between
-    /// windows: otherwise counts of the models for the vCPU would start anew.
+    /// Replaces a vCPU by another vCPU of this node's memory, which continues from the state of the first one. Callers replace vCPUs
+    /// between windows: otherwise counts of the models for the vCPU would start anew.
     pub fn replace_vcpu(&mut self, vcpu: usize, mut other: Box<dyn Vcpu>) -> Box<dyn Vcpu> {
         other.restore(&self.vcpus[vcpu].save());
         if let Some(model) = &self.motherboard.model {
@@ -326,14 +326,14 @@ impl Node {
         self.motherboard.chipset.serial.has_output() || !self.motherboard.events.is_empty()
     }
 
-    /// Returns whether the node has output that somebody may wait for: any output but MPI calls without a subscription
+    /// Returns whether the node has output for which the cluster may wait: any output but MPI calls without a subscription
     /// ([`Node::subscribe`]).
     pub fn wants_attention(&mut self) -> bool {
         self.motherboard.wants_attention()
     }
 
     /// Returns whether the node is at the default end of a quantum: a vCPU runs, the network interface is up, and nothing else need be
-    /// known about the node before it goes on.
+    /// known about the node before it continues.
     pub fn is_at_default_end(&mut self) -> bool {
         self.motherboard.is_at_default_end() && self.next_activity() <= self.now
     }
@@ -389,7 +389,7 @@ impl Node {
         }
     }
 
-    /// Returns when something can happen next in this node if nothing comes from outside: now, where a vCPU runs.
+    /// Returns the time at which something can happen next in this node if nothing arrives from outside: now, where a vCPU runs.
     pub fn next_activity(&mut self) -> u64 {
         if self.status != NodeStatus::Running {
             return u64::MAX;

@@ -1,12 +1,12 @@
-//! Runs the vCPUs of a node in parallel, each on a host thread, for engines that allow it.
+//! Parallel execution of a node's vCPUs, each on a host thread, for engines that allow parallel execution.
 //!
-//! A round takes all vCPUs of the node to the same virtual time. The motherboard is behind a mutex, which a vCPU locks for each
-//! access to the platform. Between accesses vCPUs run independently. After each access the thread notifies other vCPUs that have an
-//! interrupt to take. A sleeping vCPU is woken, and goes on from the time of the access. A running vCPU is kicked out of the guest.
+//! A round takes all vCPUs of the node to the same virtual time. The motherboard is behind a mutex, which a vCPU locks for each access to
+//! the platform. Between accesses vCPUs run independently. After each access the thread notifies other vCPUs that have an interrupt to
+//! take. A sleeping vCPU is woken, and continues from the time of the access. A running vCPU is kicked out of the guest.
 //!
-//! Clocks of vCPUs differ by a round at most. A vCPU that sleeps until its timer expires within the round goes on at once
-//! from then. The first vCPU that reaches the time of a device's next event carries the event out; where all vCPUs sleep, the vCPU that
-//! fell asleep last does. The host decides about the order of vCPUs, so that results differ from run to run.
+//! Clocks of vCPUs differ by a round at most. A vCPU that sleeps until its timer expires within the round continues at once from then. The
+//! first vCPU that reaches the time of a device's next event carries the event out; where all vCPUs sleep, the vCPU that fell asleep last
+//! does. The host decides about the order of vCPUs, so that results differ from run to run.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -32,15 +32,15 @@ use crate::node::NodeStatus;
 
 /// Why a round failed.
 pub(crate) enum Failure {
-    /// The engine stopped.
+    /// The engine stopped with an error.
     Engine(EngineError),
-    /// A triple fault.
+    /// A vCPU shut down after a triple fault.
     Shutdown {
         vcpu: usize,
         ip: u64,
         instructions: u64,
     },
-    /// A thread panicked.
+    /// A vCPU's thread panicked, with this payload.
     Panic(Box<dyn Any + Send>),
 }
 
@@ -61,9 +61,9 @@ struct Slot {
     vcpu: Option<Box<dyn Vcpu>>,
     kicker: Arc<dyn Kicker>,
     phase: Phase,
-    /// The vCPU has stopped in HLT, or waits for a start-up message.
+    /// True if the vCPU has stopped in HLT, or waits for a start-up message.
     halted: bool,
-    /// The vCPU has stopped in HLT with interrupts disabled: only messages wake it.
+    /// True if the vCPU has stopped in HLT with interrupts disabled: only messages wake it.
     interrupts_disabled: bool,
     /// The pending vector of which the vCPU was last notified.
     notified: Option<u8>,
@@ -73,7 +73,7 @@ struct Slot {
     woken_at: u64,
     /// Messages for the vCPU.
     actions: VecDeque<CpuAction>,
-    /// The vCPU has made a hypercall that wants attention, and pauses until the round's end.
+    /// True if the vCPU has made a hypercall that wants attention, and pauses until the round's end.
     paused: bool,
 }
 
@@ -81,7 +81,7 @@ struct Slot {
 struct State {
     /// Present during a round.
     motherboard: Option<Box<Motherboard>>,
-    /// Rounds begun.
+    /// Number of rounds that have begun.
     round: u64,
     /// End of the round, in cycles.
     end: u64,
@@ -90,7 +90,7 @@ struct State {
     running: usize,
     /// Number of vCPUs whose threads have not finished the round.
     out: usize,
-    /// The node stops: a power request, a failure.
+    /// True if the node stops: a power request, a failure.
     over: bool,
     failure: Option<Failure>,
     dismissed: bool,
@@ -108,7 +108,7 @@ struct Shared {
     state: Mutex<State>,
     /// By vCPU: a round begins, or something has happened to the sleeping vCPU.
     wake: Vec<Condvar>,
-    /// All threads have finished the round.
+    /// Signalled when all threads have finished the round.
     back: Condvar,
     /// See [`crate::node::Node::set_stop`].
     stop: Mutex<Arc<AtomicBool>>,

@@ -28,7 +28,7 @@ const PT_SP: usize = 152;
 /// Registers of user code and a copy of its stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserFrame {
-    /// Instruction pointer.
+    /// Instruction pointer of the user code.
     pub ip: u64,
     /// Stack pointer: address of the first byte of `stack`.
     pub sp: u64,
@@ -41,11 +41,11 @@ pub struct UserFrame {
 /// State of a vCPU's call stack at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackSample {
-    /// The vCPU.
+    /// Index of the vCPU within the node.
     pub vcpu: u16,
-    /// Its context.
+    /// Context in which the vCPU ran.
     pub context: Context,
-    /// CR3.
+    /// Address space: the value of CR3.
     pub address_space: u64,
     /// Instruction pointer in the kernel, if the kernel ran.
     pub kernel_ip: Option<u64>,

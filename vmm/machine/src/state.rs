@@ -44,11 +44,11 @@ const MOST_EVENT_BYTES: u64 = 1 << 32;
 pub struct NodeState {
     /// Clock of the node in Hz. All times of the state are cycles of this clock.
     pub hz: u64,
-    /// Its virtual time in cycles.
+    /// Virtual time of the node in cycles.
     pub now: u64,
     /// Status of the node.
     pub status: NodeStatus,
-    /// vCPUs, in order. Their clocks may be ahead of the node's clock.
+    /// vCPUs, in order. The vCPUs' clocks may be ahead of the node's clock.
     pub vcpus: Vec<VcpuState>,
     /// True for each vCPU that last stopped in HLT or waits for a start-up message.
     pub halted: Vec<bool>,
@@ -60,15 +60,15 @@ pub struct NodeState {
     pub events: Vec<NodeEvent>,
     /// Bytes of the waiting events.
     pub event_bytes: u64,
-    /// A vCPU must pause until the quantum ends.
+    /// True if a vCPU must pause until the quantum ends.
     pub pause_requested: bool,
     /// MPI functions whose calls want attention ([`Node::subscribe`]).
     pub subscriptions: Vec<Function>,
-    /// Among the events is one that wants attention.
+    /// True if one of the events wants attention.
     pub has_subscribed_event: bool,
     /// Meaning of each [`Context`], by its index.
     pub activities: Vec<Activity>,
-    /// Each vCPU's last address space and its context.
+    /// Last address space of each vCPU and its context.
     pub recent: Vec<Option<(u64, Context)>>,
     /// The MPI function that the process of an address space is in.
     pub inside: BTreeMap<u64, Function>,
@@ -88,35 +88,35 @@ pub enum StateError {
         "node {node}: a measurement window is open; its state can be taken and loaded only outside of windows"
     )]
     Window {
-        /// Node.
+        /// Number of the node.
         node: u32,
     },
     /// An engine did not give or take a vCPU's state.
     #[error("node {node}: {source}")]
     Engine {
-        /// Node.
+        /// Number of the node.
         node: u32,
-        /// Engine's report.
+        /// Error of the engine.
         source: EngineError,
     },
-    /// Another number of something.
+    /// A count of the state differs from the node's.
     #[error(
         "node {node}: the saved state has {found} {what}, this node {own}; load it into a node of the same study"
     )]
     Count {
-        /// Node.
+        /// Number of the node.
         node: u32,
-        /// Of what.
+        /// Name of what is counted, such as vCPUs.
         what: &'static str,
-        /// The state's.
+        /// Count in the state.
         found: u64,
-        /// The node's.
+        /// Count in the node.
         own: u64,
     },
     /// A device refused its state.
     #[error("node {node}: {source}")]
     Device {
-        /// Node.
+        /// Number of the node.
         node: u32,
         /// Error of the device.
         source: RestoreError,
@@ -126,11 +126,11 @@ pub enum StateError {
         "node {node}: the saved state of vCPU {vcpu} is none that a processor can be in: {what}; the snapshot was not written by nodescope, or is damaged"
     )]
     Vcpu {
-        /// Node.
+        /// Number of the node.
         node: u32,
-        /// vCPU.
+        /// Index of the vCPU within the node.
         vcpu: usize,
-        /// Why.
+        /// Rule that the state violates.
         what: &'static str,
     },
     /// No node can be in this state.
@@ -138,9 +138,9 @@ pub enum StateError {
         "node {node}: the saved state is none that a node can be in: {what}; the snapshot was not written by nodescope, or is damaged"
     )]
     Impossible {
-        /// Node.
+        /// Number of the node.
         node: u32,
-        /// Why.
+        /// Rule that the state violates.
         what: &'static str,
     },
 }
@@ -215,7 +215,7 @@ impl NodeState {
 }
 
 impl Node {
-    /// Returns the node's state between two of its runs. The node goes on unchanged.
+    /// Returns the node's state between two of its runs. The node remains unchanged.
     pub fn save_state(&mut self) -> Result<NodeState, StateError> {
         self.refuse_in_window()?;
         if self.runs_at_once() {

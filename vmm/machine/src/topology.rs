@@ -13,11 +13,11 @@ pub const MAX_SOCKETS: u32 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CacheKind {
-    /// Data only.
+    /// The cache holds only data.
     Data,
-    /// Instructions only.
+    /// The cache holds only instructions.
     Instruction,
-    /// Both.
+    /// The cache holds data and instructions.
     Unified,
 }
 
@@ -27,11 +27,11 @@ pub enum CacheKind {
 pub enum SharedBy {
     /// The threads of one core.
     Core,
-    /// All cores of one socket.
+    /// The cores of one socket.
     Socket,
 }
 
-/// One cache level.
+/// Description of a cache level of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CacheDescription {
     /// 1 is nearest to the core.
@@ -40,11 +40,11 @@ pub struct CacheDescription {
     pub kind: CacheKind,
     /// Bytes of one instance.
     pub size: u64,
-    /// Associativity.
+    /// Associativity: ways of each set.
     pub ways: u32,
     /// Line size in bytes.
     pub line: u32,
-    /// Sharing.
+    /// vCPUs that share one instance.
     pub shared_by: SharedBy,
 }
 
@@ -58,9 +58,9 @@ impl CacheDescription {
 /// Memory performance between sockets for the HMAT, `[initiator][target]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryPerformance {
-    /// Access latency, nanoseconds.
+    /// Latency of an access, nanoseconds.
     pub latency_ns: Vec<Vec<u32>>,
-    /// Access bandwidth, MB/s.
+    /// Bandwidth of accesses, MB/s.
     pub bandwidth_mb_s: Vec<Vec<u32>>,
 }
 
@@ -73,7 +73,7 @@ pub struct VcpuPlace {
     pub core: u32,
     /// Thread within the core.
     pub thread: u32,
-    /// x2APIC id.
+    /// x2APIC id of the vCPU.
     pub apic_id: u32,
 }
 
@@ -106,23 +106,23 @@ pub enum TopologyError {
     /// A count is out of range.
     #[error("{field} is {value}; it must lie between {min} and {max}")]
     Range {
-        /// Field.
+        /// Name of the field at fault.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: u64,
-        /// Least.
+        /// Least value that is allowed.
         min: u64,
-        /// Most.
+        /// Greatest value that is allowed.
         max: u64,
     },
     /// A list or a row has the wrong length.
     #[error("{field} has {len} entries; with {sockets} sockets it must have {sockets}")]
     Length {
-        /// Field.
+        /// Name of the field at fault.
         field: String,
-        /// Its length.
+        /// Number of entries that the field has.
         len: usize,
-        /// Sockets.
+        /// Number of sockets, which is the number of entries that the field must have.
         sockets: u32,
     },
     /// A memory size that the layout cannot hold.
@@ -130,9 +130,9 @@ pub enum TopologyError {
         "socket_memory[{socket}] is {bytes} bytes; it must be a multiple of 2 MiB, at least 16 MiB"
     )]
     Memory {
-        /// Socket.
+        /// Index of the socket.
         socket: usize,
-        /// Bytes.
+        /// Bytes of memory that the socket would have.
         bytes: u64,
     },
     /// A distance that Linux would refuse together with the whole matrix.
@@ -140,19 +140,19 @@ pub enum TopologyError {
         "distances[{from}][{to}] is {value}; a socket is 10 from itself and 11 to 254 from another"
     )]
     Distance {
-        /// Row.
+        /// Row of the matrix: socket of the processor.
         from: usize,
-        /// Column.
+        /// Column of the matrix: socket of the memory.
         to: usize,
-        /// Value.
+        /// Distance that the description gives.
         value: u8,
     },
     /// A cache that cannot exist.
     #[error("cache L{level} {kind:?}: {reason}")]
     Cache {
-        /// Level.
+        /// Level of the cache.
         level: u8,
-        /// Kind.
+        /// Contents of the cache.
         kind: CacheKind,
         /// The problem and a valid value.
         reason: String,
@@ -407,8 +407,8 @@ impl NodeTopology {
 
     /// Returns the frequency in Hz of the core crystal clock, which also drives the local APIC's timer.
     ///
-    /// CPUID leaf 0x15 says TSC = crystal x ratio; Linux multiplies in 32 bits and in kHz, so the ratio must be an
-    /// integer and the crystal a whole number of kHz for the product to be exact.
+    /// CPUID leaf 0x15 states TSC = crystal x ratio; Linux multiplies in 32 bits and in kHz, so the ratio must be an integer and the
+    /// crystal a whole number of kHz for the product to be exact.
     pub fn crystal_hz(&self) -> u32 {
         [100_000_000, 25_000_000, 24_000_000, 10_000_000, 1_000_000]
             .into_iter()

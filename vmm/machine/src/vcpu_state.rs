@@ -8,7 +8,7 @@ use nodescope_x86::bits::{cr0, cr4, dr6, dr7, efer, rflags};
 
 use crate::state::MOST;
 
-/// Flags that exist.
+/// Flags that RFLAGS of a guest's processor can have.
 const RFLAGS: u64 = rflags::STATUS
     | rflags::FIXED
     | rflags::TF

@@ -154,7 +154,7 @@ fn node_with(memory: Vec<u8>, calls: Calls, transports: Arc<AtomicU32>) -> Node 
     Node::new(parts).unwrap()
 }
 
-/// As many of the shortest records as a call can have.
+/// Returns as many of the shortest records as a call can have.
 fn records() -> Vec<u8> {
     let thread = ThreadId { pid: 1, tid: 1 };
     let mut one = Vec::new();
@@ -226,7 +226,7 @@ fn many_small_calls_are_taken_when_their_quantum_ends() {
     assert_eq!(events.len() as u64, QUANTUM / LOOP, "none was kept back");
 }
 
-/// Every answer states the node's transport, also of calls that are malformed or refused.
+/// Checks that every answer states the node's transport, also of calls that are malformed or refused.
 #[test]
 fn answers_state_the_transport() {
     for (doorbell, transport) in [(false, TRANSPORT_DIRECT), (true, TRANSPORT_DOORBELL)] {

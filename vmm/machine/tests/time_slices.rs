@@ -27,7 +27,7 @@ struct Script {
     id: u16,
     cycles: u64,
     state: VcpuState,
-    /// The vCPU extends its time slice where the platform allows an extension.
+    /// True if the vCPU extends its time slice where the platform allows an extension.
     extends: bool,
     /// When the timers of the others expire.
     deadlines: Vec<u64>,

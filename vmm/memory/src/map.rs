@@ -14,12 +14,12 @@ const PAGE: u64 = 4096;
 /// Reason why RAM cannot get other contents.
 #[derive(Debug, Error)]
 pub enum MapError {
-    /// Another number of places than the RAM has regions.
+    /// A number of offsets that differs from the number of the RAM's regions.
     #[error("the RAM has {regions} regions, and {offsets} places in a file are given for them")]
     Count {
-        /// Regions.
+        /// Number of the RAM's regions.
         regions: usize,
-        /// Places.
+        /// Number of offsets that the caller gave.
         offsets: usize,
     },
     /// A place that is not in the file or not at a page.
@@ -27,19 +27,19 @@ pub enum MapError {
         "offset {offset}: {len} bytes of RAM cannot lie there: the file has {file} bytes, and RAM begins at a page"
     )]
     Place {
-        /// The place.
+        /// Offset in the file, bytes.
         offset: u64,
         /// Bytes of the region.
         len: u64,
         /// Bytes of the file.
         file: u64,
     },
-    /// The host refused.
+    /// The host refused to map the file.
     #[error("the host cannot map {len} bytes of guest memory: {source}")]
     Host {
         /// Bytes of the region.
         len: u64,
-        /// Host error.
+        /// Error that the host returned.
         source: io::Error,
     },
 }

@@ -1,10 +1,10 @@
 //! Page tables, read from outside the guest.
 
-/// Present.
+/// P bit of a page-table entry: the entry is present.
 const PRESENT: u64 = 1;
-/// Writes are allowed.
+/// R/W bit of a page-table entry: writes are allowed.
 const WRITABLE: u64 = 1 << 1;
-/// User code may access it.
+/// U/S bit of a page-table entry: user code may access the page.
 const USER: u64 = 1 << 2;
 /// A large page, in the tables of the second and third level.
 const LARGE: u64 = 1 << 7;
@@ -14,9 +14,9 @@ const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 /// An access whose permission is checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// From CPL 3.
+    /// True for an access from CPL 3.
     pub user: bool,
-    /// A write. It needs a writable page from every privilege, as with CR0.WP set.
+    /// True for a write. A write needs a writable page from every privilege, as with CR0.WP set.
     pub write: bool,
 }
 
@@ -26,7 +26,7 @@ pub fn translate(read: impl Fn(u64) -> Option<u64>, cr3: u64, linear: u64) -> Op
     translate_for(read, cr3, linear, Access::default())
 }
 
-/// Translates as [`translate`] does. None also where the access is not permitted (SDM vol. 3A §4.6; SMAP is not looked at).
+/// Translates as [`translate`] does. None also where the access is not permitted (SDM vol. 3A §4.6; SMAP is not checked).
 pub fn translate_for(
     read: impl Fn(u64) -> Option<u64>,
     cr3: u64,

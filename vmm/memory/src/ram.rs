@@ -21,11 +21,11 @@ pub const MMIO_GAP_END: u64 = 0x1_0000_0000;
 /// Memory that belongs to one NUMA node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NumaRange {
-    /// First guest-physical address.
+    /// First guest-physical address of the range.
     pub start: u64,
-    /// Length in bytes.
+    /// Length of the range in bytes.
     pub len: u64,
-    /// NUMA node (socket).
+    /// Number of the NUMA node (socket).
     pub node: u32,
 }
 
@@ -35,9 +35,9 @@ pub enum LayoutError {
     /// A size is zero or not a multiple of 2 MiB.
     #[error("memory of NUMA node {node} is {bytes} bytes; it must be a positive multiple of 2 MiB")]
     Size {
-        /// NUMA node.
+        /// Number of the NUMA node.
         node: u32,
-        /// Size asked for.
+        /// Size that was asked for, bytes.
         bytes: u64,
     },
     /// The host refused the mapping.
@@ -45,19 +45,19 @@ pub enum LayoutError {
         "the host cannot map {bytes} bytes of guest memory ({cause}); reduce the study's memory per node"
     )]
     Map {
-        /// Size asked for.
+        /// Size that was asked for, bytes.
         bytes: u64,
-        /// Host error.
+        /// Error that the host returned.
         cause: String,
     },
 }
 
-/// One contiguous piece of RAM as engines see it.
+/// Contiguous piece of RAM, with the host memory behind it, as engines see it.
 #[derive(Clone, Debug)]
 pub struct RamRegion {
-    /// First guest-physical address.
+    /// First guest-physical address of the region.
     pub start: u64,
-    /// Length in bytes.
+    /// Length of the region in bytes.
     pub len: u64,
     /// Host address of the first byte.
     pub host: *mut u8,

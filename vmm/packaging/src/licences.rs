@@ -25,17 +25,17 @@ const DEPTH: usize = 2;
 /// A library from a registry.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Library {
-    /// Its name.
+    /// Name of the library.
     pub name: String,
-    /// Its version.
+    /// Version of the library.
     pub version: String,
-    /// Its licence, an SPDX expression.
+    /// Licence of the library, an SPDX expression.
     pub licence: String,
-    /// Its authors, as its manifest names them.
+    /// Authors of the library, as its manifest names them.
     pub authors: Vec<String>,
-    /// Where its source is kept; empty if its manifest does not tell.
+    /// Address of the library's source repository; empty if the manifest names none.
     pub repository: String,
-    /// The folder of its source on this machine.
+    /// Folder of the library's source on this machine.
     pub folder: PathBuf,
 }
 

@@ -88,7 +88,7 @@ fn shells_complete_subcommands_and_options() {
         .unwrap();
     let offered = String::from_utf8_lossy(&output.stdout);
     assert!(offered.starts_with("snapshot\t"), "{offered}");
-    // The completion system of zsh works in a terminal alone; here it finds and loads the function.
+    // The completion system of zsh works only in a terminal; here it finds and loads the function.
     let zsh = format!(
         "fpath=({} $fpath); autoload -Uz compinit; compinit -D; print $_comps[nodescope]; autoload -U +X _nodescope",
         folder.display()
@@ -109,7 +109,7 @@ fn shells_complete_subcommands_and_options() {
 fn licences_of_all_libraries_in_the_program_are_listed() {
     let libraries = libraries("nodescope").unwrap();
     let has = |name: &str| libraries.iter().any(|library| library.name == name);
-    // Linked, linked with C sources, and reached by another library alone.
+    // A library that is linked, one that is linked with C sources, and one that only another library depends on.
     for name in ["clap", "zstd-sys", "clap_builder"] {
         assert!(has(name), "{name} is in the program");
     }

@@ -15,7 +15,7 @@ pub const FAINT: RGBColor = RGBColor(0xe3, 0xe7, 0xed);
 #[error("the chart cannot be drawn: {0}")]
 pub struct ChartError(pub String);
 
-/// For `map_err`: a chart that could not be drawn, with the reason.
+/// Turns the reason why a chart could not be drawn into a [`ChartError`], for `map_err`.
 pub fn failed(error: impl std::fmt::Display) -> ChartError {
     ChartError(error.to_string())
 }

@@ -10,10 +10,10 @@ pub use style::STYLE;
 /// The script of [`Page::sort_script`].
 const SORT: &str = include_str!("sort.js");
 
-/// A name in a chart, what stands for the name, and what the name means.
+/// Entry of a chart's legend: a name, the colour of the name, and the meaning of the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// The name.
+    /// The name, as the chart shows it.
     pub name: &'a str,
     /// The colour, as a style sheet writes it.
     pub colour: &'a str,
@@ -44,12 +44,12 @@ impl Page {
         self.0
     }
 
-    /// Adds markup.
+    /// Adds markup as it is, without escapes.
     pub fn raw(&mut self, markup: &str) {
         self.0.push_str(markup);
     }
 
-    /// Adds text.
+    /// Adds text, with characters of the markup escaped.
     pub fn text(&mut self, text: &str) {
         for character in text.chars() {
             match character {

@@ -1,6 +1,7 @@
 //! Flame graphs: call paths as stacked frames whose width is cycles.
 //!
-//! The SVG holds its own style and script and loads nothing. It can stand alone or in a page. Without a script engine the whole graph shows.
+//! The SVG holds its own style and script and loads nothing. The SVG can be a file of its own or a part of a page. Without a script engine
+//! the whole graph shows.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -16,11 +17,11 @@ pub enum Kind {
     Owner,
     /// An MPI function that was called.
     Mpi,
-    /// A program.
+    /// Code of a program.
     Program,
-    /// A shared library.
+    /// Code of a shared library.
     Library,
-    /// The kernel.
+    /// Code of the kernel.
     Kernel,
     /// Code without a file.
     Anonymous,
@@ -39,7 +40,7 @@ impl Kind {
         (Kind::Inlined, "inlined"),
     ];
 
-    /// Hue in degrees, saturation and lightness in percent.
+    /// Returns the hue in degrees, and the saturation and lightness in percent.
     fn colour(self) -> (u32, u32, u32) {
         match self {
             Kind::Owner => (214, 24, 84),
@@ -58,13 +59,13 @@ impl Kind {
 pub struct Node {
     /// Name of what the frame shows.
     pub name: String,
-    /// Where the function lies; empty for owners and MPI functions.
+    /// Name of the module that contains the function; empty for owners and MPI functions.
     pub module: String,
-    /// Kind of code.
+    /// Kind of code of the frame.
     pub kind: Kind,
-    /// Cycles of the frame and all above it, in 1/65536.
+    /// Cycles of the frame and all frames above it, in 1/65536.
     pub cycles_65536: i128,
-    /// Frames above it, by name.
+    /// Frames above the frame, by name.
     pub children: Vec<Node>,
 }
 
@@ -309,7 +310,7 @@ fn depth(node: &Node, total: i128) -> u32 {
     1 + drawn.map(|child| depth(child, total)).max().unwrap_or(0)
 }
 
-/// Whole cycles with separators.
+/// Formats whole cycles with separators.
 fn cycles(cycles_65536: i128) -> String {
     let digits = (cycles_65536 / CYCLE).to_string();
     let mut out = String::new();
@@ -340,7 +341,7 @@ fn shade(kind: Kind, name: &str) -> String {
     )
 }
 
-/// At most so many characters.
+/// Cuts a text to at most so many characters.
 fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();

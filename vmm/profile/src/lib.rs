@@ -1,7 +1,7 @@
 //! Profiles of measurement windows: what was counted, by basic block, function and source line.
 //!
-//! [`record`] is what a results directory keeps, [`totals`] adds it up. A profile holds counts, no times: cycles of the core come from
-//! whoever knows the core (the nominal CPI, counters or a core model), as [`totals::CoreCycles`].
+//! [`record`] is what a results directory keeps, [`totals`] adds it up. A profile holds counts, no times: cycles of the core come from a
+//! model of the core (the nominal CPI, counters or a core model), as [`totals::CoreCycles`].
 //!
 //! [`paths`] splits costs over sampled call paths. [`flame`] draws the paths; [`folded`], [`pprof`] and [`perf_script`] write them for other
 //! tools.

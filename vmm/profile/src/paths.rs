@@ -1,8 +1,8 @@
 //! Costs by call path: exact costs of functions, split over the call paths that were sampled.
 //!
-//! Costs of a function in a context are exact. Its call paths are samples. The costs are therefore split over the paths whose last
-//! function it is, in proportion to their samples. A function without samples in a context has one path, of itself alone. The shares are
-//! integers whose sum is the cost, so that all paths together are the window's total exactly.
+//! Costs of a function in a context are exact. The function's call paths are samples. The costs are therefore split over the paths whose
+//! last function it is, in proportion to their samples. A function without samples in a context has one path with only itself. The shares
+//! are integers whose sum is the cost, so that all paths together are the window's total exactly.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub struct ContextLabel {
     pub frames: Vec<String>,
     /// Number of the node.
     pub node: u32,
-    /// The rank.
+    /// Rank of the process in `MPI_COMM_WORLD`; none for other processes.
     pub rank: Option<u32>,
     /// Short name of the program.
     pub program: Option<String>,
@@ -52,14 +52,14 @@ pub struct Stack {
     pub frames: Vec<Frame>,
     /// Index of the source line that ran, where asked for.
     pub line: Option<u32>,
-    /// Its share of the costs.
+    /// Share of the function's costs that belongs to the path.
     pub costs: Costs,
 }
 
 /// Costs of a window by call path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stacks {
-    /// Owners.
+    /// Owners of the contexts.
     pub labels: Vec<ContextLabel>,
     /// Names of functions that were expanded in others.
     pub inlined: Vec<String>,
@@ -67,10 +67,10 @@ pub struct Stacks {
     pub stacks: Vec<Stack>,
 }
 
-/// Degree to which paths are told apart.
+/// Degree to which call paths are distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// Functions only.
+    /// Paths are sequences of functions, without lines.
     Functions,
     /// Lines with at least 1/10000 of the window's cycles; others have none, which keeps exports small.
     Lines,

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use crate::paths::{Frame, Stacks};
 use crate::record::WindowProfile;
 
-/// Writes events.
+/// Writes the call paths as events in the text format of `perf script`.
 pub fn perf_script(profile: &WindowProfile, stacks: &Stacks) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.

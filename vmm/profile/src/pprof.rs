@@ -103,7 +103,7 @@ pub mod proto {
         pub line: i64,
     }
 
-    /// Function.
+    /// Function, by its name.
     #[derive(Clone, Copy, PartialEq, prost::Message)]
     pub struct Function {
         #[prost(uint64, tag = "1")]

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub enum ModuleKind {
     /// A program or shared library.
     File,
-    /// The guest's kernel.
+    /// The kernel of the guest.
     Kernel,
     /// A module of the guest's kernel.
     KernelModule,
@@ -28,7 +28,7 @@ pub enum ModuleKind {
 /// A file, or whatever else code lies in.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Module {
-    /// Kind.
+    /// Kind of the module.
     pub kind: ModuleKind,
     /// Path in the guest, or a name in brackets such as `[kernel]`.
     pub name: String,
@@ -39,13 +39,13 @@ pub struct Module {
 /// A function of a module.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Function {
-    /// Index of its module.
+    /// Index of the function's module.
     pub module: u32,
-    /// Its name, demangled; `module+0xoffset` where no symbol is known.
+    /// Name of the function, demangled; `module+0xoffset` where no symbol is known.
     pub name: String,
-    /// Where it begins: an offset in the module, as [`Block::offset`].
+    /// Address of the function's first byte: an offset in the module, as [`Block::offset`].
     pub start: u64,
-    /// A symbol names it.
+    /// True if the name is from a symbol.
     pub named: bool,
 }
 
@@ -54,20 +54,20 @@ pub struct Function {
 pub struct SourceLine {
     /// Path as the debugging information gives it.
     pub file: String,
-    /// Line, from 1.
+    /// Number of the line, from 1.
     pub line: u32,
 }
 
 /// A function that the compiler has expanded in another one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inlined {
-    /// Its name, demangled.
+    /// Name of the function, demangled.
     pub function: String,
-    /// Index of the line where the next function of the list, or the block's function after the last one, calls it.
+    /// Index of the line where the next function of the list, or the block's function after the last one, calls the function.
     pub called_from: Option<u32>,
 }
 
-/// Where instructions of a block come from: from `first` on, up to the next range.
+/// Source of some instructions of a block: from `first` on, up to the next range.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceRange {
     /// Index of the first instruction.
@@ -82,22 +82,22 @@ pub struct SourceRange {
 /// Straight-line code that ran in a window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
-    /// Index of its module.
+    /// Index of the block's module.
     pub module: u32,
-    /// Where it begins in the module: an offset in the file; a linear address in kernel and anonymous memory.
+    /// Address of the block's first byte: an offset in the module's file; a linear address in kernel and anonymous memory.
     pub offset: u64,
-    /// A linear address at which it was entered.
+    /// A linear address at which the block was entered.
     pub address: u64,
-    /// Index of the function that it begins in.
+    /// Index of the function that the block begins in.
     pub function: u32,
-    /// It ran at CPL 0.
+    /// True if the block ran at CPL 0.
     pub kernel: bool,
     /// Width of the code segment in bits.
     pub bits: u8,
-    /// The machine code.
+    /// Machine code of the block.
     #[serde(with = "hexadecimal")]
     pub bytes: Vec<u8>,
-    /// Instructions.
+    /// Number of instructions.
     pub instructions: u32,
     /// Data reads of one execution.
     pub loads: u32,
@@ -119,7 +119,7 @@ pub struct Count {
     pub context: u32,
     /// Index of the block.
     pub block: u32,
-    /// The counts.
+    /// Counts of the block.
     pub counts: BlockCounts,
 }
 
@@ -139,17 +139,17 @@ pub struct Path {
 /// The profile of one window.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowProfile {
-    /// The window's name.
+    /// Name of the window.
     pub name: String,
-    /// Modules.
+    /// Modules of the functions and blocks.
     pub modules: Vec<Module>,
-    /// Functions.
+    /// Functions of the blocks and paths.
     pub functions: Vec<Function>,
-    /// Source lines.
+    /// Source lines of the blocks.
     pub lines: Vec<SourceLine>,
     /// Blocks of all nodes; equal code of the same file is one block.
     pub blocks: Vec<Block>,
-    /// Counts.
+    /// Counts of blocks, by node and context.
     pub counts: Vec<Count>,
     /// Sampled call paths.
     pub paths: Vec<Path>,
@@ -160,9 +160,9 @@ pub struct WindowProfile {
 /// The content of [`ProfilesFile::NAME`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProfilesFile {
-    /// [`ProfilesFile::VERSION`].
+    /// Format version, [`ProfilesFile::VERSION`].
     pub version: u32,
-    /// The study's name.
+    /// Name of the study.
     pub study: String,
     /// Identifies the study's exact inputs.
     pub study_id: String,
@@ -173,20 +173,20 @@ pub struct ProfilesFile {
 /// Why a profile could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// The operating system says no.
+    /// The operating system refuses to read or write the file.
     #[error("cannot {action} the profile {}: {cause}", .file.display())]
     Io {
-        /// The file.
+        /// Path of the profile.
         file: PathBuf,
-        /// `read` or `write`.
+        /// Name of the action: `read` or `write`.
         action: &'static str,
-        /// Why.
+        /// Error of the operating system.
         cause: io::Error,
     },
     /// Cut, damaged, or something else.
     #[error("the profile {} is damaged: {cause}", .file.display())]
     Damaged {
-        /// The file.
+        /// Path of the profile.
         file: PathBuf,
         /// The condition that does not hold.
         cause: String,
@@ -194,9 +194,9 @@ pub enum ProfileError {
     /// A version that this program does not know.
     #[error("the profile {} has format version {version}; this program reads version {}", .file.display(), ProfilesFile::VERSION)]
     UnknownVersion {
-        /// The file.
+        /// Path of the profile.
         file: PathBuf,
-        /// Its version.
+        /// Format version of the profile.
         version: u64,
     },
 }

@@ -20,7 +20,7 @@ pub trait CoreCycles {
 /// A core of one CPI for all instructions.
 #[derive(Clone, Debug)]
 pub struct NominalCore<'a> {
-    /// The profile.
+    /// Profile with the blocks whose cycles are computed.
     pub profile: &'a WindowProfile,
     /// Cycles per instruction in 1/65536.
     pub cpi_65536: u32,
@@ -36,11 +36,11 @@ impl CoreCycles for NominalCore<'_> {
 /// Counts that are added up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// All of the window.
+    /// All counts of the window.
     Total,
-    /// One node.
+    /// Counts of the node of this number.
     Node(u32),
-    /// One context of a node.
+    /// Counts of one context of a node: number of the node, index of the context.
     Context(u32, u32),
 }
 
@@ -60,15 +60,15 @@ impl Scope {
 pub struct Costs {
     /// Whole executions of blocks.
     pub executions: u128,
-    /// Instructions retired.
+    /// Number of instructions retired.
     pub instructions: u128,
     /// Cycles of the core in 1/65536, without long instructions.
     pub core_65536: i128,
     /// Cycles of long instructions (REP strings, PAUSE) beyond the nominal CPI.
     pub long_cycles: u128,
-    /// Data reads.
+    /// Number of data reads.
     pub loads: u128,
-    /// Data writes.
+    /// Number of data writes.
     pub stores: u128,
     /// Floating-point operations by class.
     pub flops: [u128; FLOP_CLASSES],

@@ -72,7 +72,7 @@ fn costs_follow_samples() {
     // 61 samples to 9.
     let share = direct as f64 / (direct + through) as f64;
     assert!((share - 61.0 / 70.0).abs() < 1e-5, "{share}");
-    // A function without samples stands alone.
+    // A function without samples has a path with only itself.
     assert!(of("rank 0;entry_SYSCALL_64_[k] ") > 0);
     assert!(of("rank 0;MPI_Allreduce;main;PMPI_Allreduce;opal_progress ") > 0);
     assert!(of("others node0;[anonymous]+0x7f5512340000 ") > 0);

@@ -19,26 +19,26 @@ use crate::input::{CoreCpi, ReportError};
 /// Fractions of a cycle that times are counted in.
 pub const CYCLE: i128 = 65_536;
 
-/// One window.
+/// Report of a window: its times, and the breakdown of the CPI of all scopes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WindowReport {
-    /// Its name.
+    /// Name of the window.
     pub name: String,
-    /// It measured what it was to measure.
+    /// True if the window measured what it was to measure.
     pub complete: bool,
-    /// It was closed during its warm-up: the figures are those of the warm-up.
+    /// True if the window was closed during its warm-up: the figures are those of the warm-up.
     pub warm_up_only: bool,
-    /// When it opened.
+    /// Event at which the window opened, in words.
     pub trigger: String,
-    /// Virtual time at which its trigger fired, picoseconds.
+    /// Virtual time at which the window's trigger fired, picoseconds.
     pub triggered_ps: u64,
     /// Virtual time at which models were attached, picoseconds.
     pub opened_ps: u64,
     /// Virtual time at which measuring started, picoseconds.
     pub measured_from_ps: u64,
-    /// Virtual time at which it closed, picoseconds.
+    /// Virtual time at which the window closed, picoseconds.
     pub closed_ps: u64,
-    /// The attached models.
+    /// Names of the attached models.
     pub models: String,
     /// Ranks, what else ran on each node, nodes, all ranks, total: in this order.
     pub scopes: Vec<Scope>,
@@ -54,15 +54,15 @@ pub struct WindowReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScopeKind {
-    /// One rank: its address space, user and kernel.
+    /// A rank: its address space, user and kernel.
     Rank,
     /// Everything else on a node.
     Others,
     /// A node: its ranks and everything else.
     Node,
-    /// All ranks.
+    /// The sum of all ranks.
     Ranks,
-    /// All nodes.
+    /// The sum of all nodes.
     Total,
 }
 
@@ -73,9 +73,9 @@ pub struct Scope {
     pub name: String,
     /// The kind, for a program.
     pub kind: ScopeKind,
-    /// The rank.
+    /// Rank of the scope; none unless the scope is a rank.
     pub rank: Option<u32>,
-    /// The node, where it is or lies on one.
+    /// Number of the node that the scope is or belongs to; none for sums over nodes.
     pub node: Option<u32>,
     /// Instructions retired outside MPI: the denominator of every CPI and P.
     pub instructions: u128,
@@ -99,25 +99,25 @@ pub struct Scope {
     pub clock: Option<ClockCheck>,
 }
 
-/// One term.
+/// Term of a CPI stack.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TermValue {
     /// `core`, `L1`, `L2`, …, `memory_local`, `memory_remote`, `memory_other`, `mpi`, `unattributed`.
     pub term: String,
-    /// Cycles, in 1/65536.
+    /// Cycles of the term, in 1/65536.
     pub cycles_65536: i128,
-    /// Cycles per instruction.
+    /// Cycles per instruction of the term.
     pub cpi: Option<f64>,
 }
 
-/// One addend P * L of equation (3) or (4), outside MPI.
+/// Addend P * L of equation (3) or (4), outside MPI.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EventValue {
-    /// The model's name for it, such as `L2.read_miss`.
+    /// Name of the event in the model, such as `L2.read_miss`.
     pub event: String,
-    /// The term that it belongs to; none if it is informational.
+    /// The term that the event belongs to; none if the event is informational.
     pub term: Option<String>,
-    /// Events.
+    /// Number of events.
     pub count: u128,
     /// P: events per instruction.
     pub per_instruction: Option<f64>,
@@ -127,10 +127,10 @@ pub struct EventValue {
     pub cycles: u128,
 }
 
-/// One addend P * L of equation (5).
+/// Addend P * L of equation (5).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MpiValue {
-    /// The MPI function.
+    /// Name of the MPI function.
     pub function: &'static str,
     /// Calls that ended in the window.
     pub calls: u64,
@@ -138,7 +138,7 @@ pub struct MpiValue {
     pub per_instruction: Option<f64>,
     /// L: mean cycles per call; none if no call ended in the window.
     pub latency: Option<f64>,
-    /// All cycles inside, in 1/65536: the sum of the next three.
+    /// All cycles inside, in 1/65536: the sum of `executing_65536`, `stalled` and `waiting`.
     pub cycles_65536: i128,
     /// Cycles of instructions, in 1/65536, while the rank did not wait.
     pub executing_65536: i128,
@@ -148,7 +148,7 @@ pub struct MpiValue {
     pub waiting: u128,
     /// Of these, cycles of instructions and stalls: polling.
     pub polling: u128,
-    /// Cycles per instruction.
+    /// Cycles inside for each instruction outside MPI.
     pub cpi: Option<f64>,
 }
 
@@ -157,7 +157,7 @@ pub struct MpiValue {
 pub struct PrivilegeValue {
     /// `user` or `kernel`.
     pub privilege: &'static str,
-    /// Instructions retired.
+    /// Number of instructions retired.
     pub instructions: u128,
     /// Cycles of instructions (with the nominal CPI and long instructions) and stalls, in 1/65536.
     pub cycles_65536: i128,
@@ -167,7 +167,7 @@ pub struct PrivilegeValue {
     pub stores: u128,
     /// Instruction fetches, one for each line entered.
     pub fetches: u128,
-    /// Floating-point operations.
+    /// Number of floating-point operations.
     pub flops: u128,
 }
 
@@ -191,7 +191,7 @@ struct InMpi {
     calls: u64,
     executing: i128,
     stalled: u128,
-    /// In HLT.
+    /// Cycles in HLT.
     idle: u128,
     /// Instructions and stalls while the rank waited.
     polling: u128,
@@ -216,7 +216,7 @@ impl InMpi {
     }
 }
 
-/// `value * part / whole`, where `part` is no more than `whole`.
+/// Returns `value * part / whole`, where `part` is no more than `whole`.
 fn share(value: u128, part: u128, whole: u128) -> u128 {
     match value.checked_mul(part) {
         Some(product) => product / whole,
@@ -234,7 +234,7 @@ struct AtPrivilege {
     flops: u128,
 }
 
-/// Exact sums.
+/// Exact sums over the counters of a scope.
 #[derive(Clone, Debug, Default)]
 struct Sum {
     instructions: u128,
@@ -488,7 +488,7 @@ impl Fixed {
     }
 }
 
-/// CPIs in 1/65536.
+/// Converts CPIs to 1/65536.
 pub(crate) fn fixed(core: &CoreCpi) -> Result<Fixed, ReportError> {
     let (whole, ranks, source) = match core {
         CoreCpi::Nominal { source } | CoreCpi::Modelled { source } => (None, None, source),
@@ -552,7 +552,7 @@ fn check(window: &str, node: &NodeRecord) -> Result<(), ReportError> {
     Ok(())
 }
 
-/// Whole cycles in a time.
+/// Returns the whole cycles in a time.
 fn cycles_of(ps: u64, frequency: u64) -> u128 {
     u128::from(ps) * u128::from(frequency) / 1_000_000_000_000
 }

@@ -8,7 +8,7 @@ use nodescope_hypercall::{Function, Hello};
 /// A rank's calls of one function in a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CallSum {
-    /// Calls that ended.
+    /// Number of calls that ended.
     pub(crate) ended: u64,
     /// Picoseconds that calls waited for other ranks.
     pub(crate) waited_ps: u64,
@@ -24,12 +24,12 @@ impl CallSum {
 /// The short name of a program; none if its process did not introduce itself.
 pub(crate) type Program = Option<Arc<str>>;
 
-/// Which program each process runs, by node and process id.
+/// Short name of the program of each process, by node and process id.
 #[derive(Debug, Default)]
 pub(crate) struct Programs(HashMap<(u32, u32), Arc<str>>);
 
 impl Programs {
-    /// A process of `node` has introduced itself.
+    /// Records the program of a process of `node` that has introduced itself.
     pub(crate) fn hello(&mut self, node: u32, hello: &Hello) {
         let program = hello.program.as_str().into();
         self.0.insert((node, hello.pid), program);
@@ -46,7 +46,7 @@ impl Programs {
 pub(crate) struct Calls(HashMap<(u32, u32, Program), BTreeMap<Function, CallSum>>);
 
 impl Calls {
-    /// Adds calls.
+    /// Adds calls of a rank to a function.
     pub(crate) fn add(
         &mut self,
         node: u32,
@@ -59,8 +59,8 @@ impl Calls {
         functions.entry(function).or_default().add(more);
     }
 
-    /// The calls of a program's rank, by function. The rank also gets the calls of processes that did not introduce themselves if it is
-    /// the `only` one of its number on the node.
+    /// Returns the calls of a program's rank, by function. The rank also gets the calls of processes that did not introduce themselves if
+    /// it is the `only` one of its number on the node.
     pub(crate) fn of(
         &self,
         node: u32,

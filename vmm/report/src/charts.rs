@@ -25,7 +25,7 @@ pub(crate) type Drawn = (String, Vec<(String, String, &'static str)>);
 /// The charts of a report.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Charts {
-    /// One for each window.
+    /// CPI stack of each window.
     pub(crate) stacks: Vec<Drawn>,
     pub(crate) matrix: Option<String>,
     pub(crate) timeline: Option<Drawn>,
@@ -186,7 +186,7 @@ fn stack(window: &WindowReport) -> Result<Drawn, ReportError> {
     Ok((svg, legend))
 }
 
-/// From nearly white to dark blue.
+/// Returns a colour from nearly white to dark blue.
 fn shade(share: f64) -> RGBColor {
     let mix = |from: u8, to: u8| {
         (f64::from(from) + (f64::from(to) - f64::from(from)) * share.clamp(0.0, 1.0)) as u8
@@ -205,7 +205,7 @@ fn matrix(mpi: &MpiReport) -> Result<Option<String>, ReportError> {
     if mpi.matrix.is_empty() || ranks == 0 {
         return Ok(None);
     }
-    // Of many ranks, a cell stands for a block of them.
+    // Of many ranks, a cell shows a block of them.
     let block = ranks.div_ceil(MOST_CELLS).max(1);
     let side = ranks.div_ceil(block);
     let mut cells = std::collections::BTreeMap::<(u32, u32), u64>::new();

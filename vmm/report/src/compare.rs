@@ -16,15 +16,15 @@ use crate::units::{bytes, si, time};
 /// Version of the JSON schema.
 pub const VERSION: u32 = 1;
 
-/// How a figure is printed.
+/// Unit in which a figure is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// A count.
+    /// A count, without a unit.
     Count,
     /// Picoseconds of virtual time.
     Ps,
-    /// Bytes.
+    /// Number of bytes.
     Bytes,
     /// Cycles per instruction.
     CyclesPerInstruction,
@@ -32,16 +32,16 @@ pub enum Unit {
     FlopPerSecond,
 }
 
-/// One figure of both sides.
+/// Figure of both sides of a comparison.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
     /// The name of the figure.
     pub name: String,
-    /// Its unit.
+    /// Unit of the figure.
     pub unit: Unit,
-    /// On the first side; none where that side lacks it.
+    /// Value on the first side; none where that side lacks the figure.
     pub a: Option<f64>,
-    /// On the second side.
+    /// Value on the second side; none where that side lacks the figure.
     pub b: Option<f64>,
     /// `b - a`, where both sides have it.
     pub difference: Option<f64>,
@@ -50,7 +50,7 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// A figure from both sides' values.
+    /// Returns a figure from both sides' values.
     pub fn new(name: impl Into<String>, unit: Unit, a: Option<f64>, b: Option<f64>) -> Self {
         let difference = a.zip(b).map(|(a, b)| b - a);
         let base = a.filter(|&a| a != 0.0);
@@ -104,7 +104,7 @@ impl Unit {
 pub struct DescriptionDifference {
     /// The label, such as `nodes`.
     pub label: String,
-    /// On the first side; none where that side lacks it.
+    /// Value on the first side; none where that side lacks it.
     pub a: Option<String>,
     /// On the second side.
     pub b: Option<String>,
@@ -113,7 +113,7 @@ pub struct DescriptionDifference {
 /// Figures under one heading.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Group {
-    /// Heading.
+    /// Heading of the group.
     pub name: String,
     /// Figures that either side has.
     pub figures: Vec<Figure>,
@@ -122,7 +122,7 @@ pub struct Group {
 /// Two results side by side.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// [`VERSION`].
+    /// Version of the JSON schema, [`VERSION`].
     pub version: u32,
     /// Names of the sides, as the user gave them.
     pub sides: [String; 2],

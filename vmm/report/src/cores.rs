@@ -15,7 +15,7 @@ use crate::units::{cpi, flops};
 /// A core that a model has timed the blocks of a window's profile for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelledCore {
-    /// Its name, such as `znver4`.
+    /// Name of the core, such as `znver4`.
     pub name: String,
     /// Model that gave the figures, such as `llvm-mca 22.1.8, core znver4`.
     pub source: String,
@@ -38,9 +38,9 @@ impl CoreCycles for ModelledCore {
 /// Cores of one window's code.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WindowCores {
-    /// The window.
+    /// Name of the window.
     pub window: String,
-    /// Its cores; the first one is that of the CPI stack.
+    /// Cores whose time was modelled; the first one is that of the CPI stack.
     pub cores: Vec<ModelledCore>,
 }
 
@@ -70,7 +70,7 @@ impl CoreTimes {
 /// The CPI stacks of a window on a modelled core.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CoreStacks {
-    /// The core.
+    /// Name of the core.
     pub core: String,
     /// Model that gave the figures.
     pub source: String,
@@ -80,7 +80,7 @@ pub struct CoreStacks {
     pub coverage: f64,
     /// Blocks that have the mean of all others.
     pub not_modelled: Vec<NotModelled>,
-    /// How many more such blocks there are.
+    /// Number of such blocks that are not listed.
     pub more_not_modelled: usize,
     /// Misses that are taken to overlap in `overlapped_cpi`; 1: none.
     pub memory_parallelism: f64,
@@ -93,11 +93,11 @@ pub struct CoreStacks {
 pub struct NotModelled {
     /// Function that the block begins in.
     pub function: String,
-    /// Where the block begins in its module.
+    /// Address of the block's first byte in its module.
     pub offset: u64,
-    /// Its share of the window's instructions.
+    /// Share of the window's instructions that the block has, 0 to 1.
     pub share: f64,
-    /// Why.
+    /// Reason why the core model did not time the block.
     pub reason: String,
 }
 
@@ -108,11 +108,11 @@ pub struct CoreStack {
     pub scope: String,
     /// (1): cycles per instruction, every stall added.
     pub cpi: Option<f64>,
-    /// CPI_core.
+    /// CPI_core of equation (1).
     pub core_cpi: Option<f64>,
-    /// CPI_caches + CPI_memory.
+    /// CPI_caches + CPI_memory of equation (1).
     pub stall_cpi: Option<f64>,
-    /// CPI_MPI.
+    /// CPI_MPI of equation (1).
     pub mpi_cpi: Option<f64>,
     /// (1) with CPI_caches and CPI_memory divided by the memory's parallelism.
     pub overlapped_cpi: Option<f64>,

@@ -1,7 +1,7 @@
 //! Meanings of figures, in a sentence each: for the heads of tables and the parts of charts.
 
-/// Table or chart that a figure stands in, the figure's name there, and the figure's meaning. Figures without a table mean the same in
-/// all tables. A name that ends in `*` stands for all names that begin so.
+/// Table or chart that a figure stands in, the figure's name there, and the figure's meaning. Figures without a table mean the same in all
+/// tables. A name that ends in `*` matches all names that begin so.
 const MEANINGS: &[(&str, &str, &str)] = &[
     // Of a window.
     (

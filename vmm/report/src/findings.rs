@@ -23,14 +23,14 @@ const MEMORY: f64 = 0.25;
 const REMOTE: (f64, f64) = (0.1, 0.02);
 /// Least share of the code's cycles that one function has.
 const FUNCTION: f64 = 0.1;
-/// Least number of messages whose sizes are told; sizes up to which a message is short, and above which it is long, bytes; least share
+/// Least number of messages whose sizes are reported; sizes up to which a message is short, and above which it is long, bytes; least share
 /// that short ones have of the messages, or long ones of the bytes.
 const MESSAGES: u64 = 100;
 const SHORT: u64 = 1 << 10;
 const LONG: u64 = 1 << 16;
 const SIZES: f64 = 0.5;
 
-/// A finding.
+/// Finding about a run: a fact, its weight and a sentence.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
     /// A fact that was found, with its figures.
@@ -48,29 +48,29 @@ pub struct Finding {
 pub enum FindingKind {
     /// Ranks wait for ever.
     Deadlock {
-        /// All of them.
+        /// World ranks that wait for ever.
         ranks: Vec<u32>,
         /// Of these, some that wait for each other in a cycle; may be empty.
         cycle: Vec<u32>,
     },
     /// MPI has a large part of a window's CPI.
     MpiShare {
-        /// The window.
+        /// Name of the window.
         window: String,
         /// Share of all ranks' CPI.
         share: f64,
         /// Share of MPI's cycles in which ranks wait.
         waiting: f64,
-        /// The function with most cycles, or with most waiting where its waiting alone is most of MPI.
+        /// The function with most cycles, or with most waiting where its waiting is most of MPI.
         function: &'static str,
         /// Share of MPI's cycles that the function has; only its waiting where `function_waits`.
         function_share: f64,
-        /// True if `function_share` counts the function's waiting alone.
+        /// True if `function_share` counts only the function's waiting.
         function_waits: bool,
     },
     /// A rank computes longer than others.
     Imbalance {
-        /// The window.
+        /// Name of the window.
         window: String,
         /// The rank that computes longest.
         rank: u32,
@@ -81,18 +81,18 @@ pub enum FindingKind {
     },
     /// Caches and memory have a large part of the cycles outside MPI.
     MemoryShare {
-        /// The window.
+        /// Name of the window.
         window: String,
         /// Share of the cycles outside MPI.
         share: f64,
         /// The largest term, as in `scopes[].terms[]`.
         term: String,
-        /// Its share of the cycles outside MPI.
+        /// Share of the cycles outside MPI that the term has.
         term_share: f64,
     },
     /// Many references go to the memory of another socket.
     RemoteMemory {
-        /// The window.
+        /// Name of the window.
         window: String,
         /// Share of the references that memory answered.
         share: f64,
@@ -101,9 +101,9 @@ pub enum FindingKind {
     },
     /// A function has a large part of the code's cycles.
     Function {
-        /// The window.
+        /// Name of the window.
         window: String,
-        /// The function.
+        /// Name of the function.
         function: String,
         /// Share of the cycles of the window's code.
         share: f64,
@@ -111,7 +111,7 @@ pub enum FindingKind {
         cpi: f64,
         /// The largest term of the function's CPI, as in `costs.terms[]`.
         term: String,
-        /// That term's part of `cpi`.
+        /// Part of `cpi` that the term has.
         term_cpi: f64,
     },
     /// Ranks spend much of the whole run in MPI.
@@ -120,7 +120,7 @@ pub enum FindingKind {
         share: f64,
         /// The function with most time.
         function: &'static str,
-        /// Its share of the time in MPI.
+        /// Share of the time in MPI that the function has.
         function_share: f64,
     },
     /// Most messages are short, or most bytes are in long messages, or both.
@@ -259,7 +259,7 @@ impl FindingKind {
     }
 }
 
-/// `1, 2 and 3`.
+/// Returns the ranks as a text such as `1, 2 and 3`.
 fn listed(ranks: &[u32]) -> String {
     let words: Vec<String> = ranks.iter().map(u32::to_string).collect();
     match words.split_last() {

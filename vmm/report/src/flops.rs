@@ -10,7 +10,7 @@ use crate::breakdown::CYCLE;
 pub struct Flops {
     /// Counted, by class; an FMA is two.
     pub by_class: Vec<ClassCount>,
-    /// Counted in total.
+    /// Number of operations that were counted.
     pub total: u128,
     /// Of these, inside MPI calls.
     pub in_mpi: u128,
@@ -33,12 +33,12 @@ pub struct Flops {
 pub struct ClassCount {
     /// Width and type, such as `packed256_double`.
     pub class: &'static str,
-    /// Operations.
+    /// Number of operations.
     pub count: u128,
 }
 
 impl Flops {
-    /// `core` and `cycles` (all terms) in 1/65536 cycles; `instructions` outside MPI.
+    /// Returns the FLOPS of a scope. `core` and `cycles` (all terms) are in 1/65536 cycles; `instructions` are those outside MPI.
     pub(crate) fn new(
         counts: &[u128; FLOP_CLASSES],
         in_mpi: u128,

@@ -208,7 +208,7 @@ fn table(page: &mut Page, table: Table) {
     page.raw("</figure>\n");
 }
 
-/// The rows of a table in groups, with the sums at the end; the page's script sorts the rows of a group.
+/// Writes the rows of a table in groups, with the sums at the end; the page's script sorts the rows of a group.
 fn rows(page: &mut Page, table: &Table) {
     let class = |column: usize| if column < table.names { "name" } else { "" };
     page.raw("<div class=\"wide\"><table");

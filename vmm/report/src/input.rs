@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cores::{ModelledCore, WindowCores};
 
-/// Everything a report says comes from here; it reads no clock and no other file.
+/// Input of a report. A report depends on nothing else: it reads no clock and no other file.
 #[derive(Clone, Debug)]
 pub struct ReportInput {
     /// Measurements of the windows.
@@ -20,9 +20,9 @@ pub struct ReportInput {
     pub profiles: Option<ProfilesFile>,
     /// The trace; without one there is no MPI profile.
     pub trace: Option<PathBuf>,
-    /// The study.
+    /// Name, identity and description of the study.
     pub study: StudyInfo,
-    /// Where CPI_core comes from.
+    /// Source of CPI_core.
     pub core: CoreCpi,
     /// Modelled cores of the windows' code; may be empty.
     pub models: Vec<WindowCores>,
@@ -37,9 +37,9 @@ pub struct ReportInput {
 /// A section of the HTML page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageSection {
-    /// Its title.
+    /// Title of the section.
     pub title: String,
-    /// Its content: well-formed XML that loads nothing.
+    /// Content of the section: well-formed XML that loads nothing.
     pub markup: String,
 }
 
@@ -76,15 +76,15 @@ impl ReportInput {
 /// The study, for the head of the report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StudyInfo {
-    /// Its name.
+    /// Name of the study.
     pub name: String,
-    /// Identifies its exact inputs.
+    /// Identifies the study's exact inputs.
     pub id: String,
     /// Labels and values in the order to be shown, such as `("nodes", "2 x 2 vCPUs at 2.9 GHz")`.
     pub description: Vec<(String, String)>,
 }
 
-/// Where CPI_core, the cycles per instruction of the core alone, comes from.
+/// Source of CPI_core, the cycles per instruction of the core without memory stalls.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CoreCpi {
@@ -93,11 +93,12 @@ pub enum CoreCpi {
         /// The source, such as `stated in the study`.
         source: String,
     },
-    /// A number that replaces the core's cycles outside MPI after the run. It includes long instructions. Cycles inside MPI stay as they were.
+    /// A number that replaces the core's cycles outside MPI after the run. The number includes long instructions. Cycles inside MPI stay as
+    /// they were.
     Replaced {
         /// Cycles per instruction.
         cpi: f64,
-        /// Where it was measured, such as `perf stat on a Xeon E5-2690`.
+        /// Origin of the measurement, such as `perf stat on a Xeon E5-2690`.
         source: String,
     },
     /// A model of the core's time by basic block, which replaces the core's cycles outside MPI where a window has one
@@ -120,15 +121,15 @@ pub enum CoreCpi {
 /// Network traffic of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkCounts {
-    /// Its host name.
+    /// Host name of the node.
     pub node: String,
-    /// Frames sent.
+    /// Number of frames that the node sent.
     pub sent_frames: u64,
-    /// Bytes of them.
+    /// Bytes of the frames that the node sent.
     pub sent_bytes: u64,
-    /// Frames received.
+    /// Number of frames that the node received.
     pub received_frames: u64,
-    /// Bytes of them.
+    /// Bytes of the frames that the node received.
     pub received_bytes: u64,
     /// Frames that had no destination, or did not fit into the switch's buffer.
     pub dropped_frames: u64,
@@ -137,39 +138,39 @@ pub struct NetworkCounts {
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// The trace cannot be opened. One that is cut or damaged is reported as far as it goes.
+    /// The trace cannot be opened. A trace that is cut or damaged is reported as far as it goes.
     #[error(transparent)]
     Trace(#[from] TraceError),
     /// Records that contradict themselves.
     #[error("the record of window \"{window}\", node {node}, is inconsistent: {what}")]
     Inconsistent {
-        /// The window.
+        /// Name of the window.
         window: String,
-        /// The node's number.
+        /// Number of the node.
         node: u32,
-        /// The contradiction.
+        /// Description of the contradiction.
         what: String,
     },
     /// The code of a window cannot be shown.
     #[error("the code of window \"{window}\" cannot be shown: {what}")]
     Code {
-        /// The window.
+        /// Name of the window.
         window: String,
-        /// Why not.
+        /// Reason why the code cannot be shown.
         what: String,
     },
     /// A CPI that cannot be one.
     #[error("CPI_core is {cpi} ({origin}); give a number from 0 to 65535 cycles per instruction")]
     CoreCpi {
-        /// The value.
+        /// Value of the CPI.
         cpi: f64,
-        /// Its source.
+        /// Origin of the value.
         origin: String,
     },
     /// The drawing library failed.
     #[error("cannot draw the {chart}: {cause}")]
     Drawing {
-        /// Which chart.
+        /// Name of the chart.
         chart: &'static str,
         /// The drawing library's message.
         cause: String,

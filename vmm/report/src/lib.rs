@@ -2,7 +2,7 @@
 //! and one self-contained HTML page.
 //!
 //! The definitions, and why the terms add up exactly, are in this crate's `README.md`; the JSON's schema is in `SCHEMA.md`. A report
-//! depends on its input alone: the same input gives the same bytes.
+//! depends only on its input: the same input gives the same bytes.
 
 mod breakdown;
 mod calls;
@@ -43,22 +43,22 @@ pub const VERSION: u32 = 3;
 /// Unit and source of a kind of figure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Source {
-    /// Which figures.
+    /// Name of the kind of figures.
     pub figure: &'static str,
-    /// Their unit.
+    /// Unit of the figures.
     pub unit: &'static str,
     /// `counted`, `modelled`, `stated` or `imported`, and by what.
     pub source: String,
 }
 
-/// A report. Its serialised form is `report.json`.
+/// Report of a study. The serialised form is `report.json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// [`VERSION`].
+    /// Version of the JSON schema, [`VERSION`].
     pub version: u32,
-    /// The study.
+    /// Name, identity and description of the study.
     pub study: StudyInfo,
-    /// Where CPI_core comes from.
+    /// Source of CPI_core.
     pub core: CoreCpi,
     /// Unit and source of every kind of figure.
     pub sources: Vec<Source>,

@@ -23,7 +23,7 @@ pub struct MpiReport {
     pub from_ps: u64,
     /// Last exit from MPI, picoseconds of virtual time.
     pub to_ps: u64,
-    /// All ranks together, by function.
+    /// Sums over all ranks, by function.
     pub functions: Vec<FunctionRow>,
     /// Every rank and function.
     pub rank_functions: Vec<FunctionRow>,
@@ -36,41 +36,41 @@ pub struct MpiReport {
     pub pending: PendingCalls,
 }
 
-/// One rank in all functions.
+/// Sums of a rank over all functions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RankRow {
-    /// The rank.
+    /// World rank of the process.
     pub rank: u32,
-    /// Host name of its node, if it introduced itself.
+    /// Host name of the rank's node, if the rank introduced itself.
     pub node: Option<String>,
-    /// Its program's short name, if it introduced itself.
+    /// Short name of the rank's program, if the rank introduced itself.
     pub program: Option<String>,
     /// Calls; every poll counts.
     pub calls: u64,
     /// Calls per second of virtual time between the first entry into MPI and the last exit.
     pub calls_per_second: Option<f64>,
-    /// Bytes passed in.
+    /// Number of bytes that calls passed to MPI.
     pub send_bytes: u64,
-    /// Bytes received.
+    /// Number of bytes received.
     pub receive_bytes: u64,
     /// Virtual time inside MPI, picoseconds.
     pub time_ps: u64,
 }
 
-/// One function, of one rank or of all.
+/// Sums of a function, for one rank or for all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FunctionRow {
     /// The rank; none for all.
     pub rank: Option<u32>,
-    /// The MPI function.
+    /// Name of the MPI function.
     pub function: &'static str,
     /// Calls; every poll counts.
     pub calls: u64,
     /// Calls per second of virtual time between the first entry into MPI and the last exit.
     pub calls_per_second: Option<f64>,
-    /// Bytes passed in.
+    /// Number of bytes that calls passed to MPI.
     pub send_bytes: u64,
-    /// Bytes received.
+    /// Number of bytes received.
     pub receive_bytes: u64,
     /// Virtual time inside, picoseconds.
     pub time_ps: u64,
@@ -83,13 +83,13 @@ pub struct FunctionRow {
 /// Messages from one rank to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct MatrixCell {
-    /// Sender.
+    /// World rank of the sender.
     pub from: u32,
-    /// Receiver.
+    /// World rank of the receiver.
     pub to: u32,
-    /// Messages.
+    /// Number of messages.
     pub messages: u64,
-    /// Bytes.
+    /// Sum of the messages' bytes.
     pub bytes: u64,
 }
 
@@ -98,7 +98,7 @@ pub struct MatrixCell {
 pub struct MessageSize {
     /// The largest size of the class, bytes; the class begins above the largest size of the class before: 0, 1, 4, 16, 64 and so on.
     pub up_to_bytes: u64,
-    /// Messages.
+    /// Number of messages.
     pub messages: u64,
     /// Bytes of all of them.
     pub bytes: u64,
@@ -107,7 +107,7 @@ pub struct MessageSize {
 /// Origin of the trace, and how the trace ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TraceSummary {
-    /// Events read.
+    /// Number of events that were read.
     pub events: u64,
     /// Time of the last event, picoseconds.
     pub end_ps: u64,
@@ -119,7 +119,7 @@ pub struct TraceSummary {
 
 /// Columns of the timeline.
 pub(crate) const COLUMNS: usize = 900;
-/// Kinds of MPI functions that the timeline tells apart.
+/// Kinds of MPI functions that the timeline distinguishes.
 pub(crate) const GROUPS: [&str; 5] = [
     "point to point, one-sided",
     "completion (wait, test)",
@@ -331,7 +331,7 @@ fn timeline(
     if to_ps <= from_ps {
         return Ok(timeline);
     }
-    // As many lanes as can be told apart; of more ranks, every k-th.
+    // As many lanes as a reader can distinguish; of more ranks, every k-th.
     let step = ranks.len().div_ceil(crate::charts::MOST_LANES).max(1);
     timeline.lanes = ranks
         .into_iter()

@@ -18,9 +18,9 @@ pub(crate) struct Table {
     pub(crate) groups: Vec<usize>,
     /// Last rows that are sums of others.
     pub(crate) sums: usize,
-    /// The order of rows is part of what they say.
+    /// True if the order of rows has a meaning.
     pub(crate) ordered: bool,
-    /// Sentences below it.
+    /// Sentences below the table.
     pub(crate) below: Vec<String>,
 }
 
@@ -40,12 +40,12 @@ impl Table {
         self
     }
 
-    /// A new group of rows begins.
+    /// Begins a new group of rows.
     pub(crate) fn group(&mut self) {
         self.groups.push(self.rows.len());
     }
 
-    /// At most so many rows that are no sums, and how many are left out.
+    /// Limits the table to so many rows that are no sums, and adds how many are left out.
     pub(crate) fn limited(mut self, rows: usize) -> Table {
         let own = self.rows.len() - self.sums.min(self.rows.len());
         if own > rows {
@@ -125,7 +125,7 @@ impl Table {
     }
 }
 
-/// At most `width` characters.
+/// Cuts a text to at most `width` characters.
 fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.into();

@@ -10,7 +10,7 @@ use crate::units::{bytes, grouped, si, time};
 use crate::window_tables::window_tables;
 use crate::{CoreCpi, NetworkCounts, Report};
 
-/// Widest line.
+/// Width of the widest line, in characters.
 pub(crate) const WIDTH: usize = 100;
 /// Most rows of a table in the terminal.
 const ROWS: usize = 40;

@@ -1,6 +1,6 @@
 //! Numbers for people.
 
-/// `1234567` as `1,234,567`.
+/// Formats `1234567` as `1,234,567`.
 pub(crate) fn grouped(value: u128) -> String {
     let digits = value.to_string();
     let mut out = String::new();
@@ -13,7 +13,7 @@ pub(crate) fn grouped(value: u128) -> String {
     out
 }
 
-/// Four significant digits and a decimal prefix: `1.235 M`.
+/// Formats a value with four significant digits and a decimal prefix: `1.235 M`.
 pub(crate) fn si(value: f64) -> String {
     const PREFIXES: [&str; 7] = ["", " k", " M", " G", " T", " P", " E"];
     let mut scaled = value;
@@ -28,7 +28,7 @@ pub(crate) fn si(value: f64) -> String {
     format!("{}{}", significant(scaled), PREFIXES[prefix])
 }
 
-/// Four significant digits where the value is at least 1, three decimals below.
+/// Formats a value with four significant digits where the value is at least 1, with three decimals below.
 fn significant(value: f64) -> String {
     let decimals = match value.abs() {
         v if v >= 99.995 => 1,

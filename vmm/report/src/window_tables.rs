@@ -247,7 +247,7 @@ pub(crate) fn window_tables(window: &WindowReport) -> Vec<Table> {
     tables
 }
 
-/// FLOPs by class, without the classes that have none; no table without FLOPs.
+/// Returns the table of FLOPs by class, without the classes that have none; no table without FLOPs.
 fn classes(window: &WindowReport) -> Option<Table> {
     const NAMES: [&str; 7] = [
         "x87", "sc. f32", "sc. f64", "128 f32", "128 f64", "256 f32", "256 f64",

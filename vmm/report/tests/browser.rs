@@ -159,7 +159,7 @@ fn a_crowded_page_fits_too() {
     screenshot(&html, "crowded.html", outcome["height"].as_u64().unwrap());
 }
 
-/// Text that does not fit is found: the checks of the other tests can fail.
+/// Checks that text that does not fit is found, so that the checks of the other tests can fail.
 #[test]
 fn text_that_does_not_fit_is_found() {
     if !have(Need::Browser, &["chromium"]) {

@@ -249,7 +249,7 @@ fn a_modelled_core_replaces_the_nominal_one_in_the_stack() {
     };
     let (before, after) = (&nominal.windows[0], &report.windows[0]);
     for (before, after) in before.scopes.iter().zip(&after.scopes) {
-        // The nominal CPI is one; long instructions come on top of either core.
+        // The nominal CPI is 1; the cycles of long instructions are added to either core.
         let gone = of(before, "core") - of(after, "core");
         let half = before.instructions as i128 * 32_768;
         // Partial executions are rounded down, for each context.

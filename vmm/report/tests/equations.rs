@@ -80,8 +80,8 @@ fn one_rank_by_hand() {
     );
 }
 
-/// Rank 0 is in its first Allreduce from 2.5 us to 3 us, and rank 1 comes 0.4 us late: 800 cycles of 2 GHz, of which 500 were idle. The other
-/// 300 were polled: of 500 busy cycles, 200 of instructions and 300 of stalls.
+/// Checks the waiting of a rank that polls. Rank 0 is in its first Allreduce from 2.5 us to 3 us, and rank 1 comes 0.4 us late: 800 cycles
+/// of 2 GHz, of which 500 were idle. The other 300 were polled: of 500 busy cycles, 200 of instructions and 300 of stalls.
 #[test]
 fn a_rank_that_polls_for_a_late_one_waits() {
     let folder = tempfile::tempdir().unwrap();
@@ -130,8 +130,8 @@ fn a_rank_that_polls_for_a_late_one_waits() {
     assert_eq!(parts(&report(&events)), (120, 180, 700, 200));
 }
 
-/// Two programs run one after the other in one window, both with a rank 0 on node 0. Rank 0 of the first does not wait: its counters are
-/// those of `one_rank_by_hand`. Rank 0 of the second waits for all its time in MPI_Allreduce.
+/// Checks two programs that run one after the other in one window, both with a rank 0 on node 0. Rank 0 of the first does not wait: its
+/// counters are those of `one_rank_by_hand`. Rank 0 of the second waits for all its time in MPI_Allreduce.
 #[test]
 fn ranks_of_two_programs_wait_apart() {
     let of_second = |mut event: Event| {
@@ -396,7 +396,8 @@ fn owner() -> impl Strategy<Value = Owner> {
     ]
 }
 
-/// A node whose models account for every stall cycle and whose clocks show what the counters say, down to the fraction that they carry.
+/// Generates a node whose models account for every stall cycle and whose clocks show the counters' sums, down to the fraction that they
+/// carry.
 fn node(number: u32) -> impl Strategy<Value = NodeRecord> {
     let rows = prop::collection::btree_map((0..3u16, 0..6u32, any::<bool>()), counters(), 0..20);
     let owners = prop::collection::vec(owner(), 6);

@@ -35,7 +35,7 @@ fn check_width(text: &str) {
     }
 }
 
-/// Well-formed, and nothing in it makes a browser load anything.
+/// Checks that a page is well-formed, and that nothing in it makes a browser load anything.
 fn check_page(html: &str) {
     let options = roxmltree::ParsingOptions {
         allow_dtd: true,

@@ -12,118 +12,118 @@ pub enum SnapshotError {
     /// The operating system refused.
     #[error("cannot {doing} {}: {source}", path.display())]
     Io {
-        /// The file.
+        /// Path of the snapshot or of the copied file.
         path: PathBuf,
         /// The operation, as in "read".
         doing: &'static str,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// Another kind of file.
+    /// The file is no snapshot.
     #[error("{}: offset 0: not a snapshot of nodescope; `nodescope run --snapshot-at` writes one", path.display())]
     NotSnapshot {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Another version has written it.
+    /// Another version of nodescope has written the file.
     #[error(
         "{}: offset {offset}: written by nodescope {nodescope} in format {format}, and this is nodescope {} with format {}; take the snapshot anew",
         path.display(), crate::format::NODESCOPE, crate::format::FORMAT
     )]
     Version {
-        /// The file.
+        /// Path of the snapshot.
         path: PathBuf,
         /// Offset of the version.
         offset: u64,
         /// The version that wrote the file.
         nodescope: String,
-        /// Its format.
+        /// Format version of the snapshot.
         format: u32,
     },
     /// The file is not what was written.
     #[error("{}: offset {offset}: damaged: {what}; take the snapshot anew", path.display())]
     Damaged {
-        /// The file.
+        /// Path of the snapshot.
         path: PathBuf,
         /// Offset of the damaged part.
         offset: u64,
-        /// The problem.
+        /// Description of the damage.
         what: String,
     },
-    /// No section of this name.
+    /// The snapshot has no section of the requested name.
     #[error("{}: the snapshot has no section \"{name}\"", path.display())]
     NoSection {
-        /// The file.
+        /// Path of the snapshot.
         path: PathBuf,
-        /// The name.
+        /// Name of the requested section.
         name: String,
     },
     /// A section of another kind than the requested kind.
     #[error("{}: offset {offset}: section \"{name}\" holds {found}, not {wanted}", path.display())]
     Kind {
-        /// The file.
+        /// Path of the snapshot.
         path: PathBuf,
         /// Offset of the section.
         offset: u64,
-        /// The section.
+        /// Name of the section.
         name: String,
         /// The kind of the section.
         found: &'static str,
-        /// The requested kind.
+        /// The kind of section that the caller requested.
         wanted: &'static str,
     },
     /// The bytes of a section are no value of the requested type.
     #[error("{}: offset {offset}: section \"{name}\" cannot be read: {cause}; the snapshot was not written by this nodescope", path.display())]
     Decode {
-        /// The file.
+        /// Path of the snapshot.
         path: PathBuf,
         /// Offset of the section.
         offset: u64,
-        /// The section.
+        /// Name of the section.
         name: String,
-        /// Why.
+        /// Error of the decoder.
         cause: String,
     },
     /// A value that cannot be encoded.
     #[error("cannot encode section \"{name}\" of {}: {cause}", path.display())]
     Encode {
-        /// The file.
+        /// Path of the snapshot.
         path: PathBuf,
-        /// The section.
+        /// Name of the section.
         name: String,
-        /// Why.
+        /// Error of the encoder.
         cause: String,
     },
     /// A section's name is empty, too long, or there already.
     #[error("{}: \"{}\" cannot be the name of a section: {why}", path.display(), name.escape_debug())]
     Name {
-        /// The file.
+        /// Path of the snapshot.
         path: PathBuf,
-        /// The name.
+        /// Name that the caller gave.
         name: String,
-        /// Why.
+        /// Rule that the name violates.
         why: &'static str,
     },
-    /// More than the format holds.
+    /// A section is longer than the format allows.
     #[error("{}: section \"{name}\" would have {bytes} bytes, and a section that is read at once may have {most}", path.display())]
     TooLarge {
-        /// The file.
+        /// Path of the snapshot.
         path: PathBuf,
-        /// The section.
+        /// Name of the section.
         name: String,
-        /// Its length.
+        /// Length of the section, bytes.
         bytes: u64,
-        /// The limit.
+        /// Largest length that the format allows, bytes.
         most: u64,
     },
     /// RAM of another layout.
     #[error("{}: offset {offset}: section \"{name}\" is the RAM of another node: {found}, and this node has {own}", path.display())]
     Layout {
-        /// The file.
+        /// Path of the snapshot.
         path: PathBuf,
         /// Offset of the section.
         offset: u64,
-        /// The section.
+        /// Name of the section.
         name: String,
         /// Regions of the snapshot.
         found: String,
@@ -133,9 +133,9 @@ pub enum SnapshotError {
     /// The host does not map the file.
     #[error("{}: {source}", path.display())]
     Map {
-        /// The file.
+        /// Path of the snapshot.
         path: PathBuf,
-        /// Why.
+        /// Reason why the file cannot be mapped.
         source: MapError,
     },
     /// The host gives no memory.

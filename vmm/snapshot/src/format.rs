@@ -49,10 +49,10 @@ impl Kind {
     }
 }
 
-/// One region of RAM in a file.
+/// Entry of a RAM region in the table of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Region {
-    /// First guest-physical address.
+    /// First guest-physical address of the region.
     pub start: u64,
     /// Bytes of the region.
     pub len: u64,
@@ -62,10 +62,10 @@ pub(crate) struct Region {
     pub chunks: Vec<Option<Hash>>,
 }
 
-/// One section of a snapshot.
+/// Entry of a section in the table of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Section {
-    /// Its name.
+    /// Name of the section, unique in its file.
     pub name: String,
     /// Kind of the section.
     pub kind: Kind,
@@ -77,7 +77,7 @@ pub struct Section {
     pub length: u64,
     /// BLAKE3 of the bytes in the file. For RAM, zero: its chunks have their own.
     pub(crate) hash: Hash,
-    /// Regions, for RAM.
+    /// Regions of RAM; empty for other sections.
     pub(crate) regions: Vec<Region>,
 }
 

@@ -79,7 +79,7 @@ pub(crate) fn write(file: &File, offset: u64, ram: &Ram) -> io::Result<(Vec<Regi
 struct Place {
     offset: u64,
     len: usize,
-    /// Guest-physical address.
+    /// Guest-physical address of the chunk's first byte.
     address: u64,
     hash: Option<Hash>,
 }
@@ -87,7 +87,7 @@ struct Place {
 /// Reason why RAM cannot be read.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// The host refused.
+    /// The host refused to read the file.
     Io(io::Error),
     /// The chunk at this offset is not what was written.
     Damaged(u64),

@@ -21,9 +21,9 @@ use crate::ram::{self, Fault};
 /// they are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verify {
-    /// All parts.
+    /// All parts of the file.
     Everything,
-    /// All parts but RAM, where RAM has been verified before, or will be verified by [`Snapshot::read_ram`].
+    /// All parts of the file but RAM, where RAM has been verified before, or will be verified by [`Snapshot::read_ram`].
     State,
     /// Header and table only, to list the contents.
     Table,
@@ -34,13 +34,13 @@ pub enum Verify {
 pub struct Info {
     /// Version of the format.
     pub format: u32,
-    /// Version of nodescope that has written it.
+    /// Version of nodescope that has written the snapshot.
     pub nodescope: String,
     /// Length of the file in bytes.
     pub bytes: u64,
-    /// Bytes that it takes on the disk, holes not counted.
+    /// Bytes that the snapshot takes on the disk, holes not counted.
     pub stored: u64,
-    /// Its sections, in the order in which they were written.
+    /// Sections of the file, in the order in which they were written.
     pub sections: Vec<Section>,
 }
 

@@ -67,7 +67,7 @@ impl SnapshotWriter {
         self.whole(name, Kind::Json, &bytes)
     }
 
-    /// Writes bytes.
+    /// Writes a section of bytes that need no encoding.
     pub fn bytes(&mut self, name: &str, bytes: &[u8]) -> Result<(), SnapshotError> {
         self.whole(name, Kind::Bytes, bytes)
     }

@@ -25,7 +25,7 @@ fn value() -> Value {
 const MIB: usize = 1 << 20;
 const SIZES: [u64; 2] = [4 << 20, 2 << 20];
 
-/// RAM with some pages that are not zero: at both ends, alone, across chunks.
+/// Returns RAM with some pages that are not zero: at both ends, isolated, across chunks.
 fn filled() -> Ram {
     let ram = Ram::new(&SIZES).unwrap();
     for (at, len, byte) in [
@@ -308,7 +308,7 @@ fn damage_is_found_wherever_it_is_or_changes_nothing() {
     assert!(refused > 1000 && identical == 3, "{refused}, {identical}");
 }
 
-/// A table with a right checksum and contents that no writer makes: a hostile file.
+/// Checks that a table with a right checksum and contents that no writer makes, as of a hostile file, is rejected.
 #[test]
 fn tables_that_lie_are_refused() {
     // As `Section` and `Region` in src/format.rs.
@@ -410,7 +410,7 @@ fn tables_that_lie_are_refused() {
     }
 }
 
-/// Sections that unpack to more than they say, or to nothing that ends.
+/// Checks that sections that unpack to more than they state, or to nothing that ends, are rejected.
 #[test]
 fn sections_that_unpack_to_more_are_refused() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! States that no node has written: each is refused, or the guest in it goes wrong alone.
+//! Tests of states that no node has written: each is rejected, or only the guest in it goes wrong.
 
 mod support;
 
@@ -194,7 +194,7 @@ fn request() -> impl Strategy<Value = Request> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
 
-    /// A node's state at any time, with any waiting calls, survives both encodings and loading into another node.
+    /// Checks that a node's state at any time, with any waiting calls, survives both encodings and loading into another node.
     #[test]
     fn states_survive_encoding_and_loading(
         cycles in 1_u64..1_000_000,

@@ -1,4 +1,5 @@
-//! A node that was saved on KVM goes on on the portable engine and on KVM, and one that was saved on the portable engine goes on on KVM.
+//! Tests of nodes that change engines: a node that was saved on KVM continues on the portable engine and on KVM, and one that was saved on
+//! the portable engine continues on KVM.
 
 mod support;
 
@@ -46,8 +47,8 @@ fn progress(node: &Node) -> u64 {
     node.vcpu_state(0).general.gpr[15] + counts.iter().sum::<u64>()
 }
 
-/// Runs the node for so many quanta, and on until the guest has come on. On an emulated host an entry of the guest may take a thousand
-/// quanta. The vCPU is then ahead of its node and waits, so that the next quantum ends behind the vCPU's clock.
+/// Runs the node for so many quanta, and further until the guest has made progress. On an emulated host an entry of the guest may take a
+/// thousand quanta. The vCPU is then ahead of its node and waits, so that the next quantum ends behind the vCPU's clock.
 fn goes_on(node: &mut Node, quanta: u64) {
     let before = progress(node);
     for quantum in 0.. {
@@ -102,7 +103,7 @@ fn saved_nodes_change_engines() {
         w.state("node", &node.save_state().unwrap()).unwrap();
         w.ram("ram", node.ram()).unwrap();
         w.finish().unwrap();
-        // It goes on, too.
+        // The saved node continues, too.
         goes_on(&mut node, 20);
         drop(node);
         let snapshot = Snapshot::open(&path).unwrap();

@@ -1,4 +1,4 @@
-//! A node that is saved and goes on in a fresh node, at many points, does what a node does that is never saved.
+//! Tests that compare a node that is never saved with a node that is saved at many points and continues each time in a fresh node.
 
 mod support;
 
@@ -12,7 +12,7 @@ use support::*;
 
 const QUANTA: u64 = 120;
 
-/// Continue in a fresh node what this one has come to.
+/// Saves the state of a node, and returns a fresh node that continues from the state.
 fn moved(mut from: Node, translate: Translate, mapped: bool) -> Node {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("node.nss");

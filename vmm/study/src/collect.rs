@@ -18,9 +18,9 @@ const MATCHING: MatchOptions = MatchOptions {
 pub enum NodeSelection {
     /// Node 0: the entry names no node.
     First,
-    /// This node.
+    /// The node of this number.
     Node(u32),
-    /// Every node.
+    /// All nodes of the cluster.
     All,
 }
 
@@ -103,7 +103,7 @@ impl Collect {
                 .and_then(|rest| rest.strip_prefix('/')),
         };
         let Some(own) = own else { return false };
-        // A folder stands for all files in it.
+        // A folder means all files in it.
         let ends = own.match_indices('/').map(|(at, _)| at);
         let mut paths = ends.chain([own.len()]).map(|end| &own[..end]);
         if self.is_pattern() {
@@ -187,7 +187,7 @@ impl Collect {
 }
 
 impl fmt::Display for Collect {
-    /// As in a study.
+    /// Writes the entry as in a study.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.nodes {
             NodeSelection::First => f.write_str(&self.path),

@@ -32,7 +32,7 @@ impl Probe {
         })
     }
 
-    /// `N` bytes at an offset, or nothing beyond the end.
+    /// Reads `N` bytes at an offset, or nothing beyond the end.
     fn bytes<const N: usize>(&mut self, offset: u64) -> Option<[u8; N]> {
         let mut buffer = [0; N];
         self.file.seek(SeekFrom::Start(offset)).ok()?;

@@ -37,7 +37,7 @@ pub struct Host {
     pub root: bool,
     /// Folders in which programs are looked for.
     pub path: Vec<PathBuf>,
-    /// Where images are cached; None if there is no place.
+    /// Folder in which images are cached; None if there is no place.
     pub image_cache: Option<PathBuf>,
     /// Hosts that the nodes are dealt to, this one included.
     pub hosts: u32,
@@ -105,7 +105,7 @@ impl Host {
         error.into_iter().collect()
     }
 
-    /// Returns the names of cores that this host's LLVM does not model. Such names are mistakes of the study.
+    /// Returns the names of cores that this host's LLVM does not model. These unknown names are mistakes of the study.
     pub fn unknown_cores(&self, study: &Study) -> Problems {
         let tool = match study.cores.is_empty() {
             true => None,
@@ -216,7 +216,7 @@ fn of(study: &Study, severity: Severity, field: &str, message: String) -> Proble
     }
 }
 
-/// Rounded to MiB: a host's memory is no round number.
+/// Rounds a size to MiB: a host's memory is no round number.
 fn short(bytes: Bytes) -> Bytes {
     Bytes(bytes.0 >> 20 << 20)
 }

@@ -21,12 +21,12 @@ pub enum JobError {
     /// A file has gone or changed since the study was checked.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's answer.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// The archive does not take it.
+    /// The archive of the job disk does not take the file.
     #[error(transparent)]
     Disk(#[from] ImageError),
 }
@@ -98,7 +98,7 @@ impl Job {
                 // A shell of each rank's own: launchers take a program and its arguments.
                 let command = format!("/bin/sh -c {}", quoted(command));
                 match self.mpi {
-                    // hydra passes the environment on, Open MPI what it is told.
+                    // hydra passes the environment on, Open MPI only the variables that the command line names.
                     Mpi::Openmpi => {
                         let names = self.environment.keys().map(String::as_str);
                         let intervals = !self.openmp_intervals.is_empty();
@@ -120,7 +120,7 @@ impl Job {
                 NodeSelection::Node(node) => node.to_string(),
                 NodeSelection::All => "*".into(),
             };
-            // The status stays the program's; the results tell which files are missing.
+            // The status stays the program's; the results show which files are missing.
             line(format_args!(
                 "/opt/nodescope/collect {} {}",
                 quoted(&selection),
@@ -132,7 +132,7 @@ impl Job {
     }
 }
 
-/// One word of the shell.
+/// Quotes a text as one word of the shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }

@@ -12,7 +12,7 @@ use crate::sections::named_function;
 ///
 /// | text | moment |
 /// |---|---|
-/// | `boot` | the first node has booted: a cluster of one node may go on as more nodes, and with another job |
+/// | `boot` | the first node has booted: a cluster of one node may continue as more nodes, and with another job |
 /// | `job` | the job starts |
 /// | `2.5s` | this virtual time is reached |
 /// | `mpi:MPI_Barrier`, `mpi:MPI_Barrier#3`, `mpi:MPI_Barrier#3@1` | the first call of rank 0, its third, the third of rank 1 has returned |

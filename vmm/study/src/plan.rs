@@ -22,10 +22,10 @@ use nodescope_config::quantity::{BitRate, ByteRate, Bytes, Cpi, Frequency, Time,
 /// same lines of the file.
 #[derive(Clone, Debug, Serialize)]
 pub struct Study {
-    /// The file as it was named.
+    /// Path of the study's file, as the user named it.
     #[serde(skip)]
     pub file: PathBuf,
-    /// Its text, to be kept with the results.
+    /// Text of the file, to be kept with the results.
     #[serde(skip)]
     pub text: String,
     /// Name of the study.
@@ -49,12 +49,12 @@ pub struct Study {
     pub deadlock: Time,
     /// Nominal cycles per instruction of the virtual clock (CPI_core of the report).
     pub core_cpi: Cpi,
-    /// Where `core_cpi` comes from, in words.
+    /// Source of `core_cpi`, in words.
     pub cpi_source: String,
     /// CPI_core by rank where `core_cpi` comes from counters; empty if the counters are those of the program as a whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank_cpi: Option<BTreeMap<u32, Cpi>>,
-    /// Hardware counters of the host count the guests while KVM runs them, and give CPI_core of the report.
+    /// True if hardware counters of the host count the guests while KVM runs them, and give CPI_core of the report.
     #[serde(skip_serializing_if = "is_false")]
     pub counts_guests: bool,
     /// Image that the guests boot.
@@ -62,9 +62,9 @@ pub struct Study {
     pub image: ImageSource,
     /// Kernel parameters beyond those of every node.
     pub kernel_parameters: Vec<String>,
-    /// Nodes, all alike.
+    /// Number of nodes, all alike.
     pub nodes: u32,
-    /// One node boots, and all nodes are made of it.
+    /// True if one node boots, and all nodes are clones of it.
     #[serde(skip_serializing_if = "is_false")]
     pub boots_once: bool,
     /// Sockets, cores, memory, caches and clock of a node.
@@ -127,9 +127,9 @@ fn adds_every_stall(parallelism: &Parallelism) -> bool {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Engine {
-    /// The portable engine.
+    /// The portable engine for the whole run.
     Soft,
-    /// KVM between windows.
+    /// The KVM engine between windows, the portable engine in windows.
     Kvm,
 }
 
@@ -140,11 +140,11 @@ fn is_none<T>(option: &Option<T>) -> bool {
 /// KVM from power-on; the portable engine from the trigger on, or from the first window if there is none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FastForward {
-    /// The trigger.
+    /// Event that ends the fast-forward.
     pub until: Option<Trigger>,
 }
 
-/// Where kernel, initramfs and root disk come from.
+/// Source of kernel, initramfs and root disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImageSource {
     /// Built from Debian packages, cached by content.
@@ -165,7 +165,7 @@ pub enum ImageSource {
 pub struct Disk {
     /// Time between a transfer and its interrupt, a whole number of nanoseconds.
     pub latency: Time,
-    /// Bytes per second.
+    /// Bandwidth of the disk, bytes per second.
     pub bandwidth: ByteRate,
 }
 
@@ -186,9 +186,9 @@ pub struct Network {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mpi {
-    /// Open MPI's `mpirun`.
+    /// Open MPI, whose launcher is `mpirun`.
     Openmpi,
-    /// MPICH's `mpiexec.hydra`.
+    /// MPICH, whose launcher is `mpiexec.hydra`.
     Mpich,
     /// Nothing: the command runs once, on node 0.
     None,

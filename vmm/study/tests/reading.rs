@@ -408,7 +408,7 @@ fn the_start_script_collects_and_keeps_the_status() {
     );
 }
 
-/// The guest's script finds what a study means, and gives each file the name that the host waits for.
+/// Checks that the guest's script finds what a study means, and gives each file the name that the host waits for.
 #[test]
 fn the_guest_collects_what_the_host_waits_for() {
     use std::os::unix::fs::PermissionsExt;

@@ -1,7 +1,7 @@
 //! Types of the kernel, from its section `.BTF` (Linux, Documentation/bpf/btf.rst).
 //!
-//! The crate `btf` keeps one type for each name, whatever its kind. `struct page` and a function of this name would be one.
-//! The crate also computes sizes with 32 bits without a check. This reader keeps what is asked for: structures and enumerators.
+//! The crate `btf` keeps one type for each name, whatever its kind. `struct page` and a function of this name would be one. The crate also
+//! computes sizes with 32 bits without a check. This reader keeps only structures and enumerators.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::error::KernelError;
 
 /// Depth of anonymous members and of types that name types.
 const DEPTH: u32 = 32;
-/// Members that a search looks at; the largest structures have some hundreds.
+/// Most members that a search examines; the largest structures have some hundreds.
 const LOOKS: u32 = 10_000;
 
 const INT: u32 = 1;
@@ -28,7 +28,7 @@ const DECL_TAG: u32 = 17;
 const TYPE_TAG: u32 = 18;
 const ENUM64: u32 = 19;
 
-/// A type: where its description lies.
+/// Type of the kernel, by the position of its description.
 #[derive(Clone, Copy, Debug)]
 struct Type {
     /// Offset of `struct btf_type` in the section.
@@ -41,12 +41,12 @@ struct Type {
     size_or_type: u32,
 }
 
-/// Where a member lies in its structure.
+/// Position of a member in its structure, and its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
-    /// Offset in bytes.
+    /// Offset of the member in its structure, bytes.
     pub offset: u64,
-    /// Number of its type.
+    /// Number of the member's type.
     type_id: u32,
 }
 

@@ -26,7 +26,7 @@ struct Segment {
     executable: bool,
 }
 
-/// A function by its symbol.
+/// Function of a file, as its symbol describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Function {
     pub start: u64,
@@ -38,16 +38,16 @@ pub(crate) struct Function {
     rank: (u8, u8),
 }
 
-/// A file, read.
+/// ELF file that was read, with its functions.
 #[derive(Debug)]
 pub(crate) struct Elf {
     bytes: Arc<[u8]>,
     segments: Vec<Segment>,
     /// Ordered by address and rank.
     functions: Vec<Function>,
-    /// Where functions begin and how long they are, with or without a name, as `.eh_frame` has them. In order.
+    /// Address and length of the functions, with or without a name, as `.eh_frame` has them. In order.
     extents: Vec<(u64, u64)>,
-    /// Hexadecimal digits.
+    /// Build id of the file in hexadecimal digits; none without one.
     pub build_id: Option<String>,
     /// Path of a file with what several debug files share (`.gnu_debugaltlink`).
     pub shared_debug: Option<String>,

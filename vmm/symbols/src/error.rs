@@ -20,9 +20,9 @@ pub enum KernelError {
         "the section .BTF of the guest's kernel is damaged at byte {offset:#x}: {what}; build the image anew"
     )]
     Btf {
-        /// Where.
+        /// Offset of the damage in the section, bytes.
         offset: usize,
-        /// Problem.
+        /// Description of the damage.
         what: &'static str,
     },
     /// A type or a member is missing.

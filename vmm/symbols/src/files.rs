@@ -1,4 +1,4 @@
-//! Where the contents of the guest's files come from.
+//! Sources of the contents of the guest's files.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -40,7 +40,7 @@ impl FileId {
         }
     }
 
-    /// Tells whether the file lies in the guest's memory alone.
+    /// Returns whether the file is only in the guest's memory.
     pub(crate) fn in_memory(&self) -> bool {
         matches!(
             self.file_system.as_str(),

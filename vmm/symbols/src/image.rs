@@ -1,4 +1,4 @@
-//! The kernel's file: where its parts are loaded.
+//! ELF file of the kernel, and the addresses at which its parts are loaded.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ pub(crate) struct Segment {
     pub linear: u64,
     pub physical: u64,
     pub size: u64,
-    /// Where the part lies in the file, and how much of it.
+    /// Offset of the part in the file; `file_size` is the part's length there.
     pub offset: u64,
     pub file_size: u64,
 }

@@ -2,14 +2,14 @@
 //!
 //! The tables follow each other in `.rodata`, each at a multiple of eight bytes: `kallsyms_offsets`, `kallsyms_relative_base`,
 //! `kallsyms_num_syms`, `kallsyms_names`, `kallsyms_markers`, `kallsyms_seqs_of_names` (in later ones of 6.1), `kallsyms_token_table`,
-//! `kallsyms_token_index`. Nothing says where they are. Each table has a length that follows from its contents, and the next table
-//! must agree: no other bytes pass.
+//! `kallsyms_token_index`. Their addresses are not recorded anywhere. Each table has a length that follows from its contents, and the next
+//! table must agree: no other bytes pass.
 
 use crate::error::KernelError;
 
 /// Names between two markers.
 const BLOCK: usize = 256;
-/// Where kernels are linked: `__START_KERNEL_map` (Documentation/x86/x86_64/mm.rst).
+/// Linear address at which kernels are linked: `__START_KERNEL_map` (Documentation/x86/x86_64/mm.rst).
 const KERNEL: u64 = 0xffff_ffff_8000_0000;
 /// Most symbols that a kernel may have.
 const MOST: usize = 4 << 20;
@@ -21,7 +21,7 @@ const TOKEN: usize = 512;
 pub struct KernelSymbol<'a> {
     /// Name, as the kernel has it.
     pub name: &'a str,
-    /// First address.
+    /// Linear address of the symbol's first byte.
     pub address: u64,
     /// Bytes up to the next symbol; none for the last one.
     pub size: Option<u64>,
@@ -30,7 +30,7 @@ pub struct KernelSymbol<'a> {
 #[derive(Debug)]
 struct Entry {
     address: u64,
-    /// Where the name lies in the text.
+    /// Range of the name in `KernelSymbols::text`.
     name: std::ops::Range<u32>,
     /// Letter as `nm` prints it.
     kind: u8,
@@ -40,7 +40,7 @@ struct Entry {
 #[derive(Debug)]
 pub struct KernelSymbols {
     text: String,
-    /// All symbols.
+    /// All symbols, ordered by address.
     all: Vec<Entry>,
     /// Numbers of the symbols of code.
     code: Vec<u32>,
@@ -108,7 +108,7 @@ impl Tokens {
     }
 }
 
-/// Where the other tables are.
+/// Offsets of the tables of symbols, but for the tokens', in the searched bytes, with the base address and the number of symbols.
 struct Tables {
     offsets: usize,
     base: u64,

@@ -1,4 +1,4 @@
-//! The guest's kernel: which file a page of code comes from.
+//! The guest's kernel, and the file to which a page of code belongs.
 
 use std::ops::Range;
 
@@ -29,11 +29,11 @@ const PATH_MAX: usize = 4096;
 /// A file of the guest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId {
-    /// Type of its file system, as `ext4` or `tmpfs`.
+    /// Type of the file system with the file, as `ext4` or `tmpfs`.
     pub file_system: String,
     /// Name of this file system, as `vda`; of a `tmpfs` it is `tmpfs`.
     pub device: String,
-    /// Where the file system is mounted, the first time; empty for the root, and where it is mounted nowhere.
+    /// Path at which the file system is mounted, the first time; empty for the root, and where it is mounted nowhere.
     pub mount: String,
     /// Path from the root of the file system.
     pub path: String,
@@ -41,7 +41,7 @@ pub struct FileId {
     pub inode: u64,
     /// Linear address of the kernel's `struct address_space`, by which the file's pages are found.
     pub mapping: u64,
-    /// No name leads to the file any more.
+    /// True if no name leads to the file any more.
     pub deleted: bool,
 }
 
@@ -63,27 +63,27 @@ impl FileId {
 /// The file, or something else, that a page of code is a part of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FilePage {
-    /// A file.
+    /// A page of a file.
     File {
-        /// The file.
+        /// File to which the page belongs.
         file: FileId,
         /// Offset in the file, of the very byte that was asked for.
         offset: u64,
     },
     /// Memory without a file: code that a program has made itself.
     Anonymous,
-    /// The kernel.
+    /// A page of the kernel's own code.
     Kernel {
-        /// Linear address.
+        /// Linear address of the byte that was asked for.
         address: u64,
     },
     /// A module of the kernel.
     Module {
-        /// Its name.
+        /// Name of the module.
         name: String,
         /// Linear address of `struct module`.
         module: u64,
-        /// Linear address.
+        /// Linear address of the byte that was asked for.
         address: u64,
         /// Offset from the module's first byte in memory.
         offset: u64,
@@ -105,7 +105,7 @@ pub struct GuestKernel {
     pub(crate) modules: u64,
     /// Offset of the per-CPU variable that names the running task.
     pub(crate) current_task: u64,
-    /// Where the library lies that the kernel maps into each process.
+    /// Linear addresses of the library that the kernel maps into each process.
     pub(crate) vdso: Range<u64>,
 }
 
@@ -175,8 +175,8 @@ impl GuestKernel {
         Some(bytes)
     }
 
-    /// Finds what the code at a guest-physical address is a part of. None where the kernel keeps the page for something else, or where what
-    /// the kernel's structures say makes no sense.
+    /// Finds what the code at a guest-physical address is a part of. None where the kernel keeps the page for something else, or where the
+    /// kernel's structures contradict each other.
     pub fn file_of(&self, memory: &dyn PhysicalMemory, physical: u64) -> Option<FilePage> {
         let image = self.segments.iter().find_map(|s| s.linear(physical));
         if let Some(address) = image.filter(|address| self.text.contains(address)) {

@@ -1,4 +1,4 @@
-//! Where the kernel's structures have the members that are read.
+//! Offsets of the kernel's structures' members that nodescope reads.
 
 use crate::btf::Types;
 use crate::error::KernelError;
@@ -15,7 +15,7 @@ pub(crate) struct Layout {
     pub task: Task,
 }
 
-/// `struct page`.
+/// Layout of `struct page`.
 #[derive(Debug)]
 pub(crate) struct Page {
     pub size: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Page {
     pub reserved: u64,
 }
 
-/// `struct address_space`, `struct inode`, `struct super_block`.
+/// Layout of `struct address_space`, `struct inode` and `struct super_block`.
 #[derive(Debug)]
 pub(crate) struct Inode {
     pub host: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Inode {
     pub type_name: u64,
 }
 
-/// `struct dentry`.
+/// Layout of `struct dentry`.
 #[derive(Debug)]
 pub(crate) struct Dentry {
     pub alias: u64,
@@ -52,17 +52,17 @@ pub(crate) struct Dentry {
     pub name: u64,
 }
 
-/// `struct mount`.
+/// Layout of `struct mount`.
 #[derive(Debug)]
 pub(crate) struct Mount {
-    /// In `struct super_block`: the list of its mounts.
+    /// Offset in `struct super_block` of the list of its mounts.
     pub first: u64,
     pub instance: u64,
     pub parent: u64,
     pub point: u64,
 }
 
-/// `struct xarray` in `struct address_space`, and its nodes.
+/// Layout of `struct xarray` in `struct address_space`, and of its nodes.
 #[derive(Debug)]
 pub(crate) struct Xarray {
     pub head: u64,
@@ -70,7 +70,7 @@ pub(crate) struct Xarray {
     pub slots: u64,
 }
 
-/// `struct module`.
+/// Layout of `struct module`.
 #[derive(Debug)]
 pub(crate) struct Module {
     pub list: u64,
@@ -83,7 +83,7 @@ pub(crate) struct Module {
     pub strings: u64,
 }
 
-/// `struct task_struct`, and the registers at the top of its stack.
+/// Layout of `struct task_struct`, and of the registers at the top of a task's stack.
 #[derive(Debug)]
 pub(crate) struct Task {
     pub pid: u64,

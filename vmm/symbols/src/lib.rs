@@ -1,8 +1,8 @@
 //! Names of guest code, found from outside the guest: which file, function and source line a page of code is, and which calls led
 //! there.
 //!
-//! The guest needs no agent. [`GuestKernel`] reads the kernel's own structures in the guest's memory; [`Symbolizer`] reads the files
-//! that they name; [`Unwinder`] reads stacks. `README.md` says what is read, why that is safe, and what is not known.
+//! The guest needs no agent. [`GuestKernel`] reads the kernel's own structures in the guest's memory; [`Symbolizer`] reads the files that
+//! they name; [`Unwinder`] reads stacks. `README.md` describes what is read, why reading is safe, and what is not known.
 
 mod btf;
 mod elf;

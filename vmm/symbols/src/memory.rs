@@ -23,7 +23,7 @@ fn word(memory: &dyn PhysicalMemory, address: u64) -> Option<u64> {
         .then_some(u64::from_le_bytes(bytes))
 }
 
-/// Translates a linear address by the page tables at CR3. Permissions are not looked at. Addresses that are not canonical have no
+/// Translates a linear address by the page tables at CR3. Permissions are not checked. Addresses that are not canonical have no
 /// translation.
 pub fn translate(memory: &dyn PhysicalMemory, cr3: u64, linear: u64) -> Option<u64> {
     nodescope_memory::paging::translate(|at| word(memory, at), cr3, linear)

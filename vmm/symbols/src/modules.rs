@@ -3,9 +3,9 @@
 use crate::kernel::{FilePage, GuestKernel};
 use crate::memory::{PAGE, PhysicalMemory};
 
-/// Modules that are looked at.
+/// Most modules that are read.
 const MODULES: usize = 1024;
-/// Pages of code of all modules that are looked at: 256 MiB.
+/// Most pages of code, over all modules that are read: 256 MiB.
 const PAGES: u64 = 1 << 16;
 /// Most symbols of a module, and bytes of a name.
 const SYMBOLS: u64 = 1 << 18;
@@ -18,24 +18,24 @@ const SYMBOL: usize = 24;
 /// A module that is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Module {
-    /// Name.
+    /// Name of the module.
     pub name: String,
     /// Linear address of `struct module`.
     pub address: u64,
     /// Linear address of the module's code.
     pub base: u64,
-    /// Bytes of code.
+    /// Size of the module's code, bytes.
     pub size: u64,
 }
 
 /// A function of a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModuleSymbol {
-    /// Name.
+    /// Name of the function.
     pub name: String,
-    /// Linear address.
+    /// Linear address of the function.
     pub address: u64,
-    /// Bytes; none if the symbol does not say.
+    /// Size of the function, bytes; none if the symbol has no size.
     pub size: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Contents of files that lie in the guest's memory alone.
+//! Contents of files that are only in the guest's memory.
 
 use crate::kernel::{FileId, GuestKernel};
 use crate::memory::{PAGE, PhysicalMemory};
@@ -106,7 +106,7 @@ impl GuestKernel {
         None
     }
 
-    /// Tells whether a page without a node has a place in a larger one, which goes on to this index.
+    /// Returns whether a page without a node has a place in a larger page, which extends to this index.
     fn spans(&self, memory: &dyn PhysicalMemory, page: u64, index: u64) -> bool {
         if page == 0 || page & (VALUE | INTERNAL) != 0 {
             return false;

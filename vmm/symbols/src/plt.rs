@@ -20,7 +20,7 @@ pub(crate) struct Entry {
 /// `jmp *disp(%rip)`, `push $n`.
 const JUMP: [u8; 2] = [0xff, 0x25];
 const PUSH: u8 = 0x68;
-/// `endbr64`.
+/// Encoding of the `endbr64` instruction.
 const ENDBR: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
 /// Finds the entries of all tables of a file.

@@ -13,7 +13,7 @@ use crate::memory::PhysicalMemory;
 
 /// Frames of inlined functions that are listed.
 const INLINED: usize = 64;
-/// Where Debian's packages put debug information.
+/// Folder in which Debian's packages put debug information.
 const DEBUG: &str = "/usr/lib/debug/.build-id";
 
 /// Bytes of files that are kept: a guest may make files that are large and no more than holes.
@@ -26,16 +26,16 @@ type Reader = EndianArcSlice<LittleEndian>;
 pub struct SourceLine {
     /// Path, as the compiler has written it.
     pub file: String,
-    /// Line, from 1.
+    /// Number of the line, from 1.
     pub line: u32,
 }
 
 /// A function that the compiler has put into another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// The function.
+    /// Name of the inlined function.
     pub function: String,
-    /// Where the next function of the list, or the location's function after the last one, calls it.
+    /// Source line of the call: in the next function of the list, or in the location's function after the last one.
     pub called_from: Option<SourceLine>,
 }
 
@@ -46,8 +46,8 @@ pub struct Location {
     pub module: String,
     /// Build id of the file, in hexadecimal digits.
     pub build_id: Option<String>,
-    /// Function, demangled; where it has no name, the file's name, `+0x` and the offset in the file of the function's
-    /// beginning, or of the place itself where nothing says where the function begins.
+    /// Function, demangled; where it has no name, the file's name, `+0x` and the offset in the file of the function's beginning, or of the
+    /// place itself where the function's beginning is not known.
     pub function: String,
     /// First address of the function, as linked; in the kernel, its linear address.
     pub function_start: Option<u64>,
@@ -126,8 +126,8 @@ impl Symbolizer {
         locate(module.as_ref(), &file.guest_path(), offset, code)
     }
 
-    /// Names a place by its address as linked, such as a call site that a program has noted. Nothing is verified: whoever asks compares build
-    /// ids. A file that is not there, or an address outside of it, has a name made of the file's name and the address.
+    /// Names a place by its address as linked, such as a call site that a program has noted. Nothing is verified: the caller must compare
+    /// build ids. A file that is not there, or an address outside of it, has a name made of the file's name and the address.
     pub fn locate_address(&mut self, files: &dyn Files, file: &FileId, address: u64) -> Location {
         let unknown = self.locate(files, file, 0, &[]);
         let module = self.modules.get(file).and_then(Option::as_ref);
@@ -217,7 +217,7 @@ impl Module {
         Some(Self { elf, context })
     }
 
-    /// Adds what symbols and debug information say about a link-time address.
+    /// Adds what symbols and debug information contain about a link-time address.
     fn locate(&self, mut location: Location, address: u64) -> Location {
         let symbol = self.elf.function(address);
         if let Some(symbol) = symbol {

@@ -16,7 +16,7 @@ pub struct Task {
     pub thread: u32,
     /// Number of the process.
     pub process: u32,
-    /// Name.
+    /// Name of the thread.
     pub name: String,
     /// Linear address of the thread's kernel stack.
     stack: u64,

@@ -178,7 +178,7 @@ fn memory() -> Pages {
         memory.put(at(dentry) + 16, DIRECT + NAMES + name);
     }
     memory.write(NAMES + 48, b"/\0");
-    // Page 0 alone, pages 8 to 11 as one, with siblings.
+    // Page 0 as a page of its own, pages 8 to 11 as one, with siblings.
     for (physical, index) in [(0x6_0000, 0), (0x8_0000, 8)] {
         memory.put(page(physical) + 24, MAPPING);
         memory.put(page(physical) + 32, index);

@@ -14,7 +14,7 @@ use crate::files::Files;
 use crate::kernel::{FileId, FilePage, GuestKernel};
 use crate::memory::{PhysicalMemory, translate};
 
-/// Longest path.
+/// Longest call path, in calls.
 pub const DEPTH: usize = 1024;
 /// Bytes of files that are kept, as the symbolizer's.
 const MOST_BYTES: u64 = 4 << 30;
@@ -24,9 +24,9 @@ const USER_END: u64 = 1 << 47;
 /// Registers that a call path begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registers {
-    /// Instruction pointer.
+    /// Instruction pointer, RIP.
     pub ip: u64,
-    /// Stack pointer.
+    /// Stack pointer, RSP.
     pub sp: u64,
     /// Frame pointer, where the code keeps one.
     pub bp: u64,
@@ -35,7 +35,7 @@ pub struct Registers {
 /// A thread of the guest at a moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample<'a> {
-    /// Registers.
+    /// Registers of the thread.
     pub registers: Registers,
     /// The stack from the stack pointer upwards.
     pub stack: &'a [u8],
@@ -44,20 +44,20 @@ pub struct Sample<'a> {
 /// A call that has not returned yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Return address.
+    /// Return address of the call.
     pub address: u64,
-    /// Where the call's last byte lies, which is the byte before the return address.
+    /// File and offset, or other origin, of the call's last byte, which is the byte before the return address.
     pub page: FilePage,
 }
 
-/// A file where a process has mapped it.
+/// File at the addresses where a process has mapped it.
 struct Mapped {
     range: Range<u64>,
     file: FileId,
     base: u64,
 }
 
-/// The parts of a file that say how to leave its functions.
+/// Sections of a file with the rules to leave its functions.
 struct Sections {
     elf: Elf,
     frames: Section,
@@ -87,9 +87,9 @@ impl Unwinder {
         Self::default()
     }
 
-    /// Finds the calls on a stack, innermost first, without the instruction pointer itself. `resolve` says what lies at an address.
+    /// Finds the calls on a stack, innermost first, without the instruction pointer itself. `resolve` returns what an address belongs to.
     ///
-    /// `resolve` is asked once for each file of a path: code that calls may lie in pages that the process has not mapped yet.
+    /// `resolve` is called once for each file of a path: code that calls may lie in pages that the process has not mapped yet.
     ///
     /// The path ends at the outermost function, where the copy of the stack ends, where a return address is none of user code that
     /// `resolve` knows, and after [`DEPTH`] calls.
@@ -107,7 +107,7 @@ impl Unwinder {
             word.map(|word| u64::from_le_bytes(*word)).ok_or(())
         };
         let mut registers = UnwindRegsX86_64::new(ip, sp, bp);
-        // Of this sample alone: rules of a cache that outlives it would depend on what came before.
+        // Only for this sample: rules of a cache that outlives it would depend on what came before.
         let mut cache = CacheX86_64::new();
         let mut process = UnwinderX86_64::new();
         let mut known: Vec<Mapped> = Vec::new();

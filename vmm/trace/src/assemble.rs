@@ -11,7 +11,7 @@ use crate::event::{Body, Event, MpiCall, Stamp, Unfinished};
 /// Threads and poll runs that one node may have under way. A real program has a handful; a guest that makes them up is cut off.
 const MOST: usize = 1 << 16;
 
-/// Bytes of arguments of unfinished calls kept for one node. Beyond them calls are known by their function alone.
+/// Bytes of arguments of unfinished calls kept for one node. Beyond this limit only the function of a call is kept.
 const MOST_SHOWN: usize = 64 << 20;
 
 /// A moment at which the tracer reports, and when, before or after its own work there, the MPI function began or had returned.
@@ -29,11 +29,11 @@ struct OpenCall {
     shown: EntryRecord,
 }
 
-/// A poll run before its record comes.
+/// Poll run whose record has not come yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct OpenRun {
     run: Run,
-    /// Its first poll.
+    /// Entry of the run's first poll.
     enter: MpiEnter,
     shown: EntryRecord,
     polls: u64,
@@ -70,7 +70,7 @@ pub struct AssemblerState {
 }
 
 impl Assembler {
-    /// For the node of this number.
+    /// Returns an assembler for the node of this number.
     pub fn new(node: u32) -> Assembler {
         Assembler {
             node,
@@ -82,7 +82,7 @@ impl Assembler {
         }
     }
 
-    /// Returns the state from which [`Assembler::load`] goes on.
+    /// Returns the state from which [`Assembler::load`] continues.
     pub fn state(&self) -> AssemblerState {
         AssemblerState {
             sequence: self.sequence,
@@ -92,7 +92,7 @@ impl Assembler {
         }
     }
 
-    /// Returns an assembler for the node of this number that goes on where another one has stopped.
+    /// Returns an assembler for the node of this number that continues from another assembler's state.
     pub fn load(node: u32, state: AssemblerState) -> Assembler {
         let AssemblerState {
             sequence,
@@ -166,7 +166,7 @@ impl Assembler {
         self.emit(stamp, body, events);
     }
 
-    /// The calls that have begun and not ended, and the poll runs that are still open, as events at `stamp`, the end of the trace.
+    /// Adds the calls that have begun and not ended, and the poll runs that are still open, as events at `stamp`, the end of the trace.
     pub fn finish(&mut self, stamp: Stamp, events: &mut Vec<Event>) {
         let unfinished = self.unfinished();
         self.begun.clear();

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// [`Body::Process`] events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
-    /// The study's name.
+    /// Name of the study.
     pub study: String,
     /// Identifies the study's exact inputs, such as a hash of them in hexadecimal.
     pub study_id: String,
@@ -34,14 +34,14 @@ impl Header {
     }
 }
 
-/// One node.
+/// Entry of a node in the header of a trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeEntry {
-    /// Its host name.
+    /// Host name of the node.
     pub name: String,
-    /// Its virtual CPUs.
+    /// Number of the node's virtual CPUs.
     pub vcpus: u32,
-    /// Their nominal frequency, in hertz.
+    /// Nominal frequency of the virtual CPUs, in hertz.
     pub frequency_hz: u64,
 }
 
@@ -50,24 +50,24 @@ pub struct NodeEntry {
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Stamp {
-    /// Virtual time, picoseconds.
+    /// Virtual time since power-on, picoseconds.
     pub time: u64,
     /// Instructions retired by this virtual CPU.
     pub instructions: u64,
-    /// The virtual CPU, by its number in the node.
+    /// Number of the virtual CPU within its node.
     pub vcpu: u32,
 }
 
-/// One thing that happened.
+/// Event of a trace: something that happened on a node at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// The node, by its number.
+    /// Number of the node on which the event happened.
     pub node: u32,
     /// Number of the event on its node, in the order in which the node reported, from 0.
     pub sequence: u64,
-    /// When it was reported; of an MPI call, its end.
+    /// Time at which the event was reported; of an MPI call, the time at which the call ended.
     pub stamp: Stamp,
-    /// The event itself.
+    /// Contents of the event, by its kind.
     pub body: Body,
 }
 
@@ -103,25 +103,25 @@ pub enum Body {
     WindowClose(String),
     /// The guest had a message for the user.
     Message(String),
-    /// The job ended.
+    /// The job ended, with this exit status.
     JobExit(i32),
 }
 
-/// One MPI call, or one run of consecutive polls that found nothing.
+/// Record of an MPI call, or of a run of consecutive polls that found nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MpiCall {
     /// The guest's record of the call: function, rank, arguments, return code.
     pub record: MpiRecord,
-    /// Its beginning; of a run, the beginning of the first poll.
+    /// Stamp of the call's beginning; of a run, the beginning of the first poll.
     pub entry: Stamp,
-    /// Its end; of a run, the end of the last poll.
+    /// Stamp of the call's end; of a run, the end of the last poll.
     pub exit: Stamp,
     /// Picoseconds inside the call: exit - entry, but of a run the sum over its polls, without the work between them, and on real
     /// hardware without the tracer's own work, which is part of exit - entry there.
     pub time_inside: u64,
     /// Instructions inside the call, likewise; on the calling virtual CPU, and 0 if the call ended on another one than it began on.
     pub instructions_inside: u64,
-    /// The host saw the beginning. If not, the entry equals the exit and the call counts as instantaneous.
+    /// True if the host saw the beginning. If not, the entry equals the exit and the call counts as instantaneous.
     pub entry_seen: bool,
 }
 
@@ -154,15 +154,15 @@ impl MpiCall {
 /// A call that had not ended, or a run of failed polls after which the thread had made no other call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unfinished {
-    /// The function.
+    /// MPI function of the call.
     pub function: Function,
     /// The caller's world rank, if its process had introduced itself.
     pub rank: Peer,
-    /// The calling thread.
+    /// Thread that made the call.
     pub thread: ThreadId,
-    /// The call's number in its thread.
+    /// Number of the call in its thread.
     pub sequence: u64,
-    /// Its beginning; of a run, the beginning of its first poll.
+    /// Stamp of the call's beginning; of a run, the beginning of its first poll.
     pub entry: Stamp,
     /// The guest's record at the beginning of the call: function, rank and arguments, no results. None if it said nothing.
     pub record: Option<MpiRecord>,

@@ -14,16 +14,16 @@ pub const PROLOGUE: usize = 20;
 /// Bytes before a chunk's data.
 pub const FRAME: usize = 24;
 
-/// Kinds of chunks.
+/// Kinds of a trace file's chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Events.
+    /// A chunk with events.
     Events,
     /// The trace is complete.
     End,
 }
 
-/// A chunk's frame.
+/// Frame of a chunk: the bytes before the chunk's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
     pub kind: Kind,
@@ -57,7 +57,7 @@ impl Frame {
         bytes
     }
 
-    /// `None` if the frame's own checksum does not hold or it states what cannot be.
+    /// Decodes a frame. `None` if the frame's own checksum does not hold or the frame states what cannot be.
     pub fn decode(bytes: &[u8; FRAME]) -> Option<Frame> {
         let word = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])

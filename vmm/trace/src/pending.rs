@@ -1,10 +1,10 @@
 //! Pending calls at the end of a trace: the calls that never ended, who waits for whom in them, and further faults.
 //!
-//! It goes by what the trace says and predicts nothing. A message is under way from the entry of its send to the completion that
-//! names it; a call can go on if what it needs is there. The rest waits for other ranks, and a set of ranks that wait for each other
-//! alone is a deadlock. Where the standard lets a call wait for others or not, a call that has not ended waits, but for one of them
-//! at least, not for all. What cannot be judged from a trace (a rank that computes, a program that polls, transfers to windows between
-//! fences, processes of other worlds) counts as able to go on, so that a deadlock that is told is one.
+//! The analysis uses only what the trace contains and predicts nothing. A message is under way from the entry of its send to the completion
+//! that names it; a call can continue if what it needs is there. The rest waits for other ranks, and a set of ranks that wait only for each
+//! other is a deadlock. Where the standard lets a call wait for others or not, a call that has not ended waits, but for one of them at
+//! least, not for all. What cannot be judged from a trace (a rank that computes, a program that polls, transfers to windows between fences,
+//! processes of other worlds) counts as able to continue, so that each reported deadlock is one.
 
 mod collectives;
 mod deadlock;
@@ -36,7 +36,7 @@ pub struct PendingCalls {
     pub calls: Vec<PendingCall>,
     /// Ranks that wait for each other, at most one for each job.
     pub deadlocks: Vec<Deadlock>,
-    /// Further faults.
+    /// Faults that are no deadlock, such as messages that nobody received.
     pub faults: Vec<Fault>,
 }
 
@@ -47,18 +47,18 @@ pub struct PendingCall {
     pub job: usize,
     /// The caller, if its process had introduced itself.
     pub rank: Option<u32>,
-    /// Its node.
+    /// Number of the node on which the call was made.
     pub node: u32,
-    /// Its thread.
+    /// Thread that made the call.
     #[serde(skip)]
     pub thread: ThreadId,
-    /// The function.
+    /// Name of the MPI function.
     pub function: &'static str,
-    /// When, picoseconds.
+    /// Time at which the call began, picoseconds.
     pub entry_ps: u64,
-    /// The call with its arguments, such as `MPI_Recv(from 1, tag 7, MPI_COMM_WORLD)`; the function alone if they are not known.
+    /// The call with its arguments, such as `MPI_Recv(from 1, tag 7, MPI_COMM_WORLD)`; only the function if they are not known.
     pub call: String,
-    /// Where it was made, such as `program+0x1234`: the return address, relative to its module.
+    /// Call site, such as `program+0x1234`: the return address, relative to its module.
     pub site: Option<String>,
     /// The needs of the call.
     pub waits: Waits,
@@ -72,28 +72,28 @@ pub enum Waits {
     Waiting {
         /// World ranks, in order.
         ranks: Vec<u32>,
-        /// All of them must, not just one.
+        /// True if all of `ranks` must act, false if one of them suffices.
         all: bool,
         /// The operations waited for, where the call itself does not name them.
         of: Vec<String>,
     },
-    /// Everything that the call needs is there; the call was about to go on.
+    /// Everything that the call needs is there; the call was about to continue.
     Ready,
-    /// It is a run of polls: the program asks again and again, and may do something else instead.
+    /// The call is a run of polls: the program asks again and again, and may do something else instead.
     Polling {
         /// Polls that found nothing.
         polls: u64,
     },
-    /// The trace does not tell, or too many calls are unfinished to judge them all.
+    /// The trace does not contain enough, or too many calls are unfinished to judge them all.
     Unknown,
 }
 
 /// Ranks that wait for each other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Deadlock {
-    /// The MPI job.
+    /// Number of the MPI job.
     pub job: usize,
-    /// All ranks that cannot go on any more.
+    /// Ranks that cannot continue any more, in order.
     pub ranks: Vec<u32>,
     /// Of these, some of which each waits for the next, and the last for the first; empty where all wait in the end for ranks that
     /// have ended.
@@ -108,34 +108,34 @@ pub struct Deadlock {
 pub enum Fault {
     /// Messages to a rank that has ended without receiving them.
     Unreceived {
-        /// The MPI job.
+        /// Number of the MPI job.
         job: usize,
-        /// Sender.
+        /// World rank of the sender.
         from: u32,
-        /// Receiver.
+        /// World rank of the receiver.
         to: u32,
-        /// Tag.
+        /// Tag of the messages.
         tag: u32,
         /// Bytes of the first of them.
         bytes: u64,
         /// Call and call site of the first of them.
         sent_by: String,
-        /// How many.
+        /// Number of such messages.
         count: u64,
     },
-    /// A message that is longer than the receive that takes it.
+    /// A message that is longer than the receive buffer.
     Truncated {
-        /// The MPI job.
+        /// Number of the MPI job.
         job: usize,
-        /// Sender.
+        /// World rank of the sender.
         from: u32,
-        /// Receiver.
+        /// World rank of the receiver.
         to: u32,
-        /// Tag.
+        /// Tag of the message.
         tag: u32,
         /// Bytes of the message.
         bytes: u64,
-        /// Bytes of room.
+        /// Bytes of the receive's buffer.
         room: u64,
         /// Call and call site of the receive.
         at: String,
@@ -145,35 +145,35 @@ pub enum Fault {
     /// Ranks call different collective operations, or with different roots, where all must call the same; the first on a communicator,
     /// window or file.
     Mismatch {
-        /// The MPI job.
+        /// Number of the MPI job.
         job: usize,
         /// The communicator, window or file.
         communicator: String,
-        /// A rank.
+        /// World rank of the member whose call does not match.
         rank: u32,
-        /// Its call.
+        /// Call and call site of `rank`.
         at: String,
-        /// A rank that called before it.
+        /// World rank of a member that called before `rank`.
         other: u32,
-        /// That rank's call.
+        /// Call and call site of `other`.
         other_at: String,
     },
     /// A call that returned an error.
     Failed {
-        /// The MPI job.
+        /// Number of the MPI job.
         job: usize,
-        /// The rank.
+        /// World rank of the caller.
         rank: u32,
         /// Call and call site.
         at: String,
-        /// The return code; its meaning is the MPI's own.
+        /// Return code of the call; its meaning is the MPI's own.
         result: i32,
-        /// How often.
+        /// Number of such failures.
         count: u64,
     },
 }
 
-/// Follows a trace; [`PendingCallsBuilder::finish`] says where it ends.
+/// Builder that follows a trace; [`PendingCallsBuilder::finish`] returns the calls that are pending at the trace's end.
 #[derive(Debug, Default)]
 pub struct PendingCallsBuilder {
     jobs: Vec<Job>,
@@ -251,7 +251,7 @@ impl PendingCallsBuilder {
     }
 }
 
-/// Where a call was made.
+/// Function of a call and the place in the program from which the function was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CallSite {
     function: Function,
@@ -268,7 +268,7 @@ impl CallSite {
         }
     }
 
-    /// Returns the call site, if it is known.
+    /// Returns the call site as text, if the call site is known.
     fn location(&self, modules: &BTreeMap<u64, String>) -> Option<String> {
         let address = self.address;
         (address != 0).then(|| match (self.module, modules.get(&self.module)) {
@@ -279,7 +279,7 @@ impl CallSite {
         })
     }
 
-    /// Returns the function and where it was called.
+    /// Returns the function and its call site as text.
     fn text(&self, modules: &BTreeMap<u64, String>) -> String {
         match self.location(modules) {
             Some(site) => format!("{} at {site}", self.function.name()),

@@ -11,15 +11,15 @@ use crate::event::{Body, Event, MpiCall};
 pub struct FunctionProfile {
     /// Calls; every poll of a run counts.
     pub calls: u64,
-    /// Bytes passed in.
+    /// Number of bytes that calls passed to MPI.
     pub send_bytes: u64,
     /// Bytes received as far as known: of receives and file reads what came, of collectives and RMA operations the room given.
     pub receive_bytes: u64,
-    /// Picoseconds inside.
+    /// Time inside calls of the function, picoseconds.
     pub time: u64,
-    /// The longest call, in picoseconds; of a poll run the mean of its polls stands for each.
+    /// Duration of the longest call, in picoseconds; of a poll run the mean of its polls counts.
     pub max_time: u64,
-    /// Instructions inside.
+    /// Number of instructions inside calls of the function.
     pub instructions: u64,
 }
 
@@ -144,9 +144,9 @@ impl Profile {
 /// Messages and bytes sent by one rank to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Messages.
+    /// Number of messages.
     pub messages: u64,
-    /// Bytes.
+    /// Sum of the messages' bytes.
     pub bytes: u64,
 }
 
@@ -177,7 +177,7 @@ impl Matrix {
             .map(|(&(from, to), &traffic)| (from, to, traffic))
     }
 
-    /// One more than the greatest rank that sent or was sent to.
+    /// Returns one more than the greatest rank that sent or was sent to.
     pub fn ranks(&self) -> u32 {
         self.cells
             .keys()
@@ -186,7 +186,7 @@ impl Matrix {
             .unwrap_or(0)
     }
 
-    /// Everything that was sent.
+    /// Returns the sum of all messages that were sent.
     pub fn total(&self) -> Traffic {
         let mut total = Traffic::default();
         for traffic in self.cells.values() {

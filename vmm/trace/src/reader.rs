@@ -1,4 +1,4 @@
-//! Reads a trace, as far as it goes, and says where and how it ends.
+//! Reads a trace, as far as it goes, and reports where and how it ends.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -10,54 +10,54 @@ use crate::format::{FRAME, Frame, HEADER_LIMIT, Kind, MAGIC, PROLOGUE, VERSION};
 /// Why a trace could not be read (on).
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// The operating system says no.
+    /// The operating system cannot read the file.
     #[error("cannot read the trace {}: {cause}", .file.display())]
     Io {
-        /// The file.
+        /// Path of the trace.
         file: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         cause: io::Error,
     },
-    /// Some other file.
+    /// The file is no trace.
     #[error("{} is not a nodescope trace", .file.display())]
     NotATrace {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
     },
     /// A trace of a version that this program does not know.
     #[error("the trace {} has format version {version}; this program reads version {VERSION}", .file.display())]
     UnknownVersion {
-        /// The file.
+        /// Path of the trace.
         file: PathBuf,
-        /// Its version.
+        /// Format version of the trace.
         version: u32,
     },
     /// The file ends before the trace does, as it does when a study was interrupted or the disk was full. Every event before the
     /// cut has been returned.
     #[error("the trace {} is cut at byte {offset}; {events} events before the cut are intact", .file.display())]
     Cut {
-        /// The file.
+        /// Path of the trace.
         file: PathBuf,
-        /// Where the first incomplete chunk, or the missing end mark, would begin.
+        /// Offset at which the first incomplete chunk, or the missing end mark, would begin, bytes.
         offset: u64,
-        /// Events returned.
+        /// Number of events returned before the cut.
         events: u64,
     },
     /// A checksum does not hold. Every event before the damaged chunk has been returned.
     #[error("the trace {} is damaged at byte {offset}: {what}; {events} events before it are intact", .file.display())]
     Damaged {
-        /// The file.
+        /// Path of the trace.
         file: PathBuf,
-        /// Where the damaged part begins.
+        /// Offset at which the damaged part begins, bytes.
         offset: u64,
-        /// The violated rule.
+        /// Rule of the format that the damaged part violates.
         what: &'static str,
-        /// Events returned.
+        /// Number of events returned before the damage.
         events: u64,
     },
 }
 
-/// An open trace.
+/// Reader of an open trace.
 #[derive(Debug)]
 pub struct TraceReader<R: Read = BufReader<File>> {
     file: PathBuf,
@@ -142,7 +142,7 @@ impl<R: Read> TraceReader<R> {
         &self.header
     }
 
-    /// Returns the events in the file's order. The last item of an incomplete or damaged trace is the error that says so.
+    /// Returns the events in the file's order. The last item of an incomplete or damaged trace is the error that reports the damage.
     pub fn events(self) -> Events<R> {
         Events {
             file: self.file,

@@ -1,5 +1,5 @@
-//! How long calls waited for other ranks: for a message that had not been sent, a receive that had not begun, a rank that had not come
-//! to a collective operation.
+//! Wait times of calls for other ranks: for a message that had not been sent, a receive that had not begun, a rank that had not come to a
+//! collective operation.
 //!
 //! A call waits from its entry until the last event that the call depends on has begun on another rank, at most until the call
 //! ends:
@@ -13,7 +13,7 @@
 //! - of several operations, `MPI_Waitall` waits for the last, `MPI_Waitany` and `MPI_Waitsome` for the first;
 //! - polls that found nothing waited for all their time.
 //!
-//! A message's way through the network is no waiting in this sense. A trace tells nothing of these waits, and they count as none:
+//! A message's way through the network is no waiting in this sense. A trace contains nothing about these waits, and they count as none:
 //! locks and epochs of windows except fences, collectives between groups, transfers of files, calls that never ended.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -30,17 +30,17 @@ use crate::pending::operation::{
 /// A part of a call in which the caller waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Wait {
-    /// The caller's node.
+    /// Number of the caller's node.
     pub node: u32,
-    /// The caller.
+    /// World rank of the caller.
     pub rank: u32,
     /// The caller's process id in the guest. Ranks of several programs may have the same number.
     pub pid: u32,
-    /// The function called.
+    /// MPI function that waited.
     pub function: Function,
     /// When the waiting began, picoseconds.
     pub from: u64,
-    /// When it ended.
+    /// Time at which the waiting ended, picoseconds.
     pub until: u64,
     /// Picoseconds of waiting in between: fewer than the whole time where a program worked between polls.
     pub time: u64,
@@ -81,44 +81,44 @@ struct CollectiveStream {
     prepared: u64,
 }
 
-/// A collective operation: its stream, and its number there.
+/// Identity of a collective operation: its stream, and its number in the stream.
 type CollectiveId = (CollectiveStream, u64);
 
 /// A call that depends on operations of which not all are known.
 #[derive(Clone, Debug)]
 struct PendingWait {
     wait: Wait,
-    /// Operations still unknown.
+    /// Number of operations whose beginning is still unknown.
     unknown: usize,
-    /// The call needs only the first of its operations.
+    /// True if the call needs only the first of its operations.
     any: bool,
-    /// When its operations began: the latest time, or the earliest if `any`.
+    /// Beginning of the call's operations, picoseconds: the latest time, or the earliest if `any`.
     begun: Option<u64>,
 }
 
-/// One side of a message.
+/// State of the send or of the receive of a message.
 #[derive(Clone, Copy, Debug, Default)]
 struct MessageSide {
-    /// When the other side began, once that is known.
+    /// Time at which the other side began, picoseconds, once that is known.
     other: Option<u64>,
     /// The call that completes this side, once there is one.
     call: Option<usize>,
-    /// No call completes this side: the program has freed the request.
+    /// True if no call completes this side: the program has freed the request.
     detached: bool,
 }
 
-/// The operations that a request stands for.
+/// Operations of a request.
 #[derive(Clone, Debug)]
 enum Request {
-    /// Sides of messages.
+    /// Indices of sides of messages.
     Sides(Vec<usize>),
     /// A receive of any sender or tag: when it began, and its communicator.
     Receive(u64, u64),
-    /// A collective operation, and whom it needs.
+    /// A collective operation, and the members that the operation needs.
     Collective(CollectiveId, RequiredMembers),
 }
 
-/// The operation that a persistent request stands for.
+/// Operation of a persistent request.
 #[derive(Clone, Debug)]
 struct Prepared {
     record: MpiRecord,
@@ -132,9 +132,9 @@ struct OpenCollective {
     members: usize,
     /// When each rank entered.
     entered: BTreeMap<u32, u64>,
-    /// Calls that complete it, with whom they need.
+    /// Calls that complete the operation, with the members that each needs.
     calls: Vec<(usize, RequiredMembers)>,
-    /// Ranks that have completed it.
+    /// Number of ranks that have completed the operation.
     left: usize,
 }
 
@@ -510,7 +510,7 @@ impl WaitBuilder {
         id
     }
 
-    /// A call completes a collective operation.
+    /// Adds the call at `slot`, which completes a collective operation.
     fn complete_collective(&mut self, id: CollectiveId, slot: usize, needs: RequiredMembers) {
         let Some(collective) = self.open_collectives.get_mut(&id) else {
             return self.resolve_one(slot, None);
@@ -601,7 +601,7 @@ impl WaitBuilder {
         }
     }
 
-    /// A start, a wait, a successful test, or another call on requests.
+    /// Adds a start, a wait, a successful test, or another call on requests.
     fn completion(&mut self, process: Process, wait: Wait, record: &MpiRecord) {
         use Function::*;
         match record.function {

@@ -17,32 +17,32 @@ const ZSTD_LEVEL: i32 = 3;
 /// Why a trace could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The operating system says no; what was written before is a readable, cut trace.
+    /// The operating system cannot write the file; what was written before is a readable, cut trace.
     #[error("cannot write the trace {}: {cause}; {written} events before this are readable", .file.display())]
     Io {
-        /// The file.
+        /// Path of the trace.
         file: PathBuf,
         /// Events in chunks written before.
         written: u64,
-        /// Why.
+        /// Error of the operating system.
         cause: io::Error,
     },
     /// A header or an event that exceeds the format's limits.
     #[error("cannot write the trace {}: {what} is larger than the format's limit of {limit} bytes", .file.display())]
     TooLarge {
-        /// The file.
+        /// Path of the trace.
         file: PathBuf,
-        /// What.
+        /// Name of the part that is too large, such as a header or an event.
         what: &'static str,
-        /// The limit.
+        /// Limit of the format, bytes.
         limit: u32,
     },
     /// An event that could not be encoded.
     #[error("cannot encode an event for the trace {}: {cause}", .file.display())]
     Encode {
-        /// The file.
+        /// Path of the trace.
         file: PathBuf,
-        /// Why.
+        /// Error of the encoder.
         cause: postcard::Error,
     },
 }
@@ -82,8 +82,8 @@ impl TraceWriter<File> {
 }
 
 impl TraceWriter<File> {
-    /// Creates, or replaces, the file, and goes on where another writer has stopped: `earlier` is the whole file that this one had
-    /// written. The chunks are as they were; the header is a new one.
+    /// Creates, or replaces, the file, and continues where another writer has stopped: `earlier` is the whole file that the other writer
+    /// had written. The chunks are as they were; the header is a new one.
     pub fn resume(
         file: impl AsRef<Path>,
         header: &Header,
@@ -118,7 +118,7 @@ impl TraceWriter<File> {
 }
 
 impl<W: Write> TraceWriter<W> {
-    /// Returns the state from which [`TraceWriter::resume`] goes on, with the file as it is now.
+    /// Returns the state from which [`TraceWriter::resume`] continues, with the file as it is now.
     pub fn state(&self) -> WriterState {
         WriterState {
             chunk: self.chunk.clone(),
@@ -266,7 +266,7 @@ impl<W: Write> TraceWriter<W> {
 }
 
 impl<W: Write> Drop for TraceWriter<W> {
-    /// An interrupted study keeps the events collected so far; there is nobody left to tell of an error.
+    /// Writes the events collected so far, also when a study is interrupted; an error here cannot be reported any more.
     fn drop(&mut self) {
         if !self.failed {
             let _ = self.flush();

@@ -343,7 +343,7 @@ fn merged_streams_are_ordered_by_time_node_and_number() {
     );
 }
 
-/// The encoding that FORMAT.md describes, byte by byte: whoever changes it must raise the version.
+/// Pins the encoding that FORMAT.md describes, byte by byte: a change of the encoding must raise the version.
 #[test]
 fn the_encoding_is_that_of_version_3() {
     let mut record = MpiRecord::new(

@@ -93,7 +93,7 @@ fn waits_name_what_they_wait_for() {
     let first = trace.start(posted.clone());
     let sent = trace.start(as_function(send(0, 1, 4, 8), Function::Isend));
     trace.stands(wait(0, Function::Waitall, &[sent, first, 0]));
-    // The short send may be over: what counts is the receive, and rank 1 goes on.
+    // The short send may be over: what counts is the receive, and rank 1 can continue.
     assert_eq!(trace.deadlock(), None);
     trace.call(record(1, Function::Finalize, 0));
     assert_eq!(trace.deadlock(), Some((vec![0], vec![])));
@@ -312,7 +312,7 @@ fn receives_that_are_too_short_are_told() {
 }
 
 proptest::proptest! {
-    /// Traces come from guests, and may say anything.
+    /// Checks arbitrary traces: traces come from guests, and may contain anything.
     #[test]
     fn whatever_ranks_say_is_judged(
         calls in proptest::collection::vec(

@@ -41,7 +41,7 @@ fn waits_for_0(rank: u32) -> MpiRecord {
 /// Returns the needs of a call that all of three ranks make together: with rank 1 on its way, and rank 2 stuck behind rank 0 or not.
 fn is_together(prepare: impl Fn() -> Trace, call: impl Fn(u32) -> MpiRecord, all: bool) {
     let function = call(0).function;
-    // Rank 1 computes: if it is enough that one comes, rank 0 may go on, and rank 2 with it.
+    // Rank 1 computes: if it is enough that one comes, rank 0 may continue, and rank 2 with it.
     let mut trace = prepare();
     trace.stands(call(0)).stands(waits_for_0(2));
     let stuck = all.then(|| (vec![0, 2], vec![0, 2]));
@@ -59,7 +59,8 @@ fn is_together(prepare: impl Fn() -> Trace, call: impl Fn(u32) -> MpiRecord, all
     assert_eq!(trace.needs(0), READY, "{function}");
 }
 
-/// Three ranks that have prepared two persistent operations: a broadcast of rank 0, with serial 50, and a sum, with serial 60.
+/// Returns the trace of three ranks that have prepared two persistent operations: a broadcast of rank 0, with serial 50, and a sum, with
+/// serial 60.
 fn prepared() -> Trace {
     let mut trace = Trace::new(3);
     for rank in 0..3 {
@@ -337,7 +338,7 @@ fn files_are_handled_by_all() {
     ] {
         is_together(opened, |rank| on_object(rank, function, FILE), false);
     }
-    // Calls of a rank alone, and calls that only start an operation.
+    // Calls that need no other rank, and calls that only start an operation.
     for function in [
         Function::FileWriteAt,
         Function::FileRead,

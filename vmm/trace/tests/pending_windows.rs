@@ -60,7 +60,7 @@ fn get(rank: u32, target: u32) -> MpiRecord {
     get
 }
 
-/// A call that names one target.
+/// Returns the record of a call that names one target.
 fn at(rank: u32, function: Function, window: u64, target: u32) -> MpiRecord {
     let mut at = on(rank, function, window);
     at.destination = Peer::Rank(target);
@@ -137,7 +137,7 @@ fn two_starts_before_the_posts_are_a_deadlock() {
 
 #[test]
 fn what_was_asked_for_must_have_come() {
-    // Puts may be in a buffer, so that rank 0 may wait for rank 2 alone, which comes.
+    // Puts may be in a buffer, so that rank 0 may wait only for rank 2, which comes.
     let epoch = |transfer: MpiRecord| {
         let mut trace = made(3);
         trace.call(start(0, &[1, 2])).call(transfer);
@@ -327,7 +327,7 @@ fn two_locks_in_two_orders_are_a_deadlock() {
 
 #[test]
 fn locks_may_be_taken_later_than_they_are_asked_for() {
-    // Both have left MPI_Win_lock, one of them without the lock: whichever it is, the other goes on.
+    // Both have left MPI_Win_lock, one of them without the lock: whichever it is, the other can continue.
     for function in [Function::WinFlush, Function::WinUnlock, Function::Put] {
         let mut trace = made(3);
         for rank in [0, 1] {

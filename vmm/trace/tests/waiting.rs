@@ -1,4 +1,4 @@
-//! How long calls waited for other ranks, by hand: each test states when calls began and ended, in picoseconds.
+//! Tests of wait times that were computed by hand: each test states when calls began and ended, in picoseconds.
 
 mod calls;
 
@@ -52,7 +52,7 @@ impl Calls {
         waits
     }
 
-    /// Rank, function and time of each wait, by rank.
+    /// Returns the rank, function and time of each wait, by rank.
     fn waits(&mut self) -> Vec<(u32, Function, u64)> {
         let mut waits: Vec<_> = self
             .all()
@@ -109,7 +109,7 @@ fn a_receive_waits_until_its_message_is_sent() {
         .call(send(0, 1, 7, 8), 300, 310)
         .call(taken(), 100, 350);
     assert_eq!(calls.waits(), [(1, Recv, 200)]);
-    // The send ends after the receive, and is told after it.
+    // The send ends after the receive, and is reported after it.
     let mut calls = Calls::new(2);
     calls
         .call(send(0, 1, 7, 8), 300, 400)
@@ -252,7 +252,7 @@ fn collectives_wait_for_those_whose_data_they_need() {
         make(Allreduce, [100, 300, 250], [320, 310, 330]),
         [(0, Allreduce, 200), (2, Allreduce, 50)]
     );
-    // A broadcast waits for its root alone, which waits for nobody.
+    // A broadcast waits only for its root, which waits for nobody.
     assert_eq!(
         make(Bcast, [100, 200, 400], [260, 210, 410]),
         [(0, Bcast, 100)]
@@ -353,7 +353,8 @@ fn jobs_are_kept_apart() {
     assert_eq!(calls.waits(), [(1, Function::Recv, 200)]);
 }
 
-/// The second job has more ranks, and one of the ranks that the first job lacks is the first to introduce itself.
+/// Checks that jobs are kept apart where the second job has more ranks, and where one of the ranks that the first job lacks introduces
+/// itself first.
 #[test]
 fn jobs_of_different_sizes_are_kept_apart() {
     let mut calls = Calls::new(2);

@@ -24,19 +24,19 @@ pub enum WindowAction {
 /// Times of a window: picoseconds of virtual time and instructions of all nodes since power-on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowTimes {
-    /// Its trigger fired.
+    /// Virtual time at which the window's trigger fired.
     pub triggered_ps: Option<u64>,
-    /// Models were attached.
+    /// Virtual time at which the models were attached.
     pub opened_ps: Option<u64>,
-    /// Measuring started.
+    /// Virtual time at which measuring started.
     pub measured_from_ps: Option<u64>,
-    /// Models were detached.
+    /// Virtual time at which the models were detached.
     pub closed_ps: Option<u64>,
-    /// Instructions when it opened.
+    /// Instructions when the window opened.
     pub opened_at: u64,
     /// Instructions when measuring started.
     pub measured_from: u64,
-    /// Instructions when it closed.
+    /// Instructions when the window closed.
     pub closed_at: u64,
 }
 
@@ -69,17 +69,17 @@ pub enum Ending {
     Cut,
     /// The window was closed, or the study ended, during its warm-up: there is no measurement.
     CutInWarmUp,
-    /// Its trigger fired, but another window was open until the end.
+    /// The window's trigger fired, but another window was open until the end.
     #[serde(rename = "no_turn")]
     NeverOpened,
-    /// Its trigger never fired.
+    /// The window's trigger never fired.
     NeverTriggered,
 }
 
 /// Outcome of a window, for the user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowOutcome {
-    /// The window's name.
+    /// Name of the window.
     pub name: String,
     /// End of the window.
     pub ending: Ending,
@@ -270,7 +270,7 @@ impl WindowDriver {
         self.windows[window].phase == Phase::Closed { complete: true }
     }
 
-    /// Returns whether no window is open and no window can still open: the study need not go on for windows.
+    /// Returns whether no window is open and no window can still open: the study need not continue for windows.
     pub fn is_done(&self) -> bool {
         self.windows
             .iter()

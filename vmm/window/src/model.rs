@@ -12,10 +12,10 @@ use crate::spec::{MemorySpec, ModelSpec};
 /// Why a model could not be built. The text begins with the field at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModelError {
-    /// The caches.
+    /// The configuration of the caches is impossible.
     #[error("caches.{0}")]
     Caches(#[from] CacheConfigError),
-    /// The memory.
+    /// The configuration of the memory is impossible.
     #[error("memory.{0}")]
     Memory(#[from] NumaConfigError),
 }

@@ -11,16 +11,16 @@ use serde::{Deserialize, Serialize};
 pub enum Owner {
     /// A rank of an MPI program.
     Rank {
-        /// Its rank in `MPI_COMM_WORLD`.
+        /// Rank of the process in `MPI_COMM_WORLD`.
         rank: u32,
         /// The program's short name.
         program: String,
-        /// The MPI function that it is inside, or none while it computes.
+        /// The MPI function that the rank is inside, or none while the rank computes.
         mpi: Option<Function>,
     },
-    /// Another process that introduced itself.
+    /// A process that introduced itself and is no rank.
     Process {
-        /// Its process id in the guest.
+        /// Process id in the guest.
         pid: u32,
         /// The program's short name.
         program: String,

@@ -11,14 +11,14 @@ use crate::driver::WindowOutcome;
 use crate::owner::Owner;
 use crate::spec::WindowSpec;
 
-/// One window's measurement.
+/// Measurement of a window: its times, and the counters of all nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowRecord {
-    /// The window's name.
+    /// Name of the window.
     pub name: String,
     /// Specification of the window.
     pub spec: WindowSpec,
-    /// Virtual time at which its trigger fired, picoseconds.
+    /// Virtual time at which the window's trigger fired, picoseconds.
     pub triggered_ps: u64,
     /// Virtual time at which the models were attached, picoseconds.
     pub opened_ps: u64,
@@ -43,14 +43,14 @@ impl WindowRecord {
 /// Counters of one vCPU in one context at one privilege.
 pub type Measured = (u16, Context, Privilege, Counters);
 
-/// One node in one window.
+/// Measurement of a node in a window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRecord {
-    /// Its number.
+    /// Number of the node.
     pub node: u32,
-    /// Its host name.
+    /// Host name of the node.
     pub name: String,
-    /// Nominal frequency of its vCPUs, hertz.
+    /// Nominal frequency of the node's vCPUs, hertz.
     pub frequency_hz: u64,
     /// Nominal cycles per instruction, in 1/65536. The clock advances by this value for every instruction, before stalls.
     pub nominal_cpi_65536: u32,
@@ -58,9 +58,9 @@ pub struct NodeRecord {
     pub vcpus: Vec<VcpuPlace>,
     /// Clock of each vCPU at the start and at the end of measuring, cycles.
     pub cycles: Vec<(u64, u64)>,
-    /// The engine's counters.
+    /// Counters of the engine.
     pub counters: Vec<Measured>,
-    /// The models' counters.
+    /// Counters of the models.
     pub statistics: Vec<Statistic>,
     /// Owner of each context, by its index.
     pub owners: Vec<Owner>,
@@ -69,9 +69,9 @@ pub struct NodeRecord {
 /// The content of `windows.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowsFile {
-    /// [`WindowsFile::VERSION`].
+    /// Format version, [`WindowsFile::VERSION`].
     pub version: u32,
-    /// The study's name.
+    /// Name of the study.
     pub study: String,
     /// Identifies the study's exact inputs, as in the trace.
     pub study_id: String,
@@ -87,31 +87,31 @@ pub enum RecordError {
     /// The operating system refused.
     #[error("cannot {action} the window records {}: {cause}", .file.display())]
     Io {
-        /// The file.
+        /// Path of the record file.
         file: PathBuf,
-        /// `read` or `write`.
+        /// Name of the action: `read` or `write`.
         action: &'static str,
-        /// Why.
+        /// Error of the operating system.
         cause: io::Error,
     },
     /// A version that this program does not know.
     #[error("the window records {} have format version {version}; this program reads version {}", .file.display(), WindowsFile::VERSION)]
     UnknownVersion {
-        /// The file.
+        /// Path of the record file.
         file: PathBuf,
-        /// Its version.
+        /// Format version of the file.
         version: u64,
     },
     /// Cut, damaged, or something else.
     #[error("the window records {} are damaged at line {line}, column {column}: {cause}", .file.display())]
     Damaged {
-        /// The file.
+        /// Path of the record file.
         file: PathBuf,
-        /// Line, from 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// Column, from 1.
+        /// Number of the column, from 1.
         column: usize,
-        /// The problem.
+        /// Error of the JSON reader.
         cause: serde_json::Error,
     },
 }

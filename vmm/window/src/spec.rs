@@ -7,23 +7,23 @@ use nodescope_plugin_cache::CacheConfig;
 use nodescope_plugin_numa::{Latencies, NumaConfig};
 use serde::{Deserialize, Serialize};
 
-/// One measurement window. A window opens at most once.
+/// Specification of a measurement window. A window opens at most once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WindowSpec {
-    /// Its name, unique in the study.
+    /// Name of the window, unique in the study.
     pub name: String,
-    /// When it opens.
+    /// Event at which the window opens.
     pub open: Trigger,
     /// Instructions of all nodes together that run with models attached before measuring starts, to fill the caches.
     #[serde(default)]
     pub warm_up: u64,
-    /// How long it measures.
+    /// Length of the measurement.
     pub measure: Measure,
     /// Models that are attached.
     #[serde(default)]
     pub models: ModelSpec,
-    /// Counts are attributed to functions, source lines and basic blocks.
+    /// True if counts are attributed to functions, source lines and basic blocks.
     #[serde(default = "attributed")]
     pub attribution: bool,
 }
@@ -36,27 +36,27 @@ fn attributed() -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Trigger {
-    /// At power-on.
+    /// The window opens at power-on.
     Immediately,
     /// At a virtual time.
     Time {
-        /// Picoseconds since power-on.
+        /// Virtual time since power-on, picoseconds.
         ps: u64,
     },
     /// When a rank's `call`-th call of an MPI function has returned (polls that found nothing count).
     MpiCall {
-        /// The function.
+        /// MPI function of the call.
         function: Function,
-        /// Which call, from 1.
+        /// Number of the call of this function on the rank, from 1.
         call: u64,
         /// The caller's rank in `MPI_COMM_WORLD`.
         rank: u32,
     },
     /// When any guest process has put a marker for the `occurrence`-th time.
     Marker {
-        /// The marker's name.
+        /// Name of the marker.
         name: String,
-        /// Which time, from 1.
+        /// Number of the marker's occurrence, from 1.
         occurrence: u64,
     },
     /// When any guest process opens the window by its name.
@@ -81,7 +81,7 @@ impl fmt::Display for Trigger {
     }
 }
 
-/// How long a window measures, after its warm-up.
+/// Length of a window's measurement, after the warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Measure {
@@ -89,7 +89,7 @@ pub enum Measure {
     Instructions(u64),
     /// Picoseconds of virtual time.
     Time {
-        /// How many.
+        /// Picoseconds of virtual time.
         ps: u64,
     },
     /// Until any guest process closes the window by its name.
@@ -110,7 +110,7 @@ impl fmt::Display for Measure {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ModelSpec {
-    /// Caches.
+    /// Model of the caches; none without caches.
     pub caches: Option<CacheConfig>,
     /// Main memory. None behind caches is [`MemorySpec::flat`].
     pub memory: Option<MemorySpec>,
@@ -120,7 +120,7 @@ pub struct ModelSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum MemorySpec {
-    /// One latency for all; write-backs are posted.
+    /// Every access has the same latency; write-backs are posted.
     Flat {
         /// Cycles of a fill.
         latency: u32,
@@ -167,9 +167,9 @@ pub enum SpecFault {
     SameName {
         /// Position in the list.
         window: usize,
-        /// The name.
+        /// Name of both windows.
         name: String,
-        /// The earlier window.
+        /// Position of the earlier window in the list.
         other: usize,
     },
     /// Counting starts at 1.
@@ -177,10 +177,10 @@ pub enum SpecFault {
     CountFromOne {
         /// Position in the list.
         window: usize,
-        /// `call` or `occurrence`.
+        /// Name of the field: `call` or `occurrence`.
         field: &'static str,
     },
-    /// Nothing to measure.
+    /// A window measures nothing.
     #[error("windows[{window}].measure: is 0; a window measures at least something")]
     Nothing {
         /// Position in the list.

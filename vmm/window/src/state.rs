@@ -1,4 +1,5 @@
-//! The state of the driver of windows. Another run of the study goes on from the state. A study with other windows may go on from it, too.
+//! The state of the driver of windows. Another run of the study continues from the state. A study with other windows may continue from the
+//! state, too.
 
 use nodescope_trace::Event;
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,7 @@ pub struct DriverState {
     unknown_names: Vec<String>,
 }
 
-/// Reason why windows cannot go on from a state.
+/// Reason why windows cannot continue from a state.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum StateFault {
     /// The models of an open window are no part of a state.
@@ -30,9 +31,9 @@ pub enum StateFault {
         "window {name:?} would have opened before the snapshot, at {} s of virtual time; let it open later, or run the study from its beginning", *.ps as f64 / 1e12
     )]
     Missed {
-        /// Its name.
+        /// Name of the window.
         name: String,
-        /// Virtual time at which its trigger fired, picoseconds.
+        /// Virtual time at which the window's trigger fired, picoseconds.
         ps: u64,
     },
 }
@@ -53,7 +54,7 @@ impl WindowDriver {
         })
     }
 
-    /// Goes on from another driver's state. Windows that the state does not have begin to wait. If there are any, their triggers count
+    /// Continues from another driver's state. Windows that the state does not have begin to wait. If there are any, their triggers count
     /// from power-on once [`WindowDriver::catch_up`] has had all events. Returns these windows.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Bit assignments of flags, control registers and MSRs (SDM vol. 1 §3.4.3, vol. 3A §2.2–2.5, vol. 4).
 
-/// RFLAGS bits.
+/// Bits of RFLAGS.
 pub mod rflags {
     #![allow(missing_docs)]
     pub const CF: u64 = 1 << 0;
@@ -26,7 +26,7 @@ pub mod rflags {
     pub const STATUS: u64 = CF | PF | AF | ZF | SF | OF;
 }
 
-/// CR0 bits.
+/// Bits of CR0.
 pub mod cr0 {
     #![allow(missing_docs)]
     pub const PE: u64 = 1 << 0;
@@ -42,7 +42,7 @@ pub mod cr0 {
     pub const PG: u64 = 1 << 31;
 }
 
-/// CR4 bits.
+/// Bits of CR4.
 pub mod cr4 {
     #![allow(missing_docs)]
     pub const VME: u64 = 1 << 0;
@@ -66,7 +66,7 @@ pub mod cr4 {
     pub const PKE: u64 = 1 << 22;
 }
 
-/// DR6 bits (SDM vol. 3B, "Debug Status Register (DR6)"); 0 to 3 tell the breakpoints met.
+/// DR6 bits (SDM vol. 3B, "Debug Status Register (DR6)"); bits 0 to 3 report the breakpoints met.
 pub mod dr6 {
     #![allow(missing_docs)]
     /// Always read as one.
@@ -87,7 +87,7 @@ pub mod dr7 {
     pub const GD: u64 = 1 << 13;
 }
 
-/// IA32_EFER bits.
+/// Bits of IA32_EFER.
 pub mod efer {
     #![allow(missing_docs)]
     pub const SCE: u64 = 1 << 0;

@@ -9,7 +9,7 @@ use crate::bits::{cr4, xcr0};
 
 /// First leaf of the range reserved for hypervisors.
 pub const HYPERVISOR_BASE: u32 = 0x4000_0000;
-/// First extended leaf.
+/// Number of the first extended leaf.
 pub const EXTENDED_BASE: u32 = 0x8000_0000;
 
 /// Physical address bits of every guest, MAXPHYADDR (1 TiB): what CPUID leaf 0x80000008 announces.
@@ -55,13 +55,13 @@ pub enum CpuidRegister {
     Edx,
 }
 
-/// One row.
+/// Row of a CPUID table: the four registers that one leaf and subleaf returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct CpuidEntry {
-    /// EAX on entry.
+    /// Leaf: the value of EAX on entry.
     pub leaf: u32,
-    /// ECX on entry; `None` where the leaf ignores it.
+    /// Subleaf: the value of ECX on entry; `None` where the leaf ignores ECX.
     pub subleaf: Option<u32>,
     pub eax: u32,
     pub ebx: u32,
@@ -70,7 +70,7 @@ pub struct CpuidEntry {
 }
 
 impl CpuidEntry {
-    /// Zeros.
+    /// Returns a row with zeros in all registers.
     pub fn zero(leaf: u32, subleaf: u32) -> Self {
         Self {
             leaf,
@@ -79,7 +79,7 @@ impl CpuidEntry {
         }
     }
 
-    /// Value of one register.
+    /// Returns the value of a register of the row.
     pub fn register(&self, register: CpuidRegister) -> u32 {
         match register {
             CpuidRegister::Eax => self.eax,
@@ -89,7 +89,7 @@ impl CpuidEntry {
         }
     }
 
-    /// One register of the row.
+    /// Returns a register of the row, for changes.
     pub fn register_mut(&mut self, register: CpuidRegister) -> &mut u32 {
         match register {
             CpuidRegister::Eax => &mut self.eax,
@@ -103,12 +103,12 @@ impl CpuidEntry {
 /// The rows of one vCPU, sorted by leaf and subleaf.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuidTable {
-    /// Rows.
+    /// Rows of the table.
     pub entries: Vec<CpuidEntry>,
 }
 
 impl CpuidTable {
-    /// A table of these rows; a later row replaces an earlier one of the same leaf and subleaf.
+    /// Returns a table of these rows; a later row replaces an earlier one of the same leaf and subleaf.
     pub fn new(rows: impl IntoIterator<Item = CpuidEntry>) -> Self {
         let mut table = Self::default();
         for row in rows {
@@ -143,9 +143,9 @@ impl CpuidTable {
         self.find(0, 0).map_or(0, |e| e.eax)
     }
 
-    /// Returns the static part of the answer, by Intel's rules. A leaf beyond its range's maximum gets the data of the
-    /// highest basic leaf. A missing leaf or subleaf within the range gets zeros. The topology leaves echo the
-    /// subleaf, and tell the x2APIC id for every subleaf.
+    /// Returns the static part of the answer, by Intel's rules. A leaf beyond its range's maximum gets the data of the highest basic leaf.
+    /// A missing leaf or subleaf within the range gets zeros. The topology leaves echo the subleaf, and report the x2APIC id for every
+    /// subleaf.
     pub fn get(&self, leaf: u32, subleaf: u32) -> CpuidEntry {
         let leaf = if self.in_range(leaf) {
             leaf
@@ -203,7 +203,7 @@ impl CpuidTable {
             0
         };
         self.find(base, 0).is_some_and(|e| leaf <= e.eax)
-            // A doorbell's signature leaf stands alone, outside any announced range.
+            // A doorbell's signature leaf is outside any announced range.
             || (leaf >= HYPERVISOR_BASE && self.find(leaf, 0).is_some())
     }
 }

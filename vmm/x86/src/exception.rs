@@ -1,46 +1,46 @@
 //! Exception vectors and what is delivered with them (SDM vol. 3A §6.3, table 6-1).
 
-/// Exception vectors.
+/// Vectors of the processor's exceptions.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]
 #[repr(u8)]
 pub enum Vector {
-    /// `#DE`
+    /// Divide error (`#DE`).
     DivideError = 0,
-    /// `#DB`
+    /// Debug exception (`#DB`).
     Debug = 1,
-    /// NMI
+    /// Non-maskable interrupt (NMI).
     Nmi = 2,
-    /// `#BP`
+    /// Breakpoint of INT3 (`#BP`).
     Breakpoint = 3,
-    /// `#OF`
+    /// Overflow of INTO (`#OF`).
     Overflow = 4,
-    /// `#BR`
+    /// BOUND range exceeded (`#BR`).
     BoundRange = 5,
-    /// `#UD`
+    /// Invalid opcode (`#UD`).
     InvalidOpcode = 6,
-    /// `#NM`
+    /// Device not available: x87 or SSE state is not loaded (`#NM`).
     DeviceNotAvailable = 7,
-    /// `#DF`
+    /// Double fault (`#DF`).
     DoubleFault = 8,
-    /// `#TS`
+    /// Invalid task-state segment (`#TS`).
     InvalidTss = 10,
-    /// `#NP`
+    /// Segment not present (`#NP`).
     SegmentNotPresent = 11,
-    /// `#SS`
+    /// Stack-segment fault (`#SS`).
     StackFault = 12,
-    /// `#GP`
+    /// General protection (`#GP`).
     GeneralProtection = 13,
-    /// `#PF`
+    /// Page fault (`#PF`).
     PageFault = 14,
-    /// `#MF`
+    /// x87 floating-point error (`#MF`).
     X87 = 16,
-    /// `#AC`
+    /// Alignment check (`#AC`).
     AlignmentCheck = 17,
-    /// `#MC`
+    /// Machine check (`#MC`).
     MachineCheck = 18,
-    /// `#XM`
+    /// SIMD floating-point exception (`#XM`).
     Simd = 19,
 }
 
@@ -60,7 +60,7 @@ impl Vector {
         )
     }
 
-    /// Contributory exceptions: two in a row make a double fault (SDM vol. 3A §6.15, table 6-5).
+    /// Returns whether the exception is contributory: two such exceptions in a row make a double fault (SDM vol. 3A §6.15, table 6-5).
     pub fn is_contributory(self) -> bool {
         use Vector::*;
         matches!(
@@ -73,7 +73,7 @@ impl Vector {
 /// An exception raised by an instruction, not yet delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Exception {
-    /// Vector.
+    /// Vector of the exception.
     pub vector: Vector,
     /// Error code (0 where the vector has none).
     pub error: u32,
@@ -82,7 +82,7 @@ pub struct Exception {
 }
 
 impl Exception {
-    /// An exception without error code.
+    /// Returns an exception without error code.
     pub const fn new(vector: Vector) -> Self {
         Self {
             vector,
@@ -91,7 +91,7 @@ impl Exception {
         }
     }
 
-    /// An exception with error code.
+    /// Returns an exception with error code.
     pub const fn with_error(vector: Vector, error: u32) -> Self {
         Self {
             vector,
@@ -100,17 +100,17 @@ impl Exception {
         }
     }
 
-    /// `#GP(error)`.
+    /// Returns `#GP(error)`.
     pub const fn gp(error: u32) -> Self {
         Self::with_error(Vector::GeneralProtection, error)
     }
 
-    /// `#UD`.
+    /// Returns `#UD`.
     pub const fn ud() -> Self {
         Self::new(Vector::InvalidOpcode)
     }
 
-    /// `#PF(error)` at a linear address.
+    /// Returns `#PF(error)` at a linear address.
     pub const fn page_fault(address: u64, error: u32) -> Self {
         Self {
             vector: Vector::PageFault,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct General {
     /// RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8–R15: the encoding's order.
     pub gpr: [u64; 16],
-    /// Instruction pointer.
+    /// Instruction pointer, RIP.
     pub rip: u64,
     /// Flags; bit 1 is always set.
     pub rflags: u64,
@@ -18,7 +18,7 @@ pub struct General {
 /// A segment register with its hidden part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
-    /// Visible selector.
+    /// Selector, the visible part of the segment register.
     pub selector: u16,
     /// Base (for FS and GS the MSR's value in 64-bit mode).
     pub base: u64,
@@ -26,31 +26,31 @@ pub struct Segment {
     pub limit: u32,
     /// Attribute word as in VMX / KVM order: type 3:0, S 4, DPL 6:5, P 7, AVL 12, L 13, D/B 14, G 15.
     pub attributes: u16,
-    /// Null or otherwise unusable.
+    /// True if the register is null or otherwise unusable.
     pub unusable: bool,
 }
 
 impl Segment {
-    /// Descriptor privilege level.
+    /// Returns the descriptor privilege level.
     pub fn dpl(&self) -> u8 {
         (self.attributes >> 5 & 3) as u8
     }
-    /// L bit: 64-bit code.
+    /// Returns the L bit: 64-bit code.
     pub fn long(&self) -> bool {
         self.attributes & 1 << 13 != 0
     }
-    /// D/B bit: 32-bit default size.
+    /// Returns the D/B bit: 32-bit default size.
     pub fn default_32(&self) -> bool {
         self.attributes & 1 << 14 != 0
     }
 }
 
-/// GDTR or IDTR.
+/// Register of a descriptor table: GDTR or IDTR.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DescriptorTable {
-    /// Linear base.
+    /// Linear address at which the table begins.
     pub base: u64,
-    /// Limit in bytes.
+    /// Limit of the table in bytes.
     pub limit: u16,
 }
 
@@ -59,13 +59,13 @@ pub struct DescriptorTable {
 pub struct Segments {
     /// ES, CS, SS, DS, FS, GS: the encoding's order.
     pub data: [Segment; 6],
-    /// LDTR.
+    /// Local descriptor table register, LDTR.
     pub ldt: Segment,
-    /// TR.
+    /// Task register, TR.
     pub tr: Segment,
-    /// GDTR.
+    /// Global descriptor table register, GDTR.
     pub gdt: DescriptorTable,
-    /// IDTR.
+    /// Interrupt descriptor table register, IDTR.
     pub idt: DescriptorTable,
 }
 
@@ -80,7 +80,7 @@ pub mod seg {
     pub const GS: usize = 5;
 }
 
-/// Control registers.
+/// Control registers CR0 to CR8, EFER and XCR0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct Control {
@@ -93,7 +93,7 @@ pub struct Control {
     pub xcr0: u64,
 }
 
-/// Debug registers.
+/// Debug registers DR0 to DR3, DR6 and DR7.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct Debug {
@@ -133,30 +133,30 @@ pub struct Msrs {
 pub struct FxImage(pub [u8; 512]);
 
 impl FxImage {
-    /// x87 control word.
+    /// Returns the x87 control word.
     pub fn fcw(&self) -> u16 {
         u16::from_le_bytes([self.0[0], self.0[1]])
     }
-    /// x87 status word.
+    /// Returns the x87 status word.
     pub fn fsw(&self) -> u16 {
         u16::from_le_bytes([self.0[2], self.0[3]])
     }
-    /// MXCSR.
+    /// Returns MXCSR, the control and status register of SSE.
     pub fn mxcsr(&self) -> u32 {
         u32::from_le_bytes([self.0[24], self.0[25], self.0[26], self.0[27]])
     }
-    /// Sets MXCSR.
+    /// Sets MXCSR, the control and status register of SSE.
     pub fn set_mxcsr(&mut self, value: u32) {
         self.0[24..28].copy_from_slice(&value.to_le_bytes());
     }
-    /// The part that carries state: header and ST0–ST7.
+    /// Returns the part that carries state: header and ST0–ST7.
     pub fn legacy(&self) -> &[u8] {
         &self.0[..160]
     }
 }
 
 impl Default for FxImage {
-    /// State after FNINIT with MXCSR at its reset value.
+    /// Returns the state after FNINIT with MXCSR at its reset value.
     fn default() -> Self {
         let mut image = Self([0; 512]);
         image.0[0..2].copy_from_slice(&0x37f_u16.to_le_bytes());
@@ -206,10 +206,10 @@ pub struct Vector256(pub [[u8; 32]; 16]);
 /// Blocking of events for one instruction (SDM vol. 3A §6.8.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InterruptShadow {
-    /// None.
+    /// No interrupt shadow.
     #[default]
     None,
-    /// After STI.
+    /// Shadow of one instruction after STI.
     Sti,
     /// After MOV SS or POP SS.
     MovSs,
@@ -218,7 +218,7 @@ pub enum InterruptShadow {
 /// Activity state of the processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MpState {
-    /// Executing instructions.
+    /// The vCPU executes instructions.
     #[default]
     Running,
     /// In HLT until an interrupt.
@@ -234,11 +234,11 @@ pub enum MpState {
 pub struct Events {
     /// Shadow in force for the next instruction.
     pub shadow: InterruptShadow,
-    /// An NMI is being handled (until IRET).
+    /// True while an NMI is being handled (until IRET).
     pub nmi_blocked: bool,
-    /// An NMI waits.
+    /// True if an NMI waits for delivery.
     pub nmi_pending: bool,
-    /// Activity state.
+    /// Activity state: running, halted, or waiting for a start-up.
     pub mp: MpState,
 }
 
@@ -249,7 +249,7 @@ pub struct Time {
     pub cycles: u64,
     /// TSC minus cycles (written through IA32_TSC or IA32_TSC_ADJUST).
     pub tsc_offset: u64,
-    /// Instructions retired.
+    /// Number of instructions retired.
     pub instructions: u64,
     /// Fraction of a cycle carried between runs, in 1/65536.
     pub cycle_fraction: u32,
@@ -260,7 +260,7 @@ pub struct Time {
     pub delivered_at: Option<u64>,
 }
 
-/// Everything.
+/// Complete architectural state of a vCPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct VcpuState {
@@ -276,7 +276,7 @@ pub struct VcpuState {
 }
 
 impl VcpuState {
-    /// State after power-on or INIT (SDM vol. 3A §9.1.1, table 9-1).
+    /// Returns the state after power-on or INIT (SDM vol. 3A §9.1.1, table 9-1).
     pub fn reset() -> Self {
         let mut s = Self::default();
         s.general.rip = 0xfff0;
@@ -319,7 +319,7 @@ impl VcpuState {
         s
     }
 
-    /// State after a start-up IPI with this vector (SDM vol. 3A §8.4.4): real mode at `vector << 12`.
+    /// Sets the state after a start-up IPI with this vector (SDM vol. 3A §8.4.4): real mode at `vector << 12`.
     pub fn startup(&mut self, vector: u8) {
         let time = self.time;
         *self = Self::reset();

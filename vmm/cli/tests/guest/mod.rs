@@ -12,7 +12,7 @@ use iced_x86::code_asm::*;
 use nodescope_hypercall::{LEAF, Operation};
 use tempfile::TempDir;
 
-/// Where kernels are loaded.
+/// Guest-physical address at which kernels are loaded.
 const BASE: u64 = 0x10_0000;
 /// First serial port, and its line status.
 const SERIAL: u32 = 0x3f8;
@@ -21,7 +21,7 @@ const LINE_STATUS: u32 = SERIAL + 5;
 const SLEEP: u32 = 0x600;
 const OFF: u32 = 5 << 2 | 1 << 5;
 
-/// Where the host writes a node's identity, and where its name and its text are in it.
+/// Guest-physical address to which the host writes a node's identity, and the offsets of its name and its text.
 const IDENTITY: u64 = 0x18_0000;
 const NAME: i32 = 40;
 const TEXT: i32 = 104;
@@ -157,7 +157,7 @@ impl Kernel {
         self.write(path);
     }
 
-    /// An ELF executable of one segment.
+    /// Writes an ELF executable of one segment.
     fn write(mut self, path: &Path) {
         for (mut label, text) in self.texts {
             self.code.set_label(&mut label).unwrap();
@@ -335,7 +335,7 @@ pub fn same(one: &Path, other: &Path) {
     }
 }
 
-/// Three nodes that say and mark something now and then, with a window in between.
+/// Makes a study of three nodes that print and mark something now and then, with a window in between.
 pub fn talking() -> WorkFolder {
     let window = "node.frequency = \"100 MHz\"\n\
         [[window]]\nname = \"w\"\nopen = { marker = \"step\", occurrence = 4 }\nmeasure = \"2 M instructions\"\n";

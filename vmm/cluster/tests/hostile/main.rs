@@ -33,7 +33,7 @@ const PS: u64 = 1000;
 const QUANTUM: u64 = 10_000;
 const RAM: u64 = 16 << 20;
 
-/// Where things lie in guest memory.
+/// Guest-physical addresses of the guest's tables and code.
 const PAGES: u64 = 0x1000;
 const GDT: u64 = 0x8000;
 const IDT: u64 = 0x9000;
@@ -77,14 +77,14 @@ impl Random {
         choices[self.below(choices.len() as u64) as usize]
     }
 
-    /// Small, or of any size.
+    /// Returns a value that is small, or of any size.
     fn value(&mut self) -> u64 {
         let any = self.next();
         let (small, power) = (self.below(256), 1 << self.below(64));
         self.of(&[any, small, power, u64::MAX])
     }
 
-    /// Where a driver may have its rings and buffers, and where it may not.
+    /// Returns an address at which a driver may have its rings and buffers, or may not.
     fn address(&mut self) -> u64 {
         let near = RINGS + self.below(0x4000);
         match self.below(12) {
@@ -131,7 +131,7 @@ fn start(
     write32(a, base + STATUS, 15)
 }
 
-/// One thing that a kernel should not do.
+/// Emits an action that a kernel should not do.
 fn mischief(a: &mut CodeAssembler, random: &mut Random) -> Result<(), IcedError> {
     let mmio = [
         VIRTIO + random.below(DEVICES << 12),
@@ -293,7 +293,7 @@ fn assemble(at: u64, body: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedErr
     assemble().unwrap()
 }
 
-/// Returns the handler of faults and interrupts: it ends the interrupt, or no other would come, and goes on with the next action.
+/// Returns the handler of faults and interrupts: it ends the interrupt, or no other would come, and continues with the next action.
 fn handler() -> Vec<u8> {
     assemble(HANDLER, |a| {
         write32(a, 0xfee0_00b0, 0)?;
@@ -575,7 +575,7 @@ fn peak() -> u64 {
     1024 * kib.unwrap().trim().parse::<u64>().unwrap()
 }
 
-/// More seeds: `NODESCOPE_SEEDS=1000 cargo test --release -p nodescope-cluster --test hostile`.
+/// Runs kernels that do whatever they like. More seeds: `NODESCOPE_SEEDS=1000 cargo test --release -p nodescope-cluster --test hostile`.
 #[test]
 fn whatever_a_kernel_does_the_host_goes_on() {
     let seeds = std::env::var("NODESCOPE_SEEDS").map_or(8, |seeds| seeds.parse().unwrap());

@@ -13,12 +13,12 @@ struct Outcome {
     states: Vec<VcpuState>,
     output: u64,
     memory: u64,
-    /// Page tables are as they were loaded, but for accessed and dirty bits.
+    /// True if page tables are as they were loaded, but for accessed and dirty bits.
     paged: bool,
 }
 
-/// Returns whether the tables that [`load`] has made are still there. A kernel that changes them and does not invalidate translations may go on by the
-/// old ones (SDM vol. 3A §4.10.4.3). A moved one has no old ones.
+/// Returns whether the tables that [`load`] has made are still there. A kernel that changes them and does not invalidate translations may
+/// continue by the old ones (SDM vol. 3A §4.10.4.3). A moved one has no old ones.
 fn is_paged(memory: &[u8]) -> bool {
     let loaded = Ram::new(&[RAM]).unwrap();
     load(&loaded, &[]);
@@ -32,7 +32,7 @@ fn is_paged(memory: &[u8]) -> bool {
     entries(&memory[tables]) == entries(&expected)
 }
 
-/// Another node with the memory of one.
+/// Returns another node with the memory of `node`.
 fn fresh(node: &Node) -> Node {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("moved.nss");

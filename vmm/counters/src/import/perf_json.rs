@@ -7,11 +7,11 @@ use super::located::{Node, Refusal, Text};
 use super::perf_csv::{Line, add};
 use crate::measurement::Counts;
 
-/// Members that tell which part of the machine or of the time a count is of.
+/// Members that state which part of the machine or of the time a count is of.
 const SCOPES: [&str; 10] = [
     "cpu", "core", "die", "socket", "node", "cache", "cluster", "thread", "cgroup", "interval",
 ];
-/// Members that say nothing about a count.
+/// Members that do not matter for a count.
 const UNUSED: [&str; 8] = [
     "aggregate-number",
     "counters",

@@ -1,4 +1,4 @@
-//! Which file is of which rank.
+//! Assignment of files to ranks.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,7 +36,7 @@ pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>, CountersError> {
     Ok(files)
 }
 
-/// Joins what the files say.
+/// Joins the contents of the files.
 pub(super) fn join(measurement: &mut Measurement, parts: Vec<Part>) -> Result<(), CountersError> {
     let several = parts.len() > 1;
     for (file, part) in parts.into_iter().enumerate() {

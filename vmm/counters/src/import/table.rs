@@ -8,10 +8,10 @@ use crate::measurement::FilePosition;
 /// A line of a file.
 pub(crate) struct Row<'a> {
     text: Text<'a>,
-    /// Where the line begins and ends.
+    /// Offset of the line's first byte in the file; `end` is the offset after the line.
     start: usize,
     end: usize,
-    /// Where each field begins, behind the blanks before it.
+    /// Offset of each field's first byte, behind the blanks before it.
     offsets: Vec<usize>,
     fields: StringRecord,
 }

@@ -7,7 +7,7 @@ use super::table::{Row, rows};
 use crate::measurement::Reading;
 use crate::quantity::Quantity as Q;
 
-/// VTune writes tabs unless `-csv-delimiter` says otherwise.
+/// VTune writes tabs unless `-csv-delimiter` names another separator.
 const SEPARATORS: [char; 3] = [',', '\t', ';'];
 
 /// Metrics that are used, by VTune's names.
@@ -108,7 +108,7 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
         let Some((title, quantity)) = METRICS.iter().find(|(title, _)| *title == metric) else {
             continue;
         };
-        // Metrics that the processor cannot tell, and ones of too few samples.
+        // Metrics that the processor cannot measure, and ones of too few samples.
         if fields
             .get(value)
             .is_some_and(|field| field.starts_with("N/A"))

@@ -2,21 +2,21 @@
 
 use std::fs;
 
-/// A processor as `/proc/cpuinfo` tells it.
+/// A processor as `/proc/cpuinfo` describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cpu {
-    /// `vendor_id`.
+    /// Vendor, the field `vendor_id`.
     pub vendor: String,
     /// `cpu family`: the displayed family of CPUID leaf 1.
     pub family: u32,
     /// `model`: the displayed model.
     pub model: u32,
-    /// `model name`.
+    /// Name of the model, the field `model name`.
     pub name: String,
 }
 
 impl Cpu {
-    /// Reads what this host is; empty where the system does not tell.
+    /// Reads the processor of this host; empty where the system does not name it.
     pub fn host() -> Cpu {
         Cpu::parse(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
     }

@@ -25,13 +25,13 @@ pub enum Code {
     Raw {
         /// Event select; AMD's have 12 bits.
         event: u16,
-        /// Unit mask.
+        /// Unit mask: subset of the event.
         umask: u8,
         /// Counter mask: cycles with at least that many events.
         cmask: u8,
-        /// Cycles with fewer events than the counter mask, in place of as many.
+        /// True to count cycles with fewer events than the counter mask, in place of as many.
         inv: bool,
-        /// Beginnings of the condition are counted, not its cycles.
+        /// True to count beginnings of the condition, not its cycles.
         edge: bool,
     },
 }
@@ -68,7 +68,7 @@ pub struct Event {
     pub name: &'static str,
     /// The code that is programmed.
     pub code: Code,
-    /// The quantity, if the formulas know it.
+    /// Quantity that the event counts, if the formulas know one.
     pub quantity: Option<Quantity>,
     /// By what a count is multiplied to give the quantity: slots are counted as cycles.
     pub scale: u8,
@@ -77,12 +77,12 @@ pub struct Event {
 /// Events that are counted at the same time.
 pub type Group = &'static [Event];
 
-/// A processor's events.
+/// Table of a processor family's events.
 #[derive(Debug)]
 pub struct Table {
     /// The processors, for people.
     pub name: &'static str,
-    /// `vendor_id` of `/proc/cpuinfo`.
+    /// Vendor, the field `vendor_id` of `/proc/cpuinfo`.
     pub vendor: &'static str,
     /// Family, and its models from the first to the last.
     pub models: &'static [(u32, u32, u32)],
@@ -92,7 +92,7 @@ pub struct Table {
     pub limits: &'static [&'static str],
 }
 
-/// Unhalted cycles.
+/// Event of unhalted cycles, which all processors have.
 const CYCLES: Event = Event {
     name: "cycles",
     code: Code::Cycles,
@@ -100,7 +100,7 @@ const CYCLES: Event = Event {
     scale: 1,
 };
 
-/// Instructions retired.
+/// Event of retired instructions, which all processors have.
 const INSTRUCTIONS: Event = Event {
     name: "instructions",
     code: Code::Instructions,

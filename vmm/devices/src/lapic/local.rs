@@ -1,4 +1,4 @@
-//! One local APIC: its registers, priorities and timer.
+//! Local APIC of a vCPU: its registers, priorities and timer.
 
 use nodescope_x86::bits::apic_base;
 use nodescope_x86::cpuid::PHYSICAL_BITS;
@@ -39,21 +39,21 @@ pub(super) enum Effect {
 pub struct LocalApicState {
     /// Initial (x2APIC) ID; fixed.
     pub id: u32,
-    /// IA32_APIC_BASE.
+    /// Base address and mode: MSR IA32_APIC_BASE.
     pub base: u64,
-    /// Task priority register.
+    /// Contents of the task priority register.
     pub tpr: u8,
     /// Logical destination register in xAPIC mode.
     pub ldr: u32,
-    /// Destination format register.
+    /// Contents of the destination format register.
     pub dfr: u32,
     /// Spurious interrupt vector register.
     pub svr: u32,
-    /// In service.
+    /// In-service register: vectors of interrupts that the vCPU handles.
     pub isr: VectorSet,
     /// Level-triggered among the requested and in service.
     pub tmr: VectorSet,
-    /// Requested.
+    /// Interrupt request register: vectors of interrupts that wait.
     pub irr: VectorSet,
     /// Error status register as read.
     pub esr: u32,
@@ -63,7 +63,7 @@ pub struct LocalApicState {
     pub icr: u64,
     /// Local vector table: timer, thermal, performance, LINT0, LINT1, error.
     pub lvt: [u32; 6],
-    /// Timer.
+    /// State of the APIC timer.
     pub timer: Timer,
 }
 

@@ -3,10 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Edge or level.
+/// Trigger mode of an interrupt message: edge or level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Trigger {
-    /// Each message is one interrupt.
+    /// Edge-triggered: each message is one interrupt.
     Edge,
     /// The interrupt stays requested until its source is served. The IOAPIC is notified of the EOI.
     Level,
@@ -21,7 +21,7 @@ pub enum Delivery {
     LowestPriority,
     /// System management: nothing here has a system management mode, so it is dropped.
     Smi,
-    /// Non-maskable.
+    /// Raise a non-maskable interrupt.
     Nmi,
     /// Reset to the wait-for-startup state.
     Init,
@@ -29,7 +29,7 @@ pub enum Delivery {
     Startup,
     /// From an 8259, of which there is none: dropped.
     External,
-    /// Reserved encoding: dropped.
+    /// A reserved encoding: the message is dropped.
     Reserved,
 }
 
@@ -56,7 +56,7 @@ pub enum Destination {
     Physical(u32),
     /// APICs whose logical destination matches: 8 bits in xAPIC mode, cluster and mask in x2APIC mode.
     Logical(u32),
-    /// All local APICs.
+    /// Every local APIC of the node.
     All,
 }
 
@@ -80,16 +80,16 @@ impl Destination {
     }
 }
 
-/// One interrupt message.
+/// Message of an interrupt to local APICs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Receivers.
+    /// Receivers of the message.
     pub destination: Destination,
     /// Effect of the message.
     pub delivery: Delivery,
     /// Vector (or start page).
     pub vector: u8,
-    /// Edge or level.
+    /// Trigger mode: edge or level.
     pub trigger: Trigger,
 }
 
@@ -118,27 +118,27 @@ impl Message {
 /// Action of an interrupt message on a vCPU beyond its local APIC. The machine carries the action out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CpuAction {
-    /// INIT: reset the vCPU and wait for a start-up message. Its local APIC has been reset already.
+    /// INIT: reset the vCPU and wait for a start-up message. The vCPU's local APIC has been reset already.
     Init {
-        /// Receiver.
+        /// Index of the vCPU that receives the message.
         vcpu: u16,
     },
     /// Start in real mode at page `vector` (CS base `vector << 12`) if the vCPU waits for it.
     Startup {
-        /// Receiver.
+        /// Index of the vCPU that receives the message.
         vcpu: u16,
-        /// Page number.
+        /// Number of the page at which the vCPU starts.
         vector: u8,
     },
-    /// Non-maskable interrupt.
+    /// Raise a non-maskable interrupt.
     Nmi {
-        /// Receiver.
+        /// Index of the vCPU that receives the message.
         vcpu: u16,
     },
 }
 
 impl CpuAction {
-    /// Receiver.
+    /// Returns the index of the vCPU that receives the message.
     pub fn vcpu(self) -> u16 {
         let (Self::Init { vcpu } | Self::Startup { vcpu, .. } | Self::Nmi { vcpu }) = self;
         vcpu

@@ -16,7 +16,7 @@ pub use vectors::VectorSet;
 use local::{Effect, LocalApic};
 use registers::*;
 
-/// All local APICs of a node, by vCPU index.
+/// Local APICs of a node, by vCPU index.
 #[derive(Clone, Debug)]
 pub struct LocalApics {
     apics: Vec<LocalApic>,

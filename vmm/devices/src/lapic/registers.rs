@@ -34,13 +34,13 @@ pub const SELF_IPI: u32 = 0x3f0;
 /// Version 0x14 (integrated), six local vector table entries, EOI-broadcast suppression.
 pub const VERSION_VALUE: u32 = 0x14 | 5 << 16 | 1 << 24;
 
-/// IA32_APIC_BASE.
+/// Number of the MSR IA32_APIC_BASE.
 pub const MSR_APIC_BASE: u32 = 0x1b;
-/// IA32_TSC_DEADLINE.
+/// Number of the MSR IA32_TSC_DEADLINE.
 pub const MSR_TSC_DEADLINE: u32 = 0x6e0;
-/// First x2APIC MSR.
+/// Number of the first x2APIC MSR.
 pub const MSR_X2APIC_FIRST: u32 = 0x800;
-/// Last x2APIC MSR.
+/// Number of the last x2APIC MSR.
 pub const MSR_X2APIC_LAST: u32 = 0x8ff;
 
 /// Address of the xAPIC page after reset.

@@ -15,7 +15,7 @@ fn clock() -> TimerClock {
     }
 }
 
-/// `count` local APICs, software-enabled, in x2APIC mode or not.
+/// Returns `count` local APICs, software-enabled, in x2APIC mode or not.
 fn apics(ids: &[u32], x2: bool) -> LocalApics {
     let mut a = LocalApics::new(ids, clock());
     for vcpu in 0..ids.len() as u16 {
@@ -55,7 +55,7 @@ fn fixed(vector: u8, destination: Destination) -> Message {
     }
 }
 
-/// vCPUs that have this vector pending, which is acknowledged and ended in each.
+/// Returns the vCPUs that have this vector pending, and acknowledges and ends it in each.
 fn receivers(a: &mut LocalApics, vector: u8) -> Vec<u16> {
     let all = 0..a.count() as u16;
     let got: Vec<u16> = all.filter(|&v| a.pending(v, NOW) == Some(vector)).collect();

@@ -60,7 +60,7 @@ impl TimerMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timer {
     mode: TimerMode,
-    /// Initial count register.
+    /// Contents of the initial count register.
     initial: u32,
     /// Divide configuration register as written: bits 3, 1 and 0.
     divide: u32,
@@ -68,13 +68,13 @@ pub struct Timer {
     start: u64,
     /// Ticks from `start` to the first expiry; 0 when stopped.
     first: u32,
-    /// Expiries since `start`.
+    /// Number of expiries since `start`.
     fired: u64,
     /// IA32_TSC_DEADLINE: TSC value, 0 when disarmed.
     deadline: u64,
-    /// TSC = cycles + offset.
+    /// Difference of the TSC and the cycles of the vCPU's clock.
     tsc_offset: u64,
-    /// When it expires next, cycles; `u64::MAX` for never.
+    /// Time at which the timer expires next, cycles; `u64::MAX` for never.
     next: u64,
 }
 
@@ -119,7 +119,7 @@ impl Timer {
         self.divide
     }
 
-    /// Returns the divisor that the divide configuration register stands for.
+    /// Returns the divisor that the divide configuration register encodes.
     fn divisor(&self) -> u32 {
         let code = self.divide & 3 | self.divide >> 1 & 4;
         if code == 7 { 1 } else { 2 << code }
@@ -154,7 +154,7 @@ impl Timer {
         self.begin(clock, now, count);
     }
 
-    /// Writes the divide configuration register. A running count goes on from its present value.
+    /// Writes the divide configuration register. A running count continues from its present value.
     pub fn set_divide(&mut self, clock: &TimerClock, now: u64, divide: u32) {
         let left = self.current(clock, now);
         self.divide = divide & 0b1011;

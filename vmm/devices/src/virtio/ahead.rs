@@ -4,14 +4,14 @@
 //! in virtual time; the rest stays in its queue until virtual time has come closer. So a guest's requests cannot take unbounded
 //! time or memory of the host. A guest that asks for more than a device can do waits, as on a real device.
 
-/// Until when a device has work.
+/// Limit of the work that a device carries out ahead of virtual time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ahead {
-    /// When what was carried out is over, cycles.
+    /// End of the work that was carried out, cycles.
     pub until: u64,
-    /// How much later that may be than now for another request to be carried out; at least 1.
+    /// Largest distance of `until` from now at which another request is carried out, cycles; at least 1.
     pub most: u64,
-    /// Requests were left in the queue.
+    /// True if requests were left in the queue.
     pub waiting: bool,
 }
 
@@ -35,8 +35,8 @@ impl Ahead {
         self.until = self.until.max(now).saturating_add(cycles);
     }
 
-    /// Returns when the requests that wait may go on; `u64::MAX` if there are none. A loaded state may hold any `until`; requests that wait
-    /// without need may go on at once.
+    /// Returns when the requests that wait may continue; `u64::MAX` if there are none. A loaded state may hold any `until`; requests that
+    /// wait without need may continue at once.
     pub fn next_event(&self) -> u64 {
         match self.waiting {
             true => self.until.saturating_sub(self.most - 1),
@@ -44,8 +44,8 @@ impl Ahead {
         }
     }
 
-    /// Returns whether there are requests that wait and may go on now. They wait no longer, even if the caller leaves them where their
-    /// queue is gone.
+    /// Returns whether there are requests that wait and may be carried out now. The requests wait no longer, even if the caller leaves them
+    /// where their queue is gone.
     pub fn resume(&mut self, now: u64) -> bool {
         self.waiting && self.may_proceed(now)
     }

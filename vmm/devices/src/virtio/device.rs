@@ -33,7 +33,7 @@ pub trait VirtioDevice {
     fn next_event(&self) -> u64;
 }
 
-/// The kinds of device that there are.
+/// Virtio device of any kind.
 #[derive(Debug)]
 #[allow(missing_docs)]
 pub enum Device {

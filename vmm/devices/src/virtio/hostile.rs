@@ -289,7 +289,8 @@ fn frames_that_arrive_are_not_counted_against_those_that_leave() {
     }
 }
 
-/// Receive buffers without room, each of as many descriptors as the queue may have, and a frame that waits for room.
+/// Returns a guest that has receive buffers without room, each of as many descriptors as the queue may have, and a frame that waits for
+/// room.
 fn guest_with_empty_buffers() -> Driver {
     let mut d = Driver::new(net(None), VERSION_1 | MRG_RXBUF);
     let parts = vec![(DATA, 0, true); usize::from(SIZE)];
@@ -498,7 +499,7 @@ fn whatever_a_driver_does_a_device_comes_back() {
     }
 }
 
-/// A state that says that requests wait, though their queue is not set up and the device has nothing to wait for.
+/// Restores a state in which requests wait, though their queue is not set up and the device has nothing to wait for.
 #[test]
 fn restored_requests_that_wait_for_nothing_are_no_endless_event() {
     for kind in 0..3 {
@@ -527,7 +528,7 @@ fn any_device(kind: u32) -> Device {
     }
 }
 
-/// A frame for a network device; nothing for others.
+/// Gives a frame to a network device; does nothing for other devices.
 fn as_frame(d: &mut Driver, time: u64, len: usize) {
     if let Device::Net(net) = d.device.device_mut() {
         net.inject(Frame {

@@ -11,12 +11,12 @@ use crate::state::RestoreError;
 /// The driver broke the rules of a queue; the device needs a reset.
 #[derive(Debug, Error)]
 pub enum QueueFault {
-    /// The rings themselves.
+    /// The rings are malformed.
     #[error("virtqueue {queue}: {cause}")]
     Ring {
-        /// Queue number.
+        /// Number of the queue.
         queue: usize,
-        /// The problem.
+        /// Error that the virtqueue library found.
         cause: virtio_queue::Error,
     },
     /// Buffers come without end.
@@ -24,26 +24,26 @@ pub enum QueueFault {
         "virtqueue {queue}: the rings never become empty while the device works on them: they overlap each other, or buffers lie over them"
     )]
     Changing {
-        /// Queue number.
+        /// Number of the queue.
         queue: usize,
     },
-    /// One chain of descriptors.
+    /// A chain of descriptors breaks the rules.
     #[error("virtqueue {queue}, descriptor {head}: {what}")]
     Chain {
-        /// Queue number.
+        /// Number of the queue.
         queue: usize,
         /// First descriptor of the chain.
         head: u16,
-        /// The problem.
+        /// Rule that the chain breaks.
         what: &'static str,
     },
 }
 
 /// A chain of buffers taken from a queue.
 pub struct Chain<'a> {
-    /// Its first descriptor, which names it.
+    /// Index of the chain's first descriptor, which identifies the chain.
     pub head: u16,
-    /// How many descriptors it has.
+    /// Number of descriptors of the chain.
     pub descriptors: u16,
     /// The part that the driver has filled.
     pub reader: Reader<'a, CodeSlice>,
@@ -60,7 +60,7 @@ pub struct Queues<'a> {
     taken: [u32; MOST_QUEUES],
 }
 
-/// How often drivers may fill a queue again while the device works on it.
+/// Number of times that drivers may fill a queue again while the device works on it.
 pub(super) const REFILLS: u32 = 16;
 /// Most queues that a device has.
 const MOST_QUEUES: usize = 2;
@@ -168,17 +168,17 @@ fn ring(queue: usize) -> impl Fn(virtio_queue::Error) -> QueueFault {
 /// Saved form of one virtqueue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueElement {
-    /// Largest size.
+    /// Largest size that the device offers, in entries.
     pub max_size: u16,
     /// Next entry of the available ring to take.
     pub next_avail: u16,
     /// Next entry of the used ring to fill.
     pub next_used: u16,
-    /// VIRTIO_F_EVENT_IDX was negotiated.
+    /// True if VIRTIO_F_EVENT_IDX was negotiated.
     pub event_idx: bool,
     /// Size that the driver chose.
     pub size: u16,
-    /// The driver has set it up.
+    /// True once the driver has set the queue up.
     pub ready: bool,
     /// Descriptor table, guest-physical address.
     pub descriptors: u64,

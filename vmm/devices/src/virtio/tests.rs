@@ -525,7 +525,7 @@ fn the_same_seed_gives_the_same_bytes() {
     assert_eq!(d.take_used(0), [(0, 4096)]);
 }
 
-/// Save, write as JSON, read back into a device made by `make`, over a copy of the memory.
+/// Saves a device, writes the state as JSON, and reads it back into a device made by `make`, over a copy of the memory.
 fn copy(d: &Driver, make: Device) -> Driver {
     let state = d.device.save();
     let text = serde_json::to_string(&state).unwrap();
@@ -611,8 +611,8 @@ fn states_of_other_devices_are_refused() {
     assert!(block.restore(&state).is_err());
 }
 
-/// Guest memory around the rings and every device: whatever the rings hold, nothing panics and nothing outside guest memory
-/// is touched (accesses are checked by vm-memory); the device answers or needs a reset.
+/// Generates guest memory around the rings, for every device: whatever the rings hold, nothing panics and nothing outside guest memory is
+/// touched (accesses are checked by vm-memory); the device answers or needs a reset.
 fn arbitrary_rings() -> impl Strategy<Value = Vec<(u16, u8)>> {
     prop::collection::vec((0u16..0x1000, any::<u8>()), 0..400)
 }

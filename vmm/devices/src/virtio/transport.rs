@@ -37,21 +37,21 @@ const TRANSPORT_FEATURES: u64 = 1 << VIRTIO_F_VERSION_1
 /// State of the transport.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TransportState {
-    /// DeviceFeaturesSel.
+    /// Register DeviceFeaturesSel: the half of the device's features that the driver reads.
     pub device_features_select: u32,
-    /// DriverFeaturesSel.
+    /// Register DriverFeaturesSel: the half of the driver's features that the driver writes.
     pub driver_features_select: u32,
     /// Features that the driver has accepted.
     pub driver_features: u64,
-    /// QueueSel.
+    /// Register QueueSel: number of the queue that the driver accesses.
     pub queue_select: u32,
-    /// Status.
+    /// Register Status: progress of the driver's initialisation.
     pub status: u32,
-    /// InterruptStatus.
+    /// Register InterruptStatus: reasons of the interrupt.
     pub interrupt: u32,
-    /// ConfigGeneration.
+    /// Register ConfigGeneration: changes with the configuration.
     pub generation: u32,
-    /// Queues.
+    /// State of each queue.
     pub queues: Vec<QueueElement>,
     /// Why the device needs a reset.
     pub fault: Option<String>,
@@ -60,13 +60,13 @@ pub struct TransportState {
 /// State of a device and its transport.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VirtioState {
-    /// Transport.
+    /// State of the transport.
     pub transport: TransportState,
-    /// Device.
+    /// State of the device behind the transport.
     pub device: DeviceState,
 }
 
-/// A virtio device on the MMIO transport. Its interrupt is a level: high while [`VirtioMmio::irq_level`] says so.
+/// A virtio device on the MMIO transport. The device's interrupt is a level: high while [`VirtioMmio::irq_level`] returns true.
 #[derive(Debug)]
 pub struct VirtioMmio {
     ram: GuestRam,

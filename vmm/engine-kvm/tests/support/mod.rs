@@ -43,7 +43,7 @@ pub fn host() -> Option<Probe> {
     }
 }
 
-/// AVX and what a 64-bit guest needs, less what the host lacks.
+/// Returns a CPUID table with AVX and what a 64-bit guest needs, less what the host lacks.
 pub fn cpuid(host: &Probe) -> CpuidTable {
     let mask = host.cpuid.xcr0_supported() & (xcr0::X87 | xcr0::SSE | xcr0::AVX);
     let row = |leaf, subleaf, r: [u32; 4]| CpuidEntry {
@@ -172,8 +172,8 @@ impl Platform for Recorder {
     fn account(&mut self, _: u16, _: Context, _: Privilege, _: &Counters) {}
 }
 
-/// RAM with descriptors and page tables: the first GiB onto itself in 2-MiB pages, user-accessible, and a table of
-/// small pages for the test to fill.
+/// Returns RAM with descriptors and page tables: the first GiB onto itself in 2-MiB pages, user-accessible, and a table of small pages for
+/// the test to fill.
 pub fn memory() -> Ram {
     let ram = Ram::new(&[16 << 20]).unwrap();
     let quad = |at: u64, value: u64| assert!(ram.write(at, &value.to_le_bytes()));
@@ -205,7 +205,7 @@ pub fn memory() -> Ram {
     ram
 }
 
-/// An interrupt gate.
+/// Writes an interrupt gate.
 pub fn gate(ram: &Ram, vector: u8, handler: u64) {
     let low = (handler & 0xffff) | 0x8 << 16 | 0xee00 << 32 | (handler >> 16 & 0xffff) << 48;
     let at = IDT + 16 * u64::from(vector);
@@ -213,14 +213,14 @@ pub fn gate(ram: &Ram, vector: u8, handler: u64) {
     assert!(ram.write(at + 8, &(handler >> 32).to_le_bytes()));
 }
 
-/// Assemble at an address.
+/// Assembles code at an address.
 pub fn place(ram: &Ram, at: u64, build: impl FnOnce(&mut CodeAssembler)) {
     let mut a = CodeAssembler::new(64).unwrap();
     build(&mut a);
     assert!(ram.write(at, &a.assemble(at).unwrap()));
 }
 
-/// 64-bit mode at CPL 0 or 3, at [`CODE`].
+/// Returns the state of 64-bit mode at CPL 0 or 3, at [`CODE`].
 pub fn state(cpl: u16) -> VcpuState {
     let mut s = VcpuState::reset();
     s.general.gpr = [0; 16];

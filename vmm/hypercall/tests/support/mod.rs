@@ -88,7 +88,7 @@ impl Job {
         })
     }
 
-    /// This job with the compiled file as `program` in its folder.
+    /// Returns this job with the compiled file as `program` in its folder.
     pub fn with_program(self) -> Job {
         Job {
             command: None,
@@ -190,7 +190,7 @@ impl Job {
     }
 }
 
-/// Every call of a thread has its number once, without gaps, and all of them the caller's rank and success.
+/// Checks that every call of a thread has its number once, without gaps, and that all of them have the caller's rank and success.
 pub fn check_sequence(records: &[MpiRecord], rank: usize) {
     let mut threads: BTreeMap<ThreadId, Vec<u64>> = BTreeMap::new();
     for record in records {

@@ -27,34 +27,34 @@ pub const TABLES_BASE: u64 = 0xe_0000;
 /// First address after the area that an operating system scans for the RSDP.
 pub const TABLES_END: u64 = 0x10_0000;
 
-/// How a device signals its interrupt.
+/// Form of a device's interrupt signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
-    /// Rising edge.
+    /// A rising edge requests an interrupt.
     Edge,
-    /// Active-high level.
+    /// A high level requests an interrupt as long as it lasts.
     Level,
 }
 
 /// A virtio-mmio device, in the order of creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VirtioSlot {
-    /// Guest-physical address of its registers, below 4 GiB.
+    /// Guest-physical address of the device's registers, below 4 GiB.
     pub base: u64,
-    /// Size in bytes.
+    /// Size of the registers in bytes.
     pub size: u64,
     /// Global system interrupt (IOAPIC input).
     pub gsi: u32,
-    /// Trigger mode.
+    /// Trigger mode of the interrupt.
     pub trigger: Trigger,
 }
 
 /// An 8-bit register of the platform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlatformRegister {
-    /// I/O port.
+    /// Register at an I/O port.
     Port(u16),
-    /// Guest-physical address.
+    /// Register at a guest-physical address.
     Memory(u64),
 }
 
@@ -71,9 +71,9 @@ impl PlatformRegister {
 /// UART of the first serial port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SerialPort {
-    /// First of its eight ports.
+    /// Number of the first of the serial port's eight I/O ports.
     pub port: u16,
-    /// Interrupt.
+    /// Global system interrupt (IOAPIC input) of the port.
     pub gsi: u32,
 }
 
@@ -88,11 +88,11 @@ pub struct PlatformDescription {
     pub ioapic_id: u8,
     /// Sleep control register: writing sleep type 5 with the enable bit powers off (ACPI 6.5 §4.8.3.7).
     pub sleep_control: PlatformRegister,
-    /// Sleep status register.
+    /// Register with the sleep status.
     pub sleep_status: PlatformRegister,
     /// Reset register and the value that resets.
     pub reset: (PlatformRegister, u8),
-    /// Serial console.
+    /// Serial console; none if the node has none.
     pub serial: Option<SerialPort>,
     /// virtio-mmio devices in creation order.
     pub virtio: Vec<VirtioSlot>,
@@ -129,13 +129,13 @@ pub enum AcpiError {
         "memory range {start:#x} of {len:#x} bytes belongs to NUMA node {node}, but there are {sockets} sockets"
     )]
     Numa {
-        /// First address.
+        /// First address of the range.
         start: u64,
-        /// Bytes.
+        /// Length of the range, bytes.
         len: u64,
-        /// Node.
+        /// NUMA node that the range states.
         node: u32,
-        /// Sockets.
+        /// Number of sockets.
         sockets: u32,
     },
     /// A device is out of reach of a 32-bit resource descriptor.
@@ -145,22 +145,22 @@ pub enum AcpiError {
     Device {
         /// Index in creation order.
         index: usize,
-        /// Address.
+        /// First guest-physical address of the device's registers.
         base: u64,
-        /// Bytes.
+        /// Length of the device's registers, bytes.
         size: u64,
     },
     /// More devices than names.
     #[error("{0} virtio devices; a node can have at most 256")]
     Devices(usize),
-    /// The block is too large for its place.
+    /// The tables are too large for the space below 1 MiB.
     #[error("the ACPI tables take {size} bytes at {base:#x}, but only {room} are left below 1 MiB")]
     Room {
         /// Bytes of the tables.
         size: usize,
-        /// First address.
+        /// First address of the block.
         base: u64,
-        /// Bytes available.
+        /// Bytes available for the block.
         room: u64,
     },
     /// The block's place is not RAM.
@@ -171,20 +171,20 @@ pub enum AcpiError {
 /// A table inside the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TablePlace {
-    /// Signature.
+    /// Signature in the table's header, such as `DSDT`.
     pub signature: [u8; 4],
-    /// Guest-physical address.
+    /// Guest-physical address of the table.
     pub address: u64,
-    /// Length in bytes.
+    /// Length of the table in bytes.
     pub length: usize,
 }
 
-/// All tables, placed.
+/// ACPI tables of a node, made for their place in guest memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcpiTables {
     /// Address of the block; the RSDP is its first structure.
     pub base: u64,
-    /// The block.
+    /// Bytes of the block, to be written at `base`.
     pub bytes: Vec<u8>,
     /// Tables in the block, without the RSDP.
     pub tables: Vec<TablePlace>,

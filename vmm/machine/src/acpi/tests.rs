@@ -230,7 +230,7 @@ fn the_largest_node_fits_below_one_mebibyte() {
     assert_eq!(&back, b"RSD PTR ");
 }
 
-/// ACPICA's disassembler is the reference parser, the same code that Linux has inside.
+/// Checks the tables with ACPICA's disassembler, a reference parser with the same code that Linux has inside.
 #[test]
 fn iasl_accepts_every_table() {
     if !nodescope_test_needs::have(nodescope_test_needs::Need::Acpi, &["iasl"]) {

@@ -26,7 +26,7 @@ enum Format {
     BzImage { load: u64, size: u64 },
 }
 
-/// A loadable segment.
+/// Loadable segment of an ELF kernel.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     offset: u64,
@@ -35,10 +35,10 @@ struct Segment {
     end: u64,
 }
 
-/// Where a kernel came to lie.
+/// Addresses of a kernel that was loaded into guest memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoadedKernel {
-    /// 64-bit entry point.
+    /// Address of the 64-bit entry point.
     pub entry: u64,
     /// First address after everything the kernel uses before it manages memory itself.
     pub end: u64,
@@ -71,7 +71,7 @@ impl KernelImage {
         })
     }
 
-    /// Returns the file it was read from.
+    /// Returns the path of the file that the image was read from.
     pub fn path(&self) -> &Path {
         &self.path
     }

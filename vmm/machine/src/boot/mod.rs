@@ -49,11 +49,11 @@ pub enum BootError {
     /// A file cannot be read.
     #[error("cannot read the {what} {path}: {source}; give the path of a readable file", path = path.display())]
     Read {
-        /// Kernel or initramfs.
+        /// Name of the file's role: kernel or initramfs.
         what: &'static str,
-        /// Path.
+        /// Path of the file.
         path: PathBuf,
-        /// The host's answer.
+        /// Error of the host.
         source: std::io::Error,
     },
     /// Not a kernel at all.
@@ -62,27 +62,27 @@ pub enum BootError {
         path = path.display()
     )]
     NotAKernel {
-        /// Path.
+        /// Path of the file.
         path: PathBuf,
-        /// Its first bytes.
+        /// First bytes of the file.
         first: Vec<u8>,
     },
     /// A kernel that cannot be started.
     #[error("kernel {path}: {reason}; give an x86-64 Linux kernel", path = path.display())]
     KernelFormat {
-        /// Path.
+        /// Path of the kernel.
         path: PathBuf,
-        /// The problem.
+        /// Reason why the kernel cannot be started.
         reason: String,
     },
     /// The file ends early.
     #[error("kernel {path} is cut: it has {len} bytes, its headers speak of {needed}; copy or unpack it again", path = path.display())]
     KernelTruncated {
-        /// Path.
+        /// Path of the kernel.
         path: PathBuf,
-        /// Bytes it should have.
+        /// Bytes that the file should have.
         needed: u64,
-        /// Bytes it has.
+        /// Bytes that the file has.
         len: u64,
     },
     /// The kernel does not fit into RAM.
@@ -91,9 +91,9 @@ pub enum BootError {
         path = path.display()
     )]
     KernelPlace {
-        /// Path.
+        /// Path of the kernel.
         path: PathBuf,
-        /// First address.
+        /// First address that the kernel needs.
         start: u64,
         /// Address after the last.
         end: u64,
@@ -103,9 +103,9 @@ pub enum BootError {
     /// The loader refused the kernel.
     #[error("kernel {path} cannot be loaded: {source}", path = path.display())]
     Loader {
-        /// Path.
+        /// Path of the kernel.
         path: PathBuf,
-        /// The loader's reason.
+        /// Error of the loader.
         source: linux_loader::loader::Error,
     },
     /// The initramfs does not fit.
@@ -114,11 +114,11 @@ pub enum BootError {
         path = path.display()
     )]
     InitramfsTooBig {
-        /// Path.
+        /// Path of the initramfs.
         path: PathBuf,
-        /// Its size.
+        /// Size of the initramfs, bytes.
         size: u64,
-        /// Bytes free.
+        /// Bytes that are free for the initramfs.
         room: u64,
         /// End of the kernel.
         kernel_end: u64,
@@ -128,7 +128,7 @@ pub enum BootError {
     /// The command line is too long or holds a NUL.
     #[error("the kernel command line {reason}; shorten or correct the study's kernel arguments")]
     CommandLine {
-        /// The problem.
+        /// Reason why the command line cannot be used.
         reason: String,
     },
     /// RAM is too small for the boot structures.
@@ -169,11 +169,11 @@ impl Initramfs {
 /// A guest to start.
 #[derive(Clone, Copy, Debug)]
 pub struct BootConfig<'a> {
-    /// Kernel.
+    /// Linux kernel to load.
     pub kernel: &'a KernelImage,
-    /// Initramfs.
+    /// Initial RAM file system to load; none for a kernel without one.
     pub initramfs: Option<&'a Initramfs>,
-    /// Command line.
+    /// Command line of the kernel.
     pub command_line: &'a str,
     /// ACPI tables; they are written, too.
     pub acpi: &'a AcpiTables,

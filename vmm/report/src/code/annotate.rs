@@ -1,4 +1,4 @@
-//! Machine code of expensive blocks, with the source lines that it comes from.
+//! Machine code of expensive blocks, with its source lines.
 
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, Instruction};
 use nodescope_profile::{Block, ModuleKind, SourceRange, WindowProfile};
@@ -7,14 +7,14 @@ use serde::Serialize;
 use super::costs::{CodeCosts, Sum};
 use crate::breakdown::CYCLE;
 
-/// One basic block.
+/// Listing of a basic block: its instructions and costs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Listing {
     /// The function that the block begins in.
     pub function: String,
-    /// Its module.
+    /// Name of the block's module.
     pub module: String,
-    /// Where the block begins: an offset in the module's file; a linear address in kernel and anonymous memory.
+    /// Address of the block's first byte: an offset in the module's file; a linear address in kernel and anonymous memory.
     pub address: u64,
     /// Costs of all executions.
     pub costs: CodeCosts,
@@ -22,14 +22,14 @@ pub struct Listing {
     pub core_per_execution: f64,
     /// Stall cycles for one execution.
     pub stalls_per_execution: f64,
-    /// Its instructions.
+    /// Instructions of the block.
     pub instructions: Vec<InstructionRow>,
 }
 
-/// One instruction.
+/// Row of a listing: an instruction and its source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct InstructionRow {
-    /// Its address, as the block's.
+    /// Address of the instruction, in the same terms as the block's.
     pub address: u64,
     /// The instruction in the syntax of AT&T.
     pub text: String,

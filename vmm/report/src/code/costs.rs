@@ -29,13 +29,13 @@ impl Sum {
 /// Costs of some code.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CodeCosts {
-    /// Whole executions of its blocks.
+    /// Whole executions of the code's blocks.
     pub executions: u128,
-    /// Instructions retired.
+    /// Number of instructions retired.
     pub instructions: u128,
     /// Modelled cycles in 1/65536: the sum of the terms.
     pub cycles_65536: i128,
-    /// Share of the window's cycles; none if it has none.
+    /// Share of the window's cycles; none if the window has none.
     pub share: Option<f64>,
     /// Cycles per instruction.
     pub cpi: Option<f64>,
@@ -46,11 +46,11 @@ pub struct CodeCosts {
     pub terms: Vec<TermValue>,
     /// The term `core` on each further core.
     pub further_cores: Vec<CoreValue>,
-    /// Data reads.
+    /// Number of data reads.
     pub loads: u128,
-    /// Data writes.
+    /// Number of data writes.
     pub stores: u128,
-    /// Floating-point operations.
+    /// Number of floating-point operations.
     pub flops: u128,
     /// Floating-point operations per byte that came from memory; none if no byte did.
     pub flops_per_byte: Option<f64>,
@@ -63,7 +63,7 @@ pub struct CodeCosts {
 pub struct CoreValue {
     /// Name of the core.
     pub core: String,
-    /// Cycles in 1/65536.
+    /// Cycles of the core in 1/65536.
     pub cycles_65536: i128,
     /// Cycles per instruction.
     pub cpi: Option<f64>,
@@ -74,7 +74,7 @@ pub struct CoreValue {
 pub struct AnswerCount {
     /// `L2`, `L3`, `other_cache`, `memory_local`, `memory_remote`.
     pub source: &'static str,
-    /// How many.
+    /// Number of references.
     pub count: u128,
 }
 

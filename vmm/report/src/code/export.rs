@@ -14,9 +14,9 @@ pub enum Format {
     Text,
     /// [`CodeReport`] as JSON.
     Json,
-    /// A flame graph.
+    /// A flame graph as an SVG file.
     Svg,
-    /// Folded stacks.
+    /// Folded stacks: a line of text for each call path.
     Folded,
     /// The gzipped protocol buffer of `pprof`.
     Pprof,

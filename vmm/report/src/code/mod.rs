@@ -35,13 +35,13 @@ use crate::input::{CoreCpi, ReportError, ReportInput};
 use crate::units::grouped as grouped_digits;
 use costs::Sum;
 
-/// Core that cycles are told for.
+/// Core for which the cycles of code are reported.
 pub struct Core<'a> {
-    /// Its name, such as `nominal CPI`.
+    /// Name of the core, such as `nominal CPI`.
     pub name: String,
-    /// Its cycles by block.
+    /// Cycles of the core by block.
     pub cycles: Box<dyn CoreCycles + 'a>,
-    /// Cycles of long instructions (REP strings, PAUSE) come on top.
+    /// True if cycles of long instructions (REP strings, PAUSE) must be added to `cycles`.
     pub long_instructions: bool,
 }
 
@@ -55,20 +55,20 @@ impl Core<'_> {
     }
 }
 
-/// The code of one window. Its serialised form is `windows[].code` in `report.json`.
+/// Report of a window's code. The serialised form is `windows[].code` in `report.json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CodeReport {
-    /// Cores that cycles are told for. Cycles and shares are the first one's.
+    /// Names of the cores for which cycles are reported. Cycles and shares are the first core's.
     pub cores: Vec<String>,
-    /// Everything.
+    /// Costs of all code of the window.
     pub total: CodeCosts,
     /// Functions that cover 99.9 % of the cycles, most expensive first.
     pub functions: Vec<FunctionCost>,
-    /// All other functions.
+    /// Functions that `functions` does not list.
     pub other_functions: Rest,
     /// Source lines that cover 99.9 % of the cycles, most expensive first.
     pub lines: Vec<LineCost>,
-    /// All other source lines.
+    /// Source lines that `lines` does not list.
     pub other_lines: Rest,
     /// Machine code of the most expensive basic blocks.
     pub blocks: Vec<Listing>,
@@ -94,11 +94,11 @@ pub(crate) struct Drawings {
 /// Costs of a function.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FunctionCost {
-    /// Its name, demangled; `module+0xoffset` where no symbol is known.
+    /// Name of the function, demangled; `module+0xoffset` where no symbol is known.
     pub function: String,
-    /// Path of its module in the guest, or a name in brackets.
+    /// Path of the function's module in the guest, or a name in brackets.
     pub module: String,
-    /// Its costs, without those of functions that it called.
+    /// Costs of the function, without those of functions that it called.
     pub costs: CodeCosts,
 }
 
@@ -107,9 +107,9 @@ pub struct FunctionCost {
 pub struct LineCost {
     /// File, as the debugging information has it; none for code without a line.
     pub file: Option<String>,
-    /// Line, from 1.
+    /// Number of the line, from 1.
     pub line: Option<u32>,
-    /// Its share of the costs of its blocks, by instructions.
+    /// Share of the line in the costs of its blocks, by instructions.
     pub costs: CodeCosts,
 }
 
@@ -118,7 +118,7 @@ pub struct LineCost {
 pub struct Rest {
     /// Entries that are not listed.
     pub count: usize,
-    /// Their costs together.
+    /// Sum of the costs of these entries.
     pub costs: CodeCosts,
 }
 
@@ -128,7 +128,7 @@ const COVERED: i128 = 999;
 const MOST_ROWS: usize = 5000;
 /// Width of the flame graph in a page, pixels.
 const FLAME_WIDTH: u32 = 1080;
-/// Width of a flame graph that stands alone, pixels.
+/// Width of a flame graph in a file of its own, pixels.
 const WIDE_FLAME: u32 = 1280;
 
 impl CodeReport {
@@ -254,7 +254,7 @@ pub(crate) fn of_window(
     CodeReport::new(record, profile, &cores)
 }
 
-/// Draws the flame graph of a window as an SVG that stands alone.
+/// Draws the flame graph of a window as an SVG file.
 pub fn flame_svg(record: &WindowRecord, profile: &WindowProfile, core: &dyn CoreCycles) -> String {
     let stacks = Stacks::new(profile, core, &labels(record), Detail::Functions);
     flame::svg(&flame::tree(profile, &stacks), WIDE_FLAME)
@@ -347,7 +347,7 @@ pub fn labels(record: &WindowRecord) -> Labels {
     labels
 }
 
-/// Says if nodes have different nominal CPIs, which the code's cycles do not tell apart.
+/// Returns a note if nodes have different nominal CPIs, which the code's cycles do not distinguish.
 fn unequal(record: &WindowRecord) -> Option<String> {
     let first = record.nodes.first()?;
     let equal = |node: &NodeRecord| {

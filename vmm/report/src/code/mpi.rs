@@ -11,7 +11,7 @@ use super::{Core, FunctionCost, grouped};
 /// Code that ran inside calls of an MPI function.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MpiCode {
-    /// The MPI function.
+    /// Name of the MPI function.
     pub function: String,
     /// Costs of the code inside.
     pub costs: CodeCosts,
@@ -27,7 +27,7 @@ impl MpiCode {
 /// Costs inside an MPI function: all of them, and by function that ran.
 type Inside = (Sum, Vec<(u32, Sum)>);
 
-/// Code by MPI function, most expensive first, and what ran outside.
+/// Splits code by MPI function, most expensive first, and returns besides the sum of what ran outside.
 pub(super) fn split(
     profile: &WindowProfile,
     cores: &[Core<'_>],

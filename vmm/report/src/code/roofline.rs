@@ -23,7 +23,7 @@ pub struct Roofline {
     pub peak_flops: f64,
     /// FLOP/s of one core: a scalar operation each cycle.
     pub scalar_flops: f64,
-    /// Latency-bound bandwidths.
+    /// Latency-bound bandwidths of the levels.
     pub ceilings: Vec<Ceiling>,
     /// Functions with floating-point operations, most expensive first, at most [`Roofline::MOST`].
     pub functions: Vec<RooflineRow>,
@@ -40,20 +40,20 @@ pub struct Ceiling {
     pub bytes_per_second: Option<f64>,
 }
 
-/// A function.
+/// Point of a function in the roofline, by level.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RooflineRow {
-    /// Its name.
+    /// Name of the function.
     pub function: String,
-    /// Floating-point operations.
+    /// Number of floating-point operations.
     pub flops: u128,
     /// FLOP/s of one core while the function runs.
     pub flops_per_second: f64,
-    /// By level.
+    /// Operational intensity of the function at each level.
     pub levels: Vec<LevelPoint>,
     /// The ceiling that is lowest for the function: a level, or `peak`.
     pub limit: &'static str,
-    /// FLOP/s of one core that it allows.
+    /// FLOP/s of one core that the ceiling allows.
     pub limit_flops: f64,
 }
 
@@ -74,7 +74,7 @@ pub(super) const LEVELS: [&str; 4] = ["L1", "L2", "L3", "memory"];
 const ACCESS: u128 = 8;
 
 impl Roofline {
-    /// Most functions.
+    /// Largest number of functions that are shown.
     pub const MOST: usize = 20;
 
     pub(super) fn new(

@@ -21,7 +21,7 @@ const TERMS: [(&str, &str); 7] = [
     ("other", "other"),
 ];
 
-/// Room for tables.
+/// Shape of tables: the room that a page, a terminal or a file has.
 pub(super) struct Shape {
     /// Most rows of a table.
     pub(super) rows: usize,
@@ -29,7 +29,7 @@ pub(super) struct Shape {
     pub(super) width: usize,
     /// Most characters of a module's name.
     pub(super) module: usize,
-    /// Columns that a terminal has no room for are left out.
+    /// True if columns that a terminal has no room for are left out.
     pub(super) narrow: bool,
 }
 
@@ -430,7 +430,7 @@ fn quotient(value: f64, by: f64) -> String {
     }
 }
 
-/// Three digits behind the point below 10, fewer above.
+/// Formats a value with three digits behind the point below 10, with fewer above.
 fn decimal(value: f64) -> String {
     match value.abs() {
         small if small >= 1000.0 => si(value),
@@ -448,7 +448,7 @@ pub(super) fn file_name(path: &str) -> &str {
         .unwrap_or(path)
 }
 
-/// At most so many characters, the first ones.
+/// Cuts a text to at most so many characters, the first ones.
 pub(super) fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.into();
@@ -458,7 +458,7 @@ pub(super) fn cut(text: &str, most: usize) -> String {
     out
 }
 
-/// At most so many characters, the last ones.
+/// Cuts a text to at most so many characters, the last ones.
 fn cut_left(text: &str, most: usize) -> String {
     let count = text.chars().count();
     if count <= most {

@@ -43,7 +43,7 @@ pub fn statistic(
     }
 }
 
-/// Rank 0 on node 0, with the reference latencies. By hand, for 1000 instructions outside MPI:
+/// Returns the record of rank 0 on node 0, with the reference latencies. By hand, for 1000 instructions outside MPI:
 ///
 /// | term | cycles |
 /// |---|---|
@@ -128,7 +128,7 @@ pub fn node0() -> NodeRecord {
     }
 }
 
-/// Rank 1 on node 1: 2000 instructions, no stall, 100 cycles in MPI_Send, idle otherwise.
+/// Returns the record of rank 1 on node 1: 2000 instructions, no stall, 100 cycles in MPI_Send, idle otherwise.
 pub fn node1() -> NodeRecord {
     let counters = |instructions, idle_cycles| Counters {
         instructions,

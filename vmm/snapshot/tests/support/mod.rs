@@ -23,9 +23,9 @@ use nodescope_oracle::bare;
 use nodescope_x86::state::{Segment, seg};
 use nodescope_x86::{DescriptorTable, VcpuState};
 
-/// Bytes of RAM.
+/// Size of the node's RAM, bytes.
 pub const RAM: u64 = 16 << 20;
-/// Cycles between looks at the node; no divisor of anything else.
+/// Cycles between checks of the node; no divisor of anything else.
 pub const QUANTUM: u64 = 29_003;
 /// Clock of a node.
 pub const HZ: u64 = 2_900_000_000;
@@ -148,7 +148,7 @@ fn set_up_devices(a: &mut CodeAssembler) -> Done {
     Ok(())
 }
 
-/// Goes on only in every `n`-th round, a power of two.
+/// Continues only in every `n`-th round, a power of two.
 fn every(a: &mut CodeAssembler, n: i32, build: impl FnOnce(&mut CodeAssembler) -> Done) -> Done {
     let mut skip = a.create_label();
     a.test(r15d, n - 1)?;
@@ -222,7 +222,7 @@ fn main_program(a: &mut CodeAssembler) -> Done {
     a.jmp(round)
 }
 
-/// A hypercall; with `sequence`, R8 is the third argument, and there is no record.
+/// Emits a hypercall; with `sequence`, R8 is the third argument, and there is no record.
 fn call(
     a: &mut CodeAssembler,
     operation: Operation,
@@ -288,7 +288,7 @@ fn place_handler(ram: &Ram, vector: u8, build: impl FnOnce(&mut CodeAssembler) -
     assert!(ram.write(gate + 8, &(at >> 32).to_le_bytes()));
 }
 
-/// RAM with the guest in it.
+/// Fills RAM with the guest: page tables, tables of descriptors, code and data.
 pub fn load(ram: &Ram) {
     let quad = |at: u64, value: u64| assert!(ram.write(at, &value.to_le_bytes()));
     quad(PML4, 0xa003);
@@ -352,7 +352,7 @@ pub fn load(ram: &Ram) {
     assert!(ram.write(BUFFERS + 0x1000, &[1, 0, 0, 0, 0, 0, 0, 0, 3]));
 }
 
-/// 64-bit mode at CPL 0.
+/// Returns the state of a vCPU in 64-bit mode at CPL 0.
 fn start(code: u64, stack: u64) -> VcpuState {
     let flat = |selector, attributes| Segment {
         selector,
@@ -501,7 +501,7 @@ pub fn contents(ram: &Ram) -> Vec<u8> {
     bytes
 }
 
-/// How often the handler of each vector ran, from RAM's contents.
+/// Returns how often the handler of each vector ran, from RAM's contents.
 pub fn counts(ram: &[u8]) -> [u64; 3] {
     [TIMER, MESSAGE, VIRTIO_VECTOR].map(|vector| {
         let at = (COUNTS + 8 * u64::from(vector)) as usize;

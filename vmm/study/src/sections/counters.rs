@@ -14,7 +14,7 @@ use crate::plan::{Job, Program};
 pub(super) struct Measured {
     /// CPI_core of the whole program.
     pub whole: Cpi,
-    /// CPI_core by rank; empty if the counters are of the whole program alone.
+    /// CPI_core by rank; empty if the counters are only of the whole program.
     pub ranks: BTreeMap<u32, Cpi>,
     /// Tool, files, events and limits, in words.
     pub source: String,

@@ -13,7 +13,7 @@ use crate::plan::{Engine, FastForward, ImageSource, Job, KVM_QUANTUM};
 use nodescope_config::quantity::{Bytes, Cpi, Time};
 use nodescope_config::reader::Section;
 
-/// `[study]`.
+/// Values of the section `[study]`.
 pub(super) struct General {
     pub name: String,
     pub seed: u64,
@@ -133,7 +133,7 @@ pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
     }
 }
 
-/// `study.fast_forward` and `study.fast_forward_until`. The job tells which calls there can be.
+/// Reads `study.fast_forward` and `study.fast_forward_until`. The job determines which calls there can be.
 pub(super) fn fast_forward(
     section: &Section<'_>,
     engine: Engine,
@@ -164,7 +164,7 @@ pub(super) fn fast_forward(
     Some(FastForward { until: trigger })
 }
 
-/// `[image]`: the image to boot, and further kernel parameters.
+/// Reads `[image]`: the image to boot, and further kernel parameters.
 pub(super) fn image(folder: &Path, section: &Section<'_>) -> (ImageSource, Vec<String>) {
     let mut spec = ImageSpec::debian();
     let packages = section.item("packages");
@@ -252,7 +252,7 @@ pub(super) fn image(folder: &Path, section: &Section<'_>) -> (ImageSource, Vec<S
     (source, parameters.unwrap_or_default())
 }
 
-/// `[results]`: the folder of the results, and the limits of the files that guests may put there.
+/// Reads `[results]`: the folder of the results, and the limits of the files that guests may put there.
 pub(super) fn results(section: &Section<'_>, name: &str) -> (PathBuf, FileLimits) {
     let directory = section
         .item("directory")
@@ -285,7 +285,7 @@ pub(super) fn results(section: &Section<'_>, name: &str) -> (PathBuf, FileLimits
         }
     }
     let default = FileLimits::default();
-    // A limit that is given alone moves the others as far as necessary.
+    // A limit that is given without others moves the others as far as necessary.
     let given = |limit: Option<(_, u64)>| limit.map(|(_, bytes)| bytes);
     let [file, node, study] = [given(file), given(node), given(study)];
     let study = study.unwrap_or_else(|| {

@@ -130,7 +130,7 @@ pub(super) fn read(
     }
 }
 
-/// `openmp_intervals`.
+/// Reads `openmp_intervals`: the intervals between MPI calls for the OpenMP tracer.
 fn intervals(item: &Item<'_>) -> Vec<CallInterval> {
     let lines = item.lines("MPI_Barrier:1..MPI_Barrier:2");
     if lines.len() > MOST_INTERVALS {
@@ -194,7 +194,7 @@ fn program(folder: &Path, section: &Section<'_>, mpi: Mpi) -> Program {
     }
 }
 
-/// `files`: paths, or tables of `from` and `to`; folders stand for all files in them.
+/// Reads `files`: paths, or tables of `from` and `to`; folders mean all files in them.
 fn files(folder: &Path, item: &Item<'_>) -> Vec<(PathBuf, String)> {
     let mut files: Vec<(PathBuf, String)> = Vec::new();
     let mut names = BTreeSet::new();
@@ -240,7 +240,7 @@ fn files(folder: &Path, item: &Item<'_>) -> Vec<(PathBuf, String)> {
     files
 }
 
-/// `host` as `name`, or all files below it if it is a folder.
+/// Adds `host` as `name`, or all files below it if it is a folder.
 fn collect_files(
     host: &Path,
     name: &str,

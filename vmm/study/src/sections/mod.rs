@@ -1,5 +1,5 @@
-//! The sections of a study file. Each reader reports what is wrong and goes on with a default, so that one mistake does not
-//! hide the next; the plan is used only if nothing was reported.
+//! The sections of a study file. Each reader reports what is wrong and continues with a default, so that one mistake does not hide the
+//! next; the plan is used only if nothing was reported.
 
 mod counters;
 mod general;

@@ -46,7 +46,7 @@ fn cycles_or_zero(section: &Section<'_>, key: &'static str, frequency: Frequency
     item.and_then(|item| cycles(&item, frequency)).unwrap_or(0)
 }
 
-/// `[caches]`: a preset or a list of levels.
+/// Reads `[caches]`: a preset or a list of levels.
 pub(super) fn caches(section: &Section<'_>, topology: &NodeTopology) -> CacheConfig {
     let frequency = Frequency(topology.tsc_hz);
     let preset = section.item("preset");
@@ -106,7 +106,7 @@ fn by_distance(section: &Section<'_>, key: &'static str, frequency: Frequency) -
     group
 }
 
-/// `[[caches.level]]`; nothing if a level is wrong in itself.
+/// Reads `[[caches.level]]`; nothing if a level is wrong in itself.
 fn own_levels(
     sections: Vec<Section<'_>>,
     line: u32,
@@ -280,7 +280,7 @@ pub(super) fn descriptions(config: &CacheConfig) -> Vec<CacheDescription> {
     caches
 }
 
-/// `[memory]`: latencies for the model. The HMAT has these latencies, and so has the SLIT unless the file gives distances.
+/// Reads `[memory]`: latencies for the model. The HMAT has these latencies, and so has the SLIT unless the file gives distances.
 pub(super) fn memory(section: &Section<'_>, topology: &mut NodeTopology) -> MemorySpec {
     let frequency = Frequency(topology.tsc_hz);
     let sockets = topology.sockets as usize;

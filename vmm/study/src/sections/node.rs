@@ -13,7 +13,7 @@ use nodescope_config::reader::{Item, Section, closest};
 /// Distances stand in for those that follow from the memory's latencies until these are read.
 pub(super) const UNSET: u8 = 0;
 
-/// `[cluster]`: the number of nodes, and whether one boots for all.
+/// Reads `[cluster]`: the number of nodes, and whether one boots for all.
 pub(super) fn cluster(section: &Section<'_>) -> (u32, bool) {
     let nodes = section.require("nodes", "2");
     let nodes = nodes
@@ -26,7 +26,7 @@ pub(super) fn cluster(section: &Section<'_>) -> (u32, bool) {
     (nodes, boot.unwrap_or(false))
 }
 
-/// `[node]`; caches are filled in later, and distances are [`UNSET`] if the file has none.
+/// Reads `[node]`; caches are filled in later, and distances are [`UNSET`] if the file has none.
 pub(super) fn node(section: &Section<'_>) -> (NodeTopology, CpuidOptions) {
     let count = |key, most| {
         let item = section.item(key);
@@ -78,7 +78,7 @@ pub(super) fn node(section: &Section<'_>) -> (NodeTopology, CpuidOptions) {
     (topology, cpuid)
 }
 
-/// `node.require`: features that the guests must have.
+/// Reads `node.require`: features that the guests must have.
 pub(super) fn required(section: &Section<'_>, cpuid: &CpuidOptions) -> Vec<String> {
     let Some(item) = section.item("require") else {
         return Vec::new();
@@ -110,7 +110,7 @@ pub(super) fn required(section: &Section<'_>, cpuid: &CpuidOptions) -> Vec<Strin
 /// Cores that are compared.
 const MAX_CORES: usize = 4;
 
-/// `node.core` and `node.memory_parallelism`: cores that the report models. Whether LLVM knows a name depends on the host.
+/// Reads `node.core` and `node.memory_parallelism`: cores that the report models. Whether LLVM knows a name depends on the host.
 pub(super) fn core(section: &Section<'_>) -> (Vec<String>, Parallelism) {
     const EXAMPLE: &str = "skylake-avx512";
     let mut cores: Vec<String> = Vec::new();
@@ -143,7 +143,7 @@ pub(super) fn core(section: &Section<'_>) -> (Vec<String>, Parallelism) {
     (cores, parallelism.unwrap_or(Parallelism::NONE))
 }
 
-/// "512 MiB" for the node, or a list with a size for each socket.
+/// Reads a memory size: "512 MiB" for the node, or a list with a size for each socket.
 fn memory(item: &Item<'_>, sockets: u32) -> Option<Vec<u64>> {
     const STEP: u64 = 2 << 20;
     let right = |item: &Item<'_>, bytes: u64, whose: &str| {
@@ -276,7 +276,7 @@ pub(super) fn network(section: &Section<'_>) -> Network {
     }
 }
 
-/// `[disk]`.
+/// Reads `[disk]`: size and timing of the block device.
 pub(super) fn disk(section: &Section<'_>) -> Disk {
     let latency = section.item("latency").and_then(|item| {
         let time = item.quantity::<Time>()?;

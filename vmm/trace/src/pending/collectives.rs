@@ -38,9 +38,9 @@ pub struct CollectiveId {
 /// The collective operations of one communicator, window or file.
 #[derive(Debug, Default)]
 pub struct CollectiveOrder {
-    /// How many each rank has entered.
+    /// Number of operations that each rank has entered.
     counts: BTreeMap<u32, u64>,
-    /// How often each rank has started the persistent operation of a number.
+    /// Number of starts of a persistent operation, by the operation's number and the rank.
     starts: BTreeMap<(u64, u32), u64>,
     instances: VecDeque<Instance>,
     /// Number of the first of `instances`.

@@ -1,16 +1,16 @@
-//! Which ranks can never go on, and in which cycle they wait.
+//! Search for the ranks that can never proceed, and for a cycle in which they wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Waits;
 
-/// The ranks that one call still waits for.
+/// Wait of one call: the ranks that the call still waits for.
 struct UnresolvedWait<'a> {
     owner: u32,
-    /// How many of the other ranks stay where they are; a rank that is named twice counts twice.
+    /// Number of `others` that cannot continue; a rank that is named twice counts twice.
     staying: usize,
     others: &'a [u32],
-    /// All of the others must go on, not just one.
+    /// True if all of `others` must continue, false if one of them suffices.
     all: bool,
 }
 
@@ -23,8 +23,8 @@ impl UnresolvedWait<'_> {
     }
 }
 
-/// Ranks that can never go on, with one that each waits for among those that cannot either; none if all can. Each wait is looked at
-/// once, and once more for each rank that goes on.
+/// Returns the ranks that can never proceed, with one that each waits for among those that cannot either; none if all can. Each wait is
+/// examined once, and once more for each rank that can continue.
 pub fn stuck(
     blocked: &BTreeMap<u32, Vec<Waits>>,
     ended: &impl Fn(u32) -> bool,

@@ -1,4 +1,4 @@
-//! Dependencies between ranks: the needs of each pending call, and the ranks that can never go on.
+//! Dependencies between ranks: the needs of each pending call, and the ranks that can never proceed.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,15 +13,15 @@ use super::operation::{self, Incoming, Kind, Need, Operation, Outgoing, Required
 use super::{CallSite, Deadlock, PendingCall, PendingCalls, Waits, text};
 use crate::event::Unfinished;
 
-/// Ranks, receives and requests that are looked at for all calls together: a second or two of the host's time. A guest can make up
+/// Ranks, receives and requests that are examined for all calls together, at most: a second or two of the host's time. A guest can make up
 /// any number of calls; calls beyond this limit are not judged. Some 4000 ranks that all wait for all others are within the limit.
 const EFFORT_LIMIT: u64 = 1 << 25;
 
-/// A pending call with its operation.
+/// Pending call with the operation that the call began.
 struct PendingOperation<'a> {
     rank: u32,
     record: &'a MpiRecord,
-    /// Its own operation.
+    /// Operation of the call itself.
     operation: Operation,
 }
 
@@ -112,7 +112,8 @@ pub fn add_pending_calls(
 }
 
 impl<'a> PendingOperation<'a> {
-    /// None for a call whose arguments are not known. What it has sent or entered is added to the job.
+    /// Returns the pending operation of a call; none for a call whose arguments are not known. Adds to the job what the call has sent or
+    /// entered.
     fn new(job: &mut Job, call: &'a Unfinished) -> Option<PendingOperation<'a>> {
         let (Some(record), Peer::Rank(rank)) = (&call.record, call.rank) else {
             return None;
@@ -156,7 +157,7 @@ impl DependencyFinder<'_> {
         left.map(drop)
     }
 
-    /// Returns the number of ranks, receives and requests to look at to tell what an operation needs.
+    /// Returns the number of ranks, receives and requests to examine for the need of an operation.
     fn effort(&self, operation: &Operation) -> usize {
         let ranks = self.job.ranks.len();
         let send = |send: &Outgoing| {
@@ -235,7 +236,7 @@ impl DependencyFinder<'_> {
         self.job.members(record.object).map(|_| need)
     }
 
-    /// None for what is not followed.
+    /// Returns the need of a rank's operation; none for operations that are not followed.
     fn operation(&self, rank: u32, operation: &Operation, serial: u64) -> Option<Need> {
         self.spend(self.effort(operation))?;
         Some(match &operation.kind {
@@ -380,8 +381,8 @@ impl DependencyFinder<'_> {
                     of.push(text);
                 }
                 Need::Any(ranks) => any = any.or(Some((ranks, text))),
-                // Some of these may be over, such as short sends whose messages wait: only a rank that waits for nothing else stands
-                // for them, and then for one of them at least.
+                // Some of these may be over, such as short sends whose messages wait: only a rank that waits for nothing else counts as
+                // waiting for them, and then for at least one of them.
                 Need::Perhaps(ranks) => {
                     perhaps.extend(ranks);
                     perhaps_of.push(text);

@@ -1,4 +1,4 @@
-//! One MPI job: what its ranks have begun and not ended.
+//! State of an MPI job: the operations that its ranks have begun and not ended.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -27,11 +27,11 @@ pub struct Rank {
     prepared: HashMap<u64, Operation>,
     /// Threads that have called MPI.
     pub threads: BTreeSet<ThreadId>,
-    /// It has left or aborted MPI.
+    /// True once the rank has left or aborted MPI.
     pub ended: bool,
-    /// The rank is in `MPI_Finalize`, or has ended.
+    /// True if the rank is in `MPI_Finalize`, or has ended.
     pub finalizing: bool,
-    /// A call failed in a way that leaves open what became of its messages.
+    /// True if a call failed in a way that leaves open what became of its messages.
     inexact: bool,
 }
 
@@ -46,9 +46,9 @@ pub struct Job {
     pub orders: BTreeMap<u64, CollectiveOrder>,
     pub objects: Objects,
     pub windows: Windows,
-    /// Some calls that started prepared operations were not told wholly: who waits for whom is not sure.
+    /// True if records of calls that started prepared operations were incomplete: who waits for whom is then not sure.
     pub inexact: bool,
-    /// Members of communicators, as rank 0 of each told them.
+    /// Members of communicators, as rank 0 of each reported them.
     members: BTreeMap<u64, Vec<u32>>,
     failed: BTreeMap<(u32, CallSite, i32), u64>,
     truncated: Vec<(u32, CallSite, Incoming)>,
@@ -86,7 +86,8 @@ impl Job {
         self.ranks.entry(rank).or_default().flavour = Some(flavour);
     }
 
-    /// The members of a communicator, window or file, if they are known, in its order of ranks; of an intercommunicator, of both sides.
+    /// Returns the members of a communicator, window or file, if they are known, in its order of ranks; of an intercommunicator, of both
+    /// sides.
     pub fn members(&self, key: u64) -> Option<Vec<u32>> {
         let made_of = self.objects.communicator(key);
         let communicator = made_of.unwrap_or(key);

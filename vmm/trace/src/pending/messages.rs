@@ -20,7 +20,8 @@ pub struct Message {
 #[derive(Clone, Debug, Default)]
 struct Channel {
     sent: VecDeque<Message>,
-    /// Received before their sending was told: a send is told when it ends, which may be later than the receive.
+    /// Number of messages whose receive was reported before their send: a send is reported when it ends, which may be later than the
+    /// receive.
     early: u64,
 }
 

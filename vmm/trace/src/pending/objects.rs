@@ -8,9 +8,9 @@ use nodescope_hypercall::{Class, Function, MpiRecord};
 #[derive(Debug)]
 struct Object {
     communicator: u64,
-    /// Its name for people.
+    /// Name of the window or file, for people.
     name: String,
-    /// Ranks that have freed or closed it.
+    /// Number of ranks that have freed the window or closed the file.
     gone: usize,
 }
 
@@ -18,7 +18,7 @@ struct Object {
 #[derive(Debug, Default)]
 pub struct Objects {
     known: BTreeMap<u64, Object>,
-    /// How often windows and files could not be made, by communicator and rank.
+    /// Number of failures to make windows and files, by communicator and rank.
     failed: BTreeMap<u64, BTreeMap<u32, u64>>,
 }
 

@@ -6,18 +6,18 @@ use nodescope_hypercall::{Class, Function, MpiRecord, Peer, Tag};
 use super::CallSite;
 use super::collectives::CollectiveId;
 
-/// A message that is sent.
+/// A message that a send passes to a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outgoing {
     pub to: u32,
     pub tag: u32,
     pub communicator: u64,
     pub bytes: u64,
-    /// It needs no receiver to end: the program has given a buffer.
+    /// True if the send needs no receiver to end: the program has given a buffer.
     pub buffered: bool,
 }
 
-/// A message that is asked for.
+/// A message that a receive or a probe requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Incoming {
     pub from: Peer,
@@ -29,13 +29,13 @@ pub struct Incoming {
 /// The members that must have entered a collective operation before a member may leave it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequiredMembers {
-    /// All members.
+    /// All members of the communicator.
     All,
     /// The root; and if it has, perhaps some other member.
     Root(u32),
     /// The members before it; and if they have, perhaps some other member.
     Before,
-    /// These sources; and if they have, perhaps some of these destinations.
+    /// The `sources`; and if they have entered, perhaps some of `destinations`.
     Neighbours {
         sources: Vec<u32>,
         destinations: Vec<u32>,
@@ -48,9 +48,9 @@ pub enum RequiredMembers {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Need {
     Nothing,
-    /// All of these.
+    /// All of these ranks must act.
     All(Vec<u32>),
-    /// One of these.
+    /// One of these ranks must act.
     Any(Vec<u32>),
     /// If it is not over yet, one of these: the MPI may do without them, such as for a short message that it puts into a buffer.
     Perhaps(Vec<u32>),
@@ -72,7 +72,8 @@ pub enum Kind {
 pub struct Operation {
     pub site: CallSite,
     pub kind: Kind,
-    /// The program has asked for it to be cancelled: whether it is or not, a wait for it ends (MPI 4.0, section 3.8.4).
+    /// True if the program has asked for the operation's cancellation: whether the operation is cancelled or not, a wait for it ends (MPI
+    /// 4.0, section 3.8.4).
     pub cancelled: bool,
 }
 

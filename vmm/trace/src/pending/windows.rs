@@ -28,9 +28,9 @@ struct Lock {
 
 #[derive(Debug, Default)]
 struct Window {
-    /// How often a target has posted the window to an origin.
+    /// Number of times that a target has posted the window to an origin, by target and origin.
     posted: BTreeMap<(u32, u32), u64>,
-    /// How often an origin has begun and ended access to a target.
+    /// Number of times that an origin has begun access to a target; those of ended accesses are in `completed`.
     started: BTreeMap<(u32, u32), u64>,
     completed: BTreeMap<(u32, u32), u64>,
     /// Access epochs that are open, by origin.
@@ -41,14 +41,14 @@ struct Window {
     locks: BTreeMap<(u32, u32), bool>,
     /// Origins that have locked all targets, which is a shared lock.
     locks_of_all: BTreeSet<u32>,
-    /// Origins that are in transfers, flushes or unlocks, with the one target that the call is for. Of several that have locked one
-    /// target none need have its lock yet: one of those in such calls goes on.
+    /// Origins that are in transfers, flushes or unlocks, with the one target that the call is for. Of several that have locked one target
+    /// none need have its lock yet: one of those in such calls can continue.
     in_progress: BTreeSet<(u32, Option<u32>)>,
-    /// Somebody has locked it.
+    /// True once a rank has locked the window.
     lockable: bool,
     /// Ranks that have made transfers which no call has ended yet.
     dirty: BTreeSet<u32>,
-    /// A call failed or was not told wholly, so that the rest is not sure.
+    /// True if a call failed or a record was incomplete, so that the rest is not sure.
     inexact: bool,
 }
 
@@ -56,7 +56,7 @@ struct Window {
 #[derive(Debug, Default)]
 pub struct Windows(BTreeMap<u64, Window>);
 
-/// Returns the ranks of a group, in order; none if it was not told wholly.
+/// Returns the ranks of a group, in order; none if the record is incomplete.
 fn group(record: &MpiRecord, peers: &[Peer]) -> Option<BTreeSet<u32>> {
     let told = !record.flags.contains(Flags::TAIL_DROPPED);
     told.then(|| peers.iter().map(|peer| peer.rank()).collect())?
@@ -237,7 +237,7 @@ impl Window {
         self.posted.get(&(target, origin)) >= started
     }
 
-    /// Of `MPI_Win_start` and `MPI_Win_complete`.
+    /// Returns the need of `MPI_Win_start` and `MPI_Win_complete`.
     fn access(&self, rank: u32, record: &MpiRecord) -> Option<Need> {
         let access = self.accesses.get(&rank)?;
         let targets = access.targets.iter().copied();
@@ -254,7 +254,7 @@ impl Window {
         })
     }
 
-    /// Of `MPI_Win_wait`: the matching calls of `MPI_Win_complete` of all origins (MPI 4.0, section 12.5.2).
+    /// Returns the need of `MPI_Win_wait`: the matching calls of `MPI_Win_complete` of all origins (MPI 4.0, section 12.5.2).
     fn exposure(&self, rank: u32) -> Option<Need> {
         let origins = self.exposures.get(&rank)?.iter().copied();
         let late = origins.filter(|&origin| {
@@ -267,7 +267,7 @@ impl Window {
         })
     }
 
-    /// Of `MPI_Win_lock`, and of what is done under a lock: that somebody gives back a lock which excludes the caller's.
+    /// Returns the need of `MPI_Win_lock`, and of operations under a lock: that another origin releases a lock which excludes the caller's.
     fn lock(&self, rank: u32, record: &MpiRecord) -> Option<Need> {
         let wanted = self.wanted(rank, record);
         if wanted.is_empty() {

@@ -56,7 +56,7 @@ impl Trace {
         });
     }
 
-    /// A call that ended.
+    /// Adds a call that ended.
     pub fn call(&mut self, record: MpiRecord) -> &mut Trace {
         self.push(Body::Mpi(Box::new(MpiCall {
             record,
@@ -77,7 +77,7 @@ impl Trace {
         self.serial
     }
 
-    /// A call that did not end.
+    /// Adds a call that did not end.
     pub fn stands(&mut self, record: MpiRecord) -> &mut Trace {
         self.push(Body::Unfinished(Box::new(Unfinished {
             function: record.function,
@@ -90,7 +90,7 @@ impl Trace {
         self
     }
 
-    /// A call that ended, of each of these ranks.
+    /// Adds a call that ended, for each of these ranks.
     pub fn all(
         &mut self,
         ranks: std::ops::Range<u32>,
@@ -114,7 +114,8 @@ impl Trace {
         Some((first.ranks.clone(), first.cycle.clone()))
     }
 
-    /// Returns the need of a rank in a pending call: nothing, or ranks and whether all of them must come; none if the trace does not tell.
+    /// Returns the need of a rank in a pending call: nothing, or ranks and whether all of them must come; none if the trace does not
+    /// contain enough.
     pub fn needs(&self, rank: u32) -> Option<(Vec<u32>, bool)> {
         let pending = self.pending();
         let mut calls = pending.calls.iter();
@@ -127,7 +128,7 @@ impl Trace {
     }
 }
 
-/// The answer of [`Trace::needs`] for a call that was about to go on.
+/// The answer of [`Trace::needs`] for a call that was about to continue.
 pub const READY: Option<(Vec<u32>, bool)> = Some((Vec::new(), true));
 
 pub fn record(rank: u32, function: Function, site: u64) -> MpiRecord {

@@ -25,7 +25,7 @@ fn work_rate(timing: &BlockTiming) -> NonZeroU64 {
     timing.bytes_per_second.unwrap_or(FASTEST).min(FASTEST)
 }
 
-/// How long requests take in virtual time. Transfers follow one another; latencies overlap.
+/// Timing of requests in virtual time. Transfers follow one another; latencies overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockTiming {
     /// Clock that cycles count.
@@ -36,7 +36,7 @@ pub struct BlockTiming {
     pub bytes_per_second: Option<NonZeroU64>,
 }
 
-/// A block device.
+/// Virtio block device.
 #[derive(Debug)]
 pub struct Block {
     pub(super) disk: Disk,

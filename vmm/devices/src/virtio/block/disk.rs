@@ -33,26 +33,26 @@ pub enum ImageFault {
     /// The file holds something else than it did when it was made.
     #[error("{}: damaged: the {bytes} bytes at offset {offset} are not those that the image was made with", path.display())]
     Damaged {
-        /// The file.
+        /// Path of the image file.
         path: PathBuf,
-        /// Where the damaged block begins.
+        /// Offset at which the damaged block begins, bytes.
         offset: u64,
-        /// The block's length.
+        /// Length of the block, bytes.
         bytes: usize,
     },
     /// The host cannot read the file.
     #[error("cannot read {} at offset {offset}: {source}", path.display())]
     Read {
-        /// The file.
+        /// Path of the image file.
         path: PathBuf,
-        /// Where.
+        /// Offset of the bytes that cannot be read.
         offset: u64,
-        /// The host's answer.
+        /// Error of the host.
         source: Arc<io::Error>,
     },
 }
 
-/// An image file, read-only and shared between nodes. It must not change while it is in use.
+/// An image file, read-only and shared between nodes. The file must not change while it is in use.
 #[derive(Debug)]
 pub struct Image {
     path: PathBuf,
@@ -214,7 +214,7 @@ impl Disk {
         self.sectors
     }
 
-    /// Returns the image under it.
+    /// Returns the image under the disk's written clusters, if there is one.
     pub fn image(&self) -> Option<&Arc<Image>> {
         self.base.as_ref()
     }

@@ -16,16 +16,16 @@ pub struct Completion {
 /// Contents that differ from the image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskState {
-    /// Size in sectors.
+    /// Size of the disk in sectors of 512 bytes.
     pub sectors: u64,
     /// Clusters of 4096 bytes that were written, by index.
     pub written: Vec<(u64, Vec<u8>)>,
 }
 
-/// Complete state.
+/// Complete state of a block device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockState {
-    /// Contents.
+    /// Contents of the disk.
     pub disk: DiskState,
     /// Requests under way, in the order of their ends.
     pub completions: Vec<Completion>,
@@ -33,6 +33,6 @@ pub struct BlockState {
     pub busy_until: u64,
     /// When what was carried out would be over if there had been no reset, cycles.
     pub work_until: u64,
-    /// Requests were left in the queue until that is near.
+    /// True if requests were left in the queue until that time is near.
     pub waiting: bool,
 }

@@ -76,7 +76,7 @@ pub(super) fn verify(frame: &[u8]) -> bool {
 struct Packet<'a> {
     ip: &'a [u8],
     payload: &'a [u8],
-    /// Where in the frame the payload begins.
+    /// Offset of the payload in the frame, bytes.
     payload_at: usize,
 }
 

@@ -19,9 +19,9 @@ pub(super) const TRANSMIT: usize = 1;
 
 /// Cycles that a frame takes a device whose link takes no time.
 const FRAME: u64 = 100;
-/// Cycles that a look at a descriptor of a receive buffer takes. A driver that takes frames spends far more on each.
+/// Cycles that the check of a descriptor of a receive buffer takes. A driver that takes frames spends far more on each.
 pub(super) const DESCRIPTOR: u64 = 20;
-/// Cycles of looks at receive buffers that are done at once: the buffers of 200 full queues, as drivers fill them.
+/// Cycles of checks of receive buffers that are done at once: the buffers of 200 full queues, as drivers fill them.
 const RECEIVE_AHEAD: u64 = 1 << 20;
 /// Bytes of frames that are on their way to the guest or wait for its buffers. The switch keeps half as much for a node
 /// (`vmm/fabric`), and a driver that takes what comes has little waiting.
@@ -30,26 +30,26 @@ const MOST_INCOMING: usize = 128 << 20;
 /// Work that the device takes from the guest's network stack, as ordinary network cards do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offloads {
-    /// The device fills in TCP and UDP checksums, and verifies those of frames that come.
+    /// True if the device fills in TCP and UDP checksums, and verifies those of frames that come.
     pub checksum: bool,
-    /// The device cuts TCP segments of up to 64 KiB into frames (TSO over IPv4); needs `checksum`.
+    /// True if the device cuts TCP segments of up to 64 KiB into frames (TSO over IPv4); needs `checksum`.
     pub segmentation: bool,
 }
 
 /// Configuration of a network device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetConfig {
-    /// Hardware address.
+    /// MAC address of the device.
     pub mac: [u8; 6],
     /// Largest payload of a frame in bytes, 68 to 65521.
     pub mtu: u16,
-    /// Offloads offered.
+    /// Offloads that the device offers to the driver.
     pub offloads: Offloads,
     /// Frames that may wait for the guest to provide buffers; more are dropped.
     pub backlog: usize,
 }
 
-/// A network device.
+/// Virtio network device.
 #[derive(Debug)]
 pub struct Net {
     pub(super) config: NetConfig,
@@ -60,11 +60,11 @@ pub struct Net {
     pub(super) counters: NetCounters,
     /// Bytes of `incoming`, and what each frame takes besides.
     pub(super) incoming_bytes: usize,
-    /// The link that it sends on, if that takes time.
+    /// The link on which the device sends, if sending takes time.
     pub(super) link: Option<Link>,
     /// The frames that the link has yet to send.
     pub(super) sending: Ahead,
-    /// The looks at receive buffers. They take no part of the time of a frame, unless a guest has the device look at many in vain.
+    /// Checks of receive buffers. The checks take no part of the time of a frame, unless a guest has the device check many in vain.
     pub(super) receiving: Ahead,
     /// Not part of the state: no frame depends on them.
     pub(super) spares: Spares,
@@ -249,7 +249,7 @@ impl VirtioDevice for Net {
     fn reset(&mut self) {
         self.features = 0;
         self.blocked = false;
-        // Frames that the device had begun to send are on their way, and its looks at buffers are done.
+        // Frames that the device had begun to send are on their way, and its checks of buffers are done.
         self.sending.waiting = false;
         self.receiving.waiting = false;
     }

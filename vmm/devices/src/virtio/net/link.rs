@@ -11,7 +11,7 @@ const BUFFER_NS: u64 = 10_000_000;
 const SMALLEST_BUFFER: u64 = 256 << 10;
 const LARGEST_BUFFER: u64 = 16 << 20;
 
-/// A link.
+/// Link of a network device to the switch, in the direction of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
     /// Clock that cycles count.

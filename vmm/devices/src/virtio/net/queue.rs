@@ -172,8 +172,8 @@ impl Net {
 }
 
 impl Net {
-    /// Writes one frame to the guest's buffers, over several of them where that was agreed on. False if there are not enough. The look at
-    /// them counts in either case: a guest may ask for another as often as it likes.
+    /// Writes one frame to the guest's buffers, over several of them where that was agreed on. False if there are not enough. The check of
+    /// the buffers counts in either case: a guest may request another check at any time.
     fn hand_over(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<bool, QueueFault> {
         let Some(frame) = self.incoming.front() else {
             return Ok(false);

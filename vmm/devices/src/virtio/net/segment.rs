@@ -3,7 +3,7 @@
 use super::checksum::{add, fold, is_fragment, pseudo};
 use super::queue::Header;
 
-/// Where the IP header begins.
+/// Offset of the IP header in a frame, bytes.
 const IP: usize = 14;
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
@@ -12,9 +12,9 @@ const CWR: u8 = 0x80;
 /// A large TCP/IPv4 packet that is to be cut.
 pub(super) struct TcpPacket<'a> {
     frame: &'a [u8],
-    /// Where the TCP header begins.
+    /// Offset of the TCP header in the frame, bytes.
     tcp_at: usize,
-    /// Where the payload begins.
+    /// Offset of the payload in the frame, bytes.
     data_at: usize,
     /// Bytes of payload in a segment.
     size: usize,

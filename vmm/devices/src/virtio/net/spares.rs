@@ -4,7 +4,7 @@
 
 /// Most buffers kept; a TCP segment of 64 KiB fills 45 frames of 1500 bytes.
 const COUNT: usize = 64;
-/// Most bytes kept.
+/// Most bytes of buffers that are kept.
 const BYTES: usize = 1 << 20;
 
 /// The buffers that a device keeps.
@@ -12,7 +12,7 @@ const BYTES: usize = 1 << 20;
 pub(super) struct Spares {
     /// From the shortest to the longest, so that one that just fits is found.
     buffers: Vec<Vec<u8>>,
-    /// Their capacities together.
+    /// Sum of the buffers' capacities, bytes.
     bytes: usize,
 }
 

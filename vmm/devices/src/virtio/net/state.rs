@@ -9,14 +9,14 @@ pub struct Frame {
     pub time: u64,
     /// From the destination address on.
     pub bytes: Vec<u8>,
-    /// The TCP or UDP checksum is known to be right. Otherwise the receiver verifies the checksum, as it does after a state was loaded:
-    /// the result is the same.
+    /// True if the TCP or UDP checksum is known to be right. Otherwise the receiver verifies the checksum, as the receiver does after a
+    /// state was loaded: the result is the same.
     #[serde(skip)]
     pub checksum_valid: bool,
 }
 
 impl Frame {
-    /// Returns the bytes that it takes in memory.
+    /// Returns the number of bytes that the frame takes in memory.
     pub(super) fn memory(&self) -> usize {
         size_of::<Frame>() + self.bytes.len()
     }
@@ -33,7 +33,7 @@ impl Frame {
 /// Counters of passed and dropped frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetCounters {
-    /// Frames sent.
+    /// Frames that the device has sent.
     pub sent: u64,
     /// Frames handed to the guest.
     pub received: u64,
@@ -70,7 +70,7 @@ impl NetCounters {
     }
 }
 
-/// Complete state.
+/// Complete state of a network device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetState {
     /// Features that the driver accepted.
@@ -79,16 +79,16 @@ pub struct NetState {
     pub outgoing: Vec<Frame>,
     /// Frames that have not been handed to the guest, in the order of their times.
     pub incoming: Vec<Frame>,
-    /// The guest has no buffers for the first of them.
+    /// True if the guest has no buffers for the first of these frames.
     pub blocked: bool,
-    /// Counters.
+    /// Counters of passed and dropped frames.
     pub counters: NetCounters,
-    /// When the link has sent what it was given, cycles.
+    /// Time at which the link has sent what it was given, cycles.
     pub sending_until: u64,
-    /// Frames were left in the driver's queue until that is near.
+    /// True if frames were left in the driver's queue until that time is near.
     pub waiting: bool,
-    /// When the device would have looked at the receive buffers that it was given, cycles.
+    /// Time at which the device would have checked the receive buffers that it was given, cycles.
     pub receiving_until: u64,
-    /// Frames that have arrived are kept until that is near.
+    /// True if frames that have arrived are kept until that time is near.
     pub receiving_waits: bool,
 }

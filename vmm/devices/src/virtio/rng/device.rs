@@ -9,7 +9,7 @@ use crate::state::RestoreError;
 use crate::virtio::ahead::Ahead;
 use crate::virtio::{QueueFault, Queues, VirtioDevice};
 
-/// An entropy device.
+/// Virtio entropy device.
 #[derive(Debug)]
 pub struct Rng {
     pub(super) generator: ChaCha20Rng,
@@ -63,7 +63,7 @@ impl VirtioDevice for Rng {
         Vec::new()
     }
     fn activate(&mut self, _features: u64, _now: u64) {}
-    /// Resets the device. The generator goes on: a guest that resets the device does not get the same bytes again.
+    /// Resets the device. The generator continues: a guest that resets the device does not get the same bytes again.
     fn reset(&mut self) {
         self.work.waiting = false;
     }

@@ -4,14 +4,14 @@ use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng;
 use serde::{Deserialize, Serialize};
 
-/// Complete state.
+/// Complete state of an entropy device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RngState {
-    /// Seed and position.
+    /// Random number generator: its seed and its position.
     pub generator: ChaCha20Rng,
     /// When what was given would be over, cycles.
     pub work_until: u64,
-    /// Requests were left in the queue until that is near.
+    /// True if requests were left in the queue until that time is near.
     pub waiting: bool,
 }
 
