@@ -79,7 +79,7 @@ impl SystemEvent {
     }
 }
 
-/// One kind of event.
+/// Kind of event that the model counts: its name, its CPI term and its cost.
 #[derive(Clone, Debug)]
 pub(crate) struct Kind {
     pub(crate) name: String,
@@ -96,7 +96,7 @@ struct EventCharge {
     source: Option<Source>,
 }
 
-/// All kinds. Level index 0 is the first-level data cache (and, for fetches, the instruction cache).
+/// Every kind of event. Level index 0 is the first-level data cache (and, for fetches, the instruction cache).
 #[derive(Clone, Debug)]
 pub(crate) struct Events {
     kinds: Vec<Kind>,

@@ -141,7 +141,7 @@ impl<W: Word> Tags<W> {
     #[inline(always)]
     fn entries(&self) -> &[W] {
         // SAFETY: `first` is the aligned start of `length` words of `memory`, which lives as long as `self` and is
-        // written through `entries_mut` alone; any bit pattern is a valid word.
+        // written only through `entries_mut`; any bit pattern is a valid word.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.length) }
     }
 
