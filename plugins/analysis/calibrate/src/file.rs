@@ -13,14 +13,14 @@ use crate::piecewise::{Piecewise, Residuals};
 pub struct Path {
     /// File or folder.
     pub source: String,
-    /// The fit.
+    /// Fitted channel of the path.
     pub fit: Fit,
 }
 
 /// A cluster whose paths were fitted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterFile {
-    /// Its name.
+    /// Name of the cluster.
     pub name: String,
     /// Cores of a node.
     pub cores: u32,
@@ -31,7 +31,8 @@ pub struct ClusterFile {
 }
 
 impl ClusterFile {
-    /// Returns the file's text, which `nodescope predict --cluster` reads; `CLUSTER.md` describes it. Comments tell residuals and ranges.
+    /// Returns the file's text, which `nodescope predict --cluster` reads; `CLUSTER.md` describes it. Comments in the text give residuals
+    /// and ranges.
     pub fn text(&self) -> String {
         let mut out = String::from("# Made by nodescope calibrate (guide: Calibration).\n");
         // Writing to a string cannot fail.

@@ -14,7 +14,7 @@ use crate::{CalibrateError, Measurements, Sample};
 
 /// A step between two lines is a change of protocol where the time rises by so much.
 const STEP: f64 = 0.05;
-/// The line of large messages tells of the latency where it says at least this part of what the smallest take.
+/// The intercept of the line of large messages is used as latency where it is at least this part of the smallest messages' time.
 const PLAUSIBLE: f64 = 0.3;
 /// Tables go on straight to this size.
 const BEYOND: u64 = 1 << 30;
@@ -44,7 +44,7 @@ pub enum Limit {
 /// A fitted channel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fit {
-    /// The costs.
+    /// Costs of the channel.
     pub channel: Channel,
     /// Bytes per second.
     pub bandwidth: u64,
@@ -200,7 +200,7 @@ fn residuals(fitted: &[Point], measured: &[Point], sigma: f64) -> Residuals {
     }
 }
 
-/// Four digits: more mean nothing, and a file that people read has fewer.
+/// Rounds to four significant digits: more have no meaning, and a file for readers has fewer.
 fn rounded(value: u64) -> u64 {
     let mut unit = 1;
     while value / unit >= 10_000 {
@@ -219,7 +219,7 @@ fn eager_limit(
     if let Some(limit) = options.eager_limit {
         return (limit, Limit::Given);
     }
-    // Between the two sizes a step says where.
+    // Between the two sizes, a step in the times shows the limit.
     let between = (measured.sent_at_once, measured.waited);
     let (least, most) = match between {
         (None, None) => (range.0, range.1),
@@ -296,7 +296,7 @@ impl Costs<'_> {
         if bytes > self.eager_limit { 3.0 } else { 1.0 }
     }
 
-    /// A sender that asks is busy only to ask.
+    /// Returns the time that a sender is busy. For a message above the eager limit the sender is busy only with the request to send.
     fn send(&self, bytes: u64) -> f64 {
         let bytes = if bytes > self.eager_limit {
             self.smallest

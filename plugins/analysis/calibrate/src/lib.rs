@@ -21,7 +21,7 @@ pub use piecewise::{Piecewise, Point, Residuals};
 /// The measurement at one message size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// Bytes.
+    /// Size of the message in bytes.
     pub bytes: u64,
     /// The median, nanoseconds.
     pub time: f64,
@@ -54,15 +54,15 @@ pub enum CalibrateError {
     /// A file cannot be read.
     #[error("cannot read {}: {cause}", .file.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// Why not.
+        /// Error of the operating system.
         cause: std::io::Error,
     },
     /// A line that NetPIPE does not write.
     #[error("{}:{line}: {what}", .file.display())]
     Line {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
         /// The line, from 1.
         line: usize,
@@ -74,7 +74,7 @@ pub enum CalibrateError {
     Unusable {
         /// Where they come from.
         from: String,
-        /// Why.
+        /// Reason for which nothing follows from the measurements.
         what: String,
     },
     /// A trace that cannot be read.

@@ -30,7 +30,7 @@ struct Call {
     entry: i64,
     exit: i64,
     inside: i64,
-    /// It follows polls: its MPI could move messages before.
+    /// True if the call follows polls, in which its MPI library could already move messages.
     after_polls: bool,
     /// The other end of the message: rank and place.
     other: Option<(u32, usize)>,

@@ -19,7 +19,7 @@ use rank::RankState;
 /// Computation between two calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Burst {
-    /// Picoseconds.
+    /// Time of the burst in picoseconds.
     pub time: u64,
     /// Instructions; 0 if unknown, as when the thread changed its CPU in between.
     pub instructions: u64,
@@ -39,9 +39,10 @@ pub struct Entry {
 /// The bursts and operations of one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sequence {
-    /// In order.
+    /// Bursts and operations in the order of the trace.
     pub entries: Vec<Entry>,
-    /// The meaning of the rank's communicator numbers: members by their number in [`Sequences::communicators`]; `None` is the rank alone.
+    /// The meaning of the rank's communicator numbers: members by their number in [`Sequences::communicators`]; `None` is a communicator of
+    /// only this rank.
     pub communicators: Vec<Option<u32>>,
 }
 
@@ -69,7 +70,7 @@ pub struct Sequences {
     pub marks: Vec<Option<(u64, u64)>>,
 }
 
-/// Options that say what to take of a trace.
+/// Options that select the part of a trace from which sequences are made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SequenceOptions {
     /// The MPI job, from 0, where a trace holds several, one after the other; the one with most calls if not given.
@@ -91,7 +92,7 @@ pub enum SequenceError {
     /// A rank beyond the world that the program stated.
     #[error("the trace has a call of rank {rank}, but the world has {world} ranks")]
     RankOutside {
-        /// The rank.
+        /// Rank that called.
         rank: u32,
         /// Ranks of the world.
         world: u32,
@@ -101,9 +102,9 @@ pub enum SequenceError {
         "{function} of rank {rank} names rank {peer}, but the world has {world} ranks; the trace is not of one MPI job, or damaged"
     )]
     PeerOutside {
-        /// The caller.
+        /// Rank that called.
         rank: u32,
-        /// The call.
+        /// Function that was called.
         function: Function,
         /// The rank that it names.
         peer: u32,
@@ -115,9 +116,9 @@ pub enum SequenceError {
         "{function} of rank {rank} has a time of {time} ps, more than the 26 days that are computed with; the trace is damaged"
     )]
     TooLate {
-        /// The caller.
+        /// Rank that called.
         rank: u32,
-        /// The call.
+        /// Function that was called.
         function: Function,
         /// The time, picoseconds.
         time: u64,
@@ -127,11 +128,11 @@ pub enum SequenceError {
         "{function} of rank {rank} states {bytes} bytes, more than the 8 TiB that are computed with; the trace is damaged"
     )]
     TooLarge {
-        /// The caller.
+        /// Rank that called.
         rank: u32,
-        /// The call.
+        /// Function that was called.
         function: Function,
-        /// The bytes.
+        /// Number of bytes that the call states.
         bytes: u64,
     },
     /// A tag that MPI does not have.
@@ -139,11 +140,11 @@ pub enum SequenceError {
         "{function} of rank {rank} has the tag {tag}, beyond those of MPI; the trace is damaged"
     )]
     BadTag {
-        /// The caller.
+        /// Rank that called.
         rank: u32,
-        /// The call.
+        /// Function that was called.
         function: Function,
-        /// The tag.
+        /// Tag that the call states.
         tag: u32,
     },
     /// Windows and topologies of more members than there is memory for.
@@ -157,7 +158,7 @@ pub enum SequenceError {
     /// A rank that never called.
     #[error("the trace has no call of rank {rank} of {world}; predict from a trace of all ranks")]
     RankMissing {
-        /// The rank.
+        /// Rank that has no call.
         rank: u32,
         /// Ranks of the world.
         world: u32,
@@ -188,7 +189,7 @@ pub struct SequenceBuilder {
     jobs: Vec<Job>,
 }
 
-/// One MPI job: the processes of one `MPI_COMM_WORLD`.
+/// MPI job: the processes of one `MPI_COMM_WORLD`.
 #[derive(Debug, Default)]
 struct Job {
     ranks: BTreeMap<u32, RankState>,
@@ -200,9 +201,9 @@ struct Job {
     stuck: BTreeSet<u32>,
     calls: u64,
     world: u32,
-    /// By the trace's id: members, as rank 0 of the communicator told them.
+    /// Members by the communicator's id in the trace, as rank 0 of the communicator reported them.
     members: HashMap<u64, Vec<u32>>,
-    /// By the trace's id: who used it, for those whose members were not told.
+    /// Ranks that used a communicator, by its id in the trace, for communicators whose members were not reported.
     users: BTreeMap<u64, BTreeSet<u32>>,
     notes: Vec<String>,
     /// The greatest rank that a call names.
@@ -263,7 +264,7 @@ impl SequenceBuilder {
         self.jobs.iter().any(|job| !job.unfinished.is_empty())
     }
 
-    /// Says which ranks can never go on. Their last call becomes an operation in which the program stops; other ranks end before
+    /// Sets the ranks that can never continue. Their last call becomes an operation in which the program stops; other ranks end before
     /// theirs, as those of a trace that was merely cut.
     pub fn set_deadlocks(&mut self, pending: &PendingCalls) {
         for deadlock in &pending.deadlocks {
@@ -419,7 +420,7 @@ impl Job {
             marks: vec![Some((u64::MAX, 0)); marks],
             ..Sequences::default()
         };
-        // Communicators whose members nobody told consist of those who used them, in the order of the world.
+        // Communicators without reported members consist of the ranks that used them, in the order of the world.
         for (id, users) in std::mem::take(&mut self.users) {
             if !self.members.contains_key(&id) {
                 self.notes.push(format!(

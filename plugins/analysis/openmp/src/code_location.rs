@@ -78,7 +78,7 @@ pub struct CodeLocator {
 }
 
 impl CodeLocator {
-    /// Creates one that looks into `folders` first.
+    /// Creates a locator that searches `folders` first.
     pub fn new(folders: &[PathBuf]) -> CodeLocator {
         CodeLocator {
             folders: folders.to_vec(),
@@ -121,7 +121,7 @@ impl CodeLocator {
             Some(inlined) => inlined.function.clone(),
             None => location.function,
         };
-        // A name made of file and offset says no more than the address.
+        // A name made of file and offset contains no more than the address.
         if location.function_start.is_some() && !function.contains("+0x") {
             found.function = Some(function);
         }

@@ -24,21 +24,21 @@ pub enum RecordError {
     /// The file cannot be read.
     #[error("cannot read {}: {cause}", .path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Error of the operating system.
         cause: std::io::Error,
     },
     /// The file is empty.
     #[error("{} is empty: the process ended before the OpenMP tracer wrote its record", .path.display())]
     Empty {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The file is no record, or one of another version.
     #[error("{} is no record of the OpenMP tracer: {what}", .path.display())]
     NoRecord {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// How the file differs from a record.
         what: String,
@@ -46,11 +46,11 @@ pub enum RecordError {
     /// A line that the tracer does not write.
     #[error("{} is damaged in line {line}: {what}", .path.display())]
     Damaged {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The line, from 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// How.
+        /// Description of the damage.
         what: String,
     },
 }
@@ -64,7 +64,7 @@ pub enum State {
     Start,
     /// In a region outside work-sharing, in the team's primary thread.
     Primary,
-    /// Likewise in another thread of the team.
+    /// In a region outside work-sharing, in a thread of the team other than the primary.
     Replicated,
     /// In a work-sharing construct.
     Shared,
@@ -97,7 +97,7 @@ pub enum Kind {
     Parallel,
     /// A work-sharing loop.
     Loop,
-    /// Sections.
+    /// A sections construct.
     Sections,
     /// A single construct.
     Single,
@@ -111,7 +111,7 @@ pub enum Kind {
     Barrier,
     /// An ordered construct, or a wait for another iteration of a doacross loop.
     Ordered,
-    /// A flush.
+    /// A flush construct.
     Flush,
     /// A call that sets a lock.
     Lock,
@@ -119,11 +119,11 @@ pub enum Kind {
     Atomic,
     /// Executions of an explicit task.
     Task,
-    /// A taskwait.
+    /// A taskwait construct.
     Taskwait,
     /// The end of a taskgroup.
     Taskgroup,
-    /// A taskloop.
+    /// A taskloop construct.
     Taskloop,
     /// Creations of an explicit task.
     CreatedTask,
@@ -180,15 +180,15 @@ impl Kind {
 pub enum Schedule {
     /// The construct has none.
     None,
-    /// Static.
+    /// Static schedule.
     Static,
-    /// Dynamic.
+    /// Dynamic schedule.
     Dynamic,
-    /// Guided.
+    /// Guided schedule.
     Guided,
     /// Chosen at run time, or auto.
     Runtime,
-    /// The runtime does not tell tools the schedule.
+    /// The runtime does not report the schedule to tools.
     Unknown,
     /// Code before a barrier that may be a loop of static schedule: its compiler leaves no trace of the loop but the barrier.
     StaticOrNone,
@@ -242,7 +242,7 @@ pub struct Module {
 pub struct Interval {
     /// Number of the interval around it; the whole program's own.
     pub parent: usize,
-    /// Its name.
+    /// Name of the interval.
     pub name: String,
     /// How often it was executed.
     pub count: u64,
@@ -282,7 +282,7 @@ pub struct Cell {
     pub imbalance: u64,
     /// Time that all threads of the region's teams waited: TALP's scheduling.
     pub scheduling: u64,
-    /// By [`State`].
+    /// Times by [`State`].
     pub ticks: [u64; STATES],
 }
 
@@ -293,9 +293,9 @@ pub struct Event {
     pub interval: usize,
     /// Site of the region around it.
     pub region: Site,
-    /// The construct.
+    /// Kind of the construct.
     pub kind: Kind,
-    /// Its site.
+    /// Site of the construct.
     pub site: Site,
     /// A loop's schedule.
     pub schedule: Schedule,
@@ -307,13 +307,13 @@ pub struct Event {
     pub first: u64,
     /// Duration of all executions.
     pub total: u64,
-    /// The longest.
+    /// Duration of the longest execution.
     pub longest: u64,
-    /// Waiting within.
+    /// Time waited within the construct.
     pub waited: u64,
-    /// Waiting for other threads at its end.
+    /// Time waited for other threads at the construct's end.
     pub ended: u64,
-    /// A loop's iterations that the thread executed, where the runtime tells; else 0.
+    /// A loop's iterations that the thread executed, where the runtime reports them; otherwise 0.
     pub iterations: u64,
     /// The chunks that these came in.
     pub chunks: u64,
@@ -353,11 +353,11 @@ impl Clock {
 pub struct Record {
     /// The file it was read from.
     pub source: String,
-    /// Process number.
+    /// Process id in the system.
     pub pid: u32,
     /// Rank in `MPI_COMM_WORLD`, by the launcher's environment.
     pub rank: Option<u32>,
-    /// Size of `MPI_COMM_WORLD`, if the launcher tells.
+    /// Size of `MPI_COMM_WORLD`, if the launcher sets it.
     pub ranks: Option<u32>,
     /// Processors of the node.
     pub processors: u32,
@@ -365,9 +365,9 @@ pub struct Record {
     pub peak: u32,
     /// The OpenMP runtime.
     pub runtime: String,
-    /// The host.
+    /// Name of the host on which the process ran.
     pub host: String,
-    /// The clock.
+    /// Clock of the record.
     pub clock: Clock,
     /// Modules by number.
     pub modules: BTreeMap<usize, Module>,
@@ -384,8 +384,9 @@ impl Record {
     ///
     /// # Errors
     ///
-    /// A file that cannot be read, is empty or no record, or has lines that the tracer does not write. A record that is cut is read up to the
-    /// cut, and says so in its notes.
+    /// A file that cannot be read, is empty or no record, or has lines that the tracer does not write. A record that is cut is read up to
+    /// the cut, with a note on this.
+    ///
     pub fn read(path: &Path) -> Result<Record, RecordError> {
         let io = |cause| RecordError::Io {
             path: path.into(),

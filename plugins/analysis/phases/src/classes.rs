@@ -36,7 +36,7 @@ pub struct Classes {
 /// How the number of classes was chosen, and how stable the classes are.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ClassChoice {
-    /// Classes.
+    /// Number of classes.
     pub count: usize,
     /// True if the user gave their number.
     pub given: bool,

@@ -19,9 +19,9 @@ pub const MOST_PLACEMENTS: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeCost {
-    /// Predicted picoseconds.
+    /// Predicted time of a change in picoseconds.
     Time(u64),
-    /// Bytes between nodes.
+    /// Bytes that a change moves between nodes.
     Bytes(u64),
 }
 
@@ -112,7 +112,7 @@ pub struct Schedule {
     pub cost: u64,
     /// The best placement that never changes, by its number.
     pub constant: usize,
-    /// Its sum.
+    /// Sum of that placement over all phases.
     pub constant_cost: u64,
     /// The sum with the given placement.
     pub given_cost: u64,
@@ -252,7 +252,7 @@ fn predicted(
     if time.is_some() {
         let mut before = 0;
         for phase in 0..analysis.phases.len() {
-            // Behind the last phase there is the end alone.
+            // Behind the last phase there is only the end of the run.
             let after = outcome.marks.get(phase).map_or(outcome.time, |mark| mark.1);
             phase_times.push(after.saturating_sub(before));
             before = after.max(before);
@@ -308,7 +308,7 @@ fn marked(sequences: &Sequences, analysis: &Analysis) -> Sequences {
         let mut rest = (0..).zip(&borders).peekable();
         for (at, mut entry) in entries.into_iter().enumerate() {
             let begin = begins.get(at).copied().unwrap_or(analysis.from);
-            // Marks may stand in a call of several operations before its first one only.
+            // A call of several operations may have marks only before its first operation.
             while let Some((number, border)) = rest.next_if(|&(_, &border)| border <= begin) {
                 // The border divides the computation before the call.
                 let after = (begin - border).min(entry.burst.time);

@@ -25,9 +25,9 @@ const BISECTED: usize = 8;
 #[derive(Debug, thiserror::Error)]
 #[error("METIS cannot divide {vertices} ranks into {parts} parts: {cause}")]
 pub struct PlacementError {
-    /// Ranks.
+    /// Number of ranks.
     vertices: usize,
-    /// Parts.
+    /// Number of parts.
     parts: usize,
     /// Error of METIS.
     cause: metis::Error,

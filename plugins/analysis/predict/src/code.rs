@@ -11,7 +11,7 @@ pub(crate) const NONE: u32 = u32::MAX;
 /// Any source or tag.
 pub(crate) const ANY: u32 = u32::MAX - 1;
 
-/// One instruction of a rank's code.
+/// Instruction of a rank's code.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Instruction {
     /// A burst from a column, then an operation.
@@ -83,7 +83,7 @@ pub(crate) struct SendReceive {
     pub receive: Option<(Option<PeerRef>, u32, u64)>,
 }
 
-/// A collective.
+/// Collective operation with its parameters, as code of a rank.
 #[derive(Clone, Debug)]
 pub(crate) struct CollectiveCode {
     pub kind: CollectiveKind,
@@ -132,9 +132,9 @@ pub struct Code<'p> {
     pub(crate) marks: u32,
     /// Fragments that have been reduced.
     pub(crate) fragments: &'p [Fragment],
-    /// Some receive or probe accepts what nobody knows.
+    /// True if a receive or probe accepts a message whose sender is unknown.
     pub(crate) wildcards: bool,
-    /// Some operation goes on while its rank does something else.
+    /// True if an operation continues while its rank does other work.
     pub(crate) overlaps: bool,
     /// Some collective does.
     pub(crate) nonblocking_collectives: bool,
@@ -405,7 +405,7 @@ impl<'p> Code<'p> {
         }
     }
 
-    /// World sizes of communicators by number.
+    /// Returns the number of ranks in each communicator, by its number.
     pub(crate) fn communicator_sizes(&self) -> Vec<u32> {
         let world = self.program.ranks.len() as u32;
         let size = |members: &Vec<u32>| match members.len() {

@@ -26,7 +26,7 @@ pub enum Algorithm {
     Linear,
     /// A binomial tree, the largest subtree first; a broadcast's root sends to all of its children at once.
     Binomial,
-    /// The same, one child after the other.
+    /// A binomial tree, the largest subtree first; a broadcast's root sends to one child after the other.
     BinomialInTurn,
     /// A binomial tree, one child after the other, the smallest subtree first.
     BinomialAscending,
@@ -61,7 +61,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Every algorithm.
+    /// Every algorithm, with its name.
     pub const ALL: [Algorithm; 18] = [
         Algorithm::Linear,
         Algorithm::Binomial,
@@ -152,7 +152,7 @@ impl fmt::Display for Algorithm {
 /// An algorithm with the size of its segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Selected {
-    /// The algorithm.
+    /// Algorithm of the collective.
     pub algorithm: Algorithm,
     /// Bytes of a segment; 0 for the whole message.
     pub segment: u64,
@@ -170,7 +170,7 @@ impl From<Algorithm> for Selected {
 /// A collective as one rank sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape<'a> {
-    /// The kind.
+    /// Kind of the collective.
     pub kind: CollectiveKind,
     /// Ranks of the communicator, at least 1.
     pub size: u32,
@@ -258,7 +258,7 @@ impl Round {
         }
     }
 
-    /// The same, waiting until it is over.
+    /// Returns this round with a wait for everything begun so far.
     fn in_turn(self) -> Round {
         Round { wait: true, ..self }
     }

@@ -78,7 +78,7 @@ impl Prediction {
 }
 
 impl Phases {
-    /// A lane for each row: in each column the parts of its time, one after the other.
+    /// Returns an SVG image with a lane for each row: in each column the parts of its time, one after the other.
     fn svg(&self, end: u64, ranks: u32) -> Result<String, ChartError> {
         let rows: Vec<Lane> = (self.rows.iter().enumerate())
             .map(|(number, row)| {

@@ -44,7 +44,7 @@ pub struct Options {
     pub resample: Option<u64>,
     /// With a seed: each rank begins up to so much later, drawn at random, picoseconds.
     pub stagger: u64,
-    /// Keep what is needed to tell the critical path: about 64 bytes for each wait.
+    /// True to keep what the critical path needs: about 64 bytes for each wait.
     pub critical_path: bool,
     /// Keep the order of times even where it changes nothing.
     pub force_order: bool,

@@ -22,7 +22,7 @@ pub enum Scale {
     Names,
 }
 
-/// One value of a parameter.
+/// Value of a parameter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Value {
     /// As it is set.
@@ -123,7 +123,7 @@ fn split(text: &str) -> Vec<String> {
 #[derive(Clone, Copy)]
 struct Kind {
     what: &'static str,
-    /// Base units of the unit that numbers are told in.
+    /// Base units in the unit in which numbers are shown.
     base: f64,
     unit: &'static str,
     show: fn(u64) -> String,
@@ -211,7 +211,7 @@ fn list(field: &str, parts: Vec<String>) -> Sweep {
     }
 }
 
-/// Returns whether ascending numbers are better told by their logarithms: over more than a decade, none of them 0.
+/// Returns whether ascending numbers are better shown by their logarithms: they span more than a decade, and none is 0.
 fn spread(values: &[Value]) -> bool {
     let number = |value: Option<&Value>| value.and_then(|value| value.number).unwrap_or(0.0);
     let (first, last) = (number(values.first()), number(values.last()));
@@ -307,7 +307,7 @@ fn range(field: &str, text: &str) -> Result<Sweep, SweepError> {
     })
 }
 
-/// Rounded to four significant digits, so that values can be read and typed again.
+/// Rounds to four significant digits, so that values can be read and typed again.
 fn four_digits(value: f64) -> f64 {
     let step = 10f64.powf(value.abs().log10().floor() - 3.0);
     let rounded = (value / step).round() * step;

@@ -1,4 +1,4 @@
-//! All groups of a trace, their clusters and representatives.
+//! Groups of a trace, their clusters and representatives.
 
 use nodescope_loop_tree::Sequences;
 use serde::Serialize;
@@ -7,7 +7,7 @@ use crate::cluster::{Cluster, Clustering, Merge};
 use crate::group::{Group, groups, vector};
 use crate::{RepresentError, ranks_text};
 
-/// Thresholds for which the number of representatives is told.
+/// Thresholds for which the number of representatives is reported.
 const THRESHOLDS: [f64; 12] = [
     0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0,
 ];
@@ -47,7 +47,7 @@ pub struct GroupAnalysis {
 pub struct Sensitivity {
     /// The threshold, relative.
     pub threshold: f64,
-    /// Representatives.
+    /// Number of representatives at the threshold.
     pub representatives: usize,
 }
 
@@ -56,7 +56,7 @@ pub struct Sensitivity {
 pub struct Analysis {
     /// Version of this format.
     pub format: u32,
-    /// Ranks.
+    /// Number of ranks.
     pub ranks: usize,
     /// Where trees are cut, relative to the root mean square length of a group's computation vectors.
     pub threshold: f64,

@@ -2,7 +2,7 @@
 //! threshold.
 //!
 //! The distance of two clusters is the Euclidean distance of their centroids (centroid linkage; Müllner, "Modern hierarchical, agglomerative
-//! clustering algorithms", 2011, whose generic algorithm the crate kodama has). Distances are told relative to the root mean square of
+//! clustering algorithms", 2011, whose generic algorithm the crate kodama has). Distances are relative to the root mean square of
 //! the vectors' lengths, so that a threshold means the same for short and long programs.
 
 use kodama::{Method, linkage};
@@ -27,7 +27,7 @@ pub struct Merge {
     pub size: usize,
 }
 
-/// All merges of a group.
+/// Merges of a group, from single vectors to one cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Clustering {
     vectors: Vec<Vec<f64>>,
@@ -41,7 +41,7 @@ pub struct Clustering {
 pub struct Cluster {
     /// Numbers of the vectors, ascending.
     pub members: Vec<usize>,
-    /// That which is nearest to the centroid; the first of several equally near.
+    /// Number of the vector nearest to the centroid; the first of several equally near.
     pub representative: usize,
     /// The greatest distance of a member to the representative, relative.
     pub spread: f64,

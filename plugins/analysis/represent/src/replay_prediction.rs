@@ -14,7 +14,7 @@ pub struct ReplayPrediction {
     pub format: u32,
     /// By rank: whose computation it was given.
     pub assignments: Vec<Assignment>,
-    /// The prediction.
+    /// Prediction of the program with the replays' computation.
     pub prediction: Prediction,
 }
 

@@ -98,7 +98,7 @@ impl FromStr for PlanRequest {
 /// Host cost of a cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// The cluster.
+    /// Cluster for which the cost is estimated.
     pub request: PlanRequest,
     /// Costs of the job outside its window and of the window.
     pub phases: Vec<PhasePlan>,
@@ -135,7 +135,7 @@ pub struct PhasePlan {
     pub error: f64,
     /// Virtual time, seconds.
     pub virtual_seconds: f64,
-    /// Modelled instructions.
+    /// Number of modelled instructions.
     pub instructions: f64,
     /// Seconds of a host core, by the fit.
     pub cpu_seconds: f64,
@@ -151,7 +151,7 @@ pub enum PlanError {
         "{series}: a plan needs runs with host.json on two numbers of nodes above 1 at least, and there are {found}; run the studies with --host-times"
     )]
     TooFew {
-        /// The series.
+        /// Name of the series.
         series: String,
         /// Runs with host times on more than one node.
         found: usize,
@@ -161,7 +161,7 @@ pub enum PlanError {
         "{series}: {need} MiB of memory are needed for one node, and a host has {have} MiB; give a larger host-memory"
     )]
     Memory {
-        /// The series.
+        /// Name of the series.
         series: String,
         /// Memory of one node, MiB.
         need: u64,
@@ -196,7 +196,7 @@ fn fit(costs: &[Cost]) -> (f64, f64, f64) {
             (x * yy - y * xy) / determinant,
             (y * xx - x * xy) / determinant,
         ),
-        // The runs do not tell the two apart.
+        // The runs do not distinguish the two coefficients.
         false => (-1.0, -1.0),
     };
     let error = |(a, b): (f64, f64)| {

@@ -38,7 +38,7 @@ impl ClusterFile {
         })
     }
 
-    /// Of a text that is not checked yet.
+    /// Makes a cluster file of a text that is not checked yet.
     pub fn new(path: &Path, text: &str) -> ClusterFile {
         ClusterFile {
             path: path.to_owned(),

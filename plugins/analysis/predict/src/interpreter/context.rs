@@ -27,13 +27,13 @@ pub(super) struct Cause {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Goes on with the instruction at its counter.
+    /// Continues with the instruction at its counter.
     Next,
     /// Computes until its wake-up.
     Computing,
     /// Is about to do its operation.
     Operate,
-    /// Waits.
+    /// Waits for completions.
     Blocked,
     Done,
 }
@@ -63,7 +63,7 @@ pub(super) struct Context {
     pub(super) phase: Phase,
     /// Last part of its critical path.
     pub(super) path: u32,
-    // Its current collective.
+    // Current collective of the context.
     pub(super) collective: u32,
     pub(super) communicator: u32,
     pub(super) instance: u32,
@@ -106,7 +106,7 @@ pub(super) const IDLE: Request = Request {
 };
 
 impl Cause {
-    /// Tells causes of the same time apart, whatever the order of interpretation.
+    /// Distinguishes causes of the same time, whatever the order of interpretation.
     pub(super) fn key(&self) -> (u64, u64, u64, u32, u32) {
         let origin = &self.origin;
         (self.at, origin.time, origin.computed, origin.rank, self.op)
@@ -145,7 +145,7 @@ impl Context {
                 (true, 0) => clock.saturating_add(cost.buffered),
                 (true, _) => clock.saturating_add(cost.buffered.min(cost.queued)),
                 (false, 0) => (time + cost.awaited).max(clock.saturating_add(cost.buffered)),
-                // It makes no difference if the message comes just before or just after the end of another one's processing.
+                // The result is the same whether the message comes just before or just after the end of another one's processing.
                 (false, _) => (clock.saturating_add(cost.queued)).max(time + cost.awaited),
             };
         }

@@ -29,7 +29,7 @@ struct Entry {
     origin: Origin,
 }
 
-/// All ranks' entries into one execution of a fragment.
+/// State of one execution of a fragment: the entries of its ranks.
 #[derive(Clone, Debug)]
 struct Instance {
     /// By index in the fragment.
@@ -144,7 +144,7 @@ impl Interpreter<'_> {
         let Some(entry) = inputs[from as usize] else {
             return;
         };
-        // It waits for as long as it would leave earlier if nobody had entered later than itself.
+        // The rank waits for as long as it would leave earlier if no rank had entered later than itself.
         let prompt = latest(&needs.clock, own).map_or(time, |(time, _)| time);
         let cause = Cause {
             at: own + (time - prompt),
@@ -160,9 +160,9 @@ impl Interpreter<'_> {
 /// How an interpretation ended that began at given times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ends {
-    /// By rank.
+    /// End of each rank's clock, by rank.
     pub clocks: Vec<u64>,
-    /// By rank.
+    /// Time at which each rank's port is free, by rank.
     pub ports: Vec<u64>,
     /// Computation and uninterpreted calls by rank.
     pub computation: Vec<(u64, u64)>,

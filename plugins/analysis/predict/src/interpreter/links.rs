@@ -20,7 +20,7 @@ use crate::result::LinkLoad;
 #[derive(Debug)]
 pub(super) struct Links {
     nodes: u32,
-    /// Each link, or each rank's own port without contention.
+    /// Each link of the topology; without contention each rank's own port.
     by_number: Vec<Link>,
     route: Vec<u32>,
     /// Links that messages share equally.
@@ -161,7 +161,7 @@ impl Links {
         self.by_number[(self.nodes + node) as usize].count(bytes, 0);
     }
 
-    /// From when on a rank's own port is free, where messages do not share links.
+    /// Returns the time from which a rank's own port is free, where messages do not share links.
     pub fn port(&self, rank: u32) -> u64 {
         self.by_number
             .get(rank as usize)
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!(link.occupy(0, 0, 10), (30, 40));
         assert_eq!(link.occupy(0, 160, 5), (170, 175));
         assert_eq!(link.gaps, [(40, 60)]);
-        // Nothing is waited for without need, and nothing lost.
+        // The message waits no longer than necessary, and no time of the link is lost.
         assert_eq!(link.occupy(0, 45, 5), (45, 50));
         assert_eq!(link.gaps, [(40, 45), (50, 60)]);
         assert_eq!(link.occupy(55, 55, 0), (55, 55));

@@ -26,7 +26,7 @@ pub struct Closure<'a> {
     members: Vec<Vec<At>>,
     /// By rank and index: requests that are pending before it, one more than there are operations.
     pending: Vec<Vec<u32>>,
-    /// Ranks that receive what nobody knows.
+    /// Ranks that receive messages of unknown senders.
     open: HashSet<u32>,
 }
 

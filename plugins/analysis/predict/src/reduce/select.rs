@@ -10,7 +10,7 @@ use crate::timeline::Timeline;
 /// A fragment of a program, perhaps in several occurrences.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
-    /// All calls of a call site, as reports write it: `program+0x1234`. The n-th calls of all ranks are one occurrence.
+    /// Calls of a call site, as reports write the site: `program+0x1234`. The n-th calls of all ranks are one occurrence.
     Site(String),
     /// A loop of each rank's tree, by its number in [`outline`], from 1. The n-th runs of all ranks are one occurrence.
     Loop(u32),
@@ -21,12 +21,12 @@ pub enum Selection {
 /// Why a selection means nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectionError {
-    /// It is none of the forms.
+    /// The text has none of the forms.
     #[error(
         "{text:?} is no fragment; write a call site (program+0x1234), a loop (loop:2, numbered by --outline), or an interval (10ms..20ms)"
     )]
     Form {
-        /// The text.
+        /// Text of the selection.
         text: String,
     },
     /// No rank has it.
@@ -42,18 +42,18 @@ pub enum SelectionError {
     Uneven {
         /// The text of the selection.
         what: String,
-        /// A rank.
+        /// World rank of one of the two ranks.
         rank: u32,
-        /// How often.
+        /// Number of calls of that rank.
         own: usize,
-        /// Another.
+        /// World rank of the other rank.
         other: u32,
-        /// How often.
+        /// Number of calls of the other rank.
         others: usize,
     },
 }
 
-/// One occurrence: rank, index of its first operation, index after its last.
+/// Occurrence of a fragment: rank, index of its first operation, index after its last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Occurrence {
     /// By rank, ascending; ranks without operations in it are left out.

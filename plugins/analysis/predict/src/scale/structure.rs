@@ -43,11 +43,11 @@ enum Variable {
 /// The program of the ranks that have one role.
 #[derive(Clone, Debug)]
 pub struct RoleProgram {
-    /// The program.
+    /// Parts of the program, in order.
     pub parts: Vec<Part>,
-    /// Positions in it.
+    /// Number of positions in the program.
     pub positions: u32,
-    /// By number.
+    /// Counts of loops, by number.
     pub counts: Vec<Count>,
     /// By position: partner sent to (or the only one), partner received from, root.
     pub partners: Vec<[Option<Partner>; 3]>,
@@ -272,7 +272,7 @@ fn length(parts: &[Part]) -> u32 {
     each.sum()
 }
 
-/// Calls `visit` with the positions of a program, in order; `count` tells how often a loop runs.
+/// Calls `visit` with the positions of a program, in order; `count` returns the iterations of a loop.
 pub fn walk(parts: &[Part], count: &impl Fn(u32) -> u32, visit: &mut impl FnMut(u32)) {
     for part in parts {
         match part {
