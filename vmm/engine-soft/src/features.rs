@@ -175,7 +175,8 @@ fn announced(feature: CpuidFeature) -> Announced {
         F::MCOMMIT => &[(0x8000_0008, 0, Ebx, 8)],
         F::WBNOINVD => &[(0x8000_0008, 0, Ebx, 9)],
 
-        // Features of other vendors or of older processors alone, of system management mode, and features that an MSR announces.
+        // Features that only other vendors or only older processors have, features of system management mode, and features that an MSR
+        // announces.
         _ => &[],
     };
     Announced::By(bits)
@@ -321,7 +322,7 @@ mod tests {
 
     use super::*;
 
-    /// A table with these bits alone.
+    /// Makes a table with only these bits.
     fn table(bits: &[Bit]) -> CpuidTable {
         let mut table = CpuidTable::default();
         for &(leaf, subleaf, register, bit) in bits {

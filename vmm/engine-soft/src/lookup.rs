@@ -14,9 +14,9 @@ const SLOTS: usize = 1 << 14;
 /// Entry for a block, as the run loop uses it.
 #[derive(Clone, Copy)]
 pub struct Entry {
-    /// First operation.
+    /// First operation of the block.
     pub ops: *const Op,
-    /// The block.
+    /// Block that the entry is for.
     pub block: *const Block,
     /// Number of operations.
     pub count: u32,

@@ -207,7 +207,7 @@ pub struct Native {
     budget: Budget,
     /// The budget ends in time for the next interrupt.
     ends_at_interrupt: bool,
-    /// `ends_at_interrupt` was set while translated code ran: the run loop must look at the machine where the budget ends.
+    /// `ends_at_interrupt` was set while translated code ran: the run loop must check the machine where the budget ends.
     must_attend: bool,
     done: Done,
     /// The split access whose lines the model was already asked for. The interpreter's operation need not ask again.
@@ -326,7 +326,7 @@ pub struct Activity {
     pub served: u64,
     /// Operations that the interpreter carried out for translated code.
     pub interpreted: u64,
-    /// Times that all translated code was thrown away for want of room.
+    /// Times that the whole translated code was thrown away for want of room.
     pub evictions: u64,
 }
 
@@ -337,9 +337,9 @@ struct Host {
     bmi: bool,
     /// AVX-512 F, VL, BW and DQ.
     avx512: bool,
-    /// See [`keeps_undefined_flags`].
+    /// Result of [`keeps_undefined_flags`].
     keeps_flags: bool,
-    /// See [`scans_keep_flags`].
+    /// Result of [`scans_keep_flags`].
     scans_keep_flags: bool,
 }
 
@@ -369,11 +369,11 @@ impl Host {
 pub struct Budget {
     /// Cycles in 1/65536.
     pub cycles: i64,
-    /// Instructions.
+    /// Number of instructions.
     pub instructions: i64,
-    /// [`Cpu::retired`] and [`Cpu::stall`] at the beginning of that block.
+    /// [`Cpu::retired`] at the beginning of that block.
     pub retired: u64,
-    /// See `retired`.
+    /// [`Cpu::stall`] at the beginning of that block.
     pub stall: u64,
     /// Interrupts are delivered when they are due.
     pub deliver: bool,
@@ -501,9 +501,9 @@ impl Cpu {
         self.native.seen = seen;
     }
 
-    /// Returns the host code for the instruction pointer, if the jump cache has it, and the code may run without a look at its basic block.
-    /// That holds if translated code did not return because of this block, and if blocks may begin for `whole` more instructions, which is
-    /// more than zero, whatever the length of the last block.
+    /// Returns the host code for the instruction pointer, if the jump cache has it, and the code may run without a check of its basic
+    /// block. That holds if translated code did not return because of this block, and if blocks may begin for `whole` more instructions,
+    /// which is more than zero, whatever the length of the last block.
     #[inline]
     pub fn known_code(&mut self, whole: i64) -> Option<CodeAddress> {
         let native = &self.native;
@@ -615,7 +615,7 @@ impl Cpu {
         let enter: unsafe extern "sysv64" fn(*mut Cpu, CodeAddress) -> u32 =
             unsafe { std::mem::transmute(enter) };
         // SAFETY: by the caller's promise, `code` is the beginning of a translation block for this vCPU's mode, privilege and instruction
-        // pointer. The block uses this vCPU's state alone, and guest RAM that the TLB's entries prove mapped.
+        // pointer. The block uses only this vCPU's state, and guest RAM that the TLB's entries prove mapped.
         let exit = unsafe { enter(self, code) };
         let done = if exit == Exit::Interpreted as u32 {
             let (count, executed) = self.native.partial.take().expect("set with this exit");

@@ -46,7 +46,7 @@ const STATUS: u32 = RflagsBits::CF
     | RflagsBits::SF
     | RflagsBits::OF;
 
-/// Re-encode an instruction for a stub. `mxcsr`: it reads or sets MXCSR.
+/// Re-encodes an instruction for a stub. `mxcsr`: it reads or sets MXCSR.
 pub fn plan(instruction: &Instruction, mxcsr: bool) -> Result<Plan, IcedError> {
     let mut core = *instruction;
     core.set_has_lock_prefix(false);
@@ -103,7 +103,7 @@ fn writes(access: OpAccess) -> bool {
 }
 
 impl Plan {
-    /// Assemble for an address. A stub that uses MXCSR returns 0 when done, 1 where the host's MXCSR did not hold the
+    /// Assembles the stub for an address. A stub that uses MXCSR returns 0 when done, 1 where the host's MXCSR did not hold the
     /// guest's value and nothing was done; other stubs return nothing.
     pub fn assemble(&self, ip: u64) -> Result<Vec<u8>, IcedError> {
         let core = &self.core;

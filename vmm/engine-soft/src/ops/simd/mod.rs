@@ -110,7 +110,7 @@ impl Stubs {
         used + instructions * LONGEST_STUB <= self.room
     }
 
-    /// Keep at most so many bytes of code, or as many as a block may need; before anything is decoded.
+    /// Keeps at most so many bytes of code, or as many as a block may need; before anything is decoded.
     pub fn set_room(&mut self, bytes: usize) {
         self.room = bytes.clamp(crate::fetch::MAX_BLOCK * LONGEST_STUB, arena::CAPACITY);
     }
@@ -123,7 +123,7 @@ impl Stubs {
         }
     }
 
-    /// The stub of an instruction, made when first asked for.
+    /// Returns the stub of an instruction, which is made when first asked for.
     fn get(&mut self, instruction: &iced_x86::Instruction, mxcsr: bool) -> Result<u64, StubError> {
         let failed = |source| StubError::Encode {
             instruction: format!("{:?}", instruction.code()),
@@ -144,7 +144,7 @@ impl Stubs {
         Ok(at)
     }
 
-    /// Keep a message for an operation that stops the study when it is executed.
+    /// Keeps a message for an operation that stops the study when it is executed.
     fn message(&mut self, text: String) -> u32 {
         let at = self.messages.iter().position(|m| *m == text);
         at.unwrap_or_else(|| {
@@ -217,13 +217,13 @@ fn unavailable(cpu: &mut Cpu, need: u8) -> Result<(), Trap> {
     }))
 }
 
-/// An operation whose stub could not be made.
+/// Stops the study at an operation whose stub could not be made.
 fn refused(cpu: &mut Cpu, op: &Op) -> Done {
     let text = cpu.code().pool.stubs().messages[op.aux as usize].clone();
     Err(cpu.unsupported(text))
 }
 
-/// Lower a vector, x87, MMX or extended-state instruction.
+/// Lowers a vector, x87, MMX or extended-state instruction.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     if !classify::is_ours(l.instruction) {
         return None;
