@@ -7,7 +7,7 @@ use std::str::FromStr;
 use crate::code_location::CodeLocation;
 
 /// Selection of parallel regions by the place that calls them. Serial code around the regions is no part of the interval, since no record
-/// contains when that code runs .
+/// contains when that code runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
     /// Regions that this function calls.

@@ -481,7 +481,7 @@ impl<'a> Archive<'a> {
         let nothing = strings.number("");
         // SAFETY, for all of this function: the writer is open; lists have the stated lengths and outlive the calls.
         // Definitions may use numbers of strings that are written later in the file, but readers expect the strings first, so all strings
-        // are collected first .
+        // are collected first.
         let mut definitions: Vec<Box<dyn FnOnce() -> Code + 'a>> = Vec::new();
         let mut define = |definition: Box<dyn FnOnce() -> Code + 'a>| definitions.push(definition);
         let length = survey.end.saturating_add(1);
