@@ -7,14 +7,14 @@ use crate::time::{Point, Spent};
 /// Cost of running a part of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Run {
-    /// Instructions retired by all vCPUs; 0 where nobody counts.
+    /// Instructions retired by all vCPUs; 0 where instructions are not counted.
     pub instructions: u64,
-    /// Host time.
+    /// Wall and processor time on the host.
     pub spent: Spent,
 }
 
 impl Run {
-    /// Million instructions a second of processor time; NaN where nobody counts.
+    /// Returns million instructions a second of processor time; NaN where instructions are not counted.
     pub fn speed(&self) -> f64 {
         if self.instructions == 0 {
             return f64::NAN;
@@ -98,7 +98,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Returns the edge of a wanted part that this mark stands for, if any. Call [`Self::record`] after the preparation of a part
+    /// Returns the edge of a wanted part that this mark announces, if any. Call [`Self::record`] after the preparation of a part
     /// and before the clean-up behind it, so that the time of the part includes neither.
     pub fn edge(&self, mark: &Mark) -> Option<Edge> {
         match mark.what {
