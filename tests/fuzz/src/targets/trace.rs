@@ -42,7 +42,7 @@ pub const PREDICT: Target = Target {
     foreign: false,
 };
 
-/// Every export.
+/// Target that writes every export format of a trace.
 pub const EXPORT: Target = Target {
     name: "export",
     what: "traces with valid checksums: every export format",
