@@ -21,7 +21,7 @@ fn core(profile: &WindowProfile) -> NominalCore<'_> {
     }
 }
 
-/// All sums over blocks, functions and lines are the window's totals, by its counters and by its models.
+/// Checks that the sums over blocks, functions and lines are the window's totals, by its counters and by its models.
 fn adds_up(profile: &WindowProfile, record: &WindowRecord) {
     let core = core(profile);
     let sum = |parts: &mut dyn Iterator<Item = Costs>| {

@@ -23,7 +23,7 @@ head -c 64 /dev/urandom | od -x >after
 nodescope-guest put after after
 ";
 
-/// Every file below a folder.
+/// Returns every file below a folder.
 fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![dir.to_path_buf()];
