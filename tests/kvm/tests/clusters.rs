@@ -143,7 +143,7 @@ fn mpi_programs_run_and_are_traced_as_on_the_portable_engine() {
     assert!(derived.instructions >= 4000.0 && derived.instructions % 2000.0 == 0.0);
 }
 
-/// Returns the counts that stand in for a PMU: 3000 cycles, 500 of them stalls for memory, and 2000 instructions.
+/// Returns the counts that replace those of a PMU: 3000 cycles, 500 of them stalls for memory, and 2000 instructions.
 fn recorded() -> RecordedCounts {
     const fn event(name: &'static str, quantity: Quantity) -> Event {
         Event {
