@@ -7,13 +7,13 @@ use nodescope_x86::{Exception, FxImage, Vector256};
 pub struct State {
     /// RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8–R15.
     pub gpr: [u64; 16],
-    /// Instruction pointer.
+    /// Instruction pointer, RIP.
     pub rip: u64,
-    /// Flags.
+    /// Flags register, RFLAGS.
     pub rflags: u64,
     /// x87 and MXCSR.
     pub fx: FxImage,
-    /// YMM0–YMM15.
+    /// Vector registers YMM0–YMM15.
     pub vector: Vector256,
 }
 
