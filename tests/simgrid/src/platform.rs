@@ -1,4 +1,4 @@
-//! One cluster, described for both.
+//! Cluster that is described for both SimGrid and the interpreter.
 
 use std::fs;
 use std::io;
@@ -11,20 +11,20 @@ use nodescope_predict::{Channel, Cluster, Model, Progress, Topology};
 pub enum Shape {
     /// A link into a switch and one out of it for each node.
     Crossbar {
-        /// Nodes.
+        /// Number of nodes.
         nodes: u32,
     },
-    /// A torus, whose links are those between neighbours alone.
+    /// A torus, whose only links are those between neighbours.
     Torus {
         /// Nodes of each dimension.
         size: Vec<u32>,
     },
 }
 
-/// A platform.
+/// Platform on which programs are replayed.
 #[derive(Clone, Debug)]
 pub struct Platform {
-    /// Its shape.
+    /// Way in which the nodes are connected.
     pub shape: Shape,
     /// Between two nodes, or on each link of a torus; picoseconds.
     pub latency: u64,
@@ -35,7 +35,7 @@ pub struct Platform {
 }
 
 impl Platform {
-    /// Nodes.
+    /// Returns the number of nodes.
     pub fn nodes(&self) -> u32 {
         match &self.shape {
             Shape::Crossbar { nodes } => *nodes,
@@ -43,7 +43,8 @@ impl Platform {
         }
     }
 
-    /// For the interpreter. A torus of SimGrid has no links between a node and its router; here they cost nothing.
+    /// Returns the platform as a cluster for the interpreter. A torus of SimGrid has no links between a node and its router; here they cost
+    /// nothing.
     pub fn cluster(&self) -> Cluster {
         let mut cluster = match &self.shape {
             Shape::Crossbar { .. } => {
@@ -60,7 +61,7 @@ impl Platform {
         cluster.network.eager_limit = self.eager_limit;
         // Bytes that SimGrid sends beyond each message.
         cluster.network.envelope = 16;
-        // A large message of SimGrid waits for its receive, but asks nobody.
+        // A large message of SimGrid waits for its receive, but sends no request.
         cluster.network.service_latency = Some(0);
         cluster.contention = true;
         // In SimGrid messages go on while their ranks compute, and take nothing of the processor.

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 /// The result of a replay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Replay {
-    /// Simulated seconds.
+    /// Simulated time in seconds.
     pub simulated: f64,
     /// Seconds of this machine's processor.
     pub processor: f64,
@@ -15,13 +15,13 @@ pub struct Replay {
     pub memory: u64,
 }
 
-/// Why there is none.
+/// Reason for which a replay failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// It cannot be started.
+    /// The program smpirun cannot be started.
     #[error("cannot start smpirun: {0}")]
     Start(std::io::Error),
-    /// It failed.
+    /// The program smpirun failed, with its output.
     #[error("smpirun failed; it said:\n{0}")]
     Failed(String),
 }
@@ -80,7 +80,7 @@ pub fn run(folder: &Path, ranks: u32, options: &[String]) -> Result<Replay, Repl
     // SAFETY: all zero bytes are a value of this structure of integers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     let mut status = 0;
-    // SAFETY: the process is this one's child that nobody has waited for; both places can be written to.
+    // SAFETY: the process is this one's child that has not been waited for; both places can be written to.
     let ended = unsafe { libc::wait4(child.id() as libc::pid_t, &mut status, 0, &mut usage) };
     let simulated = said
         .lines()
