@@ -17,7 +17,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Not a latency: they varied.
+    /// Value of [`Tally`]'s latency where the latencies of its events varied.
     pub const VARIES: u64 = u64::MAX;
     /// Offset of the latency, for machine code.
     pub const LATENCY: usize = std::mem::offset_of!(Tally, latency);

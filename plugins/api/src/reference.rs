@@ -98,7 +98,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Not the address of a line.
+    /// Value that is not the address of a line.
     const NO_LINE: u64 = u64::MAX;
     /// A bit that is always set.
     const ANSWERED: NonZeroU64 = NonZeroU64::new(1 << 63).unwrap();
