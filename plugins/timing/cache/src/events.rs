@@ -92,7 +92,7 @@ pub(crate) struct Kind {
 #[derive(Clone, Copy, Debug)]
 struct EventCharge {
     term: StallTerm,
-    /// Set where the event answers a request.
+    /// Source of the answer if the event answers a request.
     source: Option<Source>,
 }
 

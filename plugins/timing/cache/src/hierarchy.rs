@@ -120,7 +120,7 @@ pub(crate) struct Children {
 /// First-level caches of one vCPU, and the fast paths from them.
 #[derive(Clone, Debug)]
 pub(crate) struct VcpuCaches {
-    /// For data and for instructions; the latter may be [`NONE`].
+    /// Numbers of the first-level caches for data and for instructions; the latter may be [`NONE`].
     pub(crate) first: [u32; 2],
     /// Fast paths of misses, for data and for instructions.
     pub(crate) fast_paths: [Option<FastPath>; 2],

@@ -17,7 +17,7 @@ pub struct Block {
     pub instructions: u32,
 }
 
-/// Why a block has no cycles of its own.
+/// Reason for which a block has no cycles of its own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Reason {
