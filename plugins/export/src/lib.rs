@@ -106,7 +106,7 @@ impl Default for Network {
     }
 }
 
-/// How to export.
+/// Options of an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Options {
     /// The MPI job to export, of formats that hold one only; the one with most calls if not given.

@@ -382,7 +382,7 @@ impl Sink for Paraver<'_> {
     }
 }
 
-/// Turns numbers into text; events of one thread at one time share a line.
+/// Converter of numbers into lines of text; events of one thread at one time share a line.
 struct Lines<'a> {
     survey: &'a Survey,
     out: Output,

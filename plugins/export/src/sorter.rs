@@ -19,7 +19,7 @@ pub(crate) trait Record: Ord + Sized {
     fn get(bytes: &[u8]) -> Self;
 }
 
-/// Collects records and returns them in their order.
+/// Sorter, on disk where need be, that collects records and returns them in their order.
 #[derive(Debug)]
 pub(crate) struct Sorter<R> {
     limit: usize,

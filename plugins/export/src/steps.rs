@@ -10,12 +10,12 @@ use std::rc::Rc;
 use nodescope_hypercall::{Class, Completion, Function, MpiRecord, Peer, Tag};
 use nodescope_trace::MpiCall;
 
-/// How a message is sent.
+/// Mode in which a message is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// As the library likes.
+    /// The library chooses whether to buffer.
     Standard,
-    /// From a buffer of the program's.
+    /// The message is copied to a buffer of the program's.
     Buffered,
     /// Done when the receive has begun.
     Synchronous,
@@ -90,7 +90,7 @@ pub enum Operation {
     Collective(Collective),
 }
 
-/// How a request ended.
+/// Way in which a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// The operation completed.
@@ -124,7 +124,7 @@ pub enum Step {
 /// Marks the request of the send of a call that starts a send and a receive under one request; serials are small.
 const TWIN: u64 = 1 << 63;
 
-/// Follows the requests of one process.
+/// Requests under way of one process.
 #[derive(Debug, Default)]
 pub struct Tracker {
     pending: HashMap<u64, Operation>,
@@ -424,8 +424,8 @@ pub struct SteppedCall {
     pub steps: Vec<Step>,
 }
 
-/// Keeps the calls of one process back until all receives among them and before them have their messages. What it returns is in
-/// the process's order, so that receives come in the order in which they were posted.
+/// Queue that keeps the calls of one process back until all receives among them and before them have their messages. The returned calls are
+/// in the process's order , so that receives come in the order in which they were posted.
 #[derive(Debug, Default)]
 pub struct Resolver {
     tracker: Tracker,

@@ -66,7 +66,7 @@ pub(crate) struct Channels {
     channels: HashMap<Channel, Counts>,
 }
 
-/// Where messages do not overtake each other.
+/// Channel in which messages do not overtake each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Channel {
     pub(crate) world: usize,

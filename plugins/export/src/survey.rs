@@ -38,7 +38,7 @@ pub struct Survey {
     pub end: u64,
     /// Description of the missing part if the trace is incomplete.
     pub incomplete: Option<String>,
-    /// From the order of discovery to the order here.
+    /// Positions of the threads in `locations`, by the order of their discovery.
     order: Vec<usize>,
 }
 
@@ -143,7 +143,7 @@ impl CallSite {
     }
 }
 
-/// Finds the process and thread of an event; both passes do it alike, in the order of the events.
+/// Finder of the process and thread of an event; both passes do it alike, in the order of the events.
 #[derive(Debug, Default)]
 struct Finder {
     processes: Vec<Process>,

@@ -551,7 +551,7 @@ impl Sink for Simgrid<'_> {
     }
 }
 
-/// Finds how fast the job executes instructions between its calls.
+/// Speed at which the job executes instructions between its calls.
 struct Speed<'a> {
     survey: &'a Survey,
     world: usize,

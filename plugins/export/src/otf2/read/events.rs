@@ -50,7 +50,7 @@ pub(super) struct Events<'a, 'b> {
 /// Maximum number of members of all communicators together. Each member's trace lists every member.
 const MOST_MEMBERS: u64 = 1 << 22;
 
-/// Where the record of a request is.
+/// Place of the record of a request.
 #[derive(Clone, Copy, Debug)]
 enum Started {
     /// Among the builder's calls.
