@@ -24,9 +24,9 @@ pub struct ClusterFile {
     pub name: String,
     /// Cores of a node.
     pub cores: u32,
-    /// Between nodes; if it was not measured, as within a node.
+    /// Path between nodes; if it was not measured, as within a node.
     pub network: Option<Path>,
-    /// Within a node; if it was not measured, as between nodes.
+    /// Path within a node; if it was not measured, as between nodes.
     pub memory: Option<Path>,
 }
 

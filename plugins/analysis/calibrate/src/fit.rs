@@ -16,7 +16,7 @@ use crate::{CalibrateError, Measurements, Sample};
 const STEP: f64 = 0.05;
 /// The intercept of the line of large messages is used as latency where it is at least this part of the smallest messages' time.
 const PLAUSIBLE: f64 = 0.3;
-/// Tables go on straight to this size.
+/// Size up to which tables continue straight, in bytes.
 const BEYOND: u64 = 1 << 30;
 /// No wire is faster, bytes per second: for paths on which the ends' copies take all time.
 const FASTEST: f64 = 1e12;
@@ -28,7 +28,7 @@ pub struct FitOptions {
     pub eager_limit: Option<u64>,
 }
 
-/// How the eager limit came about.
+/// Origin of the eager limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// The user gave it.

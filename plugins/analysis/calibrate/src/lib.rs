@@ -48,7 +48,7 @@ pub struct Measurements {
     pub notes: Vec<String>,
 }
 
-/// Why measurements cannot be used.
+/// Reason for which measurements cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrateError {
     /// A file cannot be read.

@@ -54,7 +54,7 @@ impl Segment {
     }
 }
 
-/// How far points lie off a fit: relative residuals.
+/// Distances of points from a fit: relative residuals.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Residuals {
     /// The median of the absolute values.

@@ -43,10 +43,10 @@ impl Call {
     }
 }
 
-/// Collects measurements from the events of a trace.
+/// Collector of measurements from the events of a trace.
 #[derive(Debug, Default)]
 pub struct Collector {
-    /// By rank; none for a call of another kind.
+    /// Calls by rank; none for a call of another kind.
     calls: BTreeMap<u32, Vec<Option<Call>>>,
     sent: Lanes,
     received: Lanes,

@@ -31,7 +31,7 @@ pub struct Column {
 /// The bursts of a rank: their values in the order of the trace, by slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bursts {
-    /// By slot, ascending: the slots of the rank's tree, all of them.
+    /// Columns by slot, ascending: the slots of the rank's tree, all of them.
     pub columns: Vec<Column>,
     /// Times of the bursts in picoseconds.
     pub times: Vec<u64>,

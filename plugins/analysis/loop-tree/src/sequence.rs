@@ -49,7 +49,7 @@ pub struct Sequence {
 /// The bursts and operations of all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sequences {
-    /// By world rank.
+    /// Sequences by world rank.
     pub ranks: Vec<Sequence>,
     /// Members of communicators; 0 is the world, whose list is empty.
     pub communicators: Vec<Vec<u32>>,
@@ -77,7 +77,7 @@ pub struct SequenceOptions {
     pub job: Option<usize>,
     /// Places to mark on every rank: when the so-manieth call of a function, from 1, has returned.
     pub marks: Vec<(Function, u64)>,
-    /// Only what each rank does from the first mark to the second.
+    /// True to take only what each rank does from the first mark to the second.
     pub section: bool,
 }
 
@@ -182,7 +182,7 @@ pub enum SequenceError {
 /// Most ranks that a trace may state.
 const MOST_RANKS: u32 = 1 << 20;
 
-/// Makes sequences from events, which must come in the order of the file.
+/// Builder of sequences from events, which must come in the order of the file.
 #[derive(Debug, Default)]
 pub struct SequenceBuilder {
     options: SequenceOptions,

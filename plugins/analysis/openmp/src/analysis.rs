@@ -27,7 +27,7 @@ pub struct Options {
 pub struct Analysis {
     /// Version of the JSON output: 2, which has `hybrid.ranks`.
     pub format: u32,
-    /// By process, by rank.
+    /// Reports of the processes, by rank.
     pub processes: Vec<ProcessReport>,
     /// Positions of the processes, from the one that loses most to the one that loses least.
     pub ranking: Vec<usize>,

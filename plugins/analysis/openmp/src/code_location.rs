@@ -65,7 +65,7 @@ impl Files for HostFiles {
     }
 }
 
-/// Finds places of call sites in the files of this machine.
+/// Locator of call sites in the files of this machine.
 ///
 /// A module is looked for in the given folders by its file name, and then at the path that it had where the program ran. A file whose build id
 /// differs from the module's is another version of the file, which has other places, and is not used.

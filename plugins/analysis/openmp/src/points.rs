@@ -79,7 +79,7 @@ pub struct LoopReport {
     pub chunk: i64,
     /// How often a thread executed it, at most.
     pub executions: u64,
-    /// By thread: time in the loop, without waiting in it.
+    /// Time in the loop by thread, without waiting in it.
     pub work: Spread,
     /// Part of the longest thread's work by which it exceeds the mean.
     pub imbalance: Ratio,

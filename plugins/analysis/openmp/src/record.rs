@@ -18,7 +18,7 @@ const LARGEST: u64 = 1 << 28;
 /// Largest numbers of threads, intervals and modules; memory is proportional to them.
 const MOST_ROWS: usize = 1 << 20;
 
-/// Why a record cannot be read.
+/// Reason for which a record cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The file cannot be read.

@@ -49,7 +49,7 @@ pub enum PhasesError {
     Clustering(#[from] KMeansError),
 }
 
-/// How the step was chosen.
+/// Reason for which the length of a step was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepReason {

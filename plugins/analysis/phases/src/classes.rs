@@ -33,7 +33,7 @@ pub struct Classes {
     pub choice: ClassChoice,
 }
 
-/// How the number of classes was chosen, and how stable the classes are.
+/// Choice of the number of classes, and the stability of the classes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ClassChoice {
     /// Number of classes.

@@ -34,7 +34,7 @@ pub struct MappingRequest {
     pub change: Option<ChangeCost>,
 }
 
-/// Why there is no mapping.
+/// Reason for which there is no mapping.
 #[derive(Debug, thiserror::Error)]
 pub enum MappingError {
     /// The program does not fit on the cluster.

@@ -56,11 +56,11 @@ impl Traffic {
 /// Messages of each kind, counted or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Kinds {
-    /// Of point-to-point calls, always counted.
+    /// Messages of point-to-point calls, always counted.
     pub point_to_point: Traffic,
-    /// Of collectives and neighbourhood collectives.
+    /// Messages of collectives and neighbourhood collectives.
     pub collectives: Traffic,
-    /// Of one-sided calls.
+    /// Messages of one-sided calls.
     pub one_sided: Traffic,
 }
 

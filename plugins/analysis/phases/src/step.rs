@@ -132,7 +132,7 @@ impl Steps {
     }
 }
 
-/// How ranks share the rows and columns of a scaled matrix: element (I, j) is the part of row I that rank j covers.
+/// Shares of ranks in the rows and columns of a scaled matrix: element (I, j) is the part of row I that rank j covers.
 struct Scale(Vec<Vec<(usize, f64)>>);
 
 impl Scale {

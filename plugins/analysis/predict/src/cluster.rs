@@ -15,7 +15,7 @@ use crate::topology::Topology;
 pub use file::{ClusterFile, known_fields};
 pub use preset::Preset;
 
-/// How bursts scale from where they were traced.
+/// Scaling of bursts from the machine on which they were traced.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Speed {
@@ -52,7 +52,7 @@ fn longest(time: f64) -> u64 {
 /// The longest run that is interpreted, picoseconds: 53 days.
 pub(crate) const LONGEST: u64 = 1 << 62;
 
-/// Which rank runs where.
+/// Placement of ranks on nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Placement {
@@ -77,7 +77,7 @@ pub enum Progress {
     },
 }
 
-/// How messages share a link that several use at once.
+/// Way in which messages share a link that several use at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sharing {
@@ -135,7 +135,7 @@ pub struct Cluster {
     pub datatype_overhead: u64,
 }
 
-/// Why a program cannot run on a cluster.
+/// Reason for which a program cannot run on a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FitError {
     /// Too few nodes.

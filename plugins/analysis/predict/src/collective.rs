@@ -22,7 +22,7 @@ pub use select::{Choice, Library};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Algorithm {
-    /// Everybody with the root, or everybody with everybody, at once.
+    /// Every rank exchanges with the root, or every rank with every rank, at once.
     Linear,
     /// A binomial tree, the largest subtree first; a broadcast's root sends to all of its children at once.
     Binomial,
@@ -178,7 +178,7 @@ pub struct Shape<'a> {
     pub me: u32,
     /// The root's.
     pub root: u32,
-    /// As in [`nodescope_loop_tree::Collective::bytes`].
+    /// Bytes of the collective, as in [`nodescope_loop_tree::Collective::bytes`].
     pub bytes: u64,
     /// Bytes to each rank, or empty.
     pub send_to: &'a [u64],

@@ -23,7 +23,7 @@ const WIDTH: u32 = 1030;
 /// Bars of ranks that are drawn; of more ranks, each bar is the mean of some.
 const BARS: usize = 64;
 
-/// From, to, and which part of the time.
+/// Piece of a bar: beginning, end, and number of the part of the time.
 type Piece = (f64, f64, usize);
 /// A name and what is drawn beside it.
 type Lane = (String, Vec<Piece>);

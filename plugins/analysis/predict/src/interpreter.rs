@@ -37,7 +37,7 @@ use event_queue::EventQueue;
 use links::Links;
 use matching::{Message, Posted, Queues, Slab};
 
-/// How to interpret.
+/// Options of an interpretation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Draw each burst at random from its slot's values on its rank, from this seed; none takes them as traced.
@@ -120,7 +120,7 @@ struct Interpreter<'a> {
     world: u32,
     node_of: Vec<u32>,
     ordered: bool,
-    /// Large messages go on while their ranks compute.
+    /// Large messages progress while their ranks compute.
     asynchronous: bool,
     beta: f64,
     /// Waiting ranks receive unexpected messages, too.
@@ -128,7 +128,7 @@ struct Interpreter<'a> {
     contexts: Vec<Context>,
     spare: Vec<u32>,
     queue: EventQueue,
-    /// Contexts that can go on, where the order of times does not matter.
+    /// Contexts that can continue, where the order of times does not matter.
     runnable: Vec<u32>,
     messages: Slab<Message>,
     posted: Slab<Posted>,
@@ -279,7 +279,7 @@ impl<'a> Interpreter<'a> {
         self.deadlock();
     }
 
-    /// Prefetches the memory of a context that will soon go on.
+    /// Prefetches the memory of a context that will soon continue.
     fn prefetch_context(&self, what: u32) {
         let Some(context) = self.contexts.get(what as usize) else {
             return;
@@ -399,7 +399,7 @@ impl<'a> Interpreter<'a> {
         self.contexts[at].phase = Phase::Next;
     }
 
-    /// Executes one instruction. Returns false if the context does not go on now.
+    /// Executes one instruction. Returns false if the context does not continue now.
     fn step(&mut self, context: u32) -> bool {
         let at = context as usize;
         let rank = self.code.ranks[at];

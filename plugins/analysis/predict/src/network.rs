@@ -52,7 +52,7 @@ impl Table {
     }
 }
 
-/// How the transfer is modelled.
+/// Model of the transfer of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Model {
@@ -232,11 +232,11 @@ impl Channel {
 /// Processor time that a completion costs, picoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReceiveCost {
-    /// If it was waited for.
+    /// Cost if the receive waited for the message.
     pub awaited: u64,
-    /// If it was there before.
+    /// Cost if the message was there before the receive.
     pub buffered: u64,
-    /// If it came while the rank processed another one.
+    /// Cost if the message came while the rank processed another one.
     pub queued: u64,
 }
 

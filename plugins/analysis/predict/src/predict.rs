@@ -44,9 +44,9 @@ impl Default for Request {
     }
 }
 
-/// How the time varies if bursts are drawn anew, each from all bursts between the same two calls on its rank, and ranks begin apart. Draws are independent, so
-/// that waiting for one another, and with it the median, tends to be more than with the bursts as traced; the replicas' spread around
-/// their median is therefore laid around the predicted time (a basic bootstrap interval without its reflection).
+/// Variation of the time if bursts are drawn anew, each from all bursts between the same two calls on its rank, and ranks begin apart.
+/// Draws are independent, so that waiting for one another, and with it the median, tends to be more than with the bursts as traced; the
+/// replicas' spread around their median is therefore laid around the predicted time (a basic bootstrap interval without its reflection).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Interval {
     /// The predicted time less what lies between the replicas' quantile of 2.5 % and their median, picoseconds.

@@ -29,7 +29,7 @@ pub use select::{Occurrence, Selection, SelectionError, outline};
 /// Most ranks of a fragment: its delays are of every rank to every other.
 const MOST_RANKS: usize = 512;
 
-/// Which of a rank's two times at its entry is meant.
+/// Time of a rank's entry that is meant: the rank's clock or its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Input {
@@ -39,7 +39,7 @@ pub enum Input {
     Port,
 }
 
-/// Something happens no earlier than this long after an input.
+/// Least time from an input of a fragment to an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Delay {
     /// The place of the rank in the fragment's ranks.
@@ -50,7 +50,7 @@ pub struct Delay {
     pub time: u64,
 }
 
-/// When a rank leaves a fragment.
+/// Earliest times at which a rank leaves a fragment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Exit {
     /// The rank leaves at the latest of these times.
@@ -102,7 +102,7 @@ pub struct Reduced {
     pub operations: u64,
 }
 
-/// Why a fragment cannot be reduced.
+/// Reason for which a fragment cannot be reduced.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReduceError {
     /// The selection has no meaning.

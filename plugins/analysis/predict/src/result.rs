@@ -15,7 +15,7 @@ pub struct RankTimes {
     pub communication: u64,
     /// In MPI, because another rank was late.
     pub wait: u64,
-    /// From the rank's end to the last rank's.
+    /// Time from the rank's end to the last rank's end.
     pub idle: u64,
 }
 

@@ -26,7 +26,7 @@ pub use extrapolate::{Extrapolation, Quantity};
 pub use fit::{Fit, Form, Term, relative};
 pub use shape::Shape;
 
-/// Why a program cannot be scaled up.
+/// Reason for which a program cannot be scaled up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScaleError {
     /// Too few sizes to fit anything.
@@ -101,20 +101,20 @@ fn refusals_text(refused: &[(Shape, String)]) -> String {
     lines.collect()
 }
 
-/// How well what was extrapolated from the smaller sizes predicts the largest.
+/// Check of the extrapolation: the largest traced size, predicted from the smaller sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct HeldOut {
     /// The largest traced size.
     pub ranks: u32,
-    /// Predicted from its own trace, picoseconds.
+    /// Time predicted from the size's own trace, picoseconds.
     pub from_its_trace: u64,
-    /// Predicted from the smaller ones.
+    /// Time predicted from the smaller sizes, picoseconds.
     pub from_the_others: u64,
     /// (others - own) / own.
     pub error: f64,
 }
 
-/// How the work depends on the number of ranks.
+/// Dependence of the work on the number of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scaling {
@@ -124,7 +124,7 @@ pub enum Scaling {
     Weak,
 }
 
-/// Why adding ranks stops paying.
+/// Reason for which adding ranks stops paying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
@@ -134,12 +134,12 @@ pub enum Limit {
     Efficiency,
 }
 
-/// How far adding ranks pays.
+/// Range of numbers of ranks in which adding ranks pays.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Range {
-    /// The largest number of ranks up to which it does.
+    /// Largest number of ranks up to which adding ranks pays.
     pub up_to: u32,
-    /// The next one that was predicted, and what is wrong with it; none if it pays throughout.
+    /// Next predicted number of ranks, and the reason for which it does not pay; none if adding ranks pays throughout.
     pub beyond: Option<(u32, Limit)>,
     /// Least efficiency at which adding ranks still pays.
     pub threshold: f64,

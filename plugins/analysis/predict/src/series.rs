@@ -8,7 +8,7 @@ use crate::predict::Prediction;
 use crate::result::Outcome;
 use crate::sweep::{Scale, Value};
 
-/// Where a program's time goes, as means over its ranks, picoseconds. The parts add up to its time exactly.
+/// Times of a program by kind, as means over its ranks, picoseconds. The parts add up to its time exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Split {
     /// Time in bursts.

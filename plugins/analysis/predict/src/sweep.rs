@@ -10,7 +10,7 @@ use serde::Serialize;
 /// Most points of a range.
 const MOST: u32 = 1000;
 
-/// How the values of a parameter lie.
+/// Distribution of the values of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scale {
@@ -25,7 +25,7 @@ pub enum Scale {
 /// Value of a parameter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Value {
-    /// As it is set.
+    /// Text of the value, as the parameter is set.
     pub text: String,
     /// The number in base units (seconds, bytes, bytes per second, hertz, or the plain number); none for a name.
     pub number: Option<f64>,
@@ -44,7 +44,7 @@ pub struct Sweep {
     pub values: Vec<Value>,
 }
 
-/// Why a text is no sweep.
+/// Reason for which a text is no sweep.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}; write e.g. {example}")]
 pub struct SweepError {

@@ -12,16 +12,16 @@ pub struct Call {
     pub enter: u64,
     /// Time of exit in picoseconds.
     pub leave: u64,
-    /// Of the time between, because another rank was late.
+    /// Part of the time in the call in which another rank was late, picoseconds.
     pub wait: u64,
 }
 
 /// Calls of all ranks, with their times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
-    /// By rank, in order.
+    /// Calls of each rank, in order.
     pub calls: Vec<Vec<Call>>,
-    /// By rank: its end, picoseconds.
+    /// End of each rank, picoseconds.
     pub ends: Vec<u64>,
 }
 

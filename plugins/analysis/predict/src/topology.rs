@@ -11,7 +11,7 @@ use serde::Serialize;
 /// The most dimensions of a torus.
 pub const DIMENSIONS: usize = 6;
 
-/// How nodes are connected.
+/// Topology of the network between nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Topology {

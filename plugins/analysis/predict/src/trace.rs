@@ -24,7 +24,7 @@ type Envelope = (u32, u32, Option<u32>, u32);
 struct State {
     next: usize,
     serial: u64,
-    /// By the model's number of a request: serial, and what it receives.
+    /// Requests under way by their number in the model: serial, and the received message.
     live: HashMap<u32, (u64, Option<Completion>)>,
     /// Number of communicators whose construction has been written.
     made: u32,

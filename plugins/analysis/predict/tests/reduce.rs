@@ -39,7 +39,7 @@ fn clusters() -> Vec<Cluster> {
 
 #[derive(Clone, Debug)]
 enum Turn {
-    /// To a neighbour, blocking.
+    /// Blocking message to a neighbour.
     Pass(u32, u64),
     Exchange(u32, u64),
     Overlapped(u32, u64, u8),

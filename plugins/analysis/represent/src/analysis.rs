@@ -42,7 +42,7 @@ pub struct GroupAnalysis {
     pub clusters: Vec<Representation>,
 }
 
-/// How many representatives there are at a threshold.
+/// Number of representatives at a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Sensitivity {
     /// The threshold, relative.
@@ -60,15 +60,15 @@ pub struct Analysis {
     pub ranks: usize,
     /// Where trees are cut, relative to the root mean square length of a group's computation vectors.
     pub threshold: f64,
-    /// By first rank.
+    /// Analyses of the groups, in the order of their first ranks.
     pub groups: Vec<GroupAnalysis>,
     /// The representatives, ascending.
     pub representatives: Vec<u32>,
     /// Numbers of representatives for other thresholds, ascending.
     pub sensitivity: Vec<Sensitivity>,
-    /// The least and the greatest threshold with these representatives; no greatest where all merges are kept.
+    /// Least threshold with these representatives.
     pub same_from: f64,
-    /// As `same_from`; the number changes at this threshold.
+    /// Greatest threshold with these representatives, at which their number changes; none where all merges are kept.
     pub same_below: Option<f64>,
     /// Notes on limits of the groups.
     pub notes: Vec<String>,

@@ -28,7 +28,7 @@ pub use replay_prediction::ReplayPrediction;
 
 use nodescope_hypercall::Function;
 
-/// Why there are no representatives, or no prediction from them.
+/// Reason for which there are no representatives, or no prediction from them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RepresentError {
     /// More ranks in a group than distances fit into memory for.

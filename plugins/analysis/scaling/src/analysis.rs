@@ -21,7 +21,7 @@ pub struct Analysis {
 pub struct Series {
     /// The studies' name without the number of nodes behind its last `-`.
     pub name: String,
-    /// By number of nodes.
+    /// Runs in the order of their numbers of nodes.
     pub points: Vec<Point>,
     /// How constant each group of CPI terms is, in the order of equation (1); empty where fewer than two runs have a window.
     pub spreads: Vec<Spread>,
@@ -45,7 +45,7 @@ pub struct Spread {
     pub relative: f64,
 }
 
-/// Runs that cannot be compared.
+/// Reason for which runs cannot be compared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnalysisError {
     /// The list of runs is empty.

@@ -143,7 +143,7 @@ pub struct PhasePlan {
     pub cpu_seconds_by_instruction: f64,
 }
 
-/// Runs that allow no plan.
+/// Reason for which runs allow no plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// Too few runs have host times.

@@ -31,7 +31,7 @@ pub struct Mpi {
     pub from_ps: u64,
     /// Last exit from MPI, picoseconds of virtual time.
     pub to_ps: u64,
-    /// By function, longest total first.
+    /// Calls by function, longest total first.
     pub functions: Vec<Function>,
 }
 

@@ -55,7 +55,7 @@ pub(super) struct RankState {
     threads: BTreeSet<ThreadId>,
     finalized: bool,
     marks: Vec<Mark>,
-    /// Only what lies between the first two marks counts.
+    /// True if only the part between the first two marks counts.
     section: bool,
     pub notes: Vec<String>,
 }

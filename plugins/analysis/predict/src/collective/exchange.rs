@@ -14,7 +14,7 @@ pub(super) fn dissemination(shape: &Shape<'_>, k: u32) -> Option<Round> {
     })
 }
 
-/// How a rank takes part in an algorithm for a power of two of ranks: of the first 2 * rest ranks, the even ones join the odd one
+/// Part of a rank in an algorithm for a power of two of ranks: of the first 2 * rest ranks, the even ones join the odd one
 /// after them.
 struct Folded {
     /// Ranks that take part.

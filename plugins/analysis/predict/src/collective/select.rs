@@ -17,10 +17,10 @@ pub enum Library {
     Mpich,
 }
 
-/// How algorithms are chosen.
+/// Choice of algorithms for collectives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Choice {
-    /// By whose rules.
+    /// MPI library whose rules apply.
     pub library: Library,
     /// Kinds whose algorithm the user chose.
     #[serde(serialize_with = "by_name")]
@@ -382,7 +382,7 @@ const OPEN_MPI_ALLGATHER: Rules = &[
     ),
 ];
 
-/// By the mean size of a rank's block.
+/// Rules by the mean size of a rank's block.
 const OPEN_MPI_ALLGATHERV: Rules = &[
     (3, &[(ALL, Ring)]),
     (

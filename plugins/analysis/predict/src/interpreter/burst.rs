@@ -3,7 +3,7 @@
 use super::{Interpreter, Options, Phase};
 use crate::code::NONE;
 
-/// When a rank's progress thread moves data.
+/// Times at which a rank's progress thread moves data.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ProgressThread {
     /// Times in which the thread is busy: disjoint, ascending.

@@ -14,7 +14,7 @@ pub(super) enum Target {
     Request { index: u32, generation: u32 },
 }
 
-/// Why something completed when it did.
+/// Cause of the time at which something completed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cause {
     /// When the partner entered its call.
@@ -72,7 +72,7 @@ pub(super) struct Context {
     pub(super) selected: Selected,
     /// Rounds are over; what is pending is all that remains.
     pub(super) last: bool,
-    /// Of a collective beside the rank: what it completes.
+    /// Target that a collective beside the rank completes.
     pub(super) completes: Target,
 }
 

@@ -23,7 +23,7 @@ pub(super) struct EventQueue {
     sorted: Vec<Entry>,
     /// Entries up to the horizon that were added since the last sort.
     near: BinaryHeap<Reverse<Entry>>,
-    /// By the highest bit in which times differ from the horizon.
+    /// Buckets by the highest bit in which times differ from the horizon.
     buckets: [Vec<Entry>; 64],
     /// Which buckets hold something.
     filled: u64,

@@ -13,7 +13,7 @@ use crate::result::WaitKind;
 /// The ranks that have entered a fragment.
 #[derive(Debug)]
 pub(super) struct Entries {
-    /// By index in the fragment: how often the rank has entered.
+    /// Number of each rank's entries, by index in the fragment.
     entered: Vec<u32>,
     /// Number of the first open instance.
     base: u32,
@@ -32,7 +32,7 @@ struct Entry {
 /// State of one execution of a fragment: the entries of its ranks.
 #[derive(Clone, Debug)]
 struct Instance {
-    /// By index in the fragment.
+    /// Entries by the rank's index in the fragment.
     inputs: Vec<Option<Entry>>,
     /// Indices of the ranks that have entered and not left.
     waiting: Vec<u32>,
@@ -157,7 +157,7 @@ impl Interpreter<'_> {
     }
 }
 
-/// How an interpretation ended that began at given times.
+/// Result of an interpretation that began at given times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ends {
     /// End of each rank's clock, by rank.

@@ -32,7 +32,7 @@ pub(super) struct Links {
 /// A link, or a port.
 #[derive(Clone, Debug, Default)]
 struct Link {
-    /// From when on nothing is reserved.
+    /// Time from which nothing is reserved.
     free: u64,
     bytes: u64,
     busy: u64,

@@ -8,7 +8,7 @@ use crate::timeline::{Call, Timeline};
 pub(super) struct Calls {
     pub keep: bool,
     ranks: Vec<Vec<Call>>,
-    /// By rank: its waiting until the end of its last call.
+    /// Waiting of each rank until the end of its last call.
     waited: Vec<u64>,
 }
 

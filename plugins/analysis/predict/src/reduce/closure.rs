@@ -19,7 +19,7 @@ type Envelope = (u32, u32, Option<u32>, u32);
 /// Messages, collectives and requests of a program, by their partners.
 pub struct Closure<'a> {
     sequences: &'a Sequences,
-    /// By rank and index: the other ends of its messages.
+    /// Other ends of messages, by rank and index of the operation.
     ends: HashMap<At, Vec<At>>,
     /// Members of each collective.
     collectives: HashMap<At, usize>,

@@ -18,7 +18,7 @@ pub enum Selection {
     Interval(u64, u64),
 }
 
-/// Why a selection means nothing.
+/// Reason for which a selection has no meaning.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectionError {
     /// The text has none of the forms.
@@ -56,7 +56,7 @@ pub enum SelectionError {
 /// Occurrence of a fragment: rank, index of its first operation, index after its last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Occurrence {
-    /// By rank, ascending; ranks without operations in it are left out.
+    /// Ranges by rank, ascending; ranks without operations in the occurrence are left out.
     pub ranges: Vec<(u32, usize, usize)>,
 }
 
@@ -165,7 +165,7 @@ impl Selection {
     }
 }
 
-/// Finds the runs of a loop.
+/// Finder of the runs of a loop.
 struct Finder<'a> {
     program: &'a Program,
     wanted: u32,

@@ -53,7 +53,7 @@ impl Sum {
 pub struct Extrapolation {
     traced: Vec<Traced>,
     structure: Structure,
-    /// By quantity: mean by size.
+    /// Means of each quantity by size.
     means: BTreeMap<Quantity, BTreeMap<u32, Sum>>,
     /// Fitted function of each quantity.
     pub fits: BTreeMap<Quantity, Fit>,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// How ranks are arranged.
+/// Arrangement of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Dimensions of the grid, 1 to 3; 0 for a hypercube, whose partners differ in the same bits.

@@ -24,7 +24,7 @@ pub enum Part {
     Loop(u32, Vec<Part>),
 }
 
-/// How often a loop runs.
+/// Number of a loop's iterations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
     variable: Variable,
@@ -286,7 +286,7 @@ pub fn walk(parts: &[Part], count: &impl Fn(u32) -> u32, visit: &mut impl FnMut(
     }
 }
 
-/// Makes parts of a folded sequence.
+/// Maker of parts of a folded sequence.
 struct Shapes<'a> {
     forest: &'a Forest,
     positions: u32,
@@ -314,7 +314,7 @@ impl Shapes<'_> {
 /// Compares folded sequences but for the counts of loops.
 struct Comparison<'a> {
     forest: &'a Forest,
-    /// Of the second, in the order of the first.
+    /// Counts of the second, in the order of the first.
     counts: Vec<u32>,
 }
 
