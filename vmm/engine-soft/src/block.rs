@@ -188,7 +188,7 @@ pub struct Blocks {
     blocks: Vec<Box<Block>>,
     /// Blocks that survived the last eviction.
     kept: usize,
-    /// See [`Blocks::set_room`].
+    /// Limits set by [`Blocks::set_room`].
     max_untranslated: [usize; 2],
 }
 

@@ -228,7 +228,7 @@ const BEFORE_THE_FEATURE: u32 = DecoderOptions::FORCE_RESERVED_NOP
     | DecoderOptions::NO_MPFX_0FBC
     | DecoderOptions::NO_MPFX_0FBD;
 
-/// Decodes as the guest's processor does. Instructions that the processor lacks are invalid.
+/// Decoder of instructions as the guest's processor decodes them. Instructions that the processor lacks are invalid.
 pub struct GuestDecoder<'a> {
     decoder: Decoder<'a>,
     bytes: &'a [u8],

@@ -89,7 +89,7 @@ pub struct BlockTable {
     places: [HashMap<(u64, u8), Page, BuildHasherDefault<AddressHasher>>; 2],
     /// Code in the upper half was fetched, under its epoch, through a page that is not global.
     pub upper_not_global: bool,
-    /// See [`BlockTable::counts`].
+    /// Counts that [`BlockTable::counts`] returns.
     counts: Counts,
 }
 

@@ -30,7 +30,7 @@ pub struct SoftConfig {
     pub translate: Translate,
 }
 
-/// Which blocks are translated to host code; the rest is interpreted.
+/// Choice of the blocks that are translated to host code; the rest is interpreted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Translate {
     /// No block is translated.

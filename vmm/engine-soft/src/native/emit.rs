@@ -23,7 +23,7 @@ pub const WRITE: usize = std::mem::offset_of!(crate::softmmu::TlbEntry, write);
 pub const HOST_ADDRESS: usize = std::mem::offset_of!(crate::softmmu::TlbEntry, host);
 const SEGMENT_BASE: usize = std::mem::offset_of!(Cpu, segment_base);
 
-/// Emits the code of one block.
+/// Emitter of the code of one block.
 pub struct Emitter {
     /// The code so far.
     pub a: Assembler,
@@ -62,7 +62,7 @@ pub struct Emitter {
     pub flags_in_memory: bool,
     /// Makes the guest's flags again, where that is possible.
     pub rematerialisation: Option<FlagsRematerialisation>,
-    /// For each instruction: see [`super::flags::flags_needed_after`].
+    /// Flags needed after each instruction, from [`super::flags::flags_needed_after`].
     pub flags_needed: Vec<bool>,
 }
 

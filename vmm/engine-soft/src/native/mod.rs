@@ -82,7 +82,7 @@ const FETCHES: u64 = (1 << PACKED_BITS) - 1;
 /// Most instructions that run before the packed counters are emptied.
 const LONGEST: i64 = 1 << 17;
 
-/// Why translated code came back.
+/// Reason for which translated code returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 enum Exit {

@@ -38,7 +38,7 @@ pub struct SlowPath {
     pub memory: Memory,
     /// The operand's linear address, if host registers hold all its parts.
     pub address: Option<MemoryOperand>,
-    /// The place to go on at if no way of the set permits the access. None: a function is called for the access.
+    /// The place at which the code continues if no way of the set permits the access. None: a function is called for the access.
     pub fallback: Option<Label>,
 }
 

@@ -50,15 +50,15 @@ pub struct Routines {
     pub leave_across: [u64; 2],
     /// Calls [`interpret`]; RAX is the translation block, ECX the operation.
     pub interpret: u64,
-    /// See [`super::access::routine`].
+    /// Address of [`super::access::routine`]'s code.
     pub access: u64,
     /// Calls [`fetch`]; RAX is the translation block.
     pub fetch: u64,
-    /// See [`super::time_slice::routine`].
+    /// Address of [`super::time_slice::routine`]'s code.
     pub budget_spent: u64,
     /// Loads the guest's vector registers. Returns with ZF set, and nothing done, where they may not be used.
     pub load_vectors: u64,
-    /// See [`super::string`].
+    /// Addresses of the routines in [`super::string`].
     pub strings: StringRoutines,
     /// Routines that are tried before `access` and `fetch`.
     pub way_lookup: WayLookupRoutines,

@@ -21,9 +21,9 @@ use Register::{EAX, ECX, ESI, K1, K2, RAX, RCX, RDX, RSI, YMM16};
 /// Addresses of the routines.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WayLookupRoutines {
-    /// By ways of a set (8, 16), privilege (user, kernel) and access.
+    /// Addresses for data, by ways of a set (8, 16), privilege (user, kernel) and access.
     data: [[[u64; 3]; 2]; 2],
-    /// By ways of a set (8, 16).
+    /// Addresses for instructions, by ways of a set (8, 16).
     instruction: [u64; 2],
 }
 

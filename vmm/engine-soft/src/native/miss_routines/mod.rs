@@ -94,7 +94,7 @@ struct MissRoutine<'a> {
     first_sets: u32,
     /// [`crate::cpi::Cpi::value`].
     cpi: u32,
-    /// See [`Cache::avx512`].
+    /// True for code with AVX-512, as in [`Cache::avx512`].
     avx512: bool,
     /// Costs are attributed to blocks.
     profiling: bool,
