@@ -33,7 +33,7 @@ use thiserror::Error;
 
 use engine::Engine;
 
-/// Why nothing could be measured.
+/// Reason for which nothing could be measured.
 #[derive(Debug, Error)]
 pub enum Failure {
     /// The kernels do not compile.

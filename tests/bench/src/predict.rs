@@ -73,7 +73,7 @@ fn accuracy(options: &Options) -> Result<Value, Failure> {
     Ok(json!({ "queued": queued.json(), "shared": shared.json() }))
 }
 
-/// How far predictions are from SimGrid's, as parts of its times.
+/// Differences of predictions from SimGrid's times, as parts of SimGrid's times.
 #[derive(Default)]
 struct Differences(Vec<f64>);
 

@@ -56,7 +56,7 @@ struct Figures {
     virtual_s: f64,
 }
 
-/// Keeps the first node's console.
+/// Console of the first node.
 #[derive(Default)]
 struct Console(Vec<u8>);
 

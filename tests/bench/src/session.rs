@@ -77,7 +77,7 @@ pub enum Edge {
     Ended,
 }
 
-/// Makes a session from marks and the time at which they came.
+/// Recorder that makes a session from marks and the time at which they came.
 #[derive(Debug)]
 pub struct Recorder<'a> {
     wanted: &'a [String],

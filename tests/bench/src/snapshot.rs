@@ -36,7 +36,7 @@ while [ $node -lt 64 ]; do
 done
 ";
 
-/// Keeps the first node's console.
+/// Console of the first node.
 #[derive(Default)]
 struct Console {
     text: Vec<u8>,

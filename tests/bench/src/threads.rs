@@ -160,7 +160,7 @@ struct Round {
     two: Run,
     /// Two clusters at once, on a host thread each: their million instructions a second of wall time, together.
     apart: f64,
-    /// See [`meeting::throughput`].
+    /// Result of [`meeting::throughput`].
     meeting: f64,
 }
 
@@ -293,7 +293,7 @@ fn run(
     })
 }
 
-/// Reads the marks of both ranks off node 0's console.
+/// Watcher of both ranks' marks on node 0's console.
 struct Watch {
     first: String,
     last: String,
@@ -306,7 +306,7 @@ struct Watch {
     /// Result of [`run`].
     run: Option<(Run, u64)>,
     console: Console,
-    /// Set when all is known: the cluster stops.
+    /// True when the measurement is complete: the cluster stops.
     enough: Arc<AtomicBool>,
 }
 

@@ -32,7 +32,7 @@ pub fn bytes(seed: u64, case: u64) -> Vec<u8> {
     bytes
 }
 
-/// Draws decisions from bytes.
+/// Source of decisions that are drawn from bytes.
 pub struct Choices<'a>(Unstructured<'a>);
 
 impl<'a> Choices<'a> {

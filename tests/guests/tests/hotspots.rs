@@ -9,7 +9,7 @@ use nodescope_profile::{Costs, Function, ModuleKind, NominalCore, Scope, WindowP
 use nodescope_window::{Measure, ModelSpec, Trigger, WindowRecord, WindowSpec};
 
 const SOURCE: &str = include_str!("../programs/hotspots.c");
-/// As the program has them.
+/// Numbers of iterations, as defined in `hotspots.c`.
 const HOT: u128 = 700_000;
 const LIBRARY: u128 = 200_000;
 const MADE: u128 = 150_000;

@@ -33,7 +33,7 @@ struct Model {
     wakes: bool,
     /// The thread that runs a node through a quantum panics and stops all threads, as (node, quantum).
     panics: Option<(usize, u64)>,
-    /// Largest number of times that the checker interrupts a thread that could go on.
+    /// Largest number of times that the checker interrupts a thread that could continue.
     interruptions: usize,
 }
 

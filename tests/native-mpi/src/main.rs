@@ -34,7 +34,7 @@ const ARGUMENTS: [(&str, &[&str]); 4] = [
     ("mixed", &["45"]),
 ];
 
-/// Why nothing could be measured.
+/// Reason for which nothing could be measured.
 #[derive(Debug, Error)]
 enum Failure {
     /// A program does not compile.
@@ -282,7 +282,7 @@ fn other(what: impl std::fmt::Display) -> Failure {
     Failure::Other(what.to_string())
 }
 
-/// Runs programs on this machine.
+/// Runner of programs on this machine.
 struct Machine<'a> {
     folder: &'a Path,
     tracer: PathBuf,

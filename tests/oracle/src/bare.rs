@@ -36,7 +36,7 @@ pub mod page {
     pub const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 }
 
-/// Builds four-level page tables in the first bytes of memory.
+/// Builder of four-level page tables in the first bytes of memory.
 pub struct PageTables {
     /// Guest-physical address of the topmost table.
     root: u64,

@@ -17,7 +17,7 @@ use crate::random::Random;
 use crate::state::Outcome;
 use crate::vendor::{self, Rule, Vendor};
 
-/// Why cases cannot be compared.
+/// Reason for which cases cannot be compared.
 #[derive(Debug, Error)]
 pub enum CampaignError {
     /// The native side.
@@ -31,7 +31,7 @@ pub enum CampaignError {
     NoCase(CaseId),
 }
 
-/// Runs cases on the host's CPU and on the engine, in each of the engine's modes, and compares the outcomes.
+/// Comparator that runs cases on the host's CPU and on the engine, in each of the engine's modes, and compares the outcomes.
 pub struct Comparator {
     native: Native,
     /// The vendor whose rules hold on this host.
@@ -367,7 +367,7 @@ impl Tally {
     }
 }
 
-/// How cases are drawn and compared.
+/// Settings for drawing and comparing cases.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Seed of the campaign.

@@ -44,7 +44,7 @@ const GEOMETRY: L0Geometry = L0Geometry {
     instruction_ways: 1,
 };
 
-/// How instructions are carried out.
+/// Way in which instructions are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecutionMode {
     /// By the interpreter.

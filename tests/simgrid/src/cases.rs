@@ -62,7 +62,7 @@ impl Times {
     }
 }
 
-/// Why a case has no times.
+/// Reason for which a case has no times.
 #[derive(Debug, thiserror::Error)]
 pub enum CaseError {
     /// The program cannot be written as a trace.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use nodescope_predict::{Channel, Cluster, Model, Progress, Topology};
 
-/// How nodes, each with one rank, are connected.
+/// Connection of the nodes, each with one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// A link into a switch and one out of it for each node.
@@ -26,9 +26,9 @@ pub enum Shape {
 pub struct Platform {
     /// Way in which the nodes are connected.
     pub shape: Shape,
-    /// Between two nodes, or on each link of a torus; picoseconds.
+    /// Latency between two nodes, or on each link of a torus, picoseconds.
     pub latency: u64,
-    /// Of each link, bytes a second.
+    /// Bandwidth of each link, bytes a second.
     pub bandwidth: u64,
     /// Largest message that is sent without asking; messages beyond it wait for their receive.
     pub eager_limit: u64,

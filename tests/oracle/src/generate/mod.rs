@@ -118,7 +118,7 @@ pub fn window() -> Vec<u8> {
     bytes
 }
 
-/// Draws the cases of one group.
+/// Generator of the cases of one group.
 pub struct Generator {
     group: Group,
     seed: u64,

@@ -31,7 +31,7 @@ pub const CODE_AS_DATA: u64 = LARGE_AS_DATA + CODE_PHYSICAL;
 const LARGE_AS_DATA: u64 = 0x3800_0000;
 /// A page that is a device's.
 pub const DEVICE: u64 = 0x5000_0000;
-/// Distance of the places where programs go on after an exception.
+/// Distance of the places where programs continue after an exception.
 pub const STRIDE: u64 = 128;
 
 /// Guest-physical addresses.

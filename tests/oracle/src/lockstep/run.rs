@@ -80,7 +80,7 @@ pub struct Tally {
     pub unknown: u64,
 }
 
-/// Why the comparison ended.
+/// Reason for which the comparison ended.
 #[derive(Debug, Error)]
 pub enum Failure {
     /// The guest's memory.
@@ -198,7 +198,7 @@ pub fn run(
     Ok(tally)
 }
 
-/// Where a difference was found.
+/// Position of a difference that was found.
 struct MismatchPosition {
     program: u64,
     slice: u64,
@@ -318,7 +318,7 @@ struct Pair {
     walks: bool,
     /// A slice may be given only in cycles: instructions take about as much as one.
     time_passes: bool,
-    /// See [`Writer::strings`].
+    /// Value of [`Writer::strings`].
     strings: bool,
     /// See [`Writer::splits`]. Other seeds mean what they meant before there were any.
     splits: bool,

@@ -57,7 +57,7 @@ struct Frame {
     stack: [u64; 16],
 }
 
-/// Why instructions cannot be run on this host.
+/// Reason for which instructions cannot be run on this host.
 #[derive(Debug, Error)]
 pub enum NativeError {
     /// A feature that the harness itself needs.
