@@ -56,7 +56,7 @@ pub struct Context(pub u32);
 /// Reference to one cache line. A reference that crosses lines is split into one `MemRef` for each line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemRef {
-    /// vCPU within its node.
+    /// Number of the vCPU within its node.
     pub vcpu: u16,
     /// Privilege at which the reference was made.
     pub privilege: Privilege,
@@ -162,7 +162,7 @@ pub struct Hits<'a> {
 /// Change to some vCPU's L0 filter cache: an upper bound of the permission for a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct L0Update {
-    /// vCPU within its node.
+    /// Number of the vCPU within its node.
     pub vcpu: u16,
     /// Side of the L0 filter cache: data or instructions.
     pub side: Side,
@@ -290,7 +290,7 @@ pub enum Term {
 /// Counter of a model: events of one kind and the cycles they cost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statistic {
-    /// vCPU within its node.
+    /// Number of the vCPU within its node.
     pub vcpu: u16,
     /// Address space to which the events belong.
     pub context: Context,
