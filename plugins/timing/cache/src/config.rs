@@ -63,7 +63,7 @@ pub struct LevelConfig {
     /// Replacement policy.
     #[serde(default)]
     pub policy: Policy,
-    /// Cycles of its events.
+    /// Cycles of the level's events.
     #[serde(default)]
     pub latency: LevelLatency,
 }

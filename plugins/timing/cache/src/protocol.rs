@@ -17,7 +17,7 @@ use crate::word::{Baseline, Isa, Word};
 enum Reason {
     /// Another vCPU writes the line.
     Write,
-    /// The cache outside replaces it.
+    /// The cache outside replaces the line.
     Inclusion,
 }
 

@@ -19,7 +19,7 @@ pub enum State {
     Shared = 1,
     /// Shared, and this peer answers requests for it. Only where peers of the interconnect hold a line.
     Forward = 2,
-    /// No peer holds it, and it is clean.
+    /// No peer holds the line, and the line is clean.
     Exclusive = 3,
     /// No peer holds it, and this cache or one inside it differs from what is outside.
     Modified = 4,
