@@ -124,7 +124,7 @@ pub struct Summary {
     pub files: Vec<PathBuf>,
     /// Events read from the trace.
     pub events: u64,
-    /// MPI calls among them.
+    /// Number of MPI calls among the events.
     pub calls: u64,
     /// Notes on data of this trace that the files lack or show differently.
     pub notes: Vec<String>,

@@ -425,7 +425,7 @@ pub struct SteppedCall {
 }
 
 /// Queue that keeps the calls of one process back until all receives among them and before them have their messages. The returned calls are
-/// in the process's order , so that receives come in the order in which they were posted.
+/// in the process's order, so that receives come in the order in which they were posted.
 #[derive(Debug, Default)]
 pub struct Resolver {
     tracker: Tracker,

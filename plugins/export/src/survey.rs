@@ -22,7 +22,7 @@ pub struct Survey {
     pub locations: Vec<Location>,
     /// The functions called.
     pub functions: BTreeSet<Function>,
-    /// Where they were called.
+    /// Call sites of these functions.
     pub call_sites: BTreeSet<CallSite>,
     /// File names of modules, by the module's number.
     pub modules: BTreeMap<u64, String>,
@@ -72,7 +72,7 @@ pub struct Communicator {
     pub id: u64,
     /// Function that created the communicator, such as `MPI_Comm_split`; none for the world, or if that is not in the trace.
     pub made_by: Option<Function>,
-    /// Id of the communicator that it was made from; 0 if unknown.
+    /// Id of the communicator from which this one was made; 0 if unknown.
     pub parent: u64,
     /// World ranks of the members, in the order of the communicator's ranks. If the trace lacks the members: the ranks that used the
     /// communicator, ascending.

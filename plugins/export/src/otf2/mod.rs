@@ -32,7 +32,7 @@ pub enum Otf2Error {
         /// The library's message.
         what: String,
     },
-    /// A name with a NUL in it.
+    /// A name contains a NUL.
     #[error("OTF2 cannot hold the name {0:?}")]
     Name(String),
 }

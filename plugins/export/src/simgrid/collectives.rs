@@ -26,9 +26,9 @@ use super::root;
 /// The communicator of an operation, seen by one of its ranks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group<'a> {
-    /// World ranks of its members.
+    /// World ranks of the group's members.
     pub(super) members: &'a [u32],
-    /// The own rank in it.
+    /// Rank of the caller in the group.
     pub(super) own: usize,
 }
 

@@ -26,7 +26,7 @@ struct Thread {
     tid: Option<u32>,
     /// Regions entered, with the time.
     stack: Vec<(u32, u64)>,
-    /// The MPI call that it is in, and how deep in the stack.
+    /// MPI call of the thread, with its depth in the stack.
     call: Option<(usize, Vec<MpiRecord>)>,
 }
 
