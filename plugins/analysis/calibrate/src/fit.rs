@@ -31,13 +31,13 @@ pub struct FitOptions {
 /// Origin of the eager limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// The user gave it.
+    /// The user gave the limit.
     Given,
     /// Sends of up to this size did not wait for late receives, and those of the next size measured did.
     Waiting(u64),
     /// The time steps up between this size and the next measured.
     Step(u64),
-    /// No sign of one: it is the largest size measured.
+    /// The times show no limit, so it is the largest size measured.
     Unseen,
 }
 
@@ -50,13 +50,13 @@ pub struct Fit {
     pub bandwidth: u64,
     /// The one-way times.
     pub one_way: Piecewise,
-    /// Times in sends, if they are visible.
+    /// Times in sends, if the measurements contain them.
     pub send: Option<Piecewise>,
     /// Times in late receives, if there are any.
     pub receive: Option<Piecewise>,
     /// How the eager limit came about.
     pub limit: Limit,
-    /// How far the channel's one-way times are from those measured.
+    /// Differences of the channel's one-way times from those measured.
     pub residuals: Residuals,
     /// How far what it says of late receives is from those measured, if there are any.
     pub late_residuals: Option<Residuals>,

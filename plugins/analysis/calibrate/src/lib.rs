@@ -25,14 +25,14 @@ pub struct Sample {
     pub bytes: u64,
     /// The median, nanoseconds.
     pub time: f64,
-    /// How many times it was measured; 0 if unknown.
+    /// Number of times that this size was measured; 0 if unknown.
     pub count: usize,
 }
 
 /// The measurements on one path.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measurements {
-    /// Where it comes from.
+    /// File or other source of the measurements.
     pub source: String,
     /// A message from one rank to the other, from before its send to after its receive: half a round trip. Sizes ascend.
     pub one_way: Vec<Sample>,
@@ -72,7 +72,7 @@ pub enum CalibrateError {
     /// Measurements from which nothing follows.
     #[error("{from}: {what}")]
     Unusable {
-        /// Where they come from.
+        /// File or other source of the measurements.
         from: String,
         /// Reason for which nothing follows from the measurements.
         what: String,

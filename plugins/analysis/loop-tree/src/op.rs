@@ -263,12 +263,12 @@ pub enum Action {
         to: PeerRef,
         /// Bytes that go.
         out: u64,
-        /// Bytes that come back; without any, only that it is done.
+        /// Bytes that come back; 0 for only the notification of completion.
         back: u64,
         /// Request started; without one the call waits for what comes back.
         request: Option<u32>,
     },
-    /// Waits until such a message is there, and leaves it.
+    /// Waits until such a message has arrived, and leaves it in the queue.
     Probe {
         /// Sender of the message.
         from: Source,
@@ -299,7 +299,7 @@ pub enum Action {
 pub struct Op {
     /// The MPI function.
     pub function: Function,
-    /// Where it is called.
+    /// Call site of the call.
     pub site: Site,
     /// The communicator, by its number on the rank: 0 world, 1 self, then those that the rank met, in that order.
     pub communicator: u32,

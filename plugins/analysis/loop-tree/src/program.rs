@@ -13,7 +13,7 @@ use crate::sequence::{Burst, Entry, Sequence, Sequences};
 pub struct Step {
     /// The slot whose values the burst takes: bursts between the same two calls, by their sites and functions, have one slot.
     pub slot: u32,
-    /// The operation, by its number.
+    /// Number of the operation.
     pub op: u32,
 }
 

@@ -106,7 +106,7 @@ pub enum SequenceError {
         rank: u32,
         /// Function that was called.
         function: Function,
-        /// The rank that it names.
+        /// Rank that the call names.
         peer: u32,
         /// Ranks of the world.
         world: u32,
@@ -152,7 +152,7 @@ pub enum SequenceError {
         "the trace's windows and topologies have {members} members in all, more than can be kept; trace a run of fewer ranks, or one that creates fewer windows and topologies"
     )]
     TooManyMembers {
-        /// Members of all of them.
+        /// Number of members of all windows and topologies.
         members: usize,
     },
     /// A rank that never called.
@@ -169,7 +169,7 @@ pub enum SequenceError {
         /// Ranks of the trace.
         ranks: usize,
     },
-    /// A job beyond those that there are.
+    /// A job that the trace does not have.
     #[error("there is no job {asked}; the trace has {jobs} MPI jobs, numbered from 0")]
     NoSuchJob {
         /// The job asked for.

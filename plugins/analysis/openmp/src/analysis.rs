@@ -73,9 +73,9 @@ pub struct ProcessReport {
 pub struct IntervalReport {
     /// Name of the interval, behind the names of the intervals around it.
     pub name: String,
-    /// How many intervals are around it.
+    /// Number of intervals around this one.
     pub depth: u32,
-    /// How often it was executed.
+    /// Number of executions of the interval.
     pub count: u64,
     /// When it first began, nanoseconds from the beginning of the program.
     pub first: u128,
@@ -92,7 +92,7 @@ pub struct ThreadReport {
     pub tid: u32,
     /// True if it starts regions outside of all others.
     pub root: bool,
-    /// When it came, from the beginning of the program.
+    /// Time at which the thread was first seen, from the beginning of the program.
     pub first: u128,
     /// Work that serves the result.
     pub productive: u128,
@@ -105,12 +105,12 @@ pub struct ThreadReport {
 /// An outermost parallel region with the regions nested in it.
 #[derive(Clone, Debug, Serialize)]
 pub struct RegionReport {
-    /// Where it is called.
+    /// Place in the program that calls the region.
     #[serde(rename = "place")]
     pub location: CodeLocation,
-    /// Where regions nested in it are called.
+    /// Places that call the regions nested in the region.
     pub nested: Vec<CodeLocation>,
-    /// How often it was executed.
+    /// Number of executions of the region.
     pub count: u64,
     /// Characteristics of the region. The execution time is from the beginning to the end of the region.
     pub characteristics: Characteristics,

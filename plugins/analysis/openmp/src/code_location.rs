@@ -22,7 +22,7 @@ pub struct CodeLocation {
     pub function: Option<String>,
     /// Source file, as the compiler has written it.
     pub file: Option<String>,
-    /// Line in it, from 1.
+    /// Number of the line in the file, from 1.
     pub line: Option<u32>,
 }
 

@@ -104,9 +104,9 @@ pub struct NodeReport {
     pub host: String,
     /// Ranks on the node, or as many processes as there are.
     pub ranks: Vec<u32>,
-    /// Times of its processes.
+    /// Times of the node's processes.
     pub times: TalpTimes,
-    /// Useful time, of all time of its processors.
+    /// Useful time, of all time of the node's processors.
     pub efficiency: Ratio,
 }
 
@@ -117,7 +117,7 @@ pub struct RankReport {
     pub rank: u32,
     /// Host name of the rank's node.
     pub host: String,
-    /// Useful time, of all time of its processors.
+    /// Useful time, of all time of the rank's processors.
     pub efficiency: Ratio,
     /// Lost to MPI: the thread in a call, and processors that are idle meanwhile.
     pub mpi_lost: u128,

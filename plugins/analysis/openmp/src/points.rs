@@ -42,12 +42,12 @@ pub struct Point {
     pub kind: Kind,
     /// A loop's schedule.
     pub schedule: Schedule,
-    /// Where it is in the program.
+    /// Place of the construct in the program.
     #[serde(rename = "place")]
     pub location: CodeLocation,
     /// Numbers of the threads that came there, as positions in the process's list of threads.
     pub threads: Vec<usize>,
-    /// How often threads came there.
+    /// Number of times that threads came to the construct.
     pub count: u64,
     /// When a thread first came there, from the beginning of the program.
     pub first: u128,
@@ -70,14 +70,14 @@ pub struct Point {
 /// A work-sharing loop over all threads. Times are nanoseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LoopReport {
-    /// Where it is in the program.
+    /// Place of the loop in the program.
     #[serde(rename = "place")]
     pub location: CodeLocation,
     /// Schedule of the loop.
     pub schedule: Schedule,
     /// The chunk that was asked for; 0 if none.
     pub chunk: i64,
-    /// How often a thread executed it, at most.
+    /// Largest number of executions by one thread.
     pub executions: u64,
     /// Time in the loop by thread, without waiting in it.
     pub work: Spread,
@@ -87,7 +87,7 @@ pub struct LoopReport {
     pub iterations: Option<Spread>,
     /// Chunks of all threads; none where the runtime does not report them.
     pub chunks: Option<u64>,
-    /// Waiting at its end, of all threads.
+    /// Waiting at the loop's end, of all threads.
     pub synchronised: u128,
 }
 

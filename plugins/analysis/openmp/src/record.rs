@@ -244,20 +244,20 @@ pub struct Interval {
     pub parent: usize,
     /// Name of the interval.
     pub name: String,
-    /// How often it was executed.
+    /// Number of executions of the interval.
     pub count: u64,
-    /// When it first began, ticks.
+    /// First beginning of the interval, ticks.
     pub first: u64,
     /// Duration of all executions, ticks.
     pub total: u64,
-    /// The longest one, ticks.
+    /// Duration of the longest execution, ticks.
     pub longest: u64,
 }
 
 /// A thread, or several, one after the other, of which each ended before the next began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
-    /// Number in its first team.
+    /// Number of the thread in its first team.
     pub number: u32,
     /// The system's number.
     pub tid: u32,
@@ -301,9 +301,9 @@ pub struct Event {
     pub schedule: Schedule,
     /// The chunk that was asked for; 0 if none.
     pub chunk: i64,
-    /// How often the thread executed it.
+    /// Number of executions by the thread.
     pub count: u64,
-    /// When it first began.
+    /// First beginning of the construct.
     pub first: u64,
     /// Duration of all executions.
     pub total: u64,
@@ -315,7 +315,7 @@ pub struct Event {
     pub ended: u64,
     /// A loop's iterations that the thread executed, where the runtime reports them; otherwise 0.
     pub iterations: u64,
-    /// The chunks that these came in.
+    /// Number of chunks in which these iterations came.
     pub chunks: u64,
 }
 
@@ -351,7 +351,7 @@ impl Clock {
 /// The record of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// The file it was read from.
+    /// Path of the file from which the record was read.
     pub source: String,
     /// Process id in the system.
     pub pid: u32,

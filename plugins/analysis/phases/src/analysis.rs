@@ -53,7 +53,7 @@ pub enum PhasesError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepReason {
-    /// The user gave its length.
+    /// The user gave the length of the step.
     Given,
     /// The length is the middle of the most candidates in a row with the same sequence of classes.
     Stable,
@@ -141,9 +141,9 @@ pub struct Phase {
     pub first_step: usize,
     /// Number of steps in the phase.
     pub steps: usize,
-    /// When it begins, picoseconds of the trace.
+    /// Beginning of the phase, picoseconds of the trace.
     pub from: u64,
-    /// When it ends.
+    /// End of the phase, picoseconds of the trace.
     pub to: u64,
     /// Figures of the phase's communication.
     #[serde(flatten)]
@@ -161,7 +161,7 @@ pub struct Class {
     pub steps: usize,
     /// Number of phases of the class.
     pub phases: usize,
-    /// Messages and bytes of all its steps.
+    /// Messages and bytes of all steps of the class.
     #[serde(flatten)]
     pub total: Traffic,
 }
@@ -179,7 +179,7 @@ pub struct Analysis {
     pub to: u64,
     /// Length of a step, picoseconds.
     pub step: u64,
-    /// Why it is this.
+    /// Reason for which this length was chosen.
     pub step_reason: StepReason,
     /// Steps that were tried.
     pub candidates: Vec<Candidate>,

@@ -29,7 +29,7 @@ const ROUNDS: u64 = 100;
 pub struct Classes {
     /// Class of each step. Classes are numbered in the order in which they first occur.
     pub of: Vec<u32>,
-    /// How they were found.
+    /// Choice of the number of classes.
     pub choice: ClassChoice,
 }
 

@@ -89,7 +89,7 @@ pub struct OnSockets {
 /// A change of the placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// The phase before which it happens.
+    /// Phase before which the change happens.
     pub phase: usize,
     /// When that phase begins, picoseconds of the trace.
     pub at: u64,

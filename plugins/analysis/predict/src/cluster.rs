@@ -167,7 +167,7 @@ pub enum FitError {
     Cores {
         /// Number of the node.
         node: u32,
-        /// Ranks on it.
+        /// Number of ranks on the node.
         ranks: u32,
         /// Number of cores in the node.
         cores: u32,

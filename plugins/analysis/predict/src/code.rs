@@ -20,7 +20,7 @@ pub(crate) enum Instruction {
     Opaque { column: u32, own: u32, op: u32 },
     /// A loop begins.
     Loop { count: u32 },
-    /// A loop ends; its body starts there.
+    /// A loop ends; the body of the loop starts at `start`.
     End { start: u32 },
     /// The rank is done.
     Stop,
@@ -100,9 +100,9 @@ pub(crate) struct RankCode {
     pub start: u32,
     pub bursts: u32,
     pub communicators: u32,
-    /// First of its loop counters.
+    /// Number of the rank's first loop counter.
     pub loops: u32,
-    /// First of its requests.
+    /// Number of the rank's first request.
     pub requests: u32,
     /// First of its cursors into columns; `NONE` where every column has one value.
     pub cursors: u32,

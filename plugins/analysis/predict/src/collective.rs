@@ -56,7 +56,7 @@ pub enum Algorithm {
     Knomial,
     /// A block with one neighbour, then two blocks with the other and the one in turn.
     NeighbourExchange,
-    /// Everybody's block to rank 0, then a broadcast along a binary tree.
+    /// Every rank's block to rank 0, then a broadcast along a binary tree.
     GatherBroadcast,
 }
 
@@ -174,9 +174,9 @@ pub struct Shape<'a> {
     pub kind: CollectiveKind,
     /// Ranks of the communicator, at least 1.
     pub size: u32,
-    /// The caller's rank in it.
+    /// Rank of the caller in the communicator.
     pub me: u32,
-    /// The root's.
+    /// Rank of the root in the communicator.
     pub root: u32,
     /// Bytes of the collective, as in [`nodescope_loop_tree::Collective::bytes`].
     pub bytes: u64,
@@ -246,7 +246,7 @@ pub struct Round {
     pub receive: Option<(u32, u64)>,
     /// True if everything begun so far must be complete before the next round.
     pub wait: bool,
-    /// Bytes that are reduced after it.
+    /// Bytes that are reduced after the exchange.
     pub reduce: u64,
 }
 

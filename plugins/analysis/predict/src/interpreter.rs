@@ -2,8 +2,9 @@
 //!
 //! A rank runs until it has to wait for a message; a message's arrival is known when it enters the network (unless links are shared
 //! equally), so that a wait ends at a time known in advance and takes one event. Ranks may share more than messages: links, or a rank that
-//! must be in MPI for a large message to go on. Then operations are interpreted in the order of their times. Otherwise each rank runs ahead
-//! as far as it can, with the same result. Receives take the messages that the trace says matched; where that is unknown, the first that was sent.
+//! must be in MPI for a large message to progress. Then operations are interpreted in the order of their times. Otherwise each rank runs
+//! ahead as far as it can, with the same result. Receives take the messages that the trace says matched; where that is unknown, the first
+//! that was sent.
 //!
 //! All that is stored per message and per rank lies in arrays, linked by 32-bit numbers.
 
@@ -446,7 +447,7 @@ impl<'a> Interpreter<'a> {
                 }
             }
             Instruction::Stop => {
-                // The end of a program lets everything go on that waits for its rank.
+                // The end of a program lets everything continue that waits for its rank.
                 self.call_deferred(context);
                 self.contexts[at].op = NONE;
                 self.contexts[at].phase = Phase::Done;

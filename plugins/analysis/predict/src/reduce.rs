@@ -5,10 +5,10 @@
 //! takes part in it, and no request is pending at its borders (Padaryan, 2005). Then its ranks leave it at times that depend on
 //! nothing but when they enter it, and where links are not shared that dependence has a simple form: rank r leaves at the latest of
 //! entry(s) + delay(s, r) over the ranks s on which it waits, directly or through others (linear in the algebra of maximum and
-//! sum: Baccelli, Cohen, Olsder and Quadrat, "Synchronization and Linearity", 1992). The delays are found by interpreting the
-//! fragment alone, once for each rank, which enters long after the others. They are the fragment's attributes, with its computation,
-//! messages and bytes; a program with them in place of the fragment takes exactly as long as with the fragment itself, whatever else in it
-//! changes. Where a time depends on the order in which messages come, that form does not hold, and the fragment is refused.
+//! sum: Baccelli, Cohen, Olsder and Quadrat, "Synchronization and Linearity", 1992). The delays are found by interpreting only the
+//! fragment, once for each rank, which enters long after the others. They are the fragment's attributes, with its computation, messages and
+//! bytes; a program with them in place of the fragment takes exactly as long as with the fragment itself, whatever else in it changes.
+//! Where a time depends on the order in which messages come, that form does not hold, and the fragment is refused.
 
 mod closure;
 mod select;
@@ -33,9 +33,9 @@ const MOST_RANKS: usize = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Input {
-    /// When it enters.
+    /// Time at which the rank enters.
     Clock,
-    /// From when on its port, on which its messages follow one another, is free.
+    /// Time from which the rank's port, on which its messages follow one another, is free.
     Port,
 }
 
@@ -44,7 +44,7 @@ pub enum Input {
 pub struct Delay {
     /// The place of the rank in the fragment's ranks.
     pub from: u32,
-    /// Which of its times.
+    /// Time of that rank from which the delay counts.
     pub input: Input,
     /// Least time from the input to the event in picoseconds.
     pub time: u64,
@@ -66,7 +66,7 @@ pub struct Cost {
     pub computation: u64,
     /// Calls that are not interpreted, picoseconds.
     pub opaque: u64,
-    /// Instructions of its bursts.
+    /// Number of instructions of the bursts.
     pub instructions: u64,
     /// Number of operations.
     pub operations: u64,
@@ -87,7 +87,7 @@ pub struct Fragment {
     pub exits: Vec<Exit>,
     /// Picoseconds from the entry to the last exit if all enter at once.
     pub alone: u64,
-    /// How often it occurs.
+    /// Number of occurrences of the fragment.
     pub occurrences: u64,
 }
 
@@ -125,7 +125,7 @@ pub enum ReduceError {
         /// Reason for which the fragment cannot be reduced.
         reason: String,
     },
-    /// The whole of it.
+    /// The fragment as a whole cannot be reduced, for this reason.
     #[error("the fragment cannot be reduced: {0}")]
     Whole(String),
 }

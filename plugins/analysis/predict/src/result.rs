@@ -74,20 +74,20 @@ pub struct LinkLoad {
     pub link: String,
     /// Bytes that passed.
     pub bytes: u64,
-    /// Picoseconds that it was busy.
+    /// Time in which the link was busy, picoseconds.
     pub busy: u64,
 }
 
 /// The chain of computation and messages that determines the time. Its parts add up to the time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CriticalPath {
-    /// Picoseconds of bursts and uninterpreted calls on it.
+    /// Time of bursts and uninterpreted calls on the path, picoseconds.
     pub computation: u64,
-    /// Picoseconds in MPI on it.
+    /// Time in MPI on the path, picoseconds.
     pub communication: u64,
     /// Picoseconds of messages on it, from their send to the end of the wait for them.
     pub transfer: u64,
-    /// Messages on it.
+    /// Number of messages on the path.
     pub messages: u64,
     /// Ranks by their share, greatest first: rank, picoseconds.
     pub ranks: Vec<(u32, u64)>,
@@ -101,7 +101,7 @@ pub struct CriticalPath {
 pub enum Problem {
     /// Ranks wait for one another, or for ranks that have ended; the interpretation stopped there.
     Deadlock {
-        /// When nothing went on any more, picoseconds.
+        /// Time after which no rank continued, picoseconds.
         time: u64,
         /// Ranks that wait.
         blocked: u32,

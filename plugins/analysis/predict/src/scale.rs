@@ -179,7 +179,7 @@ pub struct Scaled {
     pub scaling: Scaling,
     /// Speedup over the smallest size and efficiency, parallel to the points; none where there is no time.
     pub efficiency: Vec<Option<(f64, f64)>>,
-    /// How far it pays.
+    /// Range of numbers of ranks in which adding ranks pays.
     pub range: Option<Range>,
 }
 

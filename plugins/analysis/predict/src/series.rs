@@ -62,7 +62,7 @@ pub struct Point {
     pub value: Value,
     /// The prediction; none if the program cannot run so.
     pub result: Option<PointResult>,
-    /// Why it cannot.
+    /// Reason for which the program cannot run so.
     pub error: Option<String>,
 }
 
@@ -137,9 +137,9 @@ pub struct Series {
     pub cluster: String,
     /// The parameter: a field of the cluster file, or `ranks`.
     pub parameter: String,
-    /// Unit of its numbers; empty for none.
+    /// Unit of the parameter's numbers; empty for none.
     pub unit: &'static str,
-    /// How its values lie.
+    /// Distribution of the parameter's values.
     pub scale: Scale,
     /// In the order in which the values were given.
     pub points: Vec<Point>,

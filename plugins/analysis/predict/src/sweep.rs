@@ -38,7 +38,7 @@ pub struct Sweep {
     pub field: String,
     /// Unit of the numbers; empty for plain numbers and names.
     pub unit: &'static str,
-    /// How they lie.
+    /// Distribution of the values.
     pub scale: Scale,
     /// The values, in the order given.
     pub values: Vec<Value>,

@@ -371,7 +371,7 @@ fn large_and_synchronous_messages_share_links_too() {
 
 #[test]
 fn exchanges_in_step_wait_for_no_link() {
-    // In each round everybody sends to another rank: links are there for all of them.
+    // In each round every rank sends to another rank: links are there for all of them.
     let ranks = 16;
     let mut builder = ProgramBuilder::new();
     builder.begin();

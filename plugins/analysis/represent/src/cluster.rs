@@ -23,7 +23,7 @@ pub struct Merge {
     /// The greatest distance of this merge and all merges in it, at which the tree is cut: with centroid linkage a merge may be shorter
     /// than one before it.
     pub height: f64,
-    /// Vectors in it.
+    /// Number of vectors in the merged cluster.
     pub size: usize,
 }
 

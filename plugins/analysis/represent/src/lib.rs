@@ -64,7 +64,7 @@ pub enum RepresentError {
     NotReplayed {
         /// World rank of the representative.
         representative: u32,
-        /// Ranks of its cluster, as text.
+        /// Ranks of the representative's cluster, as text.
         ranks: String,
     },
     /// A replay that made other calls than the rank did in the trace.

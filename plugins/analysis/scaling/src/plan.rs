@@ -8,8 +8,8 @@
 //!
 //! where a >= 0 is the cost of keeping a node in step for a second of virtual time, and b >= 0 that of a modelled instruction. The fit
 //! takes the least squares of relative errors, so that short runs count as much as long ones. Runs of a lone node are left out, since a
-//! lone node is never kept in step with others. Runs with as many ranks on each node hardly tell a from b; the plan therefore names a
-//! second cost, too, for which each instruction costs what it costs in the run with most nodes. Memory is fitted as a line over the
+//! lone node is never kept in step with others. Runs with as many ranks on each node hardly distinguish a from b; the plan therefore names
+//! a second cost, too, for which each instruction costs what it costs in the run with most nodes. Memory is fitted as a line over the
 //! number of nodes, by least squares.
 
 use std::str::FromStr;

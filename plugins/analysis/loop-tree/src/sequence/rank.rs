@@ -19,7 +19,7 @@ const LARGEST_PREDEFINED: u32 = 32;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpenRequest {
     pub slot: u32,
-    /// Index of the operation that began it.
+    /// Index of the operation that began the request.
     pub entry: usize,
     /// True if the request is persistent: completing it keeps its preparation.
     pub source_open: bool,

@@ -1,4 +1,4 @@
-//! Collectives in which everybody exchanges with partners.
+//! Collectives in which every rank exchanges with partners.
 
 use super::{Round, Shape, tree};
 

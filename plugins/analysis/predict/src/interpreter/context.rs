@@ -17,7 +17,7 @@ pub(super) enum Target {
 /// Cause of the time at which something completed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cause {
-    /// When the partner entered its call.
+    /// Time at which the partner entered its call.
     pub(super) at: u64,
     pub(super) rank: u32,
     pub(super) op: u32,
@@ -42,7 +42,7 @@ pub(super) enum Phase {
 #[derive(Clone, Debug)]
 pub(super) struct Context {
     pub(super) clock: u64,
-    /// Latest completion that it waits for.
+    /// Latest completion that the context waits for.
     pub(super) ready: u64,
     /// Processor time after them.
     pub(super) cost: u64,
@@ -50,9 +50,9 @@ pub(super) struct Context {
     pub(super) disturbed: u64,
     /// When the completions that it waits for come, and what each costs of the processor.
     pub(super) inbox: Vec<(u64, ReceiveCost)>,
-    /// When it entered its current operation.
+    /// Time at which the context entered its current operation.
     pub(super) entered: u64,
-    /// The event that wakes it.
+    /// Event that wakes the context.
     pub(super) wake: u64,
     pub(super) cause: Option<Cause>,
     pub(super) rank: u32,
@@ -61,7 +61,7 @@ pub(super) struct Context {
     pub(super) pending: u32,
     pub(super) op: u32,
     pub(super) phase: Phase,
-    /// Last part of its critical path.
+    /// Last part of the context's critical path.
     pub(super) path: u32,
     // Current collective of the context.
     pub(super) collective: u32,

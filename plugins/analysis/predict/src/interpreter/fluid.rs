@@ -6,8 +6,8 @@
 //! messages decides theirs, and what it leaves of other links goes to the others. With weights, messages that are held up by the same link
 //! get shares in proportion to them.
 //!
-//! Only messages are looked at that share a link with what began or ended, directly or by way of others, and all that begin or
-//! end at one time are looked at together.
+//! Only messages are recomputed that share a link with what began or ended, directly or by way of others, and all that begin or
+//! end at one time are recomputed together.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -27,7 +27,7 @@ struct Flow {
     /// Bytes a picosecond from then on.
     rate: f64,
     since: u64,
-    /// When it ends at this rate.
+    /// Time at which the message ends at this rate.
     end: u64,
     /// Number by which out-of-date entries of the heap are recognised.
     generation: u32,
@@ -56,7 +56,7 @@ impl Ord for Share {
 
 #[derive(Clone, Debug, Default)]
 struct Pipe {
-    /// Messages on it.
+    /// Messages on the link.
     flows: Vec<u32>,
     /// Bytes a picosecond.
     capacity: f64,

@@ -36,15 +36,15 @@ pub(super) struct Part {
 /// Frame on its way to a node.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
-    /// When its first bit comes to the link.
+    /// Time at which the frame's first bit comes to the link.
     head: u64,
-    /// How long it takes.
+    /// Time that the frame takes on the link.
     time: u64,
     /// None of an acknowledgement.
     of: Option<Part>,
     /// True if the frame is the last of its message.
     last: bool,
-    /// How long after it has passed the link it is received.
+    /// Time from the frame's passing of the link until it is received.
     beyond: u64,
 }
 

@@ -1,13 +1,13 @@
-//! When a message arrives.
+//! Times at which messages arrive.
 //!
 //! With contention, a message reserves time on every link of its way when it enters the network: on each it takes its bytes over the
-//! link's bandwidth of what earlier messages have left free, before them if they come later, and goes on to the next link as it passes
+//! link's bandwidth of what earlier messages have left free, before them if they come later, and continues to the next link as it passes
 //! (virtual cut-through). Links thus give way to messages in the order in which these enter the network, and never idle while one
 //! waits for them. That takes no event per link, and gives each link's throughput exactly; but messages do not share a link
 //! equally, so that of several that start together some are early and the last is as late as under fair sharing.
 //!
-//! With fair sharing ([`fluid`](super::fluid)) a message's arrival is not known when it enters the network. Its number is kept until its last
-//! byte has left; then it has arrived after the latency of its way.
+//! With fair sharing ([`fluid`](super::fluid)) a message's arrival is not known when it enters the network. Its number is kept until its
+//! last byte has left; then it has arrived after the latency of its way.
 
 use super::fluid::Fluid;
 use super::frames::{Coming, Part};

@@ -17,10 +17,10 @@ pub(super) struct Message {
     pub bytes: u64,
     /// When it, or the request to send it, arrives; nothing if it is [in flight](Message::in_flight).
     pub arrival: u64,
-    /// When its sender entered the call.
+    /// Time at which the sender entered its call.
     pub entered: u64,
     pub op: u32,
-    /// How many were sent before it, modulo 2^32.
+    /// Number of messages that were sent before this one, modulo 2^32.
     pub sequence: u32,
     pub next: u32,
     /// True if the message waits for its receiver's permission.
@@ -33,7 +33,7 @@ pub(super) struct Message {
     /// The context or request to which the end of sending is reported, if that end is not known at once.
     pub sender: Target,
     pub origin: Origin,
-    /// The receive that it got.
+    /// Receive that matched the message.
     pub receive: u32,
     /// True if the message's rank has taken the message in before its receive.
     pub taken: bool,

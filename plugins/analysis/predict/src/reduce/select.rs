@@ -29,13 +29,13 @@ pub enum SelectionError {
         /// Text of the selection.
         text: String,
     },
-    /// No rank has it.
+    /// No rank has the selected calls.
     #[error("no rank has {what}; --outline shows loops and call sites")]
     Nothing {
         /// The text of the selection.
         what: String,
     },
-    /// Ranks have it differently often.
+    /// The ranks have different numbers of the selected calls.
     #[error(
         "rank {rank} has {what} {own} times, rank {other} {others} times; so it is not known which belong together"
     )]
