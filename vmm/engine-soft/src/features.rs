@@ -13,7 +13,7 @@ type Bit = (u32, u32, CpuidRegister, u32);
 
 /// The bits of CPUID that announce a feature.
 enum Announced {
-    /// Every processor with 64-bit mode has it.
+    /// Every processor with 64-bit mode has the feature.
     Always,
     /// Any of these bits announces it; where the list is empty, the guest never has it.
     By(&'static [Bit]),

@@ -67,7 +67,7 @@ pub struct Counts {
     pub changes: [u64; 2],
     /// Times that code was written to.
     pub rewrites: u64,
-    /// [`crate::code::Code::clears`] when it was last looked at.
+    /// Value of [`crate::code::Code::clears`] at the last check.
     pub clears: u64,
 }
 

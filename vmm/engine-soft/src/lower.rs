@@ -11,7 +11,7 @@ use crate::ops::simd::Stubs;
 pub struct Lowering<'a> {
     /// The instruction; its IP is the guest's own.
     pub instruction: &'a Instruction,
-    /// Mode it was decoded in.
+    /// Mode in which the instruction was decoded.
     pub mode: Mode,
     /// The address of the block's first instruction.
     pub block_ip: u64,

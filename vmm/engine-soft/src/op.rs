@@ -5,7 +5,7 @@ use crate::cpu::Cpu;
 /// Effect of an operation on the flow of control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// Go on with the next operation.
+    /// Continue with the next operation.
     Next,
     /// `gpr[RIP]` holds the next instruction's address: the block ends here.
     Branch,

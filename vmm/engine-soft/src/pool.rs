@@ -104,7 +104,7 @@ impl Shard {
 pub struct PoolCounts {
     /// Blocks that were decoded.
     pub decoded: u64,
-    /// Blocks that were there already.
+    /// Blocks that were found decoded.
     pub shared: u64,
 }
 

@@ -22,7 +22,7 @@ const LAST: i64 = MAX_BLOCK as i64 - 1;
 
 /// Reason for which the inner loop ended.
 enum End {
-    /// The budget is spent, or the machine must be looked at.
+    /// The budget is spent, or the machine must be checked.
     Look,
     /// The vCPU executed HLT.
     Halt,
@@ -331,7 +331,7 @@ impl Cpu {
             // SAFETY: `op` is below `block_end`, within the block, which outlives this call: blocks are freed only when
             // the cache is cleared, which happens when a block is inserted.
             let done = unsafe { ((*op).handler)(self, &*op) };
-            // SAFETY: handlers only go on to operations of the same block.
+            // SAFETY: handlers continue only with operations of the same block.
             let last = unsafe { &*self.current };
             let executed = executed(start, last);
             match done {

@@ -11,10 +11,10 @@
 //! - `access`, `split`, `way_lookup` and `miss_routines`: look-ups that miss.
 //! - `arena` and `assembler`: memory for code, and machine code. `code_map`: a map of the code for profilers.
 //!
-//! The interpreter is the reference. Translated code has the fast path of memory accesses, and all operations on registers alone. For
+//! The interpreter is the reference. Translated code has the fast path of memory accesses, and all operations on only registers. For
 //! everything else (a miss of the TLB, a fault, a device, a system instruction) the interpreter's function for the operation runs on the
-//! interpreter's state. A translation block has the instructions of its basic block. Both check the budget at the beginning of a block
-//! alone. So time slices, interrupts and statistics fall on the same instructions, and a study observes no difference. After CLI,
+//! interpreter's state. A translation block has the instructions of its basic block. Both check the budget only at the beginning of a
+//! block. So time slices, interrupts and statistics fall on the same instructions, and a study observes no difference. After CLI,
 //! translated code may end its budget for an interrupt that must wait. The run loop then finds nothing to do.
 //!
 //! Chaining: within a page, a block jumps to a block that has code already directly. To other blocks of the page it jumps through a chain

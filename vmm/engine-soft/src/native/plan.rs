@@ -115,7 +115,7 @@ pub struct Memory {
     pub conditional: bool,
     /// Size of the operand in bytes.
     pub size: u32,
-    /// Must be aligned to its size.
+    /// True if the operand must be aligned to its size.
     pub aligned: bool,
 }
 
@@ -126,7 +126,7 @@ pub struct Passthrough {
     pub instruction: Instruction,
     /// The memory operand.
     pub memory: Option<Memory>,
-    /// The instruction reads or writes RAX without naming it.
+    /// True if the instruction reads or writes RAX without naming it.
     pub rax: bool,
     /// The instruction shifts by CL.
     pub cl: bool,

@@ -74,7 +74,7 @@ enum StubError {
 pub struct SimdState {
     /// The host's MXCSR, stored by a stub for a comparison.
     host_mxcsr: u32,
-    /// Bits of [`need`] that hold now. A bit that is clear is looked at again before anything is raised.
+    /// Bits of [`need`] that hold now. A bit that is clear is checked again before anything is raised.
     available: u8,
     /// State of the host's x87 unit.
     x87: x87::Resident,

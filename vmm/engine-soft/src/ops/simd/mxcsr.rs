@@ -9,7 +9,7 @@
 //!
 //! Unmasked exceptions: the instruction runs masked, with clear flags, on copies; if it raised a flag that the guest has
 //! unmasked, its results are discarded and `#XM` is raised. What may differ from hardware after `#XM` is sticky flags beside
-//! the one that caused it: precision after an unmasked overflow or underflow (hardware looks at the result with an
+//! the one that caused it: precision after an unmasked overflow or underflow (hardware checks the result with an
 //! unbounded exponent), and flags of later steps of HADD, HSUB and DPP, which hardware does not reach.
 
 use nodescope_x86::bits::cr4;
