@@ -42,9 +42,9 @@ impl Length {
 /// A part that is measured.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Name, as the program says it.
+    /// Name, as the program reports it.
     pub name: String,
-    /// Which mean it counts in.
+    /// Group in whose mean the row counts.
     pub group: Group,
 }
 
@@ -88,7 +88,7 @@ pub struct Workload {
     pub arguments: Vec<String>,
     /// Environment variables of the program.
     pub environment: Vec<(&'static str, String)>,
-    /// Where it is run on the host.
+    /// Folder in which the program is run on the host.
     pub folder: PathBuf,
     files: Vec<JobFile>,
 }

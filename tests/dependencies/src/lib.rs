@@ -45,11 +45,11 @@ pub struct Package {
     pub version: String,
     /// Licence of the crate, an SPDX expression.
     pub license: Option<String>,
-    /// Where it comes from; none if it is the workspace's own.
+    /// Source of the crate; none if it is the workspace's own.
     pub source: Option<String>,
     /// Path of the crate's `Cargo.toml`.
     pub manifest_path: String,
-    /// The dependencies that its manifest names.
+    /// Dependencies that the crate's manifest names.
     pub dependencies: Vec<Dependency>,
 }
 

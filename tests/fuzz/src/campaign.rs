@@ -22,7 +22,7 @@ const PANICKED: i32 = 101;
 pub struct Campaign {
     /// How long, seconds.
     pub seconds: u64,
-    /// The seed of its cases.
+    /// Seed of the campaign's cases.
     pub seed: u64,
     /// The first case.
     pub first: u64,
@@ -83,7 +83,7 @@ pub fn run(program: &Path, target: &Target, campaign: &Campaign) -> io::Result<F
         next = case + 1;
         let said = fs::read_to_string(&output).unwrap_or_default();
         let how = match status {
-            // The process was told to stop, or has nothing to do.
+            // The process received the request to stop, or has no case left.
             Ended::Over => break,
             Ended::Hangs => format!("goes on for more than {} s", campaign.limit),
             // A panic in a callback of the library aborts, so that the exit status does not show it.

@@ -345,7 +345,7 @@ fn a_rank_that_polls_meets_the_time_limit_and_is_told() {
     let Some(ran) = ran(OPEN_MPI, &["poll"], (1, 2), Some(SECOND_PS / 10)) else {
         return;
     };
-    // The rank may still go on: there is no deadlock, but the report has the calls of the ranks.
+    // The rank may still continue: there is no deadlock, but the report has the calls of the ranks.
     assert_eq!(ran.finished.outcome.ending, Ending::TimeLimit);
     assert!(ran.pending.deadlocks.is_empty(), "{:?}", ran.pending);
     let [polls, finalize] = ran.pending.calls.as_slice() else {

@@ -1,5 +1,5 @@
-//! Saved nodes go on in fresh nodes, while a kernel boots and while an MPI job runs on two nodes. The fresh nodes end like nodes that are
-//! never saved: with equal registers, RAM, console and hypercalls.
+//! Saved nodes continue in fresh nodes, while a kernel boots and while an MPI job runs on two nodes. The fresh nodes end like nodes that
+//! are never saved: with equal registers, RAM, console and hypercalls.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

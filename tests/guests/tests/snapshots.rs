@@ -1,4 +1,4 @@
-//! Whole clusters that are saved half-way and go on, and one booted node that becomes several.
+//! Whole clusters that are saved half-way and continue, and one booted node that becomes several.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -20,8 +20,8 @@ pub struct State {
 /// The outcome of an instruction.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// None where it retired.
+    /// Exception that the instruction raised; None where it retired.
     pub exception: Option<Exception>,
-    /// State after it, or at the exception.
+    /// State after the instruction, or at the exception.
     pub state: State,
 }

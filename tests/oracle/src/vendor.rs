@@ -4,7 +4,7 @@
 //! the engine does on every host what an Intel CPU does. On a host of AMD's (or Hygon's, whose design is AMD's) it is judged
 //! all the same: each [`Rule`] makes of the engine's outcome the one that an AMD CPU has instead, and that outcome must agree
 //! with the host's in every register, flag and byte that is compared anywhere. A rule checks the engine's outcome first and
-//! does not apply where it is not Intel's. On any other host there are no rules. What a rule accounts for is counted and told.
+//! does not apply where it is not Intel's. On any other host there are no rules. Differences that a rule explains are counted and reported.
 //!
 //! Two things stay unjudged in such a case: which flags the engine raises where only the host's fault came through
 //! ([`Rule::StoreFault`], [`Rule::ConversionFault`]), and what the host loads along with an MXCSR that the engine refuses
@@ -54,8 +54,8 @@ pub fn host() -> Vendor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
     /// With an operand-size prefix and without REX.W a near branch is one of 16 bits on AMD, with a shorter displacement
-    /// and a truncated target (APM vol. 1 §3.7.9, table 3-9); Intel ignores the prefix (SDM vol. 1 §6.3.7). The host would
-    /// go on in the midst of the instruction, so it does not run it.
+    /// and a truncated target (APM vol. 1 §3.7.9, table 3-9); Intel ignores the prefix (SDM vol. 1 §6.3.7). The host would continue in the
+    /// midst of the instruction, so it does not run it.
     NearBranch,
     /// MXCSR_MASK, which FXSAVE and XSAVE store, has bit 17 set on AMD: MXCSR has a misaligned exception mask there (APM
     /// vol. 1 §4.2.2), which is reserved on Intel (SDM vol. 1 §10.2.3 and §11.6.6).
@@ -155,7 +155,7 @@ struct Seen<'a> {
 
 struct Answer {
     outcome: Outcome,
-    /// Memory, where it is not as the engine left it.
+    /// Memory, where it differs from the engine's.
     memory: Option<Vec<u8>>,
 }
 

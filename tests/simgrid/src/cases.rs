@@ -33,7 +33,7 @@ pub struct Case {
     pub cluster: Cluster,
     /// SimGrid's choice of algorithms: options of smpirun.
     pub options: Vec<String>,
-    /// Why more than [`WITHIN`] lies between them, if it does.
+    /// Reason for which more than [`WITHIN`] lies between the times, if it does.
     pub reason: Option<&'static str>,
 }
 

@@ -64,7 +64,7 @@ impl Platform {
         // A large message of SimGrid waits for its receive, but sends no request.
         cluster.network.service_latency = Some(0);
         cluster.contention = true;
-        // In SimGrid messages go on while their ranks compute, and take nothing of the processor.
+        // In SimGrid messages progress while their ranks compute, and take nothing of the processor.
         cluster.progress = Progress::Thread { beta: 0.0 };
         cluster
     }

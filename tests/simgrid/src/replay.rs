@@ -9,9 +9,9 @@ use std::process::{Command, Stdio};
 pub struct Replay {
     /// Simulated time in seconds.
     pub simulated: f64,
-    /// Seconds of this machine's processor.
+    /// Processor time on this machine, seconds.
     pub processor: f64,
-    /// Most memory that it had, bytes.
+    /// Most memory of the replay, bytes.
     pub memory: u64,
 }
 

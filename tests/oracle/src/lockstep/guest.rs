@@ -2,7 +2,7 @@
 //!
 //! User pages lie where [`crate::layout`] has them, so that the cases of [`crate::generate`] steer operands to them. All RAM is mapped
 //! for the kernel once more in the upper half. Some guests have both in pages of 2 MiB, and code in those of 4 KiB.
-//! Exceptions go on at the next multiple of [`STRIDE`] behind the failing instruction, where [`super::program`] has put code.
+//! Exceptions continue at the next multiple of [`STRIDE`] behind the failing instruction, where [`super::program`] has put code.
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;

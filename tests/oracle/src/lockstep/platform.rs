@@ -74,7 +74,7 @@ struct Cache {
     sets: HashMap<(bool, u64), Vec<u64>>,
     /// Sets and ways of data, of instructions.
     shape: [(u64, usize); 2],
-    /// Lines that may be written if the model hears of it.
+    /// Lines that may be written if the write is reported to the model.
     exclusive: HashSet<u64>,
 }
 
