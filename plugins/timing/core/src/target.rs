@@ -110,7 +110,7 @@ impl Core {
         &self.schedule
     }
 
-    /// Says for people where figures come from: "llvm-mca 22.1.8, core nehalem (scheduled as sandybridge)".
+    /// Returns a description of the figures' source for reports: "llvm-mca 22.1.8, core nehalem (scheduled as sandybridge)".
     pub fn description(&self) -> String {
         let name = &self.name;
         let tool = self.tool.name();

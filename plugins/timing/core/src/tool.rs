@@ -95,7 +95,7 @@ impl Tool {
         &self.cores
     }
 
-    /// Returns name and version for people.
+    /// Returns name and version for messages.
     pub fn name(&self) -> String {
         format!("llvm-mca {}", self.version)
     }
@@ -259,7 +259,7 @@ fn complaint(stderr: &str, origins: &[Option<(usize, usize)>]) -> Complaint {
         .find_map(|line| line.strip_prefix("error: "))
         .or_else(|| stderr.lines().next())
         .unwrap_or("it failed without a message");
-    // A hint for people at a terminal may follow.
+    // A hint for users at a terminal may follow.
     let message = message.split(", use -").next().unwrap_or_default();
     Complaint::Other(message.trim_end_matches('.').to_owned())
 }
