@@ -26,10 +26,10 @@ pub enum ExportError {
     /// The trace has no MPI call of a known rank, so that a file would be empty.
     #[error("the trace {} holds no MPI call of a known rank: there is nothing to export", .0.display())]
     NoCalls(PathBuf),
-    /// The trace lacks the MPI job that was asked for.
+    /// The trace lacks the requested MPI job.
     #[error("the trace has {worlds} MPI jobs, numbered from 0; there is no number {asked}")]
     NoSuchWorld {
-        /// Number of the job that was asked for.
+        /// Number of the requested job.
         asked: usize,
         /// Number of jobs in the trace.
         worlds: usize,

@@ -390,7 +390,7 @@ fn receive(record: &MpiRecord) -> Option<Receive> {
     })
 }
 
-/// Returns the message that completed a receive. A source or tag that the completion lacks is the one asked for.
+/// Returns the message that completed a receive. A source or tag that the completion lacks is the requested one.
 fn message(done: &Completion, asked: &Receive, call: &MpiCall) -> Option<Message> {
     let from = match done.source {
         Peer::Rank(rank) => rank,

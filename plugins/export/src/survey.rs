@@ -506,7 +506,7 @@ impl Survey {
         }
     }
 
-    /// Returns the job to export where a format holds one only: the one asked for, or the one with most calls.
+    /// Returns the job to export where a format holds only one: the requested job, or the job with most calls.
     pub fn one_world(&self, asked: Option<usize>) -> Result<usize, ExportError> {
         match asked {
             Some(asked) if asked < self.worlds.len() => Ok(asked),

@@ -217,7 +217,7 @@ impl Otf2 {
         });
         let library = Otf2::of(found.ok_or(Otf2Error::Missing)?)?;
         last_message().clear();
-        // SAFETY: the callback has the type that the library asks for, and needs no data.
+        // SAFETY: the callback has the type that the library requires, and needs no data.
         unsafe { (library.error_callback)(store_message, std::ptr::null_mut()) };
         Ok((library, guard))
     }
