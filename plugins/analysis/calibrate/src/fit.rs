@@ -54,7 +54,7 @@ pub struct Fit {
     pub send: Option<Piecewise>,
     /// Times in late receives, if there are any.
     pub receive: Option<Piecewise>,
-    /// How the eager limit came about.
+    /// Origin of the eager limit.
     pub limit: Limit,
     /// Differences of the channel's one-way times from those measured.
     pub residuals: Residuals,
@@ -325,7 +325,7 @@ impl Costs<'_> {
     fn latency(&self, knots: &[u64]) -> f64 {
         let smallest = self.smallest;
         let rest = self.total(smallest) - self.send(smallest) - self.receive(smallest);
-        // A message that asks takes three latencies: no more than its line has at no bytes, where that is of their kind at all.
+        // A message sent after a request takes three latencies: no more than its line has at no bytes, where that is of their kind at all.
         let above = (self.total.segments.iter()).find(|segment| segment.from > self.eager_limit);
         let third = above.map_or(rest, |above| {
             (above.intercept - self.send(above.from)) / 3.0

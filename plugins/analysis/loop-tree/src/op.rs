@@ -59,7 +59,7 @@ impl PeerRef {
 pub enum Source {
     /// Rank that the program named.
     Peer(PeerRef),
-    /// Rank whose message matched according to the trace; the program asked for any.
+    /// Rank whose message matched according to the trace; the program accepted any.
     Matched(PeerRef),
     /// Any rank; the matching message is unknown.
     Any,

@@ -65,7 +65,7 @@ pub struct Sequences {
     pub extents: Vec<(u64, u64)>,
     /// When the call of each entry began, by rank, picoseconds of the trace. Empty where no trace is behind the sequences.
     pub begins: Vec<Vec<u64>>,
-    /// When ranks passed the marks that were asked for: the first and the last of them, picoseconds of the trace. None where a rank
+    /// When ranks passed the requested marks: the first and the last of them, picoseconds of the trace. None where a rank
     /// never did.
     pub marks: Vec<Option<(u64, u64)>>,
 }
@@ -172,7 +172,7 @@ pub enum SequenceError {
     /// A job that the trace does not have.
     #[error("there is no job {asked}; the trace has {jobs} MPI jobs, numbered from 0")]
     NoSuchJob {
-        /// The job asked for.
+        /// Number of the requested job.
         asked: usize,
         /// Jobs of the trace.
         jobs: usize,
@@ -213,7 +213,7 @@ struct Job {
 }
 
 impl SequenceBuilder {
-    /// Takes what is wanted of a trace.
+    /// Makes a builder that takes from a trace what the options select.
     pub fn new(options: SequenceOptions) -> SequenceBuilder {
         SequenceBuilder {
             options,
@@ -378,7 +378,7 @@ impl Job {
         self.sequences(marks, true)
     }
 
-    /// Returns the sequences of the ranks that are there, which must be `all` ranks of the world if that is asked for.
+    /// Returns the sequences of the ranks that are there, which must be `all` ranks of the world if that is requested.
     fn sequences(mut self, marks: usize, all: bool) -> Result<Sequences, SequenceError> {
         if let Some(wrong) = self.wrong.take() {
             return Err(wrong);

@@ -350,7 +350,7 @@ proptest! {
 #[test]
 fn a_job_of_several_and_marks_in_it_are_found() {
     let mut trace = TraceOf::default();
-    // A job of two ranks, then one of three whose last rank is heard of first.
+    // A job of two ranks, then one of three whose last rank calls first.
     for (job, world) in [(0u64, 2u32), (1, 3)] {
         let start = 1000 * job;
         let hellos = TraceOf::new(world).events;

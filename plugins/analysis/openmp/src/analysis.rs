@@ -415,7 +415,7 @@ fn regions(
 }
 
 impl ProcessReport {
-    /// Returns a name for people: rank or process number, and host.
+    /// Returns a name for reports: rank or process number, and host.
     pub fn name(&self) -> String {
         match self.rank {
             Some(rank) => format!("rank {rank} on {}", self.host),

@@ -75,7 +75,7 @@ pub struct LoopReport {
     pub location: CodeLocation,
     /// Schedule of the loop.
     pub schedule: Schedule,
-    /// The chunk that was asked for; 0 if none.
+    /// Requested size of a chunk; 0 if none.
     pub chunk: i64,
     /// Largest number of executions by one thread.
     pub executions: u64,

@@ -299,7 +299,7 @@ pub struct Event {
     pub site: Site,
     /// A loop's schedule.
     pub schedule: Schedule,
-    /// The chunk that was asked for; 0 if none.
+    /// Requested size of a chunk; 0 if none.
     pub chunk: i64,
     /// Number of executions by the thread.
     pub count: u64,

@@ -30,7 +30,7 @@ pub enum ChangeCost {
 pub struct MappingRequest {
     /// Sockets of a node; none leaves sockets out.
     pub sockets: Option<u32>,
-    /// Cost of a change; none asks for no schedule.
+    /// Cost of a change; none if no schedule is requested.
     pub change: Option<ChangeCost>,
 }
 
@@ -50,7 +50,7 @@ pub enum MappingError {
     Sockets {
         /// Cores of a node.
         cores: u32,
-        /// Sockets asked for.
+        /// Number of requested sockets.
         sockets: u32,
     },
 }
@@ -71,7 +71,7 @@ pub struct PlacementResult {
     /// Predicted time of each phase, picoseconds: between the moments at which the last rank has passed its begin and its end. Empty
     /// if the program does not come to its end.
     pub phase_times: Vec<u64>,
-    /// Placement on sockets, where it was asked for.
+    /// Placement on sockets, if it was requested.
     pub sockets: Option<OnSockets>,
 }
 
@@ -129,7 +129,7 @@ pub struct Mapping {
     pub whole: usize,
     /// The placement for each phase, by its number.
     pub phases: Vec<usize>,
-    /// When changing the placement pays, if that was asked for.
+    /// When changing the placement pays, if that was requested.
     pub schedule: Option<Schedule>,
     /// Notes on limits of the placements.
     pub notes: Vec<String>,

@@ -55,7 +55,7 @@ pub(crate) enum Operation {
         from: Option<PeerRef>,
         tag: u32,
     },
-    /// A moment of interest.
+    /// Mark in the program, whose time is noted.
     Mark(u32),
     /// A fragment that has been reduced.
     Reduced(u32),
@@ -128,7 +128,7 @@ pub struct Code<'p> {
     pub(crate) loops: u32,
     pub(crate) requests: u32,
     pub(crate) cursors: u32,
-    /// Moments of interest.
+    /// Number of marks in the program.
     pub(crate) marks: u32,
     /// Fragments that have been reduced.
     pub(crate) fragments: &'p [Fragment],

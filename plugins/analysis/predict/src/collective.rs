@@ -32,7 +32,8 @@ pub enum Algorithm {
     BinomialAscending,
     /// A chain along which segments follow one another.
     Pipeline,
-    /// Partners at distance 1, 2, 4, ...; ranks beyond the greatest power of two join a partner before and hear of it after.
+    /// Partners at distance 1, 2, 4, ...; ranks beyond the greatest power of two join a partner before, and receive the result from it
+    /// afterwards.
     RecursiveDoubling,
     /// Halving vectors with partners at distance p/2, p/4, ...
     RecursiveHalving,

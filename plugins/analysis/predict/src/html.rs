@@ -29,7 +29,7 @@ type Piece = (f64, f64, usize);
 type Lane = (String, Vec<Piece>);
 
 impl Prediction {
-    /// Returns the contents as an HTML page: the text, a bar for each rank, and, if it was asked for, what each rank does when.
+    /// Returns the contents as an HTML page: the text, a bar for each rank, and, if requested, each rank's states over time.
     ///
     /// # Errors
     ///

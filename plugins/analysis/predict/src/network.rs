@@ -69,7 +69,7 @@ pub struct Channel {
     pub model: Model,
     /// Latency in picoseconds.
     pub latency: u64,
-    /// Time that a service message takes, with which a large message asks or is let come, picoseconds; none for the latency.
+    /// Time that a service message takes, which is a large message's request or its permission, picoseconds; none for the latency.
     pub service_latency: Option<u64>,
     /// Picoseconds per byte: the reciprocal of the bandwidth.
     pub per_byte: f64,

@@ -83,7 +83,7 @@ pub struct Prediction {
     pub ranks: u32,
     /// Picoseconds of the program where it was traced, from the end of its initialisation; none if unknown.
     pub traced: Option<u64>,
-    /// A section of the program that was asked for.
+    /// Section of the program, if one was requested.
     pub section: Option<Section>,
     /// The interpretation with the bursts as they were traced.
     pub outcome: Outcome,
@@ -91,7 +91,7 @@ pub struct Prediction {
     pub interval: Option<Interval>,
     /// Fragments that were reduced.
     pub fragments: Vec<Fragment>,
-    /// States of each rank over time, if they were asked for.
+    /// States of each rank over time, if they were requested.
     pub phases: Option<Phases>,
     /// None if the program did not come to its end.
     pub efficiencies: Option<Efficiencies>,

@@ -195,9 +195,9 @@ pub struct Outcome {
     pub waits: Vec<WaitState>,
     /// Links by use, greatest first.
     pub links: Vec<LinkLoad>,
-    /// The critical path; none if it was not asked for.
+    /// The critical path; none if it was not requested.
     pub critical_path: Option<CriticalPath>,
-    /// When each rank is in which call; none if it was not asked for.
+    /// Calls of each rank over time; none if they were not requested.
     #[serde(skip)]
     pub timeline: Option<Timeline>,
     /// Faults of the program that the interpreter found.

@@ -177,7 +177,7 @@ fn collectives_take_the_depth_of_their_algorithm() {
         ),
         4 * round(1000)
     );
-    // The rank that hands its vector in makes its partner a round late, and all that hear of it. The result goes back meanwhile.
+    // The rank that joins a partner makes this partner a round late, and all ranks after it. The result goes back meanwhile.
     assert_eq!(
         collective(
             CollectiveKind::Allreduce,
@@ -339,7 +339,7 @@ fn shares_may_follow_latencies() {
 
 #[test]
 fn large_and_synchronous_messages_share_links_too() {
-    // Both ask and are let come after 10 us.
+    // Both send a request, and may send the message after 10 us.
     let program = |to: [u32; 2]| {
         let mut builder = ProgramBuilder::new();
         for to in to {

@@ -25,7 +25,7 @@ pub struct Series {
     pub points: Vec<Point>,
     /// How constant each group of CPI terms is, in the order of equation (1); empty where fewer than two runs have a window.
     pub spreads: Vec<Spread>,
-    /// The host cost of a larger cluster, if one was asked for.
+    /// Host cost of a larger cluster, if it was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Plan>,
 }

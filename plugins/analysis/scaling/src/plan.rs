@@ -27,7 +27,7 @@ const HOUR: f64 = 3600.0;
 /// Most nodes or cores that a plan may be for.
 const MOST: u32 = 1 << 20;
 
-/// A cluster whose host cost is asked for.
+/// Cluster whose host cost is requested.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlanRequest {
     /// Nodes of the cluster.

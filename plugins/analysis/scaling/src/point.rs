@@ -388,7 +388,7 @@ impl Group {
         }
     }
 
-    /// Returns its name for people.
+    /// Returns the group's name for tables.
     pub fn name(self) -> &'static str {
         match self {
             Group::Core => "core",

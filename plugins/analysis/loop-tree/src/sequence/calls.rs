@@ -237,7 +237,7 @@ fn send(record: &MpiRecord, request: Option<u32>) -> Action {
     }
 }
 
-/// Returns a receive; where it asked for any source or tag, what its own record says matched.
+/// Returns a receive; where the call accepts any source or tag, the values are those that matched according to its record.
 fn receive(record: &MpiRecord, request: Option<u32>) -> Action {
     let done = record.completions.first().filter(|_| request.is_none());
     let matched = done.and_then(|done| done.source.rank());

@@ -60,13 +60,13 @@ pub(super) struct RankState {
     pub notes: Vec<String>,
 }
 
-/// A place that is asked for.
+/// Requested mark: a call of a function at which the time is noted.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     function: Function,
-    /// Calls of it that are still to come, this one included.
+    /// Number of calls of the function until the mark, this one included.
     left: u64,
-    /// When it was passed.
+    /// Time at which the rank passed the mark.
     time: Option<u64>,
 }
 

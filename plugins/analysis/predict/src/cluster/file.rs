@@ -79,7 +79,7 @@ impl Cluster {
     }
 }
 
-/// Returns all fields that a text has been asked for. For the test of the reference.
+/// Returns all fields that were looked up in a text. For the test of the reference.
 #[doc(hidden)]
 pub fn known_fields(file: &Path, text: &str) -> BTreeSet<String> {
     read(file, text).known

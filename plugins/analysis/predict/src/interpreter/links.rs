@@ -202,7 +202,7 @@ impl Links {
 
 impl Interpreter<'_> {
     /// Sends a message into the network at `time`. Returns when its last byte has left and when it has arrived. Without contention,
-    /// messages that are sent `at_once` follow one another at their sender; those that had to ask do not wait there.
+    /// messages that are sent `at_once` follow one another at their sender; those that follow a request do not wait there.
     pub(super) fn transfer(
         &mut self,
         (from, to): (u32, u32),

@@ -1,7 +1,7 @@
 //! Point-to-point operations.
 //!
-//! A message no larger than the eager limit is sent at once. A larger one, and every synchronous send, asks first, as published for
-//! the synchronous send: Init; PostSM(request); Pack; Wait(permission); Post(n); Free. The receiver grants when it has the request and
+//! A message no larger than the eager limit is sent at once. A larger one, and every synchronous send, sends a request first, as published
+//! for the synchronous send: Init; PostSM(request); Pack; Wait(permission); Post(n); Free. The receiver grants when it has the request and
 //! a receive for it, with another service message. Init, Free, Pack and the like cost nothing beyond the overheads.
 
 use nodescope_loop_tree::{Mode, PeerRef};
