@@ -116,7 +116,7 @@ pub struct Cpu {
     pub attached: bool,
     /// Address space of the running code, valid while attached and known.
     pub context: Context,
-    /// The platform has been asked for the address space since the model was attached.
+    /// True if the address space was requested from the platform since the model was attached.
     pub context_known: bool,
     /// Counts since the last flush: user, kernel.
     pub counters: [Counters; 2],
@@ -124,7 +124,7 @@ pub struct Cpu {
     pub updates: Vec<L0Update>,
     /// Cycles added to the clock by models and by long instructions since the last synchronisation.
     pub stall: u64,
-    /// The part of `stall` that models asked for.
+    /// The part of `stall` that models charged.
     pub model_stall: u64,
     /// Instructions retired up to the current block, since the last synchronisation.
     pub retired: u64,

@@ -5,10 +5,10 @@
 //! costs to the record of the running block. A change of the context is a change of one pointer ([`crate::native::Native`] holds it).
 //!
 //! A block is straight-line code. Its loads, stores, fetches and FLOPs therefore follow from its executions, and nothing else is counted
-//! as the block runs. [`Cpu::settle_profile`] makes counters of executions when a window asks for counters. Executions that were cut
+//! as the block runs. [`Cpu::settle_profile`] makes counters of executions when a window reads the counters. Executions that were cut
 //! short are taken back and counted apart.
 //!
-//! Block 0 stands for costs outside of blocks, such as the delivery of an interrupt.
+//! Block 0 has the costs outside of blocks, such as the delivery of an interrupt.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

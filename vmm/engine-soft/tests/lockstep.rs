@@ -27,7 +27,7 @@ fn programs_of_blocks_agree() {
     assert!(tally.shared > tally.seeds, "{tally:?}");
 }
 
-/// Two vCPUs of a node, NMIs, 32-bit code, windows and translated code that is thrown away for want of room.
+/// Two vCPUs of a node, NMIs, 32-bit code, windows and translated code that is evicted for lack of room.
 #[test]
 fn nodes_agree() {
     let tally = agree(Kind::Node, 30);

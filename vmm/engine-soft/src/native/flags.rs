@@ -19,7 +19,7 @@ use Register::EAX;
 pub struct FlagsRematerialisation {
     /// The inverse instruction, which restores the operands, where that is needed.
     pub undo: Option<Instruction>,
-    /// The instruction whose flags are wanted.
+    /// Instruction whose flags are needed.
     pub repeat: Instruction,
     /// Guest registers that must be unchanged: see [`bit`].
     pub registers: u32,

@@ -201,7 +201,7 @@ pub struct Native {
     /// The value of [`Cpu::retired`] up to which the counters have the instructions.
     settled: u64,
     privilege: usize,
-    /// The model was asked for the exported cache state that [`Native::miss_routines`] need.
+    /// True if the exported cache state that [`Native::miss_routines`] need was requested from the model.
     miss_routines_requested: bool,
     /// The run loop's budget: see [`Native::left_after_stall`].
     budget: Budget,
@@ -326,7 +326,7 @@ pub struct Activity {
     pub served: u64,
     /// Operations that the interpreter carried out for translated code.
     pub interpreted: u64,
-    /// Times that the whole translated code was thrown away for want of room.
+    /// Number of times that the whole translated code was evicted for lack of room.
     pub evictions: u64,
 }
 

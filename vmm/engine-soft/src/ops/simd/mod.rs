@@ -123,7 +123,7 @@ impl Stubs {
         }
     }
 
-    /// Returns the stub of an instruction, which is made when first asked for.
+    /// Returns the stub of an instruction, which is made at the first request.
     fn get(&mut self, instruction: &iced_x86::Instruction, mxcsr: bool) -> Result<u64, StubError> {
         let failed = |source| StubError::Encode {
             instruction: format!("{:?}", instruction.code()),
@@ -200,7 +200,7 @@ fn unavailable(cpu: &mut Cpu, need: u8) -> Result<(), Trap> {
     if missing == 0 {
         return Ok(());
     }
-    // #UD goes before #NM (SDM vol. 2A §2.4, exception classes): ask again as if no task had been switched.
+    // #UD goes before #NM (SDM vol. 2A §2.4, exception classes): check again as if no task had been switched.
     let invalid = {
         let c0 = cpu.control.cr0;
         cpu.control.cr0 &= !cr0::TS;

@@ -223,7 +223,7 @@ fn xrstor<const WIDE: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     let mut image = [0; SIZE];
     // XCOMP_BV is checked first.
     x87::check_byte(cpu, linear.wrapping_add(HEADER as u64 + 8), Intent::Read)?;
-    // Nothing of the legacy region is read where none of its components is asked for (seen on Cascade Lake).
+    // Nothing of the legacy region is read where none of its components is requested (seen on Cascade Lake).
     if requested & (xcr0::X87 | xcr0::SSE | xcr0::AVX) != 0 {
         cpu.read_bytes(linear, &mut image[..HEADER])?;
     }
