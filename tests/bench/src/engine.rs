@@ -305,7 +305,7 @@ fn drive(
 #[derive(Default)]
 pub struct Console {
     all: Vec<u8>,
-    /// Bytes of the lines that were handed out.
+    /// Number of bytes in the lines that were returned.
     taken: usize,
 }
 

@@ -35,7 +35,7 @@ pub struct Guest {
     pub parameters: Vec<String>,
     /// Parts of the job that are measured.
     pub wanted: Vec<String>,
-    /// Channel by which nodescope hears of the measured parts.
+    /// Channel by which the guest announces the measured parts.
     pub marks: Marks,
 }
 

@@ -1,4 +1,4 @@
-//! `nodescope-bench`: how fast nodescope executes guests, beside what people would use otherwise, and beside the host itself.
+//! `nodescope-bench`: how fast nodescope executes guests, beside the tools that users would take otherwise, and beside the host itself.
 //!
 //! A [`workload`] is a program whose measured parts announce themselves. It is run on the [`host`], in guests of nodescope
 //! ([`engine`]) and of QEMU ([`tcg`]); what came of it is a [`session`], and a [`comparison`] sets medians of many side by side.

@@ -88,7 +88,7 @@ pub struct Recorder<'a> {
 }
 
 impl<'a> Recorder<'a> {
-    /// Begins a session now. Parts that are not wanted are passed over.
+    /// Begins a session now. Parts that are not measured are skipped.
     pub fn new(wanted: &'a [String], start: Point) -> Self {
         Self {
             wanted,

@@ -18,7 +18,7 @@ use crate::meter;
 pub struct Target {
     /// Name on the command line, and of the target's folder in the corpus.
     pub name: &'static str,
-    /// A description of the input, for people.
+    /// Description of the input for messages.
     pub what: &'static str,
     /// Valid inputs, from which cases are made.
     pub seeds: fn() -> Vec<Vec<u8>>,

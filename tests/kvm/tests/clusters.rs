@@ -167,8 +167,8 @@ fn recorded() -> RecordedCounts {
     RecordedCounts::new(GROUPS, vec![row.to_vec()])
 }
 
-/// Four nodes: a ring in which each rank hears of all others, and a linear system that is solved right though the nodes go to the portable
-/// engine and back in its middle.
+/// Four nodes: a ring in which each rank receives the values of all others, and a linear system that is solved right though the nodes go to
+/// the portable engine and back in its middle.
 #[test]
 fn four_nodes_solve_a_linear_system_around_a_window() {
     let Some(image) = kvm().then(image).flatten() else {

@@ -106,7 +106,7 @@ impl Need {
         }
     }
 
-    /// Returns Debian's packages with the needed programs, for people.
+    /// Returns Debian's packages with the needed programs, for messages.
     fn packages(self) -> &'static str {
         match self {
             Need::Mpi => "libopenmpi-dev openmpi-bin libmpich-dev mpich gfortran",

@@ -169,9 +169,9 @@ pub struct Bare {
     pub answer: HypercallAnswer,
     /// IA32_APIC_BASE, where there is a local APIC.
     pub apic_base: Option<u64>,
-    /// Address spaces that were asked for: CR3 of each context, by its index.
+    /// Address spaces that the vCPU requested: CR3 of each context, by its index.
     pub spaces: Vec<u64>,
-    /// Counters that were handed over.
+    /// Counters that the vCPU passed to the platform.
     pub accounts: Vec<(Context, Privilege, Counters)>,
 }
 

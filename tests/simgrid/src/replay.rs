@@ -30,7 +30,7 @@ pub enum ReplayError {
 ///
 /// # Errors
 ///
-/// Why it cannot be run, for people.
+/// Reason for which smpirun cannot be run, with the package to install.
 pub fn version() -> Result<String, String> {
     match Command::new("smpirun").arg("-version").output() {
         Ok(output) if output.status.success() => {

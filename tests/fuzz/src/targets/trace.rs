@@ -173,7 +173,7 @@ fn sequences(input: &[u8]) -> Option<Sequences> {
     }
 }
 
-/// As `nodescope predict` does it, with everything that can be asked for.
+/// Predicts as `nodescope predict` does, with every option.
 pub fn predicted(input: &[u8], folder: &Path) {
     let Some(sequences) = sequences(input) else {
         return;

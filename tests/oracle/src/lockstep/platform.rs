@@ -21,11 +21,11 @@ pub enum Event {
     Hits(Option<u64>, Vec<u64>),
     /// A reference and its answer.
     Reference(MemRef, Outcome),
-    /// Counters handed over.
+    /// Counters that the vCPU passed to the platform.
     Account(Context, Privilege, Counters),
     /// Counts by basic block were taken: by context and code.
     Profile(Vec<((Context, Code), BlockCounts)>),
-    /// The address space was asked for.
+    /// The vCPU requested the address space.
     Context(u64),
     /// A port, a device's memory or an MSR: what, the time, where, the value.
     Device(&'static str, u64, u64, Vec<u8>),
@@ -33,7 +33,7 @@ pub enum Event {
     Extended(Option<u64>),
     /// An interrupt was taken.
     Interrupt(u64, u8),
-    /// Attention was asked for, and given or not.
+    /// The vCPU requested attention, and got it or not.
     Attention(bool),
     /// The magic CPUID.
     Hypercall(Hypercall),

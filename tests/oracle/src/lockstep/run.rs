@@ -66,7 +66,7 @@ pub struct Tally {
     pub translations: u64,
     /// Blocks of these that were translated for several nodes.
     pub shared: u64,
-    /// Times that translated code was thrown away for want of room.
+    /// Number of times that translated code was evicted for lack of room.
     pub evictions: u64,
     /// Times that a model was attached or detached in the middle of a program.
     pub windows: u64,
