@@ -11,17 +11,17 @@ pub struct ProfiledBlock {
     pub address: u64,
     /// Guest-physical address of the first byte.
     pub physical: u64,
-    /// Guest-physical address of the second page's first byte, for an instruction that crosses; else 0.
+    /// Guest-physical address of the second page's first byte if an instruction of the block crosses into a second page; otherwise 0.
     pub second_page: u64,
     /// CR3 of the address space in which the block was first entered.
     pub address_space: u64,
-    /// The block ran at CPL 0.
+    /// True if the block ran at CPL 0.
     pub kernel: bool,
     /// Width of the code segment in bits: 16, 32 or 64.
     pub bits: u8,
     /// The machine code.
     pub bytes: Vec<u8>,
-    /// Instructions.
+    /// Number of instructions in the block.
     pub instructions: u32,
     /// Data reads of one execution, one for each line touched by an aligned access.
     pub loads: u32,
@@ -34,15 +34,15 @@ pub struct ProfiledBlock {
 /// Executions that an exception, an interrupted string instruction or the end of a time slice cut short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartialCounts {
-    /// Cut executions.
+    /// Number of executions that were cut short.
     pub executions: u64,
-    /// Instructions that retired in them.
+    /// Instructions that retired in these executions.
     pub instructions: u64,
-    /// Their data reads.
+    /// Data reads of these executions.
     pub loads: u64,
-    /// Their data writes.
+    /// Data writes of these executions.
     pub stores: u64,
-    /// Their floating-point operations by class.
+    /// Floating-point operations of these executions by class.
     pub flops: [u64; FLOP_CLASSES],
 }
 
@@ -62,9 +62,9 @@ impl PartialCounts {
 /// Counts of one block in one context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockCounts {
-    /// Whole executions.
+    /// Number of executions from the first to the last instruction.
     pub executions: u64,
-    /// Executions that were cut short.
+    /// Counts of the executions that were cut short.
     #[serde(default, skip_serializing_if = "is_default")]
     pub partial: PartialCounts,
     /// Cycles of long instructions (REP strings, PAUSE) beyond the nominal CPI.
@@ -97,7 +97,7 @@ impl BlockCounts {
         self.charges.add(&other.charges);
     }
 
-    /// Returns the instructions that retired in a block of so many.
+    /// Returns the instructions that retired in a block of `of_block` instructions.
     pub fn instructions(&self, of_block: u32) -> u64 {
         self.executions * u64::from(of_block) + self.partial.instructions
     }

@@ -1,6 +1,6 @@
 //! Costs of references by the term of the CPI equations, for an engine that attributes them to code.
 
-/// Answerer of a reference that missed the first level.
+/// Source of the answer to a reference that missed the first level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Source {
@@ -20,7 +20,7 @@ pub enum Source {
 pub const SOURCES: usize = 5;
 
 impl Source {
-    /// All sources, in index order.
+    /// Every source, in index order.
     pub const ALL: [Source; SOURCES] = [
         Source::Level2,
         Source::Level3,
@@ -38,7 +38,7 @@ impl Source {
         }
     }
 
-    /// Stable name for reports.
+    /// Returns the stable name for reports.
     pub fn name(self) -> &'static str {
         match self {
             Source::Level2 => "L2",
@@ -50,19 +50,19 @@ impl Source {
     }
 }
 
-/// Term of the CPI equations that stall cycles belong to, as far as code attribution tells terms apart.
+/// Term of the CPI equations to which stall cycles belong, as finely as code attribution distinguishes terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum StallTerm {
-    /// CPI_L1.
+    /// CPI_L1: stall cycles of the first-level caches.
     Level1,
-    /// CPI_L2.
+    /// CPI_L2: stall cycles of the second-level cache.
     Level2,
-    /// CPI_L3, and that of levels beyond.
+    /// CPI_L3: stall cycles of the third-level cache, and of the levels beyond.
     Level3,
-    /// CPI_memory, of the own socket.
+    /// CPI_memory: stall cycles of the own socket's memory.
     LocalMemory,
-    /// CPI_memory, of other sockets.
+    /// CPI_memory: stall cycles of other sockets' memory.
     RemoteMemory,
     /// Stalls of a model that names no term.
     Unattributed,
@@ -72,7 +72,7 @@ pub enum StallTerm {
 pub const STALL_TERMS: usize = 6;
 
 impl StallTerm {
-    /// All terms, in index order.
+    /// Every term, in index order.
     pub const ALL: [StallTerm; STALL_TERMS] = [
         StallTerm::Level1,
         StallTerm::Level2,
@@ -91,7 +91,7 @@ impl StallTerm {
         }
     }
 
-    /// Stable name for reports, as the CPI breakdown names its terms.
+    /// Returns the stable name for reports, which is the term's name in the CPI breakdown.
     pub fn name(self) -> &'static str {
         match self {
             StallTerm::Level1 => "L1",

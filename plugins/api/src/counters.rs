@@ -26,7 +26,7 @@ pub enum FlopClass {
 pub const FLOP_CLASSES: usize = 7;
 
 impl FlopClass {
-    /// All classes, in index order.
+    /// Every class, in index order.
     pub const ALL: [FlopClass; FLOP_CLASSES] = [
         FlopClass::X87,
         FlopClass::ScalarSingle,
@@ -37,7 +37,7 @@ impl FlopClass {
         FlopClass::Packed256Double,
     ];
 
-    /// Stable name for reports.
+    /// Returns the stable name for reports.
     pub fn name(self) -> &'static str {
         match self {
             FlopClass::X87 => "x87",
@@ -73,7 +73,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Add another interval's counts.
+    /// Adds the counts of another interval.
     pub fn add(&mut self, other: &Counters) {
         self.instructions += other.instructions;
         self.long_cycles += other.long_cycles;
@@ -87,7 +87,7 @@ impl Counters {
         }
     }
 
-    /// Floating-point operations of all classes.
+    /// Returns the number of floating-point operations of all classes.
     pub fn flops_total(&self) -> u64 {
         self.flops.iter().sum()
     }

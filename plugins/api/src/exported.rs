@@ -113,7 +113,7 @@ pub const MAX_PEERS: usize = 7;
 #[derive(Debug)]
 #[repr(C)]
 pub struct ExportedCaches {
-    /// Lines from this number on are served by the model alone; 0 while nothing is exported.
+    /// First line number that only the model serves: generated code serves lines below it. 0 while nothing is exported.
     pub line_limit: u64,
     /// The [`crate::Context`] whose events `tallies` count.
     pub context: u32,
@@ -141,7 +141,7 @@ pub struct ExportedCaches {
     pub way_numbers: [u32; 32],
 }
 
-/// Export of a model's cache state for one vCPU ([`crate::MemoryModel::export_state`]). Nobody may follow the pointers before
+/// Export of a model's cache state for one vCPU ([`crate::MemoryModel::export_state`]). An engine must not follow the pointers before
 /// [`StateExport::accept`].
 #[derive(Debug)]
 pub struct StateExport {
@@ -176,7 +176,7 @@ impl StateExport {
     ///
     /// # Safety
     /// Until the vCPU is attached anew or detached, and whenever the vCPU runs: the model exists, makes no other export for that vCPU, and
-    /// is used by nobody but the platform's functions that this vCPU calls.
+    /// only the platform's functions that this vCPU calls use the model.
     pub unsafe fn accept(self) -> AcceptedExport {
         AcceptedExport(self)
     }
@@ -202,9 +202,9 @@ impl AcceptedExport {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RecentHome {
-    /// First address.
+    /// First physical address of the range.
     pub start: u64,
-    /// Last address.
+    /// Last physical address of the range.
     pub last: u64,
     /// Index of the home.
     pub home: u64,
@@ -217,7 +217,7 @@ impl RecentHome {
         last: u64::MAX,
         home: 0,
     };
-    /// Empty range.
+    /// Empty range, which no address is in.
     pub const NONE: RecentHome = RecentHome {
         start: 1,
         last: 0,

@@ -8,21 +8,21 @@ use crate::{Charges, Context, MemRef, Privilege};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Tally {
-    /// Events counted.
+    /// Number of events.
     pub count: u64,
-    /// Cycles of all of them.
+    /// Cycles of all events together.
     pub cycles: u64,
     /// Latency of the first event, or [`Tally::VARIES`] where another event had a different one.
     latency: u64,
 }
 
 impl Tally {
-    /// Not a latency: they varied.
+    /// Value of [`Tally`]'s latency where the latencies of its events varied.
     pub const VARIES: u64 = u64::MAX;
     /// Offset of the latency, for machine code.
     pub const LATENCY: usize = std::mem::offset_of!(Tally, latency);
 
-    /// Latency of one event where all had the same, 0 where they differed.
+    /// Returns the latency of one event where all events had the same latency, and 0 where latencies differed.
     pub fn latency(&self) -> u64 {
         if self.latency == Self::VARIES {
             0
@@ -31,7 +31,7 @@ impl Tally {
         }
     }
 
-    /// Count an event that cost `latency` cycles.
+    /// Counts an event that cost `latency` cycles.
     #[inline]
     pub fn add(&mut self, latency: u64) {
         if self.count == 0 {

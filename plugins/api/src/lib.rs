@@ -1,4 +1,4 @@
-//! Interface of timing plugins. Plugins depend on this crate alone.
+//! Interface of timing plugins. Plugins depend on no other crate of the platform.
 //!
 //! A plugin is attached only while a measurement window is warm or measuring. The engine then offers it every memory
 //! reference that its L0 filter cache cannot answer. The L0 filter cache holds the most recently used line of each set of the first-level

@@ -10,7 +10,7 @@ use crate::{Charges, Counters};
 /// Kind of a memory reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Access {
-    /// Data read.
+    /// Read of data.
     Read,
     /// Data write (a read-modify-write makes a read, then a write).
     Write,
@@ -18,12 +18,12 @@ pub enum Access {
     Fetch,
 }
 
-/// Which first-level cache a reference goes to.
+/// First-level cache that a reference goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Side {
-    /// Data.
+    /// First-level data cache.
     Data,
-    /// Instructions.
+    /// First-level instruction cache.
     Instruction,
 }
 
@@ -41,9 +41,9 @@ impl Access {
 /// Privilege at which a reference was made or an instruction retired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Privilege {
-    /// CPL 3.
+    /// User mode: CPL 3.
     User,
-    /// CPL 0–2.
+    /// Kernel mode: CPL 0–2.
     Kernel,
 }
 
@@ -53,16 +53,16 @@ pub enum Privilege {
 )]
 pub struct Context(pub u32);
 
-/// One reference to one cache line (a reference that crosses a line is split, one `MemRef` for each line).
+/// Reference to one cache line. A reference that crosses lines is split into one `MemRef` for each line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemRef {
-    /// vCPU within its node.
+    /// Number of the vCPU within its node.
     pub vcpu: u16,
-    /// User or kernel.
+    /// Privilege at which the reference was made.
     pub privilege: Privilege,
-    /// Kind.
+    /// Kind of the reference: data read, data write or instruction fetch.
     pub access: Access,
-    /// Address space.
+    /// Address space that the reference belongs to.
     pub context: Context,
     /// Guest-physical address of the first byte.
     pub physical: u64,
@@ -77,12 +77,12 @@ pub struct MemRef {
 /// Accesses to a line that the engine's L0 filter cache may answer on its own from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Permission {
-    /// Nothing: ask again.
+    /// No access: the filter cache must ask the model again.
     None,
     /// Reads (or fetches).
     Read,
-    /// Reads, and writes if the first write is reported to the model as [`Hits::modified`]: the line is held alone. An L0 filter cache
-    /// that cannot report the write treats this permission as `Read`.
+    /// Reads, and writes if the first write is reported to the model as [`Hits::modified`]: no other cache holds the line. An L0 filter
+    /// cache that cannot report the write treats this permission as `Read`.
     Exclusive,
     /// Reads and writes: the line is held modified.
     ReadWrite,
@@ -98,7 +98,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Not the address of a line.
+    /// Value that is not the address of a line.
     const NO_LINE: u64 = u64::MAX;
     /// A bit that is always set.
     const ANSWERED: NonZeroU64 = NonZeroU64::new(1 << 63).unwrap();
@@ -162,7 +162,7 @@ pub struct Hits<'a> {
 /// Change to some vCPU's L0 filter cache: an upper bound of the permission for a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct L0Update {
-    /// vCPU within its node.
+    /// Number of the vCPU within its node.
     pub vcpu: u16,
     /// Side of the L0 filter cache: data or instructions.
     pub side: Side,
@@ -184,7 +184,7 @@ pub struct L0Geometry {
     pub data_slots: u8,
     /// log2 of the number of slots for instructions.
     pub instruction_slots: u8,
-    /// Lines that a data slot may answer for. 1: the most recently used line alone. More, namely the ways of the cache, are allowed where
+    /// Lines that a data slot may answer for. 1: only the most recently used line. More, namely the ways of the cache, are allowed where
     /// a slot is exactly one set and no other vCPU uses that cache. The L0 filter cache then keeps the order of the lines, and names the
     /// least recently used line to the model ([`Hits::oldest`]).
     pub data_ways: u8,
@@ -281,18 +281,18 @@ pub trait MemoryTimingModel: Send {
 pub enum Term {
     /// CPI_L1, CPI_L2, CPI_L3, …: cache level, counted from 1.
     Cache(u8),
-    /// CPI_memory.
+    /// Memory access: CPI_memory.
     Memory,
     /// Informational: not a term (its cycles are zero or counted elsewhere).
     None,
 }
 
-/// One counter of a model: events of one kind and the cycles they cost.
+/// Counter of a model: events of one kind and the cycles they cost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statistic {
-    /// vCPU within its node.
+    /// Number of the vCPU within its node.
     pub vcpu: u16,
-    /// Address space.
+    /// Address space to which the events belong.
     pub context: Context,
     /// User or kernel.
     pub privilege: Privilege,
@@ -300,7 +300,7 @@ pub struct Statistic {
     pub event: String,
     /// Equation term that these cycles belong to.
     pub term: Term,
-    /// Events counted.
+    /// Number of events.
     pub count: u64,
     /// Latency of one event in cycles, where it is a constant.
     pub latency: u64,

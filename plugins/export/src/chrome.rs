@@ -59,7 +59,7 @@ struct Chrome<'a> {
     slices: Slices,
 }
 
-/// Text as a JSON string.
+/// Appends text as a JSON string.
 fn string(line: &mut String, text: &str) {
     line.push('"');
     for character in text.chars() {
@@ -91,7 +91,7 @@ impl Chrome<'_> {
         Ok(())
     }
 
-    /// `"name":…,"ph":…,"pid":…,"tid":…`
+    /// Appends the members `"name":…,"ph":…,"pid":…,"tid":…` of an event.
     fn head(&mut self, name: &str, phase: char, location: usize) {
         self.line.push_str("\"name\":");
         string(&mut self.line, name);
@@ -138,7 +138,7 @@ impl Chrome<'_> {
         Ok(())
     }
 
-    /// One end of an arrow from send to receive.
+    /// Writes one end of an arrow from a send to its receive; `phase` is `s` for the start, `f` for the finish.
     fn flow(
         &mut self,
         phase: char,

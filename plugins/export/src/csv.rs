@@ -214,7 +214,7 @@ fn mpi(line: &mut String, survey: &Survey, event: &Event, call: &MpiCall) -> fmt
     text(line, &record.name)
 }
 
-/// A column of numbers, separated by semicolons.
+/// Appends a column of numbers, separated by semicolons.
 fn list(line: &mut String, numbers: &[u64]) -> fmt::Result {
     line.push(',');
     for (at, number) in numbers.iter().enumerate() {
@@ -223,7 +223,7 @@ fn list(line: &mut String, numbers: &[u64]) -> fmt::Result {
     Ok(())
 }
 
-/// Text that may hold anything, as RFC 4180 has it.
+/// Appends text, quoted as RFC 4180 requires where it contains a separator, a quote or a line break.
 fn text(line: &mut String, text: &str) -> fmt::Result {
     if text.contains([',', '"', '\n', '\r']) {
         write!(line, "\"{}\"", text.replace('"', "\"\""))

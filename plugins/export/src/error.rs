@@ -7,31 +7,31 @@ use nodescope_trace::{TraceError, WriteError};
 
 use crate::otf2::Otf2Error;
 
-/// Why a trace could not be exported.
+/// Reason for which a trace could not be exported.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// The trace cannot be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// The operating system says no.
+    /// The operating system reports an error.
     #[error("cannot {action} {}: {cause}", .file.display())]
     Io {
         /// The operation that failed, such as "write".
         action: &'static str,
-        /// The file or folder.
+        /// Path of the file or folder.
         file: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         cause: io::Error,
     },
-    /// Nothing in the trace that such a file could hold.
+    /// The trace has no MPI call of a known rank, so that a file would be empty.
     #[error("the trace {} holds no MPI call of a known rank: there is nothing to export", .0.display())]
     NoCalls(PathBuf),
-    /// The job that was asked for is not there.
+    /// The trace lacks the requested MPI job.
     #[error("the trace has {worlds} MPI jobs, numbered from 0; there is no number {asked}")]
     NoSuchWorld {
-        /// The number given.
+        /// Number of the requested job.
         asked: usize,
-        /// Jobs in the trace.
+        /// Number of jobs in the trace.
         worlds: usize,
     },
     /// The format needs every rank, and the trace lacks some.
@@ -39,11 +39,11 @@ pub enum ExportError {
         "{format} needs every rank of the job, and the trace has nothing of rank {rank} of {size}"
     )]
     MissingRank {
-        /// The format.
+        /// Name of the format.
         format: &'static str,
         /// A rank that is missing.
         rank: u32,
-        /// Ranks of the job.
+        /// Number of ranks in the job.
         size: u32,
     },
     /// An event of a node that the header does not have.
@@ -51,11 +51,11 @@ pub enum ExportError {
         "event {event} of the trace is of node {node}, but its header has {nodes} nodes; the trace is damaged"
     )]
     NoSuchNode {
-        /// The event, from 0.
+        /// Number of the event, from 0.
         event: u64,
-        /// Its node.
+        /// Number of the event's node.
         node: u32,
-        /// Nodes of the header.
+        /// Number of nodes in the header.
         nodes: usize,
     },
     /// A header with more virtual CPUs than a file can have a line for.
@@ -77,7 +77,7 @@ pub enum ExportError {
 }
 
 impl ExportError {
-    /// For `map_err`: an I/O error with what was being done to which file.
+    /// Returns a function for `map_err`, which adds the operation and the file to an I/O error.
     pub(crate) fn io(
         action: &'static str,
         file: &Path,
@@ -91,36 +91,36 @@ impl ExportError {
     }
 }
 
-/// Why a trace of another tool could not be imported.
+/// Reason for which a trace of another tool could not be imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// The operating system says no.
+    /// The operating system reports an error.
     #[error("cannot {action} {}: {cause}", .file.display())]
     Io {
         /// The operation that failed, such as "read".
         action: &'static str,
-        /// The file or folder.
+        /// Path of the file or folder.
         file: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         cause: io::Error,
     },
-    /// No known format.
+    /// The file has no known format.
     #[error("{} is neither an OTF2 archive (a .otf2 file) nor a SimGrid time-independent trace (text whose lines read `rank action …`, or the list of such files)", .0.display())]
     Unknown(PathBuf),
-    /// A line that does not say what it should.
+    /// A line of the file is wrong.
     #[error("{}:{line}: {what}", .file.display())]
     Line {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// The line, from 1.
+        /// Number of the line, from 1.
         line: usize,
         /// A description of the fault.
         what: String,
     },
-    /// A whole that does not fit together.
+    /// Each line is valid, but the content as a whole is inconsistent.
     #[error("{}: {what}", .file.display())]
     Content {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
         /// A description of the fault.
         what: String,

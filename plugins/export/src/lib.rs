@@ -1,11 +1,11 @@
 //! Traces in the formats of other tools, and traces of other tools as ours.
 //!
-//! - [`export`] writes a trace in one of the [`Format`]s; `README.md` says what each holds and what it loses.
+//! - [`export`] writes a trace in one of the [`Format`]s; `README.md` describes what each format holds and loses.
 //! - [`import()`] makes a trace of an OTF2 archive or of a SimGrid time-independent trace.
 //!
-//! Below that, [`survey`] is the first pass over a trace, which finds who is in it, and [`steps`] tells calls as messages sent,
-//! receives posted and requests completed. There is a module for each format. Traces are streamed: memory grows with ranks,
-//! communicators and requests under way, not with events.
+//! Below that, [`survey`] is the first pass over a trace, which finds its processes, threads and communicators, and [`steps`] turns calls
+//! into messages sent, receives posted and requests completed. There is a module for each format. Traces are streamed: memory grows with
+//! ranks, communicators and requests under way, not with events.
 
 pub mod csv;
 pub mod error;
@@ -45,7 +45,7 @@ pub enum Format {
     Simgrid,
     /// Paraver's .prv, .pcf and .row.
     Paraver,
-    /// Dimemas' .dim.
+    /// Dimemas' .dim file.
     Dimemas,
     /// A table, one line an event.
     Csv,
@@ -80,10 +80,10 @@ impl Format {
 /// The form of the work between MPI calls in a format that replays the work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bursts {
-    /// Its virtual time.
+    /// The work's virtual time.
     #[default]
     Time,
-    /// Its instructions, executed at the mean speed of the job's bursts.
+    /// The work's instructions, executed at the mean speed of the job's bursts.
     Instructions,
 }
 
@@ -97,7 +97,7 @@ pub struct Network {
 }
 
 impl Default for Network {
-    /// 10 Gbit/s and 1.3 us, as studies have it if they do not say.
+    /// Returns 10 Gbit/s and 1.3 us, the network of studies that describe none.
     fn default() -> Network {
         Network {
             latency_ps: 1_300_000,
@@ -106,7 +106,7 @@ impl Default for Network {
     }
 }
 
-/// How to export.
+/// Options of an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Options {
     /// The MPI job to export, of formats that hold one only; the one with most calls if not given.
@@ -120,11 +120,11 @@ pub struct Options {
 /// Summary of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// The files; of an OTF2 archive the anchor file alone.
+    /// Paths of the files; for an OTF2 archive only the anchor file.
     pub files: Vec<PathBuf>,
     /// Events read from the trace.
     pub events: u64,
-    /// MPI calls among them.
+    /// Number of MPI calls among the events.
     pub calls: u64,
     /// Notes on data of this trace that the files lack or show differently.
     pub notes: Vec<String>,

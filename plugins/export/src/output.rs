@@ -25,7 +25,7 @@ impl Output {
         })
     }
 
-    /// For `map_err`: an error in writing this file.
+    /// Returns a function for `map_err`, which adds this file to an error in writing.
     pub(crate) fn error(&self) -> impl FnOnce(io::Error) -> ExportError + use<> {
         ExportError::io("write", &self.path)
     }
@@ -72,7 +72,7 @@ impl Part {
         })
     }
 
-    /// Adds text.
+    /// Adds text to the part, and writes the text to the file when enough is buffered.
     pub(crate) fn put(&mut self, line: &str) -> Result<(), ExportError> {
         self.text.push_str(line);
         if self.text.len() >= 1 << 15 {

@@ -222,7 +222,7 @@ impl Paraver<'_> {
         self.lines.push(Line(words)).map_err(self.error)
     }
 
-    /// The work since the call before, and the beginning of a call.
+    /// Writes the work since the call before, and the beginning of a call.
     fn enter(
         &mut self,
         location: usize,
@@ -382,7 +382,7 @@ impl Sink for Paraver<'_> {
     }
 }
 
-/// Turns numbers into text; events of one thread at one time share a line.
+/// Converter of numbers into lines of text; events of one thread at one time share a line.
 struct Lines<'a> {
     survey: &'a Survey,
     out: Output,
@@ -390,7 +390,7 @@ struct Lines<'a> {
     pending: Option<(u64, u64)>,
 }
 
-/// `cpu:application:task:thread`, from 1.
+/// Appends Paraver's object `cpu:application:task:thread`, whose numbers count from 1.
 fn object(survey: &Survey, line: &mut String, cpu: u64, location: u64) {
     let location = location as usize;
     let entry = &survey.locations[location];

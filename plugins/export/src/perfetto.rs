@@ -58,7 +58,7 @@ const SEQUENCE: u32 = 1;
 const CLEARED: u32 = 1;
 /// The packet needs the incremental state.
 const NEEDED: u32 = 2;
-/// The track of what is nobody's, such as windows.
+/// Track of events that belong to no thread, such as windows.
 const STUDY_TRACK: u64 = 1;
 
 fn process_track(process: usize) -> u64 {
@@ -106,7 +106,7 @@ impl Perfetto<'_> {
             self.track(Track {
                 uuid: process_track(number),
                 process: Some(Process {
-                    // Guests' ids repeat between nodes; viewers want them unique.
+                    // Guests' ids repeat between nodes, but viewers need unique ids.
                     pid: id(number, 1),
                     name: format!(
                         "{} ({})",
@@ -148,7 +148,7 @@ impl Perfetto<'_> {
         })
     }
 
-    /// A packet with an event at a time in picoseconds.
+    /// Writes a packet with an event; `time` is in picoseconds.
     fn event(&mut self, time: u64, kind: Kind, event: TrackEvent) -> Result<(), ExportError> {
         let fresh = std::mem::take(&mut self.fresh);
         self.put(Packet {

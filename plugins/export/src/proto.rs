@@ -9,10 +9,10 @@ pub(crate) struct Trace {
     pub(crate) packet: Vec<Packet>,
 }
 
-/// `TracePacket`.
+/// Perfetto's message `TracePacket`.
 #[derive(Message)]
 pub(crate) struct Packet {
-    /// Nanoseconds.
+    /// Time in nanoseconds.
     #[prost(uint64, optional, tag = "8")]
     pub(crate) timestamp: Option<u64>,
     #[prost(uint32, tag = "10")]
@@ -27,7 +27,7 @@ pub(crate) struct Packet {
     pub(crate) track: Option<Track>,
 }
 
-/// `TrackEvent`.
+/// Perfetto's message `TrackEvent`.
 #[derive(Message)]
 pub(crate) struct TrackEvent {
     #[prost(uint64, repeated, packed = "false", tag = "3")]
@@ -49,7 +49,7 @@ pub(crate) struct TrackEvent {
     pub(crate) last_flows: Vec<u64>,
 }
 
-/// `TrackEvent.Type`.
+/// Perfetto's enumeration `TrackEvent.Type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
 pub(crate) enum Kind {
@@ -73,7 +73,7 @@ pub(crate) struct Annotation {
     pub(crate) pointer: Option<u64>,
 }
 
-/// `InternedData`.
+/// Perfetto's message `InternedData`.
 #[derive(Message)]
 pub(crate) struct Interned {
     #[prost(message, repeated, tag = "1")]
@@ -93,7 +93,7 @@ pub(crate) struct Name {
     pub(crate) name: String,
 }
 
-/// `TrackDescriptor`.
+/// Perfetto's message `TrackDescriptor`.
 #[derive(Message)]
 pub(crate) struct Track {
     #[prost(uint64, tag = "1")]
@@ -108,7 +108,7 @@ pub(crate) struct Track {
     pub(crate) parent: Option<u64>,
 }
 
-/// `ProcessDescriptor`.
+/// Perfetto's message `ProcessDescriptor`.
 #[derive(Message)]
 pub(crate) struct Process {
     #[prost(int32, tag = "1")]
@@ -117,7 +117,7 @@ pub(crate) struct Process {
     pub(crate) name: String,
 }
 
-/// `ThreadDescriptor`.
+/// Perfetto's message `ThreadDescriptor`.
 #[derive(Message)]
 pub(crate) struct Thread {
     #[prost(int32, tag = "1")]

@@ -15,7 +15,7 @@ pub struct Slices {
 }
 
 impl Slices {
-    /// None yet, on so many threads.
+    /// Makes an empty list of slices for each of `threads` threads.
     pub fn new(threads: usize) -> Slices {
         Slices {
             ended: vec![VecDeque::new(); threads],
@@ -55,10 +55,10 @@ mod tests {
         assert_eq!(begin(&mut slices, 20, 30), 20);
         assert_eq!(begin(&mut slices, 5, 40), 5);
         assert_eq!(slices.begin(0, 15, 45), 15, "another thread");
-        // One that began within the last: not before that has ended.
+        // A slice that began within the last: it begins when the last has ended.
         assert_eq!(begin(&mut slices, 35, 50), 40);
         assert_eq!(begin(&mut slices, 45, 60), 50);
-        // One that began within the first: around all behind the one that is around that.
+        // A slice that began within the first: it begins when the slice around the first has ended.
         assert_eq!(begin(&mut slices, 12, 70), 40);
         assert_eq!(slices.begin(7, 1, 2), 1, "no such thread");
     }

@@ -11,15 +11,15 @@ const RUN: usize = 1 << 20;
 
 /// A record of [`Record::SIZE`] bytes on disk.
 pub(crate) trait Record: Ord + Sized {
-    /// Bytes.
+    /// Number of bytes of an encoded record.
     const SIZE: usize;
-    /// Its bytes.
+    /// Appends the record's bytes.
     fn put(&self, bytes: &mut Vec<u8>);
-    /// From its bytes, of which there are [`Record::SIZE`].
+    /// Decodes a record from its [`Record::SIZE`] bytes.
     fn get(bytes: &[u8]) -> Self;
 }
 
-/// Collects records and returns them in their order.
+/// Sorter, on disk where need be, that collects records and returns them in their order.
 #[derive(Debug)]
 pub(crate) struct Sorter<R> {
     limit: usize,

@@ -1,7 +1,8 @@
-//! Calls as steps that other formats know: messages sent, receives posted, requests completed.
+//! Calls as the steps that other formats have: messages sent, receives posted, requests completed.
 //!
-//! Records say *which* requests a call completed, other formats want to know *what* they were. And a receive from any source says
-//! only when it completes whose message it took; [`Resolver`] keeps the calls of a process back until that is known.
+//! Records name the requests that a call completed; other formats also need the operations of these requests. And the sender of a receive
+//! from any source is known only when the receive completes; [`Resolver`] keeps the calls of a process back until then.
+//!
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
@@ -9,12 +10,12 @@ use std::rc::Rc;
 use nodescope_hypercall::{Class, Completion, Function, MpiRecord, Peer, Tag};
 use nodescope_trace::MpiCall;
 
-/// How a message is sent.
+/// Mode in which a message is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// As the library likes.
+    /// The library chooses whether to buffer.
     Standard,
-    /// From a buffer of the program's.
+    /// The message is copied to a buffer of the program's.
     Buffered,
     /// Done when the receive has begun.
     Synchronous,
@@ -29,13 +30,13 @@ pub struct Send {
     pub request: u64,
     /// World rank of the receiver.
     pub to: u32,
-    /// Its tag.
+    /// Tag of the message.
     pub tag: u32,
-    /// Its bytes.
+    /// Length of the message in bytes.
     pub bytes: u64,
-    /// Its communicator.
+    /// Id of the communicator.
     pub communicator: u64,
-    /// How.
+    /// Mode of the send.
     pub mode: Mode,
 }
 
@@ -44,9 +45,9 @@ pub struct Send {
 pub struct Message {
     /// World rank of the sender.
     pub from: u32,
-    /// Its tag.
+    /// Tag of the message.
     pub tag: u32,
-    /// Its bytes.
+    /// Length of the message in bytes.
     pub bytes: u64,
     /// Beginning and end of the call that completed the receive.
     pub completed: (u64, u64),
@@ -57,13 +58,13 @@ pub struct Message {
 pub struct Receive {
     /// The request, 0 for a blocking call.
     pub request: u64,
-    /// Its communicator.
+    /// Id of the communicator.
     pub communicator: u64,
-    /// World rank of the sender that is asked for, or any.
+    /// World rank of the requested sender, or any.
     pub source: Peer,
-    /// The tag that is asked for, or any.
+    /// Requested tag, or any.
     pub tag: Tag,
-    /// Bytes of room.
+    /// Size of the receive buffer in bytes.
     pub room: u64,
     /// The received message; none if the receive was cancelled, or nothing is known of its completion.
     pub message: Option<Message>,
@@ -72,35 +73,35 @@ pub struct Receive {
 /// A non-blocking collective operation, neighbourhood collectives among them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collective {
-    /// The request.
+    /// Serial number of the request.
     pub request: u64,
-    /// The call that started or prepared it.
+    /// Record of the call that started or prepared the operation.
     pub record: Rc<MpiRecord>,
 }
 
 /// The operation of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// A send.
+    /// Operation that sends a message.
     Send(Send),
-    /// A receive.
+    /// Operation that receives a message.
     Receive(Receive),
     /// A collective operation.
     Collective(Collective),
 }
 
-/// How a request ended.
+/// Way in which a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It completed.
+    /// The operation completed.
     Done,
-    /// It was cancelled.
+    /// The operation was cancelled.
     Cancelled,
-    /// The program gave it away; it completes by itself.
+    /// The program freed the request before the operation completed.
     Freed,
 }
 
-/// One step.
+/// Step of an MPI call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// A message is sent.
@@ -111,11 +112,11 @@ pub enum Step {
     Collective(Collective),
     /// A request ends.
     Complete {
-        /// The request.
+        /// Serial number of the request.
         request: u64,
-        /// The operation; of a receive with its message.
+        /// Operation of the request; a receive contains its message.
         operation: Operation,
-        /// How it ended.
+        /// Way in which the request ended.
         ending: Ending,
     },
 }
@@ -123,7 +124,7 @@ pub enum Step {
 /// Marks the request of the send of a call that starts a send and a receive under one request; serials are small.
 const TWIN: u64 = 1 << 63;
 
-/// Follows the requests of one process.
+/// Requests under way of one process.
 #[derive(Debug, Default)]
 pub struct Tracker {
     pending: HashMap<u64, Operation>,
@@ -158,7 +159,7 @@ impl Tracker {
                 }
             }
             Isendrecv | IsendrecvReplace => {
-                // One request for both.
+                // One request covers the send and the receive.
                 if let Some(send) = send(record) {
                     let request = record.request | TWIN;
                     let send = crate::steps::Send { request, ..send };
@@ -327,7 +328,8 @@ impl Tracker {
         Some(Step::Receive(posted))
     }
 
-    /// The receive of a message that a probe has matched. Records of this version do not say which, so it is the oldest one that fits.
+    /// Returns the receive of a message that a probe has matched. Records of this version do not name the message, so the oldest that fits
+    /// is taken.
     fn matched(&mut self, record: &MpiRecord, call: &MpiCall) -> Option<Step> {
         if record.source == Peer::Null {
             return None;
@@ -388,7 +390,7 @@ fn receive(record: &MpiRecord) -> Option<Receive> {
     })
 }
 
-/// Returns the message that completed a receive. A source or tag that the completion lacks is the one asked for.
+/// Returns the message that completed a receive. A source or tag that the completion lacks is the requested one.
 fn message(done: &Completion, asked: &Receive, call: &MpiCall) -> Option<Message> {
     let from = match done.source {
         Peer::Rank(rank) => rank,
@@ -414,16 +416,16 @@ fn value(tag: Tag) -> Option<u32> {
 /// A call with its steps.
 #[derive(Clone, Debug)]
 pub struct SteppedCall {
-    /// Number of its thread.
+    /// Number of the thread that made the call.
     pub location: usize,
-    /// The call.
+    /// MPI call.
     pub call: Box<MpiCall>,
-    /// Its steps.
+    /// Steps of the call.
     pub steps: Vec<Step>,
 }
 
-/// Keeps the calls of one process back until all receives among them and before them have their messages. What it returns is in
-/// the process's order, so that receives come in the order in which they were posted.
+/// Queue that keeps the calls of one process back until all receives among them and before them have their messages. The returned calls are
+/// in the process's order, so that receives come in the order in which they were posted.
 #[derive(Debug, Default)]
 pub struct Resolver {
     tracker: Tracker,
@@ -486,7 +488,7 @@ impl Resolver {
         }
     }
 
-    /// At the end of the trace: the next call, whether or not its receives have completed.
+    /// Returns the next call at the end of the trace, whether or not its receives have completed.
     pub fn take(&mut self) -> Option<SteppedCall> {
         self.front += 1;
         match self.queue.pop_front() {

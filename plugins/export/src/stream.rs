@@ -1,4 +1,4 @@
-//! The second pass for formats that tell what calls did.
+//! Second pass over a trace, for formats that contain the steps of calls.
 
 use std::collections::HashMap;
 
@@ -8,12 +8,13 @@ use crate::Job;
 use crate::error::ExportError;
 use crate::steps::{Resolver, SteppedCall};
 
-/// Takes a trace in pieces.
+/// Receiver of a trace's calls and other events, one at a time.
 pub(crate) trait Sink {
-    /// A call of which everything is known. Those of a process come in its order; between processes there is none.
+    /// Takes a call whose receives are all resolved. Calls of one process come in its order; calls of different processes come in no order.
     fn call(&mut self, stepped: SteppedCall) -> Result<(), ExportError>;
 
-    /// Another event, in the order of the trace, with its thread if it is a thread's; calls that had not ended come last of all.
+    /// Takes an event other than a call, in the order of the trace, with its thread if it is a thread's; calls that had not ended come
+    /// last.
     fn other(&mut self, _event: &Event, _location: Option<usize>) -> Result<(), ExportError> {
         Ok(())
     }
@@ -65,7 +66,7 @@ pub(crate) struct Channels {
     channels: HashMap<Channel, Counts>,
 }
 
-/// Where messages do not overtake each other.
+/// Channel in which messages do not overtake each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Channel {
     pub(crate) world: usize,

@@ -22,11 +22,11 @@ pub struct Survey {
     pub locations: Vec<Location>,
     /// The functions called.
     pub functions: BTreeSet<Function>,
-    /// Where they were called.
+    /// Call sites of these functions.
     pub call_sites: BTreeSet<CallSite>,
-    /// File names of modules.
+    /// File names of modules, by the module's number.
     pub modules: BTreeMap<u64, String>,
-    /// Events.
+    /// Number of events in the trace.
     pub events: u64,
     /// MPI calls of known ranks.
     pub calls: u64,
@@ -36,24 +36,24 @@ pub struct Survey {
     pub lists_left_out: u64,
     /// The latest time in the trace, picoseconds.
     pub end: u64,
-    /// That the trace is incomplete, and how.
+    /// Description of the missing part if the trace is incomplete.
     pub incomplete: Option<String>,
-    /// From the order of discovery to the order here.
+    /// Positions of the threads in `locations`, by the order of their discovery.
     order: Vec<usize>,
 }
 
-/// One MPI job: the processes of one `MPI_COMM_WORLD`.
+/// MPI job: the processes of one `MPI_COMM_WORLD`.
 #[derive(Debug)]
 pub struct World {
-    /// Ranks.
+    /// Number of ranks in the job.
     pub size: u32,
     /// The program's short name; empty if unknown.
     pub program: String,
-    /// Numbers of its processes.
+    /// Numbers of the job's processes.
     pub processes: std::ops::Range<usize>,
-    /// Its communicators but `MPI_COMM_SELF`; the world first, the others in the order of their creation.
+    /// Communicators of the job except `MPI_COMM_SELF`; the world first, the others in the order of their creation.
     pub communicators: Vec<Communicator>,
-    /// MPI calls.
+    /// Number of MPI calls in the job.
     pub calls: u64,
     index: HashMap<u64, usize>,
 }
@@ -65,20 +65,21 @@ impl World {
     }
 }
 
-/// A communicator.
+/// Communicator of an MPI job.
 #[derive(Debug)]
 pub struct Communicator {
-    /// Its id in records.
+    /// Id of the communicator in records.
     pub id: u64,
-    /// How it came about, such as `MPI_Comm_split`; none for the world, or if that is not in the trace.
+    /// Function that created the communicator, such as `MPI_Comm_split`; none for the world, or if that is not in the trace.
     pub made_by: Option<Function>,
-    /// Id of the communicator that it was made from; 0 if unknown.
+    /// Id of the communicator from which this one was made; 0 if unknown.
     pub parent: u64,
-    /// World ranks of its members, in the order of its ranks. If the trace does not tell, those that used it, ascending.
+    /// World ranks of the members, in the order of the communicator's ranks. If the trace lacks the members: the ranks that used the
+    /// communicator, ascending.
     pub members: Vec<u32>,
-    /// The trace tells the members.
+    /// True if the trace contains the members.
     pub known: bool,
-    /// It is an intercommunicator: `members` are one side.
+    /// True if the communicator is an intercommunicator; then `members` are one side.
     pub inter: bool,
     /// World ranks of the other side of an intercommunicator.
     pub remote: Vec<u32>,
@@ -95,31 +96,31 @@ impl Communicator {
     }
 }
 
-/// One MPI process.
+/// MPI process.
 #[derive(Clone, Debug)]
 pub struct Process {
-    /// Number of its job.
+    /// Number of the process's job.
     pub world: usize,
-    /// Its rank in that job.
+    /// Rank of the process in that job.
     pub rank: u32,
-    /// The node, by its number.
+    /// Number of the process's node.
     pub node: u32,
-    /// Its process id in the guest.
+    /// Id of the process in the guest.
     pub pid: u32,
 }
 
-/// One thread that called MPI.
+/// Thread that called MPI.
 #[derive(Clone, Debug)]
 pub struct Location {
-    /// Number of its process.
+    /// Number of the thread's process.
     pub process: usize,
-    /// The thread.
+    /// Ids of the thread in the guest.
     pub thread: ThreadId,
-    /// Beginning of its first call, picoseconds.
+    /// Beginning of the thread's first call in picoseconds.
     pub first: u64,
-    /// End of its last call, picoseconds.
+    /// End of the thread's last call in picoseconds.
     pub last: u64,
-    /// Its calls.
+    /// Number of the thread's calls.
     pub calls: u64,
 }
 
@@ -142,7 +143,7 @@ impl CallSite {
     }
 }
 
-/// Finds the process and thread of an event; both passes do it alike, in the order of the events.
+/// Finder of the process and thread of an event; both passes do it alike, in the order of the events.
 #[derive(Debug, Default)]
 struct Finder {
     processes: Vec<Process>,
@@ -166,7 +167,7 @@ impl Finder {
         }
     }
 
-    /// A process that introduces itself, or whose first record says its rank. A rank that is there already begins another job.
+    /// Adds a process that introduces itself, or whose first record has its rank. A rank that is there already begins another job.
     fn process(&mut self, node: u32, pid: u32, rank: u32, size: u32, program: &str) -> usize {
         let fits = self.worlds.last().is_some_and(|world| {
             !world.ranks.contains(&rank) && (size == 0 || world.size == 0 || world.size == size)
@@ -409,7 +410,7 @@ impl Survey {
                     id: communicator::WORLD,
                     made_by: None,
                     parent: communicator::NONE,
-                    // A size is what a guest says: it may be anything, so that no list is made from it alone.
+                    // A size comes from a guest and may be any number, so no list is allocated from a size.
                     members: found.ranks.into_iter().collect(),
                     known: true,
                     inter: false,
@@ -445,7 +446,7 @@ impl Survey {
         }
     }
 
-    /// The second pass: every event with the number of its thread, if it is one of a thread.
+    /// Makes the second pass: calls `each` with every event and the number of its thread, if the event is one of a thread.
     pub fn replay<E: From<TraceError>>(
         &self,
         trace: &Path,
@@ -505,7 +506,7 @@ impl Survey {
         }
     }
 
-    /// Returns the job to export where a format holds one only: the one asked for, or the one with most calls.
+    /// Returns the job to export where a format holds only one: the requested job, or the job with most calls.
     pub fn one_world(&self, asked: Option<usize>) -> Result<usize, ExportError> {
         match asked {
             Some(asked) if asked < self.worlds.len() => Ok(asked),
@@ -520,7 +521,7 @@ impl Survey {
         }
     }
 
-    /// That every rank of a job is there, and how many they are.
+    /// Checks that every rank of a job is there, and returns the number of ranks.
     pub fn complete(&self, world: usize, format: &'static str) -> Result<u32, ExportError> {
         let world = &self.worlds[world];
         let ranks = self.processes[world.processes.clone()].iter();

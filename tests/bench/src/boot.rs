@@ -16,7 +16,7 @@ use crate::{Failure, Options, tcg};
 const FIRST: &str = "#!/bin/busybox sh\necho bench:reach:boot:init\nexec /init\n";
 const JOB: &str = "#!/bin/sh\necho bench:reach:boot:job\n";
 
-/// Boot the image's guest with one vCPU in nodescope and in QEMU.
+/// Boots the image's guest with one vCPU in nodescope and in QEMU.
 pub fn boot(options: &Options) -> Result<Value, Failure> {
     let image = options.image()?;
     let rows = ["init", "job"].map(|name| Row {

@@ -9,7 +9,7 @@ use crate::session::{Run, Session};
 use crate::time::{geometric_mean, median};
 use crate::workload::{Group, Row};
 
-/// One way to run the rows, and all its runs.
+/// Way to run the rows, such as an engine or the host, with its runs.
 #[derive(Clone, Debug)]
 pub struct Column {
     /// Name in tables and results.
@@ -18,7 +18,7 @@ pub struct Column {
 }
 
 impl Column {
-    /// Without runs.
+    /// Makes a column without runs.
     pub fn new(name: &str) -> Self {
         Self {
             name: name.into(),
@@ -26,7 +26,7 @@ impl Column {
         }
     }
 
-    /// Add the runs of a session.
+    /// Adds the runs of a session.
     pub fn add(&mut self, session: Session) {
         for (name, run) in session {
             self.runs.entry(name).or_default().push(run);
@@ -37,22 +37,22 @@ impl Column {
         median(self.runs.get(row).into_iter().flatten().map(of))
     }
 
-    /// Median processor time of a row, seconds.
+    /// Returns the median processor time of a row, seconds.
     pub fn cpu(&self, row: &str) -> f64 {
         self.median(row, |r| r.spent.cpu)
     }
 
-    /// Median wall time of a row, seconds.
+    /// Returns the median wall time of a row, seconds.
     pub fn wall(&self, row: &str) -> f64 {
         self.median(row, |r| r.spent.wall)
     }
 
-    /// Median speed of a row, million instructions a second of processor time.
+    /// Returns the median speed of a row, million instructions a second of processor time.
     pub fn speed(&self, row: &str) -> f64 {
         self.median(row, Run::speed)
     }
 
-    /// Median instructions of a row, in millions.
+    /// Returns the median instructions of a row, in millions.
     pub fn instructions(&self, row: &str) -> f64 {
         self.median(row, |r| r.instructions as f64 / 1e6)
     }
@@ -62,7 +62,7 @@ impl Column {
 pub struct Comparison {
     /// Name of the measurement.
     pub name: &'static str,
-    /// Workloads.
+    /// Parts of the workloads that were measured.
     pub rows: Vec<Row>,
     /// Measured on the host.
     pub native: Option<Column>,
@@ -112,7 +112,7 @@ impl Comparison {
         (ratios, mean(&|r| engine.speed(r)))
     }
 
-    /// The table for people, one for each engine.
+    /// Returns the table for readers, one for each engine.
     pub fn table(&self) -> String {
         let mut text = String::new();
         let peer = self.peer.as_ref().map_or("no peer", |p| p.name.as_str());
@@ -170,7 +170,7 @@ impl Comparison {
         text
     }
 
-    /// The line for programs: means of the default engine first, then everything of every engine.
+    /// Returns the JSON object: means of the default engine first, then the values of every engine.
     pub fn json(&self) -> Map<String, Value> {
         let peer = self.peer.as_ref().map_or("peer", |p| p.name.as_str());
         let mut object = Map::new();
@@ -231,7 +231,7 @@ impl Comparison {
     }
 }
 
-/// A number for people; a dash where nothing was measured.
+/// Returns a number as text; a dash where nothing was measured.
 pub fn cell(value: f64, decimals: usize) -> String {
     if value.is_finite() {
         format!("{value:.decimals$}")
@@ -240,7 +240,7 @@ pub fn cell(value: f64, decimals: usize) -> String {
     }
 }
 
-/// Four significant digits; null where nothing was measured.
+/// Returns a number with four significant digits; null where nothing was measured.
 pub fn number(value: f64) -> Value {
     if !value.is_finite() {
         return Value::Null;

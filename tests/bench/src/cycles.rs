@@ -71,7 +71,7 @@ const RUN: u64 = 1_500_000;
 /// How far the clock rates before and after a run may be apart.
 const STEADY: f64 = 0.01;
 
-/// Model and measure every kernel.
+/// Models and measures every kernel.
 pub fn cycles(options: &Options) -> Result<Value, Failure> {
     let host = |what: &dyn std::fmt::Display| Failure::Host(what.to_string());
     let tool = Tool::installed().map_err(|e| host(&e))?;
@@ -191,7 +191,7 @@ fn mean(errors: &[f64]) -> f64 {
     errors.iter().map(|e| e.abs()).sum::<f64>() / errors.len().max(1) as f64
 }
 
-/// Compile the kernels to a library; sizes fit into a first level of 32 KiB.
+/// Compiles the kernels to a library; sizes fit into a first level of 32 KiB.
 fn compile(folder: &Path) -> Result<(), Failure> {
     let integer = [
         "-O2",

@@ -27,10 +27,10 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// All engines, the default last. Results begin with the figures of the default engine.
+    /// Every engine, the default last. Results begin with the figures of the default engine.
     pub const ALL: [Engine; 2] = [Engine::Interpreter, Engine::Translator];
 
-    /// Name in tables and results.
+    /// Returns the name in tables and results.
     pub fn name(self) -> &'static str {
         match self {
             Engine::Interpreter => "interpreter",
@@ -64,17 +64,17 @@ impl Attached {
     }
 }
 
-/// Something that is done when a wanted part begins and when it ends.
+/// Action that is taken when a wanted part begins and when it ends.
 trait Parts {
-    /// The guest is about to boot.
+    /// Prepares for the boot of the guest.
     fn boot(&mut self, node: &mut Node) -> Result<(), String>;
-    /// The guest says something, perhaps that a part begins.
+    /// Handles a mark of the guest, perhaps that a part begins.
     fn mark(&mut self, _node: &mut Node) -> Result<(), String> {
         Ok(())
     }
-    /// A part begins.
+    /// Begins a part.
     fn begin(&mut self, node: &mut Node) -> Result<(), String>;
-    /// The part of this name has ended.
+    /// Ends the part of this name.
     fn end(&mut self, node: &mut Node, name: &str) -> Result<(), String>;
 }
 
@@ -140,12 +140,12 @@ impl Parts for Warm<'_> {
     }
 }
 
-/// Turns between two looks at the guest's marks, in cycles: some microseconds of host time.
+/// Turns between two checks of the guest's marks, in cycles: some microseconds of host time.
 const LOOK: u64 = 20_000;
 /// Virtual seconds after which a guest has hung.
 const PATIENCE: u64 = 120;
 
-/// Configuration of `nodes` such guests with `sockets` sockets each, on one host thread.
+/// Returns the configuration of `nodes` such guests with `sockets` sockets each, on one host thread.
 pub fn config(guest: &Guest, engine: Engine, nodes: u32, sockets: u16) -> ClusterConfig {
     ClusterConfig {
         name: "bench".into(),
@@ -305,7 +305,7 @@ fn drive(
 #[derive(Default)]
 pub struct Console {
     all: Vec<u8>,
-    /// Bytes of the lines that were handed out.
+    /// Number of bytes in the lines that were returned.
     taken: usize,
 }
 
@@ -331,7 +331,7 @@ impl Console {
     }
 }
 
-/// Three cache levels with MESIF between sockets, in front of NUMA memory.
+/// Makes a model of three cache levels with MESIF between sockets, in front of NUMA memory.
 fn model(sockets: u16) -> Result<Box<CacheModel>, String> {
     let bytes = MEMORY / u64::from(sockets);
     let memory = Numa::new(&NumaConfig::contiguous(sockets, bytes)).map_err(|e| e.to_string())?;

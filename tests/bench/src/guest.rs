@@ -10,10 +10,10 @@ use crate::Failure;
 /// Memory of a guest in bytes. Linux gives programs large pages, as on most nodes, where it has 512 MiB or more.
 pub const MEMORY: u64 = 1 << 30;
 
-/// Channel by which a guest's marks reach nodescope. QEMU has the console alone.
+/// Channel by which a guest's marks reach nodescope. QEMU has only the console.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marks {
-    /// Hypercalls: exact.
+    /// Hypercalls, which are exact.
     Hypercall,
     /// Console lines, for scripts.
     Console,
@@ -21,11 +21,11 @@ pub enum Marks {
 
 /// A guest to boot, with its job.
 pub struct Guest {
-    /// Kernel.
+    /// Path of the kernel.
     pub kernel: PathBuf,
     /// First root file system.
     pub initramfs: PathBuf,
-    /// Root image.
+    /// Path of the root image.
     pub root: PathBuf,
     /// The job disk's contents.
     pub disk: Vec<u8>,
@@ -35,7 +35,7 @@ pub struct Guest {
     pub parameters: Vec<String>,
     /// Parts of the job that are measured.
     pub wanted: Vec<String>,
-    /// Channel by which nodescope hears of the measured parts.
+    /// Channel by which the guest announces the measured parts.
     pub marks: Marks,
 }
 
@@ -65,7 +65,7 @@ impl Guest {
     }
 }
 
-/// A file that can be run.
+/// Makes a job file that can be executed.
 pub fn executable(path: &str, data: Vec<u8>) -> JobFile {
     JobFile {
         path: path.into(),

@@ -60,14 +60,14 @@ impl Figure {
         Self::of(std::iter::once(value))
     }
 
-    /// The figure for people, in units of so many.
+    /// Returns the figure as text, in units of so many.
     fn text(&self, unit: f64, decimals: usize) -> String {
         let [middle, least, most] = [self.middle, self.least, self.most].map(|v| v / unit);
         format!("{middle:.decimals$} ({least:.decimals$} to {most:.decimals$})")
     }
 }
 
-/// The machine.
+/// Caches of this machine, as described by the host and as measured.
 #[derive(Clone, Debug)]
 pub struct Machine {
     name: String,
@@ -161,7 +161,7 @@ impl Machine {
             let level = &self.levels[index];
             let config = LevelConfig::new(level.size.middle as u64, level.described.ways);
             if index == outermost {
-                // Loads cannot tell a miss of the last level from memory, so memory gets the whole cost.
+                // Loads do not distinguish a miss of the last level from memory, so memory gets the whole cost.
                 return if index > 0 { config.shared() } else { config };
             }
             config.misses(after(index), after(index), after(index))
@@ -178,7 +178,7 @@ impl Machine {
         (config, FlatMemory { latency })
     }
 
-    /// The machine for people, in some lines.
+    /// Returns a description of the machine in some lines.
     pub fn description(&self) -> String {
         let mut text = format!("{}\n", self.name);
         if let Some(i) = &self.instruction {
@@ -208,7 +208,7 @@ impl Machine {
         text + &format!("memory {} more", memory.latency)
     }
 
-    /// The machine for programs.
+    /// Returns the machine as JSON.
     pub fn json(&self) -> Value {
         let levels: Vec<Value> = self
             .levels
@@ -281,8 +281,7 @@ fn caches(folder: &Path) -> Result<Vec<Described>, Failure> {
     Ok(caches)
 }
 
-/// The processor's name, as `lscpu` gives it.
-/// The host's processor, by name, family and model.
+/// Returns the host's processor by name, family and model, as `lscpu` gives it.
 pub fn processor() -> Result<String, Failure> {
     let text = std::fs::read_to_string("/proc/cpuinfo").map_err(Failure::Files)?;
     let field = |name: &str| {

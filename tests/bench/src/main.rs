@@ -1,4 +1,4 @@
-//! `nodescope-bench`: how fast nodescope executes guests, beside what people would use otherwise, and beside the host itself.
+//! `nodescope-bench`: how fast nodescope executes guests, beside the tools that users would take otherwise, and beside the host itself.
 //!
 //! A [`workload`] is a program whose measured parts announce themselves. It is run on the [`host`], in guests of nodescope
 //! ([`engine`]) and of QEMU ([`tcg`]); what came of it is a [`session`], and a [`comparison`] sets medians of many side by side.
@@ -33,7 +33,7 @@ use thiserror::Error;
 
 use engine::Engine;
 
-/// Why nothing could be measured.
+/// Reason for which nothing could be measured.
 #[derive(Debug, Error)]
 pub enum Failure {
     /// The kernels do not compile.
@@ -54,7 +54,7 @@ pub enum Failure {
     /// A program on the host.
     #[error("on the host, {0}")]
     Host(String),
-    /// The guest.
+    /// The guest failed.
     #[error("the guest failed: {0}")]
     Guest(String),
 }
@@ -126,7 +126,7 @@ impl Options {
         }
     }
 
-    /// Folder of the guest image.
+    /// Returns the folder of the guest image.
     pub fn image(&self) -> Result<PathBuf, Failure> {
         image(self.image.as_deref())
     }
@@ -148,7 +148,7 @@ impl Options {
         }
     }
 
-    /// Print a line for people.
+    /// Prints a line of text, unless JSON is printed.
     pub fn say(&self, text: &str) {
         if !self.json {
             println!("{text}");
@@ -156,7 +156,7 @@ impl Options {
     }
 }
 
-/// The folder of a guest image that was named, or nodescope's own.
+/// Returns the folder of a guest image that was named, or nodescope's own.
 pub fn image(named: Option<&Path>) -> Result<PathBuf, Failure> {
     let Some(image) = named else {
         let cache = nodescope_image::default_cache_dir()?;

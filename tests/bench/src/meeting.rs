@@ -9,7 +9,7 @@ use crossbeam::utils::CachePadded;
 
 /// How long steps are counted before pieces are made of them.
 const CALIBRATION: Duration = Duration::from_millis(50);
-/// Number of looks at the other thread's counter before the core is offered to another program.
+/// Number of checks of the other thread's counter before the core is offered to another program.
 const PATIENCE: u32 = 100_000;
 
 /// Returns the throughput of two threads, over that of one thread with the work of both. A piece of work takes a core `piece`, all pieces

@@ -14,7 +14,7 @@ use crate::{Failure, Options};
 /// Least processor time of a measurement of the interpreter, which repeats itself until then; seconds.
 const LEAST: f64 = 0.2;
 
-/// Accuracy once, speed in rounds, and a hundred thousand ranks.
+/// Measures accuracy once, speed in rounds, and a hundred thousand ranks.
 pub fn predict(options: &Options) -> Result<Value, Failure> {
     let peer = options.peer(replay::version).is_some();
     let mut line = Map::new();
@@ -73,7 +73,7 @@ fn accuracy(options: &Options) -> Result<Value, Failure> {
     Ok(json!({ "queued": queued.json(), "shared": shared.json() }))
 }
 
-/// How far predictions are from SimGrid's, as parts of its times.
+/// Differences of predictions from SimGrid's times, as parts of SimGrid's times.
 #[derive(Default)]
 struct Differences(Vec<f64>);
 
@@ -114,7 +114,7 @@ impl Differences {
     }
 }
 
-/// Processor seconds of one interpretation, and its events.
+/// Returns the processor seconds of one interpretation, and its events.
 fn interpretation(
     case: &Case,
     cluster: &Cluster,
@@ -276,7 +276,7 @@ fn memory(field: &str) -> u64 {
     number.and_then(|n| n.parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
-/// A hundred thousand ranks.
+/// Measures the interpretation of a hundred thousand ranks.
 fn large(options: &Options) -> Result<Value, Failure> {
     options.say(&format!(
         "\na hundred thousand ranks\n{:<42}{:>16}{:>11}{:>9}{:>10}{:>16}",

@@ -1,4 +1,4 @@
-//! Shows where the time of kernels goes, by samples of `perf`. The translator tells the purpose of each piece of its code.
+//! Shows where the time of kernels goes, by samples of `perf`. The translator reports the purpose of each piece of its code.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -118,7 +118,7 @@ struct Sampler {
 }
 
 impl Sampler {
-    /// Sample from now on.
+    /// Starts to sample.
     fn begin(folder: &Path, name: &str) -> Result<Self, Failure> {
         let data = folder.join(format!("{name}.perf"));
         let pid = std::process::id().to_string();

@@ -11,21 +11,21 @@ use crate::{Failure, Options, host, tcg};
 /// Native runs of each round: they are short.
 const NATIVE_RUNS: u32 = 3;
 
-/// With nothing attached, beside QEMU's TCG.
+/// Measures with nothing attached, beside QEMU's TCG.
 pub fn functional(options: &Options) -> Result<Value, Failure> {
     let folder = tempfile::tempdir().map_err(Failure::Files)?;
     let workload = Workload::kernels(folder.path(), &options.kernels, Length::Times(1))?;
     compare(options, "functional", &workload, "", Attached::Nothing)
 }
 
-/// With models attached and costs attributed to code, beside cachegrind; a quarter of the repeats in all of them.
+/// Measures with models attached and costs attributed to code, beside cachegrind; a quarter of the repeats in all of them.
 pub fn window(options: &Options) -> Result<Value, Failure> {
     let folder = tempfile::tempdir().map_err(Failure::Files)?;
     let workload = Workload::kernels(folder.path(), &options.kernels, Length::OneIn(4))?;
     compare(options, "window", &workload, "", Attached::Attributed)
 }
 
-/// With models attached and costs attributed to code, beside the translator with models alone.
+/// Measures with models attached and costs attributed to code, beside the translator with only models.
 pub fn attribution(options: &Options) -> Result<Value, Failure> {
     let folder = tempfile::tempdir().map_err(Failure::Files)?;
     let workload = Workload::kernels(folder.path(), &options.kernels, Length::Times(1))?;

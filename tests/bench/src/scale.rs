@@ -28,7 +28,7 @@ const IMAGE: &str = "bench";
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/scale.c");
 /// The job: a rank on each node.
 const JOB: &str = "#!/bin/sh\nexec mpirun.openmpi -n \"$NODESCOPE_NODES\" ./scale\n";
-/// Least time between looks at the memory. A look reads all page tables of the process.
+/// Least time between checks of the memory. A check reads all page tables of the process.
 const LOOK: Duration = Duration::from_millis(500);
 /// Looks take at most one part in so many of a processor's time.
 const SELDOM: u32 = 50;
@@ -56,7 +56,7 @@ struct Figures {
     virtual_s: f64,
 }
 
-/// Keeps the first node's console.
+/// Console of the first node.
 #[derive(Default)]
 struct Console(Vec<u8>);
 

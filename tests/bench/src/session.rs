@@ -7,14 +7,14 @@ use crate::time::{Point, Spent};
 /// Cost of running a part of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Run {
-    /// Instructions retired by all vCPUs; 0 where nobody counts.
+    /// Instructions retired by all vCPUs; 0 where instructions are not counted.
     pub instructions: u64,
-    /// Host time.
+    /// Wall and processor time on the host.
     pub spent: Spent,
 }
 
 impl Run {
-    /// Million instructions a second of processor time; NaN where nobody counts.
+    /// Returns million instructions a second of processor time; NaN where instructions are not counted.
     pub fn speed(&self) -> f64 {
         if self.instructions == 0 {
             return f64::NAN;
@@ -77,7 +77,7 @@ pub enum Edge {
     Ended,
 }
 
-/// Makes a session from marks and the time at which they came.
+/// Recorder that makes a session from marks and the time at which they came.
 #[derive(Debug)]
 pub struct Recorder<'a> {
     wanted: &'a [String],
@@ -88,7 +88,7 @@ pub struct Recorder<'a> {
 }
 
 impl<'a> Recorder<'a> {
-    /// Begins a session now. Parts that are not wanted are passed over.
+    /// Begins a session now. Parts that are not measured are skipped.
     pub fn new(wanted: &'a [String], start: Point) -> Self {
         Self {
             wanted,
@@ -98,7 +98,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Returns the edge of a wanted part that this mark stands for, if any. Call [`Self::record`] after the preparation of a part
+    /// Returns the edge of a wanted part that this mark announces, if any. Call [`Self::record`] after the preparation of a part
     /// and before the clean-up behind it, so that the time of the part includes neither.
     pub fn edge(&self, mark: &Mark) -> Option<Edge> {
         match mark.what {

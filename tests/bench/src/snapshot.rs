@@ -36,11 +36,11 @@ while [ $node -lt 64 ]; do
 done
 ";
 
-/// Keeps the first node's console.
+/// Console of the first node.
 #[derive(Default)]
 struct Console {
     text: Vec<u8>,
-    /// Bytes of it at the last look at the memory.
+    /// Bytes of the console at the last check of the memory.
     seen: usize,
     /// Most memory that this process had, bytes.
     memory: u64,
@@ -254,7 +254,7 @@ fn round(config: &ClusterConfig, folder: &Path, number: u32) -> Result<Round, Fa
     })
 }
 
-/// Memory of this process, bytes: pages that are mapped several times count once (`Pss`, proc(5)).
+/// Returns the memory of this process in bytes: pages that are mapped several times count once (`Pss`, proc(5)).
 pub fn memory() -> Result<u64, Failure> {
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").map_err(Failure::Files)?;
     let kib = rollup.lines().find_map(|line| {

@@ -154,7 +154,7 @@ struct Stack {
     core: f64,
     /// The terms of [`TERMS`], all stalls added.
     terms: [f64; TERMS.len()],
-    /// The sum.
+    /// Sum of the core and all terms.
     added: f64,
     /// The core, and all stalls divided by the parallelism.
     divided: f64,
@@ -327,7 +327,7 @@ impl Line<'_> {
     }
 }
 
-/// Absolute errors of both predictions: mean and median of all programs.
+/// Returns the absolute errors of both predictions: mean and median of all programs.
 fn absolute_errors(rows: &[Line<'_>]) -> [(f64, f64); 2] {
     [0, 1].map(|which| {
         let errors = rows.iter().map(|row| row.errors()[which].abs());
@@ -411,7 +411,7 @@ mod tests {
     use super::*;
     use nodescope_plugin_api::{BlockProfile, Context, ProfiledBlock};
 
-    /// A block of one `nop` in an address space.
+    /// Makes a block of one `nop` in an address space.
     fn block(address: u64, address_space: u64, kernel: bool) -> ProfiledBlock {
         ProfiledBlock {
             address,

@@ -122,7 +122,7 @@ pub fn threads(options: &Options) -> Result<Value, Failure> {
                 "unrelated_clusters_throughput_ratio": number(apart.median),
                 "meeting_alone_throughput_ratio": number(meeting.median),
             });
-            // The figure of the first link and of the last engine, the default, stands for all.
+            // The figure of the first link and of the last engine, the default, represents all.
             if *link == LINKS[0].0 {
                 line.insert("engine".into(), engine.name().into());
                 line.insert("throughput_ratio".into(), number(throughput.median));
@@ -136,7 +136,7 @@ pub fn threads(options: &Options) -> Result<Value, Failure> {
     Ok(line.into())
 }
 
-/// The guest of both nodes. Its kernels run for some seconds in either engine: a host's core that is slow is so for milliseconds
+/// Makes the guest of both nodes. Its kernels run for some seconds in either engine: a host's core that is slow is so for milliseconds
 /// to tenths of a second.
 fn guest(options: &Options, folder: &Path, image: &Path, engine: Engine) -> Result<Guest, Failure> {
     let kernels = match options.kernels.as_slice() {
@@ -160,12 +160,12 @@ struct Round {
     two: Run,
     /// Two clusters at once, on a host thread each: their million instructions a second of wall time, together.
     apart: f64,
-    /// See [`meeting::throughput`].
+    /// Result of [`meeting::throughput`].
     meeting: f64,
 }
 
 impl Round {
-    /// Two threads come first in every other round.
+    /// Runs a round. Two threads come first in every other round.
     fn run(
         guest: &Guest,
         engine: Engine,
@@ -194,18 +194,18 @@ impl Round {
     }
 }
 
-/// Million instructions a second of wall time.
+/// Returns million instructions a second of wall time.
 fn wall_speed(run: &Run) -> f64 {
     run.instructions as f64 / run.spent.wall / 1e6
 }
 
 /// Medians of runs that did the same.
 struct Medians {
-    /// Millions.
+    /// Instructions in millions.
     instructions: f64,
-    /// Seconds.
+    /// Wall time in seconds.
     wall: f64,
-    /// Seconds.
+    /// Processor time in seconds.
     cpu: f64,
     /// Million instructions a second of wall time.
     wall_speed: f64,
@@ -244,7 +244,7 @@ impl Spread {
     }
 }
 
-/// Two clusters at once, on a host thread each: their million instructions a second of wall time, together.
+/// Runs two clusters at once, on a host thread each. Returns their million instructions a second of wall time, together.
 fn clusters_at_once(guest: &Guest, engine: Engine, latency_ps: u64) -> Result<f64, Failure> {
     let speed = || run(guest, engine, latency_ps, 1).map(|(run, _)| wall_speed(&run));
     std::thread::scope(|scope| {
@@ -293,7 +293,7 @@ fn run(
     })
 }
 
-/// Reads the marks of both ranks off node 0's console.
+/// Watcher of both ranks' marks on node 0's console.
 struct Watch {
     first: String,
     last: String,
@@ -303,10 +303,10 @@ struct Watch {
     ended: bool,
     /// When both had begun: host time, instructions and virtual time.
     open: Option<(Point, u64, u64)>,
-    /// See [`run`].
+    /// Result of [`run`].
     run: Option<(Run, u64)>,
     console: Console,
-    /// Set when all is known: the cluster stops.
+    /// True when the measurement is complete: the cluster stops.
     enough: Arc<AtomicBool>,
 }
 

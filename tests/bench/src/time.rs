@@ -5,7 +5,7 @@ use std::time::Instant;
 /// Wall and processor time of an interval, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spent {
-    /// Wall.
+    /// Wall time.
     pub wall: f64,
     /// Processor time of all threads.
     pub cpu: f64,
@@ -19,7 +19,7 @@ pub struct Point {
 }
 
 impl Point {
-    /// Now.
+    /// Returns the present point in time of this process.
     pub fn now() -> Self {
         let mut t = libc::timespec {
             tv_sec: 0,
@@ -30,7 +30,7 @@ impl Point {
         Self::with_cpu(t.tv_sec as f64 + 1e-9 * t.tv_nsec as f64)
     }
 
-    /// Now, for a process whose processor time is known.
+    /// Returns the present point in time, for a process whose processor time is known.
     pub fn with_cpu(cpu: f64) -> Self {
         Self {
             wall: Instant::now(),
@@ -38,7 +38,7 @@ impl Point {
         }
     }
 
-    /// From this point to a later one.
+    /// Returns the time spent from this point to a later one.
     pub fn to(self, end: Self) -> Spent {
         Spent {
             wall: (end.wall - self.wall).as_secs_f64(),
@@ -47,7 +47,7 @@ impl Point {
     }
 }
 
-/// Processor time of another process, all threads, in seconds; `None` once it has ended.
+/// Returns the processor time of another process, all threads, in seconds; `None` once it has ended.
 pub fn of_process(pid: u32) -> Option<f64> {
     let mut clock = 0;
     let mut t = libc::timespec {
@@ -62,7 +62,7 @@ pub fn of_process(pid: u32) -> Option<f64> {
     (!failed).then_some(t.tv_sec as f64 + 1e-9 * t.tv_nsec as f64)
 }
 
-/// The middle of an odd number of values, the lower middle of an even number; NaN of none.
+/// Returns the middle of an odd number of values, the lower middle of an even number; NaN of none.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
@@ -72,7 +72,7 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     }
 }
 
-/// Geometric mean; NaN of none.
+/// Returns the geometric mean; NaN of none.
 pub fn geometric_mean(values: impl IntoIterator<Item = f64>) -> f64 {
     let (sum, n) = values
         .into_iter()

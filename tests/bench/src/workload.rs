@@ -15,7 +15,7 @@ pub enum Group {
     Seven,
     /// The builds for AVX2 and FMA.
     Avx2,
-    /// Whole programs.
+    /// Complete programs.
     Programs,
     /// In no mean.
     Apart,
@@ -24,7 +24,7 @@ pub enum Group {
 /// Length of kernels, by their repeats.
 #[derive(Clone, Copy, Debug)]
 pub enum Length {
-    /// So many times the usual repeats.
+    /// The usual repeats multiplied by this number.
     Times(u32),
     /// The usual repeats divided by this number, at least one.
     OneIn(u32),
@@ -42,9 +42,9 @@ impl Length {
 /// A part that is measured.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Name, as the program says it.
+    /// Name, as the program reports it.
     pub name: String,
-    /// Which mean it counts in.
+    /// Group in whose mean the row counts.
     pub group: Group,
 }
 
@@ -78,23 +78,23 @@ const HPL: (u32, u32) = (800, 80);
 
 /// A program, how it is run on the host, and which parts of it are measured.
 pub struct Workload {
-    /// The parts.
+    /// Parts of the program that are measured.
     pub rows: Vec<Row>,
     /// The program on the host.
     pub host_program: PathBuf,
     /// The program in the guest's `/job`.
     guest_program: &'static str,
-    /// Its arguments.
+    /// Arguments of the program.
     pub arguments: Vec<String>,
-    /// Its environment.
+    /// Environment variables of the program.
     pub environment: Vec<(&'static str, String)>,
-    /// Where it is run on the host.
+    /// Folder in which the program is run on the host.
     pub folder: PathBuf,
     files: Vec<JobFile>,
 }
 
 impl Workload {
-    /// The kernels whose names are in `only` (all if there are none), compiled into `folder`.
+    /// Makes the workload of the kernels whose names are in `only` (all if there are none), compiled into `folder`.
     pub fn kernels(folder: &Path, only: &[String], length: Length) -> Result<Self, Failure> {
         if let Some(unknown) = only.iter().find(|o| KERNELS.iter().all(|k| k.0 != *o)) {
             let names: Vec<_> = KERNELS.iter().map(|k| k.0).collect();
@@ -127,7 +127,8 @@ impl Workload {
         })
     }
 
-    /// Debian's hpcc with one rank. The parts are announced by a library that is compiled into `folder` and preloaded.
+    /// Makes the workload of Debian's hpcc with one rank. The parts are announced by a library that is compiled into `folder` and
+    /// preloaded.
     pub fn hpcc(folder: &Path) -> Result<Self, Failure> {
         let library = "hpcc-marks.so";
         gcc(
@@ -163,7 +164,7 @@ impl Workload {
         })
     }
 
-    /// Returns the kernels' program for one of its parts alone.
+    /// Returns the kernels' program for only one of its parts.
     pub fn part(&self, index: usize) -> Self {
         Self {
             rows: vec![self.rows[index].clone()],

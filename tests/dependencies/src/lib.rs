@@ -24,7 +24,7 @@ struct Bans {
 
 #[derive(Debug, Deserialize)]
 struct Skip {
-    /// `name@version`.
+    /// Package and version, as `name@version`.
     #[serde(rename = "crate")]
     package: String,
 }
@@ -36,20 +36,20 @@ pub struct Metadata {
     pub packages: Vec<Package>,
 }
 
-/// A crate.
+/// Crate of the workspace or of a registry.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Package {
-    /// Its name.
+    /// Name of the crate.
     pub name: String,
-    /// Its version.
+    /// Version of the crate.
     pub version: String,
-    /// Its licence, an SPDX expression.
+    /// Licence of the crate, an SPDX expression.
     pub license: Option<String>,
-    /// Where it comes from; none if it is the workspace's own.
+    /// Source of the crate; none if it is the workspace's own.
     pub source: Option<String>,
-    /// Its `Cargo.toml`.
+    /// Path of the crate's `Cargo.toml`.
     pub manifest_path: String,
-    /// The dependencies that its manifest names.
+    /// Dependencies that the crate's manifest names.
     pub dependencies: Vec<Dependency>,
 }
 
@@ -63,7 +63,7 @@ pub struct Dependency {
 }
 
 impl Policy {
-    /// From the text of `deny.toml`.
+    /// Parses the text of `deny.toml`.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ impl Policy {
         toml::from_str(text)
     }
 
-    /// Everything that the policy does not allow, and each exception that it allows needlessly.
+    /// Returns everything that the policy does not allow, and each exception that it allows needlessly.
     pub fn problems(&self, packages: &[Package]) -> Vec<String> {
         let mut problems = Vec::new();
         let mut versions: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();

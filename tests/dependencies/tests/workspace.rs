@@ -1,4 +1,4 @@
-//! This workspace's dependencies: licences, sources, versions, and that something uses each.
+//! This workspace's dependencies: licences, sources, versions, and that each is used.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// All crates that are built for x86-64 Linux, as the lock file has them.
+/// Returns every crate that is built for x86-64 Linux, as the lock file has them.
 fn metadata() -> Metadata {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--locked", "--offline"])

@@ -1,5 +1,5 @@
 //! Long runs. Cases run in a process of their own. This process may die of a panic, of a lack of memory, of a stack that is too
-//! small, or because a case runs for ever. The parent process keeps the input of this case, and goes on with the next one.
+//! small, or because a case runs for ever. The parent process keeps the input of this case, and continues with the next one.
 
 use std::fs;
 use std::io;
@@ -22,7 +22,7 @@ const PANICKED: i32 = 101;
 pub struct Campaign {
     /// How long, seconds.
     pub seconds: u64,
-    /// The seed of its cases.
+    /// Seed of the campaign's cases.
     pub seed: u64,
     /// The first case.
     pub first: u64,
@@ -35,11 +35,11 @@ pub struct Campaign {
 /// A case that a reader died of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The case.
+    /// Number of the case.
     pub case: u64,
-    /// How it ended.
+    /// Way in which the case ended.
     pub how: String,
-    /// Its input.
+    /// Path of the case's input.
     pub input: PathBuf,
 }
 
@@ -83,10 +83,10 @@ pub fn run(program: &Path, target: &Target, campaign: &Campaign) -> io::Result<F
         next = case + 1;
         let said = fs::read_to_string(&output).unwrap_or_default();
         let how = match status {
-            // It was told to stop, or has nothing to do.
+            // The process received the request to stop, or has no case left.
             Ended::Over => break,
             Ended::Hangs => format!("goes on for more than {} s", campaign.limit),
-            // A panic in a callback of the library aborts, so that the exit status does not tell.
+            // A panic in a callback of the library aborts, so that the exit status does not show it.
             Ended::Died(_) if target.foreign && !said.contains("panicked at") => continue,
             Ended::Died(status) => died(status, &said),
         };

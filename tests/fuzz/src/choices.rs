@@ -23,7 +23,7 @@ const EDGES: [u64; 12] = [
     u64::MAX,
 ];
 
-/// The bytes of a case.
+/// Returns the bytes of a case.
 pub fn bytes(seed: u64, case: u64) -> Vec<u8> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     random.set_stream(case);
@@ -32,16 +32,16 @@ pub fn bytes(seed: u64, case: u64) -> Vec<u8> {
     bytes
 }
 
-/// Draws decisions from bytes.
+/// Source of decisions that are drawn from bytes.
 pub struct Choices<'a>(Unstructured<'a>);
 
 impl<'a> Choices<'a> {
-    /// From the bytes of a case.
+    /// Makes the choices of a case from the case's bytes.
     pub fn new(bytes: &'a [u8]) -> Choices<'a> {
         Choices(Unstructured::new(bytes))
     }
 
-    /// A number below `end`, or 0.
+    /// Returns a number below `end`, or 0.
     pub fn below(&mut self, end: usize) -> usize {
         match end {
             0 | 1 => 0,
@@ -49,23 +49,23 @@ impl<'a> Choices<'a> {
         }
     }
 
-    /// True once in so many times.
+    /// Returns true once in so many times.
     pub fn once_in(&mut self, times: u32) -> bool {
         self.0.ratio(1, times.max(1)).unwrap_or(false)
     }
 
-    /// One of a list, if it has any.
+    /// Returns an element of a list, if the list has any.
     pub fn of<'b, T>(&mut self, list: &'b [T]) -> Option<&'b T> {
         let at = self.below(list.len());
         list.get(at)
     }
 
-    /// Any byte.
+    /// Returns any byte.
     pub fn byte(&mut self) -> u8 {
         self.0.arbitrary().unwrap_or(0)
     }
 
-    /// A number that code is likely to have forgotten: an edge, a power of two, a neighbour of `near`, or any.
+    /// Returns a number that code is likely to have forgotten: an edge, a power of two, a neighbour of `near`, or any.
     pub fn number(&mut self, near: u64) -> u64 {
         match self.below(6) {
             0 | 1 => self.of(&EDGES).copied().unwrap_or(0),

@@ -49,7 +49,7 @@ pub fn begin() -> usize {
     now
 }
 
-/// The most bytes that were in use since then.
+/// Returns the most bytes that were in use since [`begin`].
 pub fn most() -> usize {
     MOST.load(Ordering::Relaxed)
 }

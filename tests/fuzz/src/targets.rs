@@ -13,20 +13,20 @@ use std::sync::OnceLock;
 use crate::choices::{self, Choices};
 use crate::meter;
 
-/// Something that reads, and what is given to it.
+/// Reader under test, and the inputs that it is given.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// Its name on the command line, and of its folder in the corpus.
+    /// Name on the command line, and of the target's folder in the corpus.
     pub name: &'static str,
-    /// A description of the input, for people.
+    /// Description of the input for messages.
     pub what: &'static str,
-    /// Good inputs.
+    /// Valid inputs, from which cases are made.
     pub seeds: fn() -> Vec<Vec<u8>>,
     /// A case's input.
     pub mutate: fn(&mut Choices<'_>) -> Vec<u8>,
     /// Reads an input; a folder is there for files.
     pub run: fn(&[u8], &Path),
-    /// It runs a library of others on the input, whose own crashes are not ours.
+    /// True if the reader calls a foreign library, whose own crashes are not nodescope's faults.
     pub foreign: bool,
 }
 
@@ -52,18 +52,18 @@ pub const ALL: &[Target] = &[
     snapshot::SNAPSHOT,
 ];
 
-/// The target of a name.
+/// Returns the target of a name.
 pub fn named(name: &str) -> Option<&'static Target> {
     ALL.iter().find(|target| target.name == name)
 }
 
 /// Memory that any input may take.
 const FREE: usize = 384 << 20;
-/// And for each of its bytes.
+/// Memory that an input may take for each of its bytes.
 const PER_BYTE: usize = 4096;
 
 impl Target {
-    /// The input of a case.
+    /// Returns the input of a case.
     pub fn input(&self, seed: u64, case: u64) -> Vec<u8> {
         let bytes = choices::bytes(seed, case);
         (self.mutate)(&mut Choices::new(&bytes))

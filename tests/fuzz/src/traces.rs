@@ -17,15 +17,15 @@ const MOST_EVENTS: usize = 600;
 /// A good trace, decoded.
 #[derive(Clone, Debug)]
 pub struct Trace {
-    /// Its header.
+    /// Header of the trace.
     pub header: Header,
-    /// Its events.
+    /// Events of the trace, in order.
     pub events: Vec<Event>,
 }
 
 impl Trace {
-    /// Of four ranks on two nodes that make some calls of every class: each function of the tracer once, all ranks with the same arguments,
-    /// and messages, requests, windows and communicators that belong together.
+    /// Returns traces of four ranks on two nodes that make some calls of every class: each function of the tracer once, all ranks with the
+    /// same arguments, and messages, requests, windows and communicators that belong together.
     pub fn seeds() -> Vec<Trace> {
         vec![messages(), functions(), windows(), pending()]
     }
@@ -49,7 +49,7 @@ impl Trace {
         Some(bytes)
     }
 
-    /// Changes it.
+    /// Makes some random changes to the trace.
     pub fn mutate(&mut self, vocabulary: &Vocabulary, others: &[Trace], choices: &mut Choices<'_>) {
         for _ in 0..1 + choices.below(5) {
             match choices.below(12) {
@@ -131,7 +131,7 @@ impl Trace {
     }
 }
 
-/// A value of the same type with one change; nothing if the change left the type.
+/// Returns a value of the same type with one change; nothing if the change left the type.
 fn changed<T: serde::Serialize + serde::de::DeserializeOwned>(
     value: &T,
     vocabulary: &Vocabulary,
@@ -285,7 +285,7 @@ fn done(request: u64, rank: u32, bytes: u64) -> Completion {
     }
 }
 
-/// The record of a send to the next rank and a receive from the one before.
+/// Fills in the record of a send to the next rank and a receive from the one before.
 fn ring(rank: u32, record: &mut MpiRecord) {
     (record.destination, record.source) = (Peer::Rank(next(rank)), Peer::Rank(before(rank)));
     (record.send_tag, record.receive_tag) = (Tag::Value(7), Tag::Value(7));
@@ -336,7 +336,7 @@ fn messages() -> Trace {
     maker.finish()
 }
 
-/// Every function that the tracer knows, once, with some arguments of everything.
+/// Returns a trace of every function of the tracer, once, with some arguments of everything.
 fn functions() -> Trace {
     let mut maker = Maker::new();
     let functions = Function::ALL.iter().copied();
@@ -423,7 +423,7 @@ fn windows() -> Trace {
     maker.finish()
 }
 
-/// A deadlock: calls that never ended, runs of polls, and messages that nobody received.
+/// Returns the trace of a deadlock: calls that never ended, runs of polls, and messages that no rank received.
 fn pending() -> Trace {
     let mut maker = Maker::new();
     maker.call(0, Function::Isend, |rank, record| {

@@ -27,7 +27,7 @@ fn damaged_archives_are_refused_or_read() {
             .output()
             .expect("the program runs");
         let said = String::from_utf8_lossy(&output.stderr);
-        // A panic in a callback of the library aborts, so that the exit status does not tell.
+        // A panic in a callback of the library aborts, so that the exit status does not show it.
         assert!(!said.contains("panicked at"), "{number}: {said}");
         assert!(number > 0 || output.status.success(), "the seed: {said}");
     }

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use nodescope_fuzz::targets::{Target, named};
 
-/// Runs cases, and says which case it was that failed.
+/// Runs cases, and reports which case failed.
 fn cases(name: &str, count: u64) {
     let target: &Target = named(name).expect("a target");
     for (number, seed) in (target.seeds)().iter().enumerate() {

@@ -14,7 +14,7 @@ use nodescope_hypercall::{
 
 /// Nodes of the cluster that the guest is made for, and vCPUs of each.
 pub const NODES: u32 = 2;
-/// See [`NODES`].
+/// Number of vCPUs of each node.
 pub const VCPUS: u32 = 2;
 /// Calls of MPI by each rank.
 pub const CALLS: u64 = 24;
@@ -70,7 +70,7 @@ const CONSOLE: u32 = 0x3f8;
 const POWER: u32 = 0x600;
 const OFF: u32 = 5 << 2 | 1 << 5;
 
-/// A thread of a rank.
+/// Returns the thread of a rank.
 fn thread(rank: u32) -> ThreadId {
     ThreadId {
         pid: 100 + rank,
@@ -78,7 +78,7 @@ fn thread(rank: u32) -> ThreadId {
     }
 }
 
-/// A rank's greeting when it begins.
+/// Returns a rank's greeting, which is sent when the rank begins.
 fn hello(rank: u32) -> Vec<u8> {
     let numbers = [1, rank, NODES * VCPUS, 100 + rank, 1, ABI_VERSION];
     let mut bytes: Vec<u8> = numbers.into_iter().flat_map(u32::to_le_bytes).collect();
@@ -91,7 +91,7 @@ fn hello(rank: u32) -> Vec<u8> {
     bytes
 }
 
-/// The record of a rank's call; all have the same length.
+/// Returns the record of a rank's call; all records have the same length.
 fn call(rank: u32, call: u64) -> Vec<u8> {
     let mut record = MpiRecord::new(
         Function::Allreduce,
@@ -111,7 +111,7 @@ fn call(rank: u32, call: u64) -> Vec<u8> {
     bytes
 }
 
-/// A frame from a node to the other one, behind its header.
+/// Returns a frame from a node to the other one, behind its header.
 fn frame(node: u8) -> Vec<u8> {
     let mac = |node: u8| [0x02, 0x4e, 0x53, 0, 0, node + 1];
     let mut bytes = vec![0; NET_HEADER as usize];
@@ -123,7 +123,7 @@ fn frame(node: u8) -> Vec<u8> {
     bytes
 }
 
-/// From real mode to the long-mode code at `to`, with the descriptors that the first vCPU was started with.
+/// Returns code that goes from real mode to the long-mode code at `to`, with the descriptors that the first vCPU was started with.
 fn trampoline(to: u32) -> Vec<u8> {
     let mut code = vec![
         0xfa, // cli
@@ -151,14 +151,14 @@ fn trampoline(to: u32) -> Vec<u8> {
     code
 }
 
-/// A hypercall whose other registers are set.
+/// Emits a hypercall whose other registers are set.
 fn hypercall(a: &mut CodeAssembler, operation: Operation) -> Result<(), IcedError> {
     a.mov(ecx, operation as u32)?;
     a.mov(eax, LEAF)?;
     a.cpuid()
 }
 
-/// A register of the network interface; all lie below 4 GiB and above 2 GiB.
+/// Emits a store to a register of the network interface; all registers lie below 4 GiB and above 2 GiB.
 fn store(a: &mut CodeAssembler, register: u64, value: u32) -> Result<(), IcedError> {
     a.mov(rdx, register)?;
     a.mov(dword_ptr(rdx), value as i32)
@@ -168,7 +168,7 @@ fn connect(a: &mut CodeAssembler) -> Result<(), IcedError> {
     for status in [1, 3] {
         store(a, STATUS, status)?;
     }
-    // VIRTIO_F_VERSION_1 alone.
+    // Only the feature VIRTIO_F_VERSION_1.
     store(a, FEATURES_FROM, 1)?;
     store(a, FEATURES, 1)?;
     store(a, STATUS, 11)?;
@@ -184,7 +184,7 @@ fn connect(a: &mut CodeAssembler) -> Result<(), IcedError> {
     store(a, STATUS, 15)
 }
 
-/// Send a frame, wait until it is sent and until as many have arrived; r12 is the node, r14 how many there were.
+/// Emits code that sends a frame, and waits until it is sent and until as many have arrived; r12 is the node, r14 how many there were.
 fn exchange(a: &mut CodeAssembler) -> Result<(), IcedError> {
     a.inc(word_ptr(SEND + 0x102))?;
     store(a, NOTIFY, 1)?;
@@ -199,7 +199,7 @@ fn exchange(a: &mut CodeAssembler) -> Result<(), IcedError> {
     Ok(())
 }
 
-/// Both vCPUs of the node come here, with the node in r12 and the vCPU in r13.
+/// Emits the code that both vCPUs of a node run, with the node in r12 and the vCPU in r13.
 fn rank(a: &mut CodeAssembler, record_length: u64) -> Result<(), IcedError> {
     // r15: the rank.
     a.lea(r15, ptr(r12 * 2))?;
@@ -230,7 +230,7 @@ fn rank(a: &mut CodeAssembler, record_length: u64) -> Result<(), IcedError> {
     a.pause()?;
     a.cmp(dword_ptr(ARRIVED), eax)?;
     a.jb(meet)?;
-    // It ends.
+    // The call of this iteration ends.
     a.mov(rsi, r15)?;
     a.imul_3(rsi, rsi, CALLS as i32)?;
     a.add(rsi, r14)?;
@@ -279,7 +279,7 @@ fn enable_sse(a: &mut CodeAssembler) -> Result<(), IcedError> {
     a.mov(cr4, rax)
 }
 
-/// The program, and where the second vCPU begins in long mode.
+/// Returns the program, and the address at which the second vCPU begins in long mode.
 fn assemble(record_length: u64) -> Result<(Vec<u8>, u64), IcedError> {
     let mut a = CodeAssembler::new(64)?;
     let a = &mut a;
@@ -359,7 +359,7 @@ fn assemble(record_length: u64) -> Result<(Vec<u8>, u64), IcedError> {
     Ok((assembled.inner.code_buffer, second))
 }
 
-/// The guest as an ELF file that nodescope boots in a kernel's place.
+/// Returns the guest as an ELF file that nodescope boots in a kernel's place.
 pub fn kernel() -> Vec<u8> {
     let record_length = call(0, 0).len();
     let (code, second) = assemble(record_length as u64).expect("instructions that can be encoded");
@@ -400,7 +400,7 @@ pub fn kernel() -> Vec<u8> {
     elf(&image)
 }
 
-/// An ELF file of one segment, which begins with the first instruction.
+/// Returns an ELF file of one segment, which begins with the first instruction.
 fn elf(image: &[u8]) -> Vec<u8> {
     const HEADER: u64 = 64;
     const SEGMENT: u64 = 56;

@@ -96,17 +96,17 @@ pub fn program(path: &str, data: impl Into<Vec<u8>>) -> JobFile {
     }
 }
 
-/// A job of one shell script.
+/// Returns a job of one shell script.
 pub fn script(text: &str) -> Vec<JobFile> {
     vec![program("run", text)]
 }
 
-/// A node of one vCPU with this much memory.
+/// Returns a node of one vCPU with this much memory.
 pub fn small_node(mib: u64) -> NodeTopology {
     NodeTopology::uniform(1, 1, 1, mib << 20)
 }
 
-/// A cluster that runs a job, with a link of 10 Gbit/s and 20 us (few, long quanta), no windows, one host thread.
+/// Returns a cluster that runs a job, with a link of 10 Gbit/s and 20 us (few, long quanta), no windows, one host thread.
 ///
 /// # Panics
 ///
@@ -163,12 +163,12 @@ pub struct Finished {
     pub outcome: Outcome,
     /// Console output by node, carriage returns left out.
     pub consoles: Vec<String>,
-    /// The results.
+    /// Folder of the results.
     pub dir: PathBuf,
 }
 
 impl Finished {
-    /// A file that the guest put among the results.
+    /// Returns a file that the guest put among the results.
     ///
     /// # Panics
     ///
@@ -257,7 +257,7 @@ pub fn run_well(config: &ClusterConfig, dir: &Path) -> Finished {
     finished
 }
 
-/// Peak of this process's resident memory in bytes (`VmHWM`).
+/// Returns the peak of this process's resident memory in bytes (`VmHWM`).
 ///
 /// # Panics
 ///

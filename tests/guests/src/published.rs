@@ -26,7 +26,7 @@ use crate::{cluster, program, run_well, small_node};
 /// A network between nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Network {
-    /// Its name.
+    /// Name of the network.
     pub name: &'static str,
     /// Latency of a link, picoseconds.
     pub latency: u64,
@@ -343,7 +343,7 @@ pub fn overheads(trace: &Path, network: &Network) -> Overheads {
     result
 }
 
-/// Returns the time to make and free a datatype. Between calls by each rank alone lie none and twenty datatypes in turn.
+/// Returns the time to make and free a datatype. Between calls by only one rank at a time lie none and twenty datatypes in turn.
 fn datatype(alone: &Calls) -> u64 {
     let mut gaps = [(); 2].map(|()| Vec::new());
     for barriers in alone.values() {
@@ -371,7 +371,7 @@ fn channel(network: &Network, overheads: &Overheads) -> Channel {
     }
 }
 
-/// A cluster of one rank a node with that network.
+/// Returns a cluster of one rank a node with that network.
 pub fn target(network: &Network, overheads: &Overheads) -> Cluster {
     let mut cluster = Cluster::simple(network.name, channel(network, overheads));
     cluster.contention = true;

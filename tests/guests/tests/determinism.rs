@@ -1,4 +1,4 @@
-//! One study always gives the same bytes: twice on one host thread, on two host threads, and interpreted and translated.
+//! A study always gives the same bytes: twice on one host thread, on two host threads, and interpreted and translated.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ head -c 64 /dev/urandom | od -x >random
 nodescope-guest put random random
 ";
 
-/// Every file below a folder.
+/// Returns every file below a folder.
 fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![dir.to_path_buf()];
@@ -140,7 +140,7 @@ fn the_same_study_gives_the_same_bytes() {
     }
 }
 
-/// Two runs have the same results, file by file.
+/// Checks that two runs have the same results, file by file.
 fn same(
     (first, bytes): (&Finished, &BTreeMap<String, Vec<u8>>),
     (other, others): (&Finished, &BTreeMap<String, Vec<u8>>),
@@ -205,7 +205,7 @@ nodescope-guest put random random
             },
         ),
     ];
-    // A model with latencies of memory alone: the filter answers nothing for such a model.
+    // A model with only latencies of memory: the filter answers nothing for such a model.
     config.windows[2].models.caches = None;
     let [interpreted, translated] = [false, true].map(|translate| {
         config.translate = translate;

@@ -1,4 +1,4 @@
-//! The outcome tells how a run ended: a job that fails, a window that never triggers, a guest that panics, hangs or resets.
+//! The outcome reports how a run ended: a job that fails, a window that never triggers, a guest that panics, hangs or resets.
 
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_cluster::{Ending, RunError};
@@ -108,7 +108,7 @@ fn a_guest_kernel_that_panics() {
     assert!(finished.outcome.virtual_ps < 60 * SECOND_PS);
 }
 
-/// Files beyond the study's limits are refused to the guest with a message, and noted once for the user; the run goes on.
+/// Files beyond the study's limits are refused to the guest with a message, and noted once for the user; the run continues.
 #[test]
 fn a_guest_that_puts_too_much_is_told_so() {
     let Some(image) = image() else { return };
@@ -227,7 +227,7 @@ fn a_window_over_an_idle_node() {
     assert_eq!(report.unwrap().windows.len(), 4);
 }
 
-/// Noise in the root disk is the host's fault: the run ends as soon as a guest reads the noise, and says where.
+/// Noise in the root disk is the host's fault: the run ends as soon as a guest reads the noise, and reports the place.
 #[test]
 fn a_root_disk_that_does_not_hold_what_was_built() {
     use std::os::unix::fs::FileExt;
@@ -256,7 +256,7 @@ fn a_root_disk_that_does_not_hold_what_was_built() {
     );
 }
 
-/// Patterns, folders, and files of another node; what is missing leaves the job's status alone.
+/// Patterns, folders, and files of another node; what is missing does not change the job's status.
 #[test]
 fn files_are_collected_from_every_node() {
     let Some(image) = image() else { return };

@@ -87,7 +87,7 @@ fn every(compiler: &str, launcher: &str, least: usize, opaque: &[&str]) {
     predict(&dir.path().join(TRACE_FILE), opaque);
 }
 
-/// Every call is interpreted, but transfers of files, which take as long as they did, and those expected.
+/// Checks that every call is interpreted, except transfers of files, which take as long as they did, and the expected calls.
 fn predict(trace: &Path, expected: &[&str]) {
     let mut builder = SequenceBuilder::default();
     for event in TraceReader::open(trace).unwrap().events() {

@@ -1,5 +1,5 @@
 //! Real programs of both MPIs, traced in guests: every export is written, and the tools that read two of the formats accept
-//! them. Debian has NetPIPE for both MPIs but hpcc for Open MPI alone.
+//! them. Debian has NetPIPE for both MPIs but hpcc only for Open MPI.
 
 use std::fs;
 use std::path::Path;
@@ -27,7 +27,7 @@ fn run(file: &Path, results: &Path, parameters: &[&str]) -> Option<Finished> {
     Some(run_well(&config, results))
 }
 
-/// A program's output, which must succeed.
+/// Returns the output of a program, which must succeed.
 fn output(program: &mut Command) -> String {
     let out = program.output();
     let out = out.unwrap_or_else(|error| panic!("{program:?}: {error}"));
@@ -143,8 +143,8 @@ fn the_whole_of_hpcc_is_exported_to_every_format() {
     check(&finished, Network::default(), 4);
 }
 
-/// A program that calls every function the tracer knows: one-sided epochs, intercommunicators, partitioned and persistent operations,
-/// neighbourhood collectives, files. No format has all of them. The notes of a format name the missing ones.
+/// Runs a program that calls every function that the tracer supports: one-sided epochs, intercommunicators, partitioned and persistent
+/// operations, neighbourhood collectives, files. No format has all of them. The notes of a format name the missing ones.
 fn every(compiler: &str, launcher: &str) {
     const PROGRAM: &str = "../../../vmm/hypercall/tests/mpi/every.c";
     let Some(binary) = compile(compiler, PROGRAM, &["-O1", "-w", "-DNO_PROCESSES"]) else {

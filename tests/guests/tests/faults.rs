@@ -23,7 +23,7 @@ const MPICH: (&str, &str) = ("mpicc.mpich", "mpiexec.hydra");
 struct Ran {
     finished: Finished,
     pending: PendingCalls,
-    /// The program.
+    /// ELF file of the program.
     binary: Vec<u8>,
     dir: tempfile::TempDir,
 }
@@ -69,7 +69,7 @@ fn ran(
 }
 
 impl Ran {
-    /// The line of the program's source at a call site such as `program+0x1234`, which is the return address.
+    /// Returns the line of the program's source at a call site such as `program+0x1234`, which is the return address.
     fn source(&self, site: &str) -> String {
         let path = self.dir.path().join("faults");
         fs::write(&path, &self.binary).unwrap();
@@ -90,7 +90,7 @@ impl Ran {
         source.lines().nth(line - 1).unwrap().trim().to_owned()
     }
 
-    /// The run was ended because of a deadlock of these ranks, in this cycle, in calls of these texts at lines of these texts.
+    /// Checks that the run was ended because of a deadlock of these ranks, in this cycle, in calls of these texts at lines of these texts.
     fn is_deadlock(&self, cycle: &[u32], calls: &[(&str, &str)]) {
         let outcome: &Outcome = &self.finished.outcome;
         let ranks: Vec<u32> = (0..calls.len() as u32).collect();
@@ -258,7 +258,7 @@ fn two_in_a_cycle(
     Some(ran.predicted())
 }
 
-/// Interpreted, both ranks wait for each other, too.
+/// Checks that both ranks wait for each other in the interpretation, too.
 fn is_cycle(problems: Option<Vec<Problem>>) {
     let Some(problems) = problems else { return };
     let [Problem::Deadlock { cycle, .. }] = problems.as_slice() else {
@@ -345,7 +345,7 @@ fn a_rank_that_polls_meets_the_time_limit_and_is_told() {
     let Some(ran) = ran(OPEN_MPI, &["poll"], (1, 2), Some(SECOND_PS / 10)) else {
         return;
     };
-    // The rank may still go on: there is no deadlock, but the report has the calls of the ranks.
+    // The rank may still continue: there is no deadlock, but the report has the calls of the ranks.
     assert_eq!(ran.finished.outcome.ending, Ending::TimeLimit);
     assert!(ran.pending.deadlocks.is_empty(), "{:?}", ran.pending);
     let [polls, finalize] = ran.pending.calls.as_slice() else {
@@ -449,7 +449,7 @@ fn other_faults(mpi: (&str, &str), code: fn(i32) -> bool) {
     };
     assert!(site(at, "MPI_Recv").contains("MPI_Recv(data, 64,"));
     assert!(code(*result), "{result:#x}");
-    // The call in which the program was ended never came back: its arguments tell why.
+    // The call in which the program was ended never returned: its arguments show the reason.
     assert!(
         matches!(
             of_job(3)[..],

@@ -9,7 +9,7 @@ use nodescope_profile::{Costs, Function, ModuleKind, NominalCore, Scope, WindowP
 use nodescope_window::{Measure, ModelSpec, Trigger, WindowRecord, WindowSpec};
 
 const SOURCE: &str = include_str!("../programs/hotspots.c");
-/// As the program has them.
+/// Numbers of iterations, as defined in `hotspots.c`.
 const HOT: u128 = 700_000;
 const LIBRARY: u128 = 200_000;
 const MADE: u128 = 150_000;
@@ -21,7 +21,7 @@ fn core(profile: &WindowProfile) -> NominalCore<'_> {
     }
 }
 
-/// All sums over blocks, functions and lines are the window's totals, by its counters and by its models.
+/// Checks that the sums over blocks, functions and lines are the window's totals, by its counters and by its models.
 fn adds_up(profile: &WindowProfile, record: &WindowRecord) {
     let core = core(profile);
     let sum = |parts: &mut dyn Iterator<Item = Costs>| {

@@ -1,4 +1,4 @@
-//! Odd instructions and breakpoints in a process under Linux: signals, and a program that goes on, as on Intel's processors.
+//! Odd instructions and breakpoints in a process under Linux: signals, and a program that continues, as on Intel's processors.
 
 use nodescope_guest_tests::{cluster, compile, image, program, run_well, small_node};
 

@@ -45,7 +45,7 @@ fn records(events: &[Event]) -> impl Iterator<Item = &MpiRecord> {
     })
 }
 
-/// The node that each rank introduced itself on.
+/// Returns the node that each rank introduced itself on.
 fn places(events: &[Event]) -> BTreeMap<u32, u32> {
     let ranks = events.iter().filter_map(|event| match &event.body {
         Body::Process(hello) => Some((hello.rank.rank()?, event.node)),
@@ -170,7 +170,7 @@ fn a_rank_that_finalizes_after_the_others_ends() {
     let Some(program) = compile("mpicc.mpich", "late.c", &["-O2"]) else {
         return;
     };
-    // With the tracer preloaded and without; `run` wants the job to end well.
+    // With the tracer preloaded and without; `run` requires the job to succeed.
     for trace in [true, false] {
         let dir = tempfile::tempdir().unwrap();
         let job = format!("ranks = 4\nfiles = [\"late\"]\ncommand = \"./late\"\ntrace = {trace}\n");
@@ -190,7 +190,7 @@ fn a_rank_that_finalizes_after_the_others_ends() {
 
 /// NetPIPE's trials of each size, of which it prints the best.
 const TRIALS: u64 = 3;
-/// Its round trips of one byte before the first size.
+/// Number of NetPIPE's round trips of one byte before the first size.
 const FIRST: u64 = 100;
 
 #[test]
@@ -231,7 +231,7 @@ fn netpipe_sends_what_its_parameters_say() {
         }
     }
     assert_eq!(sent, received);
-    // There and back, by size; before each size rank 0 tells rank 1 in one small message how often.
+    // Times there and back, by size. Before each size rank 0 sends rank 1 the number of round trips in one small message.
     let (there, back) = (
         (Peer::Rank(0), Peer::Rank(1)),
         (Peer::Rank(1), Peer::Rank(0)),

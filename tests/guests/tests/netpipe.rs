@@ -10,7 +10,7 @@ const HEADERS: f64 = 14.0 + 20.0 + 32.0 + 24.0;
 /// Payload of a full frame: MTU less IPv4 and TCP headers.
 const PAYLOAD: f64 = 1500.0 - 20.0 - 32.0;
 
-/// Least time of a message from node to node, seconds: all its frames through the link one after the other, and one latency.
+/// Returns the least time of a message from node to node in seconds: all its frames through the link one after the other, and one latency.
 fn wire(bytes: f64, latency: f64, bandwidth: f64) -> f64 {
     let frames = (bytes / PAYLOAD).ceil();
     latency + (bytes + frames * HEADERS) * 8.0 / bandwidth

@@ -1,5 +1,5 @@
-//! Saved nodes go on in fresh nodes, while a kernel boots and while an MPI job runs on two nodes. The fresh nodes end like nodes that are
-//! never saved: with equal registers, RAM, console and hypercalls.
+//! Saved nodes continue in fresh nodes, while a kernel boots and while an MPI job runs on two nodes. The fresh nodes end like nodes that
+//! are never saved: with equal registers, RAM, console and hypercalls.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -72,7 +72,7 @@ impl<'a> Nodes<'a> {
         }
     }
 
-    /// Writes all nodes to a file and goes on in fresh nodes.
+    /// Writes all nodes to a file and continues in fresh nodes.
     fn change(&mut self, figures: &mut Figures) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("nodes.nss");
@@ -112,7 +112,7 @@ impl<'a> Nodes<'a> {
         figures.moves += 1;
     }
 
-    /// Let frames pass that were sent before a time.
+    /// Forwards the frames that were sent before a time.
     fn exchange(&mut self, until_ps: u64) -> u64 {
         let mut frames = Vec::new();
         for (port, node) in self.nodes.iter_mut().enumerate() {
@@ -137,7 +137,7 @@ impl<'a> Nodes<'a> {
     }
 }
 
-/// Run until the job of the first node ends; all nodes are saved and go on in fresh ones after each so many quanta.
+/// Runs until the job of the first node ends; after each so many quanta all nodes are saved and continue in fresh ones.
 fn drive(config: &ClusterConfig, every: Option<u64>, figures: &mut Figures) -> End {
     let dir = tempfile::tempdir().unwrap();
     let disk = dir.path().join("disk");

@@ -122,7 +122,7 @@ fn each_process_leaves_a_record_with_exact_counts() {
         mpi: Some(mpi),
         ..Options::default()
     };
-    // The program lies in another folder here, and its build id tells that it is the one that ran.
+    // The program lies in another folder here, and its build id shows that it is the one that ran.
     let mut locator = CodeLocator::new(&[dir.path().to_path_buf()]);
     let analysis = Analysis::new(records, &options, &mut locator);
     println!("{}", analysis.text());

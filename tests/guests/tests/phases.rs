@@ -111,7 +111,7 @@ fn a_hadamard_transform_exchanges_with_ever_closer_ranks_and_then_is_silent() {
     assert!(2 * (last.to - last.from) > analysis.to - analysis.from);
 }
 
-/// Two nodes of two vCPUs, as emulated: a link of 10 Gbit/s and 20 us, and shared memory.
+/// Returns a cluster of two nodes of two vCPUs, as emulated: a link of 10 Gbit/s and 20 us, and shared memory.
 fn two_nodes() -> Cluster {
     let network = Channel::new(Model::LogGp, 20_000_000, 10_000_000_000 / 8);
     let mut cluster = Cluster::simple("two nodes", network);

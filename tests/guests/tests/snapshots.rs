@@ -1,4 +1,4 @@
-//! Whole clusters that are saved half-way and go on, and one booted node that becomes several.
+//! Whole clusters that are saved half-way and continue, and one booted node that becomes several.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -23,7 +23,7 @@ head -c 64 /dev/urandom | od -x >after
 nodescope-guest put after after
 ";
 
-/// Every file below a folder.
+/// Returns every file below a folder.
 fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![dir.to_path_buf()];

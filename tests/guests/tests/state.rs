@@ -7,7 +7,7 @@ use nodescope_machine::node::{Node, NodeStatus};
 use nodescope_machine::topology::NodeTopology;
 use nodescope_x86::VcpuState;
 
-/// Cycles between two looks at the state. The number divides no other period.
+/// Cycles between two checks of the state. The number divides no other period.
 const STEP: u64 = 1_234_567;
 
 /// Boots until the first process runs, and calls a function on the node after each step. Returns the node's output, its CPUs' states and
@@ -50,7 +50,7 @@ fn state_taken_out_and_put_back_while_booting_changes_nothing() {
             let text = serde_json::to_string(&state).unwrap();
             let read: VcpuState = serde_json::from_str(&text).unwrap();
             assert_eq!(read, state);
-            // Another state is loaded in between, so that a part that is not put back would be missing.
+            // A different state is loaded in between, so that a part that is not put back would be missing.
             node.restore_vcpu(v, &VcpuState::reset());
             node.restore_vcpu(v, &read);
             assert_eq!(node.vcpu_state(v), state);

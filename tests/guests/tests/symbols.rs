@@ -25,11 +25,11 @@ const RBP: usize = 5;
 /// The answers that the samples gave.
 #[derive(Default)]
 struct Seen {
-    /// By program and module: samples that agree with the file, and all.
+    /// Samples by program and module: those that agree with the file, and all.
     modules: BTreeMap<(String, String), (u64, u64)>,
-    /// By program: functions with what is inlined.
+    /// Functions with what is inlined, by program.
     functions: BTreeMap<String, BTreeSet<String>>,
-    /// By program: call paths.
+    /// Call paths by program.
     paths: BTreeMap<String, BTreeSet<String>>,
     /// Samples of the kernel and its modules.
     kernel: u64,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nodescope_guest_tests::{cluster, compile, image, program, run_well, small_node};
 
-/// Least cycles of each call; a cycle is an instruction.
+/// Returns the least cycles of each call; a cycle is an instruction.
 fn costs(compiler: &str, launcher: &str, trace: bool) -> Option<BTreeMap<String, u64>> {
     let image = image()?;
     let binary = compile(compiler, "costs.c", &["-O2"])?;

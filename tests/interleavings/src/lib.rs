@@ -3,8 +3,8 @@
 //! threads see. The code is the cluster's own, `host_thread.rs`, `barrier.rs` and `batch.rs`, on loom's atomics instead of the standard
 //! library's (<https://docs.rs/loom>).
 //!
-//! The checks leave out the parker (`parker.rs`): a parked thread that may miss a call looks again after a millisecond, and models have
-//! no such time. Here a waiting thread lets other threads go on, and looks again.
+//! The checks leave out the parker (`parker.rs`): a parked thread that may miss a call checks again after a millisecond, and models have
+//! no such time. Here a waiting thread lets other threads continue, and checks again.
 #![cfg(test)]
 
 #[path = "../../../vmm/cluster/src/barrier.rs"]

@@ -33,7 +33,7 @@ struct Model {
     wakes: bool,
     /// The thread that runs a node through a quantum panics and stops all threads, as (node, quantum).
     panics: Option<(usize, u64)>,
-    /// Largest number of times that the checker interrupts a thread that could go on.
+    /// Largest number of times that the checker interrupts a thread that could continue.
     interruptions: usize,
 }
 
@@ -186,7 +186,7 @@ impl Model {
             let Some(before) = last else { break };
             last = host_thread::run_leader(&*cluster, self.first_after(before), self.threads);
             if let Some(last) = last {
-                // Between batches the leader alone uses the nodes.
+                // Between batches only the leader uses the nodes.
                 for (index, node) in cluster.nodes.iter().enumerate() {
                     // SAFETY: as in `run_node`.
                     let ran = node.with(|node| unsafe { (*node).clone() });

@@ -143,7 +143,7 @@ fn mpi_programs_run_and_are_traced_as_on_the_portable_engine() {
     assert!(derived.instructions >= 4000.0 && derived.instructions % 2000.0 == 0.0);
 }
 
-/// Returns the counts that stand in for a PMU: 3000 cycles, 500 of them stalls for memory, and 2000 instructions.
+/// Returns the counts that replace those of a PMU: 3000 cycles, 500 of them stalls for memory, and 2000 instructions.
 fn recorded() -> RecordedCounts {
     const fn event(name: &'static str, quantity: Quantity) -> Event {
         Event {
@@ -167,8 +167,8 @@ fn recorded() -> RecordedCounts {
     RecordedCounts::new(GROUPS, vec![row.to_vec()])
 }
 
-/// Four nodes: a ring in which each rank hears of all others, and a linear system that is solved right though the nodes go to the portable
-/// engine and back in its middle.
+/// Four nodes: a ring in which each rank receives the values of all others, and a linear system that is solved right though the nodes go to
+/// the portable engine and back in its middle.
 #[test]
 fn four_nodes_solve_a_linear_system_around_a_window() {
     let Some(image) = kvm().then(image).flatten() else {

@@ -1,4 +1,4 @@
-//! A cluster that is saved while KVM runs it, in the middle of an MPI job, goes on on KVM and on the portable engine.
+//! A cluster that is saved while KVM runs it, in the middle of an MPI job, continues on KVM and on the portable engine.
 
 use std::fs;
 use std::path::Path;

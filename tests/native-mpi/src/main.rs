@@ -34,7 +34,7 @@ const ARGUMENTS: [(&str, &[&str]); 4] = [
     ("mixed", &["45"]),
 ];
 
-/// Why nothing could be measured.
+/// Reason for which nothing could be measured.
 #[derive(Debug, Error)]
 enum Failure {
     /// A program does not compile.
@@ -43,7 +43,7 @@ enum Failure {
     /// Reading or writing.
     #[error("cannot read or write a file: {0}")]
     Files(std::io::Error),
-    /// Anything else.
+    /// Another failure, with its message.
     #[error("{0}")]
     Other(String),
 }
@@ -144,7 +144,7 @@ fn measure(options: &Options) -> Result<Value, Failure> {
     Ok(compare(options, &programs, &runs, stolen))
 }
 
-/// The tables, and the line of JSON.
+/// Prints the tables, and returns the line of JSON.
 fn compare(
     options: &Options,
     programs: &[&str],
@@ -236,7 +236,7 @@ fn median(values: &[f64]) -> f64 {
     Data::new(values.to_vec()).median()
 }
 
-/// The mean of each round's two runs.
+/// Returns the mean of each round's two runs.
 fn means(plain: &[[f64; 2]]) -> Vec<f64> {
     plain.iter().map(|[a, b]| (a + b) / 2.0).collect()
 }
@@ -247,8 +247,8 @@ fn ratios(values: &[f64], of: &[f64]) -> Vec<f64> {
     pairs.map(|(value, of)| value / of - 1.0).collect()
 }
 
-/// The standard error of a median: 1.2533 standard deviations over the root of their number, these from the median absolute deviation, as
-/// for a normal distribution.
+/// Returns the standard error of a median: 1.2533 standard deviations over the root of their number, these from the median absolute
+/// deviation, as for a normal distribution.
 fn uncertainty(values: &[f64]) -> f64 {
     let middle = median(values);
     let off: Vec<f64> = values.iter().map(|value| (value - middle).abs()).collect();
@@ -264,7 +264,7 @@ fn ends(values: &[f64]) -> (f64, f64) {
     (least, values.iter().copied().fold(0.0, f64::max))
 }
 
-/// Four decimals.
+/// Rounds to four decimals.
 fn round(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }
@@ -273,7 +273,7 @@ fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf()
 }
 
-/// The program that measures a path.
+/// Returns the path of the program that measures a path.
 fn calibration() -> PathBuf {
     sources().join("../../plugins/analysis/calibrate/measure.c")
 }
@@ -282,7 +282,7 @@ fn other(what: impl std::fmt::Display) -> Failure {
     Failure::Other(what.to_string())
 }
 
-/// Runs programs on this machine.
+/// Runner of programs on this machine.
 struct Machine<'a> {
     folder: &'a Path,
     tracer: PathBuf,
@@ -363,7 +363,7 @@ impl Machine<'_> {
     }
 }
 
-/// The events of a trace.
+/// Returns the events of a trace.
 fn events(trace: &Path) -> Result<impl Iterator<Item = Result<Event, Failure>>, Failure> {
     let reader = TraceReader::open(trace).map_err(other)?;
     Ok(reader.events().map(|event| event.map_err(other)))
@@ -413,7 +413,7 @@ fn model(trace: &Path) -> Result<Marked, Failure> {
     })
 }
 
-/// The predicted time of the measured part.
+/// Returns the predicted time of the measured part in seconds.
 fn seconds(marked: &Marked, cluster: &Cluster) -> Result<f64, Failure> {
     let request = Request {
         replicas: 0,

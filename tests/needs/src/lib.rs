@@ -2,7 +2,7 @@
 //!
 //! The test runner of Rust counts such a test as passed. `scripts/test` therefore names a file in `NODESCOPE_SKIPS`;
 //! [`skip`] adds a line to the file, and the summary of `scripts/test` ([`summary`]) counts these tests as skipped. A test
-//! that lacks something for a part of its work calls [`skip`] once and goes on: such a test counts as skipped, too.
+//! that lacks something for a part of its work calls [`skip`] once and continues: such a test counts as skipped, too.
 //! `NODESCOPE_REQUIRE` lists needs, or `all`, whose absence fails the test instead.
 
 pub mod summary;
@@ -58,7 +58,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// Every need.
+    /// Every need of a test.
     pub const ALL: [Need; 19] = [
         Need::Kvm,
         Need::Mpi,
@@ -81,7 +81,7 @@ impl Need {
         Need::Packaging,
     ];
 
-    /// The name in `NODESCOPE_REQUIRE`.
+    /// Returns the name in `NODESCOPE_REQUIRE`.
     pub fn name(self) -> &'static str {
         match self {
             Need::Kvm => "kvm",
@@ -106,7 +106,7 @@ impl Need {
         }
     }
 
-    /// Returns Debian's packages with the needed programs, for people.
+    /// Returns Debian's packages with the needed programs, for messages.
     fn packages(self) -> &'static str {
         match self {
             Need::Mpi => "libopenmpi-dev openmpi-bin libmpich-dev mpich gfortran",
@@ -222,7 +222,7 @@ fn is_required(need: Need, list: &str) -> Result<bool, &str> {
     Ok(found)
 }
 
-/// The running test as `program::test`; the test runner names a test's thread after the test.
+/// Returns the running test as `program::test`; the test runner names a test's thread after the test.
 fn test_name() -> String {
     let program = env::current_exe().unwrap_or_default();
     let program = program.file_stem().unwrap_or_default().to_string_lossy();
@@ -234,7 +234,7 @@ fn test_name() -> String {
     )
 }
 
-/// The name of a test program without the hash that Cargo appends.
+/// Returns the name of a test program without the hash that Cargo appends.
 fn without_hash(program: &str) -> &str {
     program.rsplit_once('-').map_or(program, |(name, _)| name)
 }
@@ -268,7 +268,7 @@ mod tests {
             Some(Path::new("/bin/sh"))
         );
         assert_eq!(found("sh", "/nowhere"), None);
-        // A folder, and a file that nobody can execute.
+        // A folder, and a file that is not executable.
         assert_eq!(found("init.d", "/etc"), None);
         assert_eq!(found("passwd", "/etc"), None);
     }

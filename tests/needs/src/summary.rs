@@ -79,7 +79,7 @@ impl Summary {
             .insert(format!("{program}, which ended without a result"));
     }
 
-    /// Skipped tests and their reasons, failed tests, and the numbers in the last line.
+    /// Returns skipped tests and their reasons, failed tests, and the numbers in the last line.
     pub fn text(&self) -> String {
         let mut text = String::new();
         if !self.skipped.is_empty() {
@@ -103,7 +103,7 @@ impl Summary {
     }
 }
 
-/// The program whose tests begin, as [`crate::skip`] names it.
+/// Returns the program whose tests begin, as [`crate::skip`] names it.
 fn program_of(line: &str) -> Option<String> {
     let line = line.trim_start();
     if let Some(of) = line.strip_prefix("Doc-tests ") {
@@ -115,7 +115,7 @@ fn program_of(line: &str) -> Option<String> {
     Some(without_hash(file).to_owned())
 }
 
-/// A test that is not to run by itself, and why.
+/// Returns the name of a test that is marked as ignored, and the reason.
 fn ignored(line: &str) -> Option<(&str, &str)> {
     let (name, how) = line.strip_prefix("test ")?.split_once(" ... ignored")?;
     Some((name, how.strip_prefix(", ").unwrap_or("ignored")))

@@ -16,27 +16,27 @@ use nodescope_x86::{CpuidTable, Segment, VcpuState};
 
 /// Bits of a page table entry (SDM vol. 3A §4.5).
 pub mod page {
-    /// Present.
+    /// Bit of a present page.
     pub const P: u64 = 1;
-    /// Writable.
+    /// Bit of a writable page.
     pub const W: u64 = 2;
-    /// User.
+    /// Bit of a page that user code may access.
     pub const U: u64 = 4;
-    /// Accessed.
+    /// Bit that the processor sets on the first access.
     pub const A: u64 = 0x20;
-    /// Dirty.
+    /// Bit that the processor sets on the first write.
     pub const D: u64 = 0x40;
     /// A large page, in an entry of the table above the last (SDM vol. 3A §4.5.4).
     pub const PS: u64 = 0x80;
-    /// Global.
+    /// Bit of a global page, which a write to CR3 does not flush.
     pub const G: u64 = 0x100;
-    /// No execute.
+    /// Bit of a page from which no code may be executed.
     pub const NX: u64 = 1 << 63;
-    /// Physical address.
+    /// Mask of the physical address.
     pub const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 }
 
-/// Builds four-level page tables in the first bytes of memory.
+/// Builder of four-level page tables in the first bytes of memory.
 pub struct PageTables {
     /// Guest-physical address of the topmost table.
     root: u64,
@@ -45,7 +45,7 @@ pub struct PageTables {
 }
 
 impl PageTables {
-    /// Empty tables from a page's address on.
+    /// Makes empty tables from a page's address on.
     pub fn new(root: u64) -> Self {
         Self {
             root,
@@ -105,7 +105,7 @@ pub fn flat(selector: u16, attributes: u16) -> Segment {
     }
 }
 
-/// 64-bit mode under an operating system that enables what Linux enables.
+/// Returns the state of 64-bit mode under an operating system that enables the features that Linux enables.
 pub fn long_mode(code: Segment, data: Segment, cr3: u64) -> VcpuState {
     let mut s = VcpuState::reset();
     s.segments.data = [data; 6];
@@ -169,9 +169,9 @@ pub struct Bare {
     pub answer: HypercallAnswer,
     /// IA32_APIC_BASE, where there is a local APIC.
     pub apic_base: Option<u64>,
-    /// Address spaces that were asked for: CR3 of each context, by its index.
+    /// Address spaces that the vCPU requested: CR3 of each context, by its index.
     pub spaces: Vec<u64>,
-    /// Counters that were handed over.
+    /// Counters that the vCPU passed to the platform.
     pub accounts: Vec<(Context, Privilege, Counters)>,
 }
 

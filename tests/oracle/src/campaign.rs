@@ -17,7 +17,7 @@ use crate::random::Random;
 use crate::state::Outcome;
 use crate::vendor::{self, Rule, Vendor};
 
-/// Why cases cannot be compared.
+/// Reason for which cases cannot be compared.
 #[derive(Debug, Error)]
 pub enum CampaignError {
     /// The native side.
@@ -26,12 +26,12 @@ pub enum CampaignError {
     /// The guest's memory.
     #[error(transparent)]
     Memory(#[from] LayoutError),
-    /// There is no such variant.
+    /// No state was found for the variant.
     #[error("no state was found for {0}")]
     NoCase(CaseId),
 }
 
-/// Runs cases on the host's CPU and on the engine, in each of the engine's modes, and compares the outcomes.
+/// Comparator that runs cases on the host's CPU and on the engine, in each of the engine's modes, and compares the outcomes.
 pub struct Comparator {
     native: Native,
     /// The vendor whose rules hold on this host.
@@ -54,14 +54,14 @@ pub struct Comparison {
     pub by_vendor: Option<Rule>,
     /// The difference is one that the engine documents; `differences` is empty then.
     pub known_deviation: bool,
-    /// It ran as translated code, too.
+    /// True if the case ran as translated code, too.
     pub translated: bool,
-    /// It did so without calling out: look-ups that it made hit in line.
+    /// True if the translated code ran without calling out: the look-ups that it made hit in line.
     pub in_line: bool,
 }
 
 impl Comparison {
-    /// Before anything is compared.
+    /// Makes a comparison in which nothing has been compared yet.
     fn new(native: Option<Outcome>) -> Self {
         Self {
             native,
@@ -259,7 +259,7 @@ impl Comparator {
     }
 }
 
-/// Translated and interpreted code must agree in everything, also where the architecture leaves it to the processor.
+/// Returns the differences between translated and interpreted code, which must agree also where the architecture leaves a choice.
 fn identical(interpreted: Option<&Outcome>, translated: &Outcome) -> Vec<Difference> {
     let Some(interpreted) = interpreted else {
         return Vec::new();
@@ -299,7 +299,7 @@ pub fn states(group: Group, wanted: u64) -> u64 {
 pub fn plan(groups: &[Group], count: u64) -> Vec<(Group, u64)> {
     let weight = |g: Group| {
         let n = codes(g).len() as u64;
-        // All instructions over again, each case a fault on both sides; one in thirty-two tells enough.
+        // This group has all instructions again, each case a fault on both sides; one in thirty-two is enough.
         if g == Group::Invalid { n / 32 } else { n }
     };
     let all: u64 = groups.iter().map(|&g| weight(g)).sum();
@@ -312,9 +312,9 @@ pub fn plan(groups: &[Group], count: u64) -> Vec<(Group, u64)> {
 /// Results of a group.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Encodings drawn.
+    /// Number of encodings drawn.
     pub encodings: u64,
-    /// Cases compared.
+    /// Number of cases compared.
     pub cases: u64,
     /// Cases in which the host raised an exception.
     pub exceptions: u64,
@@ -367,7 +367,7 @@ impl Tally {
     }
 }
 
-/// How cases are drawn and compared.
+/// Settings for drawing and comparing cases.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Seed of the campaign.

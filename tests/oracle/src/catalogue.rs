@@ -25,7 +25,7 @@ pub enum Group {
 }
 
 impl Group {
-    /// All groups in the order of reports.
+    /// Every group in the order of reports.
     pub const ALL: [Self; 11] = [
         Self::Integer,
         Self::Branch,

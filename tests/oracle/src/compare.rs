@@ -7,14 +7,14 @@ use crate::generate::Case;
 use crate::layout::WINDOW;
 use crate::state::Outcome;
 
-/// One thing that differs.
+/// Difference between the host's CPU and the engine in one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Register, flag, memory or exception.
+    /// Place of the difference: register, flag, memory or exception.
     pub what: String,
-    /// On the host's CPU.
+    /// Value on the host's CPU.
     pub expected: String,
-    /// On the engine.
+    /// Value on the engine.
     pub got: String,
 }
 
@@ -24,7 +24,7 @@ pub const GPR: [&str; 16] = [
     "r14", "r15",
 ];
 
-/// Returns whether two outcomes are equal in every bit that [`compare`] looks at: then nothing need be excused.
+/// Returns whether two outcomes are equal in every bit that [`compare`] compares: then nothing need be excused.
 pub fn equal(native: &Outcome, engine: &Outcome) -> bool {
     let (n, e) = (&native.state, &engine.state);
     let (nf, ef) = (&n.fx.0, &e.fx.0);
@@ -91,7 +91,8 @@ pub fn compare(
     let mut engine_fx = e.fx;
     let mut native_fx = n.fx;
     if faulted && is_mmx(i) {
-        // It does not matter to the instruction that is run again if the transition to MMX (SDM vol. 1 §9.5) has taken place at the fault.
+        // The transition to MMX (SDM vol. 1 §9.5) may or may not have taken place at the fault: the instruction that is run again does not
+        // depend on it.
         for fx in [&mut native_fx, &mut engine_fx] {
             to_physical_order(&mut fx.0);
         }
@@ -223,7 +224,8 @@ fn to_physical_order(image: &mut [u8]) {
     image[4] = 0xff;
 }
 
-/// MASKMOVQ and MASKMOVDQU: whether bytes that the mask leaves alone may fault is the processor's choice (SDM vol. 2A).
+/// Returns whether the case is a fault of MASKMOVQ or MASKMOVDQU: whether bytes outside the mask may fault is the processor's choice (SDM
+/// vol. 2A).
 fn masked_bytes_fault(case: &Case, native: &Outcome, engine: &Outcome) -> bool {
     let faulted = |o: &Outcome| {
         o.exception.is_some_and(|e| {
@@ -239,9 +241,9 @@ fn masked_bytes_fault(case: &Case, native: &Outcome, engine: &Outcome) -> bool {
     ) && (faulted(native) || faulted(engine))
 }
 
-/// Returns whether a difference is one that the engine documents (`ops/simd/mxcsr.rs`), all with unmasked exceptions alone:
-/// the precision flag that accompanies an unmasked underflow or overflow, and the sum in DPPS and DPPD, which goes on
-/// after an unmasked exception in a product. Such cases are counted apart.
+/// Returns whether a difference is one that the engine documents (`ops/simd/mxcsr.rs`), all only with unmasked exceptions:
+/// the precision flag that accompanies an unmasked underflow or overflow, and the sum in DPPS and DPPD, which continues after
+/// an unmasked exception in a product. Such cases are counted apart.
 pub fn is_known_deviation(case: &Case, native: &Outcome, differences: &[Difference]) -> bool {
     const UNDERFLOW_OVERFLOW: u32 = 0x18;
     const ALL: u32 = 0x1f80;
@@ -256,7 +258,7 @@ pub fn is_known_deviation(case: &Case, native: &Outcome, differences: &[Differen
     }
 }
 
-/// CMPS reads two places; where both fault, which one does so first is the processor's own choice.
+/// Returns whether the case is CMPS with faults at both places that it reads: which of them faults first is the processor's choice.
 fn either_operand(case: &Case, native: &Outcome, engine: &Outcome) -> bool {
     case.instruction.op0_kind() != OpKind::Register
         && matches!(
@@ -269,8 +271,8 @@ fn either_operand(case: &Case, native: &Outcome, engine: &Outcome) -> bool {
             .is_some_and(|(n, e)| n.vector == Vector::PageFault && n.vector == e.vector)
 }
 
-/// A repeated string instruction with 32-bit addresses: whether the upper halves of its registers are cleared where it
-/// did nothing (a count of zero, a fault of the first element) is the processor's own choice.
+/// Returns whether the case is a repeated string instruction with 32-bit addresses: whether the upper halves of its registers are cleared
+/// where it did nothing (a count of zero, a fault of the first element) is the processor's own choice.
 fn repeats_narrow(case: &Case) -> bool {
     let i = &case.instruction;
     i.is_string_instruction()
@@ -404,7 +406,7 @@ pub fn flags(value: u64) -> String {
     text
 }
 
-/// Hexadecimal digits as a number is written.
+/// Returns hexadecimal digits in the order in which a number is written.
 pub fn bytes_high_first(bytes: &[u8]) -> String {
     bytes.iter().rev().map(|b| format!("{b:02x}")).collect()
 }

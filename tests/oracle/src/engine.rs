@@ -29,7 +29,7 @@ const ALL_PAGES: u64 = 0;
 const READ_AT: u64 = 0x100;
 const WRITE_AT: u64 = 0x140;
 
-/// `jmp $`
+/// Code of `jmp $`, an instruction that jumps to itself.
 const JUMP_TO_ITSELF: [u8; 2] = [0xeb, 0xfe];
 
 /// Instructions placed after which the vCPU is made anew, so that decoded blocks do not pile up.
@@ -44,14 +44,14 @@ const GEOMETRY: L0Geometry = L0Geometry {
     instruction_ways: 1,
 };
 
-/// How instructions are carried out.
+/// Way in which instructions are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecutionMode {
     /// By the interpreter.
     Interpreted,
     /// As part of a translated block.
     Translated,
-    /// As part of a translated block, while a memory model is attached: the TLB's entries stand for lines.
+    /// As part of a translated block, while a memory model is attached: the TLB's entries hold lines.
     TranslatedWithModel,
 }
 
@@ -62,7 +62,7 @@ pub enum TlbState {
     Warm,
     /// Entries that earlier instructions have left.
     Unchanged,
-    /// Nothing, and no page is translated.
+    /// No entry, and no page is translated.
     Cold,
 }
 
@@ -78,14 +78,14 @@ pub struct Engine {
     budget: u64,
     age: u32,
     mode: ExecutionMode,
-    /// All pages have been touched since translations were dropped.
+    /// Set when every page has been touched since translations were dropped.
     warm: bool,
-    /// The placed instruction has not run yet.
+    /// Set until the placed instruction has run.
     fresh: bool,
 }
 
 impl Engine {
-    /// A guest whose window holds these bytes.
+    /// Makes a guest whose window holds these bytes.
     pub fn new(window: &[u8], mode: ExecutionMode) -> Result<Self, LayoutError> {
         assert_eq!(window.len(), WINDOW_LEN);
         let ram = Ram::new(&[RAM])?;
@@ -211,7 +211,7 @@ impl Engine {
         self.last = (offset, len);
     }
 
-    /// Brings the TLB into the state that a case wants; `operand` is an address that the instruction touches.
+    /// Brings the TLB into the state that a case requires; `operand` is an address that the instruction touches.
     pub fn prepare(&mut self, tlb: TlbState, operand: Option<u64>) -> Result<(), EngineError> {
         match tlb {
             TlbState::Cold => self.cool(),

@@ -18,7 +18,7 @@ pub const CODE_LEN: usize = 2 * PAGE as usize;
 pub const WINDOW: u64 = 0x4000_0000;
 /// Bytes that can be written.
 pub const WRITABLE_LEN: usize = 3 * PAGE as usize;
-/// All bytes of the window.
+/// Length of the window in bytes.
 pub const WINDOW_LEN: usize = 4 * PAGE as usize;
 
 /// Base of GS, of which only segment overrides take notice.

@@ -159,7 +159,7 @@ fn watched() -> Result<bool, Box<dyn std::error::Error>> {
     }
 }
 
-/// One line a group to standard output, mismatches to standard error.
+/// Runs a shard. Prints one line a group to standard output, mismatches to standard error.
 fn child(
     options: &Options,
     plan: &[(Group, u64)],
@@ -295,7 +295,7 @@ fn parent(options: &Options, plan: &[(Group, u64)]) -> Result<bool, Box<dyn std:
     Ok(total.mismatches == 0)
 }
 
-/// A line of the report.
+/// Prints a line of the report.
 fn line(name: &str, t: &Tally, time: u64) {
     println!(
         "{name:<9} {:>10} {:>10} {:>10} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10} {:>11.0}",

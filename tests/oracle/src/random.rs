@@ -5,13 +5,13 @@
 pub struct Random(u64);
 
 impl Random {
-    /// From a seed; neighbouring seeds give unrelated sequences.
+    /// Makes a generator from a seed; neighbouring seeds give unrelated sequences.
     pub fn new(seed: u64) -> Self {
         let mut r = Self(seed);
         Self(r.next())
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -21,17 +21,17 @@ impl Random {
         z ^ z >> 31
     }
 
-    /// Below `n`, which is not zero.
+    /// Returns a number below `n`, which is not zero.
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }
 
-    /// True in so many of a thousand cases.
+    /// Returns true in so many of a thousand cases.
     pub fn chance(&mut self, thousandths: u64) -> bool {
         self.below(1000) < thousandths
     }
 
-    /// One of these.
+    /// Returns an element of a list.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }

@@ -7,21 +7,21 @@ use nodescope_x86::{Exception, FxImage, Vector256};
 pub struct State {
     /// RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8–R15.
     pub gpr: [u64; 16],
-    /// Instruction pointer.
+    /// Instruction pointer, RIP.
     pub rip: u64,
-    /// Flags.
+    /// Flags register, RFLAGS.
     pub rflags: u64,
     /// x87 and MXCSR.
     pub fx: FxImage,
-    /// YMM0–YMM15.
+    /// Vector registers YMM0–YMM15.
     pub vector: Vector256,
 }
 
 /// The outcome of an instruction.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// None where it retired.
+    /// Exception that the instruction raised; None where it retired.
     pub exception: Option<Exception>,
-    /// State after it, or at the exception.
+    /// State after the instruction, or at the exception.
     pub state: State,
 }

@@ -3,8 +3,8 @@
 //! But for what the architecture leaves open (undefined flags, approximations), which is the host's and not compared with another's,
 //! the engine does on every host what an Intel CPU does. On a host of AMD's (or Hygon's, whose design is AMD's) it is judged
 //! all the same: each [`Rule`] makes of the engine's outcome the one that an AMD CPU has instead, and that outcome must agree
-//! with the host's in every register, flag and byte that is compared anywhere. A rule looks at the engine's outcome first and
-//! does not apply where it is not Intel's. On any other host there are no rules. What a rule accounts for is counted and told.
+//! with the host's in every register, flag and byte that is compared anywhere. A rule checks the engine's outcome first and
+//! does not apply where it is not Intel's. On any other host there are no rules. Differences that a rule explains are counted and reported.
 //!
 //! Two things stay unjudged in such a case: which flags the engine raises where only the host's fault came through
 //! ([`Rule::StoreFault`], [`Rule::ConversionFault`]), and what the host loads along with an MXCSR that the engine refuses
@@ -27,7 +27,7 @@ use crate::state::{Outcome, State};
 pub enum Vendor {
     /// Intel's: none. Also those of any vendor that is not known.
     Intel,
-    /// AMD's.
+    /// AMD's rules.
     Amd,
 }
 
@@ -54,16 +54,16 @@ pub fn host() -> Vendor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
     /// With an operand-size prefix and without REX.W a near branch is one of 16 bits on AMD, with a shorter displacement
-    /// and a truncated target (APM vol. 1 §3.7.9, table 3-9); Intel ignores the prefix (SDM vol. 1 §6.3.7). The host would
-    /// go on in the midst of the instruction, so it does not run it.
+    /// and a truncated target (APM vol. 1 §3.7.9, table 3-9); Intel ignores the prefix (SDM vol. 1 §6.3.7). The host would continue in the
+    /// midst of the instruction, so it does not run it.
     NearBranch,
     /// MXCSR_MASK, which FXSAVE and XSAVE store, has bit 17 set on AMD: MXCSR has a misaligned exception mask there (APM
     /// vol. 1 §4.2.2), which is reserved on Intel (SDM vol. 1 §10.2.3 and §11.6.6).
     MxcsrMask,
-    /// So AMD loads an MXCSR with that bit, and Intel raises `#GP` (the same sections).
+    /// AMD therefore loads an MXCSR with that bit, and Intel raises `#GP` (the same sections).
     MxcsrLoad,
     /// x87 stores that would raise an unmasked exception as well as a fault of their operand. AMD reports the fault, Intel
-    /// leaves the exception pending and the memory alone. Both are in the same class of priority, within which the order
+    /// leaves the exception pending and the memory unchanged. Both are in the same class of priority, within which the order
     /// is the processor's choice (SDM vol. 3A §6.9, table 6-2). Observed on Zen 4.
     StoreFault,
     /// VCVTPS2PH the same: AMD reports the operand's fault with MXCSR as it was, Intel sets flags and raises an unmasked
@@ -82,18 +82,18 @@ pub enum Rule {
     /// Prefixes"): on AMD F3 makes either LOOPE and F2 makes either LOOPNE. Observed on Zen 4; Intel ignores the prefix.
     LoopPrefix,
     /// F3 90 with REX.B: AMD exchanges rAX with R8, as 90 with REX.B does without F3; Intel pauses. Observed on Zen 4; the
-    /// manuals speak of F3 90 alone (SDM vol. 2B and APM vol. 3, PAUSE).
+    /// manuals describe only F3 90 (SDM vol. 2B and APM vol. 3, PAUSE).
     Pause,
     /// UD0 and UD1 of which the ModRM byte cannot be fetched: AMD raises `#UD` upon the opcode. Some processors do so
     /// (SDM vol. 2B, UD); of UD1 it is observed on Zen 4.
     Undefined,
     /// MOVSXD with an operand-size prefix and without REX.W, a discouraged form: AMD reads 32 bits, Intel 16 (SDM vol. 2B,
-    /// MOVSXD r16, r/m16). It is seen where the upper ones fault. Observed on Zen 4; the APM has the 64-bit form alone.
+    /// MOVSXD r16, r/m16). It is seen where the upper ones fault. Observed on Zen 4; the APM has only the 64-bit form.
     MovsxdWord,
 }
 
 impl Rule {
-    /// All rules.
+    /// Every rule.
     pub const ALL: [Self; 12] = [
         Self::NearBranch,
         Self::MxcsrMask,
@@ -109,7 +109,7 @@ impl Rule {
         Self::MovsxdWord,
     ];
 
-    /// For reports.
+    /// Returns a description for reports.
     pub fn describe(self) -> &'static str {
         match self {
             Self::NearBranch => "not run here: near branch, of 16 bits with this prefix",
@@ -155,7 +155,7 @@ struct Seen<'a> {
 
 struct Answer {
     outcome: Outcome,
-    /// Memory, where it is not as the engine left it.
+    /// Memory, where it differs from the engine's.
     memory: Option<Vec<u8>>,
 }
 
@@ -307,7 +307,7 @@ fn mxcsr_load(case: &Case, seen: &Seen<'_>) -> Option<Answer> {
     let loads_x87 =
         matches!(case.instruction.mnemonic(), Xrstor | Xrstor64) && case.state.gpr[0] & 1 != 0;
     if loads_x87 {
-        // XRSTOR has loaded that component, as AMD does, by the time it looks at MXCSR; a fault may find part of the state
+        // XRSTOR has loaded that component, as AMD does, by the time it checks MXCSR; a fault may find part of the state
         // loaded (SDM vol. 1 §13.8).
         let (to, from) = (&mut intel.state.fx.0, &seen.native.state.fx.0);
         to[..24].copy_from_slice(&from[..24]);

@@ -13,7 +13,7 @@ use nodescope_x86::Vector;
 
 const SEED: u64 = 2013;
 
-/// Both sides; None, and the test is skipped, where the host cannot judge.
+/// Returns a comparator of both sides; None, and the test is skipped, where the host cannot judge.
 fn comparator(group: Group) -> Option<Comparator> {
     let missing = group.missing();
     if !missing.is_empty() {

@@ -35,7 +35,7 @@ fn case(bytes: &[u8], change: impl Fn(&mut State)) -> Case {
     case
 }
 
-/// Both sides of a case.
+/// Outcomes of a case on both sides.
 struct Sides {
     case: Case,
     amd: Outcome,
@@ -143,7 +143,7 @@ fn wrong_bits() -> Vec<(String, Change)> {
     all
 }
 
-/// The rule explains what differs, on a host of AMD's alone, and no wrong bit besides.
+/// Checks that the rule explains what differs, only on a host of AMD's, and no wrong bit besides.
 fn check(rule: Rule, case: Case, amd: impl Fn(&mut Outcome, &mut Vec<u8>)) {
     let sides = Sides::new(case, amd);
     let name = format!("{rule:?} {:02x?}", sides.case.bytes);
@@ -231,7 +231,7 @@ fn one_more_bit_of_mxcsr_may_be_loaded() {
     check(Rule::MxcsrLoad, load(0x2_1f80), loaded(0x2_1f80));
     let other = Sides::new(load(0x4_1f80), loaded(0x4_1f80));
     assert_eq!(other.explained(Vendor::Amd), None);
-    // xrstor [rbx] of all: what the engine loads before it looks at MXCSR must be what the host loaded, nothing else changes.
+    // xrstor [rbx] of all: what the engine loads before it checks MXCSR must be what the host loaded, nothing else changes.
     let mut image = [0; 832];
     image[..2].copy_from_slice(&0x340_u16.to_le_bytes());
     image[4] = 1;
@@ -386,7 +386,7 @@ fn a_repeat_prefix_may_choose_the_loop() {
             o.state.rip += 3;
         };
         check(Rule::LoopPrefix, branch(&bytes), fall);
-        // The prefix that says what the opcode says.
+        // The prefix that has the opcode's own meaning.
         let other = Sides::new(branch(&[bytes[0] ^ 1, bytes[1], bytes[2]]), fall);
         assert_eq!(other.explained(Vendor::Amd), None);
     }

@@ -88,7 +88,7 @@ impl User {
         command
     }
 
-    /// Gives the user a copy of a folder of files that nobody changes, at `path` in the user's home. Folders above belong to the user,
+    /// Gives the user a copy of a folder of files that do not change, at `path` in the user's home. Folders above belong to the user,
     /// too. Files are links to the same data where that is possible.
     ///
     /// # Errors

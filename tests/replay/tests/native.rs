@@ -1,5 +1,5 @@
-//! Programs under both MPIs: a rank is recorded, and replayed alone by one process. The replay must make the calls that the rank made, as the
-//! tracer records them, and print what the rank printed.
+//! Programs under both MPIs: a rank is recorded, and replayed by one process without the others. The replay must make the calls that the
+//! rank made, as the tracer records them, and print what the rank printed.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ fn succeed(command: &mut Command) -> String {
     out
 }
 
-/// Where the libraries have been built: once for all tests.
+/// Returns the folder in which the libraries have been built, once for all tests.
 fn libraries() -> &'static Path {
     static BUILT: OnceLock<tempfile::TempDir> = OnceLock::new();
     let build = || {
@@ -91,7 +91,7 @@ impl Job {
         self.folder.path().join(name)
     }
 
-    /// The tracer, if it is wanted, and the replay library behind it.
+    /// Returns the value for `LD_PRELOAD`: the tracer, if it is wanted, and the replay library behind it.
     fn preload(&self, traced: bool) -> OsString {
         let library =
             |name: &str| libraries().join(format!("libnodescope-{name}-{}.so", self.flavour));
@@ -140,7 +140,7 @@ impl Job {
         command
     }
 
-    /// The records of a rank, without the numbers of process and thread.
+    /// Returns the records of a rank, without the numbers of process and thread.
     fn records(&self, dump: &str, rank: u32) -> Vec<MpiRecord> {
         let bytes = std::fs::read(self.path(&format!("{dump}.{rank}"))).unwrap();
         let mut records = MpiRecord::decode_all(&bytes).unwrap();
@@ -247,7 +247,7 @@ fn chosen_ranks_alone_are_recorded() {
     });
 }
 
-/// The message of a replay that must end.
+/// Returns the message of a replay that must end.
 fn message_of(job: &Job, rank: u32, arguments: &[&str]) -> String {
     let replay = output(&mut job.replay_command(rank, arguments, true));
     let message = text(&replay.stderr);

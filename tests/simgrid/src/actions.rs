@@ -1,6 +1,6 @@
 //! A program as SimGrid's time-independent trace.
 //!
-//! Formats: SimGrid's manual, "Replaying MPI traces", and its replay's own parsers in 3.32. A flop stands for a nanosecond. Sizes are
+//! Formats: SimGrid's manual, "Replaying MPI traces", and its replay's own parsers in 3.32. A flop represents a nanosecond. Sizes are
 //! in `MPI_BYTE`, whose number is 6.
 
 use std::collections::BTreeMap;
@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 
 use nodescope_loop_tree::{Action, Collective, CollectiveKind, Mode, Program};
 
-/// Why a program has no such trace.
+/// Reason for which a program cannot be written as such a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum ActionError {
     /// An operation for which SimGrid has no action.
     #[error("SimGrid has no action for {0}")]
     Unknown(String),
-    /// A file.
+    /// A file cannot be written.
     #[error("cannot write {0}: {1}")]
     File(PathBuf, io::Error),
 }
@@ -132,7 +132,7 @@ fn lines(program: &Program, rank: u32) -> Result<String, ActionError> {
     Ok(text)
 }
 
-/// A blocking collective on the world.
+/// Returns the action for a blocking collective on the world.
 fn together(collective: &Collective, world: u32) -> Option<String> {
     use CollectiveKind::*;
     if collective.request.is_some() {

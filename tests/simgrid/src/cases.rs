@@ -20,20 +20,20 @@ pub const WITHIN: f64 = 0.05;
 
 /// Messages share links in SimGrid, here they follow one another.
 pub const SHARING: &str = "sharing";
-/// One trace on one platform.
+/// Case of the comparison: a program on a platform.
 #[derive(Debug)]
 pub struct Case {
-    /// Its name.
+    /// Name of the case.
     pub name: String,
     /// The program that is replayed.
     pub program: Program,
-    /// Where.
+    /// Platform on which the program is replayed.
     pub platform: Platform,
     /// The program for the interpreter, with its choice of algorithms.
     pub cluster: Cluster,
     /// SimGrid's choice of algorithms: options of smpirun.
     pub options: Vec<String>,
-    /// Why more than [`WITHIN`] lies between them, if it does.
+    /// Reason for which more than [`WITHIN`] lies between the times, if it does.
     pub reason: Option<&'static str>,
 }
 
@@ -44,7 +44,7 @@ pub struct Times {
     pub here: f64,
     /// The interpreter's, messages sharing links as SimGrid's do.
     pub shared: f64,
-    /// SimGrid's.
+    /// SimGrid's time.
     pub there: f64,
     /// Actions of the trace.
     pub actions: u64,
@@ -62,19 +62,19 @@ impl Times {
     }
 }
 
-/// Why a case has no times.
+/// Reason for which a case has no times.
 #[derive(Debug, thiserror::Error)]
 pub enum CaseError {
-    /// The trace.
+    /// The program cannot be written as a trace.
     #[error(transparent)]
     Actions(#[from] ActionError),
-    /// SimGrid.
+    /// The replay in SimGrid failed.
     #[error(transparent)]
     Replay(#[from] ReplayError),
-    /// The interpreter.
+    /// The program does not fit on the interpreter's cluster.
     #[error(transparent)]
     Fit(#[from] FitError),
-    /// A file.
+    /// The platform file cannot be written.
     #[error("cannot write the platform: {0}")]
     Platform(#[from] std::io::Error),
     /// The interpreter stopped.
@@ -163,7 +163,7 @@ impl Case {
 
 const US: u64 = 1_000_000;
 
-/// Ten gigabits and 1.3 us.
+/// Returns a crossbar of ten gigabits a second and 1.3 us.
 fn crossbar(nodes: u32) -> Platform {
     Platform {
         shape: Shape::Crossbar { nodes },
@@ -241,7 +241,7 @@ pub fn point_to_point() -> Vec<Case> {
     cases
 }
 
-/// Of vectors and blocks: multiples of both numbers of ranks, so that nobody has to do anything about a remainder.
+/// Sizes of vectors and blocks in bytes: multiples of both numbers of ranks, so that there is no remainder.
 const SIZES: [u64; 3] = [1040, 65_520, 399_984];
 
 /// Collective, algorithm here, there.
@@ -388,7 +388,7 @@ pub fn collectives() -> Vec<Case> {
     cases
 }
 
-/// Computation, halo and all-reduce.
+/// Returns cases of computation, halo exchange and all-reduce.
 pub fn mixed() -> Vec<Case> {
     let mut cases = Vec::new();
     for (bytes, mean) in [(8192, 50), (65536, 500)] {
@@ -429,7 +429,7 @@ pub fn mixed() -> Vec<Case> {
     cases
 }
 
-/// Larger ones, to compare how fast both replay.
+/// Returns larger cases, to compare how fast both replay.
 pub fn speed() -> Vec<Case> {
     let halo = |side, allreduce, turns| {
         torus(Halo {
@@ -481,7 +481,7 @@ pub fn speed() -> Vec<Case> {
     cases
 }
 
-/// Returns a hundred thousand ranks, for the interpreter alone.
+/// Returns a case of a hundred thousand ranks, only for the interpreter.
 pub fn large() -> Vec<Case> {
     let side = 316;
     let halo = |allreduce| Halo {

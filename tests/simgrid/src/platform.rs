@@ -1,4 +1,4 @@
-//! One cluster, described for both.
+//! Cluster that is described for both SimGrid and the interpreter.
 
 use std::fs;
 use std::io;
@@ -6,36 +6,36 @@ use std::path::Path;
 
 use nodescope_predict::{Channel, Cluster, Model, Progress, Topology};
 
-/// How nodes, each with one rank, are connected.
+/// Connection of the nodes, each with one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// A link into a switch and one out of it for each node.
     Crossbar {
-        /// Nodes.
+        /// Number of nodes.
         nodes: u32,
     },
-    /// A torus, whose links are those between neighbours alone.
+    /// A torus, whose only links are those between neighbours.
     Torus {
         /// Nodes of each dimension.
         size: Vec<u32>,
     },
 }
 
-/// A platform.
+/// Platform on which programs are replayed.
 #[derive(Clone, Debug)]
 pub struct Platform {
-    /// Its shape.
+    /// Way in which the nodes are connected.
     pub shape: Shape,
-    /// Between two nodes, or on each link of a torus; picoseconds.
+    /// Latency between two nodes, or on each link of a torus, picoseconds.
     pub latency: u64,
-    /// Of each link, bytes a second.
+    /// Bandwidth of each link, bytes a second.
     pub bandwidth: u64,
     /// Largest message that is sent without asking; messages beyond it wait for their receive.
     pub eager_limit: u64,
 }
 
 impl Platform {
-    /// Nodes.
+    /// Returns the number of nodes.
     pub fn nodes(&self) -> u32 {
         match &self.shape {
             Shape::Crossbar { nodes } => *nodes,
@@ -43,7 +43,8 @@ impl Platform {
         }
     }
 
-    /// For the interpreter. A torus of SimGrid has no links between a node and its router; here they cost nothing.
+    /// Returns the platform as a cluster for the interpreter. A torus of SimGrid has no links between a node and its router; here they cost
+    /// nothing.
     pub fn cluster(&self) -> Cluster {
         let mut cluster = match &self.shape {
             Shape::Crossbar { .. } => {
@@ -60,10 +61,10 @@ impl Platform {
         cluster.network.eager_limit = self.eager_limit;
         // Bytes that SimGrid sends beyond each message.
         cluster.network.envelope = 16;
-        // A large message of SimGrid waits for its receive, but asks nobody.
+        // A large message of SimGrid waits for its receive, but sends no request.
         cluster.network.service_latency = Some(0);
         cluster.contention = true;
-        // In SimGrid messages go on while their ranks compute, and take nothing of the processor.
+        // In SimGrid messages progress while their ranks compute, and take nothing of the processor.
         cluster.progress = Progress::Thread { beta: 0.0 };
         cluster
     }

@@ -25,7 +25,7 @@ fn uneven(rank: u32, mean: u64) -> u64 {
     mean - mean / 4 + mean * part / 512
 }
 
-/// Everybody with the ranks before and after; computes before if `mean` is more than 0.
+/// Makes a program in which every rank exchanges with the ranks before and after; ranks compute before that if `mean` is more than 0.
 pub fn ring(ranks: u32, bytes: u64, mean: u64, turns: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     for rank in 0..ranks {
@@ -49,13 +49,13 @@ pub fn ring(ranks: u32, bytes: u64, mean: u64, turns: u32) -> Program {
 pub struct Halo {
     /// Ranks of each side.
     pub side: u32,
-    /// To each of four neighbours.
+    /// Bytes to each of four neighbours.
     pub bytes: u64,
     /// Mean computation of a turn, picoseconds.
     pub mean: u64,
     /// True if ranks compute alike.
     pub even: bool,
-    /// Turns.
+    /// Number of turns.
     pub turns: u32,
     /// Bytes of an all-reduce at the end of each turn, if there is one.
     pub allreduce: Option<u64>,
@@ -127,7 +127,7 @@ pub fn sweep(side: u32, bytes: u64, mean: u64, turns: u32) -> Program {
     builder.finish()
 }
 
-/// In each turn every rank exchanges with the rank so many after it: a different distance in each of `turns`.
+/// Makes a program in which every rank exchanges, in each turn, with the rank so many after it: a different distance in each of `turns`.
 pub fn shifts(ranks: u32, bytes: u64, turns: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     for _ in 0..ranks {
@@ -148,12 +148,12 @@ pub fn shifts(ranks: u32, bytes: u64, turns: u32) -> Program {
     builder.finish()
 }
 
-/// One collective on all ranks and a barrier, `turns` times. The v forms give rank r `bytes` * (r % 3 + 1) / 2.
+/// Makes a program of one collective on all ranks and a barrier, `turns` times. The v forms give rank r `bytes` * (r % 3 + 1) / 2.
 pub fn collective(kind: CollectiveKind, ranks: u32, bytes: u64, mean: u64, turns: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     let share = |rank: u32| bytes * u64::from(rank % 3 + 1) / 2;
     let shares: Box<[u64]> = (0..ranks).map(share).collect();
-    // Equal ranks need to be told once only.
+    // Equal ranks need to be described only once.
     let alike =
         mean == 0 && !matches!(kind, CollectiveKind::Allgatherv | CollectiveKind::Alltoallv);
     let (different, each) = if alike { (1, ranks) } else { (ranks, 1) };

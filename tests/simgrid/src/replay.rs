@@ -7,21 +7,21 @@ use std::process::{Command, Stdio};
 /// The result of a replay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Replay {
-    /// Simulated seconds.
+    /// Simulated time in seconds.
     pub simulated: f64,
-    /// Seconds of this machine's processor.
+    /// Processor time on this machine, seconds.
     pub processor: f64,
-    /// Most memory that it had, bytes.
+    /// Most memory of the replay, bytes.
     pub memory: u64,
 }
 
-/// Why there is none.
+/// Reason for which a replay failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// It cannot be started.
+    /// The program smpirun cannot be started.
     #[error("cannot start smpirun: {0}")]
     Start(std::io::Error),
-    /// It failed.
+    /// The program smpirun failed, with its output.
     #[error("smpirun failed; it said:\n{0}")]
     Failed(String),
 }
@@ -30,7 +30,7 @@ pub enum ReplayError {
 ///
 /// # Errors
 ///
-/// Why it cannot be run, for people.
+/// Reason for which smpirun cannot be run, with the package to install.
 pub fn version() -> Result<String, String> {
     match Command::new("smpirun").arg("-version").output() {
         Ok(output) if output.status.success() => {
@@ -80,7 +80,7 @@ pub fn run(folder: &Path, ranks: u32, options: &[String]) -> Result<Replay, Repl
     // SAFETY: all zero bytes are a value of this structure of integers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     let mut status = 0;
-    // SAFETY: the process is this one's child that nobody has waited for; both places can be written to.
+    // SAFETY: the process is this one's child that has not been waited for; both places can be written to.
     let ended = unsafe { libc::wait4(child.id() as libc::pid_t, &mut status, 0, &mut usage) };
     let simulated = said
         .lines()

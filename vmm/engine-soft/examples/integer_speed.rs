@@ -9,7 +9,7 @@ use nodescope_engine::{Limit, Vcpu};
 
 type Program = fn(&mut CodeAssembler);
 
-/// Register arithmetic: nine instructions an iteration.
+/// Emits register arithmetic: nine instructions an iteration.
 fn registers(a: &mut CodeAssembler) {
     let mut top = a.create_label();
     a.set_label(&mut top).unwrap();
@@ -54,7 +54,7 @@ fn calls(a: &mut CodeAssembler) {
     a.ret().unwrap();
 }
 
-/// Dependent loads.
+/// Emits dependent loads.
 fn chase(a: &mut CodeAssembler) {
     let mut top = a.create_label();
     a.set_label(&mut top).unwrap();
@@ -63,7 +63,7 @@ fn chase(a: &mut CodeAssembler) {
     a.jne(top).unwrap();
 }
 
-/// CPU time of this process in seconds: other load on the machine does not count.
+/// Returns the CPU time of this process in seconds: other load on the machine does not count.
 fn cpu_seconds() -> f64 {
     let mut t = libc::timespec {
         tv_sec: 0,

@@ -172,12 +172,12 @@ impl Hasher for AddressHasher {
     }
 }
 
-/// Blocks that a node decodes between two evictions of unused blocks: alone, and where nodes share the decode pool. A lone node would
-/// decode an evicted block anew, and keeps some 60 MB of blocks. Nodes that share the pool soon find an evicted block again, and keep some
-/// 8 MB.
+/// Blocks that a node decodes between two evictions of unused blocks: with a decode pool of its own, and where nodes share the pool. A node
+/// with its own pool would decode an evicted block anew, and keeps some 60 MB of blocks. Nodes that share the pool soon find an evicted
+/// block again, and keep some 8 MB.
 const MAX_UNTRANSLATED: [usize; 2] = [1 << 17, 1 << 15];
 
-/// All blocks of a node.
+/// Basic blocks of a node, decoded or translated.
 pub struct Blocks {
     /// Blocks in one page, by [`Blocks::key`]. The pointers lead into `blocks`.
     in_page: HashMap<u64, NonNull<Block>, BuildHasherDefault<AddressHasher>>,
@@ -188,7 +188,7 @@ pub struct Blocks {
     blocks: Vec<Box<Block>>,
     /// Blocks that survived the last eviction.
     kept: usize,
-    /// See [`Blocks::set_room`].
+    /// Limits set by [`Blocks::set_room`].
     max_untranslated: [usize; 2],
 }
 

@@ -23,7 +23,7 @@ struct Shared {
 /// Code of a node, behind the lock of [`SharedCode`].
 #[derive(Default)]
 pub struct Code {
-    /// Decoded blocks.
+    /// Decoded basic blocks.
     pub blocks: Blocks,
     /// Decoded operations, which other nodes may use, too, and native code that carries out vector and x87 instructions.
     pub pool: Arc<DecodedPool>,
@@ -99,7 +99,7 @@ impl Code {
     }
 
     /// Throws away all blocks and translations. Not while translated code runs. Where the pool's native code takes up much room, this node
-    /// goes on with a pool of its own, since other nodes may still run code of the old pool.
+    /// continues with a pool of its own, since other nodes may still run code of the old pool.
     pub fn clear(&mut self) {
         self.clears += 1;
         self.translation_cache.clear();

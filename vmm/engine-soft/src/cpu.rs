@@ -27,7 +27,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Bitness as the decoder wants it.
+    /// Returns the bitness that the decoder takes.
     pub fn bits(self) -> u32 {
         match self {
             Mode::Bits16 => 16,
@@ -58,24 +58,24 @@ pub struct Cpu {
     /// L0 filter cache for instructions, while a model is attached.
     pub instruction_l0: InstructionL0,
 
-    /// Vector registers.
+    /// Vector registers of the guest.
     pub vector: Vector256,
     /// x87 state and MXCSR.
     pub fx: FxImage,
 
     /// Current privilege level.
     pub cpl: u8,
-    /// Decoding mode.
+    /// Mode in which instructions are decoded.
     pub mode: Mode,
     /// Segment registers and tables; `segments.data[i].base` is authoritative, `segment_base` derived.
     pub segments: Segments,
     /// Control registers (CR8 lives in the local APIC).
     pub control: Control,
-    /// Debug registers.
+    /// Debug registers of the guest.
     pub debug: Debug,
     /// The breakpoints that the debug registers enable.
     pub breakpoints: Breakpoints,
-    /// MSRs.
+    /// Model-specific registers of the guest.
     pub msrs: Msrs,
     /// Shadow, NMI, activity.
     pub events: Events,
@@ -93,7 +93,7 @@ pub struct Cpu {
     pub blocks: BlockTable,
     /// Decoded and translated code of the node, valid while `run` is on the stack.
     pub code: Option<NonNull<Code>>,
-    /// Guest RAM.
+    /// RAM of the guest.
     pub ram: nodescope_memory::Ram,
     /// CPUID template of this vCPU.
     pub cpuid: nodescope_x86::CpuidTable,
@@ -105,7 +105,7 @@ pub struct Cpu {
     pub random: crate::ops::random::RandomSource,
     /// State that vector and x87 instructions share with the host's registers.
     pub simd: crate::ops::simd::SimdState,
-    /// Translated code.
+    /// Translator's part of the vCPU: translated code and its state.
     pub native: crate::native::Native,
     /// Bounce buffer for vector operands that are not contiguous in host memory.
     pub scratch: Scratch,
@@ -116,7 +116,7 @@ pub struct Cpu {
     pub attached: bool,
     /// Address space of the running code, valid while attached and known.
     pub context: Context,
-    /// The platform has been asked for the address space since the model was attached.
+    /// True if the address space was requested from the platform since the model was attached.
     pub context_known: bool,
     /// Counts since the last flush: user, kernel.
     pub counters: [Counters; 2],
@@ -124,7 +124,7 @@ pub struct Cpu {
     pub updates: Vec<L0Update>,
     /// Cycles added to the clock by models and by long instructions since the last synchronisation.
     pub stall: u64,
-    /// The part of `stall` that models asked for.
+    /// The part of `stall` that models charged.
     pub model_stall: u64,
     /// Instructions retired up to the current block, since the last synchronisation.
     pub retired: u64,
@@ -132,7 +132,7 @@ pub struct Cpu {
     pub cpi: crate::cpi::Cpi,
     /// Time slice and budget of the running vCPU.
     pub time_slice: crate::time_slice::TimeSlice,
-    /// The access that was just made went to the platform: look at the machine again after this instruction.
+    /// True if the access just made went to the platform: the run loop must check the machine after this instruction.
     pub touched_platform: bool,
     /// Sum of the code maps' marks when this vCPU last looked.
     pub marks_seen: u64,
@@ -153,9 +153,9 @@ pub trait Int: Copy + PartialEq + Eq + std::fmt::Debug + 'static {
     const BITS: u32;
     /// Width in bytes.
     const BYTES: usize = (Self::BITS / 8) as usize;
-    /// Zero-extend.
+    /// Zero-extends the value to 64 bits.
     fn to_u64(self) -> u64;
-    /// Truncate.
+    /// Truncates a value to this width.
     fn from_u64(value: u64) -> Self;
 }
 
@@ -247,7 +247,7 @@ impl Cpu {
             .wrapping_add(op.disp as u64)
     }
 
-    /// [`Cpu::linear`] for 16- and 32-bit addresses, which 64-bit code hardly uses: kept out of the handlers.
+    /// Returns the result of [`Cpu::linear`] for 16- and 32-bit addresses, which 64-bit code hardly uses: kept out of the handlers.
     #[cold]
     #[inline(never)]
     fn linear_narrow(&self, op: &Op) -> u64 {

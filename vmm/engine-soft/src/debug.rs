@@ -32,11 +32,11 @@ pub struct Breakpoints {
 /// An access of an instruction, as breakpoints see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
-    /// Data read.
+    /// Read of data.
     Read,
-    /// Data written.
+    /// Write of data.
     Write,
-    /// A port.
+    /// Access to an I/O port.
     Port,
 }
 

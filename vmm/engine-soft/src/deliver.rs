@@ -49,7 +49,7 @@ impl Cpu {
         crate::ops::simd::recompute_simd_availability(self);
     }
 
-    /// Changes the privilege level alone (system accesses made on behalf of user code).
+    /// Changes only the privilege level (system accesses made on behalf of user code).
     pub fn set_cpl(&mut self, cpl: u8) {
         self.cpl = cpl;
         let privilege = if cpl == 3 {
@@ -304,7 +304,7 @@ impl Cpu {
         Ok(Some((value, at)))
     }
 
-    /// MOV/POP/LDS… to a data or stack segment register (SDM vol. 2B, MOV).
+    /// Executes MOV/POP/LDS… to a data or stack segment register (SDM vol. 2B, MOV).
     pub fn load_segment(&mut self, index: usize, selector: u16) -> Result<(), Trap> {
         if self.control.cr0 & cr0::PE == 0 {
             let s = &mut self.segments.data[index];
@@ -417,7 +417,7 @@ impl Cpu {
         Ok(s)
     }
 
-    /// IRET of the given operand size in bytes (SDM vol. 2A, IRET).
+    /// Executes IRET of the given operand size in bytes (SDM vol. 2A, IRET).
     pub fn interrupt_return(&mut self, size: u64) -> Result<(), Trap> {
         if self.control.cr0 & cr0::PE == 0 {
             return self.interrupt_return_real(size);
@@ -483,7 +483,7 @@ impl Cpu {
         if size == 2 {
             mask &= 0xffff;
         }
-        // RF concerns breakpoints on code alone.
+        // RF concerns only breakpoints on code.
         if !self.breakpoints.on_code() {
             mask &= !rflags::RF;
         }

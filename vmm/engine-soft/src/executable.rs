@@ -30,7 +30,7 @@ pub struct Executable {
     data: usize,
 }
 
-// SAFETY: the mappings belong to this value alone and nothing in them depends on the thread.
+// SAFETY: only this value owns the mappings, and nothing in them depends on the thread.
 unsafe impl Send for Executable {}
 
 impl Executable {

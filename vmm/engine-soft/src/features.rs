@@ -13,7 +13,7 @@ type Bit = (u32, u32, CpuidRegister, u32);
 
 /// The bits of CPUID that announce a feature.
 enum Announced {
-    /// Every processor with 64-bit mode has it.
+    /// Every processor with 64-bit mode has the feature.
     Always,
     /// Any of these bits announces it; where the list is empty, the guest never has it.
     By(&'static [Bit]),
@@ -175,7 +175,8 @@ fn announced(feature: CpuidFeature) -> Announced {
         F::MCOMMIT => &[(0x8000_0008, 0, Ebx, 8)],
         F::WBNOINVD => &[(0x8000_0008, 0, Ebx, 9)],
 
-        // Features of other vendors or of older processors alone, of system management mode, and features that an MSR announces.
+        // Features that only other vendors or only older processors have, features of system management mode, and features that an MSR
+        // announces.
         _ => &[],
     };
     Announced::By(bits)
@@ -227,7 +228,7 @@ const BEFORE_THE_FEATURE: u32 = DecoderOptions::FORCE_RESERVED_NOP
     | DecoderOptions::NO_MPFX_0FBC
     | DecoderOptions::NO_MPFX_0FBD;
 
-/// Decodes as the guest's processor does. Instructions that the processor lacks are invalid.
+/// Decoder of instructions as the guest's processor decodes them. Instructions that the processor lacks are invalid.
 pub struct GuestDecoder<'a> {
     decoder: Decoder<'a>,
     bytes: &'a [u8],
@@ -321,7 +322,7 @@ mod tests {
 
     use super::*;
 
-    /// A table with these bits alone.
+    /// Makes a table with only these bits.
     fn table(bits: &[Bit]) -> CpuidTable {
         let mut table = CpuidTable::default();
         for &(leaf, subleaf, register, bit) in bits {

@@ -14,9 +14,9 @@ const SLOTS: usize = 1 << 14;
 /// Entry for a block, as the run loop uses it.
 #[derive(Clone, Copy)]
 pub struct Entry {
-    /// First operation.
+    /// First operation of the block.
     pub ops: *const Op,
-    /// The block.
+    /// Block that the entry is for.
     pub block: *const Block,
     /// Number of operations.
     pub count: u32,
@@ -67,7 +67,7 @@ pub struct Counts {
     pub changes: [u64; 2],
     /// Times that code was written to.
     pub rewrites: u64,
-    /// [`crate::code::Code::clears`] when it was last looked at.
+    /// Value of [`crate::code::Code::clears`] at the last check.
     pub clears: u64,
 }
 
@@ -89,7 +89,7 @@ pub struct BlockTable {
     places: [HashMap<(u64, u8), Page, BuildHasherDefault<AddressHasher>>; 2],
     /// Code in the upper half was fetched, under its epoch, through a page that is not global.
     pub upper_not_global: bool,
-    /// See [`BlockTable::counts`].
+    /// Counts that [`BlockTable::counts`] returns.
     counts: Counts,
 }
 

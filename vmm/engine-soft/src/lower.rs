@@ -11,7 +11,7 @@ use crate::ops::simd::Stubs;
 pub struct Lowering<'a> {
     /// The instruction; its IP is the guest's own.
     pub instruction: &'a Instruction,
-    /// Mode it was decoded in.
+    /// Mode in which the instruction was decoded.
     pub mode: Mode,
     /// The address of the block's first instruction.
     pub block_ip: u64,
@@ -103,7 +103,7 @@ fn memory_operand(i: &Instruction, mode: Mode, block_ip: u64, op: &mut Op) {
         op.scale = i.memory_index_scale().trailing_zeros() as u8;
     }
     if base == Register::None && index == Register::None {
-        // Without registers the address size shows in the displacement alone.
+        // Without registers, only the displacement shows the address size.
         match (mode, i.memory_displ_size()) {
             (Mode::Bits64, 4) => {
                 op.attr |= if op.disp < 0 || op.disp > i64::from(i32::MAX) {

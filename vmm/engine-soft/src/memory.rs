@@ -2,7 +2,7 @@
 //!
 //! The fast path of a load or store asks the [`crate::softmmu::DataTlb`]. One compare proves that the address is translated and permitted.
 //! In a window the compare also proves that the line is the most recently used of its first-level cache set, in a state that allows the
-//! access. Without a model an entry stands for a page, with a model for a line; the look-up is the same.
+//! access. Without a model an entry holds a page, with a model a line; the look-up is the same.
 //!
 //! The slow path follows where the fast path fails: the other lines of the set, the page's entry, a page walk, a device, a report to the
 //! model.
@@ -330,7 +330,7 @@ impl Cpu {
         Some(((e.host + offset) as *const u8, self.data_tlb.room(linear)))
     }
 
-    /// [`Cpu::direct_read_range`] for writes.
+    /// Returns the range of [`Cpu::direct_read_range`] for writes.
     #[inline]
     pub fn direct_write_range(&self, linear: u64) -> Option<(*mut u8, usize)> {
         let e = self.data_tlb.entry(linear);
@@ -485,8 +485,8 @@ impl Cpu {
         self.resolve_by_page_walk_cache(linear, len, read, write)
     }
 
-    /// [`Cpu::resolve_operand`] where no model is attached and the TLB has the large page of an operand. Returns None, with nothing done,
-    /// elsewhere.
+    /// Resolves an operand as [`Cpu::resolve_operand`] does, where no model is attached and the TLB has the operand's large page. Returns
+    /// None, with nothing done, elsewhere.
     #[inline(always)]
     pub fn resolve_in_large_page(
         &mut self,
@@ -550,8 +550,8 @@ impl Cpu {
         })
     }
 
-    /// [`Cpu::look_up_page`] for an operand that is read and then written. An entry may have a line of the page at another host address:
-    /// then the guest has changed the translation without an invalidation, and the page is flushed.
+    /// Looks up the page as [`Cpu::look_up_page`] does, for an operand that is read and then written. An entry may have a line of the page
+    /// at another host address: then the guest has changed the translation without an invalidation, and the page is flushed.
     fn look_up_page_for_both(&mut self, linear: u64, len: usize) -> Option<Translated> {
         let place = self.look_up_page(linear, len, true)?;
         if self.attached {

@@ -13,11 +13,11 @@ use crate::op::Trap;
 /// Kind of an access that is translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intent {
-    /// Data read.
+    /// Read of data.
     Read,
-    /// Data write.
+    /// Write of data.
     Write,
-    /// Instruction fetch.
+    /// Fetch of an instruction.
     Fetch,
 }
 
@@ -36,7 +36,7 @@ pub struct Page {
     user: bool,
     /// Writable (at CPL 3, or with CR0.WP).
     writable: bool,
-    /// Executable.
+    /// The page is executable.
     executable: bool,
     /// Survives a CR3 write.
     global: bool,
@@ -44,7 +44,7 @@ pub struct Page {
     dirty: bool,
     /// The page is a part of a large page, of which 2 MiB lie in one piece on the host: regions of RAM consist of such pieces.
     large: bool,
-    /// [`PageWalkCache::epoch`] at the time of the walk. A page that is not global is valid in this epoch alone.
+    /// [`PageWalkCache::epoch`] at the time of the walk. A page that is not global is valid only in this epoch.
     epoch: u32,
 }
 
@@ -102,7 +102,7 @@ impl Default for PageWalkCache {
 }
 
 impl PageWalkCache {
-    /// Drops everything.
+    /// Drops all entries.
     pub fn flush_all(&mut self) {
         self.pages.fill(EMPTY);
         self.large_pages.fill(EMPTY);

@@ -5,11 +5,11 @@ use crate::cpu::Cpu;
 /// Effect of an operation on the flow of control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// Go on with the next operation.
+    /// Continue with the next operation.
     Next,
     /// `gpr[RIP]` holds the next instruction's address: the block ends here.
     Branch,
-    /// Retired, but the run loop must look at the machine again (an access to the platform, a change of mode, of
+    /// Retired, but the run loop must check the machine (an access to the platform, a change of mode, of
     /// interruptibility or of address space). `gpr[RIP]` holds the next instruction's address.
     Attend,
     /// Retired HLT; `gpr[RIP]` holds the next instruction's address.
@@ -28,7 +28,7 @@ pub type Done = Result<Flow, Trap>;
 /// result belongs to.
 pub type Handler = fn(&mut Cpu, &Op) -> Done;
 
-/// Makes a handler that goes on with the next operation by itself (threaded code). The handler ends in a jump to the next operation's
+/// Makes a handler that continues with the next operation by itself (threaded code). The handler ends in a jump to the next operation's
 /// handler. The host then predicts each jump by its own history, and no return to the run loop is needed before the block ends.
 ///
 /// Where the compiler makes a call of the jump, the stack grows by a few words for each operation of the block at most.
@@ -69,7 +69,7 @@ pub mod attr {
     pub const ADDRESS_32: u8 = 1 << 0;
     /// Effective addresses wrap at 16 bits.
     pub const ADDRESS_16: u8 = 1 << 1;
-    /// LOCK prefix.
+    /// The instruction has the LOCK prefix.
     pub const LOCK: u8 = 1 << 2;
     /// REP / REPE prefix (F3).
     pub const REP: u8 = 1 << 3;
@@ -103,11 +103,11 @@ pub struct Op {
     pub scale: u8,
     /// Index into [`Cpu::segment_base`]; [`FLAT`] where the base is zero by architecture.
     pub segment: u8,
-    /// First operand.
+    /// First operand; the handler decides the meaning.
     pub dst: u8,
-    /// Second operand.
+    /// Second operand; the handler decides the meaning.
     pub src: u8,
-    /// Third operand.
+    /// Third operand; the handler decides the meaning.
     pub src2: u8,
     /// Bits of [`attr`].
     pub attr: u8,
@@ -117,7 +117,7 @@ pub struct Op {
     pub len: u8,
     /// Data reads of the instruction, for counting (string instructions count as they go).
     pub loads: u8,
-    /// Data writes.
+    /// Data writes of the instruction, for counting.
     pub stores: u8,
     /// Index of the [`nodescope_plugin_api::FlopClass`], meaningful where `flops` is not zero.
     pub flop_class: u8,

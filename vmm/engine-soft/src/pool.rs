@@ -20,7 +20,7 @@ use crate::ops::simd::Stubs;
 
 /// The operations of a block, and their sums.
 pub struct Decoded {
-    /// Operations.
+    /// Operations of the block, in order.
     pub ops: Box<[Op]>,
     /// Length in bytes.
     pub len: u32,
@@ -104,7 +104,7 @@ impl Shard {
 pub struct PoolCounts {
     /// Blocks that were decoded.
     pub decoded: u64,
-    /// Blocks that were there already.
+    /// Blocks that were found decoded.
     pub shared: u64,
 }
 
@@ -133,7 +133,7 @@ impl std::fmt::Debug for DecodedPool {
     }
 }
 
-/// A panic ends the study: nothing runs on what it left behind.
+/// Locks a mutex. A panic ends the study: nothing runs on what it left behind.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,10 +5,10 @@
 //! costs to the record of the running block. A change of the context is a change of one pointer ([`crate::native::Native`] holds it).
 //!
 //! A block is straight-line code. Its loads, stores, fetches and FLOPs therefore follow from its executions, and nothing else is counted
-//! as the block runs. [`Cpu::settle_profile`] makes counters of executions when a window asks for counters. Executions that were cut
+//! as the block runs. [`Cpu::settle_profile`] makes counters of executions when a window reads the counters. Executions that were cut
 //! short are taken back and counted apart.
 //!
-//! Block 0 stands for costs outside of blocks, such as the delivery of an interrupt.
+//! Block 0 has the costs outside of blocks, such as the delivery of an interrupt.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -343,13 +343,13 @@ impl Cpu {
         }
     }
 
-    /// Charge further costs to no block.
+    /// Stops charging costs to a block.
     #[inline(always)]
     pub fn leave_profiled(&mut self) {
         self.native.record_offset = 0;
     }
 
-    /// The running block changes the context: it is counted in the new one, as its instructions are.
+    /// Changes the context of the running block: the new context counts the block, as it counts the block's instructions.
     pub fn change_context(&mut self) {
         if !self.numbered() {
             return self.refresh_context();
@@ -361,7 +361,7 @@ impl Cpu {
         self.record().executions += 1;
     }
 
-    /// The record of the running block.
+    /// Returns the record of the running block.
     #[inline(always)]
     fn record(&mut self) -> &mut Record {
         debug_assert!(self.profiling());
@@ -375,7 +375,7 @@ impl Cpu {
         }
     }
 
-    /// The number of a block that begins at a linear address.
+    /// Returns the number of a block that begins at a linear address.
     pub fn number_of(&mut self, block: &Block, address: u64) -> u32 {
         let kernel = self.cpl != 3;
         let numbered = &block.numbers[usize::from(kernel)];
@@ -409,7 +409,7 @@ impl Cpu {
         number
     }
 
-    /// The interpreter enters a block.
+    /// Starts charging costs to a block that the interpreter enters.
     pub fn enter_profiled(&mut self, block: &Block) {
         let address = self.gpr[RIP as usize];
         self.native.record_offset = record_offset(self.number_of(block, address));
@@ -418,7 +418,7 @@ impl Cpu {
         }
     }
 
-    /// The running block ended behind `executed` of its operations, and `fetched` bytes of it were to be fetched.
+    /// Counts a part of the running block, which ended behind `executed` of its operations, with `fetched` bytes to be fetched.
     #[cold]
     #[inline(never)]
     pub fn cut_profiled(&mut self, block: &Block, executed: usize, fetched: u32) {
@@ -452,7 +452,7 @@ impl Cpu {
         partial.entry((owner, number)).or_default().add(&cut);
     }
 
-    /// Make counters of what this vCPU has executed since the last time.
+    /// Makes counters of what this vCPU has executed since the last time.
     pub fn settle_profile(&mut self) {
         if !self.profiling() {
             return;
@@ -470,7 +470,7 @@ impl Cpu {
         }
     }
 
-    /// Data accesses beyond those that instructions have each time: strings, gathers, second lines, what delivery pushes.
+    /// Counts data accesses beyond those that instructions have each time: strings, gathers, second lines, what delivery pushes.
     #[inline(always)]
     pub fn count_accesses(&mut self, loads: u64, stores: u64) {
         let counters = self.counters_mut();
@@ -483,7 +483,7 @@ impl Cpu {
         }
     }
 
-    /// Long instructions of the running block took so many cycles more than the nominal CPI.
+    /// Charges the running block's long instructions with `cycles` beyond the nominal CPI.
     #[inline(always)]
     pub fn charge_long(&mut self, cycles: u64) {
         if cycles != 0 && self.profiling() {
@@ -491,7 +491,7 @@ impl Cpu {
         }
     }
 
-    /// A model has answered with a stall.
+    /// Charges a stall, with which a model has answered.
     #[inline(always)]
     pub fn charge_stall(&mut self, stall: u32) {
         if self.profiling() {
@@ -524,7 +524,7 @@ fn lines_in(physical: u64, second_page: u64, bytes: u32, shift: u32) -> u64 {
     lines(physical, first) + lines(second_page, bytes - first)
 }
 
-/// Offset of the record of a block.
+/// Returns the offset of the record of a block.
 pub fn record_offset(number: u32) -> u64 {
     u64::from(number) * size_of::<Record>() as u64
 }

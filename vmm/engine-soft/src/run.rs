@@ -22,9 +22,9 @@ const LAST: i64 = MAX_BLOCK as i64 - 1;
 
 /// Reason for which the inner loop ended.
 enum End {
-    /// The budget is spent, or the machine must be looked at.
+    /// The budget is spent, or the machine must be checked.
     Look,
-    /// HLT.
+    /// The vCPU executed HLT.
     Halt,
     /// An operation trapped.
     Trap,
@@ -106,7 +106,7 @@ impl Cpu {
                 // Devices write memory while they serve an access.
                 self.notice_code_changes();
                 if self.attached {
-                    // A hypercall may have told the platform that the rank entered or left MPI.
+                    // A hypercall may have informed the platform that the rank entered or left MPI.
                     self.refresh_context();
                 }
                 if self.platform().attention() {
@@ -178,7 +178,7 @@ impl Cpu {
             let end = self.run_blocks(until - now, instructions, true);
             let stepped = trap_flag && self.retired != before;
             match end {
-                // A repeated instruction goes on without another check for breakpoints.
+                // A repeated instruction continues without another check for breakpoints.
                 End::Look if breakpoints && self.retired == before => self.rflags |= rflags::RF,
                 End::Look => {}
                 End::Halt => {
@@ -218,7 +218,7 @@ impl Cpu {
     /// block may be cut. `deliver`: the caller delivers interrupts.
     ///
     /// Time slices therefore end, and interrupts are taken, at the same instructions in the interpreter and in translated code, which
-    /// checks its budget at the beginnings of blocks. And a vCPU goes on at the beginning of a block that the block table may have.
+    /// checks its budget at the beginnings of blocks. And a vCPU continues at the beginning of a block that the block table may have.
     fn run_blocks(&mut self, cycles: u64, instructions: u64, deliver: bool) -> End {
         if self.attached {
             self.run_blocks_as::<true>(cycles, instructions, deliver)
@@ -331,7 +331,7 @@ impl Cpu {
             // SAFETY: `op` is below `block_end`, within the block, which outlives this call: blocks are freed only when
             // the cache is cleared, which happens when a block is inserted.
             let done = unsafe { ((*op).handler)(self, &*op) };
-            // SAFETY: handlers only go on to operations of the same block.
+            // SAFETY: handlers continue only with operations of the same block.
             let last = unsafe { &*self.current };
             let executed = executed(start, last);
             match done {

@@ -56,7 +56,7 @@ impl Split {
 
 impl Cpu {
     /// Looks up both lines of an access that lies in two lines. Returns None, with nothing done, where the access lies in one line or in
-    /// more than two lines, or where the TLB alone cannot prove that the access succeeds.
+    /// more than two lines, or where the TLB cannot prove that the access succeeds.
     #[inline]
     pub fn split(&mut self, linear: u64, len: usize, write: bool) -> Option<Split> {
         if !self.attached {
@@ -68,7 +68,7 @@ impl Cpu {
         self.split_on(Baseline, linear, len, write)
     }
 
-    /// [`Cpu::split`] where translated code has not looked up the lines.
+    /// Looks up both lines as [`Cpu::split`] does, where translated code has not looked them up.
     #[inline(always)]
     pub fn split_on(
         &mut self,
@@ -88,7 +88,7 @@ impl Cpu {
         Some(Split::new([lower, upper], first))
     }
 
-    /// Returns whether the TLB alone proves that both pieces of an access succeed, so that nothing can fail once the first line was looked
+    /// Returns whether the TLB proves that both pieces of an access succeed, so that nothing can fail once the first line was looked
     /// up. The first line must be the most recently used of its set and permit the access, or the TLB must have its page. The TLB must have
     /// the second page, too. If the first line is the most recently used, a way of the second line's set that permits the access suffices
     /// for the second line. Changes nothing.
@@ -127,7 +127,7 @@ impl Cpu {
         self.report_miss_in_known_page(isa, linear, len, access)
     }
 
-    /// The instruction's own count is one access: the second line is counted here.
+    /// Counts the access to the second line: the instruction's own count is one access.
     pub fn count_split(&mut self, write: bool) {
         self.count_accesses(u64::from(!write), u64::from(write));
     }

@@ -30,17 +30,17 @@ pub struct SoftConfig {
     pub translate: Translate,
 }
 
-/// Which blocks are translated to host code; the rest is interpreted.
+/// Choice of the blocks that are translated to host code; the rest is interpreted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Translate {
-    /// None.
+    /// No block is translated.
     Never,
     /// Blocks that were interpreted this many times.
     After(u32),
 }
 
 impl Default for Translate {
-    /// Translating costs as much as interpreting a block about a hundred times (docs/history.md).
+    /// Returns a threshold of 100: translating costs as much as interpreting a block about a hundred times (docs/history.md).
     fn default() -> Self {
         Translate::After(100)
     }
@@ -159,7 +159,7 @@ impl SoftVcpu {
     }
 
     /// Executes this many instructions as [`SoftVcpu::step_undelivered`] does. Ends at the first exception or HLT, and wherever the run
-    /// loop must look at the machine.
+    /// loop must check the machine.
     pub fn run_undelivered(
         &mut self,
         platform: &mut dyn Platform,
@@ -180,12 +180,13 @@ impl SoftVcpu {
         (self.cpu.general(), &self.cpu.fx, &self.cpu.vector)
     }
 
-    /// Translated code does without AVX-512, as on a host that has none; results are the same. For all vCPUs of a node, before any runs.
+    /// Makes translated code do without AVX-512, as on a host that has none; results are the same. For all vCPUs of a node, before any
+    /// runs.
     pub fn without_avx512(&mut self) {
         self.cpu.native.without_avx512();
     }
 
-    /// Throw the node's translated code, and the code of its vector instructions, away when so many bytes are in use, sooner than by
+    /// Throws the node's translated code, and the code of its vector instructions, away when so many bytes are in use, sooner than by
     /// itself. For tests, before a vCPU has run.
     pub fn limit_code(&mut self, bytes: usize) {
         let mut code = self.code.lock();
@@ -193,12 +194,12 @@ impl SoftVcpu {
         code.pool.stubs().set_room(bytes);
     }
 
-    /// Keep at most so many decoded blocks that have no translation. For tests, before a vCPU has run.
+    /// Keeps at most so many decoded blocks that have no translation. For tests, before a vCPU has run.
     pub fn limit_blocks(&mut self, blocks: usize) {
         self.code.lock().blocks.set_room(blocks);
     }
 
-    /// Tell at most so many basic blocks apart where costs are attributed to code. For tests, before a vCPU has run.
+    /// Distinguishes at most `blocks` basic blocks where costs are attributed to code. For tests, before a vCPU has run.
     pub fn limit_profile(&mut self, blocks: usize) {
         self.code.lock().profile.fewer_blocks = Some(blocks);
     }

@@ -1,4 +1,4 @@
-//! The platform knows the address space of all counters that a vCPU hands over.
+//! The platform knows the address space of all counters that a vCPU passes to the platform.
 
 #[path = "machine/mod.rs"]
 mod machine;

@@ -27,7 +27,7 @@ fn programs_of_blocks_agree() {
     assert!(tally.shared > tally.seeds, "{tally:?}");
 }
 
-/// Two vCPUs of a node, NMIs, 32-bit code, windows and translated code that is thrown away for want of room.
+/// Two vCPUs of a node, NMIs, 32-bit code, windows and translated code that is evicted for lack of room.
 #[test]
 fn nodes_agree() {
     let tally = agree(Kind::Node, 30);
@@ -74,8 +74,8 @@ fn seeds_that_once_differed_agree() {
         (Kind::Bytes, 5360),
         (Kind::Bytes, 6473),
         (Kind::Blocks, 11_002_506),
-        // Here an operation that was emitted twice resumed in the wrong copy: in a loop, a push/pop run, and a fused load and store. In one
-        // seed a way hid another way with the same key.
+        // With this seed, an operation that was emitted twice resumed in the wrong copy: in a loop, a push/pop run, and a fused load and
+        // store. In one seed a way hid another way with the same key.
         (Kind::Node, 80_000_146),
         (Kind::Caches, 80_000_258),
         (Kind::Node, 80_000_062),

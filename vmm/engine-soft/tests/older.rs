@@ -1,5 +1,5 @@
-//! Instructions that few programs use: loads of far pointers, and instructions of 16- and 32-bit code alone. The expected values are the
-//! SDM's.
+//! Instructions that few programs use: loads of far pointers, and instructions that exist only in 16- and 32-bit code. The expected values
+//! are the SDM's.
 
 mod machine;
 

@@ -10,7 +10,7 @@ use nodescope_engine::{Exit, Limit, Vcpu};
 use nodescope_oracle::bare;
 use nodescope_x86::VcpuState;
 
-/// Runs a program for 1,000 cycles, in translated code or by the interpreter alone. The machine never extends the time slice; `extends`:
+/// Runs a program for 1,000 cycles, in translated code or only by the interpreter. The machine never extends the time slice; `extends`:
 /// the vCPU asks it to.
 fn after_a_time_slice(code: fn(&mut CodeAssembler), extends: bool, translated: bool) -> VcpuState {
     let mut m = Machine::new(code);

@@ -13,25 +13,26 @@ use crate::piecewise::{Piecewise, Residuals};
 pub struct Path {
     /// File or folder.
     pub source: String,
-    /// The fit.
+    /// Fitted channel of the path.
     pub fit: Fit,
 }
 
 /// A cluster whose paths were fitted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterFile {
-    /// Its name.
+    /// Name of the cluster.
     pub name: String,
     /// Cores of a node.
     pub cores: u32,
-    /// Between nodes; if it was not measured, as within a node.
+    /// Path between nodes; if it was not measured, as within a node.
     pub network: Option<Path>,
-    /// Within a node; if it was not measured, as between nodes.
+    /// Path within a node; if it was not measured, as between nodes.
     pub memory: Option<Path>,
 }
 
 impl ClusterFile {
-    /// Returns the file's text, which `nodescope predict --cluster` reads; `CLUSTER.md` describes it. Comments tell residuals and ranges.
+    /// Returns the file's text, which `nodescope predict --cluster` reads; `CLUSTER.md` describes it. Comments in the text give residuals
+    /// and ranges.
     pub fn text(&self) -> String {
         let mut out = String::from("# Made by nodescope calibrate (guide: Calibration).\n");
         // Writing to a string cannot fail.

@@ -14,9 +14,9 @@ use crate::{CalibrateError, Measurements, Sample};
 
 /// A step between two lines is a change of protocol where the time rises by so much.
 const STEP: f64 = 0.05;
-/// The line of large messages tells of the latency where it says at least this part of what the smallest take.
+/// The intercept of the line of large messages is used as latency where it is at least this part of the smallest messages' time.
 const PLAUSIBLE: f64 = 0.3;
-/// Tables go on straight to this size.
+/// Size up to which tables continue straight, in bytes.
 const BEYOND: u64 = 1 << 30;
 /// No wire is faster, bytes per second: for paths on which the ends' copies take all time.
 const FASTEST: f64 = 1e12;
@@ -28,35 +28,35 @@ pub struct FitOptions {
     pub eager_limit: Option<u64>,
 }
 
-/// How the eager limit came about.
+/// Origin of the eager limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// The user gave it.
+    /// The user gave the limit.
     Given,
     /// Sends of up to this size did not wait for late receives, and those of the next size measured did.
     Waiting(u64),
     /// The time steps up between this size and the next measured.
     Step(u64),
-    /// No sign of one: it is the largest size measured.
+    /// The times show no limit, so it is the largest size measured.
     Unseen,
 }
 
 /// A fitted channel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fit {
-    /// The costs.
+    /// Costs of the channel.
     pub channel: Channel,
     /// Bytes per second.
     pub bandwidth: u64,
     /// The one-way times.
     pub one_way: Piecewise,
-    /// Times in sends, if they are visible.
+    /// Times in sends, if the measurements contain them.
     pub send: Option<Piecewise>,
     /// Times in late receives, if there are any.
     pub receive: Option<Piecewise>,
-    /// How the eager limit came about.
+    /// Origin of the eager limit.
     pub limit: Limit,
-    /// How far the channel's one-way times are from those measured.
+    /// Differences of the channel's one-way times from those measured.
     pub residuals: Residuals,
     /// How far what it says of late receives is from those measured, if there are any.
     pub late_residuals: Option<Residuals>,
@@ -200,7 +200,7 @@ fn residuals(fitted: &[Point], measured: &[Point], sigma: f64) -> Residuals {
     }
 }
 
-/// Four digits: more mean nothing, and a file that people read has fewer.
+/// Rounds to four significant digits: more have no meaning, and a file for readers has fewer.
 fn rounded(value: u64) -> u64 {
     let mut unit = 1;
     while value / unit >= 10_000 {
@@ -219,7 +219,7 @@ fn eager_limit(
     if let Some(limit) = options.eager_limit {
         return (limit, Limit::Given);
     }
-    // Between the two sizes a step says where.
+    // Between the two sizes, a step in the times shows the limit.
     let between = (measured.sent_at_once, measured.waited);
     let (least, most) = match between {
         (None, None) => (range.0, range.1),
@@ -296,7 +296,7 @@ impl Costs<'_> {
         if bytes > self.eager_limit { 3.0 } else { 1.0 }
     }
 
-    /// A sender that asks is busy only to ask.
+    /// Returns the time that a sender is busy. For a message above the eager limit the sender is busy only with the request to send.
     fn send(&self, bytes: u64) -> f64 {
         let bytes = if bytes > self.eager_limit {
             self.smallest
@@ -325,7 +325,7 @@ impl Costs<'_> {
     fn latency(&self, knots: &[u64]) -> f64 {
         let smallest = self.smallest;
         let rest = self.total(smallest) - self.send(smallest) - self.receive(smallest);
-        // A message that asks takes three latencies: no more than its line has at no bytes, where that is of their kind at all.
+        // A message sent after a request takes three latencies: no more than its line has at no bytes, where that is of their kind at all.
         let above = (self.total.segments.iter()).find(|segment| segment.from > self.eager_limit);
         let third = above.map_or(rest, |above| {
             (above.intercept - self.send(above.from)) / 3.0

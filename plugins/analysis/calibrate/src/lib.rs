@@ -21,18 +21,18 @@ pub use piecewise::{Piecewise, Point, Residuals};
 /// The measurement at one message size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// Bytes.
+    /// Size of the message in bytes.
     pub bytes: u64,
     /// The median, nanoseconds.
     pub time: f64,
-    /// How many times it was measured; 0 if unknown.
+    /// Number of times that this size was measured; 0 if unknown.
     pub count: usize,
 }
 
 /// The measurements on one path.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measurements {
-    /// Where it comes from.
+    /// File or other source of the measurements.
     pub source: String,
     /// A message from one rank to the other, from before its send to after its receive: half a round trip. Sizes ascend.
     pub one_way: Vec<Sample>,
@@ -48,21 +48,21 @@ pub struct Measurements {
     pub notes: Vec<String>,
 }
 
-/// Why measurements cannot be used.
+/// Reason for which measurements cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrateError {
     /// A file cannot be read.
     #[error("cannot read {}: {cause}", .file.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// Why not.
+        /// Error of the operating system.
         cause: std::io::Error,
     },
     /// A line that NetPIPE does not write.
     #[error("{}:{line}: {what}", .file.display())]
     Line {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
         /// The line, from 1.
         line: usize,
@@ -72,9 +72,9 @@ pub enum CalibrateError {
     /// Measurements from which nothing follows.
     #[error("{from}: {what}")]
     Unusable {
-        /// Where they come from.
+        /// File or other source of the measurements.
         from: String,
-        /// Why.
+        /// Reason for which nothing follows from the measurements.
         what: String,
     },
     /// A trace that cannot be read.

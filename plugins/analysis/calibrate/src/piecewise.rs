@@ -26,20 +26,20 @@ const ROUNDS: usize = 4;
 /// A time at a size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// Bytes.
+    /// Size of the message in bytes.
     pub bytes: u64,
-    /// Nanoseconds.
+    /// Time in nanoseconds.
     pub time: f64,
 }
 
-/// One run of points and its line.
+/// Run of points of successive sizes, and the straight line through them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Segment {
-    /// Smallest size, bytes.
+    /// Smallest size in bytes.
     pub from: u64,
-    /// Largest size.
+    /// Largest size in bytes.
     pub to: u64,
-    /// Points in it.
+    /// Number of points in the segment.
     pub points: usize,
     /// Nanoseconds at 0 bytes.
     pub intercept: f64,
@@ -54,14 +54,14 @@ impl Segment {
     }
 }
 
-/// How far points lie off a fit: relative residuals.
+/// Distances of points from a fit: relative residuals.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Residuals {
     /// The median of the absolute values.
     pub median: f64,
     /// The greatest absolute value.
     pub largest: f64,
-    /// Where that is, bytes.
+    /// Size with the greatest absolute value, bytes.
     pub largest_at: u64,
     /// Points that the fit takes for outliers.
     pub outliers: usize,
@@ -70,11 +70,11 @@ pub struct Residuals {
 /// A fit of straight lines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Piecewise {
-    /// Sizes ascending.
+    /// Segments in the order of ascending sizes.
     pub segments: Vec<Segment>,
     /// The relative standard deviation of single points that the fit assumed.
     pub sigma: f64,
-    /// How far the points lie off it.
+    /// Distances of the points from the fit.
     pub residuals: Residuals,
 }
 
@@ -103,7 +103,8 @@ impl Piecewise {
         fit
     }
 
-    /// The time at a size, nanoseconds; between two runs straight from one's end to the other's beginning, beyond them by the nearest line.
+    /// Returns the time at a size in nanoseconds; between two runs straight from one's end to the other's beginning, beyond them by the
+    /// nearest line.
     pub fn at(&self, bytes: u64) -> f64 {
         let next = self.segments.partition_point(|segment| segment.to < bytes);
         let Some(segment) = self.segments.get(next) else {
@@ -198,7 +199,7 @@ fn cost(points: &[Point], sigma: f64, (intercept, slope): (f64, f64)) -> f64 {
         .sum()
 }
 
-/// Least squares of relative residuals over the points that `keep` keeps; a constant where they have one size.
+/// Returns the least-squares line of relative residuals over the points that `keep` keeps; a constant where these points have one size.
 fn least_squares(points: &[Point], keep: impl Fn(&Point) -> bool) -> Option<(f64, f64)> {
     // About the weighted mean, so that large sizes lose no digits.
     let (mut weights, mut x, mut y) = (0.0, 0.0, 0.0);
@@ -223,7 +224,7 @@ fn least_squares(points: &[Point], keep: impl Fn(&Point) -> bool) -> Option<(f64
     Some((y - slope * x, slope))
 }
 
-/// Tukey's resistant line: through the medians of the outer thirds.
+/// Returns Tukey's resistant line, through the medians of the outer thirds.
 fn resistant(points: &[Point]) -> (f64, f64) {
     let third = points.len().div_ceil(3);
     let of =
@@ -324,7 +325,7 @@ mod tests {
         sizes
     }
 
-    /// Deterministic noise in (-1, 1).
+    /// Returns deterministic noise in (-1, 1).
     fn noise(seed: u64) -> f64 {
         let mixed = (seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

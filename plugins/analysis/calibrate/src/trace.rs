@@ -30,7 +30,7 @@ struct Call {
     entry: i64,
     exit: i64,
     inside: i64,
-    /// It follows polls: its MPI could move messages before.
+    /// True if the call follows polls, in which its MPI library could already move messages.
     after_polls: bool,
     /// The other end of the message: rank and place.
     other: Option<(u32, usize)>,
@@ -43,10 +43,10 @@ impl Call {
     }
 }
 
-/// Collects measurements from the events of a trace.
+/// Collector of measurements from the events of a trace.
 #[derive(Debug, Default)]
 pub struct Collector {
-    /// By rank; none for a call of another kind.
+    /// Calls by rank; none for a call of another kind.
     calls: BTreeMap<u32, Vec<Option<Call>>>,
     sent: Lanes,
     received: Lanes,

@@ -38,7 +38,7 @@ fn truth() -> Channel {
     }
 }
 
-/// Up to 4 MiB, as NetPIPE takes them.
+/// Returns message sizes up to 4 MiB, as NetPIPE measures them.
 fn sizes() -> Vec<u64> {
     let mut sizes = vec![1, 2, 3, 4, 6, 8, 12, 13, 16, 19, 21, 24, 27, 29, 32, 35];
     for octave in 6..22 {
@@ -137,7 +137,7 @@ fn netpipe_gives_back_times_at_every_size() {
         );
         assert!(matches!(fit.limit, Limit::Step(_)), "{what}");
         let latency = fit.channel.latency as f64 / 1e3;
-        // With times alone, the latency has of both overheads what the step up has too.
+        // From times only, the latency has of both overheads what the step up has too.
         assert!(
             (3000.0 * 0.97..3900.0 * 1.03).contains(&latency),
             "{latency} in {what}"
@@ -218,7 +218,7 @@ impl Traced {
         });
     }
 
-    /// A message by the true costs; its receive begins `late` after its send.
+    /// Adds a message by the true costs; its receive begins `late` after its send.
     fn message(&mut self, from: usize, bytes: u64, late: u64, noise: &mut Noise) {
         let channel = truth();
         let mut costs = |time: u64| (time as f64 * noise.factor()) as u64;

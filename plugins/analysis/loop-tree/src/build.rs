@@ -1,4 +1,4 @@
-//! Programs written by hand, for tests and for studies of programs that nobody has run.
+//! Programs written by hand, for tests and for studies of programs that have not run.
 
 use std::collections::HashMap;
 
@@ -38,7 +38,7 @@ impl ProgramBuilder {
         self
     }
 
-    /// The next operation is with a derived datatype.
+    /// Marks the next operation as one with a derived datatype.
     pub fn derived(&mut self) -> &mut Self {
         self.derived = true;
         self
@@ -91,7 +91,7 @@ impl ProgramBuilder {
         self
     }
 
-    /// Sends.
+    /// Adds a blocking send.
     pub fn send(&mut self, to: PeerRef, tag: u32, bytes: u64) -> &mut Self {
         let action = Action::Send {
             to,
@@ -103,7 +103,7 @@ impl ProgramBuilder {
         self.call(Function::Send, 0x10, action)
     }
 
-    /// Sends and goes on.
+    /// Adds a non-blocking send.
     pub fn isend(&mut self, to: PeerRef, tag: u32, bytes: u64, request: u32) -> &mut Self {
         let action = Action::Send {
             to,
@@ -115,7 +115,7 @@ impl ProgramBuilder {
         self.call(Function::Isend, 0x20, action)
     }
 
-    /// Receives.
+    /// Adds a blocking receive.
     pub fn receive(&mut self, from: PeerRef, tag: u32, room: u64) -> &mut Self {
         let action = Action::Receive {
             from: Source::Peer(from),
@@ -126,7 +126,7 @@ impl ProgramBuilder {
         self.call(Function::Recv, 0x30, action)
     }
 
-    /// Posts a receive and goes on.
+    /// Adds a non-blocking receive.
     pub fn ireceive(&mut self, from: PeerRef, tag: u32, room: u64, request: u32) -> &mut Self {
         let action = Action::Receive {
             from: Source::Peer(from),
@@ -137,7 +137,7 @@ impl ProgramBuilder {
         self.call(Function::Irecv, 0x40, action)
     }
 
-    /// Writes to the memory of a rank, and goes on.
+    /// Adds a non-blocking write to the memory of a rank.
     pub fn put(&mut self, to: PeerRef, bytes: u64, request: u32) -> &mut Self {
         let action = Action::OneSided {
             to,
@@ -148,7 +148,7 @@ impl ProgramBuilder {
         self.call(Function::Put, 0x80, action)
     }
 
-    /// Reads from the memory of a rank, and goes on.
+    /// Adds a non-blocking read from the memory of a rank.
     pub fn get(&mut self, from: PeerRef, bytes: u64, request: u32) -> &mut Self {
         let action = Action::OneSided {
             to: from,
@@ -165,7 +165,7 @@ impl ProgramBuilder {
         self.call(Function::Waitall, 0x50, Action::Wait { requests })
     }
 
-    /// A blocking collective on the world.
+    /// Adds a blocking collective on the world.
     pub fn collective(&mut self, kind: CollectiveKind, root: u32, bytes: u64) -> &mut Self {
         let function = match kind {
             CollectiveKind::Barrier | CollectiveKind::Create => Function::Barrier,

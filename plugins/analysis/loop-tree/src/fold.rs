@@ -12,16 +12,16 @@ const CANDIDATES: usize = 48;
 /// The longest body in elements.
 const LONGEST: usize = 1 << 16;
 
-/// A part of a tree.
+/// Node of a loop tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Node {
-    /// A symbol.
+    /// Symbol of the folded sequence, by its number.
     Leaf(u32),
-    /// A body, so many times.
+    /// Body that is repeated.
     Loop {
-        /// How often.
+        /// Number of iterations.
         count: u32,
-        /// The body, by its number.
+        /// Number of the body.
         body: u32,
     },
 }
@@ -99,7 +99,7 @@ impl Forest {
         self.children(body).iter().map(node).sum()
     }
 
-    /// Nesting of loops; 0 if there is none.
+    /// Returns the deepest nesting of loops in a body; 0 if the body has no loop.
     pub fn depth(&self, body: u32) -> usize {
         let node = |&node: &u32| match self.get(node) {
             Node::Leaf(_) => 0,

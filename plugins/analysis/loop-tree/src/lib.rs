@@ -1,4 +1,5 @@
-//! Trace compression: a traced MPI program as loop trees. The trees say what every rank computes and which MPI operations the rank calls.
+//! Trace compression: a traced MPI program as loop trees. The trees contain what every rank computes and which MPI operations the rank
+//! calls.
 //!
 //! - [`op`]: the operations, free of handles, serials and other values that change from one iteration to the next.
 //! - [`sequence`]: from a trace to one sequence of bursts and operations per rank.

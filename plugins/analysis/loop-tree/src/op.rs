@@ -7,7 +7,7 @@ use nodescope_hypercall::Function;
 pub struct Site {
     /// The address; 0 if unknown.
     pub address: u64,
-    /// It is relative to the main program's load address.
+    /// True if the address is relative to the main program's load address.
     pub in_program: bool,
 }
 
@@ -21,12 +21,12 @@ impl std::fmt::Display for Site {
     }
 }
 
-/// Another rank of the world.
+/// Reference to another rank of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PeerRef {
-    /// That rank.
+    /// World rank of the peer.
     Absolute(u32),
-    /// The rank so many after the caller, modulo the world.
+    /// Distance from the caller to the peer, modulo the number of ranks.
     Relative(u32),
 }
 
@@ -57,11 +57,11 @@ impl PeerRef {
 /// The sender from which a receive accepts a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
-    /// That rank, which the program named.
+    /// Rank that the program named.
     Peer(PeerRef),
-    /// That rank: the program asked for any, and the trace says that this one matched.
+    /// Rank whose message matched according to the trace; the program accepted any.
     Matched(PeerRef),
-    /// Any rank; nothing is known of what matched.
+    /// Any rank; the matching message is unknown.
     Any,
 }
 
@@ -124,7 +124,7 @@ pub enum CollectiveKind {
 }
 
 impl CollectiveKind {
-    /// Every kind.
+    /// Every kind of collective.
     pub const ALL: [CollectiveKind; 17] = [
         CollectiveKind::Barrier,
         CollectiveKind::Bcast,
@@ -145,7 +145,7 @@ impl CollectiveKind {
         CollectiveKind::Create,
     ];
 
-    /// Name, as in the choice of algorithms.
+    /// Returns the name, as in the choice of algorithms.
     pub fn name(self) -> &'static str {
         match self {
             CollectiveKind::Barrier => "barrier",
@@ -182,10 +182,10 @@ impl CollectiveKind {
     }
 }
 
-/// One collective operation.
+/// Collective operation of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Collective {
-    /// Which.
+    /// Kind of the collective.
     pub kind: CollectiveKind,
     /// The root's rank in the communicator; 0 where there is none.
     pub root: u32,
@@ -196,12 +196,12 @@ pub struct Collective {
     pub send_to: Box<[u64]>,
     /// Bytes from each rank of the communicator, where the call has them.
     pub receive_from: Box<[u64]>,
-    /// The request that it starts, if it does not block.
+    /// Request that the operation starts; none if the operation blocks.
     pub request: Option<u32>,
 }
 
 impl Collective {
-    /// A blocking one of this kind, of no bytes, from or to the first rank.
+    /// Returns a blocking collective of this kind, of no bytes, from or to the first rank.
     pub fn of(kind: CollectiveKind) -> Collective {
         Collective {
             kind,
@@ -218,39 +218,39 @@ impl Collective {
 /// repeat them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Action {
-    /// Nothing that concerns others or takes time.
+    /// Has no effect on other ranks and takes no time.
     Nothing,
     /// Takes as long as it was traced to take: calls that are not interpreted.
     Opaque,
-    /// Nothing; the moment is of interest, under this number.
+    /// Marks a moment of interest, by the mark's number, and takes no time.
     Mark(u32),
     /// A fragment of the program, by its number, of which only the attributes are known.
     Reduced(u32),
     /// A message to a rank; blocking without a request.
     Send {
-        /// Receiver.
+        /// Rank of the receiver.
         to: PeerRef,
-        /// Tag.
+        /// Tag of the message.
         tag: u32,
-        /// Size.
+        /// Size of the message in bytes.
         bytes: u64,
-        /// Mode.
+        /// Mode of the send.
         mode: Mode,
-        /// Request started.
+        /// Request that the send starts.
         request: Option<u32>,
     },
     /// A message from a rank; blocking without a request.
     Receive {
-        /// Sender.
+        /// Sender of the message.
         from: Source,
-        /// Tag, any if none.
+        /// Tag of the message; none for any.
         tag: Option<u32>,
-        /// Room for it, bytes.
+        /// Size of the receive buffer in bytes.
         room: u64,
-        /// Request started.
+        /// Request that the receive starts.
         request: Option<u32>,
     },
-    /// Both at once.
+    /// Sends and receives at the same time.
     SendReceive {
         /// Receiver, tag and bytes; none to `MPI_PROC_NULL`.
         send: Option<(PeerRef, u32, u64)>,
@@ -263,52 +263,52 @@ pub enum Action {
         to: PeerRef,
         /// Bytes that go.
         out: u64,
-        /// Bytes that come back; without any, only that it is done.
+        /// Bytes that come back; 0 for only the notification of completion.
         back: u64,
         /// Request started; without one the call waits for what comes back.
         request: Option<u32>,
     },
-    /// Waits until such a message is there, and leaves it.
+    /// Waits until such a message has arrived, and leaves it in the queue.
     Probe {
-        /// Sender.
+        /// Sender of the message.
         from: Source,
-        /// Tag, any if none.
+        /// Tag of the message; none for any.
         tag: Option<u32>,
     },
     /// Waits for all of these requests.
     Wait {
-        /// The requests.
+        /// Requests that the operation waits for.
         requests: Box<[u32]>,
     },
-    /// Gives requests up; what they do still happens.
+    /// Frees requests; their operations still complete.
     Free {
-        /// The requests.
+        /// Requests that are freed.
         requests: Box<[u32]>,
     },
-    /// Gives up receives that will not happen.
+    /// Cancels receives that have no message.
     Cancel {
-        /// The requests.
+        /// Requests that are cancelled.
         requests: Box<[u32]>,
     },
-    /// With all ranks of a communicator.
+    /// Takes part in a collective with all ranks of a communicator.
     Collective(Box<Collective>),
 }
 
-/// One operation of a rank.
+/// Operation of a rank: an MPI call, or a part of a call.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Op {
     /// The MPI function.
     pub function: Function,
-    /// Where it is called.
+    /// Call site of the call.
     pub site: Site,
     /// The communicator, by its number on the rank: 0 world, 1 self, then those that the rank met, in that order.
     pub communicator: u32,
-    /// True if what it sends or receives is of a datatype that the program made, as far as the trace tells: elements of more than 32 bytes,
+    /// True if the sent or received data has a datatype that the program made, as far as the trace shows: elements of more than 32 bytes,
     /// which no predefined datatype has. Data of such types may have to be packed.
     pub derived: bool,
-    /// The call does more, which the next operation is.
+    /// True if the next operation belongs to the same call.
     pub more: bool,
-    /// The effect.
+    /// Effect of the operation.
     pub action: Action,
 }
 

@@ -13,16 +13,16 @@ use crate::sequence::{Burst, Entry, Sequence, Sequences};
 pub struct Step {
     /// The slot whose values the burst takes: bursts between the same two calls, by their sites and functions, have one slot.
     pub slot: u32,
-    /// The operation, by its number.
+    /// Number of the operation.
     pub op: u32,
 }
 
 /// A slot's values on one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// The slot.
+    /// Number of the slot.
     pub slot: u32,
-    /// First of its values.
+    /// Index of the first value.
     pub start: u32,
     /// Number of its values; they are taken in order, from the first again after the last.
     pub length: u32,
@@ -31,22 +31,22 @@ pub struct Column {
 /// The bursts of a rank: their values in the order of the trace, by slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bursts {
-    /// By slot, ascending: the slots of the rank's tree, all of them.
+    /// Columns by slot, ascending: the slots of the rank's tree, all of them.
     pub columns: Vec<Column>,
-    /// Picoseconds.
+    /// Times of the bursts in picoseconds.
     pub times: Vec<u64>,
     /// Instructions, parallel to the times; empty if unknown.
     pub instructions: Vec<u64>,
 }
 
-/// One rank.
+/// Parts of a program that belong to one rank, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rank {
-    /// Its tree: the number of a body.
+    /// Tree of the rank: the number of a body.
     pub tree: u32,
-    /// Its list of communicators.
+    /// Number of the rank's list in [`Program::communicator_lists`].
     pub communicators: u32,
-    /// Its bursts.
+    /// Number of the rank's bursts in [`Program::bursts`].
     pub bursts: u32,
 }
 
@@ -57,7 +57,7 @@ pub struct Program {
     pub ops: Vec<Op>,
     /// Steps, each once; the symbols of the trees.
     pub steps: Vec<Step>,
-    /// Trees.
+    /// Loop trees of the ranks.
     pub forest: Forest,
     /// The ranks of the world.
     pub ranks: Vec<Rank>,
@@ -65,7 +65,7 @@ pub struct Program {
     pub communicators: Vec<Vec<u32>>,
     /// Communicators that the program did not make: see [`Sequences::copies`].
     pub copies: BTreeSet<u32>,
-    /// Lists of communicators: what number on a rank means which; `None` is the rank alone.
+    /// Lists of communicators: the communicator that each number on a rank means; `None` is a communicator of only this rank.
     pub communicator_lists: Vec<Vec<Option<u32>>>,
     /// Bursts; several ranks may have the same.
     pub bursts: Vec<Bursts>,
@@ -82,9 +82,9 @@ pub struct Program {
 pub struct ProgramSize {
     /// Operations of all ranks, unfolded.
     pub operations: u64,
-    /// Different operations.
+    /// Number of different operations.
     pub different: u64,
-    /// Trees.
+    /// Number of different trees.
     pub trees: u64,
     /// Entries of all trees' bodies.
     pub entries: u64,
@@ -98,7 +98,7 @@ pub struct ProgramSize {
     pub burst_bytes: u64,
 }
 
-/// Returns where peers are told as distances: the call sites at which that takes fewer values than ranks do.
+/// Returns the call sites at which distances from the caller take fewer values than ranks do.
 fn relative_sites(sequences: &Sequences) -> BTreeSet<(Site, Function)> {
     let world = sequences.ranks.len() as u32;
     let mut peers: BTreeMap<(Site, Function), [BTreeSet<u32>; 2]> = BTreeMap::new();
@@ -121,7 +121,7 @@ fn relative_sites(sequences: &Sequences) -> BTreeSet<(Site, Function)> {
 }
 
 impl Program {
-    /// Folds sequences.
+    /// Folds sequences into the loop trees of a program.
     pub fn new(sequences: &Sequences) -> Program {
         let relative = relative_sites(sequences);
         let world = sequences.ranks.len() as u32;

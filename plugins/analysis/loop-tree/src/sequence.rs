@@ -19,7 +19,7 @@ use rank::RankState;
 /// Computation between two calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Burst {
-    /// Picoseconds.
+    /// Time of the burst in picoseconds.
     pub time: u64,
     /// Instructions; 0 if unknown, as when the thread changed its CPU in between.
     pub instructions: u64,
@@ -39,16 +39,17 @@ pub struct Entry {
 /// The bursts and operations of one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sequence {
-    /// In order.
+    /// Bursts and operations in the order of the trace.
     pub entries: Vec<Entry>,
-    /// The meaning of the rank's communicator numbers: members by their number in [`Sequences::communicators`]; `None` is the rank alone.
+    /// The meaning of the rank's communicator numbers: members by their number in [`Sequences::communicators`]; `None` is a communicator of
+    /// only this rank.
     pub communicators: Vec<Option<u32>>,
 }
 
 /// The bursts and operations of all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sequences {
-    /// By world rank.
+    /// Sequences by world rank.
     pub ranks: Vec<Sequence>,
     /// Members of communicators; 0 is the world, whose list is empty.
     pub communicators: Vec<Vec<u32>>,
@@ -64,19 +65,19 @@ pub struct Sequences {
     pub extents: Vec<(u64, u64)>,
     /// When the call of each entry began, by rank, picoseconds of the trace. Empty where no trace is behind the sequences.
     pub begins: Vec<Vec<u64>>,
-    /// When ranks passed the marks that were asked for: the first and the last of them, picoseconds of the trace. None where a rank
+    /// When ranks passed the requested marks: the first and the last of them, picoseconds of the trace. None where a rank
     /// never did.
     pub marks: Vec<Option<(u64, u64)>>,
 }
 
-/// Options that say what to take of a trace.
+/// Options that select the part of a trace from which sequences are made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SequenceOptions {
     /// The MPI job, from 0, where a trace holds several, one after the other; the one with most calls if not given.
     pub job: Option<usize>,
     /// Places to mark on every rank: when the so-manieth call of a function, from 1, has returned.
     pub marks: Vec<(Function, u64)>,
-    /// Only what each rank does from the first mark to the second.
+    /// True to take only what each rank does from the first mark to the second.
     pub section: bool,
 }
 
@@ -91,7 +92,7 @@ pub enum SequenceError {
     /// A rank beyond the world that the program stated.
     #[error("the trace has a call of rank {rank}, but the world has {world} ranks")]
     RankOutside {
-        /// The rank.
+        /// Rank that called.
         rank: u32,
         /// Ranks of the world.
         world: u32,
@@ -101,11 +102,11 @@ pub enum SequenceError {
         "{function} of rank {rank} names rank {peer}, but the world has {world} ranks; the trace is not of one MPI job, or damaged"
     )]
     PeerOutside {
-        /// The caller.
+        /// Rank that called.
         rank: u32,
-        /// The call.
+        /// Function that was called.
         function: Function,
-        /// The rank that it names.
+        /// Rank that the call names.
         peer: u32,
         /// Ranks of the world.
         world: u32,
@@ -115,9 +116,9 @@ pub enum SequenceError {
         "{function} of rank {rank} has a time of {time} ps, more than the 26 days that are computed with; the trace is damaged"
     )]
     TooLate {
-        /// The caller.
+        /// Rank that called.
         rank: u32,
-        /// The call.
+        /// Function that was called.
         function: Function,
         /// The time, picoseconds.
         time: u64,
@@ -127,11 +128,11 @@ pub enum SequenceError {
         "{function} of rank {rank} states {bytes} bytes, more than the 8 TiB that are computed with; the trace is damaged"
     )]
     TooLarge {
-        /// The caller.
+        /// Rank that called.
         rank: u32,
-        /// The call.
+        /// Function that was called.
         function: Function,
-        /// The bytes.
+        /// Number of bytes that the call states.
         bytes: u64,
     },
     /// A tag that MPI does not have.
@@ -139,11 +140,11 @@ pub enum SequenceError {
         "{function} of rank {rank} has the tag {tag}, beyond those of MPI; the trace is damaged"
     )]
     BadTag {
-        /// The caller.
+        /// Rank that called.
         rank: u32,
-        /// The call.
+        /// Function that was called.
         function: Function,
-        /// The tag.
+        /// Tag that the call states.
         tag: u32,
     },
     /// Windows and topologies of more members than there is memory for.
@@ -151,13 +152,13 @@ pub enum SequenceError {
         "the trace's windows and topologies have {members} members in all, more than can be kept; trace a run of fewer ranks, or one that creates fewer windows and topologies"
     )]
     TooManyMembers {
-        /// Members of all of them.
+        /// Number of members of all windows and topologies.
         members: usize,
     },
     /// A rank that never called.
     #[error("the trace has no call of rank {rank} of {world}; predict from a trace of all ranks")]
     RankMissing {
-        /// The rank.
+        /// Rank that has no call.
         rank: u32,
         /// Ranks of the world.
         world: u32,
@@ -168,10 +169,10 @@ pub enum SequenceError {
         /// Ranks of the trace.
         ranks: usize,
     },
-    /// A job beyond those that there are.
+    /// A job that the trace does not have.
     #[error("there is no job {asked}; the trace has {jobs} MPI jobs, numbered from 0")]
     NoSuchJob {
-        /// The job asked for.
+        /// Number of the requested job.
         asked: usize,
         /// Jobs of the trace.
         jobs: usize,
@@ -181,14 +182,14 @@ pub enum SequenceError {
 /// Most ranks that a trace may state.
 const MOST_RANKS: u32 = 1 << 20;
 
-/// Makes sequences from events, which must come in the order of the file.
+/// Builder of sequences from events, which must come in the order of the file.
 #[derive(Debug, Default)]
 pub struct SequenceBuilder {
     options: SequenceOptions,
     jobs: Vec<Job>,
 }
 
-/// One MPI job: the processes of one `MPI_COMM_WORLD`.
+/// MPI job: the processes of one `MPI_COMM_WORLD`.
 #[derive(Debug, Default)]
 struct Job {
     ranks: BTreeMap<u32, RankState>,
@@ -200,9 +201,9 @@ struct Job {
     stuck: BTreeSet<u32>,
     calls: u64,
     world: u32,
-    /// By the trace's id: members, as rank 0 of the communicator told them.
+    /// Members by the communicator's id in the trace, as rank 0 of the communicator reported them.
     members: HashMap<u64, Vec<u32>>,
-    /// By the trace's id: who used it, for those whose members were not told.
+    /// Ranks that used a communicator, by its id in the trace, for communicators whose members were not reported.
     users: BTreeMap<u64, BTreeSet<u32>>,
     notes: Vec<String>,
     /// The greatest rank that a call names.
@@ -212,7 +213,7 @@ struct Job {
 }
 
 impl SequenceBuilder {
-    /// Takes what is wanted of a trace.
+    /// Makes a builder that takes from a trace what the options select.
     pub fn new(options: SequenceOptions) -> SequenceBuilder {
         SequenceBuilder {
             options,
@@ -263,7 +264,7 @@ impl SequenceBuilder {
         self.jobs.iter().any(|job| !job.unfinished.is_empty())
     }
 
-    /// Says which ranks can never go on. Their last call becomes an operation in which the program stops; other ranks end before
+    /// Sets the ranks that can never continue. Their last call becomes an operation in which the program stops; other ranks end before
     /// theirs, as those of a trace that was merely cut.
     pub fn set_deadlocks(&mut self, pending: &PendingCalls) {
         for deadlock in &pending.deadlocks {
@@ -377,7 +378,7 @@ impl Job {
         self.sequences(marks, true)
     }
 
-    /// Returns the sequences of the ranks that are there, which must be `all` ranks of the world if that is asked for.
+    /// Returns the sequences of the ranks that are there, which must be `all` ranks of the world if that is requested.
     fn sequences(mut self, marks: usize, all: bool) -> Result<Sequences, SequenceError> {
         if let Some(wrong) = self.wrong.take() {
             return Err(wrong);
@@ -419,7 +420,7 @@ impl Job {
             marks: vec![Some((u64::MAX, 0)); marks],
             ..Sequences::default()
         };
-        // Communicators whose members nobody told consist of those who used them, in the order of the world.
+        // Communicators without reported members consist of the ranks that used them, in the order of the world.
         for (id, users) in std::mem::take(&mut self.users) {
             if !self.members.contains_key(&id) {
                 self.notes.push(format!(

@@ -350,7 +350,7 @@ proptest! {
 #[test]
 fn a_job_of_several_and_marks_in_it_are_found() {
     let mut trace = TraceOf::default();
-    // A job of two ranks, then one of three whose last rank is heard of first.
+    // A job of two ranks, then one of three whose last rank calls first.
     for (job, world) in [(0u64, 2u32), (1, 3)] {
         let start = 1000 * job;
         let hellos = TraceOf::new(world).events;
@@ -376,7 +376,7 @@ fn a_job_of_several_and_marks_in_it_are_found() {
         builder.finish()
     };
     let take = |job, marks: &[(Function, u64)]| take_section(job, marks, false);
-    // The one with most calls, which is said.
+    // The job with most calls is taken, with a note.
     let most = take(None, &[]).unwrap();
     assert_eq!(most.ranks.len(), 3);
     assert_eq!(
@@ -549,7 +549,7 @@ fn epochs_wait_for_their_accesses() {
 
 #[test]
 fn neighbours_exchange_messages() {
-    // A line of three: nobody is beyond its ends.
+    // A line of three ranks: no rank is beyond its ends.
     let mut trace = TraceOf::new(3);
     for rank in 0..3u32 {
         let near = [rank.checked_sub(1), (rank < 2).then_some(rank + 1)];

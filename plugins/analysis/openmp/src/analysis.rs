@@ -1,4 +1,4 @@
-//! All about the records of a program's processes.
+//! Analysis of the records of a program's processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use crate::selection::Selection;
 pub struct Options {
     /// Processors of each process, in place of the most threads that were active at once.
     pub processors: Option<u32>,
-    /// Time of the ranks in MPI calls, if a trace tells.
+    /// Time of the ranks in MPI calls, if a trace contains them.
     pub mpi: Option<MpiTime>,
     /// Intervals made of parallel regions, besides those that the program's author has named.
     pub selections: Vec<Selection>,
@@ -27,7 +27,7 @@ pub struct Options {
 pub struct Analysis {
     /// Version of the JSON output: 2, which has `hybrid.ranks`.
     pub format: u32,
-    /// By process, by rank.
+    /// Reports of the processes, by rank.
     pub processes: Vec<ProcessReport>,
     /// Positions of the processes, from the one that loses most to the one that loses least.
     pub ranking: Vec<usize>,
@@ -37,18 +37,18 @@ pub struct Analysis {
     pub notes: Vec<String>,
 }
 
-/// A process.
+/// Analysis of a process.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProcessReport {
     /// The record's file.
     pub source: String,
-    /// Process number.
+    /// Process id in the system.
     pub pid: u32,
     /// Rank in `MPI_COMM_WORLD`; none without MPI.
     pub rank: Option<u32>,
-    /// The host.
+    /// Name of the host on which the process ran.
     pub host: String,
-    /// The program.
+    /// Name of the program.
     pub program: String,
     /// The OpenMP runtime.
     pub runtime: String,
@@ -68,51 +68,51 @@ pub struct ProcessReport {
     pub notes: Vec<String>,
 }
 
-/// An interval.
+/// Analysis of an interval.
 #[derive(Clone, Debug, Serialize)]
 pub struct IntervalReport {
-    /// Its name, behind the names of intervals around it.
+    /// Name of the interval, behind the names of the intervals around it.
     pub name: String,
-    /// How many intervals are around it.
+    /// Number of intervals around this one.
     pub depth: u32,
-    /// How often it was executed.
+    /// Number of executions of the interval.
     pub count: u64,
     /// When it first began, nanoseconds from the beginning of the program.
     pub first: u128,
-    /// Its characteristics.
+    /// Characteristics of the interval.
     pub characteristics: Characteristics,
 }
 
 /// A thread's time in the whole program, in nanoseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct ThreadReport {
-    /// Its number in its first team.
+    /// Number of the thread in its first team.
     pub number: u32,
     /// The system's number.
     pub tid: u32,
     /// True if it starts regions outside of all others.
     pub root: bool,
-    /// When it came, from the beginning of the program.
+    /// Time at which the thread was first seen, from the beginning of the program.
     pub first: u128,
     /// Work that serves the result.
     pub productive: u128,
     /// In regions, outside of work-sharing, but for primary threads.
     pub insufficient_parallelism: u128,
-    /// Waiting.
+    /// Waiting in parallel regions.
     pub waiting: u128,
 }
 
 /// An outermost parallel region with the regions nested in it.
 #[derive(Clone, Debug, Serialize)]
 pub struct RegionReport {
-    /// Where it is called.
+    /// Place in the program that calls the region.
     #[serde(rename = "place")]
     pub location: CodeLocation,
-    /// Where regions nested in it are called.
+    /// Places that call the regions nested in the region.
     pub nested: Vec<CodeLocation>,
-    /// How often it was executed.
+    /// Number of executions of the region.
     pub count: u64,
-    /// Its characteristics. The execution time is from the beginning to the end of the region.
+    /// Characteristics of the region. The execution time is from the beginning to the end of the region.
     pub characteristics: Characteristics,
 }
 
@@ -304,8 +304,8 @@ struct RegionSum {
     nested: BTreeSet<Site>,
 }
 
-/// Outermost regions by site. A region's execution time is that of its primary thread, from the region's beginning to its end. Regions nested in
-/// it are parts of it.
+/// Returns the sums of outermost regions by site. A region's execution time is that of its primary thread, from the region's beginning to
+/// its end. Regions nested in it are parts of it.
 fn sum_regions(record: &Record) -> BTreeMap<Site, RegionSum> {
     let outside = Site::default();
     let mut around: BTreeMap<Site, Site> = BTreeMap::new();
@@ -415,7 +415,7 @@ fn regions(
 }
 
 impl ProcessReport {
-    /// Returns a name for people: rank or process number, and host.
+    /// Returns a name for reports: rank or process number, and host.
     pub fn name(&self) -> String {
         match self.rank {
             Some(rank) => format!("rank {rank} on {}", self.host),

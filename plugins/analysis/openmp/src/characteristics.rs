@@ -89,7 +89,7 @@ impl Ratio {
 pub struct Characteristics {
     /// Processors, which are as many as threads were active at once in the process, if the user does not say otherwise.
     pub processors: u32,
-    /// Execution time.
+    /// Execution time of the interval.
     pub execution: u128,
     /// Execution time times processors.
     pub total: u128,

@@ -22,7 +22,7 @@ pub struct CodeLocation {
     pub function: Option<String>,
     /// Source file, as the compiler has written it.
     pub file: Option<String>,
-    /// Line in it, from 1.
+    /// Number of the line in the file, from 1.
     pub line: Option<u32>,
 }
 
@@ -65,7 +65,7 @@ impl Files for HostFiles {
     }
 }
 
-/// Finds places of call sites in the files of this machine.
+/// Locator of call sites in the files of this machine.
 ///
 /// A module is looked for in the given folders by its file name, and then at the path that it had where the program ran. A file whose build id
 /// differs from the module's is another version of the file, which has other places, and is not used.
@@ -78,7 +78,7 @@ pub struct CodeLocator {
 }
 
 impl CodeLocator {
-    /// Creates one that looks into `folders` first.
+    /// Creates a locator that searches `folders` first.
     pub fn new(folders: &[PathBuf]) -> CodeLocator {
         CodeLocator {
             folders: folders.to_vec(),
@@ -121,7 +121,7 @@ impl CodeLocator {
             Some(inlined) => inlined.function.clone(),
             None => location.function,
         };
-        // A name made of file and offset says no more than the address.
+        // A name made of file and offset contains no more than the address.
         if location.function_start.is_some() && !function.contains("+0x") {
             found.function = Some(function);
         }

@@ -261,7 +261,7 @@ fn table(page: &mut Page, head: &[&str], rows: impl Iterator<Item = Vec<String>>
     page.raw("</tbody></table></div>\n");
 }
 
-/// A bar for each row: the parts of its total time, of which all bars show the same width.
+/// Writes a bar for each row: the parts of its total time, of which all bars show the same width.
 fn bars(page: &mut Page, rows: &[(String, &Characteristics)]) -> Result<(), ChartError> {
     let mut svg = String::new();
     {

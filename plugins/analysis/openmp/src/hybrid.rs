@@ -104,20 +104,20 @@ pub struct NodeReport {
     pub host: String,
     /// Ranks on the node, or as many processes as there are.
     pub ranks: Vec<u32>,
-    /// Times of its processes.
+    /// Times of the node's processes.
     pub times: TalpTimes,
-    /// Useful time, of all time of its processors.
+    /// Useful time, of all time of the node's processors.
     pub efficiency: Ratio,
 }
 
 /// Losses of a rank's processors: MPI beside OpenMP. Times are nanoseconds of processors.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RankReport {
-    /// The rank.
+    /// Rank in `MPI_COMM_WORLD`.
     pub rank: u32,
-    /// Its node's host name.
+    /// Host name of the rank's node.
     pub host: String,
-    /// Useful time, of all time of its processors.
+    /// Useful time, of all time of the rank's processors.
     pub efficiency: Ratio,
     /// Lost to MPI: the thread in a call, and processors that are idle meanwhile.
     pub mpi_lost: u128,
@@ -125,7 +125,7 @@ pub struct RankReport {
     pub openmp_lost: u128,
     /// Part of the calling thread's time in MPI in which the rank waited for other ranks.
     pub mpi_waiting: u128,
-    /// All times.
+    /// Times of the rank's processors, by their kind.
     pub times: TalpTimes,
 }
 
@@ -171,7 +171,7 @@ impl RankReport {
 /// `mpi_parallel = mpi_load_balance mpi_communication`; `parallel` is no product, since threads that are idle in MPI calls count in both groups.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Hybrid {
-    /// Processes.
+    /// Number of processes.
     pub processes: usize,
     /// Processors of all processes.
     pub processors: u64,
@@ -193,7 +193,7 @@ pub struct Hybrid {
     pub openmp_load_balance: Ratio,
     /// Lost to other waiting in parallel regions.
     pub openmp_scheduling: Ratio,
-    /// By node.
+    /// Efficiencies of each node.
     pub nodes: Vec<NodeReport>,
     /// By rank, the one that loses most first; empty where no trace has the ranks' MPI calls.
     pub ranks: Vec<RankReport>,

@@ -11,11 +11,11 @@ use crate::record::{Event, Kind, Record, Schedule, Site};
 /// Smallest, mean and largest value of the threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Spread {
-    /// The smallest.
+    /// Smallest value.
     pub least: u128,
-    /// The mean, rounded down.
+    /// Mean value, rounded down.
     pub mean: u128,
-    /// The largest.
+    /// Largest value.
     pub most: u128,
 }
 
@@ -38,16 +38,16 @@ impl Spread {
 /// A point of synchronisation: a construct at which threads may wait. Times are nanoseconds, of all threads together.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Point {
-    /// The construct.
+    /// Kind of the construct.
     pub kind: Kind,
     /// A loop's schedule.
     pub schedule: Schedule,
-    /// Where it is in the program.
+    /// Place of the construct in the program.
     #[serde(rename = "place")]
     pub location: CodeLocation,
     /// Numbers of the threads that came there, as positions in the process's list of threads.
     pub threads: Vec<usize>,
-    /// How often threads came there.
+    /// Number of times that threads came to the construct.
     pub count: u64,
     /// When a thread first came there, from the beginning of the program.
     pub first: u128,
@@ -70,24 +70,24 @@ pub struct Point {
 /// A work-sharing loop over all threads. Times are nanoseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LoopReport {
-    /// Where it is in the program.
+    /// Place of the loop in the program.
     #[serde(rename = "place")]
     pub location: CodeLocation,
-    /// Its schedule.
+    /// Schedule of the loop.
     pub schedule: Schedule,
-    /// The chunk that was asked for; 0 if none.
+    /// Requested size of a chunk; 0 if none.
     pub chunk: i64,
-    /// How often a thread executed it, at most.
+    /// Largest number of executions by one thread.
     pub executions: u64,
-    /// By thread: time in the loop, without waiting in it.
+    /// Time in the loop by thread, without waiting in it.
     pub work: Spread,
     /// Part of the longest thread's work by which it exceeds the mean.
     pub imbalance: Ratio,
-    /// By thread: iterations; none where the runtime does not tell.
+    /// Iterations by thread; none where the runtime does not report them.
     pub iterations: Option<Spread>,
-    /// Chunks of all threads; none where the runtime does not tell.
+    /// Chunks of all threads; none where the runtime does not report them.
     pub chunks: Option<u64>,
-    /// Waiting at its end, of all threads.
+    /// Waiting at the loop's end, of all threads.
     pub synchronised: u128,
 }
 
@@ -104,8 +104,8 @@ struct Sum {
     schedule: Option<Schedule>,
 }
 
-/// Waiting that counts as lost: in constructs that wait, and at the ends of those that share work. What waits in a work-sharing construct
-/// belongs to the constructs nested in it.
+/// Returns the waiting that counts as lost: in constructs that wait, and at the ends of those that share work. Waiting in a work-sharing
+/// construct belongs to the constructs nested in it.
 fn cost(event: &Event) -> u64 {
     match event.kind {
         Kind::Barrier

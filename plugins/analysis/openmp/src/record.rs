@@ -18,27 +18,27 @@ const LARGEST: u64 = 1 << 28;
 /// Largest numbers of threads, intervals and modules; memory is proportional to them.
 const MOST_ROWS: usize = 1 << 20;
 
-/// Why a record cannot be read.
+/// Reason for which a record cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The file cannot be read.
     #[error("cannot read {}: {cause}", .path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Error of the operating system.
         cause: std::io::Error,
     },
     /// The file is empty.
     #[error("{} is empty: the process ended before the OpenMP tracer wrote its record", .path.display())]
     Empty {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The file is no record, or one of another version.
     #[error("{} is no record of the OpenMP tracer: {what}", .path.display())]
     NoRecord {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// How the file differs from a record.
         what: String,
@@ -46,11 +46,11 @@ pub enum RecordError {
     /// A line that the tracer does not write.
     #[error("{} is damaged in line {line}: {what}", .path.display())]
     Damaged {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The line, from 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// How.
+        /// Description of the damage.
         what: String,
     },
 }
@@ -64,7 +64,7 @@ pub enum State {
     Start,
     /// In a region outside work-sharing, in the team's primary thread.
     Primary,
-    /// Likewise in another thread of the team.
+    /// In a region outside work-sharing, in a thread of the team other than the primary.
     Replicated,
     /// In a work-sharing construct.
     Shared,
@@ -97,7 +97,7 @@ pub enum Kind {
     Parallel,
     /// A work-sharing loop.
     Loop,
-    /// Sections.
+    /// A sections construct.
     Sections,
     /// A single construct.
     Single,
@@ -111,7 +111,7 @@ pub enum Kind {
     Barrier,
     /// An ordered construct, or a wait for another iteration of a doacross loop.
     Ordered,
-    /// A flush.
+    /// A flush construct.
     Flush,
     /// A call that sets a lock.
     Lock,
@@ -119,11 +119,11 @@ pub enum Kind {
     Atomic,
     /// Executions of an explicit task.
     Task,
-    /// A taskwait.
+    /// A taskwait construct.
     Taskwait,
     /// The end of a taskgroup.
     Taskgroup,
-    /// A taskloop.
+    /// A taskloop construct.
     Taskloop,
     /// Creations of an explicit task.
     CreatedTask,
@@ -180,15 +180,15 @@ impl Kind {
 pub enum Schedule {
     /// The construct has none.
     None,
-    /// Static.
+    /// Static schedule.
     Static,
-    /// Dynamic.
+    /// Dynamic schedule.
     Dynamic,
-    /// Guided.
+    /// Guided schedule.
     Guided,
     /// Chosen at run time, or auto.
     Runtime,
-    /// The runtime does not tell tools the schedule.
+    /// The runtime does not report the schedule to tools.
     Unknown,
     /// Code before a barrier that may be a loop of static schedule: its compiler leaves no trace of the loop but the barrier.
     StaticOrNone,
@@ -242,22 +242,22 @@ pub struct Module {
 pub struct Interval {
     /// Number of the interval around it; the whole program's own.
     pub parent: usize,
-    /// Its name.
+    /// Name of the interval.
     pub name: String,
-    /// How often it was executed.
+    /// Number of executions of the interval.
     pub count: u64,
-    /// When it first began, ticks.
+    /// First beginning of the interval, ticks.
     pub first: u64,
     /// Duration of all executions, ticks.
     pub total: u64,
-    /// The longest one, ticks.
+    /// Duration of the longest execution, ticks.
     pub longest: u64,
 }
 
 /// A thread, or several, one after the other, of which each ended before the next began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
-    /// Number in its first team.
+    /// Number of the thread in its first team.
     pub number: u32,
     /// The system's number.
     pub tid: u32,
@@ -282,7 +282,7 @@ pub struct Cell {
     pub imbalance: u64,
     /// Time that all threads of the region's teams waited: TALP's scheduling.
     pub scheduling: u64,
-    /// By [`State`].
+    /// Times by [`State`].
     pub ticks: [u64; STATES],
 }
 
@@ -293,29 +293,29 @@ pub struct Event {
     pub interval: usize,
     /// Site of the region around it.
     pub region: Site,
-    /// The construct.
+    /// Kind of the construct.
     pub kind: Kind,
-    /// Its site.
+    /// Site of the construct.
     pub site: Site,
     /// A loop's schedule.
     pub schedule: Schedule,
-    /// The chunk that was asked for; 0 if none.
+    /// Requested size of a chunk; 0 if none.
     pub chunk: i64,
-    /// How often the thread executed it.
+    /// Number of executions by the thread.
     pub count: u64,
-    /// When it first began.
+    /// First beginning of the construct.
     pub first: u64,
     /// Duration of all executions.
     pub total: u64,
-    /// The longest.
+    /// Duration of the longest execution.
     pub longest: u64,
-    /// Waiting within.
+    /// Time waited within the construct.
     pub waited: u64,
-    /// Waiting for other threads at its end.
+    /// Time waited for other threads at the construct's end.
     pub ended: u64,
-    /// A loop's iterations that the thread executed, where the runtime tells; else 0.
+    /// A loop's iterations that the thread executed, where the runtime reports them; otherwise 0.
     pub iterations: u64,
-    /// The chunks that these came in.
+    /// Number of chunks in which these iterations came.
     pub chunks: u64,
 }
 
@@ -351,13 +351,13 @@ impl Clock {
 /// The record of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// The file it was read from.
+    /// Path of the file from which the record was read.
     pub source: String,
-    /// Process number.
+    /// Process id in the system.
     pub pid: u32,
     /// Rank in `MPI_COMM_WORLD`, by the launcher's environment.
     pub rank: Option<u32>,
-    /// Size of `MPI_COMM_WORLD`, if the launcher tells.
+    /// Size of `MPI_COMM_WORLD`, if the launcher sets it.
     pub ranks: Option<u32>,
     /// Processors of the node.
     pub processors: u32,
@@ -365,9 +365,9 @@ pub struct Record {
     pub peak: u32,
     /// The OpenMP runtime.
     pub runtime: String,
-    /// The host.
+    /// Name of the host on which the process ran.
     pub host: String,
-    /// The clock.
+    /// Clock of the record.
     pub clock: Clock,
     /// Modules by number.
     pub modules: BTreeMap<usize, Module>,
@@ -384,8 +384,9 @@ impl Record {
     ///
     /// # Errors
     ///
-    /// A file that cannot be read, is empty or no record, or has lines that the tracer does not write. A record that is cut is read up to the
-    /// cut, and says so in its notes.
+    /// A file that cannot be read, is empty or no record, or has lines that the tracer does not write. A record that is cut is read up to
+    /// the cut, with a note on this.
+    ///
     pub fn read(path: &Path) -> Result<Record, RecordError> {
         let io = |cause| RecordError::Io {
             path: path.into(),

@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 use crate::code_location::CodeLocation;
 
-/// Parallel regions by where they are called. Serial code around the regions is no part of the interval, since no record tells when it runs.
+/// Selection of parallel regions by the place that calls them. Serial code around the regions is no part of the interval, since no record
+/// contains when that code runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
     /// Regions that this function calls.
@@ -15,9 +16,9 @@ pub enum Selection {
     Lines {
         /// The file's name, or the end of its path.
         file: String,
-        /// First line.
+        /// Number of the first line.
         from: u32,
-        /// Last line.
+        /// Number of the last line.
         to: u32,
     },
 }
@@ -63,7 +64,7 @@ impl fmt::Display for Selection {
 }
 
 impl Selection {
-    /// Tells whether a place is part of the selection.
+    /// Returns whether a place is part of the selection.
     pub fn holds(&self, location: &CodeLocation) -> bool {
         match self {
             Selection::Function(name) => location.function.as_ref() == Some(name),

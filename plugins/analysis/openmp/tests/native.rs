@@ -45,7 +45,7 @@ fn ticks(record: &Record, state: State) -> u64 {
     cells.map(|cell| cell.ticks[state as usize]).sum()
 }
 
-/// Everything that holds for every record.
+/// Checks the properties of every record.
 fn check(record: &Record) {
     for interval in 0..record.intervals.len() {
         let of = Characteristics::of_interval(record, interval, record.peak);
@@ -208,7 +208,7 @@ fn serial_parts_leave_other_processors_idle() {
         assert_eq!(record.peak, 4);
         let serial = u128::from(ticks(&record, State::Serial));
         let of = Characteristics::of_interval(&record, 0, 4);
-        // While a thread is alone, three processors are idle; a nanosecond is for rounding.
+        // While only one thread runs, three processors are idle; a nanosecond is for rounding.
         assert!(
             of.idle + 1 >= 3 * record.clock.nanoseconds(serial),
             "{compiler}: {of:?}"

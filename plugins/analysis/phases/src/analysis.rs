@@ -29,7 +29,7 @@ pub struct Request {
     pub seed: u64,
 }
 
-/// Why there are no phases.
+/// Reason for which phases cannot be found.
 #[derive(Debug, thiserror::Error)]
 pub enum PhasesError {
     /// More steps than can be compared.
@@ -37,11 +37,11 @@ pub enum PhasesError {
         "a step of {step} ps cuts the run of {span} ps into {steps} steps, more than {MOST_STEPS}; give a longer step"
     )]
     TooManySteps {
-        /// The step.
+        /// Length of the step in picoseconds.
         step: u64,
-        /// The run.
+        /// Length of the run in picoseconds.
         span: u64,
-        /// Steps.
+        /// Number of steps in the run.
         steps: usize,
     },
     /// The clustering library failed.
@@ -49,28 +49,28 @@ pub enum PhasesError {
     Clustering(#[from] KMeansError),
 }
 
-/// How the step was chosen.
+/// Reason for which the length of a step was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepReason {
-    /// The user gave its length.
+    /// The user gave the length of the step.
     Given,
-    /// It is the middle of the most candidates in a row with the same sequence of classes.
+    /// The length is the middle of the most candidates in a row with the same sequence of classes.
     Stable,
     /// No two candidates in a row have the same sequence of classes: the published tenth of the run.
     Tenth,
 }
 
-/// A step that was tried.
+/// Length of a step that was tried, with its results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Candidate {
-    /// Steps of the run.
+    /// Number of steps in the run.
     pub steps: usize,
-    /// Their length, picoseconds.
+    /// Length of the step in picoseconds.
     pub step: u64,
-    /// Classes.
+    /// Number of classes with this step.
     pub classes: usize,
-    /// Phases.
+    /// Number of phases with this step.
     pub phases: usize,
     /// Membership of the row around the chosen step, whose steps all give one sequence of classes.
     pub agrees: bool,
@@ -79,11 +79,11 @@ pub struct Candidate {
 /// Least, mean and greatest value over all ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Spread {
-    /// Least.
+    /// Least value.
     pub min: u64,
-    /// Mean.
+    /// Mean value.
     pub mean: f64,
-    /// Greatest.
+    /// Greatest value.
     pub max: u64,
 }
 
@@ -135,17 +135,17 @@ impl Figures {
 /// A longest run of steps of one class.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Phase {
-    /// Its class.
+    /// Number of the phase's class.
     pub class: u32,
-    /// Its first step, from 0.
+    /// Number of the phase's first step, from 0.
     pub first_step: usize,
-    /// Its steps.
+    /// Number of steps in the phase.
     pub steps: usize,
-    /// When it begins, picoseconds of the trace.
+    /// Beginning of the phase, picoseconds of the trace.
     pub from: u64,
-    /// When it ends.
+    /// End of the phase, picoseconds of the trace.
     pub to: u64,
-    /// Its figures.
+    /// Figures of the phase's communication.
     #[serde(flatten)]
     pub figures: Figures,
     /// Messages from rank to rank: `[from, to, messages, bytes]`.
@@ -155,13 +155,13 @@ pub struct Phase {
 /// A class of steps.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Class {
-    /// Its number.
+    /// Number of the class.
     pub class: u32,
-    /// Its steps.
+    /// Number of steps in the class.
     pub steps: usize,
-    /// Its phases.
+    /// Number of phases of the class.
     pub phases: usize,
-    /// Messages and bytes of all its steps.
+    /// Messages and bytes of all steps of the class.
     #[serde(flatten)]
     pub total: Traffic,
 }
@@ -169,9 +169,9 @@ pub struct Class {
 /// The phases of a program.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Analysis {
-    /// [`FORMAT`].
+    /// Version of the JSON output: [`FORMAT`].
     pub format: u32,
-    /// Ranks.
+    /// Number of ranks.
     pub ranks: u32,
     /// When the first step begins, picoseconds of the trace.
     pub from: u64,
@@ -179,7 +179,7 @@ pub struct Analysis {
     pub to: u64,
     /// Length of a step, picoseconds.
     pub step: u64,
-    /// Why it is this.
+    /// Reason for which this length was chosen.
     pub step_reason: StepReason,
     /// Steps that were tried.
     pub candidates: Vec<Candidate>,
@@ -191,7 +191,7 @@ pub struct Analysis {
     pub class_choice: ClassChoice,
     /// Class of each step.
     pub step_classes: Vec<u32>,
-    /// The classes.
+    /// Classes of steps, by number.
     pub classes: Vec<Class>,
     /// The phases in order.
     pub phases: Vec<Phase>,

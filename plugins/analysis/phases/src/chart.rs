@@ -15,7 +15,7 @@ const PORTRAIT: u32 = 166;
 const ROW: usize = 6;
 /// Portraits that are drawn.
 pub(crate) const PORTRAITS: usize = 18;
-/// Most rows of a portrait; of more ranks each row stands for several.
+/// Most rows of a portrait; of more ranks, each row represents several.
 const MOST_ROWS: u32 = 32;
 const FRAME: RGBColor = RGBColor(0x8a, 0x94, 0xa3);
 /// The colour of phases without communication.

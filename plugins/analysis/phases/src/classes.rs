@@ -29,14 +29,14 @@ const ROUNDS: u64 = 100;
 pub struct Classes {
     /// Class of each step. Classes are numbered in the order in which they first occur.
     pub of: Vec<u32>,
-    /// How they were found.
+    /// Choice of the number of classes.
     pub choice: ClassChoice,
 }
 
-/// How the number of classes was chosen, and how stable the classes are.
+/// Choice of the number of classes, and the stability of the classes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ClassChoice {
-    /// Classes.
+    /// Number of classes.
     pub count: usize,
     /// True if the user gave their number.
     pub given: bool,

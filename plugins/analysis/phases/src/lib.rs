@@ -2,7 +2,7 @@
 //!
 //! Time is cut into steps. The messages that begin in a step make a matrix of bytes from rank to rank. A two-dimensional Haar
 //! transform of that matrix, weighted by scale, is a vector; equal vectors mean equal communication. The vectors are clustered into
-//! classes, and a phase is a longest run of steps of one class. `README.md` tells how the step and the number of classes are chosen.
+//! classes, and a phase is a longest run of steps of one class. `README.md` describes how the step and the number of classes are chosen.
 //!
 //! - [`message`]: from a program's operations to messages with times.
 //! - [`haar`]: the transform and its weights.

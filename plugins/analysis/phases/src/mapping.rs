@@ -19,9 +19,9 @@ pub const MOST_PLACEMENTS: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeCost {
-    /// Predicted picoseconds.
+    /// Predicted time of a change in picoseconds.
     Time(u64),
-    /// Bytes between nodes.
+    /// Bytes that a change moves between nodes.
     Bytes(u64),
 }
 
@@ -30,11 +30,11 @@ pub enum ChangeCost {
 pub struct MappingRequest {
     /// Sockets of a node; none leaves sockets out.
     pub sockets: Option<u32>,
-    /// Cost of a change; none asks for no schedule.
+    /// Cost of a change; none if no schedule is requested.
     pub change: Option<ChangeCost>,
 }
 
-/// Why there is no mapping.
+/// Reason for which there is no mapping.
 #[derive(Debug, thiserror::Error)]
 pub enum MappingError {
     /// The program does not fit on the cluster.
@@ -50,7 +50,7 @@ pub enum MappingError {
     Sockets {
         /// Cores of a node.
         cores: u32,
-        /// Sockets asked for.
+        /// Number of requested sockets.
         sockets: u32,
     },
 }
@@ -71,7 +71,7 @@ pub struct PlacementResult {
     /// Predicted time of each phase, picoseconds: between the moments at which the last rank has passed its begin and its end. Empty
     /// if the program does not come to its end.
     pub phase_times: Vec<u64>,
-    /// Placement on sockets, where it was asked for.
+    /// Placement on sockets, if it was requested.
     pub sockets: Option<OnSockets>,
 }
 
@@ -89,7 +89,7 @@ pub struct OnSockets {
 /// A change of the placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// The phase before which it happens.
+    /// Phase before which the change happens.
     pub phase: usize,
     /// When that phase begins, picoseconds of the trace.
     pub at: u64,
@@ -112,7 +112,7 @@ pub struct Schedule {
     pub cost: u64,
     /// The best placement that never changes, by its number.
     pub constant: usize,
-    /// Its sum.
+    /// Sum of that placement over all phases.
     pub constant_cost: u64,
     /// The sum with the given placement.
     pub given_cost: u64,
@@ -129,7 +129,7 @@ pub struct Mapping {
     pub whole: usize,
     /// The placement for each phase, by its number.
     pub phases: Vec<usize>,
-    /// When changing the placement pays, if that was asked for.
+    /// When changing the placement pays, if that was requested.
     pub schedule: Option<Schedule>,
     /// Notes on limits of the placements.
     pub notes: Vec<String>,
@@ -252,7 +252,7 @@ fn predicted(
     if time.is_some() {
         let mut before = 0;
         for phase in 0..analysis.phases.len() {
-            // Behind the last phase there is the end alone.
+            // Behind the last phase there is only the end of the run.
             let after = outcome.marks.get(phase).map_or(outcome.time, |mark| mark.1);
             phase_times.push(after.saturating_sub(before));
             before = after.max(before);
@@ -308,7 +308,7 @@ fn marked(sequences: &Sequences, analysis: &Analysis) -> Sequences {
         let mut rest = (0..).zip(&borders).peekable();
         for (at, mut entry) in entries.into_iter().enumerate() {
             let begin = begins.get(at).copied().unwrap_or(analysis.from);
-            // Marks may stand in a call of several operations before its first one only.
+            // A call of several operations may have marks only before its first operation.
             while let Some((number, border)) = rest.next_if(|&(_, &border)| border <= begin) {
                 // The border divides the computation before the call.
                 let after = (begin - border).min(entry.burst.time);

@@ -128,7 +128,7 @@ impl Mapping {
 }
 
 impl Schedule {
-    /// Returns sentences that tell when changing the placement pays, in times since a begin.
+    /// Returns sentences that state when changing the placement pays, in times since `begin`.
     pub(crate) fn lines(&self, begin: u64) -> Vec<String> {
         let (unit, price): (fn(u64) -> String, u64) = match self.change {
             ChangeCost::Time(price) => (time, price),

@@ -8,16 +8,16 @@ use nodescope_loop_tree::{Action, Collective, CollectiveKind, Op};
 use nodescope_predict::collective::{Choice, Selected, Shape, round};
 use serde::Serialize;
 
-/// One message.
+/// Message from a rank to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Message {
     /// When the call that sends it began, picoseconds of the trace.
     pub time: u64,
     /// Sender, by its world rank.
     pub from: u32,
-    /// Receiver.
+    /// Receiver, by its world rank.
     pub to: u32,
-    /// Size.
+    /// Size of the message in bytes.
     pub bytes: u64,
 }
 
@@ -33,9 +33,9 @@ pub struct Include {
 /// Messages and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Traffic {
-    /// Messages.
+    /// Number of messages.
     pub messages: u64,
-    /// Bytes of them.
+    /// Number of bytes in the messages.
     pub bytes: u64,
 }
 
@@ -56,11 +56,11 @@ impl Traffic {
 /// Messages of each kind, counted or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Kinds {
-    /// Of point-to-point calls, always counted.
+    /// Messages of point-to-point calls, always counted.
     pub point_to_point: Traffic,
-    /// Of collectives and neighbourhood collectives.
+    /// Messages of collectives and neighbourhood collectives.
     pub collectives: Traffic,
-    /// Of one-sided calls.
+    /// Messages of one-sided calls.
     pub one_sided: Traffic,
 }
 
@@ -270,10 +270,10 @@ impl<'a> Communicators<'a> {
         teams
     }
 
-    /// Returns the communicator of an operation; none if the rank is alone in it.
+    /// Returns the communicator of an operation; none if the rank is the only member.
     fn communicator(&self, rank: u32, op: &Op) -> Option<u32> {
         let numbers = &self.sequences.ranks[rank as usize].communicators;
-        // Programs that are written by hand have the world alone.
+        // Programs that are written by hand have only the world.
         match numbers.get(op.communicator as usize) {
             Some(number) => *number,
             None => (op.communicator == 0).then_some(0),
@@ -294,7 +294,7 @@ impl<'a> Communicators<'a> {
         }
     }
 
-    /// Counts a rank's collective and says which one of the communicator that is.
+    /// Counts a rank's collective, and returns the collective's instance in its communicator.
     fn enter(&mut self, rank: u32, op: &Op) -> Option<Instance> {
         let communicator = self.communicator(rank, op)?;
         let number = self.entered.entry((rank, communicator)).or_default();

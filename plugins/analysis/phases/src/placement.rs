@@ -21,13 +21,13 @@ const ROUNDS: usize = 16;
 /// Parts up to which METIS bisects; it divides into more parts at once.
 const BISECTED: usize = 8;
 
-/// Why ranks cannot be placed.
+/// Reason for which ranks cannot be placed.
 #[derive(Debug, thiserror::Error)]
 #[error("METIS cannot divide {vertices} ranks into {parts} parts: {cause}")]
 pub struct PlacementError {
-    /// Ranks.
+    /// Number of ranks.
     vertices: usize,
-    /// Parts.
+    /// Number of parts.
     parts: usize,
     /// Error of METIS.
     cause: metis::Error,

@@ -132,12 +132,12 @@ impl Steps {
     }
 }
 
-/// How ranks share the rows and columns of a scaled matrix: element (I, j) is the part of row I that rank j covers.
+/// Shares of ranks in the rows and columns of a scaled matrix: element (I, j) is the part of row I that rank j covers.
 struct Scale(Vec<Vec<(usize, f64)>>);
 
 impl Scale {
     /// Divides the rows among a number of ranks. Rank j covers the rows from j * 16 / ranks to (j + 1) * 16 / ranks, so that a cell
-    /// is the mean of the cells that it stands for, each weighted by its area within the cell. For multiples of 16 these are whole
+    /// is the mean of the cells that it represents, each weighted by its area within the cell. For multiples of 16 these are whole
     /// blocks. Each of fewer than 16 ranks covers several rows, or parts of them.
     fn new(ranks: u32) -> Scale {
         let ranks = u64::from(ranks.max(1));

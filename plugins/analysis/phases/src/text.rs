@@ -10,7 +10,7 @@ use crate::analysis::{Analysis, Figures, Phase, StepReason};
 const LINES: usize = 40;
 /// Most steps whose classes are drawn in a line of the terminal.
 const WIDTH: usize = 90;
-/// Characters that stand for classes.
+/// Characters that represent classes.
 const DIGITS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
 impl Analysis {
@@ -30,7 +30,7 @@ impl Analysis {
         text
     }
 
-    /// Says how the step was chosen.
+    /// Returns a sentence on how the step was chosen.
     pub fn step_text(&self) -> String {
         let why = match self.step_reason {
             StepReason::Given => "given".to_owned(),
@@ -47,7 +47,7 @@ impl Analysis {
         format!("{} ({count} steps; {why})", time(self.step))
     }
 
-    /// Says how the number of classes was chosen, and how stable the classes are.
+    /// Returns sentences on how the number of classes was chosen, and on how stable the classes are.
     pub fn class_text(&self) -> [String; 2] {
         let choice = &self.class_choice;
         let residual = choice.residuals.last();

@@ -19,7 +19,7 @@ fn talking(analysis: &Analysis) -> Vec<&Phase> {
     phases.filter(|phase| !phase.matrix.is_empty()).collect()
 }
 
-/// Returns the rank that each rank sends to in a phase in which it sends to one alone.
+/// Returns the rank that each rank sends to in a phase in which it sends to only one.
 fn receivers(phase: &Phase) -> Vec<u32> {
     let cells: Vec<(u32, u32)> = phase.matrix.cells().map(|cell| (cell.0, cell.1)).collect();
     assert!(cells.iter().map(|cell| cell.0).eq(0..cells.len() as u32));

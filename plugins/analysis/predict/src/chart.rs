@@ -50,7 +50,7 @@ impl ValueFormatter<f64> for AxisPositions {
 }
 
 impl Series {
-    /// Time and where it goes, by value, as an SVG image: stacked areas for numbers, bars for names, intervals as whiskers.
+    /// Returns an SVG image of the time and its parts, by value: stacked areas for numbers, bars for names, intervals as whiskers.
     ///
     /// # Errors
     ///

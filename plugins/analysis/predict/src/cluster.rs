@@ -15,17 +15,17 @@ use crate::topology::Topology;
 pub use file::{ClusterFile, known_fields};
 pub use preset::Preset;
 
-/// How bursts scale from where they were traced.
+/// Scaling of bursts from the machine on which they were traced.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Speed {
-    /// So many times faster.
+    /// Factor by which bursts are faster than in the trace.
     Factor(f64),
     /// Instructions times CPI over frequency. Bursts whose instructions are unknown keep their time.
     Cpi {
         /// Cycles per instruction on the target.
         cpi: f64,
-        /// Its clock, hertz.
+        /// Clock frequency of the target in hertz.
         frequency: u64,
     },
 }
@@ -52,7 +52,7 @@ fn longest(time: f64) -> u64 {
 /// The longest run that is interpreted, picoseconds: 53 days.
 pub(crate) const LONGEST: u64 = 1 << 62;
 
-/// Which rank runs where.
+/// Placement of ranks on nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Placement {
@@ -68,34 +68,34 @@ pub enum Placement {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Progress {
-    /// Nobody: a large message goes on when its rank is in MPI.
+    /// No agent: a large message progresses only while its rank is in MPI.
     Calls,
     /// A thread beside the rank. While it moves data, bursts take 1 / (1 - beta) of their time.
     Thread {
-        /// Its share of the processor, in [0, 1).
+        /// Share of the processor that the thread uses while it moves data, in [0, 1).
         beta: f64,
     },
 }
 
-/// How messages share a link that several want at once.
+/// Way in which messages share a link that several use at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sharing {
-    /// They follow one another in the order in which they were sent.
+    /// Messages follow one another in the order in which they were sent.
     #[default]
     Queue,
-    /// Each has the same share: max-min fairness.
+    /// Each message has the same share: max-min fairness.
     Fair,
     /// Shares are in proportion to the reciprocals of their latencies, as with flows of TCP: weighted max-min fairness.
     RoundTrip,
-    /// They follow one another, but on the link to their receiver frames of several senders follow one another as they come.
+    /// Messages follow one another. Only on the link to their receiver, frames of several senders follow one another as they come.
     Frames,
 }
 
-/// A cluster.
+/// Cluster on which a program is predicted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cluster {
-    /// Its name.
+    /// Name of the cluster.
     pub name: String,
     /// Nodes; none for as many as are needed.
     pub nodes: Option<u32>,
@@ -107,9 +107,9 @@ pub struct Cluster {
     pub placement: Placement,
     /// How bursts scale.
     pub speed: Speed,
-    /// Between nodes.
+    /// Channel between nodes.
     pub network: Channel,
-    /// Within a node.
+    /// Channel within a node.
     pub memory: Channel,
     /// How nodes are connected.
     pub topology: Topology,
@@ -119,7 +119,7 @@ pub struct Cluster {
     pub link_per_byte: Option<f64>,
     /// True if messages wait for links that others use.
     pub contention: bool,
-    /// How, if so.
+    /// Way in which messages share links, if so.
     pub sharing: Sharing,
     /// The agent that moves messages.
     pub progress: Progress,
@@ -135,7 +135,7 @@ pub struct Cluster {
     pub datatype_overhead: u64,
 }
 
-/// Why a program cannot run on a cluster.
+/// Reason for which a program cannot run on a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FitError {
     /// Too few nodes.
@@ -143,21 +143,21 @@ pub enum FitError {
         "{ranks} ranks at {per_node} a node need {needed} nodes, but cluster {cluster:?} has {nodes}"
     )]
     Nodes {
-        /// Ranks.
+        /// Number of ranks.
         ranks: u32,
         /// Ranks of a node.
         per_node: u32,
-        /// Nodes needed.
+        /// Number of nodes that the ranks need.
         needed: u32,
-        /// Nodes there.
+        /// Number of nodes in the cluster.
         nodes: u64,
-        /// The cluster.
+        /// Name of the cluster.
         cluster: String,
     },
     /// A list of nodes of another length.
     #[error("the placement lists the nodes of {listed} ranks, but the program has {ranks}")]
     Placement {
-        /// Ranks placed.
+        /// Number of ranks that the placement lists.
         listed: usize,
         /// Ranks of the program.
         ranks: u32,
@@ -165,11 +165,11 @@ pub enum FitError {
     /// More ranks on a node than it has cores.
     #[error("the placement puts {ranks} ranks on node {node}, which has {cores} cores")]
     Cores {
-        /// The node.
+        /// Number of the node.
         node: u32,
-        /// Ranks on it.
+        /// Number of ranks on the node.
         ranks: u32,
-        /// Its cores.
+        /// Number of cores in the node.
         cores: u32,
     },
     /// Progress threads that take a share of the processor while they move data over links that are shared equally.
@@ -186,7 +186,7 @@ impl Cluster {
         all.min(MOST_COST)
     }
 
-    /// One rank a node on a crossbar of this channel.
+    /// Returns a cluster of one rank a node, on a crossbar of this channel.
     pub fn simple(name: &str, network: Channel) -> Cluster {
         Cluster {
             name: name.to_owned(),

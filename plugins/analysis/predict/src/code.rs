@@ -11,7 +11,7 @@ pub(crate) const NONE: u32 = u32::MAX;
 /// Any source or tag.
 pub(crate) const ANY: u32 = u32::MAX - 1;
 
-/// One instruction of a rank's code.
+/// Instruction of a rank's code.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Instruction {
     /// A burst from a column, then an operation.
@@ -20,7 +20,7 @@ pub(crate) enum Instruction {
     Opaque { column: u32, own: u32, op: u32 },
     /// A loop begins.
     Loop { count: u32 },
-    /// A loop ends; its body starts there.
+    /// A loop ends; the body of the loop starts at `start`.
     End { start: u32 },
     /// The rank is done.
     Stop,
@@ -55,7 +55,7 @@ pub(crate) enum Operation {
         from: Option<PeerRef>,
         tag: u32,
     },
-    /// A moment of interest.
+    /// Mark in the program, whose time is noted.
     Mark(u32),
     /// A fragment that has been reduced.
     Reduced(u32),
@@ -83,7 +83,7 @@ pub(crate) struct SendReceive {
     pub receive: Option<(Option<PeerRef>, u32, u64)>,
 }
 
-/// A collective.
+/// Collective operation with its parameters, as code of a rank.
 #[derive(Clone, Debug)]
 pub(crate) struct CollectiveCode {
     pub kind: CollectiveKind,
@@ -100,9 +100,9 @@ pub(crate) struct RankCode {
     pub start: u32,
     pub bursts: u32,
     pub communicators: u32,
-    /// First of its loop counters.
+    /// Number of the rank's first loop counter.
     pub loops: u32,
-    /// First of its requests.
+    /// Number of the rank's first request.
     pub requests: u32,
     /// First of its cursors into columns; `NONE` where every column has one value.
     pub cursors: u32,
@@ -128,13 +128,13 @@ pub struct Code<'p> {
     pub(crate) loops: u32,
     pub(crate) requests: u32,
     pub(crate) cursors: u32,
-    /// Moments of interest.
+    /// Number of marks in the program.
     pub(crate) marks: u32,
     /// Fragments that have been reduced.
     pub(crate) fragments: &'p [Fragment],
-    /// Some receive or probe accepts what nobody knows.
+    /// True if a receive or probe accepts a message whose sender is unknown.
     pub(crate) wildcards: bool,
-    /// Some operation goes on while its rank does something else.
+    /// True if an operation continues while its rank does other work.
     pub(crate) overlaps: bool,
     /// Some collective does.
     pub(crate) nonblocking_collectives: bool,
@@ -405,7 +405,7 @@ impl<'p> Code<'p> {
         }
     }
 
-    /// World sizes of communicators by number.
+    /// Returns the number of ranks in each communicator, by its number.
     pub(crate) fn communicator_sizes(&self) -> Vec<u32> {
         let world = self.program.ranks.len() as u32;
         let size = |members: &Vec<u32>| match members.len() {

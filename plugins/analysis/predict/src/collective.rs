@@ -22,17 +22,18 @@ pub use select::{Choice, Library};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Algorithm {
-    /// Everybody with the root, or everybody with everybody, at once.
+    /// Every rank exchanges with the root, or every rank with every rank, at once.
     Linear,
     /// A binomial tree, the largest subtree first; a broadcast's root sends to all of its children at once.
     Binomial,
-    /// The same, one child after the other.
+    /// A binomial tree, the largest subtree first; a broadcast's root sends to one child after the other.
     BinomialInTurn,
     /// A binomial tree, one child after the other, the smallest subtree first.
     BinomialAscending,
     /// A chain along which segments follow one another.
     Pipeline,
-    /// Partners at distance 1, 2, 4, ...; ranks beyond the greatest power of two join a partner before and hear of it after.
+    /// Partners at distance 1, 2, 4, ...; ranks beyond the greatest power of two join a partner before, and receive the result from it
+    /// afterwards.
     RecursiveDoubling,
     /// Halving vectors with partners at distance p/2, p/4, ...
     RecursiveHalving,
@@ -56,12 +57,12 @@ pub enum Algorithm {
     Knomial,
     /// A block with one neighbour, then two blocks with the other and the one in turn.
     NeighbourExchange,
-    /// Everybody's block to rank 0, then a broadcast along a binary tree.
+    /// Every rank's block to rank 0, then a broadcast along a binary tree.
     GatherBroadcast,
 }
 
 impl Algorithm {
-    /// Every algorithm.
+    /// Every algorithm, with its name.
     pub const ALL: [Algorithm; 18] = [
         Algorithm::Linear,
         Algorithm::Binomial,
@@ -152,7 +153,7 @@ impl fmt::Display for Algorithm {
 /// An algorithm with the size of its segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Selected {
-    /// The algorithm.
+    /// Algorithm of the collective.
     pub algorithm: Algorithm,
     /// Bytes of a segment; 0 for the whole message.
     pub segment: u64,
@@ -170,15 +171,15 @@ impl From<Algorithm> for Selected {
 /// A collective as one rank sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape<'a> {
-    /// The kind.
+    /// Kind of the collective.
     pub kind: CollectiveKind,
     /// Ranks of the communicator, at least 1.
     pub size: u32,
-    /// The caller's rank in it.
+    /// Rank of the caller in the communicator.
     pub me: u32,
-    /// The root's.
+    /// Rank of the root in the communicator.
     pub root: u32,
-    /// As in [`nodescope_loop_tree::Collective::bytes`].
+    /// Bytes of the collective, as in [`nodescope_loop_tree::Collective::bytes`].
     pub bytes: u64,
     /// Bytes to each rank, or empty.
     pub send_to: &'a [u64],
@@ -246,7 +247,7 @@ pub struct Round {
     pub receive: Option<(u32, u64)>,
     /// True if everything begun so far must be complete before the next round.
     pub wait: bool,
-    /// Bytes that are reduced after it.
+    /// Bytes that are reduced after the exchange.
     pub reduce: u64,
 }
 
@@ -258,7 +259,7 @@ impl Round {
         }
     }
 
-    /// The same, waiting until it is over.
+    /// Returns this round with a wait for everything begun so far.
     fn in_turn(self) -> Round {
         Round { wait: true, ..self }
     }

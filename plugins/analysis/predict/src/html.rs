@@ -23,13 +23,13 @@ const WIDTH: u32 = 1030;
 /// Bars of ranks that are drawn; of more ranks, each bar is the mean of some.
 const BARS: usize = 64;
 
-/// From, to, and which part of the time.
+/// Piece of a bar: beginning, end, and number of the part of the time.
 type Piece = (f64, f64, usize);
 /// A name and what is drawn beside it.
 type Lane = (String, Vec<Piece>);
 
 impl Prediction {
-    /// Returns the contents as an HTML page: the text, a bar for each rank, and, if it was asked for, what each rank does when.
+    /// Returns the contents as an HTML page: the text, a bar for each rank, and, if requested, each rank's states over time.
     ///
     /// # Errors
     ///
@@ -78,7 +78,7 @@ impl Prediction {
 }
 
 impl Phases {
-    /// A lane for each row: in each column the parts of its time, one after the other.
+    /// Returns an SVG image with a lane for each row: in each column the parts of its time, one after the other.
     fn svg(&self, end: u64, ranks: u32) -> Result<String, ChartError> {
         let rows: Vec<Lane> = (self.rows.iter().enumerate())
             .map(|(number, row)| {

@@ -2,8 +2,9 @@
 //!
 //! A rank runs until it has to wait for a message; a message's arrival is known when it enters the network (unless links are shared
 //! equally), so that a wait ends at a time known in advance and takes one event. Ranks may share more than messages: links, or a rank that
-//! must be in MPI for a large message to go on. Then operations are interpreted in the order of their times. Otherwise each rank runs ahead
-//! as far as it can, with the same result. Receives take the messages that the trace says matched; where that is unknown, the first that was sent.
+//! must be in MPI for a large message to progress. Then operations are interpreted in the order of their times. Otherwise each rank runs
+//! ahead as far as it can, with the same result. Receives take the messages that the trace says matched; where that is unknown, the first
+//! that was sent.
 //!
 //! All that is stored per message and per rank lies in arrays, linked by 32-bit numbers.
 
@@ -37,14 +38,14 @@ use event_queue::EventQueue;
 use links::Links;
 use matching::{Message, Posted, Queues, Slab};
 
-/// How to interpret.
+/// Options of an interpretation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Draw each burst at random from its slot's values on its rank, from this seed; none takes them as traced.
     pub resample: Option<u64>,
     /// With a seed: each rank begins up to so much later, drawn at random, picoseconds.
     pub stagger: u64,
-    /// Keep what is needed to tell the critical path: about 64 bytes for each wait.
+    /// True to keep what the critical path needs: about 64 bytes for each wait.
     pub critical_path: bool,
     /// Keep the order of times even where it changes nothing.
     pub force_order: bool,
@@ -120,7 +121,7 @@ struct Interpreter<'a> {
     world: u32,
     node_of: Vec<u32>,
     ordered: bool,
-    /// Large messages go on while their ranks compute.
+    /// Large messages progress while their ranks compute.
     asynchronous: bool,
     beta: f64,
     /// Waiting ranks receive unexpected messages, too.
@@ -128,7 +129,7 @@ struct Interpreter<'a> {
     contexts: Vec<Context>,
     spare: Vec<u32>,
     queue: EventQueue,
-    /// Contexts that can go on, where the order of times does not matter.
+    /// Contexts that can continue, where the order of times does not matter.
     runnable: Vec<u32>,
     messages: Slab<Message>,
     posted: Slab<Posted>,
@@ -279,7 +280,7 @@ impl<'a> Interpreter<'a> {
         self.deadlock();
     }
 
-    /// Prefetches the memory of a context that will soon go on.
+    /// Prefetches the memory of a context that will soon continue.
     fn prefetch_context(&self, what: u32) {
         let Some(context) = self.contexts.get(what as usize) else {
             return;
@@ -399,7 +400,7 @@ impl<'a> Interpreter<'a> {
         self.contexts[at].phase = Phase::Next;
     }
 
-    /// Executes one instruction. Returns false if the context does not go on now.
+    /// Executes one instruction. Returns false if the context does not continue now.
     fn step(&mut self, context: u32) -> bool {
         let at = context as usize;
         let rank = self.code.ranks[at];
@@ -446,7 +447,7 @@ impl<'a> Interpreter<'a> {
                 }
             }
             Instruction::Stop => {
-                // The end of a program lets everything go on that waits for its rank.
+                // The end of a program lets everything continue that waits for its rank.
                 self.call_deferred(context);
                 self.contexts[at].op = NONE;
                 self.contexts[at].phase = Phase::Done;

@@ -52,11 +52,11 @@ impl Table {
     }
 }
 
-/// How the transfer is modelled.
+/// Model of the transfer of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Model {
-    /// LogGP.
+    /// LogGP model: the sender is free while the message is in transit.
     LogGp,
     /// Post: the sender is busy until the message has arrived.
     Post,
@@ -67,9 +67,9 @@ pub enum Model {
 pub struct Channel {
     /// How the transfer is modelled.
     pub model: Model,
-    /// Latency, picoseconds.
+    /// Latency in picoseconds.
     pub latency: u64,
-    /// Time that a service message takes, with which a large message asks or is let come, picoseconds; none for the latency.
+    /// Time that a service message takes, which is a large message's request or its permission, picoseconds; none for the latency.
     pub service_latency: Option<u64>,
     /// Picoseconds per byte: the reciprocal of the bandwidth.
     pub per_byte: f64,
@@ -119,7 +119,7 @@ impl Channel {
         }
     }
 
-    /// Nothing costs anything.
+    /// Returns a channel on which communication costs nothing.
     pub fn ideal() -> Channel {
         Channel {
             eager_limit: u64::MAX,
@@ -149,7 +149,7 @@ impl Channel {
         }
     }
 
-    /// Returns the cost of a frame alone for a receiver that processes another message.
+    /// Returns the cost of a single frame for a receiver that processes another message.
     pub fn queued_frame(&self, bytes: u64) -> u64 {
         let within = bytes.min(self.first_frame());
         // Between a point of one frame and one of two, a table says nothing about one.
@@ -214,7 +214,8 @@ impl Channel {
         }
     }
 
-    /// Time from when a message's last byte has left until it has arrived, picoseconds: the latency, in the post model with the overhead.
+    /// Returns the time from when a message's last byte has left until it has arrived, picoseconds: the latency, in the post model with the
+    /// overhead.
     pub fn beyond_wire(&self, bytes: u64) -> u64 {
         match self.model {
             Model::LogGp => self.latency,
@@ -231,16 +232,16 @@ impl Channel {
 /// Processor time that a completion costs, picoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReceiveCost {
-    /// If it was waited for.
+    /// Cost if the receive waited for the message.
     pub awaited: u64,
-    /// If it was there before.
+    /// Cost if the message was there before the receive.
     pub buffered: u64,
-    /// If it came while the rank processed another one.
+    /// Cost if the message came while the rank processed another one.
     pub queued: u64,
 }
 
 impl ReceiveCost {
-    /// With so much more, however the message came.
+    /// Returns these costs with `time` more, in each case of arrival.
     pub fn and(self, time: u64) -> ReceiveCost {
         ReceiveCost {
             awaited: self.awaited + time,
@@ -257,11 +258,11 @@ pub struct Frames {
     pub payload: u64,
     /// Bytes on the wire beyond them: headers, checksum, gap.
     pub header: u64,
-    /// Their receiver acknowledges each so many frames of a message by one of nothing but its header; 0 for none.
+    /// Number of frames after which their receiver acknowledges them by a frame of only a header; 0 for none.
     pub acknowledge: u64,
 }
 
-/// Picoseconds per byte at a bandwidth in bytes per second; 0 for 0, which stands for no limit.
+/// Returns picoseconds per byte at a bandwidth in bytes per second; 0 for 0, which means no limit.
 pub fn per_byte(bandwidth: u64) -> f64 {
     if bandwidth == 0 {
         0.0

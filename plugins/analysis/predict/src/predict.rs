@@ -10,7 +10,7 @@ use crate::reduce::{Fragment, Reduced};
 use crate::result::{Efficiencies, Outcome};
 use crate::timeline::Phases;
 
-/// Most rows and columns of the phases that are told.
+/// Most rows and columns of the phases that are reported.
 const ROWS: u32 = 64;
 const COLUMNS: u32 = 240;
 
@@ -23,11 +23,11 @@ pub struct Request {
     pub seed: u64,
     /// In these, ranks begin up to so much apart, picoseconds.
     pub stagger: u64,
-    /// Tell the critical path.
+    /// True to report the critical path.
     pub critical_path: bool,
-    /// Links to tell.
+    /// Number of links to report.
     pub links: usize,
-    /// Tell what each rank does when.
+    /// True to report each rank's states over time.
     pub timeline: bool,
 }
 
@@ -44,9 +44,9 @@ impl Default for Request {
     }
 }
 
-/// How the time varies if bursts are drawn anew, each from all bursts between the same two calls on its rank, and ranks begin apart. Draws are independent, so
-/// that waiting for one another, and with it the median, tends to be more than with the bursts as traced; the replicas' spread around
-/// their median is therefore laid around the predicted time (a basic bootstrap interval without its reflection).
+/// Variation of the time if bursts are drawn anew, each from all bursts between the same two calls on its rank, and ranks begin apart.
+/// Draws are independent, so that waiting for one another, and with it the median, tends to be more than with the bursts as traced; the
+/// replicas' spread around their median is therefore laid around the predicted time (a basic bootstrap interval without its reflection).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Interval {
     /// The predicted time less what lies between the replicas' quantile of 2.5 % and their median, picoseconds.
@@ -55,9 +55,9 @@ pub struct Interval {
     pub median: u64,
     /// The predicted time and what lies between their median and their quantile of 97.5 %.
     pub high: u64,
-    /// Replicas.
+    /// Number of replicas.
     pub replicas: u32,
-    /// Seed.
+    /// Seed of the draws.
     pub seed: u64,
     /// How far apart ranks began at most, picoseconds.
     pub stagger: u64,
@@ -72,18 +72,18 @@ pub struct Section {
     pub time: u64,
 }
 
-/// A prediction.
+/// Prediction of a program's time on a cluster.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prediction {
     /// Version of this format.
     pub format: u32,
-    /// The cluster.
+    /// Cluster for which the program is predicted.
     pub cluster: Cluster,
-    /// Ranks.
+    /// Number of ranks.
     pub ranks: u32,
     /// Picoseconds of the program where it was traced, from the end of its initialisation; none if unknown.
     pub traced: Option<u64>,
-    /// A section of the program that was asked for.
+    /// Section of the program, if one was requested.
     pub section: Option<Section>,
     /// The interpretation with the bursts as they were traced.
     pub outcome: Outcome,
@@ -91,7 +91,7 @@ pub struct Prediction {
     pub interval: Option<Interval>,
     /// Fragments that were reduced.
     pub fragments: Vec<Fragment>,
-    /// States of each rank over time, if they were asked for.
+    /// States of each rank over time, if they were requested.
     pub phases: Option<Phases>,
     /// None if the program did not come to its end.
     pub efficiencies: Option<Efficiencies>,
@@ -107,17 +107,17 @@ pub struct Prediction {
 pub struct LoopTreeSize {
     /// Operations of all ranks.
     pub operations: u64,
-    /// Different operations.
+    /// Number of different operations.
     pub different_operations: u64,
-    /// Trees.
+    /// Number of different trees.
     pub trees: u64,
     /// Entries of the trees.
     pub entries: u64,
     /// Bytes of trees and operations.
     pub structure_bytes: u64,
-    /// Burst values.
+    /// Number of burst values.
     pub bursts: u64,
-    /// Their bytes.
+    /// Bytes of the burst values.
     pub burst_bytes: u64,
     /// Bytes of the trace's file; none if unknown.
     pub trace_bytes: Option<u64>,
@@ -250,7 +250,7 @@ fn quantile(sorted: &[u64], part: f64) -> u64 {
 }
 
 impl Prediction {
-    /// Tells of the section between the first two marks, whose times in the trace are given.
+    /// Adds the section between the first two marks, whose times in the trace are given.
     pub fn between(&mut self, traced: &[Option<(u64, u64)>]) {
         if let (&[Some(from), Some(to)], &[start, end]) = (traced, &*self.outcome.marks)
             && self.outcome.complete()

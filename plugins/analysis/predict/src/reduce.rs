@@ -1,14 +1,14 @@
-//! Partial interpretation: a fragment of a program is replaced by what it costs.
+//! Partial interpretation: a fragment of a program is replaced by its costs.
 //!
 //! A fragment is what ranks do between two moments each: all calls of a call site, a loop, or an interval of time. It is closed under
 //! communication if every message that is sent in it is received in it and the other way round, every member of a collective in it
 //! takes part in it, and no request is pending at its borders (Padaryan, 2005). Then its ranks leave it at times that depend on
 //! nothing but when they enter it, and where links are not shared that dependence has a simple form: rank r leaves at the latest of
 //! entry(s) + delay(s, r) over the ranks s on which it waits, directly or through others (linear in the algebra of maximum and
-//! sum: Baccelli, Cohen, Olsder and Quadrat, "Synchronization and Linearity", 1992). The delays are found by interpreting the
-//! fragment alone, once for each rank, which enters long after the others. They are the fragment's attributes, with its computation,
-//! messages and bytes; a program with them in place of the fragment takes exactly as long as with the fragment itself, whatever else in it
-//! changes. Where a time depends on the order in which messages come, that form does not hold, and the fragment is refused.
+//! sum: Baccelli, Cohen, Olsder and Quadrat, "Synchronization and Linearity", 1992). The delays are found by interpreting only the
+//! fragment, once for each rank, which enters long after the others. They are the fragment's attributes, with its computation, messages and
+//! bytes; a program with them in place of the fragment takes exactly as long as with the fragment itself, whatever else in it changes.
+//! Where a time depends on the order in which messages come, that form does not hold, and the fragment is refused.
 
 mod closure;
 mod select;
@@ -29,103 +29,103 @@ pub use select::{Occurrence, Selection, SelectionError, outline};
 /// Most ranks of a fragment: its delays are of every rank to every other.
 const MOST_RANKS: usize = 512;
 
-/// Which of a rank's two times at its entry is meant.
+/// Time of a rank's entry that is meant: the rank's clock or its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Input {
-    /// When it enters.
+    /// Time at which the rank enters.
     Clock,
-    /// From when on its port, on which its messages follow one another, is free.
+    /// Time from which the rank's port, on which its messages follow one another, is free.
     Port,
 }
 
-/// Something happens no earlier than this long after an input.
+/// Least time from an input of a fragment to an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Delay {
     /// The place of the rank in the fragment's ranks.
     pub from: u32,
-    /// Which of its times.
+    /// Time of that rank from which the delay counts.
     pub input: Input,
-    /// Picoseconds.
+    /// Least time from the input to the event in picoseconds.
     pub time: u64,
 }
 
-/// When a rank leaves a fragment.
+/// Earliest times at which a rank leaves a fragment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Exit {
-    /// It leaves at the latest of these.
+    /// The rank leaves at the latest of these times.
     pub clock: Vec<Delay>,
-    /// Its port is free at the latest of these.
+    /// The rank's port is free at the latest of these times.
     pub port: Vec<Delay>,
 }
 
 /// The costs of a rank in a fragment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Cost {
-    /// Bursts, picoseconds.
+    /// Time of bursts in picoseconds.
     pub computation: u64,
     /// Calls that are not interpreted, picoseconds.
     pub opaque: u64,
-    /// Instructions of its bursts.
+    /// Number of instructions of the bursts.
     pub instructions: u64,
-    /// Operations.
+    /// Number of operations.
     pub operations: u64,
-    /// Messages; all of the fragment are told with its first rank.
+    /// Number of messages; those of all ranks of the fragment are counted with its first rank.
     pub messages: u64,
-    /// Their bytes.
+    /// Bytes of these messages.
     pub bytes: u64,
 }
 
 /// A fragment's attributes on a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fragment {
-    /// Its ranks, ascending.
+    /// World ranks that take part in the fragment, ascending.
     pub ranks: Vec<u32>,
-    /// By place.
+    /// Costs by place of the rank in `ranks`.
     pub costs: Vec<Cost>,
-    /// By place.
+    /// Exits by place of the rank in `ranks`.
     pub exits: Vec<Exit>,
     /// Picoseconds from the entry to the last exit if all enter at once.
     pub alone: u64,
-    /// How often it occurs.
+    /// Number of occurrences of the fragment.
     pub occurrences: u64,
 }
 
 /// A program in which fragments are reduced.
 #[derive(Clone, Debug)]
 pub struct Reduced {
-    /// The program.
+    /// Program with its fragments replaced.
     pub program: Program,
-    /// Its fragments, by their numbers in it.
+    /// Fragments that were reduced, by their numbers in the program.
     pub fragments: Vec<Fragment>,
-    /// Operations that they stand for, all occurrences together.
+    /// Number of operations that the fragments replace, all occurrences together.
     pub operations: u64,
 }
 
-/// Why a fragment cannot be reduced.
+/// Reason for which a fragment cannot be reduced.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReduceError {
-    /// Nothing is meant by the selection.
+    /// The selection has no meaning.
     #[error(transparent)]
     Selection(#[from] SelectionError),
     /// The program does not fit on the cluster.
     #[error(transparent)]
     Fit(#[from] FitError),
-    /// It is not closed, or its times do not depend on entries alone.
+    /// The fragment is not closed, or its times depend on more than entries.
     #[error(
         "occurrence {occurrence} of the fragment cannot be reduced: rank {rank}, {call}: {reason}"
     )]
     Refused {
         /// Number of the occurrence, from 1.
         occurrence: usize,
-        /// The rank.
+        /// World rank at which the reduction fails.
         rank: u32,
-        /// The call.
+        /// Call at which the reduction fails.
         call: String,
-        /// The reason.
+        /// Reason for which the fragment cannot be reduced.
         reason: String,
     },
-    /// The whole of it.
+    /// The fragment as a whole cannot be reduced, for this reason.
     #[error("the fragment cannot be reduced: {0}")]
     Whole(String),
 }
@@ -151,7 +151,7 @@ pub(crate) fn describe(op: &Op) -> String {
 ///
 /// # Errors
 ///
-/// A selection that means nothing, and fragments whose times do not depend on their ranks' entries alone.
+/// A selection that means nothing, and fragments whose times depend on more than their ranks' entries.
 pub fn reduce(
     program: &Program,
     cluster: &Cluster,
@@ -341,7 +341,7 @@ fn linear(
     Ok(())
 }
 
-/// Returns the sequences of an occurrence alone.
+/// Returns the sequences of only one occurrence.
 fn alone(sequences: &Sequences, occurrence: &Occurrence) -> Sequences {
     let mut only = Sequences {
         ranks: (sequences.ranks.iter())
@@ -364,7 +364,7 @@ fn alone(sequences: &Sequences, occurrence: &Occurrence) -> Sequences {
     only
 }
 
-/// Interprets an occurrence alone, for each rank once as the last one to enter.
+/// Interprets only an occurrence, once for each rank as the last to enter.
 fn attributes(
     sequences: &Sequences,
     cluster: &Cluster,

@@ -4,10 +4,10 @@ use serde::Serialize;
 
 use crate::timeline::Timeline;
 
-/// Where one rank's time goes, picoseconds. `computation + opaque + communication + wait + idle` is the program's time, exactly.
+/// Times of a rank by kind, picoseconds. `computation + opaque + communication + wait + idle` is the program's time, exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RankTimes {
-    /// Bursts.
+    /// Time in bursts.
     pub computation: u64,
     /// Calls that are not interpreted.
     pub opaque: u64,
@@ -15,7 +15,7 @@ pub struct RankTimes {
     pub communication: u64,
     /// In MPI, because another rank was late.
     pub wait: u64,
-    /// From the rank's end to the last rank's.
+    /// Time from the rank's end to the last rank's end.
     pub idle: u64,
 }
 
@@ -36,7 +36,7 @@ pub enum WaitKind {
 }
 
 impl WaitKind {
-    /// In words.
+    /// Returns the kind in words.
     pub fn name(self) -> &'static str {
         match self {
             WaitKind::LateSender => "late sender",
@@ -51,13 +51,13 @@ impl WaitKind {
 /// Waiting of one kind at one call site because of another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WaitState {
-    /// Kind.
+    /// Kind of the waiting.
     pub kind: WaitKind,
     /// The call that waited.
     pub at: String,
     /// The call that was late.
     pub because_of: String,
-    /// Times.
+    /// Number of times that a call waited.
     pub count: u64,
     /// Picoseconds, all ranks together.
     pub time: u64,
@@ -74,20 +74,20 @@ pub struct LinkLoad {
     pub link: String,
     /// Bytes that passed.
     pub bytes: u64,
-    /// Picoseconds that it was busy.
+    /// Time in which the link was busy, picoseconds.
     pub busy: u64,
 }
 
 /// The chain of computation and messages that determines the time. Its parts add up to the time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CriticalPath {
-    /// Picoseconds of bursts and uninterpreted calls on it.
+    /// Time of bursts and uninterpreted calls on the path, picoseconds.
     pub computation: u64,
-    /// Picoseconds in MPI on it.
+    /// Time in MPI on the path, picoseconds.
     pub communication: u64,
     /// Picoseconds of messages on it, from their send to the end of the wait for them.
     pub transfer: u64,
-    /// Messages on it.
+    /// Number of messages on the path.
     pub messages: u64,
     /// Ranks by their share, greatest first: rank, picoseconds.
     pub ranks: Vec<(u32, u64)>,
@@ -101,7 +101,7 @@ pub struct CriticalPath {
 pub enum Problem {
     /// Ranks wait for one another, or for ranks that have ended; the interpretation stopped there.
     Deadlock {
-        /// When nothing went on any more, picoseconds.
+        /// Time after which no rank continued, picoseconds.
         time: u64,
         /// Ranks that wait.
         blocked: u32,
@@ -110,47 +110,47 @@ pub enum Problem {
         /// Other ranks that wait, at most ten.
         others: Vec<Blocked>,
     },
-    /// A message that nobody received.
+    /// A message that no rank received.
     Unreceived {
-        /// Sender.
+        /// World rank of the sender.
         from: u32,
-        /// Receiver.
+        /// World rank of the receiver.
         to: u32,
-        /// Tag.
+        /// Tag of the message.
         tag: u32,
-        /// Size.
+        /// Size of the message in bytes.
         bytes: u64,
-        /// The send.
+        /// Call that sent the message.
         at: String,
-        /// Messages like it.
+        /// Number of such messages.
         count: u64,
     },
     /// A receive with less room than its message.
     Truncated {
-        /// Sender.
+        /// World rank of the sender.
         from: u32,
-        /// Receiver.
+        /// World rank of the receiver.
         to: u32,
         /// Size of the message.
         bytes: u64,
-        /// Room.
+        /// Size of the receive buffer in bytes.
         room: u64,
-        /// The receive.
+        /// Call that received the message.
         at: String,
-        /// Messages like it.
+        /// Number of such messages.
         count: u64,
     },
     /// Ranks of a communicator in different collectives.
     Mismatch {
-        /// One rank.
+        /// World rank whose call differs.
         rank: u32,
-        /// Its call.
+        /// Call of that rank.
         at: String,
         /// The first rank that entered.
         other: u32,
-        /// Its call.
+        /// Call of the first rank.
         other_at: String,
-        /// The difference.
+        /// Description of the difference.
         what: String,
     },
     /// The program takes longer than an interpretation counts; it stopped there.
@@ -160,11 +160,11 @@ pub enum Problem {
     },
     /// A receive that was begun and never matched.
     Unmatched {
-        /// The receiver.
+        /// World rank of the receiver.
         rank: u32,
-        /// The receive.
+        /// Call that began the receive.
         at: String,
-        /// Receives like it.
+        /// Number of such receives.
         count: u64,
     },
 }
@@ -172,11 +172,11 @@ pub enum Problem {
 /// A rank that waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Blocked {
-    /// The rank.
+    /// World rank that waits.
     pub rank: u32,
-    /// Its call.
+    /// Call in which the rank waits.
     pub at: String,
-    /// For whom; none for any.
+    /// World rank that the rank waits for; none for any.
     pub waits_for: Option<u32>,
     /// True if that rank has ended.
     pub ended: bool,
@@ -187,7 +187,7 @@ pub struct Blocked {
 pub struct Outcome {
     /// Picoseconds from the start to the end of the last rank.
     pub time: u64,
-    /// By rank.
+    /// Times of each rank, by world rank.
     pub ranks: Vec<RankTimes>,
     /// When the first and the last rank passed each mark of the program.
     pub marks: Vec<(u64, u64)>,
@@ -195,9 +195,9 @@ pub struct Outcome {
     pub waits: Vec<WaitState>,
     /// Links by use, greatest first.
     pub links: Vec<LinkLoad>,
-    /// The critical path; none if it was not asked for.
+    /// The critical path; none if it was not requested.
     pub critical_path: Option<CriticalPath>,
-    /// When each rank is in which call; none if it was not asked for.
+    /// Calls of each rank over time; none if they were not requested.
     #[serde(skip)]
     pub timeline: Option<Timeline>,
     /// Faults of the program that the interpreter found.
@@ -206,7 +206,7 @@ pub struct Outcome {
     pub events: u64,
     /// Messages, those within collectives included.
     pub messages: u64,
-    /// Their bytes.
+    /// Bytes of these messages.
     pub bytes: u64,
 }
 
@@ -229,26 +229,26 @@ impl Outcome {
 pub struct Efficiencies {
     /// Useful computation of all ranks, picoseconds.
     pub useful: u64,
-    /// That of the rank with most.
+    /// Useful computation of the rank with most, picoseconds.
     pub most: u64,
-    /// Ranks.
+    /// Number of ranks.
     pub ranks: u64,
-    /// The program's time.
+    /// Time of the program, picoseconds.
     pub time: u64,
-    /// Its time on a network of zero latency and infinite bandwidth.
+    /// Time of the program on a network of zero latency and infinite bandwidth, picoseconds.
     pub ideal: u64,
 }
 
 impl Efficiencies {
-    /// Of an outcome and that of the same program on an ideal network. Calls that are not interpreted count as useful: they take
-    /// their time on any network.
+    /// Returns the efficiencies of an outcome, given the outcome of the same program on an ideal network. Calls that are not interpreted
+    /// count as useful: they take their time on any network.
     pub fn new(outcome: &Outcome, ideal: &Outcome) -> Efficiencies {
         let useful = outcome
             .ranks
             .iter()
             .map(|rank| rank.computation.saturating_add(rank.opaque));
         Efficiencies {
-            // Of very many ranks that compute for weeks this is the most that is told.
+            // Very many ranks that compute for weeks exceed the number, which then stays at its maximum.
             useful: useful.clone().fold(0, u64::saturating_add),
             most: useful.max().unwrap_or(0),
             ranks: outcome.ranks.len() as u64,
@@ -265,27 +265,27 @@ impl Efficiencies {
         }
     }
 
-    /// LB: mean over maximum of useful computation.
+    /// Returns LB: mean over maximum of useful computation.
     pub fn load_balance(&self) -> f64 {
         Self::ratio(self.useful, u128::from(self.ranks) * u128::from(self.most))
     }
 
-    /// SerE: the longest useful computation over the ideal network's time.
+    /// Returns SerE: the longest useful computation over the ideal network's time.
     pub fn serialisation(&self) -> f64 {
         Self::ratio(self.most, u128::from(self.ideal))
     }
 
-    /// TE: the ideal network's time over the time.
+    /// Returns TE: the ideal network's time over the time.
     pub fn transfer(&self) -> f64 {
         Self::ratio(self.ideal, u128::from(self.time))
     }
 
-    /// CommE: the longest useful computation over the time.
+    /// Returns CommE: the longest useful computation over the time.
     pub fn communication(&self) -> f64 {
         Self::ratio(self.most, u128::from(self.time))
     }
 
-    /// PE: mean useful computation over the time.
+    /// Returns PE: mean useful computation over the time.
     pub fn parallel(&self) -> f64 {
         Self::ratio(self.useful, u128::from(self.ranks) * u128::from(self.time))
     }

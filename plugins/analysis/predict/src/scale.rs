@@ -1,7 +1,7 @@
 //! More ranks than were traced: the program of P ranks from programs of at least three smaller sizes.
 //!
 //! - [`shape`](self): ranks are arranged as a line, a balanced grid of two or three dimensions, or a hypercube. What a rank does must
-//!   depend on its place alone (at which ends of the arrangement it is), and partners must be at the same distance, the same rank
+//!   depend only on its place (at which ends of the arrangement it is), and partners must be at the same distance, the same rank
 //!   from either end, or differ in the same bits, at every traced size. Anything else is refused with what does not fit.
 //! - [`fit`](self): durations of bursts and sizes of messages are functions of p in the performance model normal form with one term.
 //! - Loops may run a + b p, a + b log2(p) or a + b times a side of the grid times.
@@ -26,7 +26,7 @@ pub use extrapolate::{Extrapolation, Quantity};
 pub use fit::{Fit, Form, Term, relative};
 pub use shape::Shape;
 
-/// Why a program cannot be scaled up.
+/// Reason for which a program cannot be scaled up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScaleError {
     /// Too few sizes to fit anything.
@@ -34,9 +34,9 @@ pub enum ScaleError {
         "there are traces of {count} numbers of ranks ({sizes}); give results of at least three, such as of 4, 8 and 16 ranks, of the same program"
     )]
     Sizes {
-        /// Different sizes.
+        /// Number of different sizes.
         count: usize,
-        /// They.
+        /// List of the sizes.
         sizes: String,
     },
     /// A communicator that is not of all ranks.
@@ -44,11 +44,11 @@ pub enum ScaleError {
         "rank {rank} of {ranks} communicates in a communicator of {members} ranks; only those of all ranks, or of one, can be scaled up"
     )]
     Communicator {
-        /// The rank.
+        /// World rank that uses the communicator.
         rank: u32,
         /// Ranks of that run.
         ranks: u32,
-        /// Members.
+        /// Number of members of the communicator.
         members: usize,
     },
     /// Lists of bytes that differ by rank.
@@ -56,14 +56,14 @@ pub enum ScaleError {
         "{at} of rank {rank} of {ranks} exchanges different sizes with different ranks, for which no law is known"
     )]
     Lists {
-        /// The rank.
+        /// World rank that makes the call.
         rank: u32,
         /// Ranks of that run.
         ranks: u32,
-        /// The call.
+        /// Call site of the collective.
         at: String,
     },
-    /// Nothing regular was recognised.
+    /// No regular arrangement was recognised.
     #[error("the communication is not regular:{}", refusals_text(refused))]
     Irregular {
         /// Arrangements that were tried, and why each does not fit.
@@ -74,9 +74,9 @@ pub enum ScaleError {
         "{ranks} ranks cannot be arranged as {shape}, as the traced ones are, or a loop's count cannot be told for them"
     )]
     Arrangement {
-        /// Ranks.
+        /// Number of ranks.
         ranks: u32,
-        /// The arrangement.
+        /// Arrangement of the traced ranks.
         shape: Shape,
     },
     /// A place that no traced rank has.
@@ -84,11 +84,11 @@ pub enum ScaleError {
         "rank {rank} of {ranks} has a place, in {shape}, that no rank of the traced runs has; trace a size with such a place too"
     )]
     UnknownRole {
-        /// The rank.
+        /// World rank without a traced counterpart.
         rank: u32,
-        /// Ranks.
+        /// Number of ranks.
         ranks: u32,
-        /// The arrangement.
+        /// Arrangement of the traced ranks.
         shape: Shape,
     },
 }
@@ -101,20 +101,20 @@ fn refusals_text(refused: &[(Shape, String)]) -> String {
     lines.collect()
 }
 
-/// How well what was extrapolated from the smaller sizes predicts the largest.
+/// Check of the extrapolation: the largest traced size, predicted from the smaller sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct HeldOut {
     /// The largest traced size.
     pub ranks: u32,
-    /// Predicted from its own trace, picoseconds.
+    /// Time predicted from the size's own trace, picoseconds.
     pub from_its_trace: u64,
-    /// Predicted from the smaller ones.
+    /// Time predicted from the smaller sizes, picoseconds.
     pub from_the_others: u64,
     /// (others - own) / own.
     pub error: f64,
 }
 
-/// How the work depends on the number of ranks.
+/// Dependence of the work on the number of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scaling {
@@ -124,7 +124,7 @@ pub enum Scaling {
     Weak,
 }
 
-/// Why adding ranks stops paying.
+/// Reason for which adding ranks stops paying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
@@ -134,29 +134,29 @@ pub enum Limit {
     Efficiency,
 }
 
-/// How far adding ranks pays.
+/// Range of numbers of ranks in which adding ranks pays.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Range {
-    /// The largest number of ranks up to which it does.
+    /// Largest number of ranks up to which adding ranks pays.
     pub up_to: u32,
-    /// The next one that was predicted, and what is wrong with it; none if it pays throughout.
+    /// Next predicted number of ranks, and the reason for which it does not pay; none if adding ranks pays throughout.
     pub beyond: Option<(u32, Limit)>,
-    /// The threshold.
+    /// Least efficiency at which adding ranks still pays.
     pub threshold: f64,
 }
 
-/// A fitted quantity, for telling.
+/// Fitted quantity, for the report.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NamedFit {
     /// The fitted quantity, in words.
     pub what: String,
-    /// The function.
+    /// Fitted function as text.
     pub form: String,
-    /// Its values at the largest traced and the largest predicted size, picoseconds.
+    /// Values of the quantity at the largest traced and the largest predicted size, picoseconds.
     pub values: (f64, f64),
-    /// Its share of the computation at the largest traced size.
+    /// Share of the quantity in the computation at the largest traced size.
     pub share: f64,
-    /// Its error by leave-one-out.
+    /// Relative error of the fit by leave-one-out.
     pub error: f64,
 }
 
@@ -173,13 +173,13 @@ pub struct Scaled {
     pub fits: Vec<NamedFit>,
     /// Mean of the fits' errors, weighted by share.
     pub fit_error: f64,
-    /// None if the smaller sizes alone do not tell enough; then [`Scaled::notes`](Series::notes) has the reason.
+    /// None if the smaller sizes do not suffice for an extrapolation; then [`Scaled::notes`](Series::notes) has the reason.
     pub held_out: Option<HeldOut>,
     /// Strong or weak.
     pub scaling: Scaling,
     /// Speedup over the smallest size and efficiency, parallel to the points; none where there is no time.
     pub efficiency: Vec<Option<(f64, f64)>>,
-    /// How far it pays.
+    /// Range of numbers of ranks in which adding ranks pays.
     pub range: Option<Range>,
 }
 
@@ -194,7 +194,7 @@ pub struct ScaleRequest {
     pub request: Request,
 }
 
-/// Most calls that are told.
+/// Most fits that are reported.
 const FITS: usize = 12;
 
 /// Predicts a program, traced at several sizes, at others. Also gives the prediction of the last target.
@@ -350,7 +350,7 @@ fn named(extrapolation: &Extrapolation, largest: u32, last: u32) -> (Vec<NamedFi
     (fits.collect(), error)
 }
 
-/// Strong if all work together grows less than with the square root of the ranks.
+/// Returns strong scaling if all work together grows less than with the square root of the ranks, and weak scaling otherwise.
 fn kind(work: &[(f64, f64)]) -> Scaling {
     let (Some(first), Some(last)) = (work.first(), work.last()) else {
         return Scaling::Strong;

@@ -8,10 +8,10 @@ use crate::predict::Prediction;
 use crate::result::Outcome;
 use crate::sweep::{Scale, Value};
 
-/// Where a program's time goes, as means over its ranks, picoseconds. The parts add up to its time exactly.
+/// Times of a program by kind, as means over its ranks, picoseconds. The parts add up to its time exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Split {
-    /// Bursts.
+    /// Time in bursts.
     pub computation: u64,
     /// Calls that are not interpreted.
     pub opaque: u64,
@@ -24,7 +24,7 @@ pub struct Split {
 }
 
 impl Split {
-    /// Of an outcome.
+    /// Returns the mean times of an outcome.
     pub fn new(outcome: &Outcome) -> Split {
         let ranks = outcome.ranks.len().max(1) as u128;
         let mean = |part: fn(&crate::result::RankTimes) -> u64| {
@@ -55,37 +55,37 @@ impl Split {
     }
 }
 
-/// One prediction of a series.
+/// Prediction of a series, for one value of the parameter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Point {
     /// The parameter's value.
     pub value: Value,
     /// The prediction; none if the program cannot run so.
     pub result: Option<PointResult>,
-    /// Why it cannot.
+    /// Reason for which the program cannot run so.
     pub error: Option<String>,
 }
 
 /// The kept part of a prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PointResult {
-    /// Picoseconds.
+    /// Time of the program in picoseconds.
     pub time: u64,
     /// The interval's ends; none without one.
     pub interval: Option<(u64, u64)>,
     /// Where the time goes.
     pub split: Split,
-    /// Parallel efficiency.
+    /// Parallel efficiency: mean useful computation over the time.
     pub parallel: f64,
-    /// Load balance.
+    /// Load balance: mean over maximum of useful computation.
     pub load_balance: f64,
-    /// Serialisation efficiency.
+    /// Serialisation efficiency: the longest useful computation over the ideal network's time.
     pub serialisation: f64,
-    /// Transfer efficiency.
+    /// Transfer efficiency: the ideal network's time over the time.
     pub transfer: f64,
-    /// Messages.
+    /// Number of messages.
     pub messages: u64,
-    /// Their bytes.
+    /// Bytes of the messages.
     pub bytes: u64,
 }
 
@@ -137,9 +137,9 @@ pub struct Series {
     pub cluster: String,
     /// The parameter: a field of the cluster file, or `ranks`.
     pub parameter: String,
-    /// Unit of its numbers; empty for none.
+    /// Unit of the parameter's numbers; empty for none.
     pub unit: &'static str,
-    /// How its values lie.
+    /// Distribution of the parameter's values.
     pub scale: Scale,
     /// In the order in which the values were given.
     pub points: Vec<Point>,

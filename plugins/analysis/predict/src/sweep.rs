@@ -10,7 +10,7 @@ use serde::Serialize;
 /// Most points of a range.
 const MOST: u32 = 1000;
 
-/// How the values of a parameter lie.
+/// Distribution of the values of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scale {
@@ -22,10 +22,10 @@ pub enum Scale {
     Names,
 }
 
-/// One value of a parameter.
+/// Value of a parameter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Value {
-    /// As it is set.
+    /// Text of the value, as the parameter is set.
     pub text: String,
     /// The number in base units (seconds, bytes, bytes per second, hertz, or the plain number); none for a name.
     pub number: Option<f64>,
@@ -38,13 +38,13 @@ pub struct Sweep {
     pub field: String,
     /// Unit of the numbers; empty for plain numbers and names.
     pub unit: &'static str,
-    /// How they lie.
+    /// Distribution of the values.
     pub scale: Scale,
     /// The values, in the order given.
     pub values: Vec<Value>,
 }
 
-/// Why a text is no sweep.
+/// Reason for which a text is no sweep.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}; write e.g. {example}")]
 pub struct SweepError {
@@ -123,7 +123,7 @@ fn split(text: &str) -> Vec<String> {
 #[derive(Clone, Copy)]
 struct Kind {
     what: &'static str,
-    /// Base units of the unit that numbers are told in.
+    /// Base units in the unit in which numbers are shown.
     base: f64,
     unit: &'static str,
     show: fn(u64) -> String,
@@ -211,7 +211,7 @@ fn list(field: &str, parts: Vec<String>) -> Sweep {
     }
 }
 
-/// Returns whether ascending numbers are better told by their logarithms: over more than a decade, none of them 0.
+/// Returns whether ascending numbers are better shown by their logarithms: they span more than a decade, and none is 0.
 fn spread(values: &[Value]) -> bool {
     let number = |value: Option<&Value>| value.and_then(|value| value.number).unwrap_or(0.0);
     let (first, last) = (number(values.first()), number(values.last()));
@@ -307,7 +307,7 @@ fn range(field: &str, text: &str) -> Result<Sweep, SweepError> {
     })
 }
 
-/// Rounded to four significant digits, so that values can be read and typed again.
+/// Rounds to four significant digits, so that values can be read and typed again.
 fn four_digits(value: f64) -> f64 {
     let step = 10f64.powf(value.abs().log10().floor() - 3.0);
     let rounded = (value / step).round() * step;

@@ -6,22 +6,22 @@ use serde::Serialize;
 /// A call of a rank. Before it, since the call before, the rank computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Its operation, by its number in the program.
+    /// Number of the call's operation in the program.
     pub op: u32,
-    /// Picoseconds.
+    /// Time of entry in picoseconds.
     pub enter: u64,
-    /// Picoseconds.
+    /// Time of exit in picoseconds.
     pub leave: u64,
-    /// Of the time between, because another rank was late.
+    /// Part of the time in the call in which another rank was late, picoseconds.
     pub wait: u64,
 }
 
-/// All calls of all ranks.
+/// Calls of all ranks, with their times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
-    /// By rank, in order.
+    /// Calls of each rank, in order.
     pub calls: Vec<Vec<Call>>,
-    /// By rank: its end, picoseconds.
+    /// End of each rank, picoseconds.
     pub ends: Vec<u64>,
 }
 
@@ -32,25 +32,25 @@ pub struct Phases {
     pub ranks_per_row: u32,
     /// Picoseconds of a column; the last may be shorter.
     pub column: u64,
-    /// By row.
+    /// Rows in the order of ranks.
     pub rows: Vec<Row>,
 }
 
 /// Picoseconds of all ranks of a row, by column. What they lack of a column's time is idle: ranks that have ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Row {
-    /// Bursts.
+    /// Time in bursts.
     pub computation: Vec<u64>,
     /// Calls that are not interpreted.
     pub opaque: Vec<u64>,
     /// In MPI, moving data or messages.
     pub communication: Vec<u64>,
-    /// In MPI, because another rank was late: told from the start of its call.
+    /// In MPI, because another rank was late: counted from the start of the call.
     pub wait: Vec<u64>,
 }
 
 impl Timeline {
-    /// At most `rows` rows of at most `columns` columns.
+    /// Returns the states in at most `rows` rows of at most `columns` columns.
     pub fn phases(&self, program: &Program, rows: u32, columns: u32) -> Phases {
         let ranks = self.calls.len() as u32;
         let per_row = ranks.div_ceil(rows.max(1)).max(1);

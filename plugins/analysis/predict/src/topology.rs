@@ -11,11 +11,11 @@ use serde::Serialize;
 /// The most dimensions of a torus.
 pub const DIMENSIONS: usize = 6;
 
-/// How nodes are connected.
+/// Topology of the network between nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Topology {
-    /// One switch that has no limits of its own.
+    /// A single switch that has no limits of its own.
     Crossbar,
     /// Switches in levels. A switch of level i has `down[i]` children and `up[i]` links to its parent bundle; the top has none.
     FatTree {
@@ -31,7 +31,7 @@ pub enum Topology {
     },
     /// Groups of routers; all routers of a group are connected, and so are all groups.
     Dragonfly {
-        /// Groups.
+        /// Number of groups.
         groups: u32,
         /// Routers of a group.
         routers: u32,
@@ -48,7 +48,7 @@ pub struct Route {
 }
 
 impl Topology {
-    /// Most nodes that it connects.
+    /// Returns the largest number of nodes that the topology connects.
     pub fn capacity(&self) -> u64 {
         let product = |sizes: &[u32]| {
             sizes
@@ -214,7 +214,7 @@ impl fmt::Display for Topology {
     }
 }
 
-/// One dimension after the other, the shorter way round; by the positive direction where both are equal.
+/// Adds the links of a route through one dimension after the other, the shorter way round; by the positive direction where both are equal.
 fn torus(size: &[u32], from: u32, to: u32, base: u32, links: &mut Vec<u32>) {
     let ports = 2 * size.len() as u32;
     let (mut at, mut stride) = (from, 1);
@@ -237,7 +237,8 @@ fn torus(size: &[u32], from: u32, to: u32, base: u32, links: &mut Vec<u32>) {
     }
 }
 
-/// Router to gateway, between the groups, gateway to router. Link i to j of a group's routers, then group to group.
+/// Adds the links of a route: router to gateway, between the groups, gateway to router. Link i to j of a group's routers, then group to
+/// group.
 fn dragonfly(
     [groups, routers, nodes]: [u32; 3],
     (from, to): (u32, u32),

@@ -24,9 +24,9 @@ type Envelope = (u32, u32, Option<u32>, u32);
 struct State {
     next: usize,
     serial: u64,
-    /// By the model's number of a request: serial, and what it receives.
+    /// Requests under way by their number in the model: serial, and the received message.
     live: HashMap<u32, (u64, Option<Completion>)>,
-    /// Communicators whose construction has been told.
+    /// Number of communicators whose construction has been written.
     made: u32,
     sequence: u64,
     over: bool,
@@ -183,7 +183,7 @@ impl Writer<'_> {
         record
     }
 
-    /// Returns the program's number of an operation's communicator; none for the rank alone.
+    /// Returns the program's number of an operation's communicator; none for a communicator of only this rank.
     fn communicator(&self, rank: u32, op: &Op) -> Option<u32> {
         let list = self.program.ranks[rank as usize].communicators;
         let list = &self.program.communicator_lists[list as usize];
@@ -201,7 +201,7 @@ impl Writer<'_> {
         peer.resolve(rank, self.world)
     }
 
-    /// Collects the sizes of all messages, so that receives can tell what they got.
+    /// Collects the sizes of all messages, so that receives can state the size that they received.
     fn sends(&mut self, timeline: &Timeline) {
         for (calls, rank) in timeline.calls.iter().zip(0..) {
             for call in calls {
@@ -410,7 +410,7 @@ impl Writer<'_> {
         record.receive_bytes_from = collective.receive_from.to_vec();
     }
 
-    /// The communicator that a call makes: the rank's next one, if it is used later. The model does not keep which call made it.
+    /// Sets the communicator that a call makes: the rank's next one, if it is used later. The model does not keep which call made it.
     fn construct(&self, rank: u32, state: &mut State, later: &[Call], record: &mut MpiRecord) {
         let list = self.program.ranks[rank as usize].communicators;
         let list = &self.program.communicator_lists[list as usize];
@@ -463,7 +463,7 @@ fn composed(function: Function) -> bool {
     )
 }
 
-/// Returns the function as records have it: what a persistent operation starts is told by itself.
+/// Returns the function as records have it: an operation that a persistent request starts has a record of its own.
 fn function(op: &Op) -> Function {
     match (&op.action, op.function.class()) {
         (Action::Send { mode, .. }, _)
@@ -486,7 +486,7 @@ fn function(op: &Op) -> Function {
         {
             begun(collective.kind)
         }
-        // Requests that are given up are told by what completes them.
+        // The call that completes cancelled requests records them.
         (Action::Cancel { .. }, class) if class != Class::Completion => Function::Wait,
         _ => op.function,
     }

@@ -8,7 +8,7 @@ use nodescope_predict::{
 
 const US: u64 = 1_000_000;
 
-/// L = 5 us, o = 1 us at each end, 1 GB/s.
+/// Returns a channel of L = 5 us, o = 1 us at each end, 1 GB/s.
 fn loggp() -> Channel {
     Channel {
         send_overhead: Table::constant(US),
@@ -177,7 +177,7 @@ fn collectives_take_the_depth_of_their_algorithm() {
         ),
         4 * round(1000)
     );
-    // The rank that hands its vector in makes its partner a round late, and all that hear of it. The result goes back meanwhile.
+    // The rank that joins a partner makes this partner a round late, and all ranks after it. The result goes back meanwhile.
     assert_eq!(
         collective(
             CollectiveKind::Allreduce,
@@ -236,7 +236,7 @@ fn a_link_is_shared_by_those_who_use_it() {
     );
 }
 
-/// L = 5 us, 1 GB/s, links shared, messages sent at once.
+/// Returns a cluster of L = 5 us, 1 GB/s, links shared, messages sent at once.
 fn fluid(sharing: Sharing) -> Cluster {
     let mut channel = Channel::new(Model::LogGp, 5 * US, 1_000_000_000);
     channel.eager_limit = u64::MAX;
@@ -286,8 +286,8 @@ fn shares_are_found_anew_when_messages_begin_and_end() {
     builder.receive(rank(0), 0, 1_000_000).ranks(1);
     builder.receive(rank(1), 2, 1_000_000).ranks(1);
     let program = builder.finish();
-    // Rank 0's message is alone for 500 us, then has half of the link into 2: until 1500 us. Rank 1's have half of its own link each from
-    // 501 us on; at 2500 us the first has gone, and the last 500 B of the second take 0.5 us.
+    // Rank 0's message has the whole link for 500 us, then has half of the link into 2: until 1500 us. Rank 1's have half of its own link
+    // each from 501 us on; at 2500 us the first has gone, and the last 500 B of the second take 0.5 us.
     let shared = run_with_leftovers(&program, &fluid(Sharing::Fair));
     assert_eq!(ends(&shared), [0, 501, 1505, 2506]);
 }
@@ -333,13 +333,13 @@ fn shares_may_follow_latencies() {
         ends(&run(&program, &cluster))
     };
     assert_eq!(of(Sharing::Fair), [0, 1210, 1215]);
-    // 3/5 for the one: 1000 us; 2/5 for the other: 400 kB by then, the rest alone.
+    // 3/5 for the first message: 1000 us; 2/5 for the second: 400 kB by then, the rest at the full rate.
     assert_eq!(of(Sharing::RoundTrip), [0, 1010, 1215]);
 }
 
 #[test]
 fn large_and_synchronous_messages_share_links_too() {
-    // Both ask and are let come after 10 us.
+    // Both send a request, and may send the message after 10 us.
     let program = |to: [u32; 2]| {
         let mut builder = ProgramBuilder::new();
         for to in to {
@@ -371,7 +371,7 @@ fn large_and_synchronous_messages_share_links_too() {
 
 #[test]
 fn exchanges_in_step_wait_for_no_link() {
-    // In each round everybody sends to another rank: links are there for all of them.
+    // In each round every rank sends to another rank: links are there for all of them.
     let ranks = 16;
     let mut builder = ProgramBuilder::new();
     builder.begin();

@@ -1,4 +1,4 @@
-//! Programs that go wrong, and what is said of them.
+//! Programs that go wrong, and the problems that are reported.
 
 use nodescope_hypercall::Function;
 use nodescope_loop_tree::{

@@ -7,7 +7,7 @@ use nodescope_predict::{
 
 const US: u64 = 1_000_000;
 
-/// L = 5 us, o = 1 us to send and 4 us to receive, 1 GB/s, shared.
+/// Returns a cluster of L = 5 us, o = 1 us to send and 4 us to receive, 1 GB/s, shared.
 fn cluster() -> Cluster {
     let channel = Channel {
         send_overhead: Table::constant(US),
@@ -33,7 +33,8 @@ fn rank(absolute: u32) -> PeerRef {
     PeerRef::Absolute(absolute)
 }
 
-/// Rank 0 waits for rank 1, whose message comes at 12 us, and then receives from rank 2, whose message came at 10 us.
+/// Returns a program whose rank 0 waits for rank 1, whose message comes at 12 us, and then receives from rank 2, whose message came at 10
+/// us.
 fn unexpected(with_request: bool) -> Program {
     let mut builder = ProgramBuilder::new();
     if with_request {
@@ -80,7 +81,7 @@ fn what_comes_after_the_wait_is_not_taken_in() {
         .receive(rank(2), 0, 0)
         .ranks(1);
     builder.compute(6 * US).send(rank(0), 0, 0).ranks(1);
-    // It comes when the other has just been dealt with.
+    // The message comes when the other has just been processed.
     builder.compute(10 * US).send(rank(0), 0, 0).ranks(1);
     let mut cluster = cluster();
     cluster.receives_unexpected = true;
@@ -94,7 +95,7 @@ fn messages_share_the_link_to_their_receiver_by_frames() {
     builder.send(rank(0), 0, 10_000).ranks(1);
     builder.compute(2 * US).send(rank(0), 0, 10_000).ranks(1);
     let program = builder.finish();
-    // That nobody receives the second is of no interest here.
+    // The second message is not received, which this test does not check.
     let end = |cluster: &Cluster| {
         let outcome = interpret(&Code::new(&program), cluster, &Options::default()).unwrap();
         outcome.time - outcome.ranks[0].idle

@@ -1,4 +1,4 @@
-//! Reduced fragments: where they are accepted, everything takes as long as without; where not, the reason is told.
+//! Reduced fragments: where they are accepted, everything takes as long as without; where not, the reason is reported.
 
 use nodescope_hypercall::Function;
 use nodescope_loop_tree::{Action, CollectiveKind, PeerRef, Program, ProgramBuilder, Source};
@@ -39,7 +39,7 @@ fn clusters() -> Vec<Cluster> {
 
 #[derive(Clone, Debug)]
 enum Turn {
-    /// To a neighbour, blocking.
+    /// Blocking message to a neighbour.
     Pass(u32, u64),
     Exchange(u32, u64),
     Overlapped(u32, u64, u8),
@@ -112,7 +112,7 @@ fn write(builder: &mut ProgramBuilder, turns: &[Turn], rank: u32, ranks: u32, sk
     }
 }
 
-/// Something, a loop that begins at a call of its own, something.
+/// Returns a program of some turns, a loop that begins at a call of its own, and further turns.
 fn program(before: &[Turn], within: &[Turn], after: &[Turn], ranks: u32, skew: u64) -> Program {
     let mut builder = ProgramBuilder::new();
     for rank in 0..ranks {
@@ -331,7 +331,7 @@ fn fragments_that_are_not_closed_are_refused_with_the_reason() {
         told.contains("requests are pending where the fragment ends"),
         "{told}"
     );
-    // Receives of which nobody knows what they get.
+    // Receives whose senders are unknown.
     let open = loop_of(&|builder, rank| match rank {
         0 => {
             let action = Action::Receive {

@@ -23,7 +23,7 @@ fn at(rank: u32) -> PeerRef {
     PeerRef::Absolute(rank)
 }
 
-/// One end of an exchange: nothing at the end of an arrangement, as with `MPI_PROC_NULL`.
+/// Adds one end of an exchange: nothing at the end of an arrangement, as with `MPI_PROC_NULL`.
 fn exchange(
     builder: &mut ProgramBuilder,
     site: u64,
@@ -38,7 +38,7 @@ fn exchange(
     builder.call(Function::Sendrecv, site, action);
 }
 
-/// Work that is divided, and messages of the same size around a ring.
+/// Returns a program of work that is divided, and messages of the same size around a ring.
 fn ring(p: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     for rank in 0..p {
@@ -100,7 +100,7 @@ fn grid(p: u32) -> Program {
     builder.finish()
 }
 
-/// A block goes all around a ring.
+/// Returns a program in which a block goes all around a ring.
 fn systolic(p: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     for rank in 0..p {
@@ -117,7 +117,7 @@ fn systolic(p: u32) -> Program {
     builder.finish()
 }
 
-/// Even ranks send first, odd ranks receive first.
+/// Returns a program in which even ranks send first and odd ranks receive first.
 fn odd_even(p: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     for rank in 0..p {
@@ -231,7 +231,7 @@ fn refused(make: fn(u32) -> Program, sizes: [u32; 3], target: u32) -> String {
         .to_string()
 }
 
-/// Rank r sends to r * 3 mod p.
+/// Returns a program in which rank r sends to r * 3 mod p.
 fn scattered(p: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     for rank in 0..p {

@@ -36,7 +36,7 @@ fn turn() -> impl Strategy<Value = Turn> {
         (1u32..4, 0u64..200_000).prop_map(|(d, bytes)| Turn::Shift(d, bytes)),
         (1u32..4, 0u64..200_000, any::<u8>())
             .prop_map(|(d, bytes, w)| Turn::Overlapped(d, bytes, w)),
-        // The builder calls a construction a barrier, which a trace cannot tell from one.
+        // The builder calls a construction a barrier; a trace does not distinguish the two.
         (0usize..16, 0u64..100_000).prop_map(|(kind, bytes)| {
             let kind = CollectiveKind::ALL[kind];
             // Shares of a block that is no multiple of the ranks are rounded by the trace's sums.

@@ -1,4 +1,4 @@
-//! All groups of a trace, their clusters and representatives.
+//! Groups of a trace, their clusters and representatives.
 
 use nodescope_loop_tree::Sequences;
 use serde::Serialize;
@@ -7,7 +7,7 @@ use crate::cluster::{Cluster, Clustering, Merge};
 use crate::group::{Group, groups, vector};
 use crate::{RepresentError, ranks_text};
 
-/// Thresholds for which the number of representatives is told.
+/// Thresholds for which the number of representatives is reported.
 const THRESHOLDS: [f64; 12] = [
     0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0,
 ];
@@ -42,12 +42,12 @@ pub struct GroupAnalysis {
     pub clusters: Vec<Representation>,
 }
 
-/// How many representatives there are at a threshold.
+/// Number of representatives at a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Sensitivity {
     /// The threshold, relative.
     pub threshold: f64,
-    /// Representatives.
+    /// Number of representatives at the threshold.
     pub representatives: usize,
 }
 
@@ -56,19 +56,19 @@ pub struct Sensitivity {
 pub struct Analysis {
     /// Version of this format.
     pub format: u32,
-    /// Ranks.
+    /// Number of ranks.
     pub ranks: usize,
     /// Where trees are cut, relative to the root mean square length of a group's computation vectors.
     pub threshold: f64,
-    /// By first rank.
+    /// Analyses of the groups, in the order of their first ranks.
     pub groups: Vec<GroupAnalysis>,
     /// The representatives, ascending.
     pub representatives: Vec<u32>,
     /// Numbers of representatives for other thresholds, ascending.
     pub sensitivity: Vec<Sensitivity>,
-    /// The least and the greatest threshold with these representatives; no greatest where all merges are kept.
+    /// Least threshold with these representatives.
     pub same_from: f64,
-    /// As `same_from`; the number changes at this threshold.
+    /// Greatest threshold with these representatives, at which their number changes; none where all merges are kept.
     pub same_below: Option<f64>,
     /// Notes on limits of the groups.
     pub notes: Vec<String>,

@@ -12,16 +12,16 @@ use crate::{RepresentError, call_name, ranks_text};
 /// A rank's replay on the target.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replay {
-    /// The rank.
+    /// World rank that was replayed.
     pub rank: u32,
-    /// Its calls and bursts there.
+    /// Calls and bursts of the rank on the target.
     pub sequence: Sequence,
 }
 
 /// The representative whose computation a rank was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Assignment {
-    /// The rank.
+    /// World rank.
     pub rank: u32,
     /// The replayed rank.
     pub from: u32,
@@ -83,7 +83,7 @@ pub fn assign_replays(
     Ok(assignments)
 }
 
-/// A replay must make the calls that its rank made in the trace.
+/// Checks that a replay makes the calls that its rank made in the trace.
 fn check(sequences: &Sequences, rank: u32, replay: &Sequence) -> Result<(), RepresentError> {
     let Some(traced) = sequences.ranks.get(rank as usize) else {
         return Err(RepresentError::NoSuchRank {

@@ -2,7 +2,7 @@
 //! threshold.
 //!
 //! The distance of two clusters is the Euclidean distance of their centroids (centroid linkage; Müllner, "Modern hierarchical, agglomerative
-//! clustering algorithms", 2011, whose generic algorithm the crate kodama has). Distances are told relative to the root mean square of
+//! clustering algorithms", 2011, whose generic algorithm the crate kodama has). Distances are relative to the root mean square of
 //! the vectors' lengths, so that a threshold means the same for short and long programs.
 
 use kodama::{Method, linkage};
@@ -23,11 +23,11 @@ pub struct Merge {
     /// The greatest distance of this merge and all merges in it, at which the tree is cut: with centroid linkage a merge may be shorter
     /// than one before it.
     pub height: f64,
-    /// Vectors in it.
+    /// Number of vectors in the merged cluster.
     pub size: usize,
 }
 
-/// All merges of a group.
+/// Merges of a group, from single vectors to one cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Clustering {
     vectors: Vec<Vec<f64>>,
@@ -41,7 +41,7 @@ pub struct Clustering {
 pub struct Cluster {
     /// Numbers of the vectors, ascending.
     pub members: Vec<usize>,
-    /// That which is nearest to the centroid; the first of several equally near.
+    /// Number of the vector nearest to the centroid; the first of several equally near.
     pub representative: usize,
     /// The greatest distance of a member to the representative, relative.
     pub spread: f64,

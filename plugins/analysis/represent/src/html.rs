@@ -30,7 +30,8 @@ const COLOURS: [RGBColor; 6] = [
 ];
 
 impl Analysis {
-    /// The analysis as an HTML page: a dendrogram of each group with the cut, the number of representatives by threshold, and the text.
+    /// Returns the analysis as an HTML page: a dendrogram of each group with the cut, the number of representatives by threshold, and the
+    /// text.
     ///
     /// # Errors
     ///
@@ -81,7 +82,7 @@ impl Analysis {
         Ok(page.markup())
     }
 
-    /// The tree of a group under a heading.
+    /// Adds the tree of a group under a heading.
     fn tree(&self, page: &mut Page, heading: &str, number: usize) -> Result<(), ChartError> {
         let group = &self.groups[number];
         let title = format!("Group {}: ranks {}", number + 1, ranks_text(&group.ranks));

@@ -1,4 +1,4 @@
-//! Representative ranks: which ranks of a traced MPI program stand for all others, and what the whole program takes on another cluster if
+//! Representative ranks: which ranks of a traced MPI program represent all others, and what the whole program takes on another cluster if
 //! every rank computes as its representative did there.
 //!
 //! - [`group`](mod@group): ranks that make the same MPI calls in the same order.
@@ -28,7 +28,7 @@ pub use replay_prediction::ReplayPrediction;
 
 use nodescope_hypercall::Function;
 
-/// Why there are no representatives, or no prediction from them.
+/// Reason for which there are no representatives, or no prediction from them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RepresentError {
     /// More ranks in a group than distances fit into memory for.
@@ -38,13 +38,13 @@ pub enum RepresentError {
     TooManyRanks {
         /// Ranks of the group.
         ranks: usize,
-        /// Most ranks.
+        /// Largest number of ranks in a group.
         most: usize,
     },
     /// Two replays of one rank.
     #[error("two replays are of rank {rank}; give one replay of each rank")]
     ReplayedTwice {
-        /// The rank.
+        /// World rank of the two replays.
         rank: u32,
     },
     /// A replay of a rank beyond the world.
@@ -62,9 +62,9 @@ pub enum RepresentError {
         "no replay of rank {representative}, which represents the ranks {ranks}; record and replay this rank, or raise the threshold"
     )]
     NotReplayed {
-        /// The representative.
+        /// World rank of the representative.
         representative: u32,
-        /// Ranks of its cluster, as text.
+        /// Ranks of the representative's cluster, as text.
         ranks: String,
     },
     /// A replay that made other calls than the rank did in the trace.
@@ -72,7 +72,7 @@ pub enum RepresentError {
         "the replay of rank {rank} is of another run than the trace: call {call} is {replayed} in the replay and {traced} in the trace; record the run that is traced"
     )]
     OtherCalls {
-        /// The rank.
+        /// World rank of the replay.
         rank: u32,
         /// Number of the call behind MPI_Init, from 1; polls that found nothing are not counted.
         call: usize,

@@ -12,9 +12,9 @@ use crate::assignment::Assignment;
 pub struct ReplayPrediction {
     /// Version of this format.
     pub format: u32,
-    /// By rank: whose computation it was given.
+    /// Representative whose computation each rank was given, by rank.
     pub assignments: Vec<Assignment>,
-    /// The prediction.
+    /// Prediction of the program with the replays' computation.
     pub prediction: Prediction,
 }
 

@@ -8,7 +8,7 @@ use crate::analysis::Analysis;
 use crate::ranks_text;
 use crate::replay_prediction::ReplayPrediction;
 
-/// Ranks whose times are told one by one.
+/// Most ranks whose times are reported one by one.
 const RANKS: usize = 64;
 
 /// Returns a share as per cent.

@@ -66,7 +66,7 @@ fn ranks_that_compute_alike_share_a_representative() {
     let counts: Vec<_> = (analysis.sensitivity.iter())
         .map(|entry| (entry.threshold, entry.representatives))
         .collect();
-    // At 0 equal vectors alone are together.
+    // At threshold 0, only equal vectors are together.
     assert_eq!(counts[0], (0.0, 4));
     assert!(
         counts.contains(&(0.05, 2)) && counts.contains(&(1.0, 1)),

@@ -10,9 +10,9 @@ use crate::point::{Group, Point};
 /// The runs of all programs, by program and number of nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Analysis {
-    /// [`Analysis::VERSION`].
+    /// Version of the JSON output: [`Analysis::VERSION`].
     pub version: u32,
-    /// By name.
+    /// Series in the order of their names.
     pub series: Vec<Series>,
 }
 
@@ -21,11 +21,11 @@ pub struct Analysis {
 pub struct Series {
     /// The studies' name without the number of nodes behind its last `-`.
     pub name: String,
-    /// By number of nodes.
+    /// Runs in the order of their numbers of nodes.
     pub points: Vec<Point>,
     /// How constant each group of CPI terms is, in the order of equation (1); empty where fewer than two runs have a window.
     pub spreads: Vec<Spread>,
-    /// The host cost of a larger cluster, if one was asked for.
+    /// Host cost of a larger cluster, if it was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Plan>,
 }
@@ -35,9 +35,9 @@ pub struct Series {
 pub struct Spread {
     /// `core`, `caches`, `memory`, `mpi`, or `total`.
     pub term: String,
-    /// Least CPI.
+    /// Least CPI of the runs.
     pub least: f64,
-    /// Largest CPI.
+    /// Largest CPI of the runs.
     pub largest: f64,
     /// Mean of the runs' CPI, each run counted once.
     pub mean: f64,
@@ -45,10 +45,10 @@ pub struct Spread {
     pub relative: f64,
 }
 
-/// Runs that cannot be compared.
+/// Reason for which runs cannot be compared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnalysisError {
-    /// There are no runs.
+    /// The list of runs is empty.
     #[error("there are no runs; give the results folders of at least one")]
     Empty,
     /// Two runs of one program have the same number of nodes.
@@ -56,13 +56,13 @@ pub enum AnalysisError {
         "studies {one} and {other} are both runs of {series} on {nodes} nodes; leave out one, or give one another study.name"
     )]
     Twice {
-        /// The series.
+        /// Name of the series.
         series: String,
-        /// The number of nodes.
+        /// Number of nodes of both runs.
         nodes: u32,
-        /// A study.
+        /// Name of one study.
         one: String,
-        /// Another study.
+        /// Name of the other study.
         other: String,
     },
 }

@@ -20,9 +20,9 @@ const COLOURS: [RGBColor; 9] = [
 
 /// A quantity by place.
 pub struct Part {
-    /// Its name.
+    /// Name of the quantity.
     pub name: String,
-    /// Its value at each place; none where it is unknown.
+    /// Value of the quantity at each place; none where the value is unknown.
     pub values: Vec<Option<f64>>,
 }
 

@@ -1,4 +1,4 @@
-//! The charts of an analysis, alone and on one HTML page, which is well-formed XML, too.
+//! The charts of an analysis, each as an image and all on one HTML page, which is well-formed XML, too.
 
 use nodescope_page::chart::ChartError;
 use nodescope_page::{Page, STYLE};
@@ -15,9 +15,9 @@ const FUNCTIONS: usize = 7;
 pub struct Figure {
     /// Short name: `calls`, `cpi`, `flops`, `host`.
     pub name: &'static str,
-    /// Heading.
+    /// Heading above the chart.
     pub title: &'static str,
-    /// The image.
+    /// Chart as an SVG image.
     pub svg: String,
 }
 
@@ -123,9 +123,9 @@ impl Series {
         }
     }
 
-    /// Mean time of a rank by function, those with most time in any run first.
+    /// Returns the mean time of a rank by function, those with most time in any run first.
     fn calls(&self) -> Vec<Part> {
-        // These take the same on any number of nodes, and would hide the others.
+        // These functions take the same time on any number of nodes, and would hide the others.
         let ends = ["MPI_Init", "MPI_Init_thread", "MPI_Finalize"];
         let mut names = self.functions();
         names.retain(|name| !ends.contains(&name.as_str()));

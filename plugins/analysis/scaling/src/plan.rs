@@ -8,8 +8,8 @@
 //!
 //! where a >= 0 is the cost of keeping a node in step for a second of virtual time, and b >= 0 that of a modelled instruction. The fit
 //! takes the least squares of relative errors, so that short runs count as much as long ones. Runs of a lone node are left out, since a
-//! lone node is never kept in step with others. Runs with as many ranks on each node hardly tell a from b; the plan therefore names a
-//! second cost, too, for which each instruction costs what it costs in the run with most nodes. Memory is fitted as a line over the
+//! lone node is never kept in step with others. Runs with as many ranks on each node hardly distinguish a from b; the plan therefore names
+//! a second cost, too, for which each instruction costs what it costs in the run with most nodes. Memory is fitted as a line over the
 //! number of nodes, by least squares.
 
 use std::str::FromStr;
@@ -27,7 +27,7 @@ const HOUR: f64 = 3600.0;
 /// Most nodes or cores that a plan may be for.
 const MOST: u32 = 1 << 20;
 
-/// A cluster whose host cost is asked for.
+/// Cluster whose host cost is requested.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlanRequest {
     /// Nodes of the cluster.
@@ -98,7 +98,7 @@ impl FromStr for PlanRequest {
 /// Host cost of a cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// The cluster.
+    /// Cluster for which the cost is estimated.
     pub request: PlanRequest,
     /// Costs of the job outside its window and of the window.
     pub phases: Vec<PhasePlan>,
@@ -135,7 +135,7 @@ pub struct PhasePlan {
     pub error: f64,
     /// Virtual time, seconds.
     pub virtual_seconds: f64,
-    /// Modelled instructions.
+    /// Number of modelled instructions.
     pub instructions: f64,
     /// Seconds of a host core, by the fit.
     pub cpu_seconds: f64,
@@ -143,7 +143,7 @@ pub struct PhasePlan {
     pub cpu_seconds_by_instruction: f64,
 }
 
-/// Runs that allow no plan.
+/// Reason for which runs allow no plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// Too few runs have host times.
@@ -151,7 +151,7 @@ pub enum PlanError {
         "{series}: a plan needs runs with host.json on two numbers of nodes above 1 at least, and there are {found}; run the studies with --host-times"
     )]
     TooFew {
-        /// The series.
+        /// Name of the series.
         series: String,
         /// Runs with host times on more than one node.
         found: usize,
@@ -161,7 +161,7 @@ pub enum PlanError {
         "{series}: {need} MiB of memory are needed for one node, and a host has {have} MiB; give a larger host-memory"
     )]
     Memory {
-        /// The series.
+        /// Name of the series.
         series: String,
         /// Memory of one node, MiB.
         need: u64,
@@ -196,7 +196,7 @@ fn fit(costs: &[Cost]) -> (f64, f64, f64) {
             (x * yy - y * xy) / determinant,
             (y * xx - x * xy) / determinant,
         ),
-        // The runs do not tell the two apart.
+        // The runs do not distinguish the two coefficients.
         false => (-1.0, -1.0),
     };
     let error = |(a, b): (f64, f64)| {

@@ -7,7 +7,7 @@ const REPORT_VERSION: u64 = 3;
 /// The version of `host.json` that is read.
 const HOST_VERSION: u32 = 1;
 
-/// One run: a number of nodes.
+/// Results of one run, on a number of nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Name of the study.
@@ -31,7 +31,7 @@ pub struct Mpi {
     pub from_ps: u64,
     /// Last exit from MPI, picoseconds of virtual time.
     pub to_ps: u64,
-    /// By function, longest total first.
+    /// Calls by function, longest total first.
     pub functions: Vec<Function>,
 }
 
@@ -40,7 +40,7 @@ pub struct Mpi {
 pub struct Function {
     /// Name, such as `MPI_Send`.
     pub function: String,
-    /// Calls.
+    /// Number of calls.
     pub calls: u64,
     /// Virtual time within the calls, picoseconds, of all ranks together.
     pub time_ps: u64,
@@ -49,7 +49,7 @@ pub struct Function {
 /// Measurements of a window, of all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Window {
-    /// Its name.
+    /// Name of the window.
     pub name: String,
     /// Virtual time from its trigger to its end, picoseconds, warm-up included.
     pub length_ps: u64,
@@ -67,7 +67,7 @@ pub struct Window {
     pub flops: Flops,
 }
 
-/// One addend of CPI.
+/// Addend of CPI.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Term {
     /// Name as in `report.json`: `core`, `L1`, `memory_local`, `mpi`, …
@@ -94,7 +94,7 @@ pub struct Flops {
 /// The content of `host.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Host {
-    /// 1.
+    /// Version of the format, which is 1.
     pub version: u32,
     /// Name of the processor.
     pub processor: String,
@@ -133,7 +133,7 @@ pub enum PointError {
     /// The text is not JSON of this form.
     #[error("{file} is damaged or of another form: {why}")]
     Damaged {
-        /// Its name.
+        /// Name of the file.
         file: &'static str,
         /// The parser's message.
         why: String,
@@ -143,7 +143,7 @@ pub enum PointError {
         "{file} has version {found}, and this program reads version {read}; run the study again"
     )]
     Version {
-        /// Its name.
+        /// Name of the file.
         file: &'static str,
         /// The file's version.
         found: u64,
@@ -160,7 +160,7 @@ pub enum PointError {
         "report.json: the terms of window \"{window}\" add up to {sum}/65536 cycles, not to its {cycles}; run the study again"
     )]
     Sum {
-        /// The window.
+        /// Name of the window.
         window: String,
         /// Sum of the terms.
         sum: u128,
@@ -347,24 +347,24 @@ impl Window {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Group {
-    /// CPI_core.
+    /// CPI_core: cycles of the core.
     Core,
-    /// CPI_L1.
+    /// CPI_L1: stall cycles of the first-level caches.
     L1,
-    /// CPI_L2.
+    /// CPI_L2: stall cycles of the second-level cache.
     L2,
     /// CPI_L3, and levels beyond it.
     L3,
     /// CPI_memory: local and remote.
     Memory,
-    /// CPI_MPI.
+    /// CPI_MPI: cycles within MPI calls.
     Mpi,
     /// Cycles that the models attribute to nothing else.
     Other,
 }
 
 impl Group {
-    /// All groups, in the order of equation (1).
+    /// Every group, in the order of equation (1).
     pub const ALL: [Group; 7] = [
         Group::Core,
         Group::L1,
@@ -388,7 +388,7 @@ impl Group {
         }
     }
 
-    /// Returns its name for people.
+    /// Returns the group's name for tables.
     pub fn name(self) -> &'static str {
         match self {
             Group::Core => "core",

@@ -10,12 +10,12 @@ use crate::point::{Point, PointError};
 /// Results that cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The host does not give a file.
+    /// The operating system reports an error.
     #[error("cannot read {}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// The folder is of no complete run.
@@ -24,7 +24,7 @@ pub enum ReadError {
     /// A file of the folder is of no use.
     #[error("{}", folder.display())]
     Point {
-        /// The folder.
+        /// Path of the folder.
         folder: PathBuf,
         /// Which file, and why.
         source: PointError,
@@ -32,7 +32,7 @@ pub enum ReadError {
     /// The file is no analysis.
     #[error("{} is not the JSON of `nodescope scaling --json`, version {}: {why}", path.display(), Analysis::VERSION)]
     NoAnalysis {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The parser's message.
         why: String,

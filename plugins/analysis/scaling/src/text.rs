@@ -9,7 +9,7 @@ use crate::chart::short;
 use crate::plan::{Plan, PlanRequest};
 use crate::point::{Group, Point};
 
-/// MPI functions that are told of; --json has all.
+/// Most MPI functions that are shown; --json has all.
 const FUNCTIONS: usize = 12;
 /// Processor cores of the hosts of the published study.
 const PUBLISHED_CORES: f64 = 12.0;
@@ -43,7 +43,7 @@ fn heading(out: &mut String, text: &str) -> std::fmt::Result {
     writeln!(out, "\n{text}\n{}", "-".repeat(text.chars().count()))
 }
 
-/// A row: a name, and a text for each run.
+/// Appends a row: a name, and a text for each run.
 fn row(out: &mut String, name: &str, cells: impl Iterator<Item = String>) -> std::fmt::Result {
     write!(out, "  {name:<26}")?;
     for cell in cells {

@@ -9,11 +9,11 @@ use nodescope_scaling::{
 };
 use serde_json::{Value, json};
 
-/// One cycle in the unit of `report.json`.
+/// Length of a cycle in the unit of `report.json`.
 const CYCLE: u64 = 65536;
 
-/// A run whose ranks execute 1000 instructions each outside MPI, at 800 cycles of core, 30 of L1, 20 of L2, 10 of L3, 100 of local and 40
-/// of remote memory, and `mpi` cycles in MPI.
+/// Returns the report of a run whose ranks execute 1000 instructions each outside MPI, at 800 cycles of core, 30 of L1, 20 of L2, 10 of L3,
+/// 100 of local and 40 of remote memory, and `mpi` cycles in MPI.
 fn report(study: &str, nodes: u64, mpi: u64) -> Value {
     let ranks = 2 * nodes;
     let instructions = 1000 * ranks;

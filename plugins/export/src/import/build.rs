@@ -9,7 +9,7 @@ use nodescope_trace::{Body, Event, Header, MpiCall, NodeEntry, Stamp, TraceWrite
 use super::Imported;
 use crate::error::ImportError;
 
-/// Builds a trace from imported records.
+/// Builder of a trace from imported records.
 #[derive(Debug)]
 pub(crate) struct Builder {
     name: String,

@@ -12,9 +12,9 @@ use crate::error::ImportError;
 /// Summary of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Imported {
-    /// Ranks.
+    /// Number of ranks in the new trace.
     pub ranks: u32,
-    /// MPI calls.
+    /// Number of MPI calls in the new trace.
     pub calls: u64,
     /// Notes for the user.
     pub notes: Vec<String>,

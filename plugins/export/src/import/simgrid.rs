@@ -1,6 +1,6 @@
 //! SimGrid's time-independent traces.
 //!
-//! Such a trace has no times. Work takes a nanosecond a flop here (and a flop stands for an instruction), and MPI calls take no time:
+//! Such a trace has no times. Work takes a nanosecond a flop here (and a flop counts as an instruction), and MPI calls take no time:
 //! the trace is what the program would do on a network without latency, and what a prediction needs.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -91,7 +91,7 @@ pub(super) fn read(path: &Path, builder: &mut Builder) -> Result<Vec<String>, Im
     reader.finish(path)
 }
 
-/// The platform is not in the trace: all ranks are on one node.
+/// Adds one node for all ranks, since the trace does not contain the platform.
 fn builder_node(builder: &mut Builder) {
     builder.nodes.push("simgrid".into());
 }

@@ -139,7 +139,7 @@ functions! {
     error_callback = b"OTF2_Error_RegisterCallback" (callback: ErrorCallback, data: *mut c_void) -> Callback;
 }
 
-/// `OTF2_FlushCallbacks`.
+/// Layout of libotf2's `OTF2_FlushCallbacks`.
 #[repr(C)]
 pub(super) struct FlushCallbacks {
     /// Asked before a buffer is flushed: 1 for yes.
@@ -208,7 +208,7 @@ unsafe extern "C" fn store_message(
 }
 
 impl Otf2 {
-    /// Finds the library. The guard lets nobody else use it.
+    /// Finds the library. The guard prevents other threads from using the library meanwhile.
     pub(super) fn load() -> Result<(Otf2, MutexGuard<'static, ()>), Otf2Error> {
         let guard = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
         let found = NAMES.iter().find_map(|name| {
@@ -217,12 +217,12 @@ impl Otf2 {
         });
         let library = Otf2::of(found.ok_or(Otf2Error::Missing)?)?;
         last_message().clear();
-        // SAFETY: the callback has the type that the library asks for, and needs no data.
+        // SAFETY: the callback has the type that the library requires, and needs no data.
         unsafe { (library.error_callback)(store_message, std::ptr::null_mut()) };
         Ok((library, guard))
     }
 
-    /// A result, as an error if it is one. `doing` tells what was being done.
+    /// Returns an error if `code` is one. `doing` describes the operation for the message.
     pub(super) fn check(&self, code: Code, doing: &str) -> Result<(), Otf2Error> {
         if code <= 0 {
             return Ok(());

@@ -1,5 +1,6 @@
-//! OTF2 archives, by way of the library libotf2 (Debian: otf2-tools brings it). The format is documented by that library alone, so
-//! that no other reader or writer of it is worth its trouble.
+//! OTF2 archives, by way of the library libotf2 (Debian: otf2-tools brings it). Only that library documents the format, so a reader or
+//! writer of our own is not worth the effort.
+//!
 
 mod library;
 mod read;
@@ -10,20 +11,20 @@ pub(crate) use write::write;
 
 use nodescope_hypercall::{Class, Function};
 
-/// Why the OTF2 library does not do what is asked.
+/// Reason for which the OTF2 library does not do what is asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Otf2Error {
-    /// It is not installed.
+    /// The library is not installed.
     #[error(
         "OTF2 archives need the library libotf2, version 3, which is not installed; on Debian: apt-get install otf2-tools"
     )]
     Missing,
-    /// It lacks a function.
+    /// The library lacks a function.
     #[error(
         "the installed libotf2 has no function {0}: version 3.0 or a later 3.x is needed; on Debian: apt-get install otf2-tools"
     )]
     Version(String),
-    /// It refuses.
+    /// The library reports an error.
     #[error("OTF2: cannot {doing}: {what}")]
     Library {
         /// The operation that failed, with the file.
@@ -31,13 +32,13 @@ pub enum Otf2Error {
         /// The library's message.
         what: String,
     },
-    /// A name with a NUL in it.
+    /// A name contains a NUL.
     #[error("OTF2 cannot hold the name {0:?}")]
     Name(String),
 }
 
 impl Otf2Error {
-    /// The library is not there, or not of a version that will do.
+    /// Returns whether the library is missing, or has an unsupported version.
     pub fn missing(&self) -> bool {
         matches!(self, Otf2Error::Missing | Otf2Error::Version(_))
     }
@@ -60,7 +61,7 @@ mod value {
     pub(super) const CREATE_HANDLE: u8 = 17;
 }
 
-/// `OTF2_CollectiveOp` of a function.
+/// Returns the `OTF2_CollectiveOp` of a function.
 fn operation(function: Function) -> Option<u8> {
     use Function::*;
     Some(match function.blocking() {
@@ -87,7 +88,7 @@ fn operation(function: Function) -> Option<u8> {
     })
 }
 
-/// `OTF2_RegionRole` of a function.
+/// Returns the `OTF2_RegionRole` of a function.
 fn role(function: Function) -> u8 {
     use Function::*;
     const FUNCTION: u8 = 1;
@@ -119,5 +120,5 @@ fn role(function: Function) -> u8 {
     }
 }
 
-/// Before the address in the name of a region that stands for a call site.
+/// Text before the address in the name of a region that represents a call site.
 const CALL_SITE: &str = "call site ";

@@ -99,7 +99,7 @@ impl Open<'_> {
         Ok(found)
     }
 
-    /// The events of all locations, in the order of their times.
+    /// Reads the events of all locations, in the order of their times.
     fn events(
         &self,
         definitions: &Definitions,
@@ -224,7 +224,7 @@ const DONE: c_int = 0;
 ///
 /// The pointer is the one that [`Open::definitions`] gave.
 unsafe fn definitions<'a>(data: *mut c_void) -> &'a mut Definitions {
-    // SAFETY: by contract; nobody else has a reference while the library reads.
+    // SAFETY: by contract; no other code has a reference while the library reads.
     unsafe { &mut *data.cast() }
 }
 

@@ -1,7 +1,7 @@
 //! A trace as an OTF2 archive.
 //!
 //! Regions are MPI functions; around each call lies a region for its call site, and around all of a thread one for the program, so
-//! that profiles of call paths tell where calls come from.
+//! that profiles of call paths show where calls come from.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -145,7 +145,7 @@ struct Writer {
 impl Drop for Archive<'_> {
     fn drop(&mut self) {
         if !self.archive.is_null() {
-            // SAFETY: the archive is open; closing it closes its writers, which nobody uses afterwards.
+            // SAFETY: the archive is open; closing it closes its writers, which are not used afterwards.
             unsafe { (self.otf2.archive_close)(self.archive) };
         }
     }
@@ -427,7 +427,7 @@ impl<'a> Archive<'a> {
         self.check(code)
     }
 
-    /// The ends of programs, and the definitions.
+    /// Writes the ends of programs and the definitions, and closes the archive.
     fn finish(&mut self) -> Result<(), ExportError> {
         let mut counts = Vec::new();
         for location in 0..self.writers.len() {
@@ -470,7 +470,7 @@ impl<'a> Archive<'a> {
         self.check(unsafe { (self.otf2.archive_close)(archive) })
     }
 
-    /// The global definitions.
+    /// Writes the global definitions.
     fn define(&mut self, counts: &[u64]) -> Result<(), ExportError> {
         let (otf2, survey) = (self.otf2, self.survey);
         // SAFETY: the archive is open.
@@ -479,9 +479,9 @@ impl<'a> Archive<'a> {
         let mut codes = Vec::new();
         let mut strings = Strings::default();
         let nothing = strings.number("");
-        // SAFETY, for all of this function: the writer is open; lists are as long as is said and outlive the calls.
-        // Definitions may use numbers of strings that are written later in the file, but readers like to know them before: they are
-        // collected first.
+        // SAFETY, for all of this function: the writer is open; lists have the stated lengths and outlive the calls.
+        // Definitions may use numbers of strings that are written later in the file, but readers expect the strings first, so all strings
+        // are collected first.
         let mut definitions: Vec<Box<dyn FnOnce() -> Code + 'a>> = Vec::new();
         let mut define = |definition: Box<dyn FnOnce() -> Code + 'a>| definitions.push(definition);
         let length = survey.end.saturating_add(1);

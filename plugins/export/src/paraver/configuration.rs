@@ -111,7 +111,7 @@ pub(crate) fn event_type(function: Function) -> u32 {
     }
 }
 
-/// Returns the value that stands for a function.
+/// Returns the event value that represents a function.
 pub(crate) fn event_value(function: Function) -> u64 {
     use Function::*;
     match function {
@@ -220,7 +220,7 @@ pub(crate) fn event_value(function: Function) -> u64 {
     }
 }
 
-/// The .pcf: names and colours of states, names of events and their values.
+/// Returns the .pcf: names and colours of states, names of events and their values.
 pub(super) fn configuration(survey: &Survey) -> String {
     let mut text = String::from(
         "DEFAULT_OPTIONS\n\nLEVEL               THREAD\nUNITS               NANOSEC\nLOOK_BACK           100\nSPEED               1\n\

@@ -26,9 +26,9 @@ use super::root;
 /// The communicator of an operation, seen by one of its ranks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group<'a> {
-    /// World ranks of its members.
+    /// World ranks of the group's members.
     pub(super) members: &'a [u32],
-    /// The own rank in it.
+    /// Rank of the caller in the group.
     pub(super) own: usize,
 }
 
@@ -260,7 +260,7 @@ fn block_from(record: &MpiRecord, rank: usize, size: usize) -> u64 {
     }
 }
 
-/// A binomial tree from the root to all, or from all to the root.
+/// Adds the messages of a binomial tree from the root to all ranks, or from all ranks to the root if `up`.
 fn tree(group: &Group<'_>, root: usize, bytes: u64, up: bool, out: &mut Vec<Action>) {
     let size = group.size();
     let relative = (group.own + size - root) % size;
@@ -297,7 +297,7 @@ fn tree(group: &Group<'_>, root: usize, bytes: u64, up: bool, out: &mut Vec<Acti
     }
 }
 
-/// Recursive doubling. Of the ranks beyond the largest power of two, each has a partner that takes part for it.
+/// Adds the messages of recursive doubling. Of the ranks beyond the largest power of two, each has a partner that takes part for it.
 fn doubling(group: &Group<'_>, bytes: u64, out: &mut Vec<Action>) {
     let (size, own) = (group.size(), group.own);
     if size < 2 {
@@ -345,7 +345,7 @@ fn doubling(group: &Group<'_>, bytes: u64, out: &mut Vec<Action>) {
     }
 }
 
-/// Everybody to the root, or the root to everybody, one after the other.
+/// Adds the messages of every rank to the root, or of the root to every rank, one after the other.
 fn linear(record: &MpiRecord, group: &Group<'_>, root: usize, out: &mut Vec<Action>) {
     let size = group.size();
     let gathers = matches!(record.function, Function::Gather | Function::Gatherv);
@@ -504,7 +504,7 @@ mod tests {
     use nodescope_hypercall::ThreadId;
     use std::collections::HashMap;
 
-    /// Every message that one rank sends, another receives, in the same number and size; and nobody waits for ever.
+    /// Checks that every message that one rank sends is received by another, in the same number and size, and that no rank waits for ever.
     fn closed(function: Function, size: usize, fill: impl Fn(usize, &mut MpiRecord)) {
         let members: Vec<u32> = (0..size as u32).map(|rank| 10 + 3 * rank).collect();
         let mut programs: Vec<Vec<Action>> = Vec::new();
@@ -680,7 +680,7 @@ mod tests {
         }
     }
 
-    /// The first of a line of ranks: on its left there is nobody, and no byte either.
+    /// The first of a line of ranks has no neighbour on its left, and no bytes for such a neighbour.
     #[test]
     fn neighbours_beyond_the_edge_take_no_share() {
         let thread = ThreadId { pid: 1, tid: 1 };

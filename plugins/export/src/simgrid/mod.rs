@@ -23,7 +23,7 @@ use crate::{Bursts, Job, Summary};
 
 use collectives::{Action, Group};
 
-/// Flops a second of hosts where time stands for work: a flop is a nanosecond.
+/// Speed of hosts in flops a second where actions hold times: a flop is a nanosecond.
 const TIME_SPEED: f64 = 1e9;
 
 /// Writes `trace.ti` with a file for each rank beside it, `platform.xml`, `hostfile` and a script `replay`.
@@ -147,8 +147,8 @@ struct Rank {
     finished: bool,
 }
 
-/// A message's tag in the replay: its channel among those from this sender to this receiver, and its number on it. Requests are told
-/// apart by sender, receiver and tag, so that two of them under way need different tags.
+/// A message's tag in the replay: its channel among those from this sender to this receiver, and its number on it. Requests are
+/// distinguished by sender, receiver and tag, so that two of them under way need different tags.
 #[derive(Debug, Default)]
 struct Tags {
     channels: HashMap<(Channel, bool), TagCounts>,
@@ -229,7 +229,7 @@ impl Simgrid<'_> {
         self.files[rank as usize].put(&self.line)
     }
 
-    /// Work that takes some time, or executes some instructions if they are known.
+    /// Writes work that takes some time, or that executes some instructions if their number is known.
     fn compute(
         &mut self,
         rank: u32,
@@ -317,7 +317,7 @@ impl Simgrid<'_> {
         }
     }
 
-    /// A send and a receive in one call: neither waits for the other.
+    /// Writes a send and a receive of one call: neither waits for the other.
     fn exchange(&mut self, rank: u32, steps: &[Step]) -> Result<(), ExportError> {
         let mut key = None;
         for step in steps {
@@ -338,7 +338,7 @@ impl Simgrid<'_> {
         }
     }
 
-    /// A collective operation; the request is 0 of a blocking one.
+    /// Writes a collective operation; `request` is 0 for a blocking one.
     fn collective(
         &mut self,
         rank: u32,
@@ -395,7 +395,7 @@ impl Simgrid<'_> {
         self.messages(rank, record, request, actions)
     }
 
-    /// The messages of a collective operation.
+    /// Writes the messages of a collective operation.
     fn messages(
         &mut self,
         rank: u32,
@@ -444,7 +444,7 @@ impl Simgrid<'_> {
         Ok(())
     }
 
-    /// The work before a call, and between the polls of a run.
+    /// Writes the work before a call, and the work between the polls of a run.
     fn burst(&mut self, rank: u32, call: &MpiCall) -> Result<(), ExportError> {
         let last = self.ranks[rank as usize].last;
         if let Some(last) = last {
@@ -502,7 +502,7 @@ impl Sink for Simgrid<'_> {
         }
         let pending = &mut self.ranks[rank as usize].pending;
         let keys: Vec<Vec<_>> = done.iter().filter_map(|id| pending.remove(id)).collect();
-        // One action for all of them, if there are no others.
+        // One action waits for all requests, if no others are pending.
         if keys.len() > 1 && pending.is_empty() && record.function != Function::RequestFree {
             let count: usize = keys.iter().map(Vec::len).sum();
             self.action(rank, format_args!("waitall {count}"))?;
@@ -533,7 +533,7 @@ impl Sink for Simgrid<'_> {
                 *self.notes.other.entry(record.function).or_default() += 1;
                 Ok(())
             }
-            // Their steps say what they do.
+            // The steps of these calls were written above.
             Class::Environment
             | Class::Send
             | Class::Receive
@@ -551,7 +551,7 @@ impl Sink for Simgrid<'_> {
     }
 }
 
-/// Finds how fast the job executes instructions between its calls.
+/// Speed at which the job executes instructions between its calls.
 struct Speed<'a> {
     survey: &'a Survey,
     world: usize,

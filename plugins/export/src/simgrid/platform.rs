@@ -9,7 +9,7 @@ use crate::survey::Survey;
 const LOOPBACK_BYTES: &str = "10GBps";
 const LOOPBACK_LATENCY: &str = "100ns";
 
-/// `platform.xml`: the nodes on one switch. A message passes the links of both its nodes, each with half the latency.
+/// Returns `platform.xml`: the nodes on one switch. A message passes the links of both its nodes, each with half the latency.
 pub(super) fn platform(survey: &Survey, speed: f64, network: &Network) -> String {
     let used = survey
         .processes
@@ -29,7 +29,7 @@ pub(super) fn platform(survey: &Survey, speed: f64, network: &Network) -> String
     )
 }
 
-/// `hostfile`: the host of each rank.
+/// Returns `hostfile`: the host of each rank.
 pub(super) fn hosts(survey: &Survey, world: usize) -> String {
     let mut text = String::new();
     for process in &survey.processes[survey.worlds[world].processes.clone()] {
@@ -38,7 +38,7 @@ pub(super) fn hosts(survey: &Survey, world: usize) -> String {
     text
 }
 
-/// `replay`: what to run; options for smpirun may be given.
+/// Returns the script `replay`, which runs smpirun and passes options on to smpirun.
 pub(super) fn script(ranks: u32) -> String {
     format!(
         "#!/bin/sh\n# Replays this trace with SimGrid (Debian: libsimgrid-dev). Prints the simulated time.\n\

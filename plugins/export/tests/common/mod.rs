@@ -56,7 +56,7 @@ impl Cluster {
         let time = self.clocks[rank as usize];
         Stamp {
             time,
-            // One instruction a nanosecond.
+            // The speed is one instruction a nanosecond.
             instructions: time / 1000,
             vcpu: rank % 2,
         }
@@ -76,7 +76,7 @@ impl Cluster {
         self.clocks[rank as usize] += time;
     }
 
-    /// A call of some picoseconds.
+    /// Adds a call of `time` picoseconds; `fill` completes its record.
     pub fn call(
         &mut self,
         rank: u32,
@@ -114,7 +114,7 @@ impl Cluster {
         self.push(node, exit, Body::Mpi(Box::new(call)));
     }
 
-    /// A call without arguments.
+    /// Adds a call without arguments.
     pub fn simple(&mut self, rank: u32, function: Function) {
         self.call(rank, function, 2000, |_| {});
     }
@@ -165,8 +165,8 @@ pub fn export_to(folder: &Path, events: &[Event], format: Format) -> Summary {
 /// Messages of [`every_kind`].
 pub const MESSAGES: u64 = 4 + 4 + 4 + 2;
 
-/// Four ranks that make calls of every kind: messages with and without requests, from any source, persistent ones; collective
-/// operations with and without requests, on the world and on a communicator of its own.
+/// Returns the events of four ranks that make calls of every kind: messages with and without requests, from any source, persistent ones;
+/// collective operations with and without requests, on the world and on a communicator of its own.
 pub fn every_kind() -> Vec<Event> {
     let mut c = trace(4);
     const SPLIT: u64 = 1 << 63 | 77;
@@ -247,7 +247,7 @@ pub fn every_kind() -> Vec<Event> {
                 record.receive_bytes = 46;
             }
         });
-        // One with a request.
+        // A collective operation with a request.
         let request = c.serial(rank);
         c.call(rank, Function::Iallreduce, 1_000, |record| {
             (record.send_bytes, record.receive_bytes) = (16, 16);

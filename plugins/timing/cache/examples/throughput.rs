@@ -86,7 +86,7 @@ fn measure(
 /// Parts of a measurement, the first of which only warms up.
 const SLICES: u64 = 400;
 
-/// A permutation of 0..2^bits, so that no host prefetcher helps and every line is visited once a pass.
+/// Returns element `step` of a permutation of 0..2^bits, so that no host prefetcher helps and every line is visited once a pass.
 fn scatter(step: u64, bits: u32) -> u64 {
     let mask = (1 << bits) - 1;
     (step & mask).wrapping_mul(0x9e37_79b9_7f4a_7c15 | 1) & mask

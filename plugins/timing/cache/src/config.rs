@@ -10,7 +10,7 @@ pub enum Sharing {
     /// The hardware threads of one core.
     #[default]
     Core,
-    /// All cores of one socket.
+    /// One cache for all cores of a socket.
     Socket,
 }
 
@@ -46,7 +46,7 @@ pub struct LevelLatency {
     pub upgrade: u32,
 }
 
-/// One cache.
+/// Configuration of one cache: the first-level instruction cache, or one of the levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LevelConfig {
@@ -60,10 +60,10 @@ pub struct LevelConfig {
     /// The hardware threads that share the cache.
     #[serde(default)]
     pub shared_by: Sharing,
-    /// Replacement.
+    /// Replacement policy.
     #[serde(default)]
     pub policy: Policy,
-    /// Cycles of its events.
+    /// Cycles of the level's events.
     #[serde(default)]
     pub latency: LevelLatency,
 }
@@ -74,9 +74,9 @@ pub struct LevelConfig {
 pub struct ByDistance {
     /// Other first-level cache of the requester's core.
     pub same_core: u32,
-    /// Another core of the socket.
+    /// Cycles to a cache of another core on the same socket.
     pub other_core: u32,
-    /// Another socket.
+    /// Cycles to a cache of another socket.
     pub other_socket: u32,
 }
 
@@ -113,13 +113,13 @@ pub struct CacheConfig {
 /// Reason for which a [`CacheConfig`] is refused. The text begins with the field at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CacheConfigError {
-    /// No level.
+    /// The list of levels is empty.
     #[error("levels: is empty; describe at least the first-level data cache")]
     NoLevel,
     /// More levels than a report can name.
     #[error("levels: has {levels} entries; at most 16 are modelled")]
     TooManyLevels {
-        /// Entries given.
+        /// Number of levels in the configuration.
         levels: usize,
     },
     /// A set of no lines.
@@ -185,7 +185,7 @@ pub enum CacheConfigError {
         size: u64,
         /// `instruction` or `levels[i - 1]`.
         inner_field: String,
-        /// Its size.
+        /// Size of that inner cache in bytes.
         inner: u64,
     },
     /// A private level outside a shared one.
@@ -199,7 +199,7 @@ pub enum CacheConfigError {
         "instruction.shared_by: differs from levels[0].shared_by; the two first-level caches are shared alike"
     )]
     InstructionSharing,
-    /// No vCPU.
+    /// The list of vCPUs is empty.
     #[error("vcpus: there is none; a node has at least one")]
     NoVcpu,
     /// A core in two sockets.
@@ -209,11 +209,11 @@ pub enum CacheConfigError {
     CoreOnTwoSockets {
         /// vCPU at fault.
         vcpu: usize,
-        /// Its core.
+        /// Core of this vCPU.
         core: u16,
-        /// Its socket.
+        /// Socket of this vCPU.
         socket: u16,
-        /// The socket seen before.
+        /// Socket of that core according to an earlier vCPU.
         other: u16,
     },
 }
@@ -355,7 +355,7 @@ impl CacheConfig {
         }
     }
 
-    /// Xeon X5680 (Westmere), the first reference cluster.
+    /// Returns the configuration of the Xeon X5680 (Westmere), the first reference cluster's processor.
     pub fn xeon_x5680() -> CacheConfig {
         CacheConfig::reference(
             LevelConfig::new(32 << 10, 4),
@@ -365,7 +365,7 @@ impl CacheConfig {
         )
     }
 
-    /// Xeon E5-2690 (Sandy Bridge), the second reference cluster.
+    /// Returns the configuration of the Xeon E5-2690 (Sandy Bridge), the second reference cluster's processor.
     pub fn xeon_e5_2690() -> CacheConfig {
         CacheConfig::reference(
             LevelConfig::new(32 << 10, 8),
@@ -375,7 +375,7 @@ impl CacheConfig {
         )
     }
 
-    /// Every fault of the description for vCPUs at `places`, in the order of the fields; empty if there is none.
+    /// Returns every fault of the description for vCPUs at `places`, in the order of the fields; empty if there is none.
     pub fn faults(&self, places: &[VcpuPlace]) -> Vec<CacheConfigError> {
         let mut faults = Vec::new();
         let first = self.levels.first().map_or(64, |level| level.line);

@@ -79,7 +79,7 @@ impl SystemEvent {
     }
 }
 
-/// One kind of event.
+/// Kind of event that the model counts: its name, its CPI term and its cost.
 #[derive(Clone, Debug)]
 pub(crate) struct Kind {
     pub(crate) name: String,
@@ -92,11 +92,11 @@ pub(crate) struct Kind {
 #[derive(Clone, Copy, Debug)]
 struct EventCharge {
     term: StallTerm,
-    /// Set where the event answers a request.
+    /// Source of the answer if the event answers a request.
     source: Option<Source>,
 }
 
-/// All kinds. Level index 0 is the first-level data cache (and, for fetches, the instruction cache).
+/// Every kind of event. Level index 0 is the first-level data cache (and, for fetches, the instruction cache).
 #[derive(Clone, Debug)]
 pub(crate) struct Events {
     kinds: Vec<Kind>,

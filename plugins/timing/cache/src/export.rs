@@ -172,7 +172,7 @@ impl<W: Word> Hierarchy<W> {
     #[inline(never)]
     fn refresh_all_exports(&mut self) {
         self.exports.ledger_version = self.ledger.layout_version();
-        // The exported shape describes words of 32 bits alone.
+        // The exported shape describes only words of 32 bits.
         let limit = if W::BITS == u32::BITS {
             self.line_limit
         } else {

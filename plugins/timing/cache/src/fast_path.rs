@@ -11,7 +11,7 @@ pub(crate) struct FastPath {
     pub(crate) second: PowerOfTwoCache,
     /// Holder bit of the first level in an entry of the second level.
     pub(crate) holder_bit: u64,
-    /// Bits of an entry of the second level that may stand for other holders.
+    /// Bits of an entry of the second level that may represent other holders.
     pub(crate) other_holders: u64,
     /// The first level is for instructions.
     pub(crate) instructions: bool,
@@ -25,7 +25,7 @@ pub(crate) struct L3Path {
     pub(crate) third: Geometry,
     /// Holder bit of the second level in an entry of the third level.
     pub(crate) holder_bit: u64,
-    /// Bits of an entry of the third level that may stand for other holders.
+    /// Bits of an entry of the third level that may represent other holders.
     pub(crate) other_holders: u64,
     /// The socket of the third level.
     pub(crate) socket: u16,
@@ -41,7 +41,7 @@ pub(crate) struct PowerOfTwoCache {
     base: usize,
     /// The last set.
     last: u32,
-    /// See [`Shape`].
+    /// Words from one set to the next, as in [`Shape`].
     stride: u32,
     ways: u32,
     tag_mask: u64,
@@ -74,7 +74,7 @@ impl FastPath {
 
 impl L3Path {
     /// Makes the path from the second-level cache of this number. None where the third level is not the outermost, peers differ in shape,
-    /// or holder bits stand for several caches.
+    /// or a holder bit represents several caches.
     fn new(nodes: &[Node], children: &[Children], second: u32) -> Option<L3Path> {
         let middle = nodes.get(second as usize)?;
         let root = nodes.get(middle.outer as usize)?;
@@ -131,14 +131,14 @@ impl PowerOfTwoCache {
         })
     }
 
-    /// [`Geometry::line`] and [`Geometry::holders`].
+    /// Returns the line and the holder bits of an entry, as [`Geometry::line`] and [`Geometry::holders`] do.
     #[inline(always)]
     pub(crate) fn line_and_holders(&self, set: u32, entry: u64) -> (u64, u64) {
         let line = (((entry >> self.tag_shift) - 1) << self.sets_shift) + u64::from(set);
         (line, (entry & !self.tag_mask) >> Geometry::STATE_BITS)
     }
 
-    /// [`Geometry::lookup`].
+    /// Returns where a line would be in its set, as [`Geometry::lookup`] does.
     #[inline(always)]
     pub(crate) fn lookup(&self, line: u64) -> LineLookup {
         let set = line as u32 & self.last;

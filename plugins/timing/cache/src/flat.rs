@@ -11,7 +11,7 @@ pub struct FlatMemory {
 }
 
 impl Default for FlatMemory {
-    /// Local DDR3 of the reference clusters.
+    /// Returns the latencies of the reference clusters' local DDR3 memory.
     fn default() -> FlatMemory {
         FlatMemory { latency: 100 }
     }

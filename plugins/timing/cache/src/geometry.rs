@@ -2,7 +2,8 @@
 
 use nodescope_plugin_api::exported::{STATE_BITS, SetCount, SetShape};
 
-/// One cache within [`crate::tags::Tags`]. The set of a line is its number modulo the sets, its tag the quotient plus one.
+/// Position and layout of one cache within [`crate::tags::Tags`]. The set of a line is its number modulo the sets, its tag the quotient
+/// plus one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
     divisor: Divisor,
@@ -101,7 +102,7 @@ impl Geometry {
     /// 32-bit words in a line of the host.
     const HOST_LINE: usize = 16;
 
-    /// Returns whether two caches differ in their first word alone.
+    /// Returns whether two caches differ only in their first word.
     pub(crate) fn same_shape(&self, other: &Geometry) -> bool {
         let shape = |g: &Geometry| (g.sets, g.ways, g.stride, g.tag_shift);
         shape(self) == shape(other)
@@ -156,7 +157,7 @@ impl Geometry {
 /// Division of a line's number by the number of sets.
 #[derive(Clone, Copy, Debug)]
 enum Divisor {
-    /// By shifting.
+    /// Division by a power of two: number of bits to shift right.
     Power(u8),
     Other(Reciprocal),
 }
@@ -168,7 +169,7 @@ enum Divisor {
 #[derive(Clone, Copy, Debug)]
 struct Reciprocal {
     factor: u64,
-    /// k - 63.
+    /// Shift after the multiplication beyond 63 bits: k - 63.
     shift: u8,
 }
 

@@ -25,7 +25,7 @@ pub enum CacheKind {
     Data,
     /// Instructions, at the first level.
     Instruction,
-    /// Both.
+    /// Data and instructions, at the levels outside the first.
     Unified,
 }
 
@@ -36,9 +36,9 @@ pub struct CacheContents {
     pub level: u8,
     /// Contents that the cache is for.
     pub kind: CacheKind,
-    /// Its socket.
+    /// Socket of the cache.
     pub socket: u16,
-    /// Its core, unless the socket shares it.
+    /// Core of the cache; None if the socket's cores share the cache.
     pub core: Option<u16>,
     /// Position of the cache outside it in the list of all, if there is one.
     pub outer: Option<usize>,
@@ -46,17 +46,17 @@ pub struct CacheContents {
     pub sets: Vec<(u64, Vec<(u64, State)>)>,
 }
 
-/// One cache, with the data for a walk through the levels in one line of the host.
+/// Cache of the hierarchy, with the data for a walk through the levels in one line of the host.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(crate) struct Node {
     pub(crate) geometry: Geometry,
-    /// The cache outside it, or [`NONE`].
+    /// Number of the cache outside this one, or [`NONE`].
     pub(crate) outer: u32,
     /// Holder bit of this cache in entries of the outer cache.
     pub(crate) bit: u16,
     pub(crate) socket: u16,
-    /// Its core, or [`SHARED`].
+    /// Core of the cache, or [`SHARED`].
     pub(crate) core: u32,
     pub(crate) level: u8,
     pub(crate) kind: CacheKind,
@@ -68,7 +68,7 @@ pub(crate) struct Node {
 
 const _: () = assert!(size_of::<Node>() == 64);
 
-/// No cache.
+/// Number of no cache.
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// No core: the socket shares it.
@@ -87,14 +87,14 @@ impl Node {
         self.outer == NONE
     }
 
-    /// Returns the holder bits that may stand for a cache other than the inner cache with the bit `bit`.
+    /// Returns the holder bits that may represent a cache other than the inner cache with the bit `bit`.
     #[inline]
     pub(crate) fn without(&self, holders: u64, bit: u64) -> u64 {
         if self.exact { holders & !bit } else { holders }
     }
 }
 
-/// All caches by number.
+/// Caches by number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Nodes(Vec<Node>);
 
@@ -111,16 +111,16 @@ impl Nodes {
 /// Inner neighbours of a cache: caches and vCPUs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Children {
-    /// Caches inside.
+    /// Numbers of the caches inside this one.
     pub(crate) inner: Vec<u32>,
-    /// vCPUs that use it directly; only at the first level.
+    /// vCPUs that use the cache directly; empty beyond the first level.
     pub(crate) vcpus: Vec<u16>,
 }
 
 /// First-level caches of one vCPU, and the fast paths from them.
 #[derive(Clone, Debug)]
 pub(crate) struct VcpuCaches {
-    /// For data and for instructions; the latter may be [`NONE`].
+    /// Numbers of the first-level caches for data and for instructions; the latter may be [`NONE`].
     pub(crate) first: [u32; 2],
     /// Fast paths of misses, for data and for instructions.
     pub(crate) fast_paths: [Option<FastPath>; 2],
@@ -131,7 +131,7 @@ pub(crate) struct VcpuCaches {
 /// All caches of a node, their counters, and the request in progress.
 pub(crate) struct Hierarchy<W> {
     pub(crate) nodes: Nodes,
-    /// By node.
+    /// Inner neighbours by number of the cache.
     pub(crate) children: Vec<Children>,
     pub(crate) tags: Tags<W>,
     pub(crate) roots: Vec<u32>,
@@ -145,7 +145,7 @@ pub(crate) struct Hierarchy<W> {
     pub(crate) request: Request,
     /// Caches from the second level outwards that do not have the line of the request, and where it would be in each.
     pub(crate) path: Vec<(u32, LineLookup)>,
-    /// The L0 filter caches for data and instructions keep all lines of a set, not the most recently used line alone.
+    /// True if an L0 filter cache (for data, for instructions) keeps all lines of a set instead of only the most recently used line.
     pub(crate) whole_sets: [bool; 2],
     pub(crate) first_level: FirstLevel,
     /// State that was exported to engines.

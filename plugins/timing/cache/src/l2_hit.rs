@@ -14,9 +14,9 @@ use crate::word::{Isa, Word};
 pub(crate) enum FastMiss {
     /// The first level has the line in this state, after so many cycles.
     Filled(State, u64),
-    /// Nothing was done: the second level does not have the line.
+    /// The second level does not have the line; no state was changed.
     NotInL2,
-    /// Nothing was done: the slow path must serve the miss.
+    /// The slow path must serve the miss; no state was changed.
     SlowPath,
 }
 

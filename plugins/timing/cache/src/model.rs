@@ -219,7 +219,7 @@ impl MemoryModel for CacheModel {
             }
             #[cfg(target_arch = "x86_64")]
             Caches::Narrow(caches, Some(v3)) => {
-                // SAFETY: a `V3` stands for a host with what the function is compiled for.
+                // SAFETY: a `V3` exists only on a host with the instructions that the function is compiled for.
                 unsafe { caches.reference_v3(*v3, hits, reference, line, updates) }
             }
             Caches::Narrow(caches, _) => caches.reference_baseline(hits, reference, line, updates),
@@ -235,7 +235,7 @@ impl MemoryModel for CacheModel {
             Caches::Narrow(caches, Some(v3))
                 if self.has_fast_miss_path && line < caches.line_limit =>
             {
-                // SAFETY: a `V3` stands for a host with what the function is compiled for.
+                // SAFETY: a `V3` exists only on a host with the instructions that the function is compiled for.
                 unsafe { caches.miss_v3(*v3, modified, oldest, reference, line) }
             }
             _ => {
@@ -351,7 +351,7 @@ impl MemoryModel for CacheModel {
 }
 
 impl<W: Word> Hierarchy<W> {
-    /// [`Hierarchy::reference`] with instructions that every host has.
+    /// Serves a reference as [`Hierarchy::reference`] does, with instructions that every host has.
     #[inline(never)]
     fn reference_baseline(
         &mut self,
@@ -365,7 +365,7 @@ impl<W: Word> Hierarchy<W> {
         outcome
     }
 
-    /// [`Hierarchy::reference`] with AVX2, BMI1 and BMI2.
+    /// Serves a reference as [`Hierarchy::reference`] does, with AVX2, BMI1 and BMI2.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2")]
     fn reference_v3(
@@ -381,7 +381,7 @@ impl<W: Word> Hierarchy<W> {
         outcome
     }
 
-    /// [`MemoryModel::miss`] with AVX2, BMI1 and BMI2.
+    /// Serves a miss as [`MemoryModel::miss`] does, with AVX2, BMI1 and BMI2.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2")]
     fn miss_v3(

@@ -15,14 +15,14 @@ use crate::word::{Baseline, Isa, Word};
 /// Reason for which a line leaves a cache.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reason {
-    /// Another vCPU writes it.
+    /// Another vCPU writes the line.
     Write,
-    /// The cache outside replaces it.
+    /// The cache outside replaces the line.
     Inclusion,
 }
 
 impl<W: Word> Hierarchy<W> {
-    /// Begins to account for a reference that the first level does not serve alone.
+    /// Begins to account for a reference that needs more than the first level.
     #[inline(always)]
     pub(crate) fn begin_request(&mut self, reference: &MemRef) {
         self.request = Request {
@@ -88,7 +88,7 @@ impl<W: Word> Hierarchy<W> {
             level += 1;
             inner = node;
         };
-        // And back, with what the cache outside permits.
+        // Walk back inwards, with the state that the cache outside permits.
         while level > 0 {
             level -= 1;
             let (node, lookup) = self.path[level];
@@ -279,7 +279,7 @@ impl<W: Word> Hierarchy<W> {
                     }
                 }
             }
-            // An owner has the line alone, so one copy found is enough.
+            // An owner is the only cache with the line, so one copy found is enough.
             !shared
         });
         let this = self.nodes.get(node);
@@ -290,7 +290,7 @@ impl<W: Word> Hierarchy<W> {
         shared
     }
 
-    /// Visits the caches inside `node` that holder bits stand for, until `visit` returns false.
+    /// Visits the caches inside `node` that holder bits represent, until `visit` returns false.
     #[inline]
     fn for_each_holder(
         &mut self,
@@ -362,7 +362,7 @@ impl<W: Word> Hierarchy<W> {
                 true
             });
         }
-        // An L0 filter cache may permit writes to a line that is held alone, too.
+        // An L0 filter cache may permit writes also to a line that no other cache holds.
         self.lower_l0_permissions(node, way, line, Permission::Read, updates);
         if state == State::Modified {
             let this = self.nodes.get(node);
@@ -444,7 +444,7 @@ impl<W: Word> Hierarchy<W> {
         }
     }
 
-    /// Returns whether one of the caches inside `node` that holder bits stand for has a line. Mostly none has: a holder bit stays set when
+    /// Returns whether one of the caches inside `node` that holder bits represent has a line. Usually none has: a holder bit stays set when
     /// a cache inside replaces the line.
     #[inline(always)]
     pub(crate) fn may_hold<I: Isa>(&self, isa: I, node: u32, holders: u64, line: u64) -> bool {

@@ -19,7 +19,7 @@ pub enum State {
     Shared = 1,
     /// Shared, and this peer answers requests for it. Only where peers of the interconnect hold a line.
     Forward = 2,
-    /// No peer holds it, and it is clean.
+    /// No peer holds the line, and the line is clean.
     Exclusive = 3,
     /// No peer holds it, and this cache or one inside it differs from what is outside.
     Modified = 4,
@@ -141,7 +141,7 @@ impl<W: Word> Tags<W> {
     #[inline(always)]
     fn entries(&self) -> &[W] {
         // SAFETY: `first` is the aligned start of `length` words of `memory`, which lives as long as `self` and is
-        // written through `entries_mut` alone; any bit pattern is a valid word.
+        // written only through `entries_mut`; any bit pattern is a valid word.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.length) }
     }
 

@@ -1,4 +1,4 @@
-//! One entry of a cache set, and the two operations on a set that every reference makes.
+//! Entries of cache sets, and the two operations on a set that every reference makes.
 //!
 //! A large modelled cache costs mostly the host's own cache misses. An entry therefore is one word of 32 bits, and a set of 16 ways is
 //! one line of the host. Where a line number does not fit, all entries are widened to 64 bits.
@@ -350,7 +350,7 @@ mod avx2 {
     /// Returns a bit for each way whose word equals the key.
     #[inline(always)]
     pub(super) fn equal8(_host: V3, set: &[u32; 8], mask: u32, key: u32) -> u32 {
-        // SAFETY: a `V3` stands for a host with AVX2; the array has the 32 bytes that are read.
+        // SAFETY: a `V3` exists only on a host with AVX2; the array has the 32 bytes that are read.
         unsafe {
             let words = _mm256_loadu_si256(set.as_ptr().cast());
             let words = _mm256_and_si256(words, _mm256_set1_epi32(mask as i32));
@@ -359,20 +359,20 @@ mod avx2 {
         }
     }
 
-    /// [`equal8`] for 16 ways.
+    /// Returns a bit for each way whose word equals the key, as [`equal8`] does, for 16 ways.
     #[inline(always)]
     pub(super) fn equal16(host: V3, set: &[u32; 16], mask: u32, key: u32) -> u32 {
         let (halves, _) = set.as_chunks::<8>();
         equal8(host, &halves[0], mask, key) | (equal8(host, &halves[1], mask, key) << 8)
     }
 
-    /// [`equal8`] for 20 ways.
+    /// Returns a bit for each way whose word equals the key, as [`equal8`] does, for 20 ways.
     #[inline(always)]
     pub(super) fn equal20(host: V3, set: &[u32; 20], mask: u32, key: u32) -> u32 {
         let (eights, rest) = set.as_chunks::<8>();
         let mut bits = equal8(host, &eights[0], mask, key);
         bits |= equal8(host, &eights[1], mask, key) << 8;
-        // SAFETY: a `V3` stands for a host with AVX; the slice has the 16 bytes that are read.
+        // SAFETY: a `V3` exists only on a host with AVX; the slice has the 16 bytes that are read.
         unsafe {
             assert!(rest.len() == 4);
             let words = _mm_loadu_si128(rest.as_ptr().cast());
@@ -386,7 +386,7 @@ mod avx2 {
     #[inline(always)]
     pub(super) fn push_front20(_host: V3, set: &mut [u32; 20], word: u32) {
         let words = set.as_mut_ptr();
-        // SAFETY: a `V3` stands for a host with AVX; all that is read and written lies within the array: words 0 to 7, 8 to 15 and
+        // SAFETY: a `V3` exists only on a host with AVX; all that is read and written lies within the array: words 0 to 7, 8 to 15 and
         // 15 to 18, and each one further.
         unsafe {
             let low = _mm256_loadu_si256(words.cast());
@@ -402,7 +402,7 @@ mod avx2 {
     /// Gives every way up to `way` the word before it, and the first way `word`. The other ways keep their words.
     #[inline(always)]
     pub(super) fn promote8(_host: V3, set: &mut [u32; 8], way: usize, word: u32) {
-        // SAFETY: a `V3` stands for a host with AVX2; the array has the 32 bytes that are read and written.
+        // SAFETY: a `V3` exists only on a host with AVX2; the array has the 32 bytes that are read and written.
         unsafe {
             let own = _mm256_loadu_si256(set.as_ptr().cast());
             let number = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -414,12 +414,12 @@ mod avx2 {
         }
     }
 
-    /// [`promote8`] for 16 ways.
+    /// Gives every way up to `way` the word before it, and the first way `word`, as [`promote8`] does, for 16 ways.
     #[inline(always)]
     pub(super) fn promote16(_host: V3, set: &mut [u32; 16], way: usize, word: u32) {
         let (halves, _) = set.as_chunks_mut::<8>();
         let (low, high) = (halves[0].as_mut_ptr(), halves[1].as_mut_ptr());
-        // SAFETY: a `V3` stands for a host with AVX2; either half has the 32 bytes that are read and written.
+        // SAFETY: a `V3` exists only on a host with AVX2; either half has the 32 bytes that are read and written.
         unsafe {
             let own_low = _mm256_loadu_si256(low.cast());
             let own_high = _mm256_loadu_si256(high.cast());
@@ -444,7 +444,7 @@ mod avx2 {
 mod tests {
     use super::*;
 
-    /// All operations against a list: both widths, every number of ways, and all instructions that the host has.
+    /// Every operation agrees with a list: both widths, every number of ways, and all instructions that the host has.
     #[test]
     fn finds_and_promotes_as_a_list_does() {
         fn check<W: Word + std::fmt::Debug, I: Isa>(isa: I) {

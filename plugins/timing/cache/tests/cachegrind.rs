@@ -58,7 +58,7 @@ fn valgrind(arguments: &[String], program: &Path) {
     );
 }
 
-/// Kind of reference, address and size, in program order.
+/// Returns kind of reference, address and size of each memory reference, in program order.
 fn trace(directory: &Path, program: &Path) -> Vec<(char, u64, u64)> {
     let log = directory.join("trace");
     let arguments = [
@@ -84,7 +84,7 @@ fn trace(directory: &Path, program: &Path) -> Vec<(char, u64, u64)> {
         .collect()
 }
 
-/// Total of each event of cachegrind's (Ir, I1mr, Dr, D1mr, Dw, D1mw, ...).
+/// Returns the total of each of cachegrind's events (Ir, I1mr, Dr, D1mr, Dw, D1mw, ...).
 fn cachegrind(
     directory: &Path,
     program: &Path,

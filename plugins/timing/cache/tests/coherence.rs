@@ -8,7 +8,7 @@ use support::{Engine, expect, price};
 
 const LINE: u64 = 0x4_0000;
 
-/// State of [`LINE`] in the caches of a level, by socket, then core.
+/// Returns the states of [`LINE`] in the caches of a level, by socket, then core.
 fn states(engine: &Engine, level: u8, kind: CacheKind) -> Vec<Option<State>> {
     let mut caches: Vec<_> = engine
         .model
@@ -242,7 +242,7 @@ fn a_write_miss_takes_the_line_from_the_forwarder_and_clears_all_copies() {
     );
 }
 
-/// Cores of one socket: the second reader makes the first share; a write is granted by level 3 alone.
+/// Cores of one socket: the second reader makes the first share; level 3 grants a write without another socket.
 #[test]
 fn sharing_within_a_socket_stays_within_it() {
     let mut config = CacheConfig::xeon_x5680();

@@ -108,7 +108,7 @@ proptest! {
         filtered.check_equations();
     }
 
-    /// After every reference: one owner alone, at most one forwarder, inclusion, modified marks outwards.
+    /// After every reference: at most one owner and then no other copy, at most one forwarder, inclusion, modified marks outwards.
     #[test]
     fn protocol_invariants((config, places) in machines(), trace in traces()) {
         let mut engine = Engine::with_memory(&config, &places, memory());

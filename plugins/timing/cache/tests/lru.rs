@@ -7,7 +7,7 @@ use nodescope_plugin_cache::{CacheConfig, LevelConfig};
 use proptest::prelude::*;
 use support::Engine;
 
-/// Stack distance of each reference within its set: distinct lines of the set since the line's last use.
+/// Returns the stack distance of each reference within its set: distinct lines of the set since the line's last use.
 fn stack_distances(lines: &[u64], sets: u64) -> Vec<Option<usize>> {
     (0..lines.len())
         .map(|now| {
@@ -78,7 +78,7 @@ impl Lists {
         }
     }
 
-    /// A line was taken out of a level: the levels inside lose it too, dirty data moves one level out.
+    /// Removes a line that left a level from the levels inside too; dirty data moves one level out.
     fn leave(&mut self, level: usize, line: u64, mut dirty: bool) {
         let mut carried = false;
         for inner in 0..level {

@@ -27,7 +27,7 @@ fn forms(core: &str, file: &str) -> Result<(), Box<dyn std::error::Error>> {
     let bytes = std::fs::read(file)?;
     let core = Core::of(&Tool::installed()?, core)?;
     let mut decoder = Decoder::with_ip(64, &bytes, 0x1000, DecoderOptions::NONE);
-    // One of each form: the same code with the same kinds of operands.
+    // One instruction of each form: the same code with the same kinds of operands.
     let mut forms = BTreeMap::new();
     let mut instructions = 0_u64;
     while decoder.can_decode() {

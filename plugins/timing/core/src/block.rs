@@ -9,7 +9,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKi
 pub struct Block {
     /// Linear address of the first byte.
     pub address: u64,
-    /// Machine code.
+    /// Machine code of the block.
     pub bytes: Vec<u8>,
     /// Executions from the first instruction to the last.
     pub executions: u64,
@@ -17,7 +17,7 @@ pub struct Block {
     pub instructions: u32,
 }
 
-/// Why a block has no cycles of its own.
+/// Reason for which a block has no cycles of its own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Reason {
@@ -53,7 +53,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Where a block leads, as far as its code says.
+/// Continuation of a block, as far as the block's code determines it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// To the next byte only.
@@ -62,11 +62,11 @@ pub(crate) enum End {
     Jump(u64),
     /// To a target or to the next byte.
     Branch(u64),
-    /// To a function that returns to the next byte. None: the code does not say which.
+    /// To a function that returns to the next byte. None: the code does not contain the function's address.
     Call(Option<u64>),
     /// To where the function was called.
     Return,
-    /// Nobody knows.
+    /// To an unknown address.
     Unknown,
 }
 
@@ -159,7 +159,7 @@ fn far(instruction: &Instruction) -> bool {
 }
 
 /// Returns whether the time of an instruction depends on more than its operands: on a count in a register, on the system, on
-/// what else is under way. LLVM gives some of these a constant that stands for "long".
+/// other instructions under way. LLVM gives some such instructions a constant that means "long".
 fn untimed(instruction: &Instruction) -> bool {
     use Mnemonic::*;
     far(instruction)

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why the cycles of a core cannot be modelled.
+/// Reason for which the cycles of a core cannot be modelled.
 #[derive(Debug, Error)]
 pub enum CoreError {
     /// No `llvm-mca` is installed.
@@ -13,27 +13,27 @@ pub enum CoreError {
         "no llvm-mca is in PATH, and cycles of a core need it; install the Debian package {PACKAGE}"
     )]
     Missing,
-    /// The name is no core of LLVM.
+    /// LLVM has no core of this name.
     #[error("{name:?} is no core that {tool} knows; {hint}")]
     Unknown {
-        /// The name.
+        /// Name of the core that was requested.
         name: String,
-        /// The tool that was asked.
+        /// Version of the tool that was asked.
         tool: String,
         /// Near names, or how to list all.
         hint: String,
     },
-    /// The name stands for no single core.
+    /// The name is a level of the instruction set and not a single core.
     #[error(
         "{0:?} is a level of the instruction set, not a core; name a core, such as \"skylake-avx512\" or \"znver4\""
     )]
     Level(String),
-    /// LLVM compiles for the core, but does not know its timing.
+    /// LLVM compiles for the core, but has no timing of it.
     #[error(
         "{tool} knows no timing of {name:?}; name a core that it can schedule, such as \"skylake-avx512\" or \"znver4\""
     )]
     NoSchedule {
-        /// The name.
+        /// Name of the core that was requested.
         name: String,
         /// The tool that was asked.
         tool: String,
@@ -41,35 +41,35 @@ pub enum CoreError {
     /// The program does not start or does not end well.
     #[error("cannot run {}: {error}; reinstall the Debian package {PACKAGE}", path.display())]
     Start {
-        /// The program.
+        /// Path of the program.
         path: PathBuf,
-        /// The reason of the system.
+        /// Error of the operating system.
         error: io::Error,
     },
-    /// The program says something that this version does not understand.
+    /// The program's output has a form that this version does not understand.
     #[error("{} answers what cannot be understood: {what}; install the Debian package {PACKAGE}", path.display())]
     Answer {
-        /// The program.
+        /// Path of the program.
         path: PathBuf,
-        /// The part of the answer.
+        /// Part of the output that was not understood.
         what: String,
     },
-    /// A file of the cache, or a temporary one.
+    /// A file of the cache, or a temporary file, cannot be used.
     #[error("cannot use {}: {error}; name another folder, or free space", path.display())]
     File {
-        /// The file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// The reason of the system.
+        /// Error of the operating system.
         error: io::Error,
     },
-    /// No block could be modelled, so that nothing stands for the rest.
+    /// No block could be modelled, so that no result can be extrapolated to the other blocks.
     #[error("none of the {blocks} blocks can be modelled; the hottest, at {address:#x}: {reason}")]
     Nothing {
-        /// Blocks that were given.
+        /// Number of blocks that were given.
         blocks: usize,
         /// Address of the block with most instructions.
         address: u64,
-        /// Why this block is not modelled.
+        /// Reason for which this block is not modelled.
         reason: String,
     },
 }

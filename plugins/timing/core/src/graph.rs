@@ -1,4 +1,4 @@
-//! Which blocks lead to which, and how often, as far as the blocks' code and executions say.
+//! Control flow graph of blocks, with estimated executions of the edges, as far as the blocks' code and executions determine them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ pub(crate) struct Node {
     pub executions: u64,
 }
 
-/// How one block leads to another.
+/// Kind of edge between two blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A jump or the next byte; also a call that is stepped over.
@@ -29,7 +29,7 @@ pub(crate) struct Edge {
     pub from: usize,
     pub to: usize,
     pub kind: Kind,
-    /// Estimated executions.
+    /// Estimated number of executions of the edge.
     pub flow: f64,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Graph {
 const ROUNDS: usize = 40;
 
 impl Graph {
-    /// Connects blocks. Several blocks at one address, of different programs, are all but the most executed one nobody's successors.
+    /// Connects blocks. Where several blocks of different programs are at one address, edges lead only to the most executed block.
     pub fn new(nodes: Vec<Node>) -> Self {
         let mut at: BTreeMap<u64, usize> = BTreeMap::new();
         for (index, node) in nodes.iter().enumerate() {

@@ -10,7 +10,7 @@ use crate::paths;
 use crate::target::{Core, Refusal, threads};
 use crate::text;
 
-/// How to model; nothing here changes the result.
+/// Options of the modelling. No option changes the result.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Folder for results of `llvm-mca`, which several processes may share.
@@ -311,7 +311,7 @@ fn proportion(value: u128, part: impl Into<u128>, whole: impl Into<u128>) -> u12
 
 /// Divides cycles by weights, exactly: where the sum of weights is passed, the sum of shares is its part of the cycles.
 fn shares(cycles: u64, weights: impl Iterator<Item = u64> + Clone) -> Vec<u64> {
-    // A path of free instructions alone is divided evenly.
+    // A path of only free instructions is divided evenly.
     let weights = weights.map(|w| u128::from(w.max(1)));
     let all: u128 = weights.clone().sum();
     let (mut passed, mut given) = (0, 0);

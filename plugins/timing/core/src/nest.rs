@@ -1,10 +1,10 @@
 //! Loops of few iterations, as parts of the loops around them.
 //!
 //! A core works on the end of such a loop, on what follows, and on the next run of the loop at a time: a sum of 32 products waits for
-//! its additions, yet several sums are under way. A path that is the inner loop alone would wait for every addition.
+//! its additions, yet several sums are under way. A path of only the inner loop would wait for every addition.
 //!
-//! The region around a loop is a walk of one pass: the walk begins where the loop is entered, each edge has as many uses as the edge is executed
-//! for each entry, and the edge with most uses left comes next, until the loop is entered again.
+//! The region around a loop is a walk of one pass: the walk begins where the loop is entered, each edge has as many uses as the edge is
+//! executed for each entry, and the edge with most uses left comes next, until the loop is entered again.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -15,7 +15,7 @@ const BLOCKS: usize = 128;
 const INSTRUCTIONS: usize = 1024;
 /// A block is settled when paths have all but one of so many of its executions.
 const SETTLED: u128 = 10;
-/// A path ends where less than one of so many of its executions goes on.
+/// A path ends where less than one of so many of its executions continues.
 const RARE: f64 = 16.0;
 
 /// Blocks that follow each other.

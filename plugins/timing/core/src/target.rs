@@ -12,7 +12,7 @@ use crate::text::Fusion::{Arithmetic, Comparisons, None as Nothing};
 use crate::text::{self, Fusion, Traits};
 use crate::tool::{Complaint, Region, Tool};
 
-/// A core whose timing LLVM knows.
+/// Core whose timing LLVM has.
 #[derive(Clone, Debug)]
 pub struct Core {
     tool: Tool,
@@ -100,7 +100,7 @@ impl Core {
         })
     }
 
-    /// Returns the name that LLVM knows.
+    /// Returns the name of the core in LLVM.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -110,7 +110,7 @@ impl Core {
         &self.schedule
     }
 
-    /// Says for people where figures come from: "llvm-mca 22.1.8, core nehalem (scheduled as sandybridge)".
+    /// Returns a description of the figures' source for reports: "llvm-mca 22.1.8, core nehalem (scheduled as sandybridge)".
     pub fn description(&self) -> String {
         let name = &self.name;
         let tool = self.tool.name();
@@ -121,7 +121,7 @@ impl Core {
         }
     }
 
-    /// Tells of each block why it cannot be modelled on this core, or None.
+    /// Returns, for each block, the reason for which the block cannot be modelled on this core, or None.
     ///
     /// # Errors
     ///
@@ -302,12 +302,12 @@ pub(crate) fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Why LLVM gives no figure of a region.
+/// Reason for which LLVM gives no figure of a region.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Refusal {
-    /// The instruction that it refuses, as text.
+    /// Instruction that LLVM refuses, as text.
     pub instruction: String,
-    /// Its message.
+    /// Message of LLVM.
     pub message: String,
 }
 

@@ -4,19 +4,19 @@ use iced_x86::{
     ConditionCode, FlowControl, Formatter, GasFormatter, Instruction, Mnemonic, OpKind, Register,
 };
 
-/// Properties of a core that LLVM's timing does not have, and that the text therefore stands for.
+/// Properties of a core that LLVM's timing lacks. The text of the instructions is changed to account for these properties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Traits {
-    /// Which instructions the core executes together with a conditional jump behind them, as one operation.
+    /// Instructions that the core executes together with a conditional jump behind them, as one operation.
     pub fusion: Fusion,
-    /// True if the core knows that `xor` of a register with itself waits for nothing, but LLVM's timing of the core does not.
+    /// True if the core executes `xor` of a register with itself without waiting for operands, but LLVM's timing of the core does not.
     pub idioms: bool,
 }
 
 /// Instructions that a core joins with a conditional jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fusion {
-    /// None.
+    /// No instruction is joined.
     None,
     /// Comparisons: AMD's cores before Zen 3.
     Comparisons,
@@ -24,7 +24,7 @@ pub(crate) enum Fusion {
     Arithmetic,
 }
 
-/// Prints instructions.
+/// Printer of instructions in the assembler syntax that `llvm-mca` reads.
 pub(crate) struct Printer {
     formatter: GasFormatter,
 }
@@ -98,7 +98,7 @@ impl Printer {
         }
         let mut text = String::new();
         self.formatter.format(instruction, &mut text);
-        // LLVM knows these without a suffix.
+        // LLVM has these without a suffix.
         for name in [
             "fldenv", "fnstenv", "fstenv", "frstor", "fnsave", "fsave", "verw", "verr",
         ] {

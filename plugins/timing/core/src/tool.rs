@@ -21,7 +21,7 @@ impl Tool {
     ///
     /// # Errors
     ///
-    /// If there is none, or none that knows x86-64.
+    /// If there is none, or none that supports x86-64.
     pub fn installed() -> Result<Self, CoreError> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         Self::within(&std::env::split_paths(&path).collect::<Vec<_>>())
@@ -31,7 +31,7 @@ impl Tool {
     ///
     /// # Errors
     ///
-    /// If there is none, or none that knows x86-64.
+    /// If there is none, or none that supports x86-64.
     pub fn within(folders: &[PathBuf]) -> Result<Self, CoreError> {
         let mut newest: Option<(Vec<u32>, Self)> = None;
         let mut problem = None;
@@ -65,7 +65,7 @@ impl Tool {
             .ok_or_else(|| answer(path, "no version"))?
             .to_owned();
         let help = start(path, &[TRIPLE, "-mcpu=help"], Some(""))?;
-        // Which of the two depends on the version.
+        // The version determines which of the two streams has the help.
         let help = text(&help.stderr) + &text(&help.stdout);
         let cores: Vec<String> = help
             .lines()
@@ -95,7 +95,7 @@ impl Tool {
         &self.cores
     }
 
-    /// Returns name and version for people.
+    /// Returns name and version for messages.
     pub fn name(&self) -> String {
         format!("llvm-mca {}", self.version)
     }
@@ -259,7 +259,7 @@ fn complaint(stderr: &str, origins: &[Option<(usize, usize)>]) -> Complaint {
         .find_map(|line| line.strip_prefix("error: "))
         .or_else(|| stderr.lines().next())
         .unwrap_or("it failed without a message");
-    // A hint for people at a terminal may follow.
+    // A hint for users at a terminal may follow.
     let message = message.split(", use -").next().unwrap_or_default();
     Complaint::Other(message.trim_end_matches('.').to_owned())
 }

@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HomeRange {
-    /// First byte.
+    /// Guest-physical address of the first byte.
     pub start: u64,
     /// Length in bytes.
     pub length: u64,
-    /// Home socket.
+    /// Socket that is the home of the range.
     pub socket: u16,
 }
 
@@ -18,11 +18,11 @@ pub struct HomeRange {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Latencies {
-    /// One figure for the own socket, one for all others.
+    /// One latency for the own socket, one for all other sockets.
     Uniform {
-        /// The line's home is the requesting socket.
+        /// Cycles if the line's home is the requesting socket.
         local: u32,
-        /// It is another socket, or no socket at all.
+        /// Cycles if the line's home is another socket, or if the line has no home.
         remote: u32,
     },
     /// `matrix[from][home]`, a square of one row for each socket. An address without a home costs the row's maximum.
@@ -48,7 +48,7 @@ pub struct NumaConfig {
 /// Reason for which a [`NumaConfig`] is refused. The text begins with the field at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NumaConfigError {
-    /// No socket.
+    /// The number of sockets is 0.
     #[error("sockets: is 0; a node has at least one socket")]
     NoSocket,
     /// A range of no bytes.
@@ -62,9 +62,9 @@ pub enum NumaConfigError {
     RangeTooLong {
         /// Position in `ranges`.
         index: usize,
-        /// Its first byte.
+        /// Guest-physical address of the range's first byte.
         start: u64,
-        /// Its length.
+        /// Length of the range in bytes.
         length: u64,
     },
     /// A home that does not exist.
@@ -87,24 +87,24 @@ pub enum NumaConfigError {
         /// First shared byte.
         address: u64,
     },
-    /// A matrix of another size.
+    /// A matrix whose number of rows is not the number of sockets.
     #[error("{field}: has {rows} rows; {sockets} sockets need {sockets}")]
     MatrixRows {
         /// `latency` or `write_back`.
         field: &'static str,
-        /// Rows given.
+        /// Number of rows in the matrix.
         rows: usize,
         /// Number of sockets.
         sockets: u16,
     },
-    /// A row of another length.
+    /// A row whose length is not the number of sockets.
     #[error("{field}[{row}]: has {columns} columns; {sockets} sockets need {sockets}")]
     MatrixColumns {
         /// `latency` or `write_back`.
         field: &'static str,
         /// Row at fault.
         row: usize,
-        /// Its length.
+        /// Number of columns in the row.
         columns: usize,
         /// Number of sockets.
         sockets: u16,
@@ -117,12 +117,12 @@ pub enum NumaConfigError {
         /// The largest value given.
         cycles: u32,
     },
-    /// A vCPU on a socket that memory does not know.
+    /// A vCPU on a socket that the description of memory does not have.
     #[error("vcpus[{vcpu}].socket: is {socket}, but memory has {sockets} sockets, counted from 0")]
     VcpuSocket {
         /// vCPU at fault.
         vcpu: usize,
-        /// Its socket.
+        /// Socket of the vCPU.
         socket: u16,
         /// Number of sockets.
         sockets: u16,
@@ -136,7 +136,7 @@ pub enum NumaConfigError {
 }
 
 impl NumaConfig {
-    /// Memory of `bytes` bytes a socket, contiguous from address 0, with the default latencies.
+    /// Returns a description of memory of `bytes` bytes a socket, contiguous from address 0, with the default latencies.
     pub fn contiguous(sockets: u16, bytes: u64) -> NumaConfig {
         NumaConfig {
             sockets,
@@ -152,7 +152,7 @@ impl NumaConfig {
         }
     }
 
-    /// DDR3 of the reference clusters.
+    /// Returns the latencies of the reference clusters' DDR3.
     pub fn default_latency() -> Latencies {
         Latencies::Uniform {
             local: 100,
@@ -160,7 +160,7 @@ impl NumaConfig {
         }
     }
 
-    /// Posted writes.
+    /// Returns the latencies of posted writes, which are 0.
     pub fn default_write_back() -> Latencies {
         Latencies::Uniform {
             local: 0,
@@ -168,7 +168,7 @@ impl NumaConfig {
         }
     }
 
-    /// Every fault of the description, in the order of the fields; empty if there is none.
+    /// Returns every fault of the description, in the order of the fields; empty if there is none.
     pub fn faults(&self) -> Vec<NumaConfigError> {
         let mut faults = Vec::new();
         if self.sockets == 0 {

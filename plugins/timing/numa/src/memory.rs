@@ -19,7 +19,7 @@ pub struct Numa {
     ranges: Vec<Range>,
     /// `[write_back][from * (sockets + 1) + home]`; the last column is for addresses without a home.
     latency: [Vec<u32>; 2],
-    /// Range of the latest look-up. The index `sockets` stands for no home.
+    /// Range of the latest look-up. The index `sockets` means that the addresses have no home.
     recent_home: RecentHome,
 }
 
@@ -59,7 +59,7 @@ impl Numa {
         self.sockets
     }
 
-    /// Checks that every vCPU is on a socket that this memory knows. Call before the first request.
+    /// Checks that every vCPU is on a socket that this memory has. Call this function before the first request.
     pub fn serves(&self, places: &[VcpuPlace]) -> Result<(), NumaConfigError> {
         match places
             .iter()
@@ -110,7 +110,7 @@ impl MemoryTimingModel for Numa {
                     last: range.last,
                     home: range.socket.into(),
                 },
-                // This address alone: neighbouring addresses may have a home.
+                // Only this address: neighbouring addresses may have a home.
                 None => RecentHome {
                     start: miss.line,
                     last: miss.line,

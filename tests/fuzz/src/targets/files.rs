@@ -16,7 +16,7 @@ use super::{Once, Target, mutated, put, trace};
 use crate::choices::Choices;
 use crate::traces::Trace;
 
-/// Studies.
+/// Target that reads study files.
 pub const STUDY: Target = Target {
     name: "study",
     what: "study files",
@@ -62,13 +62,13 @@ const TOML: [&str; 16] = [
     "#",
 ];
 
-/// Problems of a file are told in so many bytes at most, and for each byte of it some more.
+/// Checks that the problems of a file are reported in at most a number of bytes, and some more for each byte of the file.
 fn bounded(told: &str, input: &[u8]) {
     let allowed = (100 << 10) + 200 * input.len();
     assert!(told.len() <= allowed, "{} bytes of problems", told.len());
 }
 
-/// Clusters.
+/// Target that reads cluster files, and predicts on the clusters.
 pub const CLUSTER: Target = Target {
     name: "cluster",
     what: "cluster files: reading, and a prediction on what they describe",
@@ -100,7 +100,7 @@ pub const CLUSTER: Target = Target {
 
 static PROGRAM: Once<Program> = Once::new();
 
-/// A program of four ranks with some of everything.
+/// Returns a program of four ranks with some of everything.
 fn program() -> &'static Program {
     PROGRAM.get(|| {
         let mut builder = ProgramBuilder::new();
@@ -363,7 +363,7 @@ pub const LOG: Target = Target {
     foreign: false,
 };
 
-/// A log with a hello and the calls of a rank.
+/// Returns a log with a hello and the calls of a rank.
 fn log() -> Vec<u8> {
     let mut bytes = nodescope_host_trace::log::MAGIC.to_vec();
     bytes.extend(1u32.to_le_bytes());
@@ -413,7 +413,7 @@ fn log() -> Vec<u8> {
     bytes
 }
 
-/// A hello as the guest's tools write it (`vmm/hypercall`).
+/// Encodes a hello as the guest's tools write it (`vmm/hypercall`).
 fn encoded(hello: &Hello) -> Vec<u8> {
     let mut bytes = Vec::new();
     let rank = hello.rank.rank().unwrap_or(0);
@@ -435,7 +435,7 @@ fn encoded(hello: &Hello) -> Vec<u8> {
     bytes
 }
 
-/// OTF2 archives.
+/// Target that reads OTF2 archives.
 pub const OTF2: Target = Target {
     name: "otf2",
     what: "OTF2 archives, where the library is there: the import, and everything that reads what it makes",
@@ -458,7 +458,7 @@ pub const OTF2: Target = Target {
 
 static ARCHIVE: Once<Option<Vec<u8>>> = Once::new();
 
-/// An archive's files, one after the other: length of the name, length of the content, both.
+/// Returns an archive's files, one after the other: length of the name, length of the content, both.
 fn archive() -> &'static Option<Vec<u8>> {
     ARCHIVE.get(|| {
         let folder = tempfile::tempdir().ok()?;
@@ -494,7 +494,7 @@ fn pack(root: &Path, folder: &Path, all: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// The first file of an archive: name, content, and what is behind it. Names stay below the folder.
+/// Returns the first file of an archive: name, content, and what is behind it. Names stay below the folder.
 fn entry(bytes: &[u8]) -> Option<(&str, &[u8], &[u8])> {
     let (&length, rest) = bytes.split_first()?;
     let (size, rest) = rest.split_first_chunk::<4>()?;
@@ -505,7 +505,7 @@ fn entry(bytes: &[u8]) -> Option<(&str, &[u8], &[u8])> {
     plain.then_some((name, content, rest))
 }
 
-/// The content of one file is changed.
+/// Returns an archive in which the content of one file is changed.
 fn damaged(choices: &mut Choices<'_>) -> Vec<u8> {
     let Some(all) = archive() else {
         return Vec::new();

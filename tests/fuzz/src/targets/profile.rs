@@ -55,7 +55,7 @@ fn run(input: &[u8], folder: &Path) {
     }
 }
 
-/// Two functions, of which one is expanded in the other, in two contexts of the window that [`inputs`] has.
+/// Returns a profile of two functions, of which one is expanded in the other, in two contexts of the window that [`inputs`] has.
 fn seed() -> ProfilesFile {
     let function = |module, name: &str| Function {
         module,

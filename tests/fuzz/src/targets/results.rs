@@ -16,7 +16,7 @@ use super::{Once, Target, put};
 use crate::choices::Choices;
 use crate::json::{self, Vocabulary};
 
-/// `windows.json`.
+/// Target that reads `windows.json`.
 pub const WINDOWS: Target = Target {
     name: "windows",
     what: "records of windows (windows.json): the report",
@@ -26,7 +26,7 @@ pub const WINDOWS: Target = Target {
     foreign: false,
 };
 
-/// `run.json`.
+/// Target that reads `run.json`.
 pub const RUN: Target = Target {
     name: "run",
     what: "what a run says of itself (run.json): the report",
@@ -43,7 +43,7 @@ pub(super) fn text(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }
 
-/// By the schema, mostly; else as bytes.
+/// Returns a changed input, mostly changed by the schema, otherwise as bytes.
 pub(super) fn mutated<T: Serialize>(
     once: &Once<(Value, Vocabulary)>,
     seed: fn() -> T,

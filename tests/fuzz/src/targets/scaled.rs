@@ -22,7 +22,7 @@ pub const SCALE: Target = Target {
 const MOST_BYTES: u64 = 1 << 43;
 const LATEST: u64 = 1 << 61;
 
-/// How a value depends on the number of ranks.
+/// Dependence of a value on the number of ranks.
 #[derive(Clone, Copy)]
 struct Rule {
     kind: usize,

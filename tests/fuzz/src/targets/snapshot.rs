@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{Once, Target, mutated, put};
 
-/// `*.nss`.
+/// Target that reads snapshots, `*.nss`.
 pub const SNAPSHOT: Target = Target {
     name: "snapshot",
     what: "snapshots (*.nss): the table of sections and the sections, with a header that fits, and as they are",
@@ -29,7 +29,7 @@ const BEGIN: u64 = 4096;
 type Section = (String, Kind, u64, u64, u64, [u8; 32], Vec<Region>);
 type Region = (u64, u64, u64, Vec<Option<[u8; 32]>>);
 
-/// A number, JSON, bytes, a page of RAM that is not zero and one that is.
+/// Returns seeds with a number, JSON, bytes, a page of RAM that is not zero and one that is.
 fn seeds() -> Vec<Vec<u8>> {
     let hash = |bytes: &[u8]| *blake3::hash(bytes).as_bytes();
     let mut stored = Vec::new();
@@ -63,7 +63,7 @@ fn seeds() -> Vec<Vec<u8>> {
     vec![input]
 }
 
-/// The file of an input.
+/// Returns the snapshot file of an input.
 fn file(input: &[u8]) -> Vec<u8> {
     let (length, rest) = input.split_first_chunk().unwrap_or((&[0; 2], input));
     let (table, stored) = rest.split_at(usize::from(u16::from_le_bytes(*length)).min(rest.len()));
@@ -109,7 +109,7 @@ fn run(input: &[u8], folder: &Path) {
     }
 }
 
-/// An error is a message about a file, with a place in it or a failure of the host.
+/// Checks that an error is a message about a file, with a place in it or a failure of the host.
 fn told(result: Result<(), SnapshotError>) {
     if let Err(error) = result {
         let text = error.to_string();

@@ -42,7 +42,7 @@ pub const PREDICT: Target = Target {
     foreign: false,
 };
 
-/// Every export.
+/// Target that writes every export format of a trace.
 pub const EXPORT: Target = Target {
     name: "export",
     what: "traces with valid checksums: every export format",
@@ -173,7 +173,7 @@ fn sequences(input: &[u8]) -> Option<Sequences> {
     }
 }
 
-/// As `nodescope predict` does it, with everything that can be asked for.
+/// Predicts as `nodescope predict` does, with every option.
 pub fn predicted(input: &[u8], folder: &Path) {
     let Some(sequences) = sequences(input) else {
         return;

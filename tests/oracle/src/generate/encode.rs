@@ -154,7 +154,7 @@ fn vex(info: &OpCodeInfo, invalid: bool, r: &mut Random, bytes: &mut Vec<u8>) {
     opcode(info, r, bytes);
 }
 
-/// Opcode bytes, ModRM with its fixed fields, then random bytes for whatever follows.
+/// Appends opcode bytes, ModRM with its fixed fields, then random bytes for whatever follows.
 fn opcode(info: &OpCodeInfo, r: &mut Random, bytes: &mut Vec<u8>) {
     let opcode = info.op_code();
     if info.op_code_len() == 2 {

@@ -1,7 +1,7 @@
 //! Random cases: an instruction, a state and the contents of memory, all from a group, a seed, an index and the number of a
 //! variant.
 //!
-//! An index stands for an encoding at an address: every instruction of the group comes up once in as many indices as there
+//! An index identifies an encoding at an address: every instruction of the group comes up once in as many indices as there
 //! are instructions, in an encoding that is random in all that its opcode leaves open. Each variant of it is an instance of its
 //! own: general registers, flags, floating-point control, the vector and x87 registers that the instruction names, where its
 //! operands lie and what they hold are drawn anew.
@@ -25,7 +25,7 @@ pub use steer::is_same_on_both_sides;
 pub struct Patch {
     /// Address of the first.
     pub address: u64,
-    /// What.
+    /// Contents of the patch.
     pub bytes: Vec<u8>,
 }
 
@@ -69,16 +69,16 @@ impl std::str::FromStr for CaseId {
     }
 }
 
-/// One instruction in one state.
+/// Instruction in a state, with the contents of memory.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// Its name.
+    /// Identifier of the case.
     pub id: CaseId,
-    /// Encoding.
+    /// Encoding of the instruction.
     pub bytes: Vec<u8>,
     /// The decoded instruction at `state.rip`.
     pub instruction: Instruction,
-    /// State before.
+    /// State before the instruction.
     pub state: State,
     /// Memory before, over the common contents ([`window`]).
     pub patches: Vec<Patch>,
@@ -118,7 +118,7 @@ pub fn window() -> Vec<u8> {
     bytes
 }
 
-/// Draws the cases of one group.
+/// Generator of the cases of one group.
 pub struct Generator {
     group: Group,
     seed: u64,
@@ -130,7 +130,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// For a group and a seed.
+    /// Makes a generator for a group and a seed.
     pub fn new(group: Group, seed: u64) -> Self {
         Self {
             group,
@@ -262,7 +262,7 @@ impl Generator {
     }
 }
 
-/// Mostly warm.
+/// Draws a state of the TLB, mostly warm.
 fn tlb(r: &mut Random) -> TlbState {
     match r.below(8) {
         0 => TlbState::Cold,

@@ -10,7 +10,7 @@ use crate::state::State;
 
 /// CF, PF, AF, ZF, SF, OF.
 const STATUS: u64 = 0x8d5;
-/// DF.
+/// Direction flag, DF.
 const DIRECTION: u64 = 1 << 10;
 /// IF, which user code always runs with, and the bit that is always set.
 const FIXED: u64 = 0x202;
@@ -86,7 +86,7 @@ pub fn vary(case: &mut Case, r: &mut Random) {
     }
 }
 
-/// Random x87 state and MXCSR as an FXSAVE image.
+/// Draws random x87 state and MXCSR as an FXSAVE image.
 pub fn floating_point(image: &mut [u8], r: &mut Random) {
     let masks = if r.chance(700) { 0x3f } else { r.next() & 0x3f };
     let precision = if r.chance(700) { 3 } else { r.below(4) };

@@ -24,9 +24,9 @@ const JUMP: u64 = 5;
 /// States if the instruction's bytes may change.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
-    /// Immediates and displacements may.
+    /// Immediates and displacements may change.
     Mutable,
-    /// They may not: registers and memory must do.
+    /// No byte may change: only registers and memory may.
     Fixed,
 }
 
@@ -357,7 +357,7 @@ impl Steering<'_> {
             };
             let n = if narrow { n | self.r.next() << 32 } else { n };
             self.set(RCX, n);
-            // A comparison that goes on for a while.
+            // A comparison that continues for a while.
             if self.r.chance(500) && i.op_count() == 2 {
                 let accumulator = self.case.state.gpr[RAX].to_le_bytes();
                 let size = i.memory_size().size();

@@ -36,7 +36,8 @@ pub struct Description {
 }
 
 impl Description {
-    /// At random, for a guest with or without large pages. Beside the guest's vCPUs there is one more, which only makes references ([`Caches::intrude`]).
+    /// Makes a random description for a guest with or without large pages. Beside the guest's vCPUs there is one more, which only makes
+    /// references ([`Caches::intrude`]).
     pub fn random(r: &mut Random, large: bool) -> Description {
         let mut level = |sets: &[u64], ways: &[u32]| {
             let ways = r.pick(ways);
@@ -98,7 +99,7 @@ impl Description {
 }
 
 impl Caches {
-    /// Empty. `asks_always`: without an L0 filter cache.
+    /// Makes empty caches. `asks_always`: without an L0 filter cache.
     ///
     /// # Panics
     /// If the description is not valid.
@@ -121,7 +122,7 @@ impl Caches {
         }
     }
 
-    /// See [`MemoryModel::l0_geometry`].
+    /// Returns the result of [`MemoryModel::l0_geometry`].
     pub fn l0_geometry(&self) -> L0Geometry {
         let geometry = self.model.l0_geometry();
         match self.asks_always {
@@ -149,7 +150,7 @@ impl Caches {
         });
     }
 
-    /// A vCPU that does not belong to the guest makes references to its memory.
+    /// Makes references to the guest's memory by a vCPU that does not belong to the guest.
     pub fn intrude(&mut self, r: &mut Random) {
         for _ in 0..r.below(40) {
             let reference = MemRef {
@@ -171,7 +172,7 @@ impl Caches {
         self.model.take_charges();
     }
 
-    /// Stall cycles of the guest's own vCPUs by [`StallTerm`].
+    /// Returns the stall cycles of the guest's own vCPUs by [`StallTerm`].
     pub fn cycles_by_term(
         &self,
         counted: &[(u16, Context, Privilege, Counters)],
@@ -192,12 +193,12 @@ impl Caches {
         sums
     }
 
-    /// See [`MemoryModel::take_charges`].
+    /// Returns the result of [`MemoryModel::take_charges`].
     pub fn take_charges(&mut self) -> Charges {
         self.model.take_charges()
     }
 
-    /// See [`nodescope_engine::Platform::reference`].
+    /// Returns the answer to [`nodescope_engine::Platform::reference`].
     pub fn reference(
         &mut self,
         hits: Hits<'_>,
@@ -212,18 +213,18 @@ impl Caches {
         outcome
     }
 
-    /// See [`MemoryModel::miss`].
+    /// Returns the answer to [`MemoryModel::miss`].
     pub fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome> {
         assert!(!self.asks_always, "nothing is known of a set");
         self.model.miss(modified, oldest, reference)
     }
 
-    /// See [`MemoryModel::modified`].
+    /// Passes modified lines to [`MemoryModel::modified`].
     pub fn modified(&mut self, vcpu: u16, lines: &[u64]) {
         self.model.modified(vcpu, lines);
     }
 
-    /// See [`MemoryModel::export_state`].
+    /// Returns the result of [`MemoryModel::export_state`].
     pub fn export_state(&mut self, vcpu: u16) -> Option<StateExport> {
         self.model.export_state(vcpu)
     }

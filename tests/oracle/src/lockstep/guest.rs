@@ -2,7 +2,7 @@
 //!
 //! User pages lie where [`crate::layout`] has them, so that the cases of [`crate::generate`] steer operands to them. All RAM is mapped
 //! for the kernel once more in the upper half. Some guests have both in pages of 2 MiB, and code in those of 4 KiB.
-//! Exceptions go on at the next multiple of [`STRIDE`] behind the failing instruction, where [`super::program`] has put code.
+//! Exceptions continue at the next multiple of [`STRIDE`] behind the failing instruction, where [`super::program`] has put code.
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
@@ -24,21 +24,21 @@ pub const LARGE: u64 = 2 << 20;
 pub const LARGE_USED: [(u64, usize); 2] = [(LARGE, 0x8000), (LARGE + 0x10_0000, 0x8000)];
 /// Code: four pages.
 pub const CODE_LEN: usize = 4 * PAGE as usize;
-/// Another linear address of [`CODE`]'s memory.
+/// Second linear address of [`CODE`]'s memory.
 pub const ALIAS: u64 = CODE + 0x10_0000;
 /// Linear address of [`CODE`]'s memory as data, in a large page, in guests with large pages.
 pub const CODE_AS_DATA: u64 = LARGE_AS_DATA + CODE_PHYSICAL;
 const LARGE_AS_DATA: u64 = 0x3800_0000;
 /// A page that is a device's.
 pub const DEVICE: u64 = 0x5000_0000;
-/// Distance of the places where programs go on after an exception.
+/// Distance of the places where programs continue after an exception.
 pub const STRIDE: u64 = 128;
 
 /// Guest-physical addresses.
 const TABLES: u64 = 0x1000;
 const IDT: u64 = 0x1_0000;
 const GDT: u64 = 0x1_1000;
-/// One for each vCPU, [`TSS_SPACE`] bytes apart.
+/// Address of the first vCPU's task state segment; those of the others follow, [`TSS_SPACE`] bytes apart.
 const TSS: u64 = 0x1_1800;
 const TSS_SPACE: u64 = 0x80;
 const KERNEL_CODE: u64 = 0x1_2000;
@@ -59,7 +59,7 @@ const OTHER: u64 = 0x4000;
 /// Where the kernel sees RAM.
 const KERNEL: u64 = 0xffff_8000_0000_0000;
 
-/// Selectors.
+/// Segment selectors of the guest.
 const KERNEL_CS: u16 = 8;
 const KERNEL_SS: u16 = 0x10;
 const USER_SS: u16 = 0x23;
@@ -88,7 +88,7 @@ pub enum Start {
 
 /// Contents of RAM at power-on.
 pub struct Image {
-    /// [`USED`] bytes.
+    /// Contents of the first [`USED`] bytes.
     pub bytes: Vec<u8>,
     /// Contents of the memory at [`LARGE`].
     pub large: Vec<u8>,
@@ -220,7 +220,7 @@ impl Image {
     }
 }
 
-/// RAM that holds zeros.
+/// Makes RAM that holds zeros.
 ///
 /// # Errors
 /// The host's.

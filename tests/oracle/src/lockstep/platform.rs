@@ -21,11 +21,11 @@ pub enum Event {
     Hits(Option<u64>, Vec<u64>),
     /// A reference and its answer.
     Reference(MemRef, Outcome),
-    /// Counters handed over.
+    /// Counters that the vCPU passed to the platform.
     Account(Context, Privilege, Counters),
     /// Counts by basic block were taken: by context and code.
     Profile(Vec<((Context, Code), BlockCounts)>),
-    /// The address space was asked for.
+    /// The vCPU requested the address space.
     Context(u64),
     /// A port, a device's memory or an MSR: what, the time, where, the value.
     Device(&'static str, u64, u64, Vec<u8>),
@@ -33,7 +33,7 @@ pub enum Event {
     Extended(Option<u64>),
     /// An interrupt was taken.
     Interrupt(u64, u8),
-    /// Attention was asked for, and given or not.
+    /// The vCPU requested attention, and got it or not.
     Attention(bool),
     /// The magic CPUID.
     Hypercall(Hypercall),
@@ -42,7 +42,7 @@ pub enum Event {
 /// Identity of a block, whichever side decoded the block: physical addresses of its pages, width of the code segment, machine code.
 pub type Code = (u64, u64, u8, Vec<u8>);
 
-/// The machine.
+/// Platform of a vCPU in lockstep: a log of events, a random model and random devices.
 pub struct Machine {
     /// Counters since the last profile was taken.
     counted: BTreeMap<(u16, Context, Privilege), Counters>,
@@ -58,9 +58,9 @@ pub struct Machine {
     limit: u64,
     lines: [u64; 16],
     line_shift: u8,
-    /// Modified lines that a miss without an answer has told of.
+    /// Modified lines that a miss without an answer has reported.
     told: Vec<u64>,
-    /// By vCPU.
+    /// Caches by vCPU.
     caches: [Cache; VCPUS as usize],
     /// Instead of the toy.
     pub real: Option<Caches>,
@@ -74,7 +74,7 @@ struct Cache {
     sets: HashMap<(bool, u64), Vec<u64>>,
     /// Sets and ways of data, of instructions.
     shape: [(u64, usize); 2],
-    /// Lines that may be written if the model hears of it.
+    /// Lines that may be written if the write is reported to the model.
     exclusive: HashSet<u64>,
 }
 
@@ -86,7 +86,8 @@ impl Cache {
         (ways > 1).then(|| (self.sets.entry(key).or_default(), ways))
     }
 
-    /// Use a line; the line that had to go for it: `oldest`, or the one answered first where the L0 filter cache cannot know.
+    /// Uses a line, and returns the line that had to leave for it: `oldest`, or the one answered first where the L0 filter cache cannot
+    /// know.
     fn enter(&mut self, side: Side, line: u64, oldest: Option<u64>) -> Option<u64> {
         let (set, ways) = self.set(side, line)?;
         let held = set.contains(&line);
@@ -119,7 +120,7 @@ struct Answer {
     place: usize,
     stall: u32,
     permission: Permission,
-    /// There is an update.
+    /// True if the answer has an update.
     update: bool,
 }
 
@@ -149,7 +150,7 @@ impl Answer {
 }
 
 impl Machine {
-    /// A machine; `period`: mean cycles between interrupts, zero for none.
+    /// Makes a machine; `period`: mean cycles between interrupts, zero for none.
     pub fn new(seed: u64, period: u64) -> Self {
         let mut timer = Random::new(seed ^ 3);
         let due = if period == 0 {
@@ -176,7 +177,7 @@ impl Machine {
         }
     }
 
-    /// Compute with floating-point numbers, as a model may: MXCSR must be the host's, and the guest's must not change.
+    /// Computes with floating-point numbers, as a model may: MXCSR must be the host's, and the guest's must not change.
     fn compute(&mut self) {
         let mut mxcsr = 0_u32;
         // SAFETY: four bytes are written, which the pointer is to.
@@ -190,7 +191,7 @@ impl Machine {
         }
     }
 
-    /// The model's shape; it starts empty.
+    /// Attaches a model of this shape; the caches start empty.
     pub fn attach(&mut self, geometry: &L0Geometry) {
         self.line_shift = geometry.line_shift;
         let shape = [
@@ -265,7 +266,7 @@ impl Machine {
                 "terms of blocks do not add up to the model's"
             );
         }
-        // Code that is decoded anew has another number, and may be one too many on one side alone.
+        // Code that is decoded anew has another number, and may be one too many on only one side.
         if complete {
             self.log.push(Event::Profile(merged.into_iter().collect()));
         }
@@ -464,7 +465,7 @@ impl Platform for Machine {
     }
     fn exported_state(&mut self, vcpu: u16) -> Option<AcceptedExport> {
         let export = self.real.as_mut()?.export_state(vcpu)?;
-        // SAFETY: `Pair::attach` alone replaces the model, and then attaches the vCPUs anew; they run one at a time.
+        // SAFETY: only `Pair::attach` replaces the model, and then attaches the vCPUs anew; they run one at a time.
         Some(unsafe { export.accept() })
     }
     fn modified(&mut self, vcpu: u16, lines: &[u64]) {

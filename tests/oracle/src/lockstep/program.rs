@@ -30,7 +30,7 @@ const WEIGHTS: [(Group, u64); 10] = [
     (Group::Invalid, 1),
 ];
 
-/// Writes programs.
+/// Writer of random programs.
 pub struct Writer {
     generators: Vec<(Generator, u64)>,
     info: InstructionInfoFactory,

@@ -39,7 +39,7 @@ const LONG: u16 = 0x2000;
 pub enum Kind {
     /// Pieces of code that jump to each other.
     Blocks,
-    /// Random bytes.
+    /// Random bytes as code.
     Bytes,
     /// Either kind, on two vCPUs that run alternately, with NMIs, 32-bit code among the 64-bit code, and little room for translated code.
     Node,
@@ -52,9 +52,9 @@ pub enum Kind {
 /// Counts of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
-    /// Seeds.
+    /// Number of seeds.
     pub seeds: u64,
-    /// Programs.
+    /// Number of programs.
     pub programs: u64,
     /// Slices, after each of which both sides were compared.
     pub slices: u64,
@@ -62,17 +62,17 @@ pub struct Tally {
     pub instructions: u64,
     /// Events in the logs.
     pub events: u64,
-    /// Blocks translated.
+    /// Number of blocks translated.
     pub translations: u64,
     /// Blocks of these that were translated for several nodes.
     pub shared: u64,
-    /// Times that translated code was thrown away for want of room.
+    /// Number of times that translated code was evicted for lack of room.
     pub evictions: u64,
     /// Times that a model was attached or detached in the middle of a program.
     pub windows: u64,
     /// Misses of a real model's first level that translated code served itself.
     pub served: u64,
-    /// NMIs.
+    /// Number of NMIs.
     pub nmis: u64,
     /// Slices that began in 32-bit code.
     pub compatible: u64,
@@ -80,7 +80,7 @@ pub struct Tally {
     pub unknown: u64,
 }
 
-/// Why the comparison ended.
+/// Reason for which the comparison ended.
 #[derive(Debug, Error)]
 pub enum Failure {
     /// The guest's memory.
@@ -105,7 +105,7 @@ pub enum Failure {
     },
 }
 
-/// One of the two sides: interpreter or translator.
+/// Side of a comparison: interpreter or translator.
 struct Side {
     vcpus: Vec<SoftVcpu>,
     ram: Ram,
@@ -144,7 +144,7 @@ impl Side {
     }
 }
 
-/// Compare on the seeds `from..`, until there were `count` of them or the time is over; the kinds alternate from seed to seed.
+/// Compares on the seeds `from..`, until there were `count` of them or the time is over; the kinds alternate from seed to seed.
 ///
 /// # Errors
 /// The first difference, with the instructions that led to it.
@@ -198,7 +198,7 @@ pub fn run(
     Ok(tally)
 }
 
-/// Where a difference was found.
+/// Position of a difference that was found.
 struct MismatchPosition {
     program: u64,
     slice: u64,
@@ -215,7 +215,7 @@ struct Cut {
     instructions: u64,
 }
 
-/// Find the first instruction after which there is a difference.
+/// Finds the first instruction after which there is a difference.
 fn narrow(
     kind: Kind,
     seed: u64,
@@ -274,7 +274,7 @@ fn breakpoints(r: &mut Random) -> ([u64; 4], u64) {
     (addresses, control)
 }
 
-/// The instruction at the instruction pointer.
+/// Returns the instruction at the instruction pointer, as text.
 fn describe(side: &Side, running: usize) -> String {
     let s = side.vcpus[running].save();
     let ip = s.general.rip;
@@ -316,9 +316,9 @@ struct Pair {
     shape: Option<L0Geometry>,
     /// The program is a [`walk`].
     walks: bool,
-    /// A slice may be given in cycles alone: instructions take about as much as one.
+    /// A slice may be given only in cycles: instructions take about as much as one.
     time_passes: bool,
-    /// See [`Writer::strings`].
+    /// Value of [`Writer::strings`].
     strings: bool,
     /// See [`Writer::splits`]. Other seeds mean what they meant before there were any.
     splits: bool,
@@ -357,8 +357,8 @@ impl Pair {
             _ => (1, usize::MAX),
         };
         let older_host = r.chance(300);
-        // So that some blocks have no record of their own. Where translations are thrown away, other blocks are decoded anew in one side,
-        // and what has a record differs.
+        // The limit leaves some blocks without a record of their own. Where translations are thrown away, other blocks are decoded anew in
+        // one side, and what has a record differs.
         let numbered = (r.chance(200) && room == usize::MAX).then(|| 2 + r.below(60) as usize);
         let side = |translate| {
             let ram = guest::ram()?;
@@ -607,7 +607,7 @@ impl Pair {
                 now + MOST_CYCLES
             };
             if limit.cycles < now + MOST_CYCLES && self.time_passes && r.chance(500) {
-                // As a node does: limit the clock alone, which is checked at the beginning of each block.
+                // As a node does: limit only the clock, which is checked at the beginning of each block.
                 limit.instructions = u64::MAX;
             }
             limit.extends = self
@@ -636,7 +636,7 @@ impl Pair {
             }
             let now_mapped = self.sides[0].mapped(base);
             if now_mapped != mapped {
-                // The kernel of a node tells other vCPUs before it goes on.
+                // The kernel of a node notifies other vCPUs before it continues.
                 mapped = now_mapped;
                 self.shoot_down(running);
             }
@@ -677,7 +677,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Drop the translations that all vCPUs but one have cached.
+    /// Drops the translations that all vCPUs but one have cached.
     fn shoot_down(&mut self, running: usize) {
         for side in &mut self.sides {
             for (n, vcpu) in side.vcpus.iter_mut().enumerate() {

@@ -57,7 +57,7 @@ struct Frame {
     stack: [u64; 16],
 }
 
-/// Why instructions cannot be run on this host.
+/// Reason for which instructions cannot be run on this host.
 #[derive(Debug, Error)]
 pub enum NativeError {
     /// A feature that the harness itself needs.
@@ -75,7 +75,7 @@ pub enum NativeError {
     },
 }
 
-/// Held while somebody uses the fixed addresses.
+/// Lock that is held while the fixed addresses are in use.
 static IN_USE: Mutex<()> = Mutex::new(());
 
 /// The host's CPU. Only one exists in a process at a time; it belongs to the thread that made it.
@@ -122,7 +122,7 @@ fn map(what: &'static str, at: u64, len: usize, protection: i32) -> Result<(), N
 
 /// Changes the protection of memory that `map` made.
 fn protect(what: &'static str, at: u64, len: usize, protection: i32) -> Result<(), NativeError> {
-    // SAFETY: callers pass ranges that `map` made for this module alone.
+    // SAFETY: callers pass ranges that `map` made only for this module.
     check(what, unsafe {
         libc::mprotect(at as *mut libc::c_void, len, protection) == 0
     })
@@ -148,7 +148,7 @@ impl Native {
             (STUBS, PAGE as usize),
             (VOID_START, (VOID_END - VOID_START) as usize),
         ] {
-            // SAFETY: the ranges belong to this module, and the lock says that nobody uses them.
+            // SAFETY: the ranges belong to this module, and the lock ensures that they are not in use.
             unsafe { libc::munmap(at as *mut libc::c_void, len) };
         }
         map("mapping the register frame", FRAME, frame_len, rw)?;
@@ -335,7 +335,7 @@ fn pack(state: &State, area: &mut [u8; 896]) {
     area[512] = 7;
 }
 
-/// The reverse; components in their initial configuration may be absent (SDM vol. 1 §13.6).
+/// Unpacks an XSAVE area into a state; components in their initial configuration may be absent (SDM vol. 1 §13.6).
 fn unpack(area: &[u8; 896], state: &mut State) {
     let present = area[512];
     let mut header = [0; 160];

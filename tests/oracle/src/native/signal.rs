@@ -17,7 +17,7 @@ const SIGNALS: [i32; 5] = [
 const STACK: usize = 256 << 10;
 /// Offset of the kernel's description of an extended FPU frame within the FXSAVE image (`sw_reserved`).
 const SOFTWARE: usize = 464;
-/// Its magic number (`FP_XSTATE_MAGIC1`).
+/// Magic number of that description (`FP_XSTATE_MAGIC1`).
 const MAGIC: u32 = 0x4650_5853;
 
 /// Where the handler resumes. Set before the handlers are installed.
@@ -82,7 +82,7 @@ impl Drop for Handlers {
     }
 }
 
-/// Store what the kernel saved of the interrupted registers, and return to the end of the exit stub.
+/// Stores what the kernel saved of the interrupted registers, and returns to the end of the exit stub.
 extern "C" fn handle(signal: i32, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     const ORDER: [i32; 16] = [
         libc::REG_RAX,

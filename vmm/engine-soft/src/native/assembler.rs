@@ -11,17 +11,17 @@ pub struct Label(usize);
 
 /// Conditions as the opcode numbers them (SDM vol. 2A, appendix B.1.4.7).
 pub mod cc {
-    /// Equal, zero.
+    /// Equal, or zero.
     pub const E: u8 = 4;
     /// Not equal, not zero.
     pub const NE: u8 = 5;
-    /// Unsigned below.
+    /// Below, for unsigned numbers.
     pub const B: u8 = 2;
     /// Unsigned above or equal.
     pub const AE: u8 = 3;
     /// Unsigned below or equal.
     pub const BE: u8 = 6;
-    /// Unsigned above.
+    /// Above, for unsigned numbers.
     pub const A: u8 = 7;
     /// Signed less or equal.
     pub const LE: u8 = 14;
@@ -258,7 +258,7 @@ impl Assembler {
         self.put(&Instruction::with(code));
     }
 
-    /// Appends the shortest load of a 64-bit constant; leaves flags alone.
+    /// Appends the shortest load of a 64-bit constant; leaves flags unchanged.
     pub fn constant(&mut self, register: Register, value: u64) {
         if value <= u64::from(u32::MAX) {
             let narrow = super::registers::sized(register, 4);

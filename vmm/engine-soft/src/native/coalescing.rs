@@ -23,7 +23,7 @@ pub const SPAN_SLOTS: usize = 4;
 /// Most bytes of a span. One in sixteen of the longest spans leaves its page.
 const MAX_SPAN: i64 = 256;
 
-/// How an operand is looked up.
+/// Way in which an operand is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperandLookup {
     /// By a look-up of its own.

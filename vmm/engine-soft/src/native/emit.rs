@@ -23,7 +23,7 @@ pub const WRITE: usize = std::mem::offset_of!(crate::softmmu::TlbEntry, write);
 pub const HOST_ADDRESS: usize = std::mem::offset_of!(crate::softmmu::TlbEntry, host);
 const SEGMENT_BASE: usize = std::mem::offset_of!(Cpu, segment_base);
 
-/// Emits the code of one block.
+/// Emitter of the code of one block.
 pub struct Emitter {
     /// The code so far.
     pub a: Assembler,
@@ -62,7 +62,7 @@ pub struct Emitter {
     pub flags_in_memory: bool,
     /// Makes the guest's flags again, where that is possible.
     pub rematerialisation: Option<FlagsRematerialisation>,
-    /// For each instruction: see [`super::flags::flags_needed_after`].
+    /// Flags needed after each instruction, from [`super::flags::flags_needed_after`].
     pub flags_needed: Vec<bool>,
 }
 
@@ -126,7 +126,7 @@ impl Emitter {
         }
     }
 
-    /// Emits code that computes the linear address of an instruction's memory operand in RAX. Uses RCX. Changes flags for FS and GS alone.
+    /// Emits code that computes the linear address of an instruction's memory operand in RAX. Uses RCX. Changes flags only for FS and GS.
     pub fn address(&mut self, i: &Instruction) {
         if i.memory_base() == Register::RIP {
             self.a.constant(RAX, i.ip_rel_memory_address());
@@ -204,7 +204,7 @@ impl Emitter {
         self.mapped_address(i)
     }
 
-    /// Emits LEA.
+    /// Emits the computation of a guest LEA.
     pub fn lea(&mut self, i: &Instruction) {
         let destination = i.op0_register();
         let n = number(destination);
@@ -341,7 +341,7 @@ impl Emitter {
         }
     }
 
-    /// Emits a note of whether upper halves of vector registers are in use; leaves flags alone.
+    /// Emits a note of whether upper halves of vector registers are in use; leaves flags unchanged.
     fn note_width(&mut self, i: &Instruction) {
         use iced_x86::Mnemonic::{Vzeroall, Vzeroupper};
         let clears = matches!(i.mnemonic(), Vzeroupper | Vzeroall);

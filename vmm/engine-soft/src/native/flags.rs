@@ -2,7 +2,7 @@
 //!
 //! Where translated code may leave, the flags must be in [`super::Native::flags`]. LAHF and SETO store them there before an instruction
 //! clobbers the host's flags; most look-ups do. Often this is unnecessary: a comparison, an addition or a logical operation can be repeated
-//! as long as its operands are unchanged (rematerialisation). Then the flags are stored on slow paths alone, out of line.
+//! as long as its operands are unchanged (rematerialisation). Then the flags are stored only on slow paths, out of line.
 
 use iced_x86::{Code, Instruction, Mnemonic, OpAccess, OpKind, Register};
 
@@ -19,7 +19,7 @@ use Register::EAX;
 pub struct FlagsRematerialisation {
     /// The inverse instruction, which restores the operands, where that is needed.
     pub undo: Option<Instruction>,
-    /// The instruction whose flags are wanted.
+    /// Instruction whose flags are needed.
     pub repeat: Instruction,
     /// Guest registers that must be unchanged: see [`bit`].
     pub registers: u32,
@@ -47,7 +47,7 @@ pub fn written(i: &Instruction, info: &mut iced_x86::InstructionInfoFactory) -> 
 }
 
 impl FlagsRematerialisation {
-    /// Returns the rematerialisation for a guest instruction that ran as `moved`, on host registers alone; None where there is none.
+    /// Returns the rematerialisation for a guest instruction that ran as `moved`, on only host registers; None where there is none.
     pub fn new(p: &Passthrough, moved: &Instruction) -> Option<Self> {
         if p.memory.is_some() || p.flags_in || p.rax || p.cl || p.count.is_some() {
             return None;
@@ -67,7 +67,7 @@ impl FlagsRematerialisation {
             Some(undo)
         };
         let undo = match guest.mnemonic() {
-            // These write no operand, or write the same value once more.
+            // These instructions write no operand, or write the same value once more.
             Mnemonic::Cmp
             | Mnemonic::Test
             | Mnemonic::And

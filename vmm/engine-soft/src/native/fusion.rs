@@ -1,6 +1,6 @@
 //! Load/store fusion: one look-up serves a load and a store to the loaded place soon after, as in `y[i] += a * x[i]`.
 //!
-//! Between load and store there are instructions on vector registers alone. These instructions cannot change the cache line's place and
+//! Between load and store there are only instructions on vector registers. These instructions cannot change the cache line's place and
 //! cannot fail: translated code uses vector registers only while all floating-point exceptions are masked ([`super::Native`]). So load and
 //! store are looked up as one read-modify-write access. Where no line is found that may be written, each of the two is looked up
 //! individually, out of line.
@@ -30,7 +30,7 @@ pub struct FusedPair {
     state: EmitterState,
 }
 
-/// Returns the plan of an instruction whose operands are vector registers, and perhaps memory, alone.
+/// Returns the plan of an instruction whose only operands are vector registers and perhaps memory.
 fn vector_only<'a>(i: &Instruction, plan: &'a Plan) -> Option<&'a Passthrough> {
     let Plan::Passthrough(p) = plan else {
         return None;

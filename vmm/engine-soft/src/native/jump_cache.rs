@@ -3,7 +3,7 @@
 //!
 //! Each privilege has two tables. Translated code asks the first-level (L1) table in line. After a miss a routine asks the second-level
 //! (L2) table, and copies the entry to the first level. The run loop also adds blocks at which time slices begin. No branch has asked for
-//! these blocks, so that the run loop adds them to the second level alone.
+//! these blocks, so that the run loop adds them only to the second level.
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 

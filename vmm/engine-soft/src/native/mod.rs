@@ -11,10 +11,10 @@
 //! - `access`, `split`, `way_lookup` and `miss_routines`: look-ups that miss.
 //! - `arena` and `assembler`: memory for code, and machine code. `code_map`: a map of the code for profilers.
 //!
-//! The interpreter is the reference. Translated code has the fast path of memory accesses, and all operations on registers alone. For
+//! The interpreter is the reference. Translated code has the fast path of memory accesses, and all operations on only registers. For
 //! everything else (a miss of the TLB, a fault, a device, a system instruction) the interpreter's function for the operation runs on the
-//! interpreter's state. A translation block has the instructions of its basic block. Both check the budget at the beginning of a block
-//! alone. So time slices, interrupts and statistics fall on the same instructions, and a study observes no difference. After CLI,
+//! interpreter's state. A translation block has the instructions of its basic block. Both check the budget only at the beginning of a
+//! block. So time slices, interrupts and statistics fall on the same instructions, and a study observes no difference. After CLI,
 //! translated code may end its budget for an interrupt that must wait. The run loop then finds nothing to do.
 //!
 //! Chaining: within a page, a block jumps to a block that has code already directly. To other blocks of the page it jumps through a chain
@@ -82,7 +82,7 @@ const FETCHES: u64 = (1 << PACKED_BITS) - 1;
 /// Most instructions that run before the packed counters are emptied.
 const LONGEST: i64 = 1 << 17;
 
-/// Why translated code came back.
+/// Reason for which translated code returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 enum Exit {
@@ -201,13 +201,13 @@ pub struct Native {
     /// The value of [`Cpu::retired`] up to which the counters have the instructions.
     settled: u64,
     privilege: usize,
-    /// The model was asked for the exported cache state that [`Native::miss_routines`] need.
+    /// True if the exported cache state that [`Native::miss_routines`] need was requested from the model.
     miss_routines_requested: bool,
     /// The run loop's budget: see [`Native::left_after_stall`].
     budget: Budget,
     /// The budget ends in time for the next interrupt.
     ends_at_interrupt: bool,
-    /// `ends_at_interrupt` was set while translated code ran: the run loop must look at the machine where the budget ends.
+    /// `ends_at_interrupt` was set while translated code ran: the run loop must check the machine where the budget ends.
     must_attend: bool,
     done: Done,
     /// The split access whose lines the model was already asked for. The interpreter's operation need not ask again.
@@ -326,7 +326,7 @@ pub struct Activity {
     pub served: u64,
     /// Operations that the interpreter carried out for translated code.
     pub interpreted: u64,
-    /// Times that all translated code was thrown away for want of room.
+    /// Number of times that the whole translated code was evicted for lack of room.
     pub evictions: u64,
 }
 
@@ -337,9 +337,9 @@ struct Host {
     bmi: bool,
     /// AVX-512 F, VL, BW and DQ.
     avx512: bool,
-    /// See [`keeps_undefined_flags`].
+    /// Result of [`keeps_undefined_flags`].
     keeps_flags: bool,
-    /// See [`scans_keep_flags`].
+    /// Result of [`scans_keep_flags`].
     scans_keep_flags: bool,
 }
 
@@ -369,11 +369,11 @@ impl Host {
 pub struct Budget {
     /// Cycles in 1/65536.
     pub cycles: i64,
-    /// Instructions.
+    /// Number of instructions.
     pub instructions: i64,
-    /// [`Cpu::retired`] and [`Cpu::stall`] at the beginning of that block.
+    /// [`Cpu::retired`] at the beginning of that block.
     pub retired: u64,
-    /// See `retired`.
+    /// [`Cpu::stall`] at the beginning of that block.
     pub stall: u64,
     /// Interrupts are delivered when they are due.
     pub deliver: bool,
@@ -501,9 +501,9 @@ impl Cpu {
         self.native.seen = seen;
     }
 
-    /// Returns the host code for the instruction pointer, if the jump cache has it, and the code may run without a look at its basic block.
-    /// That holds if translated code did not return because of this block, and if blocks may begin for `whole` more instructions, which is
-    /// more than zero, whatever the length of the last block.
+    /// Returns the host code for the instruction pointer, if the jump cache has it, and the code may run without a check of its basic
+    /// block. That holds if translated code did not return because of this block, and if blocks may begin for `whole` more instructions,
+    /// which is more than zero, whatever the length of the last block.
     #[inline]
     pub fn known_code(&mut self, whole: i64) -> Option<CodeAddress> {
         let native = &self.native;
@@ -615,7 +615,7 @@ impl Cpu {
         let enter: unsafe extern "sysv64" fn(*mut Cpu, CodeAddress) -> u32 =
             unsafe { std::mem::transmute(enter) };
         // SAFETY: by the caller's promise, `code` is the beginning of a translation block for this vCPU's mode, privilege and instruction
-        // pointer. The block uses this vCPU's state alone, and guest RAM that the TLB's entries prove mapped.
+        // pointer. The block uses only this vCPU's state, and guest RAM that the TLB's entries prove mapped.
         let exit = unsafe { enter(self, code) };
         let done = if exit == Exit::Interpreted as u32 {
             let (count, executed) = self.native.partial.take().expect("set with this exit");

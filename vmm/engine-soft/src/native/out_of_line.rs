@@ -12,7 +12,7 @@ use super::way_lookup::DataAccess;
 
 use Register::{EAX, RAX, RCX};
 
-/// Out-of-line code: the interpreter carries out an operation, then the block goes on.
+/// Out-of-line code: the interpreter carries out an operation, then the block continues.
 pub struct InterpreterCall {
     entry: Label,
     resume: Label,
@@ -26,19 +26,19 @@ pub struct InterpreterCall {
     rematerialisation: Option<FlagsRematerialisation>,
 }
 
-/// Out-of-line code: the slow path of a look-up that missed, after which the instruction goes on.
+/// Out-of-line code: the slow path of a look-up that missed, after which the instruction continues.
 pub struct SlowPath {
     /// The beginning of the slow path.
     pub entry: Label,
-    /// The place where the instruction goes on, with the host address in RAX.
+    /// The place where the instruction continues, with the host address in RAX.
     pub resume: Label,
     /// The entry of the interpreter's call, for an access that only the interpreter can carry out.
     pub interpret: Label,
-    /// The operand.
+    /// Memory operand of the instruction.
     pub memory: Memory,
     /// The operand's linear address, if host registers hold all its parts.
     pub address: Option<MemoryOperand>,
-    /// The place to go on at if no way of the set permits the access. None: a function is called for the access.
+    /// The place at which the code continues if no way of the set permits the access. None: a function is called for the access.
     pub fallback: Option<Label>,
 }
 
@@ -117,7 +117,7 @@ impl Emitter {
         entry
     }
 
-    /// Marks the end of an operation: an operation that the interpreter carried out goes on here.
+    /// Marks the end of an operation: an operation that the interpreter carried out continues here.
     pub fn resume(&mut self, operation: usize) {
         let wanted = self.flags_in_host && !self.flags_in_memory;
         if let Some(last) = self.interpreter_calls[self.first_interpreter_call..].last_mut()

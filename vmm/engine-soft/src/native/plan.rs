@@ -1,6 +1,6 @@
 //! Plans: how translated code carries out each instruction of the guest.
 //!
-//! Most instructions run on the host as they are (native passthrough). Their plan says which operands must be moved, and which flags the
+//! Most instructions run on the host as they are (native passthrough). Their plan states which operands must be moved, and which flags the
 //! instruction reads and writes. [`plan`] returns [`Plan::Interpret`] for instructions that may behave differently on moved operands: most
 //! system instructions, string, x87 and MMX instructions, conditional memory operands, gathers.
 
@@ -30,21 +30,21 @@ pub enum Plan {
     Nop,
     /// By the instruction itself, on the host.
     Passthrough(Box<Passthrough>),
-    /// LEA.
+    /// By a template for LEA.
     Lea,
     /// PUSH of a register or an immediate, 64 bits.
     Push,
     /// POP of a register, 64 bits.
     Pop,
-    /// LEAVE.
+    /// By a template for LEAVE.
     Leave,
     /// PUSH of memory, 64 bits.
     PushMemory,
-    /// POP RSP.
+    /// By a template for POP RSP.
     PopStackPointer,
     /// DIV or IDIV, 32 or 64 bits.
     Divide {
-        /// IDIV.
+        /// True for IDIV, false for DIV.
         signed: bool,
     },
     /// A system instruction with a template.
@@ -58,17 +58,17 @@ pub enum Plan {
 /// System instructions that are translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
-    /// SWAPGS.
+    /// Exchanges GS.base with IA32_KERNEL_GS_BASE: SWAPGS.
     SwapGs,
-    /// CLI.
+    /// Disables interrupts: CLI.
     DisableInterrupts,
-    /// STI.
+    /// Enables interrupts: STI.
     EnableInterrupts,
-    /// PUSHFQ.
+    /// Pushes RFLAGS: PUSHFQ.
     PushFlags,
-    /// RDTSC.
+    /// Reads the time-stamp counter: RDTSC.
     ReadClock,
-    /// SYSCALL.
+    /// Calls the kernel: SYSCALL.
     Call,
     /// SYSRET to 64-bit code.
     Return,
@@ -107,15 +107,15 @@ pub enum Branch {
 /// A memory operand.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
-    /// Read.
+    /// True if the instruction reads the operand.
     pub read: bool,
-    /// Written.
+    /// True if the instruction writes the operand.
     pub write: bool,
     /// Written only on a condition: after a miss, the interpreter carries out the operation.
     pub conditional: bool,
-    /// Bytes.
+    /// Size of the operand in bytes.
     pub size: u32,
-    /// Must be aligned to its size.
+    /// True if the operand must be aligned to its size.
     pub aligned: bool,
 }
 
@@ -126,7 +126,7 @@ pub struct Passthrough {
     pub instruction: Instruction,
     /// The memory operand.
     pub memory: Option<Memory>,
-    /// The instruction reads or writes RAX without naming it.
+    /// True if the instruction reads or writes RAX without naming it.
     pub rax: bool,
     /// The instruction shifts by CL.
     pub cl: bool,
@@ -302,7 +302,7 @@ fn is_odd_vector(m: Mnemonic) -> bool {
             | Vstmxcsr
             | Maskmovdqu
             | Vmaskmovdqu
-            // These write RCX without naming it, and may name RCX in an address.
+            // These instructions write RCX without naming it, and may name RCX in an address.
             | Pcmpestri
             | Pcmpestri64
             | Pcmpistri
@@ -345,7 +345,7 @@ fn is_nop(i: &Instruction) -> bool {
 }
 
 /// Returns whether a memory operand must be aligned (SDM vol. 2A §2.4, exception classes). Operands of 16 bytes of legacy SSE instructions
-/// must, with few exceptions. Operands of VEX instructions must for aligned and non-temporal moves alone.
+/// must, with few exceptions. Operands of VEX instructions must only for aligned and non-temporal moves.
 fn must_be_aligned(i: &Instruction, size: u32) -> bool {
     use Mnemonic::*;
     match i.encoding() {
@@ -664,7 +664,7 @@ fn passthrough(
             _ => return None,
         }
     }
-    // These use RAX implicitly, and may also name RAX as an operand or in an address.
+    // These instructions use RAX implicitly, and may also name RAX as an operand or in an address.
     if matches!(
         m,
         Mnemonic::Pcmpestrm

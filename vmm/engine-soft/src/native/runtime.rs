@@ -50,15 +50,15 @@ pub struct Routines {
     pub leave_across: [u64; 2],
     /// Calls [`interpret`]; RAX is the translation block, ECX the operation.
     pub interpret: u64,
-    /// See [`super::access::routine`].
+    /// Address of [`super::access::routine`]'s code.
     pub access: u64,
     /// Calls [`fetch`]; RAX is the translation block.
     pub fetch: u64,
-    /// See [`super::time_slice::routine`].
+    /// Address of [`super::time_slice::routine`]'s code.
     pub budget_spent: u64,
     /// Loads the guest's vector registers. Returns with ZF set, and nothing done, where they may not be used.
     pub load_vectors: u64,
-    /// See [`super::string`].
+    /// Addresses of the routines in [`super::string`].
     pub strings: StringRoutines,
     /// Routines that are tried before `access` and `fetch`.
     pub way_lookup: WayLookupRoutines,
@@ -232,7 +232,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     }
     a.plain(Code::Retnq);
 
-    // A routine that stores all registers and calls a function. Translated code goes on if the function returns zero.
+    // A routine that stores all registers and calls a function. Translated code continues if the function returns zero.
     let call_out = |a: &mut Assembler, function: u64| {
         let start = a.here();
         store_registers(a);
@@ -328,7 +328,8 @@ impl Native {
     }
 }
 
-/// Carries out one operation of a block by its function of the interpreter. Returns zero where translated code goes on after the operation.
+/// Carries out one operation of a block by its function of the interpreter. Returns zero where translated code continues after the
+/// operation.
 ///
 /// # Safety
 /// Only translated code calls this, with the vCPU that runs the code, and a translation block that lives as long as its code.
@@ -446,7 +447,7 @@ impl Cpu {
         self.arrive(translation, true);
         let ops = &translation.decoded.ops;
         let op = &ops[k];
-        // A handler goes on to the next operation up to the block's end. The end is set after this operation.
+        // A handler continues with the next operation up to the block's end. The end is set after this operation.
         // SAFETY: at most one past the last operation.
         self.block_end = unsafe { ops.as_ptr().add(k + 1) };
         self.block_start = ops.as_ptr();
@@ -523,7 +524,7 @@ impl Cpu {
         debug_assert_eq!(translation.mode, Mode::Bits64);
         if self.numbered() {
             if executed as usize != ops.len() {
-                // SAFETY: blocks have numbers in windows alone, where the translation block does not outlive its basic block.
+                // SAFETY: blocks have numbers only in windows, where the translation block does not outlive its basic block.
                 let block = unsafe { &*translation.block };
                 self.cut_profiled(block, executed as usize, block.len());
             }

@@ -1,7 +1,7 @@
 //! Translated code that nodes share.
 //!
 //! The nodes of a cluster run the same kernel and the same programs, mostly at the same linear addresses. Code outside of windows refers to
-//! the vCPU by a register alone, so that one copy serves all nodes. Shared code is kept by *page*: by the contents of 4 KiB and their
+//! the vCPU only by a register, so that one copy serves all nodes. Shared code is kept by *page*: by the contents of 4 KiB and their
 //! linear address. Blocks of a page are chained for all nodes. Branches between pages use each vCPU's own jump cache.
 //!
 //! A node that uses the code of a page counts all bytes of the page as code. A write to any of these bytes therefore ends the use of the

@@ -76,7 +76,7 @@ impl Emitter {
         self.look_up(memory, operation, None);
     }
 
-    /// Emits a change of the guest's stack pointer; leaves flags alone.
+    /// Emits a change of the guest's stack pointer; leaves flags unchanged.
     pub fn move_stack(&mut self, by: i64) {
         self.a.rm(Code::Lea_r64_m, STACK, at_offset(STACK, by));
     }
@@ -212,7 +212,7 @@ impl Emitter {
         self.resume(operation);
     }
 
-    /// Emits LEAVE.
+    /// Emits the template of a guest LEAVE.
     pub fn leave(&mut self, operation: usize) {
         self.stack(FRAME, 0, false, operation);
         self.a.rm(Code::Lea_r64_m, STACK, at_offset(FRAME, 8));

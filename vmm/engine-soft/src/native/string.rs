@@ -33,13 +33,13 @@ const _: () = assert!(
 /// A repeated string instruction with a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StringOperation {
-    /// REP MOVSB.
+    /// REP MOVSB: copies bytes.
     CopyBytes,
-    /// REP MOVSQ.
+    /// REP MOVSQ: copies words of 8 bytes.
     CopyWords,
-    /// REP STOSB.
+    /// REP STOSB: fills bytes.
     FillBytes,
-    /// REP STOSQ.
+    /// REP STOSQ: fills words of 8 bytes.
     FillWords,
 }
 

@@ -1,5 +1,5 @@
 //! Extends the time slice within translated code. A block's prologue finds the budget spent. Where the platform needs nothing from the
-//! vCPU, the routine here computes a new budget, and translated code goes on without a return to the run loop.
+//! vCPU, the routine here computes a new budget, and translated code continues without a return to the run loop.
 
 use iced_x86::{Code, Register};
 use nodescope_x86::bits::rflags;
@@ -89,7 +89,7 @@ pub fn routine(a: &mut Assembler, host: Host, leave: u64) -> u64 {
 /// Extends the time slice, see [`Cpu::extend_time_slice`]. Returns nonzero where more blocks may begin.
 ///
 /// # Safety
-/// Called by translated code alone, with the vCPU it runs on.
+/// Only translated code calls this, with the vCPU it runs on.
 unsafe extern "sysv64" fn extend_time_slice(cpu: *mut Cpu) -> u32 {
     // SAFETY: `enter` was given an exclusive reference, which nothing uses while translated code runs.
     let cpu = unsafe { &mut *cpu };

@@ -617,7 +617,7 @@ enum Known {
 struct Body<'a> {
     instructions: &'a [Instruction],
     plans: &'a [Plan],
-    /// See [`super::fusion::find_fused_pairs`].
+    /// Result of [`super::fusion::find_fused_pairs`].
     fused_pairs: &'a [Option<usize>],
 }
 

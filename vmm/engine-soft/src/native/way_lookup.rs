@@ -21,9 +21,9 @@ use Register::{EAX, ECX, ESI, K1, K2, RAX, RCX, RDX, RSI, YMM16};
 /// Addresses of the routines.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WayLookupRoutines {
-    /// By ways of a set (8, 16), privilege (user, kernel) and access.
+    /// Addresses for data, by ways of a set (8, 16), privilege (user, kernel) and access.
     data: [[[u64; 3]; 2]; 2],
-    /// By ways of a set (8, 16).
+    /// Addresses for instructions, by ways of a set (8, 16).
     instruction: [u64; 2],
 }
 
@@ -44,16 +44,16 @@ impl WayLookupRoutines {
 /// Use of an operand in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataAccess {
-    /// Read alone.
+    /// The operand is only read.
     Read,
-    /// Written alone.
+    /// The operand is only written.
     Write,
     /// Read and then written.
     ReadWrite,
 }
 
 impl DataAccess {
-    /// All uses.
+    /// Every use.
     pub const ALL: [DataAccess; 3] = [DataAccess::Read, DataAccess::Write, DataAccess::ReadWrite];
 }
 
@@ -97,7 +97,7 @@ pub fn routines(a: &mut Assembler, host: Host) -> WayLookupRoutines {
 }
 
 /// Assembles a search for the way whose word is `key`. `words` gives a way's word by its number in the set. On entry, `way` is the offset
-/// of the set's first way. The code goes on with the found way's offset in `way`, or jumps to the returned label.
+/// of the set's first way. The code continues with the found way's offset in `way`, or jumps to the returned label.
 fn search(
     a: &mut Assembler,
     words: impl Fn(usize) -> MemoryOperand,
@@ -204,7 +204,7 @@ fn data(a: &mut Assembler, host: Host, shift: u32, kernel: bool, access: DataAcc
         if kernel {
             a.ri(Code::Add_rm64_imm8, RDX, 1);
         }
-        // The key has the lowest bits alone; the tag nearly always matches, too.
+        // The key has only the lowest bits; the tag nearly always matches, too.
         a.mr(Code::Cmp_rm64_r64, tags(0), RDX);
         a.jcc(cc::NE, other_way);
         absent

@@ -14,13 +14,13 @@ use crate::lower::Lowering;
 use crate::memory::is_canonical;
 use crate::op::{Done, Flow, Handler, Op, RIP, Trap};
 
-/// Target of a relative branch with operand size `T`: EIP is cut to 16 or 32 bits outside 64-bit mode.
+/// Returns the target of a relative branch with operand size `T`: EIP is cut to 16 or 32 bits outside 64-bit mode.
 #[inline(always)]
 fn relative<T: Width>(cpu: &Cpu, op: &Op) -> u64 {
     cpu.gpr[RIP as usize].wrapping_add(op.imm) & T::ONES
 }
 
-/// An indirect target must be canonical (the limit of CS outside 64-bit mode is not checked: flat segments).
+/// Checks that an indirect target is canonical (the limit of CS outside 64-bit mode is not checked: flat segments).
 #[inline(always)]
 fn check<T: Width>(cpu: &mut Cpu, target: u64) -> Result<(), Trap> {
     if T::BITS == 64 && !is_canonical(target) {
@@ -67,13 +67,13 @@ fn count(cpu: &Cpu, bytes: u32) -> u64 {
     }
 }
 
-/// JCXZ, JECXZ, JRCXZ; `op.aux` is the count register's width in bytes.
+/// Executes JCXZ, JECXZ, JRCXZ; `op.aux` is the count register's width in bytes.
 fn jcxz<T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let taken = count(cpu, op.aux) == 0;
     branch_if::<T>(cpu, op, taken)
 }
 
-/// LOOP (`op.src` 0), LOOPE (1: ZF must be set), LOOPNE (2: ZF must be clear).
+/// Executes LOOP (`op.src` 0), LOOPE (1: ZF must be set), LOOPNE (2: ZF must be clear).
 fn loop_branch<T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let left = count(cpu, op.aux).wrapping_sub(1);
     let left = match op.aux {
@@ -115,7 +115,7 @@ fn call_indirect<M: Stack, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done 
     Ok(Flow::Branch)
 }
 
-/// RET; releases `op.imm` more bytes.
+/// Executes RET; releases `op.imm` more bytes.
 fn ret<M: Stack, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let target: T = cpu.load(M::linear(cpu, M::moved(cpu, 0)))?;
     check::<T>(cpu, target.to_u64())?;

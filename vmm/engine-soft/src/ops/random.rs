@@ -8,7 +8,7 @@ pub struct RandomSource {
 }
 
 impl RandomSource {
-    /// The `draw`-th value, from 1.
+    /// Returns the `draw`-th value, counted from 1.
     pub fn value(self, draw: u64) -> u64 {
         let mut z = self
             .seed

@@ -1,4 +1,4 @@
-//! String instructions: MOVS, STOS, LODS, SCAS, CMPS, INS, OUTS, alone and repeated (SDM vol. 1 §7.3.9, vol. 2B REP).
+//! String instructions: MOVS, STOS, LODS, SCAS, CMPS, INS, OUTS, single and repeated (SDM vol. 1 §7.3.9, vol. 2B REP).
 //!
 //! Registers move with each element. A fault or an interrupt leaves them at the next element, and RIP at the instruction. A
 //! handler does at most [`CHUNK`] elements; an unfinished instruction returns with RIP unmoved and is not counted as
@@ -34,7 +34,7 @@ const SLOW_STRING_CYCLES: u64 = 2;
 
 /// Address size: the width in which RSI, RDI and RCX are read and written.
 trait Addressing {
-    /// Greatest offset.
+    /// Greatest offset of the address size.
     const MAX: u64;
     fn get(cpu: &Cpu, register: u8) -> u64;
     fn set(cpu: &mut Cpu, register: u8, value: u64);
@@ -217,7 +217,7 @@ impl Action for Lods {
     }
 }
 
-/// REPE goes on while ZF is set, REPNE while it is clear.
+/// Returns whether a comparison ends the repetition: REPE continues while ZF is set, REPNE while ZF is clear.
 #[inline(always)]
 fn comparison_ends(cpu: &Cpu, op: &Op) -> bool {
     let zero = cpu.rflags & rflags::ZF != 0;
@@ -290,7 +290,7 @@ fn repeated<O: Action, A: Addressing, T: Width>(cpu: &mut Cpu, op: &Op) -> Done 
     Ok(Flow::Branch)
 }
 
-/// Returns to the run loop before the instruction has retired; the instruction goes on later.
+/// Returns to the run loop before the instruction has retired; the instruction continues later.
 fn unfinished(cpu: &mut Cpu, op: &Op) {
     cpu.set_ip(cpu.ip(op));
     cpu.retired = cpu.retired.wrapping_sub(1);
@@ -328,7 +328,7 @@ fn repeat<O: Action, A: Addressing, T: Width>(
     Ok(true)
 }
 
-/// INS (`INPUT`) and OUTS: one element a call, since every element reaches the platform.
+/// Executes INS (`INPUT`) and OUTS: one element a call, since every element reaches the platform.
 fn port<const INPUT: bool, A: Addressing, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let repeat = op.attr & (attr::REP | attr::REPNE) != 0;
     let left = A::get(cpu, RCX);
@@ -406,7 +406,7 @@ fn take_memory(l: &mut Lowering<'_>) -> Option<usize> {
     })
 }
 
-/// String instructions.
+/// Lowers string instructions.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     if !l.instruction.is_string_instruction() {

@@ -49,11 +49,11 @@ const EMPTY: TlbEntry = TlbEntry {
 /// Translation of an address, on a page that loads and stores may access.
 #[derive(Clone, Copy, Debug)]
 pub struct PageMapping {
-    /// Linear address.
+    /// Linear address of the access.
     pub linear: u64,
-    /// Physical address.
+    /// Physical address of the access.
     pub physical: u64,
-    /// Host address.
+    /// Host address of the access.
     pub host: u64,
     /// Writes to the page need no further check.
     pub writable: bool,
@@ -64,9 +64,9 @@ pub struct PageMapping {
 /// line is missing, its page usually is not.
 #[repr(C)]
 pub struct DataTlb {
-    /// The current entries stand for lines, which may be as large as pages.
+    /// True if the current entries hold lines, which may be as large as pages.
     holds_lines: bool,
-    /// log2 of the bytes of a unit: the page or line that a current entry stands for.
+    /// log2 of the bytes of a unit: the page or line that a current entry holds.
     shift: u32,
     /// Bytes of a unit.
     unit: u64,
@@ -86,14 +86,14 @@ pub struct DataTlb {
     occupied_words: [[u64; SUMMARY_WORDS]; 2],
     /// The model allows a single entry.
     single_line: bool,
-    /// All lines of each set, where whole sets are kept.
+    /// Directory of the lines of each set, where whole sets are kept.
     pub directory: WayDirectory,
 }
 
 /// Layout of the current entries of a [`DataTlb`], for generated code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TlbLayout {
-    /// Bytes that an entry stands for.
+    /// Bytes of a unit: the page or line that an entry holds.
     pub unit: u32,
     /// Shift of the linear address.
     pub index_shift: u32,
@@ -180,7 +180,7 @@ impl DataTlb {
     /// Bytes of a page, and of a large page.
     pub const PAGE_SIZES: [u64; 2] = [1 << PAGE_SHIFT, 1 << LARGE_SHIFT];
 
-    /// Returns the effect of [`DataTlb::set_privilege`] where the current entries stand for pages: offsets of fields, and their values.
+    /// Returns the effect of [`DataTlb::set_privilege`] where the current entries hold pages: offsets of fields, and their values.
     pub const fn of_privilege_without_model(kernel: bool) -> [(usize, i32); 2] {
         let privilege = kernel as usize;
         [
@@ -192,7 +192,7 @@ impl DataTlb {
         ]
     }
 
-    /// Makes the current entries stand for pages (None) or for lines of a model's first-level cache, and flushes everything.
+    /// Makes the current entries hold pages (None) or lines of a model's first-level cache, and flushes everything.
     pub fn configure(&mut self, geometry: Option<L0Geometry>) {
         // Two slots at least, so that an empty slot can hold an address that belongs to the other slot; see `invalid_tag`.
         let (shift, slots) = geometry.map_or((PAGE_SHIFT, PAGES as u32), |g| {
@@ -210,7 +210,7 @@ impl DataTlb {
         self.mask = u64::from(slots - 1) << stride_shift;
         self.single_line = geometry.is_some_and(|g| g.data_slots == 0);
         let (slots, ways) = geometry.map_or((0, 1), |g| (g.data_slots, g.data_ways));
-        // Before the sets change, since the sets tell which ways are in use.
+        // Before the sets change, since the sets determine which ways are in use.
         self.directory.clear_tags();
         self.directory.sets.configure(geometry, slots, ways);
         self.base = (self.first(self.privilege) << ENTRY_SHIFT) as u64;
@@ -283,7 +283,7 @@ impl DataTlb {
         (offset <= self.unit - len as u64).then_some(offset)
     }
 
-    /// [`DataTlb::hit`] for a span, which may be longer than a unit (FRSTOR's 108 bytes, a line of 64).
+    /// Looks up a span as [`DataTlb::hit`] does; a span may be longer than a unit (FRSTOR's 108 bytes, a line of 64).
     #[inline(always)]
     pub fn hit_span(&self, base: u64, linear: u64, len: usize) -> Option<u64> {
         let len = len.max(1);
@@ -442,7 +442,7 @@ impl DataTlb {
     }
 
     /// Enters the large page of an address, which lies in one piece on the host. `at.writable` holds for the whole large page. While the
-    /// current entries stand for lines, a writable large page has no entries for its small pages, so that all look-ups find the same.
+    /// current entries hold lines, a writable large page has no entries for its small pages, so that all look-ups find the same.
     pub fn enter_large_page(&mut self, at: &PageMapping, global: bool) {
         let slot = self.large_slot(at.linear);
         let first = at.linear >> LARGE_SHIFT << LARGE_SHIFT;
@@ -495,7 +495,7 @@ impl DataTlb {
     }
 
     /// Returns the translation of an address from the entry of its large page, and enters the small page. Called where the current entries
-    /// stand for pages, and the small page's entry did not permit the access.
+    /// hold pages, and the small page's entry did not permit the access.
     #[inline(always)]
     pub fn refill_from_large_page(&mut self, linear: u64, write: bool) -> Option<PageMapping> {
         let slot = self.large_slot(linear);

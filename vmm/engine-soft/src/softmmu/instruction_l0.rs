@@ -15,7 +15,7 @@ pub struct InstructionL0 {
     mask: u32,
     /// The most recently used line of each set.
     lines: [u64; 64],
-    /// All lines of each set.
+    /// Lines of each set, in the order of their use.
     pub sets: LruSets,
 }
 

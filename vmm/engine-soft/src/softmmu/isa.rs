@@ -52,7 +52,7 @@ impl Avx2 {
         unsafe { _mm256_blendv_epi8(a, b, _mm256_cmpgt_epi64(a, b)) }
     }
 
-    /// [`Avx2::less`] for vectors of two words.
+    /// Returns the lesser of each two words, as [`Avx2::less`] does, for vectors of two words.
     ///
     /// # Safety
     /// The host has AVX.
@@ -70,7 +70,7 @@ impl Avx2 {
         assert!(rest.is_empty(), "sets have eight or sixteen ways");
         let mut bits = 0;
         for (n, four) in fours.iter().enumerate() {
-            // SAFETY: a value of this type stands for a host with AVX2; the array has the 32 bytes that are read.
+            // SAFETY: a value of this type exists only on a host with AVX2; the array has the 32 bytes that are read.
             let ones = unsafe {
                 let four = _mm256_loadu_si256(four.as_ptr().cast());
                 _mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpeq_epi64(four, wanted)))
@@ -92,7 +92,7 @@ impl Isa for Avx2 {
     fn least_except<const N: usize>(self, words: &[u64; N], except: u64) -> u64 {
         let (fours, rest) = words.as_chunks::<4>();
         assert!(rest.is_empty(), "sets have eight or sixteen ways");
-        // SAFETY: a value of this type stands for a host with AVX2; each four words have the 32 bytes that are read.
+        // SAFETY: a value of this type exists only on a host with AVX2; each four words have the 32 bytes that are read.
         unsafe {
             let except = _mm256_set1_epi64x(except as i64);
             let mut least = _mm256_set1_epi64x(i64::MAX);

@@ -5,7 +5,7 @@ use nodescope_plugin_api::L0Geometry;
 use super::isa::{Baseline, Isa};
 use super::way_directory::WayDirectory;
 
-/// Most sets.
+/// Largest number of sets.
 const SETS: usize = 64;
 /// Most lines of a set.
 const MAX_WAYS: usize = 16;
@@ -69,7 +69,7 @@ pub struct Placement {
 pub struct LruVictim {
     way: usize,
     stamp: u64,
-    /// The line.
+    /// Number of the least recently used line.
     pub line: u64,
 }
 
@@ -228,7 +228,7 @@ impl LruSets {
         way
     }
 
-    /// Fills in a line where [`LruSets::placement`] said, in place of `replaced` or where there was room, and makes the line the most
+    /// Fills in a line at the result of [`LruSets::placement`], in place of `replaced` or where there was room, and makes the line the most
     /// recently used. Returns its way. Returns None, with nothing done, if the set has changed otherwise.
     #[inline(always)]
     pub fn fill_at(

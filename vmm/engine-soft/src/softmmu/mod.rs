@@ -1,8 +1,8 @@
 //! Softmmu TLB and L0 filter cache: loads, stores and fetches ask here first whether an access may go ahead without a page walk and without
 //! the model.
 //!
-//! - [`DataTlb`] serves loads and stores. With no model attached, an entry stands for a page: the softmmu TLB. In a window an entry stands
-//!   for the most recently used line of a set of the model's first-level cache: the L0 filter cache.
+//! - [`DataTlb`] serves loads and stores. With no model attached, an entry holds a page: the softmmu TLB. In a window an entry holds the
+//!   most recently used line of a set of the model's first-level cache: the L0 filter cache.
 //! - [`InstructionL0`] has the most recently used instruction lines, in a window.
 //!
 //! Where the model allows it, both keep the other lines of each set, too. Hits anywhere in the first level then need no call of the model.

@@ -93,7 +93,7 @@ fn lines_are_known_to_the_privilege_that_asked() {
     assert_eq!(tlb.promote(line, 8, false), None);
 }
 
-/// A line that is held alone may be written once it is noted for the next report to the model.
+/// A line that no other cache holds may be written once it is noted for the next report to the model.
 #[test]
 fn the_first_write_to_an_exclusive_line_is_noted() {
     let mut tlb = two_way_tlb();

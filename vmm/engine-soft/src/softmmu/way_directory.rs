@@ -73,7 +73,7 @@ impl WayEntry {
 }
 
 /// Permission to write a line. An entry for writes has the line's address, changed in the bits of the permission's number, counted in
-/// lines. A changed address never hits an entry of its set, unless there is one set alone.
+/// lines. A changed address never hits an entry of its set, unless there is only one set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum WritePermission {
@@ -103,13 +103,13 @@ impl WritePermission {
     }
 }
 
-/// Lines that were written while the model had them as clean and held by this cache alone, since the last report to the model.
+/// Lines that were written while the model had them as clean and held by only this cache, since the last report to the model.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ModifiedLines {
     /// Number of lines.
     pub count: u64,
-    /// Physical lines.
+    /// Physical line numbers of the lines.
     pub lines: [u64; ModifiedLines::CAPACITY],
 }
 

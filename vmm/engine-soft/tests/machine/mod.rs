@@ -29,7 +29,7 @@ pub const RBP: usize = 5;
 pub const RSI: usize = 6;
 pub const RDI: usize = 7;
 
-/// The machine.
+/// Machine of a vCPU, guest RAM and ports, which runs the code of a test.
 pub struct Machine {
     pub vcpu: SoftVcpu,
     pub ram: Ram,

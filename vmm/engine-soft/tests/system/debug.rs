@@ -23,7 +23,7 @@ const EXECUTION: u64 = 0;
 const WRITE: u64 = 1;
 const PORT: u64 = 2;
 const ACCESS: u64 = 3;
-/// Length fields.
+/// Values of the length field of DR7.
 const BYTE: u64 = 0;
 const WORD: u64 = 1;
 const EIGHT: u64 = 2;
@@ -202,7 +202,7 @@ fn a_repeated_instruction_traps_after_the_element() {
     .breakpoint(1, DATA + 20, WRITE, BYTE);
     assert_eq!(s.trapped(), (1, CODE, QUIET | 2));
     assert_eq!((s.m.reg(RCX), s.m.reg(RDI)), (43, DATA + 21));
-    // The loop goes on after the trap.
+    // The loop continues after the trap.
     s.m.state.general.rip = CODE;
     s.m.state.debug.dr6 = QUIET;
     s.m.state.events = Default::default();

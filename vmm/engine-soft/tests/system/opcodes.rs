@@ -26,7 +26,7 @@ const BEHIND: i32 = 0x10_0000;
 /// The byte between instructions: INT3.
 const FILLER: u8 = 0xcc;
 
-/// The features of instructions that the default template announces.
+/// Returns the features of instructions that the default template announces.
 fn announced() -> Vec<CpuidFeature> {
     use CpuidFeature::*;
     vec![
@@ -97,7 +97,7 @@ fn raises_invalid_opcode(i: &Instruction, bits: u32, kernel: bool) -> bool {
     use Mnemonic::*;
     match i.mnemonic() {
         Ud0 | Ud1 | Ud2 => true,
-        // These raise `#UD` in 32-bit code (SDM vol. 2B).
+        // These instructions raise `#UD` in 32-bit code (SDM vol. 2B).
         Syscall | Sysret | Sysretq => bits != 64,
         Mov if i.op0_register() == Register::CS => true,
         // CR4.DE is set, so that DR4 and DR5 do not exist. In user mode `#GP` comes first.

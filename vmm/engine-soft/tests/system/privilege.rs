@@ -92,7 +92,7 @@ fn a_return_from_a_system_call_may_begin_single_steps() {
     assert_eq!(s.frame(false).1.rip, CODE + 0x103);
 }
 
-/// After many changes of privilege by translated code, the interpreter's look-ups for the kernel still serve the kernel alone.
+/// After many changes of privilege by translated code, the interpreter's look-ups for the kernel still serve only the kernel.
 #[test]
 fn system_calls_give_the_caller_no_right() {
     let mut s = System::new(|a| {
@@ -284,7 +284,7 @@ fn call_gates_lead_to_inner_privileges() {
     assert_eq!(frame.rsp, KERNEL_STACK - 32);
     let pushed = [0, 8, 16, 24].map(|n| s.get(frame.rsp + n));
     assert_eq!(pushed, [CODE + 2, USER_CS, STACK, USER_SS]);
-    // A jump to another privilege, a gate for the kernel alone, a gate that is not present, and a gate of a type that long mode lacks.
+    // A jump to another privilege, a gate for only the kernel, a gate that is not present, and a gate of a type that long mode lacks.
     for (mut s, vector, error) in [
         (system(false, gate(3, 0xc)), 13, KERNEL_CS),
         (system(true, gate(0, 0xc)), 13, 0x40),

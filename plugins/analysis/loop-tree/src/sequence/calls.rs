@@ -18,18 +18,18 @@ pub(super) struct Prepared {
 
 #[derive(Clone, Debug)]
 enum Preparation {
-    /// A message.
+    /// Message to or from a rank.
     Message(Action),
     /// A collective, as its call prepared it.
     Collective(Box<MpiRecord>),
-    /// One with the neighbours in a topology.
+    /// Collective with the neighbours in a topology, as its call prepared it.
     Neighbours(Box<MpiRecord>),
 }
 
 /// Adds a call's operations.
 pub(super) fn add(state: &mut RankState, call: &MpiCall) {
     let record = &call.record;
-    // A receive that was too short has taken its message, and is told as such when it is interpreted.
+    // A receive that was too short has taken its message, and is reported when it is interpreted.
     let short = record.function == Function::Recv && state.flavour.is_truncation(record.result);
     if record.result != 0 && !short {
         state.notes.push(format!(
@@ -198,7 +198,7 @@ fn unended(record: &MpiRecord, entry: Stamp) -> MpiCall {
     }
 }
 
-/// Takes a call for as long as it took, and says so.
+/// Adds a call that is not interpreted and takes as long as in the trace, and a note on this.
 fn opaque(state: &mut RankState, call: &MpiCall) {
     state.notes.push(format!(
         "{} is not interpreted: it takes as long as it was traced to take",
@@ -237,7 +237,7 @@ fn send(record: &MpiRecord, request: Option<u32>) -> Action {
     }
 }
 
-/// Returns a receive; where it asked for any source or tag, what its own record says matched.
+/// Returns a receive; where the call accepts any source or tag, the values are those that matched according to its record.
 fn receive(record: &MpiRecord, request: Option<u32>) -> Action {
     let done = record.completions.first().filter(|_| request.is_none());
     let matched = done.and_then(|done| done.source.rank());
@@ -278,7 +278,7 @@ fn start(state: &mut RankState, record: &MpiRecord, serial: u64, make: impl FnOn
     state.push(record, action, None);
 }
 
-/// A send and a receive, which are one request.
+/// Adds a send and a receive that are one request.
 fn both(state: &mut RankState, record: &MpiRecord) {
     let slot = state.slot();
     let send = send(record, Some(slot));
@@ -301,7 +301,7 @@ fn prepare(state: &mut RankState, record: &MpiRecord, what: Preparation) {
     state.push(record, Action::Nothing, None);
 }
 
-/// Each prepared operation that is started is an operation of its own, at the site of the start.
+/// Starts prepared operations. Each is an operation of its own, at the site of the start.
 fn start_prepared(state: &mut RankState, record: &MpiRecord) {
     let pairs = record.requests.iter().zip(&record.prepared);
     let mut any = false;
@@ -441,7 +441,7 @@ fn collective(state: &mut RankState, call: &MpiCall) {
     state.push_collective(record, collective);
 }
 
-/// A persistent collective begins; false if it is none that is interpreted.
+/// Starts a persistent collective; returns false if the collective is not interpreted.
 fn start_collective(
     state: &mut RankState,
     record: &MpiRecord,
@@ -490,7 +490,7 @@ fn described(
     }
 }
 
-/// Construction of communicators synchronises its members; freeing does not.
+/// Adds the construction of a communicator, which synchronises its members; freeing does not synchronise.
 fn construct(state: &mut RankState, call: &MpiCall) {
     let record = &call.record;
     match record.function {

@@ -6,10 +6,10 @@ use nodescope_hypercall::{Class, Function, MpiRecord, Peer};
 use super::rank::RankState;
 use crate::op::{Action, Mode, PeerRef, Source};
 
-/// Tells the id of their messages' communicator from that of the topology's.
+/// Distinguishes the id of the communicator for these messages from the id of the topology's communicator.
 const TOPOLOGY_COMMUNICATOR: u64 = 0x6e65_6967_6862_6f72;
 
-/// A call that exchanges with neighbours, or begins to.
+/// Adds a call that exchanges with neighbours, or begins to exchange.
 pub(super) fn exchange(state: &mut RankState, record: &MpiRecord) {
     let (actions, slots) = messages(state, record);
     let record = &on_topology_communicator(state, record, record);
@@ -26,7 +26,7 @@ pub(super) fn exchange(state: &mut RankState, record: &MpiRecord) {
     state.push_all(record, actions);
 }
 
-/// One that was prepared begins.
+/// Starts a prepared exchange with neighbours.
 pub(super) fn start(state: &mut RankState, record: &MpiRecord, prepared: &MpiRecord, serial: u64) {
     let (actions, slots) = messages(state, prepared);
     let record = &on_topology_communicator(state, record, prepared);

@@ -1,18 +1,19 @@
 //! Windows, their epochs, and accesses to other ranks' memory (MPI 4.0, chapter 12).
 //!
 //! An access is complete when its answer is there. What ends an epoch waits for those of the epoch: a fence then for all others to have come
-//! as far, `MPI_Win_complete` then tells the targets, for which `MPI_Win_wait` waits. Locks and unlocks go to the target and back; that a lock
-//! may be another's meanwhile is not interpreted. Requests of accesses complete where the program waits for them.
+//! as far, `MPI_Win_complete` then notifies the targets, and `MPI_Win_wait` waits for these notifications. Locks and unlocks go to the
+//! target and back; that a lock may be another's meanwhile is not interpreted. Requests of accesses complete where the program waits for
+//! them.
 
 use nodescope_hypercall::{Class, Function, MpiRecord, Peer};
 
 use super::rank::RankState;
 use crate::op::{Action, Collective, CollectiveKind, Mode, PeerRef, Source};
 
-/// Tells the id of a window's messages from others' of its communicator.
+/// Distinguishes the id for a window's messages from the ids of other messages of its communicator.
 const WINDOW_COMMUNICATOR: u64 = 0x7769_6e64_6f77_6564;
 
-/// Tags of what the ranks of an epoch tell each other: that a target's memory may be accessed, and that its accesses are over.
+/// Tags of the messages between the ranks of an epoch: a target's memory may be accessed, and the accesses are over.
 const POSTED: u32 = 0;
 const COMPLETE: u32 = 1;
 
@@ -34,7 +35,7 @@ pub(super) fn add(state: &mut RankState, record: &MpiRecord) -> bool {
     let record = &on_window_communicator(state, record);
     let window = record.object;
     let actions = match record.function {
-        // Their own work.
+        // These calls are work of the caller only.
         WinAttach | WinDetach | WinSetInfo | WinSync | WinLockAll => Vec::new(),
         // Where a rank does not come, it has no id on any.
         WinCreate | WinAllocate | WinAllocateShared | WinCreateDynamic => {
@@ -150,9 +151,9 @@ fn access(to: u32, out: u64, back: u64, request: Option<u32>) -> Action {
     }
 }
 
-/// A put, a get, or an accumulate.
+/// Starts a put, a get, or an accumulate.
 fn begin(state: &mut RankState, record: &MpiRecord) -> Vec<Action> {
-    // Gets have a source alone, those that do both have both.
+    // Gets have only a source; calls that do both have both.
     let target = record.destination.rank().or(record.source.rank());
     let Some(target) = target else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! One rank's calls, as they come.
+//! Calls of a rank, in the order in which they come.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -19,9 +19,9 @@ const LARGEST_PREDEFINED: u32 = 32;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpenRequest {
     pub slot: u32,
-    /// Index of the operation that began it.
+    /// Index of the operation that began the request.
     pub entry: usize,
-    /// It is persistent: completing it keeps its preparation.
+    /// True if the request is persistent: completing it keeps its preparation.
     pub source_open: bool,
 }
 
@@ -55,18 +55,18 @@ pub(super) struct RankState {
     threads: BTreeSet<ThreadId>,
     finalized: bool,
     marks: Vec<Mark>,
-    /// Only what lies between the first two marks counts.
+    /// True if only the part between the first two marks counts.
     section: bool,
     pub notes: Vec<String>,
 }
 
-/// A place that is asked for.
+/// Requested mark: a call of a function at which the time is noted.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     function: Function,
-    /// Calls of it that are still to come, this one included.
+    /// Number of calls of the function until the mark, this one included.
     left: u64,
-    /// When it was passed.
+    /// Time at which the rank passed the mark.
     time: Option<u64>,
 }
 
@@ -235,7 +235,7 @@ impl RankState {
         burst.instructions = burst.instructions.saturating_add(instructions);
     }
 
-    /// A run of polls that found nothing. What the program does between polls counts only where it is more than going round: the
+    /// Adds a run of polls that found nothing. Work between polls counts only where the program does more than poll again: the
     /// number of rounds follows from how long the message took.
     fn polls(&mut self, call: &MpiCall) {
         if let Some((time, instructions)) = call.work_between_polls() {
@@ -282,7 +282,7 @@ impl RankState {
         }
     }
 
-    /// A request consists of these operations, too.
+    /// Adds further operations to a request.
     pub fn add_others(&mut self, serial: u64, slots: Vec<u32>) {
         if !slots.is_empty() {
             self.others.insert(serial, slots);

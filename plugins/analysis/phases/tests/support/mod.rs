@@ -130,7 +130,7 @@ pub fn choice() -> Choice {
     }
 }
 
-/// Four shifts on a torus of 4 rows and 8 columns: up, right, left, down, with a second of sleep after each.
+/// Returns a trace of four shifts on a torus of 4 rows and 8 columns: up, right, left, down, with a second of sleep after each.
 pub fn torus() -> Trace {
     let (rows, columns) = (4, 8);
     let mut trace = Trace::new(rows * columns);

@@ -38,7 +38,7 @@ impl ClusterFile {
         })
     }
 
-    /// Of a text that is not checked yet.
+    /// Makes a cluster file of a text that is not checked yet.
     pub fn new(path: &Path, text: &str) -> ClusterFile {
         ClusterFile {
             path: path.to_owned(),
@@ -79,7 +79,7 @@ impl Cluster {
     }
 }
 
-/// Returns all fields that a text has been asked for. For the test of the reference.
+/// Returns all fields that were looked up in a text. For the test of the reference.
 #[doc(hidden)]
 pub fn known_fields(file: &Path, text: &str) -> BTreeSet<String> {
     read(file, text).known

@@ -2,7 +2,7 @@
 
 use crate::network::{Channel, Model, Table};
 
-/// A network whose parameters somebody published.
+/// Network with published parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preset {
     /// Myrinet, 200 MB/s and 30 us (Padaryan, 2005).
@@ -24,7 +24,7 @@ impl Preset {
         ("sci", Preset::Sci),
     ];
 
-    /// Its channel: the post model, with times of the service operations 0 as published. overhead(0) is the latency.
+    /// Returns the network's channel: the post model, with times of the service operations 0 as published. overhead(0) is the latency.
     pub fn channel(self) -> Channel {
         let (bandwidth, latency) = match self {
             Preset::Myrinet => (200_000_000, 30_000_000),

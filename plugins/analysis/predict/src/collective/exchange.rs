@@ -1,4 +1,4 @@
-//! Collectives in which everybody exchanges with partners.
+//! Collectives in which every rank exchanges with partners.
 
 use super::{Round, Shape, tree};
 
@@ -14,7 +14,7 @@ pub(super) fn dissemination(shape: &Shape<'_>, k: u32) -> Option<Round> {
     })
 }
 
-/// How a rank takes part in an algorithm for a power of two of ranks: of the first 2 * rest ranks, the even ones join the odd one
+/// Part of a rank in an algorithm for a power of two of ranks: of the first 2 * rest ranks, the even ones join the odd one
 /// after them.
 struct Folded {
     /// Ranks that take part.
@@ -81,7 +81,7 @@ impl Folded {
     }
 }
 
-/// Whole vectors with partners at distance 1, 2, 4, ...
+/// Exchanges whole vectors with partners at distance 1, 2, 4, ...
 pub(super) fn recursive_doubling(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let folded = Folded::new(shape);
     let bytes = shape.bytes;
@@ -91,7 +91,7 @@ pub(super) fn recursive_doubling(shape: &Shape<'_>, k: u32) -> Option<Round> {
     })
 }
 
-/// Reduce-scatter of halves, quarters, ... with partners at distance 1, 2, ...; all-gather back from the farthest.
+/// Reduces and scatters halves, quarters, ... with partners at distance 1, 2, ...; then gathers back from the farthest.
 pub(super) fn rabenseifner(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let folded = Folded::new(shape);
     let levels = folded.levels();
@@ -109,9 +109,9 @@ pub(super) fn rabenseifner(shape: &Shape<'_>, k: u32) -> Option<Round> {
     })
 }
 
-/// Rabenseifner's reduce: a reduce-scatter among the greatest power of two of ranks, then a gather by a binomial tree to the root, from the
-/// farthest partners first. Of the first ranks, the even ones take part, and so does rank 0. A root that does not take part replaces rank 0
-/// once rank 0 has its part of the result.
+/// Reduces after Rabenseifner: a reduce-scatter among the greatest power of two of ranks, then a gather by a binomial tree to the root,
+/// from the farthest partners first. Of the first ranks, the even ones take part, and so does rank 0. A root that does not take part
+/// replaces rank 0 once rank 0 has its part of the result.
 pub(super) fn rabenseifner_reduce(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let power = 1u32 << shape.size.ilog2();
     let (rest, levels) = (shape.size - power, power.trailing_zeros());
@@ -187,14 +187,14 @@ pub(super) fn ring_allreduce(shape: &Shape<'_>, k: u32) -> Option<Round> {
     })
 }
 
-/// The first half of a ring all-reduce.
+/// Returns a round of the first half of a ring all-reduce.
 pub(super) fn ring_reduce_scatter(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let block = shape.bytes.div_ceil(u64::from(shape.size));
     (k + 1 < shape.size)
         .then(|| Round::exchange(shape.after(1), block, shape.before(1), block).reducing(block))
 }
 
-/// Everybody's block around a ring.
+/// Passes every rank's block around a ring.
 pub(super) fn ring_allgather(shape: &Shape<'_>, k: u32) -> Option<Round> {
     (k + 1 < shape.size).then(|| {
         // In round k the caller passes on what it got in round k - 1: the block of the rank k before it.
@@ -207,8 +207,8 @@ pub(super) fn ring_allgather(shape: &Shape<'_>, k: u32) -> Option<Round> {
     })
 }
 
-/// A ring allgatherv in pieces of at most `segment` bytes, or of the smallest block if that is larger, which follow one another round the ring
-/// wherever blocks end: ranks with small blocks do not wait for those with large ones. As MPICH does.
+/// Gathers blocks of different sizes around a ring, in pieces of at most `segment` bytes, or of the smallest block if that is larger, which
+/// follow one another round the ring wherever blocks end: ranks with small blocks do not wait for those with large ones. As MPICH does.
 pub(super) fn ring_allgatherv(shape: &Shape<'_>, k: u32, segment: u64) -> Option<Round> {
     let blocks = || (0..shape.size).map(|rank| shape.block(rank));
     let (Some(least), Some(most)) = (blocks().min(), blocks().max()) else {
@@ -244,8 +244,8 @@ pub(super) fn ring_allgatherv(shape: &Shape<'_>, k: u32, segment: u64) -> Option
     })
 }
 
-/// Neighbour exchange (Chen, Zhang, Zhang and Yuan, 2005), for an even number of ranks: in round 0 pairs exchange their blocks; then
-/// each rank passes the two blocks that it got last to its other neighbour and gets two from there, in turn.
+/// Gathers blocks by neighbour exchange (Chen, Zhang, Zhang and Yuan, 2005), for an even number of ranks: in round 0 pairs exchange their
+/// blocks; then each rank passes the two blocks that it got last to its other neighbour and gets two from there, in turn.
 pub(super) fn neighbour_allgather(shape: &Shape<'_>, k: u32) -> Option<Round> {
     if k >= shape.size / 2 {
         return None;
@@ -284,8 +284,8 @@ pub(super) fn neighbour_allgather(shape: &Shape<'_>, k: u32) -> Option<Round> {
     Some(Round::exchange(partner, sent, partner, received))
 }
 
-/// Twice as many blocks with partners twice as far. Where a partner's half of the ranks is not full (they are no power of two), those
-/// who have a partner pass what they got on to those who have none, along a tree, before the next level.
+/// Exchanges twice as many blocks with partners twice as far in each level. Where a partner's half of the ranks is not full (they are no
+/// power of two), those who have a partner pass what they got on to those who have none, along a tree, before the next level.
 pub(super) fn doubling_allgather(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let (me, size) = (shape.me, shape.size);
     let mut left = k;
@@ -341,7 +341,7 @@ pub(super) fn doubling_allgather(shape: &Shape<'_>, k: u32) -> Option<Round> {
     None
 }
 
-/// Bruck's all-gather: for any number of ranks.
+/// Gathers blocks after Bruck, for any number of ranks.
 pub(super) fn bruck_allgather(shape: &Shape<'_>, k: u32) -> Option<Round> {
     (k < log2_ceil(shape.size)).then(|| {
         let distance = 1u32 << k;
@@ -353,7 +353,7 @@ pub(super) fn bruck_allgather(shape: &Shape<'_>, k: u32) -> Option<Round> {
     })
 }
 
-/// Bruck's all-to-all: in round k the blocks whose distance has bit k.
+/// Exchanges blocks after Bruck: in round k the blocks whose distance has bit k.
 pub(super) fn bruck_alltoall(shape: &Shape<'_>, k: u32) -> Option<Round> {
     (k < log2_ceil(shape.size)).then(|| {
         let distance = 1u32 << k;
@@ -366,7 +366,7 @@ pub(super) fn bruck_alltoall(shape: &Shape<'_>, k: u32) -> Option<Round> {
     })
 }
 
-/// Everything at once.
+/// Exchanges with all ranks at once.
 pub(super) fn linear(
     shape: &Shape<'_>,
     k: u32,
@@ -382,7 +382,7 @@ pub(super) fn linear(
     })
 }
 
-/// With the rank k after and the rank k before.
+/// Exchanges with the rank k + 1 after and the rank k + 1 before.
 pub(super) fn pairwise(shape: &Shape<'_>, k: u32) -> Option<Round> {
     linear(shape, k, |rank| shape.to(rank), |rank| shape.from(rank)).map(|round| Round {
         wait: true,
@@ -390,7 +390,7 @@ pub(super) fn pairwise(shape: &Shape<'_>, k: u32) -> Option<Round> {
     })
 }
 
-/// A block of the vector with the rank k after and the rank k before.
+/// Exchanges a block of the vector with the rank k + 1 after and the rank k + 1 before.
 pub(super) fn pairwise_reduce_scatter(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let block = shape.bytes.div_ceil(u64::from(shape.size));
     (k + 1 < shape.size).then(|| {

@@ -17,10 +17,10 @@ pub enum Library {
     Mpich,
 }
 
-/// How algorithms are chosen.
+/// Choice of algorithms for collectives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Choice {
-    /// By whose rules.
+    /// MPI library whose rules apply.
     pub library: Library,
     /// Kinds whose algorithm the user chose.
     #[serde(serialize_with = "by_name")]
@@ -86,8 +86,8 @@ fn look_up(rules: Rules, size: u32, bytes: u64) -> Algorithm {
 const ANY: u32 = u32::MAX;
 const ALL: u64 = u64::MAX;
 
-/// Open MPI's rules for commutative operations, by ranks and message size. Where an algorithm of its own (chains with several branches,
-/// split binary trees, butterflies) has no counterpart here, the nearest one in shape takes its place.
+/// Selects by Open MPI's rules for commutative operations, by ranks and message size. Where an algorithm of its own (chains with several
+/// branches, split binary trees, butterflies) has no counterpart here, the nearest one in shape takes its place.
 fn open_mpi(kind: CollectiveKind, size: u32, bytes: u64) -> Selected {
     use Algorithm::*;
     use CollectiveKind as K;
@@ -108,7 +108,7 @@ fn open_mpi(kind: CollectiveKind, size: u32, bytes: u64) -> Selected {
         },
         K::Gatherv | K::Scatterv => Linear.into(),
         K::Allgather => match look_up(OPEN_MPI_ALLGATHER, size, bytes) {
-            // Its own refers all other numbers of ranks there.
+            // Open MPI's own recursive doubling refers all other numbers of ranks there.
             RecursiveDoubling if !size.is_power_of_two() => Bruck.into(),
             other => other.into(),
         },
@@ -382,7 +382,7 @@ const OPEN_MPI_ALLGATHER: Rules = &[
     ),
 ];
 
-/// By the mean size of a rank's block.
+/// Rules by the mean size of a rank's block.
 const OPEN_MPI_ALLGATHERV: Rules = &[
     (3, &[(ALL, Ring)]),
     (
@@ -440,7 +440,7 @@ const OPEN_MPI_ALLTOALL: Rules = &[
 /// smallest that is common is assumed.
 const ELEMENT: u64 = 4;
 
-/// All-reduce of commutative operations in 4.1, whose segmented ring is the ring here.
+/// Selects by Open MPI 4.1's rules for all-reduce of commutative operations, whose segmented ring is the ring here.
 fn open_mpi_allreduce(size: u32, bytes: u64) -> Algorithm {
     let chosen = match (size, bytes) {
         (0..4, 0..8 | 4096..8192 | 16_384..262_144) => Ring,
@@ -472,7 +472,7 @@ fn open_mpi_allreduce(size: u32, bytes: u64) -> Algorithm {
 /// Bytes of a piece in MPICH's ring of blocks of different sizes.
 const MPICH_ALLGATHERV_PIECE: u64 = 32_768;
 
-/// MPICH's rules (Thakur, Rabenseifner and Gropp, 2005, with the thresholds that MPICH has as defaults).
+/// Selects by MPICH's rules (Thakur, Rabenseifner and Gropp, 2005, with the thresholds that MPICH has as defaults).
 fn mpich(kind: CollectiveKind, size: u32, bytes: u64) -> Algorithm {
     use Algorithm::*;
     use CollectiveKind as K;

@@ -150,7 +150,7 @@ fn volumes_are_those_of_the_literature() {
         volume(CollectiveKind::Bcast, ScatterAllgather, 4, 4096)[1],
         1024 + 3072
     );
-    // Any number of ranks: everybody gets every block once.
+    // Any number of ranks: every rank gets every block once.
     for size in 2..=33 {
         assert_eq!(
             volume(CollectiveKind::Allgather, RecursiveDoubling, size, 10),

@@ -32,7 +32,7 @@ fn below(v: u32, size: u32) -> u32 {
     }
 }
 
-/// From the root outwards, `bytes` of so many ranks to each child, the largest subtree first.
+/// Sends from the root outwards, `bytes` of so many ranks to each child, the largest subtree first.
 pub(super) fn binomial_out(
     shape: &Shape<'_>,
     k: u32,
@@ -57,7 +57,7 @@ pub(super) fn binomial_out(
     })
 }
 
-/// From the root outwards, one child after the other, the smallest subtree first.
+/// Sends from the root outwards, to one child after the other, the smallest subtree first.
 pub(super) fn binomial_ascending(
     shape: &Shape<'_>,
     k: u32,
@@ -75,7 +75,7 @@ pub(super) fn binomial_ascending(
     binomial_out(shape, k, shape.root, bytes).map(Round::in_turn)
 }
 
-/// To the root, the smallest subtree first.
+/// Sends to the root, the smallest subtree first.
 pub(super) fn binomial_in(
     shape: &Shape<'_>,
     k: u32,
@@ -114,7 +114,7 @@ fn binary_children(v: u32, size: u32) -> (u32, u64) {
     (u32::from(exists(1)) + u32::from(exists(2)), distance)
 }
 
-/// From a root along a binary tree.
+/// Sends from a root along a binary tree.
 pub(super) fn binary_out(shape: &Shape<'_>, k: u32, root: u32, bytes: u64) -> Option<Round> {
     let v = relative(shape, root);
     let (parent, _) = binary(v);
@@ -129,7 +129,7 @@ pub(super) fn binary_out(shape: &Shape<'_>, k: u32, root: u32, bytes: u64) -> Op
     })
 }
 
-/// To the root along a binary tree.
+/// Sends to the root along a binary tree.
 pub(super) fn binary_in(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let v = relative(shape, shape.root);
     let (children, distance) = binary_children(v, shape.size);
@@ -148,7 +148,7 @@ pub(super) fn binary_in(shape: &Shape<'_>, k: u32) -> Option<Round> {
     ))
 }
 
-/// From the root along a tree with children at distance 1, 2, 3, 4, 8, 12, 16, ..., the farthest distances first.
+/// Sends from the root along a tree with children at distance 1, 2, 3, 4, 8, 12, 16, ..., the farthest distances first.
 pub(super) fn knomial_out(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let v = relative(shape, shape.root);
     let size = u64::from(shape.size);
@@ -182,7 +182,7 @@ pub(super) fn knomial_out(shape: &Shape<'_>, k: u32) -> Option<Round> {
     None
 }
 
-/// Everybody's block to rank 0, then all of them from there along a binary tree.
+/// Sends every rank's block to rank 0, then all blocks from there along a binary tree.
 pub(super) fn gather_broadcast(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let all = shape.blocks(0, shape.size);
     if shape.me != 0 {
@@ -201,7 +201,7 @@ pub(super) fn gather_broadcast(shape: &Shape<'_>, k: u32) -> Option<Round> {
     binary_out(shape, k - others, 0, all)
 }
 
-/// The root sends to everybody.
+/// Sends from the root to every rank.
 pub(super) fn linear_out(shape: &Shape<'_>, k: u32, bytes: impl Fn(u32) -> u64) -> Option<Round> {
     if shape.me != shape.root {
         return (k == 0).then(|| Round::receive(shape.root, shape.bytes));
@@ -212,7 +212,7 @@ pub(super) fn linear_out(shape: &Shape<'_>, k: u32, bytes: impl Fn(u32) -> u64) 
     })
 }
 
-/// Everybody sends to the root, which has posted all receives at once.
+/// Sends from every rank to the root, which has posted all receives at once.
 pub(super) fn linear_in(shape: &Shape<'_>, k: u32, bytes: impl Fn(u32) -> u64) -> Option<Round> {
     if shape.me != shape.root {
         return (k == 0).then(|| Round::send(shape.root, shape.bytes));
@@ -226,7 +226,7 @@ pub(super) fn linear_in(shape: &Shape<'_>, k: u32, bytes: impl Fn(u32) -> u64) -
     })
 }
 
-/// Everybody tells rank 0, which tells everybody.
+/// Sends a signal from every rank to rank 0, then from rank 0 to every rank.
 pub(super) fn linear_barrier(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let others = shape.size - 1;
     if shape.me != 0 {
@@ -304,7 +304,7 @@ pub(super) fn reduce_broadcast(shape: &Shape<'_>, k: u32) -> Option<Round> {
     }
 }
 
-/// From each rank to the next.
+/// Sends from each rank to the next.
 pub(super) fn chain_scan(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let receives = u32::from(shape.me > 0);
     if k < receives {

@@ -3,10 +3,10 @@
 use super::{Interpreter, Options, Phase};
 use crate::code::NONE;
 
-/// When a rank's progress thread moves data.
+/// Times at which a rank's progress thread moves data.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ProgressThread {
-    /// Disjoint, ascending.
+    /// Times in which the thread is busy: disjoint, ascending.
     intervals: Vec<(u64, u64)>,
     start: u64,
     work: u64,

@@ -23,7 +23,7 @@ pub(super) struct Communicator {
     open: VecDeque<Instance>,
 }
 
-/// One collective of all members.
+/// State of a collective that its members enter.
 #[derive(Clone, Debug)]
 struct Instance {
     kind: CollectiveKind,
@@ -41,7 +41,7 @@ struct Instance {
 }
 
 impl Communicator {
-    /// Of every communicator of a program.
+    /// Returns the state of every communicator of a program.
     pub fn all(code: &Code<'_>) -> Vec<Communicator> {
         let sizes = code.communicator_sizes();
         (sizes.into_iter().zip(0..))
@@ -82,7 +82,7 @@ impl Interpreter<'_> {
             .get(communicator as usize)
             .map(|t| t.local_rank(rank));
         let (Some(Some(me)), false) = (local, collective.root >= self.world) else {
-            // Alone, or not a member: nothing to do with others.
+            // The rank is the only member, or not a member: other ranks are not concerned.
             if collective.request != NONE {
                 let request = self.request(context, collective.request);
                 self.requests[request as usize] = super::IDLE;
@@ -275,7 +275,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Returns a context for a collective that goes on beside its rank.
+    /// Returns a context for a collective that continues beside its rank.
     fn start_nonblocking(&mut self, context: u32, completes: Target) -> u32 {
         let main = &self.contexts[context as usize];
         let new = Context {

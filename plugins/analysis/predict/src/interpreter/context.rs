@@ -14,10 +14,10 @@ pub(super) enum Target {
     Request { index: u32, generation: u32 },
 }
 
-/// Why something completed when it did.
+/// Cause of the time at which something completed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cause {
-    /// When the partner entered its call.
+    /// Time at which the partner entered its call.
     pub(super) at: u64,
     pub(super) rank: u32,
     pub(super) op: u32,
@@ -27,13 +27,13 @@ pub(super) struct Cause {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Goes on with the instruction at its counter.
+    /// Continues with the instruction at its counter.
     Next,
     /// Computes until its wake-up.
     Computing,
     /// Is about to do its operation.
     Operate,
-    /// Waits.
+    /// Waits for completions.
     Blocked,
     Done,
 }
@@ -42,7 +42,7 @@ pub(super) enum Phase {
 #[derive(Clone, Debug)]
 pub(super) struct Context {
     pub(super) clock: u64,
-    /// Latest completion that it waits for.
+    /// Latest completion that the context waits for.
     pub(super) ready: u64,
     /// Processor time after them.
     pub(super) cost: u64,
@@ -50,9 +50,9 @@ pub(super) struct Context {
     pub(super) disturbed: u64,
     /// When the completions that it waits for come, and what each costs of the processor.
     pub(super) inbox: Vec<(u64, ReceiveCost)>,
-    /// When it entered its current operation.
+    /// Time at which the context entered its current operation.
     pub(super) entered: u64,
-    /// The event that wakes it.
+    /// Event that wakes the context.
     pub(super) wake: u64,
     pub(super) cause: Option<Cause>,
     pub(super) rank: u32,
@@ -61,9 +61,9 @@ pub(super) struct Context {
     pub(super) pending: u32,
     pub(super) op: u32,
     pub(super) phase: Phase,
-    /// Last part of its critical path.
+    /// Last part of the context's critical path.
     pub(super) path: u32,
-    // Its current collective.
+    // Current collective of the context.
     pub(super) collective: u32,
     pub(super) communicator: u32,
     pub(super) instance: u32,
@@ -72,7 +72,7 @@ pub(super) struct Context {
     pub(super) selected: Selected,
     /// Rounds are over; what is pending is all that remains.
     pub(super) last: bool,
-    /// Of a collective beside the rank: what it completes.
+    /// Target that a collective beside the rank completes.
     pub(super) completes: Target,
 }
 
@@ -106,7 +106,7 @@ pub(super) const IDLE: Request = Request {
 };
 
 impl Cause {
-    /// Tells causes of the same time apart, whatever the order of interpretation.
+    /// Distinguishes causes of the same time, whatever the order of interpretation.
     pub(super) fn key(&self) -> (u64, u64, u64, u32, u32) {
         let origin = &self.origin;
         (self.at, origin.time, origin.computed, origin.rank, self.op)
@@ -145,7 +145,7 @@ impl Context {
                 (true, 0) => clock.saturating_add(cost.buffered),
                 (true, _) => clock.saturating_add(cost.buffered.min(cost.queued)),
                 (false, 0) => (time + cost.awaited).max(clock.saturating_add(cost.buffered)),
-                // It makes no difference if the message comes just before or just after the end of another one's processing.
+                // The result is the same whether the message comes just before or just after the end of another one's processing.
                 (false, _) => (clock.saturating_add(cost.queued)).max(time + cost.awaited),
             };
         }

@@ -11,7 +11,7 @@ use crate::result::CriticalPath;
 pub(super) struct Origin {
     pub rank: u32,
     pub time: u64,
-    /// Its computation until then.
+    /// Computation of the rank until then, picoseconds.
     pub computed: u64,
     /// The wait before.
     pub path: u32,
@@ -55,7 +55,7 @@ impl Path {
     }
 }
 
-/// Ranks and calls that are told.
+/// Most ranks and calls that are reported.
 const MAX_REPORTED: usize = 10;
 
 impl Interpreter<'_> {

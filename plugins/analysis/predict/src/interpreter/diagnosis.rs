@@ -1,4 +1,4 @@
-//! Diagnosis of faults: deadlocks, messages that nobody receives, receives that get no message.
+//! Diagnosis of faults: deadlocks, messages that no rank receives, receives that get no message.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::{Context, Interpreter, Phase, Target};
 use crate::code::{ANY, NONE, Operation};
 use crate::result::{Blocked, Problem, WaitState};
 
-/// Ranks, messages and receives that are told of each kind.
+/// Most ranks, messages and receives of each kind that are reported.
 const MAX_REPORTED: usize = 10;
 
 impl Interpreter<'_> {

@@ -14,16 +14,16 @@ type Entry = (u64, u32, u32);
 /// Buckets up to this size are sorted, not split.
 const SMALL: usize = 512;
 
-/// The queue.
+/// Queue of events by time.
 #[derive(Debug)]
 pub(super) struct EventQueue {
     /// Entries up to this time are in `sorted` and `near`, later ones in buckets.
     horizon: u64,
-    /// Descending.
+    /// Entries in descending order.
     sorted: Vec<Entry>,
     /// Entries up to the horizon that were added since the last sort.
     near: BinaryHeap<Reverse<Entry>>,
-    /// By the highest bit in which times differ from the horizon.
+    /// Buckets by the highest bit in which times differ from the horizon.
     buckets: [Vec<Entry>; 64],
     /// Which buckets hold something.
     filled: u64,
@@ -107,7 +107,7 @@ impl EventQueue {
                 }
                 self.sorted.sort_unstable_by(|a, b| b.cmp(a));
             }
-            // Its memory serves the bucket again.
+            // The bucket keeps its memory for later entries.
             entries.clear();
             self.buckets[bucket as usize] = entries;
         }

@@ -6,8 +6,8 @@
 //! messages decides theirs, and what it leaves of other links goes to the others. With weights, messages that are held up by the same link
 //! get shares in proportion to them.
 //!
-//! Only messages are looked at that share a link with what began or ended, directly or by way of others, and all that begin or
-//! end at one time are looked at together.
+//! Only messages are recomputed that share a link with what began or ended, directly or by way of others, and all that begin or
+//! end at one time are recomputed together.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -27,9 +27,9 @@ struct Flow {
     /// Bytes a picosecond from then on.
     rate: f64,
     since: u64,
-    /// When it ends at this rate.
+    /// Time at which the message ends at this rate.
     end: u64,
-    /// Tells entries of the heap that are out of date.
+    /// Number by which out-of-date entries of the heap are recognised.
     generation: u32,
     weight: f64,
     links: Vec<u32>,
@@ -56,19 +56,19 @@ impl Ord for Share {
 
 #[derive(Clone, Debug, Default)]
 struct Pipe {
-    /// Messages on it.
+    /// Messages on the link.
     flows: Vec<u32>,
     /// Bytes a picosecond.
     capacity: f64,
     /// While rates are found: what is left, for so much weight.
     left: f64,
     weight: f64,
-    /// It has been reached in this round.
+    /// Round in which this link was last reached.
     seen: u64,
     dirty: bool,
 }
 
-/// All messages on links.
+/// State of all messages on links.
 #[derive(Debug, Default)]
 pub(super) struct Fluid {
     pipes: Vec<Pipe>,
@@ -199,7 +199,7 @@ impl Fluid {
         }
     }
 
-    /// Progressive filling of the links that were collected.
+    /// Finds the rates of messages by progressive filling of the links that were collected.
     fn fill(&mut self, now: u64) {
         self.shares.clear();
         for &link in &self.found {
@@ -212,7 +212,7 @@ impl Fluid {
         while let Some(Reverse(Share(share, link))) = self.shares.pop() {
             let pipe = &self.pipes[link as usize];
             if pipe.seen != self.round {
-                // All of its messages have their rates.
+                // Every message of this link has its rate.
                 continue;
             }
             // Where others took less of the link than they could have, the share rises.
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn messages_on_one_link_share_it() {
         let link: &Links = &[(0, PER_BYTE)];
-        // Both at once: each has half. The second later: half from then on, the rest alone.
+        // Both messages at once: each has half. The second message later: half from then on, the full rate for the rest.
         assert_eq!(
             ends(&[(0, 1000, 1.0, link), (0, 1000, 1.0, link)]),
             [2_000_000; 2]

@@ -13,7 +13,7 @@ use crate::result::WaitKind;
 /// The ranks that have entered a fragment.
 #[derive(Debug)]
 pub(super) struct Entries {
-    /// By index in the fragment: how often the rank has entered.
+    /// Number of each rank's entries, by index in the fragment.
     entered: Vec<u32>,
     /// Number of the first open instance.
     base: u32,
@@ -29,10 +29,10 @@ struct Entry {
     origin: Origin,
 }
 
-/// All ranks' entries into one execution of a fragment.
+/// State of one execution of a fragment: the entries of its ranks.
 #[derive(Clone, Debug)]
 struct Instance {
-    /// By index in the fragment.
+    /// Entries by the rank's index in the fragment.
     inputs: Vec<Option<Entry>>,
     /// Indices of the ranks that have entered and not left.
     waiting: Vec<u32>,
@@ -144,7 +144,7 @@ impl Interpreter<'_> {
         let Some(entry) = inputs[from as usize] else {
             return;
         };
-        // It waits for as long as it would leave earlier if nobody had entered later than itself.
+        // The rank waits for as long as it would leave earlier if no rank had entered later than itself.
         let prompt = latest(&needs.clock, own).map_or(time, |(time, _)| time);
         let cause = Cause {
             at: own + (time - prompt),
@@ -157,12 +157,12 @@ impl Interpreter<'_> {
     }
 }
 
-/// How an interpretation ended that began at given times.
+/// Result of an interpretation that began at given times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ends {
-    /// By rank.
+    /// End of each rank's clock, by rank.
     pub clocks: Vec<u64>,
-    /// By rank.
+    /// Time at which each rank's port is free, by rank.
     pub ports: Vec<u64>,
     /// Computation and uninterpreted calls by rank.
     pub computation: Vec<(u64, u64)>,

@@ -29,22 +29,22 @@ pub(super) struct Coming {
 pub(super) struct Part {
     /// Numbers are used again once a message has been received.
     pub number: u32,
-    /// By which the messages of a number can be told apart.
+    /// Number that distinguishes messages with the same `number`.
     pub sequence: u32,
 }
 
-/// A frame.
+/// Frame on its way to a node.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
-    /// When its first bit comes to the link.
+    /// Time at which the frame's first bit comes to the link.
     head: u64,
-    /// How long it takes.
+    /// Time that the frame takes on the link.
     time: u64,
     /// None of an acknowledgement.
     of: Option<Part>,
-    /// It is the message's last.
+    /// True if the frame is the last of its message.
     last: bool,
-    /// How long after it has passed the link it is received.
+    /// Time from the frame's passing of the link until it is received.
     beyond: u64,
 }
 
@@ -56,7 +56,7 @@ impl Coming {
         self.frames.insert(at, frame);
     }
 
-    /// See [`super::Links::received`]; the link is free from `free` on.
+    /// Returns the frames received in a time, as [`super::Links::received`] describes; the link is free from `free` on.
     pub(super) fn received(&self, free: u64, until: u64) -> impl Iterator<Item = (u64, Part)> + '_ {
         let coming = (self.frames.iter())
             .take_while(move |frame| frame.head < until)

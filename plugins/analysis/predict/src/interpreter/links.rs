@@ -1,13 +1,13 @@
-//! When a message arrives.
+//! Times at which messages arrive.
 //!
 //! With contention, a message reserves time on every link of its way when it enters the network: on each it takes its bytes over the
-//! link's bandwidth of what earlier messages have left free, before them if they come later, and goes on to the next link as it passes
+//! link's bandwidth of what earlier messages have left free, before them if they come later, and continues to the next link as it passes
 //! (virtual cut-through). Links thus give way to messages in the order in which these enter the network, and never idle while one
 //! waits for them. That takes no event per link, and gives each link's throughput exactly; but messages do not share a link
 //! equally, so that of several that start together some are early and the last is as late as under fair sharing.
 //!
-//! With fair sharing ([`fluid`](super::fluid)) a message's arrival is not known when it enters the network. Its number is kept until its last
-//! byte has left; then it has arrived after the latency of its way.
+//! With fair sharing ([`fluid`](super::fluid)) a message's arrival is not known when it enters the network. Its number is kept until its
+//! last byte has left; then it has arrived after the latency of its way.
 
 use super::fluid::Fluid;
 use super::frames::{Coming, Part};
@@ -20,7 +20,7 @@ use crate::result::LinkLoad;
 #[derive(Debug)]
 pub(super) struct Links {
     nodes: u32,
-    /// Each link, or each rank's own port without contention.
+    /// Each link of the topology; without contention each rank's own port.
     by_number: Vec<Link>,
     route: Vec<u32>,
     /// Links that messages share equally.
@@ -32,7 +32,7 @@ pub(super) struct Links {
 /// A link, or a port.
 #[derive(Clone, Debug, Default)]
 struct Link {
-    /// From when on nothing is reserved.
+    /// Time from which nothing is reserved.
     free: u64,
     bytes: u64,
     busy: u64,
@@ -161,7 +161,7 @@ impl Links {
         self.by_number[(self.nodes + node) as usize].count(bytes, 0);
     }
 
-    /// From when on a rank's own port is free, where messages do not share links.
+    /// Returns the time from which a rank's own port is free, where messages do not share links.
     pub fn port(&self, rank: u32) -> u64 {
         self.by_number
             .get(rank as usize)
@@ -202,7 +202,7 @@ impl Links {
 
 impl Interpreter<'_> {
     /// Sends a message into the network at `time`. Returns when its last byte has left and when it has arrived. Without contention,
-    /// messages that are sent `at_once` follow one another at their sender; those that had to ask do not wait there.
+    /// messages that are sent `at_once` follow one another at their sender; those that follow a request do not wait there.
     pub(super) fn transfer(
         &mut self,
         (from, to): (u32, u32),
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!(link.occupy(0, 0, 10), (30, 40));
         assert_eq!(link.occupy(0, 160, 5), (170, 175));
         assert_eq!(link.gaps, [(40, 60)]);
-        // Nothing is waited for without need, and nothing lost.
+        // The message waits no longer than necessary, and no time of the link is lost.
         assert_eq!(link.occupy(0, 45, 5), (45, 50));
         assert_eq!(link.gaps, [(40, 45), (50, 60)]);
         assert_eq!(link.occupy(55, 55, 0), (55, 55));

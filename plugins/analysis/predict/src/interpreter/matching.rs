@@ -17,15 +17,15 @@ pub(super) struct Message {
     pub bytes: u64,
     /// When it, or the request to send it, arrives; nothing if it is [in flight](Message::in_flight).
     pub arrival: u64,
-    /// When its sender entered the call.
+    /// Time at which the sender entered its call.
     pub entered: u64,
     pub op: u32,
-    /// How many were sent before it, modulo 2^32.
+    /// Number of messages that were sent before this one, modulo 2^32.
     pub sequence: u32,
     pub next: u32,
-    /// It waits for permission.
+    /// True if the message waits for its receiver's permission.
     pub rendezvous: bool,
-    /// It has been sent, and nobody knows yet when it arrives.
+    /// True if the message has been sent and its time of arrival is not known yet.
     pub in_flight: bool,
     /// Of one that goes in frames: when its last byte has left its node, and when it has passed the links, as far as that is known.
     pub left: u64,
@@ -33,24 +33,24 @@ pub(super) struct Message {
     /// The context or request to which the end of sending is reported, if that end is not known at once.
     pub sender: Target,
     pub origin: Origin,
-    /// The receive that it got.
+    /// Receive that matched the message.
     pub receive: u32,
-    /// Its receiver has taken it in before it received it.
+    /// True if the message's rank has taken the message in before its receive.
     pub taken: bool,
-    /// The purpose.
+    /// Purpose of the message.
     pub purpose: Purpose,
 }
 
 /// The purpose of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// A receive takes it.
+    /// Data for a receive.
     Data,
-    /// It goes to another's memory, from which so many bytes will come back.
+    /// Access to another rank's memory, and the number of bytes that will come back.
     Access(u64),
-    /// It comes back from there.
+    /// Answer from the accessed rank.
     Answer,
-    /// It acknowledges frames, and takes so long on the wire.
+    /// Acknowledgement of frames, and its time on the wire.
     Acknowledgement(u64),
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Posted {
     pub time: u64,
     pub op: u32,
     pub next: u32,
-    /// It leaves the message where it is.
+    /// True if the receive is a probe, which leaves the message in the queue.
     pub probe: bool,
     pub target: Target,
     pub origin: Origin,
@@ -133,7 +133,7 @@ const EMPTY: List = List {
     last: NONE,
 };
 
-/// Both lists of each rank.
+/// Queues of each rank: messages without receives, and receives without messages.
 #[derive(Debug)]
 pub(super) struct Queues {
     pub messages: Vec<List>,

@@ -1,8 +1,8 @@
 //! Accesses to the memory of other ranks.
 //!
-//! Request and answer are messages that nobody receives: the network's interface or a thread of the MPI library serves them
-//! there at once, whatever the rank does, and takes nothing of its processor. An access is complete when the answer has come, as it is needed
-//! to know that what was written is there.
+//! Request and answer are messages that no call receives: the network's interface or a thread of the MPI library serves them there at once,
+//! whatever the rank does, and takes nothing of its processor. An access is complete when the answer has come, as it is needed to know that
+//! what was written is there.
 
 use super::matching::{Message, Purpose};
 use super::{CONTROL_ARRIVES, Context, Interpreter, Target};
@@ -71,10 +71,10 @@ impl Interpreter<'_> {
     pub(super) fn complete_access(&mut self, number: u32, time: u64) {
         let message = self.messages.get(number);
         let (from, to, bytes, sender) = (message.from, message.to, message.bytes, message.sender);
-        // Nobody was late: it was asked for when it was sent.
+        // No rank was late: the access was requested when it was sent.
         let cause = message.cause();
         self.messages.release(number);
-        // That it is done is no data.
+        // The notification of completion has no data.
         let cost = match bytes {
             0 => ReceiveCost::default(),
             bytes => self.channel(from, to).receive(bytes),

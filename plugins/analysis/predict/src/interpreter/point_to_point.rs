@@ -1,7 +1,7 @@
 //! Point-to-point operations.
 //!
-//! A message no larger than the eager limit is sent at once. A larger one, and every synchronous send, asks first, as published for
-//! the synchronous send: Init; PostSM(request); Pack; Wait(permission); Post(n); Free. The receiver grants when it has the request and
+//! A message no larger than the eager limit is sent at once. A larger one, and every synchronous send, sends a request first, as published
+//! for the synchronous send: Init; PostSM(request); Pack; Wait(permission); Post(n); Free. The receiver grants when it has the request and
 //! a receive for it, with another service message. Init, Free, Pack and the like cost nothing beyond the overheads.
 
 use nodescope_loop_tree::{Mode, PeerRef};
@@ -20,7 +20,7 @@ impl Interpreter<'_> {
         2 * self.communicator(context, op)
     }
 
-    /// Returns the program's number of an operation's communicator; `NONE / 2` for the rank alone.
+    /// Returns the program's number of an operation's communicator; `NONE / 2` for a communicator of only this rank.
     pub(super) fn communicator(&self, context: u32, op: u32) -> u32 {
         let rank = self.code.ranks[self.contexts[context as usize].rank as usize];
         let list = &self.code.program.communicator_lists[rank.communicators as usize];
@@ -146,7 +146,7 @@ impl Interpreter<'_> {
                 (Model::Post, Target::Context(_)) if mode != Mode::Buffered => {
                     self.contexts[context as usize].clock = arrival;
                 }
-                // The library posts what is buffered while its sender goes on.
+                // The library posts a buffered message while its sender continues.
                 (Model::Post, Target::Context(_)) => self.progresses(rank, start, arrival),
                 (Model::Post, _) => {
                     self.progresses(rank, start, arrival);
@@ -292,7 +292,7 @@ impl Interpreter<'_> {
         let arrival = message.arrival;
         if message.rendezvous {
             self.messages.get_mut(number).receive = posted_number;
-            // A rank that waits for just this is in MPI when the request comes; one that goes on may not be.
+            // A rank that waits for just this is in MPI when the request comes; one that continues may not be.
             let waits = matches!(posted.target, Target::Context(_));
             if posted.time >= arrival || waits || self.asynchronous {
                 self.grant(number, arrival.max(posted.time));

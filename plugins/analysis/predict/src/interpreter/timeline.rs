@@ -8,7 +8,7 @@ use crate::timeline::{Call, Timeline};
 pub(super) struct Calls {
     pub keep: bool,
     ranks: Vec<Vec<Call>>,
-    /// By rank: its waiting until the end of its last call.
+    /// Waiting of each rank until the end of its last call.
     waited: Vec<u64>,
 }
 
@@ -24,7 +24,7 @@ impl Calls {
 }
 
 impl Interpreter<'_> {
-    /// A rank leaves a call that it entered at `enter`.
+    /// Adds a call that a rank leaves, and that it entered at `enter`.
     pub(super) fn keep_call(&mut self, at: usize, enter: u64) {
         let (op, leave) = (self.contexts[at].op, self.contexts[at].clock);
         let waited = self.accounts[at].wait;

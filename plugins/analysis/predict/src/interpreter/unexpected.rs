@@ -1,7 +1,7 @@
 //! Messages that come while their rank waits for others.
 //!
 //! An MPI library without a progress thread reads its connections in whatever call waits. It takes in what comes in the order in which it
-//! comes, keeps what nobody has asked for yet, and meanwhile does not see that what it waits for is there. So a rank's wait ends later by
+//! comes, keeps messages without a receive, and meanwhile does not see that the awaited message is there. So a rank's wait ends later by
 //! what such messages cost; when it receives them, only the copy is left of their cost. Of messages in frames, those frames count that come
 //! before the wait is over.
 
@@ -19,7 +19,7 @@ impl Interpreter<'_> {
         let at = context as usize;
         let c = &self.contexts[at];
         if c.inbox.is_empty() && c.ready <= c.clock {
-            // It has nothing to wait for, and does not look.
+            // The rank has nothing to wait for, and does not poll.
             return false;
         }
         let mut end = self.end_of_wait(context);
@@ -77,7 +77,7 @@ impl Interpreter<'_> {
         end + disturbed
     }
 
-    /// Messages that nobody has asked for, of those that arrive before `end`.
+    /// Takes in messages without a receive, of those that arrive before `end`.
     fn take_unexpected(&mut self, context: u32, end: u64) {
         let mut number = self.queues.messages[context as usize].first;
         while number != NONE {

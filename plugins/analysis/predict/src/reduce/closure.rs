@@ -19,14 +19,14 @@ type Envelope = (u32, u32, Option<u32>, u32);
 /// Messages, collectives and requests of a program, by their partners.
 pub struct Closure<'a> {
     sequences: &'a Sequences,
-    /// By rank and index: the other ends of its messages.
+    /// Other ends of messages, by rank and index of the operation.
     ends: HashMap<At, Vec<At>>,
     /// Members of each collective.
     collectives: HashMap<At, usize>,
     members: Vec<Vec<At>>,
     /// By rank and index: requests that are pending before it, one more than there are operations.
     pending: Vec<Vec<u32>>,
-    /// Ranks that receive what nobody knows.
+    /// Ranks that receive messages of unknown senders.
     open: HashSet<u32>,
 }
 

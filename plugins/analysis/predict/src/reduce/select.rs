@@ -10,7 +10,7 @@ use crate::timeline::Timeline;
 /// A fragment of a program, perhaps in several occurrences.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
-    /// All calls of a call site, as reports write it: `program+0x1234`. The n-th calls of all ranks are one occurrence.
+    /// Calls of a call site, as reports write the site: `program+0x1234`. The n-th calls of all ranks are one occurrence.
     Site(String),
     /// A loop of each rank's tree, by its number in [`outline`], from 1. The n-th runs of all ranks are one occurrence.
     Loop(u32),
@@ -18,45 +18,45 @@ pub enum Selection {
     Interval(u64, u64),
 }
 
-/// Why a selection means nothing.
+/// Reason for which a selection has no meaning.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectionError {
-    /// It is none of the forms.
+    /// The text has none of the forms.
     #[error(
         "{text:?} is no fragment; write a call site (program+0x1234), a loop (loop:2, numbered by --outline), or an interval (10ms..20ms)"
     )]
     Form {
-        /// The text.
+        /// Text of the selection.
         text: String,
     },
-    /// No rank has it.
+    /// No rank has the selected calls.
     #[error("no rank has {what}; --outline shows loops and call sites")]
     Nothing {
         /// The text of the selection.
         what: String,
     },
-    /// Ranks have it differently often.
+    /// The ranks have different numbers of the selected calls.
     #[error(
         "rank {rank} has {what} {own} times, rank {other} {others} times; so it is not known which belong together"
     )]
     Uneven {
         /// The text of the selection.
         what: String,
-        /// A rank.
+        /// World rank of one of the two ranks.
         rank: u32,
-        /// How often.
+        /// Number of calls of that rank.
         own: usize,
-        /// Another.
+        /// World rank of the other rank.
         other: u32,
-        /// How often.
+        /// Number of calls of the other rank.
         others: usize,
     },
 }
 
-/// One occurrence: rank, index of its first operation, index after its last.
+/// Occurrence of a fragment: rank, index of its first operation, index after its last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Occurrence {
-    /// By rank, ascending; ranks without operations in it are left out.
+    /// Ranges by rank, ascending; ranks without operations in the occurrence are left out.
     pub ranges: Vec<(u32, usize, usize)>,
 }
 
@@ -165,7 +165,7 @@ impl Selection {
     }
 }
 
-/// Finds the runs of a loop.
+/// Finder of the runs of a loop.
 struct Finder<'a> {
     program: &'a Program,
     wanted: u32,

@@ -53,9 +53,9 @@ impl Sum {
 pub struct Extrapolation {
     traced: Vec<Traced>,
     structure: Structure,
-    /// By quantity: mean by size.
+    /// Means of each quantity by size.
     means: BTreeMap<Quantity, BTreeMap<u32, Sum>>,
-    /// By quantity.
+    /// Fitted function of each quantity.
     pub fits: BTreeMap<Quantity, Fit>,
     communicators: Vec<Option<u32>>,
     notes: Vec<String>,
@@ -179,7 +179,7 @@ impl Extrapolation {
             .collect()
     }
 
-    /// Computation of all ranks by size, picoseconds.
+    /// Returns the computation of all ranks by size, picoseconds.
     pub fn work(&self) -> Vec<(f64, f64)> {
         let sizes = self.traced.iter().map(|one| one.size);
         sizes

@@ -38,20 +38,20 @@ impl Term {
 /// The shape of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Form {
-    /// It has a constant.
+    /// True if the function has a constant.
     pub constant: bool,
-    /// It has a term.
+    /// Term of the function, if there is one.
     pub term: Option<Term>,
 }
 
 /// A function of the number of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Fit {
-    /// Its shape.
+    /// Form of the function.
     pub form: Form,
-    /// c0.
+    /// Constant c0.
     pub constant: f64,
-    /// c1.
+    /// Coefficient c1 of the term.
     pub coefficient: f64,
     /// Mean of |predicted - observed| / observed over the sizes, each predicted from the others.
     pub error: f64,
@@ -79,7 +79,7 @@ impl Fit {
             for &sixths in exponents {
                 for &logarithm in logarithms {
                     let term = Term { sixths, logarithm };
-                    // The logarithm of one rank is 0: nothing can be told of a product with it.
+                    // The logarithm of one rank is 0: a product with it cannot be fitted.
                     let useless = (sixths, logarithm) == (0, 0)
                         || (logarithm > 0 && points.iter().any(|&(p, _)| p < 2.0));
                     let form = Form {
@@ -154,7 +154,7 @@ const NOTHING: Fit = Fit {
     error: 0.0,
 };
 
-/// |predicted - observed| / observed; of nothing, anything but nothing is wholly wrong.
+/// Returns |predicted - observed| / observed. For observed 0 the error is 0 if the prediction is 0 too, and 1 otherwise.
 pub fn relative(predicted: f64, observed: f64) -> f64 {
     if observed == 0.0 {
         return if predicted == 0.0 { 0.0 } else { 1.0 };

@@ -1,8 +1,8 @@
-//! Regular arrangements of ranks, and partners told by them.
+//! Regular arrangements of ranks, and partners described by them.
 
 use std::fmt;
 
-/// How ranks are arranged.
+/// Arrangement of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Dimensions of the grid, 1 to 3; 0 for a hypercube, whose partners differ in the same bits.
@@ -13,17 +13,17 @@ pub struct Shape {
     pub parity: bool,
 }
 
-/// A rank's place: what it does depends on it alone.
+/// Role of a rank by its place: ranks of one role do the same.
 pub type Role = Vec<u8>;
 
-/// A partner, told so that it means something for any number of ranks.
+/// Partner, described so that it has a meaning for any number of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Partner {
-    /// So many steps along each dimension, around its end if need be.
+    /// Number of steps along each dimension, around its end if need be.
     Offset([i32; 3]),
-    /// That rank.
+    /// World rank, counted from the first.
     First(u32),
-    /// So many before the last rank.
+    /// Distance from the last rank.
     Last(u32),
     /// The rank whose number differs in these bits.
     Bits(u32),
@@ -102,7 +102,7 @@ impl Shape {
         role
     }
 
-    /// Returns all ways to tell that `peer` is a partner of `rank` among `ranks`.
+    /// Returns all ways to describe `peer` as a partner of `rank` among `ranks`.
     pub fn partners(self, rank: u32, peer: u32, ranks: u32) -> Vec<Partner> {
         let mut all = vec![Partner::First(peer), Partner::Last(ranks - 1 - peer)];
         let Some(sides) = self.sides(ranks) else {

@@ -24,7 +24,7 @@ pub enum Part {
     Loop(u32, Vec<Part>),
 }
 
-/// How often a loop runs.
+/// Number of a loop's iterations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
     variable: Variable,
@@ -43,11 +43,11 @@ enum Variable {
 /// The program of the ranks that have one role.
 #[derive(Clone, Debug)]
 pub struct RoleProgram {
-    /// The program.
+    /// Parts of the program, in order.
     pub parts: Vec<Part>,
-    /// Positions in it.
+    /// Number of positions in the program.
     pub positions: u32,
-    /// By number.
+    /// Counts of loops, by number.
     pub counts: Vec<Count>,
     /// By position: partner sent to (or the only one), partner received from, root.
     pub partners: Vec<[Option<Partner>; 3]>,
@@ -272,7 +272,7 @@ fn length(parts: &[Part]) -> u32 {
     each.sum()
 }
 
-/// Calls `visit` with the positions of a program, in order; `count` tells how often a loop runs.
+/// Calls `visit` with the positions of a program, in order; `count` returns the iterations of a loop.
 pub fn walk(parts: &[Part], count: &impl Fn(u32) -> u32, visit: &mut impl FnMut(u32)) {
     for part in parts {
         match part {
@@ -286,7 +286,7 @@ pub fn walk(parts: &[Part], count: &impl Fn(u32) -> u32, visit: &mut impl FnMut(
     }
 }
 
-/// Makes parts of a folded sequence.
+/// Maker of parts of a folded sequence.
 struct Shapes<'a> {
     forest: &'a Forest,
     positions: u32,
@@ -314,7 +314,7 @@ impl Shapes<'_> {
 /// Compares folded sequences but for the counts of loops.
 struct Comparison<'a> {
     forest: &'a Forest,
-    /// Of the second, in the order of the first.
+    /// Counts of the second, in the order of the first.
     counts: Vec<u32>,
 }
 

@@ -26,7 +26,7 @@ struct Thread {
     tid: Option<u32>,
     /// Regions entered, with the time.
     stack: Vec<(u32, u64)>,
-    /// The MPI call that it is in, and how deep in the stack.
+    /// MPI call of the thread, with its depth in the stack.
     call: Option<(usize, Vec<MpiRecord>)>,
 }
 
@@ -47,10 +47,10 @@ pub(super) struct Events<'a, 'b> {
     last: u64,
 }
 
-/// Most members of all communicators together: each is told of each.
+/// Maximum number of members of all communicators together. Each member's trace lists every member.
 const MOST_MEMBERS: u64 = 1 << 22;
 
-/// Where the record of a request is.
+/// Place of the record of a request.
 #[derive(Clone, Copy, Debug)]
 enum Started {
     /// Among the builder's calls.
@@ -66,7 +66,7 @@ fn function_of(name: &str) -> Option<Function> {
         .find(|function| function.name() == name)
 }
 
-/// Request numbers of archives may be 0, which here means none.
+/// Returns a request's serial number from its number in an archive. An archive may use 0, which means no request in a trace.
 fn serial(request: u64) -> u64 {
     request.wrapping_add(1).max(1)
 }
@@ -203,7 +203,7 @@ impl<'a, 'b> Events<'a, 'b> {
         Ok(events)
     }
 
-    /// Events do not say which call makes which communicator: all are made at the beginning.
+    /// Adds the creation of all communicators at the beginning. Events do not name the call that makes a communicator.
     fn communicators(&mut self) {
         let mut groups: Vec<&Group> = self.groups.values().collect();
         groups.sort_by_key(|group| group.id);
@@ -301,7 +301,7 @@ impl<'a, 'b> Events<'a, 'b> {
         }
     }
 
-    /// A call ends. If it started several operations it becomes as many calls, of which the first has all its time.
+    /// Ends a call. A call that started several operations becomes as many calls, of which the first has all its time.
     fn close(
         &mut self,
         location: u64,
@@ -333,7 +333,7 @@ impl<'a, 'b> Events<'a, 'b> {
         call?.1.first_mut()
     }
 
-    /// World rank and id of a peer in a communicator.
+    /// Returns the world rank of a peer in a communicator, and the communicator's id.
     fn peer(&self, location: u64, comm: u32, rank: u32) -> (Peer, u64) {
         let Some(group) = self.groups.get(&comm) else {
             return (Peer::Outside, communicator::NONE);
@@ -383,7 +383,7 @@ impl<'a, 'b> Events<'a, 'b> {
         Some(record)
     }
 
-    /// A request ends in a thread's call; `patch` completes the record of the call that began it.
+    /// Ends a request in a thread's call; `patch` completes the record of the call that began the request.
     fn complete(
         &mut self,
         location: u64,
@@ -453,7 +453,7 @@ impl<'a, 'b> Events<'a, 'b> {
     }
 }
 
-/// Returns a number for a module, from its name alone; 0 for the program (FNV-1a).
+/// Returns a number for a module, computed only from its name; 0 for the program (FNV-1a).
 fn hash(name: &str) -> u64 {
     if name.is_empty() {
         return 0;
@@ -469,7 +469,7 @@ fn hash(name: &str) -> u64 {
 ///
 /// The pointer is the one that [`super::Open::events`] gave.
 unsafe fn events<'a>(data: *mut c_void) -> &'a mut Events<'a, 'a> {
-    // SAFETY: by contract; nobody else has a reference while the library reads.
+    // SAFETY: by contract; no other code has a reference while the library reads.
     unsafe { &mut *data.cast() }
 }
 

@@ -14,7 +14,7 @@ use nodescope_plugin_cache::{
     CacheConfig, CacheContents, CacheKind, CacheModel, FlatMemory, LevelConfig,
 };
 
-/// One step of a trace.
+/// Memory reference of a trace.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
     pub vcpu: u16,

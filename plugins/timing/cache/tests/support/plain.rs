@@ -42,7 +42,7 @@ impl Cache {
         Some(set.remove(at).1)
     }
 
-    /// Its state, if the line is there; then it is the most recently used.
+    /// Returns the state of a line and makes the line the most recently used; None if the line is absent.
     fn touch(&mut self, line: u64) -> Option<State> {
         let state = self.take(line)?;
         self.set(line).insert(0, (line, state));
@@ -154,7 +154,7 @@ impl Plain {
         self.stall
     }
 
-    /// The state in which the cache `inner` may take a line that it asks `cache` for.
+    /// Returns the state in which the cache `inner` may take a line that it requests from `cache`.
     fn ask(&mut self, cache: usize, inner: usize, line: u64) -> State {
         let write = self.requester.access == Access::Write;
         let level = self.caches[cache].level;
@@ -246,7 +246,7 @@ impl Plain {
         }
     }
 
-    /// Permission to write a line that `cache` holds as S or F.
+    /// Obtains permission to write a line that `cache` holds as S or F.
     fn own(&mut self, cache: usize, line: u64) {
         if let Some(outer) = self.caches[cache].outer {
             let state = *self.caches[outer].state(line).expect("inclusion");
@@ -330,7 +330,7 @@ impl Plain {
         self.caches[cache].set(line).insert(0, (line, state));
     }
 
-    /// A modified line moves one level out.
+    /// Moves a modified line one level out.
     fn write_back(&mut self, cache: usize, line: u64) {
         let level = self.caches[cache].level;
         let name = if level == 0 {
@@ -445,7 +445,7 @@ impl Plain {
             .collect()
     }
 
-    /// Count and cycles of every event, by vCPU, address space, privilege and name.
+    /// Returns count and cycles of every event, by vCPU, address space, privilege and name.
     pub fn events(&self) -> &BTreeMap<(Key, String), (u64, u64)> {
         &self.events
     }

@@ -17,7 +17,7 @@ use Register::{
 /// Words in a vector.
 const LANES: u32 = 4;
 
-/// One of the exported caches: the layout of its sets, and its index in [`ExportedCaches::words`].
+/// Exported cache: the layout of its sets, and its index in [`ExportedCaches::words`].
 #[derive(Clone, Copy)]
 pub struct Cache {
     pub shape: SetShape,

@@ -80,7 +80,7 @@ impl MissRoutine<'_> {
     }
 
     /// Does the work of [`Cpu::shorten_budget`] where an instruction takes a cycle: each stall cycle costs one instruction. If the budget
-    /// had another bound, it ends too soon, and the run loop goes on.
+    /// had another bound, it ends too soon, and the run loop continues.
     fn shorten_budget_by_stall(&self, a: &mut Assembler) {
         a.rr(Code::Sub_r64_rm64, LEFT, STALL);
         a.mr(Code::Sub_rm64_r64, field_of_cpu(field!(total)), STALL);

@@ -19,7 +19,7 @@ use crate::profile::Record;
 use Register::{EAX, R9, R11, R11D, R12, R13, RAX};
 
 impl MissRoutine<'_> {
-    /// Assembles the paths, which go on at `fill` with [`STATE`] and [`STALL`]. [`L2_SET`] is the line's set.
+    /// Assembles the paths, which continue at `fill` with [`STATE`] and [`STALL`]. [`L2_SET`] is the line's set.
     pub fn l2_miss(&self, a: &mut Assembler, fill: Label) {
         // With one more register.
         let (slow, put_back) = (a.label(), a.label());

@@ -60,7 +60,7 @@ const PAGE: Register = R10;
 const L2_SET: Register = R10;
 /// The line's set in the third level.
 const L3_SET: Register = RBX;
-/// Stall cycles.
+/// Register with the stall cycles of the miss.
 const STALL: Register = R12;
 /// The state of the line in the first level.
 const STATE: Register = R9;
@@ -94,7 +94,7 @@ struct MissRoutine<'a> {
     first_sets: u32,
     /// [`crate::cpi::Cpi::value`].
     cpi: u32,
-    /// See [`Cache::avx512`].
+    /// True for code with AVX-512, as in [`Cache::avx512`].
     avx512: bool,
     /// Costs are attributed to blocks.
     profiling: bool,
@@ -548,7 +548,7 @@ impl MissRoutine<'_> {
     }
 
     /// Leaves for `slow` unless a word, which is also in EAX, permits the access and no other cache inside may have the line. A write needs
-    /// at least the state `writes`. A read with a write behind it needs a line that is held alone. Uses RAX.
+    /// at least the state `writes`. A read with a write behind it needs a line that no other cache holds. Uses RAX.
     fn check_permission(
         &self,
         a: &mut Assembler,

@@ -1,4 +1,4 @@
-//! Lines that were written while the model had them as clean and held by this cache alone. Their state in the exported caches is updated
+//! Lines that were written while the model had them as clean and held by only this cache. Their state in the exported caches is updated
 //! before the next reference.
 
 use std::mem::offset_of;
@@ -22,7 +22,7 @@ impl MissRoutine<'_> {
         a.mi(Code::Mov_rm64_imm32, count, 1);
     }
 
-    /// Marks the modified lines, RAX of them, as modified in all levels; goes on at `propagated`.
+    /// Marks the modified lines, RAX of them, as modified in all levels; continues at `propagated`.
     pub fn propagate_modified(&self, a: &mut Assembler, propagated: Label) {
         let (next, one, line) = (a.label(), a.label(), R11);
         let (word, way) = (R12, R13);

@@ -21,7 +21,7 @@ fn binary<O: Binary, D: Destination, S: Source, T: Width>(cpu: &mut Cpu, op: &Op
     Ok(Flow::Next)
 }
 
-/// CMP and TEST: flags only.
+/// Executes CMP and TEST: flags only.
 fn compare<O: Binary, A: Source, B: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let a: T = A::get(cpu, op)?;
     let b: T = B::get(cpu, op)?;
@@ -44,7 +44,7 @@ fn not<D: Destination, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// ADCX (`FLAG` = CF) and ADOX (OF): add with carry in and out of one flag, the others kept.
+/// Executes ADCX (`FLAG` = CF) and ADOX (OF): add with carry in and out of one flag, the others kept.
 fn add_chain<const FLAG: u64, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let b: T = S::get(cpu, op)?;
     let a: T = cpu.reg(op.dst);

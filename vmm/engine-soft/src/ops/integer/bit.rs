@@ -17,7 +17,7 @@ const SET: u8 = 1;
 const RESET: u8 = 2;
 const COMPLEMENT: u8 = 3;
 
-/// Change the bit; what it was, as CF.
+/// Changes the bit, and returns the new value and the old bit, which becomes CF.
 #[inline(always)]
 fn change<const WHAT: u8>(value: u64, bit: u64) -> (u64, u64) {
     let mask = 1 << bit;
@@ -30,13 +30,13 @@ fn change<const WHAT: u8>(value: u64, bit: u64) -> (u64, u64) {
     (new, value >> bit & 1)
 }
 
-/// CF is the bit; ZF is kept and the other flags are undefined (kept).
+/// Sets CF to the bit; ZF is kept and the other flags are undefined (kept).
 #[inline(always)]
 fn set_carry(cpu: &mut Cpu, carry: u64) {
     cpu.rflags = cpu.rflags & !CF | carry;
 }
 
-/// The bit lies within the operand: a register, or memory with an immediate index.
+/// Executes a bit instruction whose bit lies within the operand: a register, or memory with an immediate index.
 fn within<const WHAT: u8, D: Destination, B: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let bit = B::get::<T>(cpu, op)?.to_u64() & u64::from(T::BITS - 1);
     let (value, at) = D::load::<T>(cpu, op)?;
@@ -53,7 +53,7 @@ fn test<S: Source, B: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Memory with a register index: the index is signed and reaches beyond the operand (SDM vol. 2A §3.1.1.9).
+/// Executes a bit instruction on memory with a register index: the index is signed and reaches beyond the operand (SDM vol. 2A §3.1.1.9).
 fn string<const WHAT: u8, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let index = cpu.reg::<T>(op.src).sign_extend() as i64;
     let skip = (index >> T::BITS.trailing_zeros()) * T::BYTES as i64;
@@ -95,7 +95,7 @@ fn lower_bit<const WHAT: u8>(l: &mut Lowering<'_>) -> Option<Handler> {
     }
 }
 
-/// BSF and BSR. A source of zero sets ZF and leaves the destination (SDM: undefined; hardware keeps all 64 bits of it).
+/// Executes BSF and BSR. A source of zero sets ZF and leaves the destination (SDM: undefined; hardware keeps all 64 bits of it).
 fn scan<const REVERSE: bool, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let source = S::get::<T>(cpu, op)?;
     let value = source.to_u64();
@@ -118,7 +118,7 @@ fn scan<const REVERSE: bool, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Don
     Ok(Flow::Next)
 }
 
-/// LZCNT and TZCNT: CF where the source is zero, ZF where the count is.
+/// Executes LZCNT and TZCNT: CF where the source is zero, ZF where the count is.
 fn count<const LEADING: bool, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let source = S::get::<T>(cpu, op)?;
     let value = source.to_u64();

@@ -10,7 +10,7 @@ use crate::cpu::Cpu;
 use crate::lower::{Lowering, register_offset};
 use crate::op::{Done, Flow, Handler, Op};
 
-/// Replace CF, ZF, SF and clear OF.
+/// Replaces CF, ZF and SF, and clears OF.
 #[inline(always)]
 fn set_flags<T: Width>(cpu: &mut Cpu, value: u64, carry: bool) {
     let mut flags = u64::from(carry);
@@ -23,7 +23,7 @@ fn set_flags<T: Width>(cpu: &mut Cpu, value: u64, carry: bool) {
     cpu.rflags = cpu.rflags & !(CF | ZF | SF | OF) | flags;
 }
 
-/// Take over the host's flags.
+/// Takes over the host's flags.
 #[inline(always)]
 fn keep_flags(cpu: &mut Cpu, flags: u64) {
     cpu.rflags = cpu.rflags & !STATUS | flags & STATUS;
@@ -42,7 +42,7 @@ fn andn<S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// BLSR (0), BLSMSK (1), BLSI (2).
+/// Executes BLSR (0), BLSMSK (1), BLSI (2).
 fn lowest<const WHAT: u8, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let source = S::get::<T>(cpu, op)?;
     let a = source.to_u64();
@@ -102,7 +102,7 @@ fn bzhi<S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Deposit (PDEP) or extract (PEXT) bits under a mask, one mask bit at a time.
+/// Deposits (PDEP) or extracts (PEXT) bits under a mask, one mask bit at a time.
 fn portable_bits(a: u64, mut mask: u64, deposit: bool) -> u64 {
     let mut value = 0;
     let mut at = 0;
@@ -119,7 +119,7 @@ fn portable_bits(a: u64, mut mask: u64, deposit: bool) -> u64 {
     value
 }
 
-/// `HOST`: with the host's own instruction.
+/// Executes PDEP or PEXT; `HOST`: with the host's own instruction.
 fn bits<const DEPOSIT: bool, const HOST: bool, S: Source, T: Width>(
     cpu: &mut Cpu,
     op: &Op,
@@ -142,7 +142,7 @@ fn bits<const DEPOSIT: bool, const HOST: bool, S: Source, T: Width>(
     Ok(Flow::Next)
 }
 
-/// MULX: `src2` takes the low half, then `dst` the high half (which wins where they are the same register).
+/// Executes MULX: `src2` takes the low half, then `dst` the high half (which wins where they are the same register).
 fn mulx<S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let b = S::get::<T>(cpu, op)?.to_u64();
     let product = u128::from(cpu.reg::<T>(2 * 8).to_u64()) * u128::from(b);
@@ -151,7 +151,7 @@ fn mulx<S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// RORX (0), SARX (1), SHLX (2), SHRX (3): no flags.
+/// Executes RORX (0), SARX (1), SHLX (2), SHRX (3): no flags.
 fn shift<const WHAT: u8, S: Source, C: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let a = S::get::<T>(cpu, op)?;
     let count = C::get::<u8>(cpu, op)? as u32 & (T::BITS - 1);
@@ -166,7 +166,7 @@ fn shift<const WHAT: u8, S: Source, C: Source, T: Width>(cpu: &mut Cpu, op: &Op)
     Ok(Flow::Next)
 }
 
-/// CRC-32C of one more byte, bit by bit.
+/// Returns the CRC-32C after one more byte, computed bit by bit.
 fn portable_crc(mut crc: u32, byte: u8) -> u32 {
     crc ^= u32::from(byte);
     for _ in 0..8 {
@@ -175,7 +175,7 @@ fn portable_crc(mut crc: u32, byte: u8) -> u32 {
     crc
 }
 
-/// CRC32 (`HOST`: with the host's SSE4.2).
+/// Executes CRC32 (`HOST`: with the host's SSE4.2).
 fn crc32<const HOST: bool, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let data = S::get::<T>(cpu, op)?.to_u64();
     let mut crc: u32 = cpu.reg(op.dst);

@@ -25,7 +25,7 @@ pub fn holds<const CC: u8>(flags: u64) -> bool {
     plain != (CC & 1 != 0)
 }
 
-/// The condition's encoding.
+/// Returns the condition's encoding.
 pub fn encoding(code: ConditionCode) -> Option<u8> {
     use ConditionCode::*;
     Some(match code {
@@ -71,7 +71,7 @@ fn set<const CC: u8, D: Destination>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// The source is read, and a 32-bit destination cleared above, whether the condition holds or not.
+/// Executes CMOVcc. The source is read, and a 32-bit destination cleared above, whether the condition holds or not.
 fn cmov<const CC: u8, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let source: T = S::get(cpu, op)?;
     let old: T = cpu.reg(op.dst);
@@ -80,7 +80,7 @@ fn cmov<const CC: u8, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// SETcc and CMOVcc.
+/// Lowers SETcc and CMOVcc.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     let cc = encoding(l.instruction.condition_code())?;

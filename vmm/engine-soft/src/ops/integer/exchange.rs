@@ -41,7 +41,7 @@ fn xadd<D: Destination, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Memory is written whether or not the values are equal (SDM vol. 2A); of two registers, only the one that changes is
+/// Executes CMPXCHG. Memory is written whether or not the values are equal (SDM vol. 2A); of two registers, only the one that changes is
 /// written, which matters for the upper halves of 32-bit operands.
 fn cmpxchg<D: Destination, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let (old, at) = D::load::<T>(cpu, op)?;

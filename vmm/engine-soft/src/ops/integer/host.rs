@@ -10,29 +10,29 @@ use nodescope_x86::bits::rflags;
 
 use super::operand::Width;
 
-/// Two operands, one result: value and flags (bits outside the six status flags are meaningless).
+/// Operation of two operands with one result: value and flags (bits outside the six status flags are meaningless).
 pub trait Binary {
-    /// Compute; `flags` are the guest's.
+    /// Computes the operation's result and flags; `flags` are the guest's.
     fn apply<T: Width>(a: T, b: T, flags: u64) -> (T, u64);
 }
 
-/// One operand, one result.
+/// Operation of one operand with one result.
 pub trait Unary {
-    /// Compute; `flags` are the guest's.
+    /// Computes the operation's result and flags; `flags` are the guest's.
     fn apply<T: Width>(a: T, flags: u64) -> (T, u64);
 }
 
-/// Value and count; flags are meaningful only where [`Shift::MASK`] says so and the masked count is not zero.
+/// Shift of a value by a count. Flags are meaningful only where [`Shift::MASK`] has them and the masked count is not zero.
 pub trait Shift {
     /// Flags that the instruction defines or makes undefined; the others are kept.
     const MASK: u64;
-    /// Compute; `flags` are the guest's.
+    /// Computes the operation's result and flags; `flags` are the guest's.
     fn apply<T: Width>(a: T, count: u8, flags: u64) -> (T, u64);
 }
 
-/// Two values and a count: SHLD, SHRD.
+/// Shift of two values by a count: SHLD, SHRD.
 pub trait DoubleShift {
-    /// Compute; `flags` are the guest's.
+    /// Computes the operation's result and flags; `flags` are the guest's.
     fn apply<T: Width>(a: T, b: T, count: u8, flags: u64) -> (T, u64);
 }
 
@@ -171,15 +171,15 @@ macro_rules! binary {
 }
 
 binary! {
-    /// ADD
+    /// Addition: ADD
     Add = "add",;
-    /// SUB and CMP
+    /// Subtraction: SUB and CMP
     Sub = "sub",;
-    /// AND and TEST
+    /// Bitwise and: AND and TEST
     And = "and",;
-    /// OR
+    /// Bitwise or: OR
     Or = "or",;
-    /// XOR
+    /// Bitwise exclusive or: XOR
     Xor = "xor",;
 }
 
@@ -199,9 +199,9 @@ macro_rules! binary_carry {
 }
 
 binary_carry! {
-    /// ADC
+    /// Addition with carry: ADC
     Adc = "adc";
-    /// SBB
+    /// Subtraction with borrow: SBB
     Sbb = "sbb";
 }
 
@@ -225,7 +225,7 @@ unary! {
     Inc = "inc";
     /// DEC (keeps CF)
     Dec = "dec";
-    /// NEG
+    /// Negation: NEG
     Neg = "neg";
 }
 
@@ -245,23 +245,23 @@ macro_rules! shift {
     )*};
 }
 
-/// Rotates leave SF, ZF, AF and PF alone (SDM vol. 2B, RCL/RCR/ROL/ROR).
+/// Rotates leave SF, ZF, AF and PF unchanged (SDM vol. 2B, RCL/RCR/ROL/ROR).
 const ROTATE: u64 = rflags::CF | rflags::OF;
 
 shift! {
-    /// SHL
+    /// Shift to the left: SHL
     Shl = "shl", rflags::STATUS;
-    /// SHR
+    /// Logical shift to the right: SHR
     Shr = "shr", rflags::STATUS;
-    /// SAR
+    /// Arithmetic shift to the right: SAR
     Sar = "sar", rflags::STATUS;
-    /// ROL
+    /// Rotation to the left: ROL
     Rol = "rol", ROTATE;
-    /// ROR
+    /// Rotation to the right: ROR
     Ror = "ror", ROTATE;
-    /// RCL
+    /// Rotation to the left through carry: RCL
     Rcl = "rcl", ROTATE;
-    /// RCR
+    /// Rotation to the right through carry: RCR
     Rcr = "rcr", ROTATE;
 }
 
@@ -285,9 +285,9 @@ macro_rules! double_shift {
 }
 
 double_shift! {
-    /// SHLD
+    /// Double shift to the left: SHLD
     Shld = "shld";
-    /// SHRD
+    /// Double shift to the right: SHRD
     Shrd = "shrd";
 }
 
@@ -333,7 +333,7 @@ pub fn scans_keep_flags() -> bool {
     scans(none) != scans(all)
 }
 
-/// IMUL with two operands: the truncated product, and flags.
+/// Returns the truncated product of IMUL with two operands, and the flags.
 #[inline(always)]
 pub fn imul<T: Width>(a: T, b: T) -> (T, u64) {
     let (mut a, b) = (a.to_u64(), b.to_u64());

@@ -18,7 +18,7 @@ pub mod stack;
 use crate::lower::Lowering;
 use crate::op::Handler;
 
-/// General-purpose instructions; None for instructions of other groups.
+/// Lowers general-purpose instructions; None for instructions of other groups.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     None.or_else(|| mov::lower(l))
         .or_else(|| arithmetic::lower(l))

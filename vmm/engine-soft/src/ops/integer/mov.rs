@@ -33,7 +33,7 @@ fn lea<T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Reverse the bytes of a value.
+/// Reverses the bytes of a value.
 #[inline(always)]
 pub fn swap_bytes<T: Width>(value: T) -> T {
     T::from_u64(value.to_u64().swap_bytes() >> (64 - T::BITS))
@@ -45,7 +45,7 @@ fn movbe<D: Destination, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// BSWAP of a 16-bit register is undefined; hardware clears it.
+/// Executes BSWAP of a 16-bit register, which is undefined; hardware clears the register.
 fn bswap<T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let value: T = cpu.reg(op.dst);
     let value = if T::BITS == 16 {
@@ -57,7 +57,7 @@ fn bswap<T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// AL = [base + AL].
+/// Executes XLAT: AL = [base + AL].
 fn xlat(cpu: &mut Cpu, op: &Op) -> Done {
     let mut offset = cpu.offset(op).wrapping_add(cpu.reg::<u8>(0).into());
     if op.attr & attr::ADDRESS_32 != 0 {
@@ -74,14 +74,14 @@ fn xlat(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// CBW, CWDE, CDQE.
+/// Executes CBW, CWDE, CDQE.
 fn extend_accumulator<From: Width, To: Width>(cpu: &mut Cpu, _: &Op) -> Done {
     let value: From = cpu.reg(0);
     cpu.set_reg(0, To::from_u64(value.sign_extend()));
     Ok(Flow::Next)
 }
 
-/// CWD, CDQ, CQO: (R|E)DX becomes the sign of the accumulator.
+/// Executes CWD, CDQ, CQO: DX, EDX or RDX becomes the sign of the accumulator.
 fn spread_sign<T: Width>(cpu: &mut Cpu, _: &Op) -> Done {
     let value: T = cpu.reg(0);
     let sign = (value.sign_extend() as i64 >> 63) as u64;

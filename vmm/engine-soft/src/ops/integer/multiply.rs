@@ -15,14 +15,14 @@ const RAX: u8 = 0;
 const AH: u8 = 1;
 const RDX: u8 = 2 * 8;
 
-/// Write a double-width result: AX, DX:AX, EDX:EAX or RDX:RAX.
+/// Writes a double-width result: AX, DX:AX, EDX:EAX or RDX:RAX.
 #[inline(always)]
 fn set_wide<T: Width>(cpu: &mut Cpu, low: T, high: T) {
     cpu.set_reg(RAX, low);
     cpu.set_reg(if T::BITS == 8 { AH } else { RDX }, high);
 }
 
-/// MUL and IMUL with one operand.
+/// Executes MUL and IMUL with one operand.
 fn widening<const SIGNED: bool, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let b: T = S::get(cpu, op)?;
     let a: T = cpu.reg(RAX);
@@ -36,7 +36,7 @@ fn widening<const SIGNED: bool, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> 
     Ok(Flow::Next)
 }
 
-/// IMUL with two or three operands.
+/// Executes IMUL with two or three operands.
 fn product<A: Source, B: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let b: T = B::get(cpu, op)?;
     let a: T = A::get(cpu, op)?;
@@ -51,14 +51,14 @@ fn divide_error(cpu: &mut Cpu) -> Trap {
     cpu.raise(Exception::new(Vector::DivideError))
 }
 
-/// The dividend: AX, DX:AX, EDX:EAX or RDX:RAX.
+/// Returns the dividend: AX, DX:AX, EDX:EAX or RDX:RAX.
 #[inline(always)]
 fn dividend<T: Width>(cpu: &Cpu) -> (u64, u64) {
     let high: T = cpu.reg(if T::BITS == 8 { AH } else { RDX });
     (high.to_u64(), cpu.reg::<T>(RAX).to_u64())
 }
 
-/// DIV. All flags are undefined: they are kept.
+/// Executes DIV. All flags are undefined: they are kept.
 fn div<S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let divisor = S::get::<T>(cpu, op)?.to_u64();
     let (high, low) = dividend::<T>(cpu);
@@ -89,12 +89,12 @@ fn div<S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// IDIV. All flags are undefined: they are kept.
+/// Executes IDIV. All flags are undefined: they are kept.
 fn idiv<S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let divisor = S::get::<T>(cpu, op)?.sign_extend() as i64;
     let (high, low) = dividend::<T>(cpu);
     let (quotient, rest) = if T::BITS < 64 {
-        // Both halves make at most 64 bits.
+        // The two halves have at most 64 bits together.
         let shift = 64 - 2 * T::BITS;
         let n = ((high << T::BITS | low) << shift) as i64 >> shift;
         match (n.checked_div(divisor), n.checked_rem(divisor)) {

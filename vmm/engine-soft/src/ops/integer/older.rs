@@ -13,7 +13,7 @@ use crate::op::{Done, Flow, Handler, Op};
 const AL: u8 = 0;
 const AX: u8 = 0;
 
-/// SF, ZF and PF of a byte; the other status flags are `others`, where the architecture leaves some of them undefined.
+/// Sets SF, ZF and PF of a byte; the other status flags are `others`, where the architecture leaves some of them undefined.
 fn set_flags(cpu: &mut Cpu, result: u8, others: u64) {
     let mut flags = others;
     if result & 0x80 != 0 {
@@ -28,7 +28,7 @@ fn set_flags(cpu: &mut Cpu, result: u8, others: u64) {
     cpu.set_status_flags(flags);
 }
 
-/// AAA and AAS (SDM vol. 2A).
+/// Executes AAA and AAS (SDM vol. 2A).
 fn adjust_ascii<const SUBTRACT: bool>(cpu: &mut Cpu, _: &Op) -> Done {
     let ax = cpu.reg::<u16>(AX);
     let adjusts = ax & 0xf > 9 || cpu.rflags & AF != 0;
@@ -42,7 +42,7 @@ fn adjust_ascii<const SUBTRACT: bool>(cpu: &mut Cpu, _: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// DAA and DAS (SDM vol. 2A).
+/// Executes DAA and DAS (SDM vol. 2A).
 fn adjust_decimal<const SUBTRACT: bool>(cpu: &mut Cpu, _: &Op) -> Done {
     let old = cpu.reg::<u8>(AL);
     let carry = cpu.rflags & CF != 0;
@@ -73,7 +73,7 @@ fn adjust_decimal<const SUBTRACT: bool>(cpu: &mut Cpu, _: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// AAM; the base is `op.imm`.
+/// Executes AAM; the base is `op.imm`.
 fn aam(cpu: &mut Cpu, op: &Op) -> Done {
     let base = op.imm as u8;
     if base == 0 {
@@ -85,7 +85,7 @@ fn aam(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// AAD; the base is `op.imm`.
+/// Executes AAD; the base is `op.imm`.
 fn aad(cpu: &mut Cpu, op: &Op) -> Done {
     let [al, ah] = cpu.reg::<u16>(AX).to_le_bytes();
     let al = al.wrapping_add(ah.wrapping_mul(op.imm as u8));
@@ -94,14 +94,14 @@ fn aad(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// SALC: all bits of AL become CF (SDM vol. 2A, opcode map).
+/// Executes SALC: all bits of AL become CF (SDM vol. 2A, opcode map).
 fn salc(cpu: &mut Cpu, _: &Op) -> Done {
     let al = if cpu.rflags & CF != 0 { 0xff } else { 0 };
     cpu.set_reg::<u8>(AL, al);
     Ok(Flow::Next)
 }
 
-/// BOUND: `#BR` where the index, a signed number of `op.aux` bytes, is not within the bounds in memory.
+/// Executes BOUND: `#BR` where the index, a signed number of `op.aux` bytes, is not within the bounds in memory.
 fn bound(cpu: &mut Cpu, op: &Op) -> Done {
     let at = cpu.linear(op);
     let second = at.wrapping_add(op.aux.into());

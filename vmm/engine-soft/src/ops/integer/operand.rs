@@ -9,9 +9,9 @@ use crate::op::{Op, Trap};
 
 /// Operand widths of integer instructions.
 pub trait Width: Int + Plain {
-    /// Sign-extend to 64 bits.
+    /// Sign-extends the value to 64 bits.
     fn sign_extend(self) -> u64;
-    /// All ones, zero-extended.
+    /// Value of all ones, zero-extended.
     const ONES: u64 = u64::MAX >> (64 - Self::BITS);
     /// The sign bit, zero-extended.
     const SIGN: u64 = 1 << (Self::BITS - 1);
@@ -135,7 +135,7 @@ pub enum OperandKind {
     Register(u8),
     /// The memory operand.
     Memory,
-    /// An immediate.
+    /// An immediate operand.
     Immediate,
 }
 
@@ -165,7 +165,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Width of operand `n` in bytes; immediates have that of the first operand.
+    /// Returns the width of operand `n` in bytes; immediates have that of the first operand.
     pub fn width(&self, n: u32) -> usize {
         match self.instruction.op_kind(n) {
             OpKind::Register => self.instruction.op_register(n).size(),
@@ -175,7 +175,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Take operand `n` as destination: true where it is memory.
+    /// Takes operand `n` as destination: true where it is memory.
     pub fn take_dst(&mut self, n: u32) -> Option<bool> {
         match self.operand_kind(n)? {
             OperandKind::Register(r) => {
@@ -187,7 +187,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Take operand `n` as source.
+    /// Takes operand `n` as source.
     pub fn take_src(&mut self, n: u32) -> Option<OperandKind> {
         let shape = self.operand_kind(n)?;
         match shape {

@@ -17,7 +17,7 @@ fn mask<T: Width>(count: u8) -> u8 {
     count & if T::BITS == 64 { 63 } else { 31 }
 }
 
-/// A count of zero leaves the flags but writes the destination.
+/// Executes a shift or rotation. A count of zero leaves the flags but writes the destination.
 fn shift<O: Shift, D: Destination, C: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let count = mask::<T>(C::get(cpu, op)?);
     let (a, at) = D::load::<T>(cpu, op)?;

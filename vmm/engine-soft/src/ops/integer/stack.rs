@@ -17,11 +17,11 @@ pub trait Stack {
     fn moved(cpu: &Cpu, by: i64) -> u64;
     /// Returns the linear address of a stack offset.
     fn linear(cpu: &Cpu, sp: u64) -> u64;
-    /// Write the stack pointer (one that `moved` returned).
+    /// Writes the stack pointer (one that `moved` returned).
     fn set(cpu: &mut Cpu, sp: u64);
-    /// Write another register of the stack's address size (RBP).
+    /// Writes another register of the stack's address size (RBP).
     fn set_register(cpu: &mut Cpu, number: usize, value: u64);
-    /// Truncate to the stack's address size.
+    /// Truncates a value to the stack's address size.
     fn truncate(cpu: &Cpu, value: u64) -> u64;
 }
 
@@ -83,7 +83,7 @@ impl Stack for Segmented {
     }
 }
 
-/// Push a value; the stack pointer moves once it is written.
+/// Pushes a value; the stack pointer moves once it is written.
 #[inline(always)]
 pub fn push<M: Stack, T: Width>(cpu: &mut Cpu, value: T) -> Result<(), Trap> {
     let sp = M::moved(cpu, -(T::BYTES as i64));
@@ -92,7 +92,7 @@ pub fn push<M: Stack, T: Width>(cpu: &mut Cpu, value: T) -> Result<(), Trap> {
     Ok(())
 }
 
-/// The value on top and the stack pointer after it, which the caller sets.
+/// Returns the value on top and the stack pointer after it, which the caller sets.
 #[inline(always)]
 pub fn pop<M: Stack, T: Width>(cpu: &mut Cpu) -> Result<(T, u64), Trap> {
     let value = cpu.load(M::linear(cpu, M::moved(cpu, 0)))?;
@@ -105,7 +105,7 @@ fn push_operand<M: Stack, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// POP SP, ESP or RSP leaves the popped value.
+/// Executes POP of a register. POP SP, ESP or RSP leaves the popped value.
 fn pop_register<M: Stack, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let (value, sp) = pop::<M, T>(cpu)?;
     M::set(cpu, sp);
@@ -113,7 +113,7 @@ fn pop_register<M: Stack, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// The destination's address is computed with the stack pointer already moved (SDM vol. 2B, POP).
+/// Executes POP to memory. The destination's address is computed with the stack pointer already moved (SDM vol. 2B, POP).
 fn pop_memory<M: Stack, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let (value, sp) = pop::<M, T>(cpu)?;
     let old = cpu.gpr[RSP];
@@ -133,7 +133,7 @@ fn leave<M: Stack, T: Width>(cpu: &mut Cpu, _: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// ENTER: `op.imm` bytes of locals, `op.aux` nesting level (0 to 31).
+/// Executes ENTER: `op.imm` bytes of locals, `op.aux` nesting level (0 to 31).
 fn enter<M: Stack, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let size = T::BYTES as i64;
     let mut sp = M::moved(cpu, -size);
@@ -164,7 +164,7 @@ fn enter<M: Stack, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// PUSHA and PUSHAD: AX, CX, DX, BX, old SP, BP, SI, DI.
+/// Executes PUSHA and PUSHAD: AX, CX, DX, BX, old SP, BP, SI, DI.
 fn push_all<T: Width>(cpu: &mut Cpu, _: &Op) -> Done {
     let last = Segmented::moved(cpu, -(8 * T::BYTES as i64));
     let at = Segmented::linear(cpu, last);
@@ -177,7 +177,7 @@ fn push_all<T: Width>(cpu: &mut Cpu, _: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// POPA and POPAD; the stack pointer's slot is skipped.
+/// Executes POPA and POPAD; the stack pointer's slot is skipped.
 fn pop_all<T: Width>(cpu: &mut Cpu, _: &Op) -> Done {
     let mut values = [T::from_u64(0); 8];
     for n in 0..8 {

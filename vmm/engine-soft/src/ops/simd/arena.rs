@@ -5,7 +5,7 @@ use thiserror::Error;
 use crate::executable::{Executable, ExecutableError};
 
 /// Bytes of stubs that one pool may hold. A stub takes about 80 bytes. It depends on the opcode, the registers and the immediate,
-/// never on addresses, so that ordinary programs make a few thousand. Where a guest has more, its node goes on with a new pool.
+/// never on addresses, so that ordinary programs make a few thousand. Where a guest has more, its node continues with a new pool.
 pub const CAPACITY: usize = 16 << 20;
 
 /// Executable memory could not be had or is used up.
@@ -14,7 +14,7 @@ pub enum ArenaError {
     /// The host refused memory that can be executed.
     #[error(transparent)]
     Host(#[from] ExecutableError),
-    /// There is no room for a stub though a new pool is made in time.
+    /// The arena has no room for a stub, although a new pool is made in time.
     #[error("no room for the code of a vector instruction among {} MiB, though room is made before each block: this is a bug of nodescope, please report it", CAPACITY >> 20)]
     Full,
 }
@@ -26,7 +26,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Reserve address space; the host provides pages as they are written.
+    /// Reserves address space; the host provides pages as they are written.
     pub fn new() -> Result<Self, ArenaError> {
         Ok(Self {
             memory: Executable::new(c"nodescope-stubs", CAPACITY, 0)?,
@@ -39,7 +39,7 @@ impl Arena {
         self.memory.address() + self.used as u64
     }
 
-    /// Append code that was assembled for [`Arena::next`]; returns where it runs.
+    /// Appends code that was assembled for [`Arena::next`]; returns where it runs.
     pub fn push(&mut self, code: &[u8]) -> Result<u64, ArenaError> {
         if code.len() > CAPACITY - self.used {
             return Err(ArenaError::Full);

@@ -45,7 +45,7 @@ pub fn is_ours(i: &Instruction) -> bool {
             .any(|f| matches!(f, GFNI | SHA512 | SM3 | SM4))
 }
 
-/// An instruction of the x87 unit.
+/// Returns whether an instruction is one of the x87 unit.
 pub fn is_x87(i: &Instruction) -> bool {
     use CpuidFeature::*;
     i.cpuid_features()
@@ -53,7 +53,7 @@ pub fn is_x87(i: &Instruction) -> bool {
         .any(|f| matches!(f, FPU | FPU287 | FPU387))
 }
 
-/// A feature that the instruction needs and the host lacks.
+/// Returns the name of a feature that the instruction needs and the host lacks.
 fn missing_on_host(i: &Instruction) -> Option<&'static str> {
     use CpuidFeature::*;
     i.cpuid_features().iter().find_map(|f| {
@@ -118,8 +118,8 @@ pub fn uses_mxcsr(i: &Instruction) -> bool {
         )
 }
 
-/// Memory operands of legacy SSE instructions are aligned but for these; of VEX instructions only these are (SDM vol. 2A
-/// table 2-18 and following, exception types 1, 2, 4).
+/// Returns the required alignment of the memory operand, minus one. Operands of 16 bytes of legacy SSE instructions are aligned but for the
+/// second list; of VEX instructions only the first list is (SDM vol. 2A table 2-18 and following, exception types 1, 2, 4).
 fn alignment(i: &Instruction, len: usize) -> u8 {
     use Mnemonic::*;
     let m = i.mnemonic();
@@ -147,7 +147,7 @@ fn alignment(i: &Instruction, len: usize) -> u8 {
     if aligned { len as u8 - 1 } else { 0 }
 }
 
-/// Length of the memory operand in bytes.
+/// Returns the length of the memory operand in bytes.
 pub fn memory_len(i: &Instruction) -> usize {
     i.memory_size().size()
 }
@@ -175,7 +175,7 @@ fn writes_memory(i: &Instruction) -> bool {
     })
 }
 
-/// Note a load or a store.
+/// Counts a load or a store of the operation.
 pub fn count_access(l: &mut Lowering<'_>) {
     if writes_memory(l.instruction) {
         l.op.stores = 1;
@@ -184,7 +184,7 @@ pub fn count_access(l: &mut Lowering<'_>) {
     }
 }
 
-/// Attach the instruction's stub; an operation that stops the study where it cannot be had.
+/// Attaches the instruction's stub to `handler`; returns a handler that stops the study where no stub can be had.
 pub fn with_stub(l: &mut Lowering<'_>, mxcsr: bool, handler: Handler) -> Handler {
     match l.stubs.get(l.instruction, mxcsr) {
         Ok(at) => {
@@ -199,12 +199,12 @@ pub fn with_stub(l: &mut Lowering<'_>, mxcsr: bool, handler: Handler) -> Handler
     }
 }
 
-/// LOCK before an instruction that cannot be locked.
+/// Raises `#UD` for LOCK before an instruction that cannot be locked.
 fn locked(cpu: &mut crate::cpu::Cpu, _: &crate::op::Op) -> crate::op::Done {
     Err(execute::invalid(cpu))
 }
 
-/// Choose.
+/// Chooses the handler of an instruction that runs as a stub.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     let i = l.instruction;
     if l.op.attr & attr::LOCK != 0 {

@@ -1,7 +1,7 @@
 //! Moves of single elements under a mask, and gathers.
 //!
 //! Masked-off elements are not touched and cannot fault. A gather that faults leaves the elements before the fault in its
-//! destination and their mask bits clear, so that it goes on where it stopped (SDM vol. 2C, VGATHERDPS).
+//! destination and their mask bits clear, so that it continues where it stopped (SDM vol. 2C, VGATHERDPS).
 
 use iced_x86::{Mnemonic, OpKind, Register};
 
@@ -38,7 +38,7 @@ fn read<const SIZE: usize>(cpu: &mut Cpu, linear: u64) -> Result<u64, Trap> {
     })
 }
 
-/// VMASKMOVPS/PD, VPMASKMOVD/Q load. `dst`, `src` (mask): vector numbers; `aux`: bytes.
+/// Executes VMASKMOVPS/PD, VPMASKMOVD/Q load. `dst`, `src` (mask): vector numbers; `aux`: bytes.
 fn masked_load<const SIZE: usize>(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, need::AVX)?;
     let mask = vector(cpu, op.src);
@@ -54,7 +54,7 @@ fn masked_load<const SIZE: usize>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// The same, store: `dst` is the source of the data.
+/// Executes the stores VMASKMOVPS/PD, VPMASKMOVD/Q: `dst` is the source of the data.
 fn masked_store<const SIZE: usize>(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, need::AVX)?;
     let (mask, value) = (vector(cpu, op.src), vector(cpu, op.dst));
@@ -81,7 +81,7 @@ fn masked_store<const SIZE: usize>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// MASKMOVDQU and VMASKMOVDQU: bytes of `dst` to `[rdi]` where `src` has its sign bit set.
+/// Executes MASKMOVDQU and VMASKMOVDQU: bytes of `dst` to `[rdi]` where `src` has its sign bit set.
 fn masked_bytes<const NEED: u8>(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, NEED)?;
     let (value, mask) = (vector(cpu, op.dst), vector(cpu, op.src));
@@ -101,7 +101,7 @@ fn store_bytes(cpu: &mut Cpu, op: &Op, value: &[u8], mask: &[u8]) -> Done {
     Ok(Flow::Next)
 }
 
-/// MASKMOVQ: as above with MMX registers.
+/// Executes MASKMOVQ: as above with MMX registers.
 fn masked_mmx(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, need::MMX)?;
     x87::enter(cpu)?;
@@ -162,7 +162,7 @@ fn gather<const SIZE: usize, const INDEX: usize>(cpu: &mut Cpu, op: &Op) -> Done
     Ok(Flow::Next)
 }
 
-/// Masked moves and gathers.
+/// Lowers masked moves and gathers.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     let i = l.instruction;

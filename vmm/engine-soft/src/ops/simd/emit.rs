@@ -4,7 +4,7 @@
 //! `[rsi]`, explicit general registers become r8 and r9, vector registers keep their numbers. The key of a stub is the
 //! re-encoded instruction with the guest numbers of its general registers, so that one stub serves every address.
 //!
-//! Legacy SSE loads and stores 128 bits of a register and leaves the upper half alone; VEX instructions clear what they
+//! Legacy SSE loads and stores 128 bits of a register and leaves the upper half unchanged; VEX instructions clear what they
 //! do not write, which the store of the whole 256-bit register carries over. Whoever touches a 256-bit register ends with
 //! VZEROUPPER, so that the SSE code of the engine does not pay for merging upper halves.
 
@@ -46,7 +46,7 @@ const STATUS: u32 = RflagsBits::CF
     | RflagsBits::SF
     | RflagsBits::OF;
 
-/// Re-encode an instruction for a stub. `mxcsr`: it reads or sets MXCSR.
+/// Re-encodes an instruction for a stub. `mxcsr`: it reads or sets MXCSR.
 pub fn plan(instruction: &Instruction, mxcsr: bool) -> Result<Plan, IcedError> {
     let mut core = *instruction;
     core.set_has_lock_prefix(false);
@@ -103,7 +103,7 @@ fn writes(access: OpAccess) -> bool {
 }
 
 impl Plan {
-    /// Assemble for an address. A stub that uses MXCSR returns 0 when done, 1 where the host's MXCSR did not hold the
+    /// Assembles the stub for an address. A stub that uses MXCSR returns 0 when done, 1 where the host's MXCSR did not hold the
     /// guest's value and nothing was done; other stubs return nothing.
     pub fn assemble(&self, ip: u64) -> Result<Vec<u8>, IcedError> {
         let core = &self.core;
@@ -163,7 +163,7 @@ impl Plan {
             }
         }
         if core.rflags_read() & STATUS != 0 || super::classify::is_x87(core) && modifies_flags {
-            // FCMOVcc reads flags, FCOMI leaves some alone; SAHF takes SF ZF AF PF CF from AH.
+            // FCMOVcc reads flags, FCOMI leaves some unchanged; SAHF takes SF ZF AF PF CF from AH.
             a.mov(eax, dword_ptr(rdi + RFLAGS))?;
             a.shl(eax, 8)?;
             a.sahf()?;

@@ -14,7 +14,7 @@ use super::{mxcsr, require, x87};
 /// A stub: the vCPU, and the memory operand where there is one.
 pub type StubFn = unsafe extern "sysv64" fn(*mut Cpu, *mut u8) -> u32;
 
-/// The stub of an operation.
+/// Returns the stub of an operation.
 ///
 /// # Safety
 /// [`super::classify::with_stub`] lowered the operation, and its block still belongs to the node's: stubs are thrown away with all blocks
@@ -25,10 +25,10 @@ pub unsafe fn stub(op: &Op) -> StubFn {
     unsafe { std::mem::transmute::<usize, StubFn>(op.imm as usize) }
 }
 
-/// Call the stub with a place that holds (or takes) the memory operand.
+/// Calls the stub with a place that holds (or takes) the memory operand.
 #[inline(always)]
 fn call<const MXCSR: bool>(cpu: &mut Cpu, op: &Op, memory: *mut u8) -> Result<(), Trap> {
-    // SAFETY: lowering gives the handlers that lead here to operations with a stub alone, and they run from their blocks.
+    // SAFETY: lowering gives the handlers that lead here only to operations with a stub, and they run from their blocks.
     let stub = unsafe { stub(op) };
     // SAFETY: the stub reads and writes the register files of this vCPU and `op.aux` bytes at `memory`, which the caller
     // got from a span of that length; it changes no register that the calling convention preserves.
@@ -40,14 +40,14 @@ fn call<const MXCSR: bool>(cpu: &mut Cpu, op: &Op, memory: *mut u8) -> Result<()
     Ok(())
 }
 
-/// VCVTPS2PH to a register, whose number is in `src`.
+/// Executes VCVTPS2PH to a register, whose number is in `src`.
 pub fn half_registers(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, op.src2)?;
     call_half(cpu, op, std::ptr::null_mut(), Tiny::HalfInRegister(op.src))?;
     Ok(Flow::Next)
 }
 
-/// VCVTPS2PH to memory.
+/// Executes VCVTPS2PH to memory.
 pub fn half_store(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, op.src2)?;
     let linear = address(cpu, op)?;
@@ -86,21 +86,21 @@ pub fn misaligned(cpu: &mut Cpu) -> Trap {
     cpu.raise(Exception::gp(0))
 }
 
-/// `#UD`.
+/// Raises `#UD`.
 #[cold]
 #[inline(never)]
 pub fn invalid(cpu: &mut Cpu) -> Trap {
     cpu.raise(Exception::ud())
 }
 
-/// Registers only.
+/// Executes a stub without a memory operand.
 pub fn registers<const MXCSR: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, op.src2)?;
     call::<MXCSR>(cpu, op, std::ptr::null_mut())?;
     Ok(Flow::Next)
 }
 
-/// A memory operand that is read.
+/// Executes a stub with a memory operand that is read.
 pub fn load<const MXCSR: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, op.src2)?;
     let linear = address(cpu, op)?;
@@ -109,7 +109,7 @@ pub fn load<const MXCSR: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// A memory operand that is written.
+/// Executes a stub with a memory operand that is written.
 pub fn store<const MXCSR: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, op.src2)?;
     let linear = address(cpu, op)?;
@@ -127,7 +127,7 @@ pub fn store<const MXCSR: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// MMX registers take part (and vector registers may): registers only.
+/// Executes a stub without a memory operand, in which MMX registers take part (and vector registers may).
 pub fn mmx_registers<const MXCSR: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, op.src2)?;
     x87::enter(cpu)?;
@@ -135,7 +135,7 @@ pub fn mmx_registers<const MXCSR: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// MMX with a memory operand that is read.
+/// Executes a stub with MMX registers and a memory operand that is read.
 pub fn mmx_load<const MXCSR: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, op.src2)?;
     x87::check_pending(cpu)?;
@@ -146,7 +146,7 @@ pub fn mmx_load<const MXCSR: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// MMX with a memory operand that is written.
+/// Executes a stub with MMX registers and a memory operand that is written.
 pub fn mmx_store(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, op.src2)?;
     x87::check_pending(cpu)?;

@@ -15,7 +15,7 @@ use nodescope_plugin_api::FlopClass;
 
 use crate::op::Op;
 
-/// Set `flop_class` and `flops`.
+/// Sets `flop_class` and `flops`.
 pub fn count(instruction: &Instruction, op: &mut Op) {
     if let Some((class, flops)) = of(instruction) {
         op.flop_class = class as u8;

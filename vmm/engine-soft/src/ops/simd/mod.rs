@@ -74,7 +74,7 @@ enum StubError {
 pub struct SimdState {
     /// The host's MXCSR, stored by a stub for a comparison.
     host_mxcsr: u32,
-    /// Bits of [`need`] that hold now. A bit that is clear is looked at again before anything is raised.
+    /// Bits of [`need`] that hold now. A bit that is clear is checked again before anything is raised.
     available: u8,
     /// State of the host's x87 unit.
     x87: x87::Resident,
@@ -110,7 +110,7 @@ impl Stubs {
         used + instructions * LONGEST_STUB <= self.room
     }
 
-    /// Keep at most so many bytes of code, or as many as a block may need; before anything is decoded.
+    /// Keeps at most so many bytes of code, or as many as a block may need; before anything is decoded.
     pub fn set_room(&mut self, bytes: usize) {
         self.room = bytes.clamp(crate::fetch::MAX_BLOCK * LONGEST_STUB, arena::CAPACITY);
     }
@@ -123,7 +123,7 @@ impl Stubs {
         }
     }
 
-    /// The stub of an instruction, made when first asked for.
+    /// Returns the stub of an instruction, which is made at the first request.
     fn get(&mut self, instruction: &iced_x86::Instruction, mxcsr: bool) -> Result<u64, StubError> {
         let failed = |source| StubError::Encode {
             instruction: format!("{:?}", instruction.code()),
@@ -144,7 +144,7 @@ impl Stubs {
         Ok(at)
     }
 
-    /// Keep a message for an operation that stops the study when it is executed.
+    /// Keeps a message for an operation that stops the study when it is executed.
     fn message(&mut self, text: String) -> u32 {
         let at = self.messages.iter().position(|m| *m == text);
         at.unwrap_or_else(|| {
@@ -200,7 +200,7 @@ fn unavailable(cpu: &mut Cpu, need: u8) -> Result<(), Trap> {
     if missing == 0 {
         return Ok(());
     }
-    // #UD goes before #NM (SDM vol. 2A §2.4, exception classes): ask again as if no task had been switched.
+    // #UD goes before #NM (SDM vol. 2A §2.4, exception classes): check again as if no task had been switched.
     let invalid = {
         let c0 = cpu.control.cr0;
         cpu.control.cr0 &= !cr0::TS;
@@ -217,13 +217,13 @@ fn unavailable(cpu: &mut Cpu, need: u8) -> Result<(), Trap> {
     }))
 }
 
-/// An operation whose stub could not be made.
+/// Stops the study at an operation whose stub could not be made.
 fn refused(cpu: &mut Cpu, op: &Op) -> Done {
     let text = cpu.code().pool.stubs().messages[op.aux as usize].clone();
     Err(cpu.unsupported(text))
 }
 
-/// Lower a vector, x87, MMX or extended-state instruction.
+/// Lowers a vector, x87, MMX or extended-state instruction.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     if !classify::is_ours(l.instruction) {
         return None;

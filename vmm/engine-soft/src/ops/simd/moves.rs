@@ -30,7 +30,7 @@ fn low(cpu: &Cpu, n: u8) -> __m128i {
     unsafe { _mm_loadu_si128(cpu.vector.0[usize::from(n & 15)].as_ptr().cast()) }
 }
 
-/// Write bits 127:0; legacy SSE keeps the upper half, VEX clears it.
+/// Writes bits 127:0; legacy SSE keeps the upper half, VEX clears it.
 #[inline(always)]
 fn set_low<const NEED: u8>(cpu: &mut Cpu, n: u8, value: __m128i) {
     let at = cpu.vector.0[usize::from(n & 15)].as_mut_ptr();
@@ -43,7 +43,7 @@ fn set_low<const NEED: u8>(cpu: &mut Cpu, n: u8, value: __m128i) {
     }
 }
 
-/// Copy 32 bytes at once. Lowering has made sure that the host has AVX.
+/// Copies 32 bytes at once. Lowering has made sure that the host has AVX.
 #[inline(always)]
 unsafe fn copy_256(from: *const u8, to: *mut u8) {
     // SAFETY: the caller gives 32 bytes to read and 32 to write; VZEROUPPER leaves no upper half behind.
@@ -196,7 +196,7 @@ fn to_gpr_64<const NEED: u8>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// MOVQ between vector registers.
+/// Executes MOVQ between vector registers.
 fn low_quad<const NEED: u8>(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, NEED)?;
     // SAFETY: SSE2 is part of x86-64.
@@ -205,7 +205,7 @@ fn low_quad<const NEED: u8>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// XOR of a register with itself.
+/// Executes XOR of a register with itself.
 fn zero<const NEED: u8>(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, NEED)?;
     // SAFETY: SSE2 is part of x86-64.
@@ -230,7 +230,7 @@ fn zero_all(cpu: &mut Cpu, _op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// The move of this instruction, if it is among them. `dst` holds the alignment of the memory operand minus one.
+/// Lowers this instruction if it is one of the moves here. `dst` holds the alignment of the memory operand minus one.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     let i = l.instruction;

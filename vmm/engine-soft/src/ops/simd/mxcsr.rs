@@ -9,7 +9,7 @@
 //!
 //! Unmasked exceptions: the instruction runs masked, with clear flags, on copies; if it raised a flag that the guest has
 //! unmasked, its results are discarded and `#XM` is raised. What may differ from hardware after `#XM` is sticky flags beside
-//! the one that caused it: precision after an unmasked overflow or underflow (hardware looks at the result with an
+//! the one that caused it: precision after an unmasked overflow or underflow (hardware checks the result with an
 //! unbounded exponent), and flags of later steps of HADD, HSUB and DPP, which hardware does not reach.
 
 use nodescope_x86::bits::cr4;
@@ -22,7 +22,7 @@ use crate::op::{Done, Flow, Handler, Op, Trap};
 use super::execute::StubFn;
 use super::{need, require, x87};
 
-/// All exceptions masked, round to nearest, no flags: what Rust code runs with.
+/// Value with which Rust code runs: every exception masked, round to nearest, no flags.
 pub const DEFAULT: u32 = 0x1f80;
 /// Bits that may be set; what the save areas show as MXCSR_MASK.
 pub const MASK: u32 = 0xffff;
@@ -61,7 +61,7 @@ fn any_subnormal_half(bytes: &[u8]) -> bool {
         .any(|half| matches!(u16::from_le_bytes([half[0], half[1]]) & 0x7fff, 1..=0x3ff))
 }
 
-/// Carry out a stub that found the host's MXCSR different from the guest's.
+/// Carries out a stub that found the host's MXCSR different from the guest's.
 ///
 /// # Safety
 /// The stub may be called with `memory`, which has 16 bytes at least where `tiny` refers to it.
@@ -82,7 +82,7 @@ pub unsafe fn settle(cpu: &mut Cpu, stub: StubFn, memory: *mut u8, tiny: Tiny) -
     }
     let before = (cpu.vector, cpu.gpr, cpu.rflags);
     let mmx = x87::snapshot(cpu);
-    // Runs masked with clear flags and tells what was raised.
+    // Runs with every exception masked and clear flags, and returns the flags that were raised.
     let attempt = |cpu: &mut Cpu, control: u32| {
         cpu.fx.set_mxcsr(control);
         load_host(control);
@@ -94,7 +94,7 @@ pub unsafe fn settle(cpu: &mut Cpu, stub: StubFn, memory: *mut u8, tiny: Tiny) -
         cpu.fx.mxcsr() & FLAGS
     };
     let control = guest & CONTROL | DEFAULT;
-    // An unmasked underflow is raised by every tiny result, a masked one by inexact ones alone (SDM vol. 1 §4.9.1.5).
+    // An unmasked underflow is raised by every tiny result, a masked one only by inexact ones (SDM vol. 1 §4.9.1.5).
     let raised = if guest & UNDERFLOW_MASK != 0 {
         attempt(cpu, control)
     } else if !matches!(tiny, Tiny::Flushed) {
@@ -134,7 +134,7 @@ pub unsafe fn settle(cpu: &mut Cpu, stub: StubFn, memory: *mut u8, tiny: Tiny) -
     }))
 }
 
-/// LDMXCSR, STMXCSR and their VEX forms.
+/// Lowers LDMXCSR, STMXCSR and their VEX forms.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use iced_x86::Mnemonic::*;
     Some(match l.instruction.mnemonic() {

@@ -40,7 +40,7 @@ pub struct Resident {
 const EXCEPTIONS: u16 = 0x3f;
 /// Precision: the only exception that is raised after a result was stored.
 const PRECISION: u16 = 0x20;
-/// FSW.ES.
+/// Bit of the status word that summarises unmasked exceptions: FSW.ES.
 const SUMMARY: u16 = 0x80;
 
 #[repr(C, align(16))]
@@ -76,7 +76,7 @@ fn check_pending_slow(cpu: &mut Cpu) -> Result<(), Trap> {
     Err(cpu.raise(Exception::new(Vector::X87)))
 }
 
-/// Bring the guest's state into the host's x87 unit for a waiting instruction.
+/// Brings the guest's state into the host's x87 unit for a waiting instruction.
 #[inline(always)]
 pub fn enter(cpu: &mut Cpu) -> Result<(), Trap> {
     check_pending(cpu)?;
@@ -116,18 +116,18 @@ fn host_control() -> u16 {
 
 fn host_status() -> u16 {
     let word: u16;
-    // SAFETY: a non-waiting instruction that writes AX alone.
+    // SAFETY: a non-waiting instruction that writes only AX.
     unsafe { asm!("fnstsw ax", out("ax") word, options(nomem, nostack, preserves_flags)) };
     word
 }
 
-/// After the control or status word was replaced.
+/// Updates the state after the control or status word was replaced.
 fn refresh(cpu: &mut Cpu) {
     cpu.simd.x87.unmasked = !host_control() & EXCEPTIONS != 0;
     cpu.simd.x87.pending = host_status() & SUMMARY != 0;
 }
 
-/// Copy the state into `cpu.fx`; it stays in the host as well.
+/// Copies the state into `cpu.fx`; it stays in the host as well.
 pub fn sync(cpu: &mut Cpu) {
     if !cpu.simd.x87.live {
         return;
@@ -139,17 +139,17 @@ pub fn sync(cpu: &mut Cpu) {
     cpu.fx.0[32..160].copy_from_slice(&area.0[32..160]);
 }
 
-/// Forget what the host holds, without saving it: `cpu.fx` counts.
+/// Drops what the host holds, without saving it: `cpu.fx` is the state.
 pub fn forget(cpu: &mut Cpu) {
     if cpu.simd.x87.live {
-        // SAFETY: leaves the x87 unit empty and in its default mode, as the calling convention wants it.
+        // SAFETY: leaves the x87 unit empty and in its default mode, as the calling convention requires.
         unsafe { asm!("fninit", options(nomem, nostack, preserves_flags)) };
         cpu.simd.x87.live = false;
     }
 }
 
-/// Save the guest's x87 state into `cpu.fx` and give the host's x87 unit back. To be called before a thread stops running
-/// a vCPU and before its state is read; costs nothing where x87 was not used.
+/// Saves the guest's x87 state into `cpu.fx` and gives the host's x87 unit back. Called before a thread stops running a vCPU
+/// and before its state is read; costs nothing where x87 was not used.
 #[inline]
 pub fn release(cpu: &mut Cpu) {
     if cpu.simd.x87.live {
@@ -158,13 +158,13 @@ pub fn release(cpu: &mut Cpu) {
     }
 }
 
-/// The state to go back to if an instruction that changes MMX registers must be undone.
+/// Returns the state to go back to if an instruction that changes MMX registers must be undone.
 pub fn snapshot(cpu: &mut Cpu) -> Option<FxImage> {
     sync(cpu);
     cpu.simd.x87.live.then_some(cpu.fx)
 }
 
-/// Go back to a snapshot.
+/// Restores the state of a snapshot.
 pub fn roll_back(cpu: &mut Cpu, before: Option<FxImage>) {
     if let Some(before) = before {
         forget(cpu);
@@ -172,7 +172,7 @@ pub fn roll_back(cpu: &mut Cpu, before: Option<FxImage>) {
     }
 }
 
-/// Undo an instruction that may have made the transition to MMX: its result goes, the transition stays, as on processors.
+/// Undoes an instruction that may have made the transition to MMX: its result goes, the transition stays, as on processors.
 pub fn undo_mmx(cpu: &mut Cpu, before: Option<FxImage>) {
     sync(cpu);
     let transition = cpu.fx.0[4] == 0xff && cpu.fx.fsw() & 0x3800 == 0;
@@ -183,7 +183,7 @@ pub fn undo_mmx(cpu: &mut Cpu, before: Option<FxImage>) {
     }
 }
 
-/// After [`roll_back`]: put the state into the host's unit again for another attempt.
+/// Puts the state into the host's unit again for another attempt, after [`roll_back`].
 pub fn enter_again(cpu: &mut Cpu, before: Option<FxImage>) {
     if before.is_some() {
         load(cpu);
@@ -194,7 +194,7 @@ fn word(cpu: &mut Cpu, at: usize, value: u64) {
     cpu.fx.0[at..at + 8].copy_from_slice(&value.to_le_bytes());
 }
 
-/// Note where the last non-control instruction was.
+/// Notes where the last non-control instruction was.
 #[inline(always)]
 fn note_instruction(cpu: &mut Cpu, op: &Op) {
     let ip = cpu.ip(op);
@@ -209,14 +209,14 @@ fn after(cpu: &mut Cpu) {
 }
 
 fn call(cpu: &mut Cpu, op: &Op, memory: *mut u8) {
-    // SAFETY: lowering gives the handlers that lead here to operations with a stub alone, and they run from their blocks.
+    // SAFETY: lowering gives the handlers that lead here only to operations with a stub, and they run from their blocks.
     let stub = unsafe { stub(op) };
     // SAFETY: the stub reads or writes at most `op.aux` bytes at `memory`, which comes from a span of that length, and the
     // flags and x87 registers of the guest, which are in place.
     unsafe { stub(cpu, memory) };
 }
 
-/// Arithmetic and moves between registers.
+/// Executes arithmetic and moves between registers.
 fn registers(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, need::X87)?;
     enter(cpu)?;
@@ -226,7 +226,7 @@ fn registers(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// With a memory operand that is read.
+/// Executes an instruction with a memory operand that is read.
 fn load_operand(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, need::X87)?;
     check_pending(cpu)?;
@@ -240,7 +240,7 @@ fn load_operand(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// With a memory operand that is written.
+/// Executes an instruction with a memory operand that is written.
 fn store_operand(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, need::X87)?;
     check_pending(cpu)?;
@@ -258,7 +258,7 @@ fn store_operand(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// A store with an exception unmasked: where it is raised nothing is stored and no page fault is taken (but for
+/// Executes a store with an exception unmasked: where it is raised nothing is stored and no page fault is taken (but for
 /// precision, which is raised after the store).
 #[cold]
 fn store_unmasked(cpu: &mut Cpu, op: &Op, linear: u64, len: usize) -> Done {
@@ -281,7 +281,7 @@ fn store_unmasked(cpu: &mut Cpu, op: &Op, linear: u64, len: usize) -> Done {
     Ok(Flow::Next)
 }
 
-/// FLDCW.
+/// Executes FLDCW.
 fn load_control(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, need::X87)?;
     check_pending(cpu)?;
@@ -315,7 +315,7 @@ fn status(cpu: &Cpu) -> u16 {
     }
 }
 
-/// FNSTCW, FSTCW.
+/// Executes FNSTCW, FSTCW.
 fn store_control<const WAIT: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, need::X87)?;
     if WAIT {
@@ -326,7 +326,7 @@ fn store_control<const WAIT: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// FNSTSW, FSTSW to memory.
+/// Executes FNSTSW, FSTSW to memory.
 fn store_status<const WAIT: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, need::X87)?;
     if WAIT {
@@ -337,7 +337,7 @@ fn store_status<const WAIT: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// FNSTSW AX, FSTSW AX.
+/// Executes FNSTSW AX, FSTSW AX.
 fn status_to_ax<const WAIT: bool>(cpu: &mut Cpu, _op: &Op) -> Done {
     require(cpu, need::X87)?;
     if WAIT {
@@ -348,7 +348,7 @@ fn status_to_ax<const WAIT: bool>(cpu: &mut Cpu, _op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// FNCLEX, FCLEX.
+/// Executes FNCLEX, FCLEX.
 fn clear_exceptions<const WAIT: bool>(cpu: &mut Cpu, _op: &Op) -> Done {
     require(cpu, need::X87)?;
     if WAIT {
@@ -365,27 +365,27 @@ fn clear_exceptions<const WAIT: bool>(cpu: &mut Cpu, _op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// After FNINIT (SDM vol. 3A table 9-1): control word 37FH, everything else clear, registers kept. The image holds them in
-/// stack order, so they move as the top of the stack becomes register 0.
+/// Sets the header to the state after FNINIT (SDM vol. 3A table 9-1): control word 37FH, everything else clear, registers kept. The image
+/// holds them in stack order, so they move as the top of the stack becomes register 0.
 fn init_header(cpu: &mut Cpu) {
     rotate_to_zero(cpu);
     cpu.fx.0[..24].fill(0);
     cpu.fx.0[..2].copy_from_slice(&0x37f_u16.to_le_bytes());
 }
 
-/// Reorder the image's registers for a top of stack of 0.
+/// Reorders the image's registers for a top of stack of 0.
 pub fn rotate_to_zero(cpu: &mut Cpu) {
     let top = usize::from(cpu.fx.fsw() >> 11 & 7);
     cpu.fx.0[32..160].rotate_right(16 * top);
 }
 
-/// Make register 0 the top of the stack in the image, as the transition to MMX does.
+/// Makes register 0 the top of the stack in the image, as the transition to MMX does.
 pub fn top_to_zero(cpu: &mut Cpu) {
     rotate_to_zero(cpu);
     cpu.fx.0[3] &= !0x38;
 }
 
-/// FNINIT, FINIT.
+/// Executes FNINIT, FINIT.
 fn initialise<const WAIT: bool>(cpu: &mut Cpu, _op: &Op) -> Done {
     require(cpu, need::X87)?;
     if WAIT {
@@ -396,20 +396,20 @@ fn initialise<const WAIT: bool>(cpu: &mut Cpu, _op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// FWAIT.
+/// Executes FWAIT.
 fn wait(cpu: &mut Cpu, _op: &Op) -> Done {
     require(cpu, need::WAIT)?;
     check_pending(cpu)?;
     Ok(Flow::Next)
 }
 
-/// FNENI, FNDISI, FNSETPM: did something on the 8087 and 80287 alone.
+/// Executes FNENI, FNDISI, FNSETPM, which had an effect only on the 8087 and 80287.
 fn nothing(cpu: &mut Cpu, _op: &Op) -> Done {
     require(cpu, need::X87)?;
     Ok(Flow::Next)
 }
 
-/// EMMS.
+/// Executes EMMS.
 fn empty(cpu: &mut Cpu, _op: &Op) -> Done {
     require(cpu, need::MMX)?;
     enter(cpu)?;
@@ -427,7 +427,8 @@ fn pointers(len: usize) -> ([usize; 4], usize) {
     }
 }
 
-/// In real mode, pointers in an environment are linear addresses (SDM vol. 1 figures 8-11 and 8-12), which is not done here.
+/// Checks for protected mode. In real mode, pointers in an environment are linear addresses (SDM vol. 1 figures 8-11 and 8-12), which is
+/// not done here.
 fn require_protected(cpu: &mut Cpu) -> Result<(), Trap> {
     if cpu.control.cr0 & cr0::PE == 0 {
         return Err(cpu.unsupported("an x87 environment in real mode"));
@@ -435,7 +436,7 @@ fn require_protected(cpu: &mut Cpu) -> Result<(), Trap> {
     Ok(())
 }
 
-/// Raise the page fault of one byte of an operand, as processors do for a byte that they check first.
+/// Raises the page fault of one byte of an operand, as processors do for a byte that they check first.
 pub fn check_byte(cpu: &mut Cpu, linear: u64, intent: Intent) -> Result<(), Trap> {
     if is_canonical(linear) {
         cpu.translate(linear, intent)?;
@@ -443,7 +444,7 @@ pub fn check_byte(cpu: &mut Cpu, linear: u64, intent: Intent) -> Result<(), Trap
     Ok(())
 }
 
-/// The last byte of an operand that crosses pages, before the others.
+/// Checks the last byte of an operand that crosses pages, before the others.
 fn last_first(cpu: &mut Cpu, linear: u64, len: usize, intent: Intent) -> Result<(), Trap> {
     let last = linear.wrapping_add(len as u64 - 1);
     if last >> 12 != linear >> 12 {
@@ -452,7 +453,7 @@ fn last_first(cpu: &mut Cpu, linear: u64, len: usize, intent: Intent) -> Result<
     Ok(())
 }
 
-/// FNSTENV, FNSAVE and their waiting forms.
+/// Executes FNSTENV, FNSAVE and their waiting forms.
 fn store_environment<const WAIT: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, need::X87)?;
     if WAIT {
@@ -497,7 +498,7 @@ fn store_environment<const WAIT: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// FLDENV, FRSTOR.
+/// Executes FLDENV, FRSTOR.
 fn load_environment(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, need::X87)?;
     check_pending(cpu)?;
@@ -518,7 +519,7 @@ fn load_environment(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// x87 instructions.
+/// Lowers x87 instructions.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     let i = l.instruction;

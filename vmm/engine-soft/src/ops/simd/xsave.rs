@@ -1,7 +1,7 @@
 //! FXSAVE, XSAVE and their inverses, XGETBV and XSETBV, on guest memory (SDM vol. 1 §10.5 and chapter 13).
 //!
 //! State components: x87 (0), SSE (1), AVX (2), standard format, 832 bytes. Whether a component is in use (XINUSE) is
-//! decided by its contents alone, so that equal states give equal images on every run.
+//! decided only by its contents, so that equal states give equal images on every run.
 
 use iced_x86::Mnemonic;
 use nodescope_x86::bits::{cr0, cr4, xcr0};
@@ -27,12 +27,12 @@ const SIZE: usize = 832;
 /// Components this engine has.
 const COMPONENTS: u64 = xcr0::X87 | xcr0::SSE | xcr0::AVX;
 
-/// Number of vector registers that exist in the mode.
+/// Returns the number of vector registers that exist in the mode.
 fn registers(cpu: &Cpu) -> usize {
     if cpu.mode == Mode::Bits64 { 16 } else { 8 }
 }
 
-/// The x87 header (bytes 0 to 23): with 64-bit pointers, or with 32-bit pointers and zero selectors.
+/// Returns the x87 header (bytes 0 to 23): with 64-bit pointers, or with 32-bit pointers and zero selectors.
 fn header(cpu: &Cpu, wide: bool) -> [u8; 24] {
     let mut h = [0; 24];
     h.copy_from_slice(&cpu.fx.0[..24]);
@@ -99,7 +99,7 @@ fn in_use(cpu: &Cpu) -> u64 {
     mask
 }
 
-/// `#UD` with CR0.EM, `#NM` with CR0.TS.
+/// Raises `#UD` with CR0.EM, `#NM` with CR0.TS.
 fn require_fx(cpu: &mut Cpu) -> Result<(), Trap> {
     if cpu.control.cr0 & cr0::EM != 0 {
         return Err(invalid(cpu));
@@ -122,7 +122,7 @@ fn aligned(cpu: &mut Cpu, op: &Op, to: u64) -> Result<u64, Trap> {
     Ok(linear)
 }
 
-/// FXSAVE; `WIDE`: FXSAVE64.
+/// Executes FXSAVE; `WIDE`: FXSAVE64.
 fn fxsave<const WIDE: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     require_fx(cpu)?;
     let linear = aligned(cpu, op, 16)?;
@@ -139,7 +139,7 @@ fn fxsave<const WIDE: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// FXRSTOR; `WIDE`: FXRSTOR64.
+/// Executes FXRSTOR; `WIDE`: FXRSTOR64.
 fn fxrstor<const WIDE: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     require_fx(cpu)?;
     let linear = aligned(cpu, op, 16)?;
@@ -160,12 +160,12 @@ fn fxrstor<const WIDE: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// The requested-feature bitmap: EDX:EAX and XCR0.
+/// Returns the requested-feature bitmap: EDX:EAX and XCR0.
 fn requested(cpu: &Cpu) -> u64 {
     (cpu.gpr[2] << 32 | cpu.gpr[0] & 0xffff_ffff) & cpu.control.xcr0 & COMPONENTS
 }
 
-/// XSAVE and XSAVEOPT (`OPTIMISED`: initial components are not written); `WIDE`: with REX.W.
+/// Executes XSAVE and XSAVEOPT (`OPTIMISED`: initial components are not written); `WIDE`: with REX.W.
 fn xsave<const WIDE: bool, const OPTIMISED: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, need::XSAVE)?;
     let linear = aligned(cpu, op, 64)?;
@@ -215,15 +215,15 @@ fn xsave<const WIDE: bool, const OPTIMISED: bool>(cpu: &mut Cpu, op: &Op) -> Don
     Ok(Flow::Next)
 }
 
-/// XRSTOR, standard format; `WIDE`: with REX.W.
+/// Executes XRSTOR, standard format; `WIDE`: with REX.W.
 fn xrstor<const WIDE: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, need::XSAVE)?;
     let linear = aligned(cpu, op, 64)?;
     let requested = requested(cpu);
     let mut image = [0; SIZE];
-    // XCOMP_BV is looked at first.
+    // XCOMP_BV is checked first.
     x87::check_byte(cpu, linear.wrapping_add(HEADER as u64 + 8), Intent::Read)?;
-    // Nothing of the legacy region is read where none of its components is asked for (seen on Cascade Lake).
+    // Nothing of the legacy region is read where none of its components is requested (seen on Cascade Lake).
     if requested & (xcr0::X87 | xcr0::SSE | xcr0::AVX) != 0 {
         cpu.read_bytes(linear, &mut image[..HEADER])?;
     }
@@ -255,7 +255,7 @@ fn xrstor<const WIDE: bool>(cpu: &mut Cpu, op: &Op) -> Done {
             cpu.fx.0[X87].copy_from_slice(&initial.0[X87]);
         }
     }
-    // Processors have loaded the x87 component by the time they look at MXCSR.
+    // Processors have loaded the x87 component by the time they check MXCSR.
     let control = u32::from_le_bytes([image[24], image[25], image[26], image[27]]);
     let sets_mxcsr = requested & (xcr0::SSE | xcr0::AVX) != 0;
     if sets_mxcsr && control & !mxcsr::MASK != 0 {
@@ -284,7 +284,7 @@ fn xrstor<const WIDE: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// XGETBV: XCR0 for ECX = 0; components in use for ECX = 1, where CPUID.(D,1):EAX\[2\] announces it.
+/// Executes XGETBV: XCR0 for ECX = 0; components in use for ECX = 1, where CPUID.(D,1):EAX\[2\] announces it.
 pub fn xgetbv(cpu: &mut Cpu, _op: &Op) -> Done {
     if cpu.control.cr4 & cr4::OSXSAVE == 0 {
         return Err(invalid(cpu));
@@ -306,7 +306,7 @@ pub fn xgetbv(cpu: &mut Cpu, _op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// XSETBV: XCR0, at CPL 0.
+/// Executes XSETBV: XCR0, at CPL 0.
 pub fn xsetbv(cpu: &mut Cpu, op: &Op) -> Done {
     if cpu.control.cr4 & cr4::OSXSAVE == 0 {
         return Err(invalid(cpu));
@@ -325,7 +325,7 @@ pub fn xsetbv(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Attend)
 }
 
-/// The save and restore family.
+/// Lowers the instructions that save and restore extended state.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     let (handler, loads, stores): (Handler, u8, u8) = match l.instruction.mnemonic() {

@@ -10,7 +10,7 @@ use crate::cpu::{Cpu, Mode};
 use crate::lower::{Lowering, register_offset};
 use crate::op::{Done, Flow, Handler, Op, Trap};
 
-/// MOV to and from control and debug registers, CLTS, LMSW, INVLPG, cache flushes; None for instructions of other files.
+/// Lowers MOV to and from control and debug registers, CLTS, LMSW, INVLPG, cache flushes; None for instructions of other files.
 pub(super) fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     let i = l.instruction;

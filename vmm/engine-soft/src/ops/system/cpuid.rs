@@ -19,7 +19,7 @@ const DOORBELL_PORT: u16 = 0x5e0;
 const APIC: u32 = 1 << 9;
 
 impl Cpu {
-    /// Where IA32_APIC_BASE disables the local APIC, CPUID announces none (SDM vol. 3A §11.4.3).
+    /// Returns whether IA32_APIC_BASE disables the local APIC, in which case CPUID announces none (SDM vol. 3A §11.4.3).
     fn local_apic_is_off(&mut self) -> bool {
         let (id, now) = (self.id, self.now());
         let base = self.platform().msr_read(id, now, msr::APIC_BASE);
@@ -131,13 +131,13 @@ impl Borrowed<'_> {
 impl GuestVirtual for Borrowed<'_> {
     fn read(&mut self, address: u64, buf: &mut [u8]) -> Result<(), MemoryFault> {
         self.copy(address, buf.len(), Intent::Read, |host, at, n| {
-            // SAFETY: `copy` hands out `n` readable bytes.
+            // SAFETY: `copy` gives `n` readable bytes.
             unsafe { std::ptr::copy_nonoverlapping(host, buf[at..at + n].as_mut_ptr(), n) }
         })
     }
     fn write(&mut self, address: u64, buf: &[u8]) -> Result<(), MemoryFault> {
         self.copy(address, buf.len(), Intent::Write, |host, at, n| {
-            // SAFETY: `copy` hands out `n` writable bytes.
+            // SAFETY: `copy` gives `n` writable bytes.
             unsafe { std::ptr::copy_nonoverlapping(buf[at..at + n].as_ptr(), host, n) }
         })
     }

@@ -11,7 +11,7 @@ use crate::lower::Lowering;
 use crate::memory::is_canonical;
 use crate::op::{Done, Flow, Handler, Op, Trap};
 
-/// Far JMP, CALL and RET; None for instructions of other files.
+/// Lowers far JMP, CALL and RET; None for instructions of other files.
 pub(super) fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     let i = l.instruction;
@@ -143,7 +143,7 @@ fn jump_far_immediate(cpu: &mut Cpu, op: &Op) -> Done {
     jump_far(cpu, (op.imm >> 32) as u16, op.imm & 0xffff_ffff)
 }
 
-/// The far pointer in memory: the selector lies behind an offset of `op.aux` bytes.
+/// Reads the far pointer in memory: the selector lies behind an offset of `op.aux` bytes.
 pub(super) fn far_pointer(cpu: &mut Cpu, op: &Op) -> Result<(u16, u64), Trap> {
     let at = cpu.linear(op);
     let ip = match op.aux {

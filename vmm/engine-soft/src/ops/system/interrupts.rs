@@ -12,7 +12,7 @@ use crate::cpu::Cpu;
 use crate::lower::Lowering;
 use crate::op::{Done, Flow, Handler, Op, Trap};
 
-/// HLT, CLI, STI, INT n, INT1, INT3, INTO, IRET; None for instructions of other files.
+/// Lowers HLT, CLI, STI, INT n, INT1, INT3, INTO, IRET; None for instructions of other files.
 pub(super) fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     let i = l.instruction;
@@ -106,7 +106,7 @@ fn int_n(cpu: &mut Cpu, op: &Op) -> Done {
     software(cpu, op, op.imm as u8)
 }
 
-/// INT1: `#DB` as a trap, whatever the gate's privilege (SDM vol. 2A, INT n). DR6 stays.
+/// Executes INT1: `#DB` as a trap, whatever the gate's privilege (SDM vol. 2A, INT n). DR6 stays.
 fn int1(cpu: &mut Cpu, op: &Op) -> Done {
     deliver_behind(cpu, op, Cpu::debug_interrupt)
 }

@@ -70,7 +70,7 @@ fn one_form(l: &mut Lowering<'_>) -> Option<Handler> {
     Some(handler)
 }
 
-/// Returns whether a block ends after this instruction although control flow goes on. Such an instruction reads the clock, changes state
+/// Returns whether a block ends after this instruction although control flow continues. Such an instruction reads the clock, changes state
 /// that later instructions depend on, or accesses the platform.
 pub fn ends_block(m: Mnemonic) -> bool {
     use Mnemonic::*;
@@ -108,7 +108,7 @@ pub fn ends_block(m: Mnemonic) -> bool {
     )
 }
 
-/// Handler of an instruction that the guest's processor has and that the engine does not implement. In the kernel, the study stops. In user
+/// Executes an instruction that the guest's processor has and that the engine does not implement. In the kernel, the study stops. In user
 /// mode, where any bytes may run, the instruction raises `#UD`.
 pub fn unknown(cpu: &mut Cpu, op: &Op) -> Done {
     if cpu.cpl == 3 {
@@ -133,12 +133,12 @@ pub fn unknown(cpu: &mut Cpu, op: &Op) -> Done {
     )))
 }
 
-/// Handler of an instruction with more bytes than allowed (SDM vol. 2A §2.3.11).
+/// Executes an instruction with more bytes than allowed (SDM vol. 2A §2.3.11).
 pub fn too_long(cpu: &mut Cpu, _op: &Op) -> Done {
     Err(cpu.raise(Exception::gp(0)))
 }
 
-/// Handler of an encoding that no processor of the template has.
+/// Executes an encoding that no processor of the template has.
 fn undefined(cpu: &mut Cpu, _op: &Op) -> Done {
     Err(cpu.raise(Exception::ud()))
 }
@@ -151,7 +151,7 @@ fn privileged(cpu: &mut Cpu) -> Result<(), Trap> {
     }
 }
 
-/// Retires the instruction, and lets the run loop look at the machine.
+/// Retires the instruction, and makes the run loop check the machine.
 fn attend(cpu: &mut Cpu, op: &Op) -> Done {
     let ip = cpu.next_ip(op);
     let ip = cpu.wrap_ip(ip);

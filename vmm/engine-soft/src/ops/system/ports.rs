@@ -10,7 +10,7 @@ use crate::debug::Watched;
 use crate::lower::Lowering;
 use crate::op::{Done, Handler, Op, Trap};
 
-/// IN and OUT; None for instructions of other files.
+/// Lowers IN and OUT; None for instructions of other files.
 pub(super) fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     let i = l.instruction;

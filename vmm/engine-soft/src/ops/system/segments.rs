@@ -12,7 +12,7 @@ use crate::lower::{Lowering, register_offset};
 use crate::memory::is_canonical;
 use crate::op::{Done, Flow, Handler, Op};
 
-/// MOV, PUSH and POP of segment registers, LSS, SWAPGS, RDFSBASE and related instructions; None for instructions of other files.
+/// Lowers MOV, PUSH and POP of segment registers, LSS, SWAPGS, RDFSBASE and related instructions; None for instructions of other files.
 pub(super) fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     let i = l.instruction;
@@ -118,7 +118,7 @@ fn read_segment(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// LSS, LFS, LGS, LDS, LES: the selector lies behind the offset.
+/// Executes LSS, LFS, LGS, LDS, LES: the selector lies behind the offset.
 fn load_far_pointer(cpu: &mut Cpu, op: &Op) -> Done {
     let (selector, offset) = super::far::far_pointer(cpu, op)?;
     cpu.load_segment(op.src.into(), selector)?;

@@ -5,7 +5,7 @@ use nodescope_x86::state::seg;
 use crate::cpu::{Cpu, Mode};
 use crate::op::Trap;
 
-/// Stack address and new stack pointer after moving it by `delta`, at the stack's width.
+/// Returns the stack address and the new stack pointer after moving it by `delta`, at the stack's width.
 pub(super) fn stack(cpu: &Cpu, delta: i64) -> (u64, u64) {
     let ss = cpu.segments.data[seg::SS];
     let (mask, base) = match cpu.mode {

@@ -9,7 +9,7 @@ use crate::cpu::{Cpu, Mode};
 use crate::memory::is_canonical;
 use crate::op::{Done, Flow, Op};
 
-/// SYSCALL in long mode (SDM vol. 2B).
+/// Executes SYSCALL in long mode (SDM vol. 2B).
 pub(super) fn syscall(cpu: &mut Cpu, op: &Op) -> Done {
     if cpu.control.efer & efer::SCE == 0 || !cpu.long_mode() || cpu.mode != Mode::Bits64 {
         return Err(cpu.raise(Exception::ud()));
@@ -52,7 +52,7 @@ pub(super) fn sysret(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Attend)
 }
 
-/// SYSENTER (SDM vol. 2B).
+/// Executes SYSENTER (SDM vol. 2B).
 pub(super) fn sysenter(cpu: &mut Cpu, _op: &Op) -> Done {
     let selector = cpu.msrs.sysenter_cs as u16 & !3;
     if cpu.control.cr0 & cr0::PE == 0 || selector == 0 {
@@ -70,7 +70,7 @@ pub(super) fn sysenter(cpu: &mut Cpu, _op: &Op) -> Done {
     Ok(Flow::Attend)
 }
 
-/// SYSEXIT; `op.aux`: to 64-bit code.
+/// Executes SYSEXIT; `op.aux`: to 64-bit code.
 pub(super) fn sysexit(cpu: &mut Cpu, op: &Op) -> Done {
     privileged(cpu)?;
     let base = cpu.msrs.sysenter_cs as u16 & !3;

@@ -13,7 +13,7 @@ use crate::lower::{Lowering, register_offset};
 use crate::memory::is_canonical;
 use crate::op::{Done, Flow, Handler, Op, Trap};
 
-/// LGDT, SGDT, LLDT, LTR and related instructions, SMSW, LAR, LSL, VERR, VERW, ARPL; None for instructions of other files.
+/// Lowers LGDT, SGDT, LLDT, LTR and related instructions, SMSW, LAR, LSL, VERR, VERW, ARPL; None for instructions of other files.
 pub(super) fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     let i = l.instruction;
@@ -126,7 +126,7 @@ pub(super) fn selector_operand(cpu: &mut Cpu, op: &Op) -> Result<u16, Trap> {
     cpu.load(at)
 }
 
-/// The descriptor of a system segment (16 bytes in long mode).
+/// Returns the descriptor of a system segment (16 bytes in long mode).
 fn system_descriptor(
     cpu: &mut Cpu,
     selector: u16,
@@ -206,7 +206,7 @@ fn store_system<const WHAT: u8>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// The descriptor that LAR, LSL, VERR and VERW may look at, or None (SDM vol. 2A, LAR, table 3-52).
+/// Returns the descriptor that LAR, LSL, VERR and VERW may read, or None (SDM vol. 2A, LAR, table 3-52).
 fn visible(
     cpu: &mut Cpu,
     selector: u16,
@@ -278,7 +278,7 @@ fn verify<const WRITE: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// ARPL: the selector's requested privilege becomes no better than the other's (SDM vol. 2A).
+/// Executes ARPL: the selector's requested privilege becomes no better than the other's (SDM vol. 2A).
 fn arpl(cpu: &mut Cpu, op: &Op) -> Done {
     if cpu.control.cr0 & cr0::PE == 0 {
         return Err(cpu.raise(Exception::ud()));

@@ -1,4 +1,4 @@
-//! One instance of every instruction form that this folder promises.
+//! Instances of every instruction form that this folder supports.
 
 use iced_x86::{
     Code, CpuidFeature, EncodingKind, Instruction, MemoryOperand, Mnemonic, OpCodeOperandKind,
@@ -7,7 +7,7 @@ use iced_x86::{
 
 use super::{DATA, Values, encode};
 
-/// CPUID features that are covered.
+/// Returns whether the form's CPUID features are covered.
 fn promised(code: Code) -> bool {
     use CpuidFeature::*;
     let features = code.cpuid_features();
@@ -41,7 +41,7 @@ fn promised(code: Code) -> bool {
         && code.mnemonic() != Mnemonic::Crc32
 }
 
-/// All promised forms that exist in 64-bit mode.
+/// Returns every supported form that exists in 64-bit mode.
 pub fn codes() -> Vec<Code> {
     Code::values()
         .filter(|c| promised(*c) && c.op_code().mode64())
@@ -51,7 +51,7 @@ pub fn codes() -> Vec<Code> {
 /// Registers that test instructions use for general operands: not those that the harness needs.
 const GPRS: [usize; 5] = [0, 1, 2, 9, 11];
 
-/// An instance with operands drawn at random; the memory operand, if any, is `[rbx]`. None where the form cannot be
+/// Returns an instance with operands drawn at random; the memory operand, if any, is `[rbx]`. None where the form cannot be
 /// written that way.
 pub fn instance(code: Code, values: &mut Values, memory: bool) -> Option<(Instruction, Vec<u8>)> {
     use OpCodeOperandKind::*;
@@ -121,7 +121,7 @@ pub fn instance(code: Code, values: &mut Values, memory: bool) -> Option<(Instru
     (decoded.code() != Code::INVALID).then_some((decoded, bytes))
 }
 
-/// Target of `[rbx]`.
+/// Returns the target of `[rbx]`.
 pub fn data_address(offset: u64) -> u64 {
     DATA + offset
 }

@@ -19,7 +19,7 @@ fn absent(code: Code) -> Option<&'static str> {
     None
 }
 
-/// Not executed natively by this test: needs an address of its own, or changes what the harness stands on.
+/// Returns whether an instruction is not executed natively by this test: it needs an address of its own, or changes the harness's state.
 fn elsewhere(i: &Instruction) -> bool {
     use Mnemonic::*;
     matches!(
@@ -204,7 +204,7 @@ fn difference(got: &State, want: &State) -> Option<String> {
     (!out.is_empty()).then_some(out)
 }
 
-/// Random instances of every form on random states.
+/// Executes random instances of every form on random states.
 fn campaign(seed: u64, rounds: usize) {
     if !is_x86_feature_detected!("avx2") || !is_x86_feature_detected!("fma") {
         nodescope_test_needs::skip(

@@ -19,7 +19,7 @@ use crate::vcpu::{SoftConfig, SoftVcpu};
 const IP: u64 = 0x1000;
 const DATA: u64 = 0x2000;
 
-/// A vCPU without paging that decodes 64-bit code.
+/// Makes a vCPU without paging that decodes 64-bit code.
 fn vcpu() -> SoftVcpu {
     let mut vcpu = SoftVcpu::new(SoftConfig {
         id: 0,
@@ -78,7 +78,7 @@ impl Values {
         self.next() % n
     }
 
-    /// Eight bytes: noise, or numbers that floating-point code cares about.
+    /// Returns eight bytes: noise, or numbers that are special to floating-point code.
     fn quad(&mut self) -> u64 {
         const DOUBLES: [f64; 10] = [
             0.0,

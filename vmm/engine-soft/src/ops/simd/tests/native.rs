@@ -22,7 +22,7 @@ pub struct State {
 /// General registers that are loaded and compared.
 pub const GPRS: [usize; 7] = [0, 1, 2, 8, 9, 10, 11];
 
-/// Execute one instruction whose memory operand is `[rbx]`.
+/// Executes one instruction whose memory operand is `[rbx]`.
 pub fn run(arena: &mut Arena, instruction: &Instruction, state: &mut State) {
     let mut core = *instruction;
     for n in 0..core.op_count() {
@@ -72,7 +72,7 @@ pub fn run(arena: &mut Arena, instruction: &Instruction, state: &mut State) {
     };
     let code = assemble(arena.next()).expect("the reference assembles");
     let at = arena.push(&code).expect("room in the arena");
-    // SAFETY: the code reads and writes `state` alone, changes caller-saved registers alone, and leaves x87 and MXCSR in
+    // SAFETY: the code reads and writes only `state`, changes only caller-saved registers, and leaves x87 and MXCSR in
     // their default modes; exceptions are masked by the state that tests give.
     let f: unsafe extern "sysv64" fn(*mut State) = unsafe { std::mem::transmute(at as usize) };
     // SAFETY: as above.

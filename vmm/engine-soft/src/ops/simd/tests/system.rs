@@ -10,7 +10,7 @@ use crate::cpu::Cpu;
 use crate::op::{Done, Flow, Trap};
 use crate::ops::simd::{recompute_simd_availability, x87};
 
-/// Assemble one instruction and execute it with RBX and RDI at the data.
+/// Assembles one instruction and executes it with RBX and RDI at the data.
 fn run(cpu: &mut Cpu, f: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedError>) -> Done {
     let mut a = CodeAssembler::new(64).expect("an assembler");
     f(&mut a).expect("an instruction");
@@ -198,7 +198,7 @@ fn pending_x87_exceptions_reach_the_next_waiting_instruction() {
     assert_eq!(raised(cpu, done), MF);
     let done = run(cpu, |a| a.paddb(mm1, mm2));
     assert_eq!(raised(cpu, done), MF);
-    // It survives a trip through the save area.
+    // The state survives a trip through the save area.
     x87::release(cpu);
     let done = run(cpu, |a| a.fld1());
     assert_eq!(raised(cpu, done), MF);
@@ -297,7 +297,7 @@ fn fxsave_image_has_the_hosts_layout() {
     assert_eq!(image[24..32], [0x80, 0x1f, 0, 0, 0xff, 0xff, 0, 0]);
     assert_eq!(image[32..42], [0, 0, 0, 0, 0, 0, 0, 0x80, 0xff, 0x3f]);
     assert_eq!(image[400..416], [16; 16]);
-    // And the host would take it.
+    // The host would accept this value.
     let vector = cpu.vector;
     for r in &mut cpu.vector.0 {
         r[..16].fill(0);
