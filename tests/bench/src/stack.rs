@@ -64,7 +64,7 @@ struct Counted {
     instructions: u64,
     /// Instructions of the kernel among them.
     kernel: u64,
-    /// Cycles of string instructions and the like beyond one each.
+    /// Cycles of long instructions (REP strings, PAUSE) beyond one cycle for each instruction.
     long_cycles: u64,
     stalls: [u64; STALL_TERMS],
     blocks: Vec<Block>,

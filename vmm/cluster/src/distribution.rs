@@ -156,7 +156,7 @@ impl Distribution {
         self.all_interrupted.load(Ordering::Relaxed)
     }
 
-    /// Reports to the others why this process cannot continue. From now on this process is on its own.
+    /// Reports to the other processes why this process cannot continue. Every later exchange of messages by this process fails.
     pub fn leave(&self, why: &str) {
         if self.lost().is_some() {
             return;

@@ -181,8 +181,8 @@ impl Motherboard {
         std::mem::take(&mut self.pause_requested)
     }
 
-    /// Returns whether the node, if a vCPU runs, is at the default end of a quantum: the network interface is up, and the node has neither
-    /// frames nor output that wants attention.
+    /// Returns whether nothing about the node need be known at the end of a quantum: the network interface is up, there are no frames, and no
+    /// output wants attention. The caller checks that a vCPU runs.
     pub(crate) fn is_at_default_end(&mut self) -> bool {
         let connected = |net: &mut Net| net.is_active() && !net.has_frames();
         !self.wants_attention() && self.network().is_some_and(connected)

@@ -80,8 +80,9 @@ fn one_rank_by_hand() {
     );
 }
 
-/// Checks the waiting of a rank that polls. Rank 0 is in its first Allreduce from 2.5 us to 3 us, and rank 1 comes 0.4 us late: 800 cycles
-/// of 2 GHz, of which 500 were idle. The other 300 were polled: of 500 busy cycles, 200 of instructions and 300 of stalls.
+/// Checks the waiting of a rank that polls. Rank 0 is in its first Allreduce for 1000 cycles, from 2.5 us to 3 us at 2 GHz. Rank 1 comes
+/// 0.4 us late, so that rank 0 waits for 800 cycles: 500 idle ones and 300 polled ones. The 500 busy cycles are 200 of instructions and 300
+/// of stalls. The 300 polled cycles are taken from both in this ratio, so that 80 and 120 are left.
 #[test]
 fn a_rank_that_polls_for_a_late_one_waits() {
     let folder = tempfile::tempdir().unwrap();

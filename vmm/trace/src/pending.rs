@@ -84,7 +84,7 @@ pub enum Waits {
         /// Polls that found nothing.
         polls: u64,
     },
-    /// The trace does not contain enough, or too many calls are unfinished to judge them all.
+    /// The needs of the call are not known. The trace does not contain them, or there are too many pending calls to examine all.
     Unknown,
 }
 

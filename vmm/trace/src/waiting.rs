@@ -36,7 +36,7 @@ pub struct Wait {
     pub rank: u32,
     /// The caller's process id in the guest. Ranks of several programs may have the same number.
     pub pid: u32,
-    /// MPI function that waited.
+    /// MPI function in which the caller waited.
     pub function: Function,
     /// When the waiting began, picoseconds.
     pub from: u64,

@@ -74,7 +74,7 @@ impl Lost {
 pub struct Ratio(pub f64);
 
 impl Ratio {
-    /// Returns `part` of `whole`; of nothing, all.
+    /// Returns the ratio of `part` to `whole`. Returns 1 if `whole` is 0.
     pub fn of(part: u128, whole: u128) -> Ratio {
         if whole == 0 {
             Ratio(1.0)

@@ -341,7 +341,7 @@ fn linear(
     Ok(())
 }
 
-/// Returns the sequences of only one occurrence.
+/// Returns the calls of one occurrence as sequences of their own.
 fn alone(sequences: &Sequences, occurrence: &Occurrence) -> Sequences {
     let mut only = Sequences {
         ranks: (sequences.ranks.iter())

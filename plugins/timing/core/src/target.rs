@@ -320,7 +320,7 @@ impl Refusal {
     }
 }
 
-/// Regions of one run.
+/// Group of code regions that one call of llvm-mca simulates.
 struct Batch<'a> {
     core: &'a Core,
     texts: &'a [&'a [String]],

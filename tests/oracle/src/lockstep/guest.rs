@@ -88,7 +88,7 @@ pub enum Start {
 
 /// Contents of RAM at power-on.
 pub struct Image {
-    /// Contents of the first [`USED`] bytes.
+    /// Contents of the RAM that the guest uses, from address 0: page tables, kernel and data. The length is [`USED`].
     pub bytes: Vec<u8>,
     /// Contents of the memory at [`LARGE`].
     pub large: Vec<u8>,

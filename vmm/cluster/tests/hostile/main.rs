@@ -495,7 +495,7 @@ fn assembled(index: u32, ram: Ram, bandwidth: u64) -> Node {
     .unwrap()
 }
 
-/// Returns the nodes on a switch.
+/// Makes an executor of nodes on one switch. Each node runs one of the given codes.
 fn cluster(codes: &[Vec<u8>], bandwidth: u64) -> Executor {
     let link = LinkConfig {
         bandwidth,

@@ -186,7 +186,7 @@ pub struct AcpiTables {
     pub base: u64,
     /// Bytes of the block, to be written at `base`.
     pub bytes: Vec<u8>,
-    /// Tables in the block, without the RSDP.
+    /// Places of the tables in the block. The RSDP is in the block, too, but not in this list.
     pub tables: Vec<TablePlace>,
 }
 
