@@ -17,10 +17,10 @@ pub use crate::scaling::args::Scaling;
 #[derive(Debug, Parser)]
 #[command(version, after_help = format!("{GUIDE}\n\n{EXIT_CODES}"), max_term_width = 110)]
 pub struct Args {
-    /// What to do.
+    /// Command.
     #[command(subcommand)]
     pub command: Command,
-    /// How progress and errors are told on standard error.
+    /// Format of progress and errors on standard error.
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
     /// Tell more on standard error: the phases of a run and how long each took; twice: details. RUST_LOG asks for more of single
@@ -32,7 +32,7 @@ pub struct Args {
     pub quiet: bool,
 }
 
-/// How progress and errors are told.
+/// Formats of progress and errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// Bars on a terminal, lines elsewhere.
@@ -121,7 +121,7 @@ pub struct Run {
     /// Show a node's console on standard error as it is written. Without NODE: node 0, which has the job's output.
     #[arg(long, value_name = "NODE", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
     pub follow: Option<u32>,
-    /// Write host.json among the results: what each phase of the run took of this host (guide: host.json). This file alone differs
+    /// Write host.json among the results: the host's time and memory for each phase of the run (guide: host.json). This file alone differs
     /// from run to run.
     #[arg(long)]
     pub host_times: bool,
@@ -178,7 +178,7 @@ pub struct Worker {
 /// `nodescope slurm`.
 #[derive(Debug, clap::Args)]
 pub struct Slurm {
-    /// What to do.
+    /// Command.
     #[command(subcommand)]
     pub command: SlurmCommand,
 }
@@ -288,11 +288,11 @@ pub enum ProfileFormat {
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("measured").required(true).multiple(true).args(["network", "memory"]))]
 pub struct Calibrate {
-    /// What was measured between two nodes: NetPIPE's output file (bytes, Mbit/s, seconds), a trace, or the folder of a traced run
+    /// Measurement between two nodes: NetPIPE's output file (bytes, Mbit/s, seconds), a trace, or the folder of a traced run
     /// (guide: Calibration).
     #[arg(long, value_name = "FILE|DIR")]
     pub network: Option<PathBuf>,
-    /// The same within a node.
+    /// Measurement within a node, in one of these forms.
     #[arg(long, value_name = "FILE|DIR")]
     pub memory: Option<PathBuf>,
     /// The cluster file to write, for nodescope predict --cluster (guide: The cluster file).
@@ -307,7 +307,7 @@ pub struct Calibrate {
     /// The largest message that is sent at once between nodes, such as "64 KiB", in place of what the measurements show.
     #[arg(long, value_name = "SIZE", requires = "network")]
     pub eager_limit: Option<Bytes>,
-    /// The same within a node.
+    /// The largest message that is sent at once within a node.
     #[arg(long, value_name = "SIZE", requires = "memory")]
     pub memory_eager_limit: Option<Bytes>,
     /// Replace a file that is already there.
@@ -321,7 +321,7 @@ pub struct Trace {
     /// Folder of the results; the trace in it is trace.nst. Of a program on several machines, a folder that all of them share.
     #[arg(short, long, value_name = "DIR")]
     pub output: PathBuf,
-    /// Whose MPI the program uses; by default the launcher is asked for its version.
+    /// MPI library of the program; by default nodescope asks the launcher for its version.
     #[arg(long, value_enum)]
     pub mpi: Option<MpiName>,
     /// Replace a trace that is already there.
@@ -419,7 +419,7 @@ pub struct Check {
 /// `nodescope image`.
 #[derive(Debug, clap::Args)]
 pub struct Image {
-    /// What to do.
+    /// Command.
     #[command(subcommand)]
     pub command: ImageCommand,
 }
@@ -447,7 +447,7 @@ pub enum ImageCommand {
 /// `nodescope snapshot`.
 #[derive(Debug, clap::Args)]
 pub struct Snapshot {
-    /// What to do.
+    /// Command.
     #[command(subcommand)]
     pub command: SnapshotCommand,
 }
@@ -459,13 +459,13 @@ pub enum SnapshotCommand {
     List,
     /// Show what a snapshot is of, and all its sections.
     Show {
-        /// Its name or path.
+        /// Name or path of the snapshot.
         #[arg(value_name = "NAME|FILE")]
         snapshot: String,
     },
     /// Remove a snapshot.
     Remove {
-        /// Its name or path.
+        /// Name or path of the snapshot.
         #[arg(value_name = "NAME|FILE")]
         snapshot: String,
     },
@@ -501,7 +501,7 @@ pub struct Export {
     /// The MPI job, from 0, where a trace holds several and a format one (simgrid, dimemas); by default the one with most calls.
     #[arg(long, value_name = "N")]
     pub job: Option<usize>,
-    /// What stands for the work between MPI calls in a format that replays it (simgrid).
+    /// Measure of the work between MPI calls, in a format that replays this work (simgrid).
     #[arg(long, value_enum, default_value_t = Bursts::Time)]
     pub bursts: Bursts,
 }
@@ -525,12 +525,12 @@ pub enum ExportFormat {
     Csv,
 }
 
-/// What stands for the work between MPI calls.
+/// Measures of the work between MPI calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Bursts {
-    /// Its virtual time.
+    /// Virtual time of the work.
     Time,
-    /// Its instructions, at the mean speed at which the job executed them.
+    /// Instructions of the work, at the job's mean speed.
     Instructions,
 }
 
