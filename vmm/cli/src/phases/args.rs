@@ -48,7 +48,7 @@ pub struct Phases {
     /// Place the ranks of each node on so many sockets, too.
     #[arg(long, value_name = "N", requires = "cluster", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub sockets: Option<u32>,
-    /// What changing the placement between two phases costs, as a time ("2 s", by predicted times) or as bytes ("1 GiB", by bytes
+    /// Cost of changing the placement between two phases, as a time ("2 s", by predicted times) or as bytes ("1 GiB", by bytes
     /// between nodes): tells when a change pays.
     #[arg(long, value_name = "TIME|BYTES", requires = "cluster", value_parser = change_cost)]
     pub change_cost: Option<ChangeCost>,

@@ -54,7 +54,7 @@ pub struct Choice {
 /// `nodescope represent groups`.
 #[derive(Debug, clap::Args)]
 pub struct Groups {
-    /// Whose representatives.
+    /// Choice of the representatives.
     #[command(flatten)]
     pub choice: Choice,
     /// Print an HTML page in place of text: dendrograms with the cut.
@@ -72,7 +72,7 @@ pub struct Record {
     /// Ranks to record, such as 0,5; by default all.
     #[arg(long, value_name = "RANKS", value_delimiter = ',')]
     pub ranks: Vec<u32>,
-    /// Whose MPI the program uses; by default the launcher is asked for its version.
+    /// MPI library of the program; by default nodescope asks the launcher for its version.
     #[arg(long, value_enum)]
     pub mpi: Option<MpiName>,
     /// Replace a trace and recordings that are already there.
