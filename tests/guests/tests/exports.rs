@@ -37,7 +37,8 @@ fn output(program: &mut Command) -> String {
     text
 }
 
-/// Exports a finished run to every format. otf2-print and smpirun read their formats. Returns the job's virtual seconds and SimGrid's.
+/// Exports a finished run to every format. otf2-print and smpirun read their formats. Returns the virtual seconds from the first to the
+/// last MPI event, and SimGrid's simulated seconds, if there is smpirun.
 fn check(finished: &Finished, network: Network, ranks: usize) -> (f64, Option<f64>) {
     let trace = finished.dir.join(TRACE_FILE);
     let reader = TraceReader::open(&trace).unwrap();

@@ -14,8 +14,8 @@ use nodescope_phases::{
 use nodescope_predict::{Channel, Cluster, Model};
 use nodescope_trace::TraceReader;
 
-/// Runs commands one after the other on nodes of this many vCPUs, and returns the console of node 0. Where the image or the compiler
-/// is missing, returns none and reports the test as skipped.
+/// Runs commands one after the other on `nodes` nodes of `vcpus` vCPUs each, and returns the console of node 0. Where the image or the
+/// compiler is missing, returns none and reports the test as skipped.
 fn emulate(dir: &Path, nodes: u32, vcpus: u32, commands: &str) -> Option<String> {
     let image = image()?;
     let patterns = compile("mpicc.openmpi", "patterns.c", &["-O2", "-lm"])?;

@@ -306,7 +306,8 @@ impl Engine {
     }
 }
 
-/// Returns a read of each page of the window and a write of each that can be written, which change nothing.
+/// Returns code that fills the TLB with all pages of the window. The code reads each page, and writes the byte back where the page can be
+/// written.
 fn touch_all_pages() -> Vec<u8> {
     let mut code = Vec::new();
     for offset in (0..WINDOW_LEN as u64).step_by(PAGE as usize) {

@@ -83,7 +83,7 @@ const FULL_HELP: &str = "free space where that file lies, or use another disk: -
 /// The system's message about a file that would exceed a limit.
 const TOO_LARGE: &str = "File too large";
 const TOO_LARGE_HELP: &str = "the file system has no room for a file of this size; use another one, with --results for results";
-/// The system's messages where no memory, or no address space, is left.
+/// Messages for a lack of memory or address space: the system's, and that of Rust's library.
 const NO_MEMORY: [&str; 2] = ["Cannot allocate memory", "out of memory"];
 const NO_MEMORY_HELP: &str =
     "the host has no memory left; lower node.memory or cluster.nodes, or use a larger host";

@@ -264,7 +264,8 @@ impl Distribution {
         Ok((frames, all))
     }
 
-    /// Returns the earliest of the given times of all processes: when the first node has something to do.
+    /// Gathers from each process the time at which the first of its nodes has something to do, and returns the earliest of these times.
+    /// `own_ps` is the time of this process.
     pub(crate) fn gather_activity(&self, own_ps: u64) -> Result<u64, PeerError> {
         let all: Vec<u64> = self.gather(&own_ps)?;
         Ok(all.into_iter().min().unwrap_or(u64::MAX))

@@ -35,7 +35,7 @@ struct Process {
     /// Entry of the log that is merged next.
     next: LogEntry,
     node: usize,
-    /// Picoseconds to add to the node's clock.
+    /// Picoseconds to add to a time of the node's monotonic clock, to get the time of the trace.
     shift: i128,
 }
 

@@ -60,7 +60,7 @@ impl CacheDescription {
 pub struct MemoryPerformance {
     /// Latency of an access, nanoseconds.
     pub latency_ns: Vec<Vec<u32>>,
-    /// Bandwidth of accesses, MB/s.
+    /// Bandwidth of a socket's accesses to the memory of a socket, MB/s, as `[initiator][target]`.
     pub bandwidth_mb_s: Vec<Vec<u32>>,
 }
 

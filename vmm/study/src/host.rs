@@ -105,7 +105,8 @@ impl Host {
         error.into_iter().collect()
     }
 
-    /// Returns the names of cores that this host's LLVM does not model. These unknown names are mistakes of the study.
+    /// Returns a problem for each name of the study that is no core with timings in this host's LLVM. Such a name is a mistake of the study.
+    /// Without `llvm-mca` there are no problems.
     pub fn unknown_cores(&self, study: &Study) -> Problems {
         let tool = match study.cores.is_empty() {
             true => None,

@@ -33,9 +33,9 @@ pub struct FitOptions {
 pub enum Limit {
     /// The user gave the limit.
     Given,
-    /// Sends of up to this size did not wait for late receives, and those of the next size measured did.
+    /// Late receives show the limit. Sends of this size, the next after the limit, wait for their receives.
     Waiting(u64),
-    /// The time steps up between this size and the next measured.
+    /// A step in the times shows the limit. This size is the first behind the step.
     Step(u64),
     /// The times show no limit, so it is the largest size measured.
     Unseen,

@@ -32,7 +32,7 @@ pub struct Phases {
     pub ranks_per_row: u32,
     /// Picoseconds of a column; the last may be shorter.
     pub column: u64,
-    /// Rows in the order of ranks.
+    /// Rows in the order of their ranks, of [`Phases::ranks_per_row`] ranks each.
     pub rows: Vec<Row>,
 }
 

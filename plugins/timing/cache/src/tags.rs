@@ -242,7 +242,7 @@ impl<W: Word> Tags<W> {
         unsafe { self.first.add(index.0).read() }.value()
     }
 
-    /// Returns the whole entry, 0 if the way is empty.
+    /// Returns the whole entry of a way: tag, holders and state. The entry of an empty way is 0.
     #[inline(always)]
     pub(crate) fn entry(&self, at: usize) -> u64 {
         self.entries()[at].value()

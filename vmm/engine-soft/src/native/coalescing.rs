@@ -20,7 +20,7 @@ use Register::{AL, CL, RAX, RCX};
 
 /// Number of spans whose host addresses are kept at a time.
 pub const SPAN_SLOTS: usize = 4;
-/// Most bytes of a span. One in sixteen of the longest spans leaves its page.
+/// Most bytes of a span. At a random address, one in sixteen of the longest spans crosses the end of a page.
 const MAX_SPAN: i64 = 256;
 
 /// Way in which an operand is looked up.

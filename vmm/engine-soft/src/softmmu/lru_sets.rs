@@ -19,7 +19,7 @@ const UNUSED_WAY: u64 = u64::MAX - 1;
 const UNUSED_STAMP: u64 = u64::MAX >> 1;
 /// Distance of consecutive time stamps. The bits below have the offset of the stamped way's stamp from the first stamp, in bytes.
 pub const TICK: u64 = 8 * DIRECTORY_WAYS as u64;
-/// Stamp that no way has.
+/// Stamp that no way ever has. `NO_STAMP` excepts no way in a search for the oldest stamp, and marks an oldest stamp that is not known.
 const NO_STAMP: u64 = 1;
 
 /// Returns the stamp that a way gets at a time, a multiple of [`TICK`]. At time 0 the way has no line.

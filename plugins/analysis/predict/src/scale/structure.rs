@@ -286,7 +286,7 @@ pub fn walk(parts: &[Part], count: &impl Fn(u32) -> u32, visit: &mut impl FnMut(
     }
 }
 
-/// Maker of parts of a folded sequence.
+/// Converter of a folded sequence into [`Part`]s. The converter numbers leaves and loops, and collects the counts of the loops.
 struct Shapes<'a> {
     forest: &'a Forest,
     positions: u32,

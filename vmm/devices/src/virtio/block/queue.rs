@@ -9,7 +9,7 @@ use super::disk::SECTOR;
 use super::state::Completion;
 use crate::virtio::{Chain, QueueFault, Queues};
 
-/// Bytes copied at a time.
+/// Most bytes copied at a time between the disk and the guest.
 const PIECE: usize = 64 << 10;
 
 /// Most bytes of one request. Linux makes none of more than a few MiB; an indirect table of 256 descriptors could name all memory 256

@@ -258,7 +258,8 @@ macro_rules! by_destination {
     };
 }
 
-/// A handler for a source in a register (`op.src`) or in memory: `by_source!(shape, S => handler::<S>)`.
+/// A handler for a source in a register (`op.src`), in memory or in the instruction: `by_source!(kind, S => handler::<S>)`. `S` is `Src`,
+/// `Mem` or `Imm`.
 macro_rules! by_source {
     ($shape:expr, $s:ident => $handler:expr) => {
         match $shape {
