@@ -306,7 +306,7 @@ fn a_thread_goes_on_with_several_nodes() {
 }
 
 #[test]
-#[ignore = "the long campaign: a quarter of an hour or more"]
+#[ignore = "the long campaign: six minutes of processor time"]
 fn a_thread_goes_on_with_several_nodes_long() {
     Model { nodes: 3, ..PLAIN }.check();
 }
