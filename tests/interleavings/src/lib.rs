@@ -1,5 +1,5 @@
 //! Checks the barrier at which the host threads of a cluster meet. The checker tries every order of the threads' actions with at most two
-//! interruptions (fewer for some models of sleeping nodes, see `Model::interruptions`), and every value that the memory model lets the
+//! interruptions (fewer for some models, see `Model::interruptions`), and every value that the memory model lets the
 //! threads see. The code is the cluster's own, `host_thread.rs`, `barrier.rs` and `batch.rs`, on loom's atomics instead of the standard
 //! library's (<https://docs.rs/loom>).
 //!
