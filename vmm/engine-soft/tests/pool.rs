@@ -3,7 +3,7 @@
 #[path = "machine/mod.rs"]
 mod machine;
 
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 
 use iced_x86::code_asm::*;
 use machine::*;
@@ -157,4 +157,26 @@ fn blocks_without_translations_are_thrown_away_where_there_is_no_room() {
     };
     let [all, few] = [run_with(None), run_with(Some(1))];
     assert_eq!(all, few);
+}
+
+#[test]
+fn nodes_that_start_at_the_same_time_share_the_first_code_of_all() {
+    // Two threads look for the code of the first block. One translates the block while the other waits for the lock.
+    for round in 0..100 {
+        let pool = Arc::default();
+        let start = Barrier::new(2);
+        let sums = std::thread::scope(|scope| {
+            let nodes = [0, 1].map(|_| {
+                scope.spawn(|| {
+                    let mut machine = sharing(&pool, Translate::After(1), sums);
+                    machine.state.control.cr4 |= 0x600;
+                    start.wait();
+                    run(&mut machine);
+                    machine.reg(RAX)
+                })
+            });
+            nodes.map(|node| node.join().expect("a node does not panic"))
+        });
+        assert_eq!(sums, [300 * 301 / 2; 2], "round {round}");
+    }
 }

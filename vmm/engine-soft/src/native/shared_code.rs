@@ -182,6 +182,8 @@ impl Cpu {
         }
         let place = (page, (ip & 0xfff) as u16, self.code_key);
         if let Some(code) = shared.translation_cache.by_page.get(&place).copied() {
+            // Another thread has made the code since this vCPU looked, perhaps as the first code of all.
+            self.code().shared_pages.enter = shared.translation_cache.enter;
             drop(shared);
             self.add_native(block, ip, code, Some(page));
             return Some(code);
