@@ -56,6 +56,11 @@ fn known(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), short)
 }
 
+/// Returns a ratio with three decimals, or `-` for none.
+fn ratio(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"))
+}
+
 impl Series {
     fn write(&self, out: &mut String) -> std::fmt::Result {
         let title = format!("Scaling of {}", self.name);
@@ -78,7 +83,7 @@ impl Series {
         row(
             out,
             "faster than the first",
-            self.points.iter().map(|p| known(gain(p))),
+            self.points.iter().map(|p| ratio(gain(p))),
         )?;
         self.write_calls(out)?;
         self.write_cpi(out)?;
@@ -193,7 +198,7 @@ impl Series {
         let direct = |p: &Point| flops(p).and_then(|f| all(p, f.direct_per_second));
         let window = |p: &Point| flops(p).and_then(|f| f.window_per_second);
         let alpha = |p: &Point| flops(p).and_then(|f| f.alpha);
-        row(out, "alpha", self.points.iter().map(|p| known(alpha(p))))?;
+        row(out, "alpha", self.points.iter().map(|p| ratio(alpha(p))))?;
         row(
             out,
             "equation (6) x ranks",
