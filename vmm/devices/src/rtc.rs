@@ -214,10 +214,13 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
 /// Returns the date and time of so many seconds since 1970-01-01.
 fn civil(seconds: i64) -> Civil {
     let (date, time) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Start from an estimate that is not too late by more than a year and never too early.
+    // Start from an estimate in years of 365 days, which can be some years too late or too early.
     let mut year = 1970 + date.div_euclid(365);
     while days(year, 1, 1) > date {
         year -= 1;
+    }
+    while days(year + 1, 1, 1) <= date {
+        year += 1;
     }
     let mut month = 12;
     while days(year, month, 1) > date {
@@ -263,6 +266,8 @@ mod tests {
             (1_735_689_599, [2024, 12, 31, 23, 59, 59, 3]),
             (4_107_542_400, [2100, 3, 1, 0, 0, 0, 2]),
             (-1, [1969, 12, 31, 23, 59, 59, 4]),
+            (-731 * 86_400, [1968, 1, 1, 0, 0, 0, 2]),
+            (-719_528 * 86_400, [0, 1, 1, 0, 0, 0, 7]),
         ] {
             assert_eq!(civil(seconds), expect);
             assert_eq!(
