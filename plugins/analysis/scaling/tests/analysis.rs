@@ -56,8 +56,8 @@ fn report(study: &str, nodes: u64, mpi: u64) -> Value {
     })
 }
 
-/// Costs of a host that takes, unless a lone node runs ten times as fast, 2 s for each node and second of virtual time, and 5 ns for each instruction; in windows ten times as much.
-/// The process has 100 MiB, and 50 MiB for each node.
+/// Returns the host times of a run. A phase takes 2 s for each node and second of virtual time, and 5 ns for each instruction. A window
+/// takes ten times as much, and a run of a single node a tenth. The process has 100 MiB, and 50 MiB for each node.
 fn host(nodes: u64) -> Value {
     let lone = if nodes == 1 { 0.1 } else { 1.0 };
     let phase = |phase: &str, instructions: u64, factor: f64| {

@@ -24,7 +24,7 @@ struct Group {
 struct Thread {
     process: usize,
     tid: Option<u32>,
-    /// Regions that the thread is in, with their times of entry in the archive's ticks.
+    /// Regions that the thread is in, with their times of entry in picoseconds.
     stack: Vec<(u32, u64)>,
     /// MPI call that the thread is in: its depth in the stack, and its records.
     call: Option<(usize, Vec<MpiRecord>)>,
