@@ -1,15 +1,15 @@
-//! Counts by basic block: what an engine found out about the code that ran in a window.
+//! Counts by basic block: what an engine counted in the code that ran in a window.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Charges, Context, FLOP_CLASSES};
 
-/// Straight-line code that ran while a window was open.
+/// A basic block that ran while a window was open.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProfiledBlock {
-    /// Guest-linear address at which the block was first entered.
+    /// Guest-linear address of the block's first instruction, in the address space in which the block was first entered.
     pub address: u64,
-    /// Guest-physical address of the first byte.
+    /// Guest-physical address of the block's first byte.
     pub physical: u64,
     /// Guest-physical address of the second page's first byte if an instruction of the block crosses into a second page; otherwise 0.
     pub second_page: u64,
@@ -25,7 +25,7 @@ pub struct ProfiledBlock {
     pub instructions: u32,
     /// Data reads of one execution, one for each line touched by an aligned access.
     pub loads: u32,
-    /// Data writes of one execution.
+    /// Data writes of one execution, counted as `loads` are.
     pub stores: u32,
     /// Floating-point operations of one execution by class.
     pub flops: [u32; FLOP_CLASSES],
@@ -47,7 +47,7 @@ pub struct PartialCounts {
 }
 
 impl PartialCounts {
-    /// Adds other counts of equal code.
+    /// Adds the counts of other executions of the same block.
     pub fn add(&mut self, other: &PartialCounts) {
         self.executions += other.executions;
         self.instructions += other.instructions;
@@ -62,7 +62,7 @@ impl PartialCounts {
 /// Counts of one block in one context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockCounts {
-    /// Number of executions from the first to the last instruction.
+    /// Number of complete executions, from the first to the last instruction.
     pub executions: u64,
     /// Counts of the executions that were cut short.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -70,24 +70,24 @@ pub struct BlockCounts {
     /// Cycles of long instructions (REP strings, PAUSE) beyond the nominal CPI.
     #[serde(default, skip_serializing_if = "is_default")]
     pub long_cycles: u64,
-    /// Data reads beyond those that each execution has: of string instructions and gathers, and second lines.
+    /// Data reads beyond those in [`ProfiledBlock::loads`]: of string instructions and gathers, and second lines of split accesses.
     #[serde(default, skip_serializing_if = "is_default")]
     pub more_loads: u64,
-    /// Data writes beyond those that each execution has.
+    /// Data writes beyond those in [`ProfiledBlock::stores`].
     #[serde(default, skip_serializing_if = "is_default")]
     pub more_stores: u64,
-    /// Costs of the block's references.
+    /// Answers and stall cycles of the block's references.
     #[serde(default, skip_serializing_if = "is_default")]
     pub charges: Charges,
 }
 
-/// Returns whether a file leaves a count out: most counts of most blocks are zero.
+/// Returns true if a count has its default value and is left out of files, as are most counts of most blocks.
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
 impl BlockCounts {
-    /// Adds other counts of equal code.
+    /// Adds the counts of other executions of the same block.
     pub fn add(&mut self, other: &BlockCounts) {
         self.executions += other.executions;
         self.partial.add(&other.partial);
@@ -97,7 +97,7 @@ impl BlockCounts {
         self.charges.add(&other.charges);
     }
 
-    /// Returns the instructions that retired in a block of `of_block` instructions.
+    /// Returns the number of instructions that retired in a block that has `of_block` instructions.
     pub fn instructions(&self, of_block: u32) -> u64 {
         self.executions * u64::from(of_block) + self.partial.instructions
     }
@@ -106,12 +106,12 @@ impl BlockCounts {
 /// Every block that ran on a node in a window.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockProfile {
-    /// Blocks by number. The first is no code: it takes costs outside of blocks, such as the delivery of interrupts.
+    /// Blocks by number. Block 0 is not code: it has the costs outside blocks, such as the delivery of interrupts.
     pub blocks: Vec<ProfiledBlock>,
-    /// Counts by context and number of a block, in that order.
+    /// Counts by context and block number, sorted by these two.
     pub counts: Vec<(Context, u32, BlockCounts)>,
-    /// Blocks that ran after the table was full: their misses are counted as the first's, their instructions not at all.
+    /// Blocks that ran after the table was full: their misses are counted for block 0, their instructions not at all.
     pub lost_blocks: u64,
-    /// Times that a context found the table full: its counts are those of another one.
+    /// Times that a new context found the table full: its counts are added to those of another context.
     pub lost_contexts: u64,
 }

@@ -1,4 +1,4 @@
-//! Costs of references by the term of the CPI equations, for an engine that attributes them to code.
+//! Stall cycles of references by the term of the CPI equations, for an engine that attributes cycles to code.
 
 /// Source of the answer to a reference that missed the first level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -6,9 +6,9 @@
 pub enum Source {
     /// The second-level cache.
     Level2,
-    /// The third-level cache, or one beyond.
+    /// The third-level cache, or a level beyond it.
     Level3,
-    /// A cache that is not on the way to memory: of another core or another socket.
+    /// A cache that is not between the core and memory: of another core or another socket.
     OtherCache,
     /// Memory of the requesting socket.
     LocalMemory,
@@ -50,7 +50,7 @@ impl Source {
     }
 }
 
-/// Term of the CPI equations to which stall cycles belong, as finely as code attribution distinguishes terms.
+/// Term of the CPI equations to which stall cycles belong, as far as code attribution distinguishes terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum StallTerm {
@@ -58,13 +58,13 @@ pub enum StallTerm {
     Level1,
     /// CPI_L2: stall cycles of the second-level cache.
     Level2,
-    /// CPI_L3: stall cycles of the third-level cache, and of the levels beyond.
+    /// CPI_L3: stall cycles of the third-level cache, and of the levels beyond it.
     Level3,
-    /// CPI_memory: stall cycles of the own socket's memory.
+    /// CPI_memory: stall cycles of the memory of the requesting socket.
     LocalMemory,
-    /// CPI_memory: stall cycles of other sockets' memory.
+    /// CPI_memory: stall cycles of the memory of other sockets.
     RemoteMemory,
-    /// Stalls of a model that names no term.
+    /// Stall cycles of a model that names no term.
     Unattributed,
 }
 
@@ -82,7 +82,7 @@ impl StallTerm {
         StallTerm::Unattributed,
     ];
 
-    /// Returns the term of a cache level, counted from 1.
+    /// Returns the term of a cache level, counted from 1; levels beyond the third have the third level's term.
     pub fn of_level(level: u8) -> StallTerm {
         match level {
             0 | 1 => StallTerm::Level1,
@@ -104,30 +104,30 @@ impl StallTerm {
     }
 }
 
-/// References that were answered outside the first level, and stall cycles by term. Machine code adds to both.
+/// Numbers of references that were answered outside the first level, and stall cycles by term. Generated code adds to both arrays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[repr(C)]
 pub struct Charges {
-    /// Answers by [`Source`].
+    /// Number of answers, indexed by [`Source`].
     pub answers: [u64; SOURCES],
-    /// Cycles by [`StallTerm`].
+    /// Stall cycles, indexed by [`StallTerm`].
     pub cycles: [u64; STALL_TERMS],
 }
 
 impl Charges {
-    /// Counts an answer.
+    /// Counts an answer from `source`.
     #[inline(always)]
     pub fn answer(&mut self, source: Source) {
         self.answers[source as usize] += 1;
     }
 
-    /// Adds stall cycles.
+    /// Adds stall cycles to a term.
     #[inline(always)]
     pub fn stall(&mut self, term: StallTerm, cycles: u64) {
         self.cycles[term as usize] += cycles;
     }
 
-    /// Adds other charges.
+    /// Adds the answers and cycles of other charges.
     #[inline(always)]
     pub fn add(&mut self, other: &Charges) {
         for (sum, count) in self.answers.iter_mut().zip(other.answers) {
@@ -138,7 +138,7 @@ impl Charges {
         }
     }
 
-    /// Returns the stall cycles of all terms.
+    /// Returns the sum of the stall cycles of all terms.
     #[inline(always)]
     pub fn total(&self) -> u64 {
         self.cycles.iter().sum()

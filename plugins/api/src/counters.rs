@@ -12,13 +12,13 @@ pub enum FlopClass {
     ScalarSingle,
     /// Scalar double precision.
     ScalarDouble,
-    /// 128-bit packed single.
+    /// 128-bit packed single precision.
     Packed128Single,
-    /// 128-bit packed double.
+    /// 128-bit packed double precision.
     Packed128Double,
-    /// 256-bit packed single.
+    /// 256-bit packed single precision.
     Packed256Single,
-    /// 256-bit packed double.
+    /// 256-bit packed double precision.
     Packed256Double,
 }
 
@@ -62,13 +62,13 @@ pub struct Counters {
     pub stall_cycles: u64,
     /// Cycles spent in HLT.
     pub idle_cycles: u64,
-    /// Data reads, one for each line touched.
+    /// Data reads, one for each cache line touched.
     pub loads: u64,
-    /// Data writes, one for each line touched.
+    /// Data writes, one for each cache line touched.
     pub stores: u64,
-    /// Instruction fetches, one for each line that execution enters.
+    /// Instruction fetches, one for each cache line that execution enters.
     pub fetches: u64,
-    /// Floating-point operations (an FMA is two, lanes counted) by [`FlopClass`].
+    /// Floating-point operations, indexed by [`FlopClass`]. Each lane counts, and an FMA counts as two.
     pub flops: [u64; FLOP_CLASSES],
 }
 
@@ -92,7 +92,7 @@ impl Counters {
         self.flops.iter().sum()
     }
 
-    /// Returns whether nothing was counted.
+    /// Returns true if all counts are zero.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

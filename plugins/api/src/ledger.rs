@@ -1,28 +1,28 @@
-//! Counters of a model, kept per vCPU, address space and privilege.
+//! Ledger of a model's events by vCPU, address space and privilege.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::{Charges, Context, MemRef, Privilege};
 
-/// Events of one kind and the cycles they cost.
+/// Number of events of one kind, and the cycles that they cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Tally {
     /// Number of events.
     pub count: u64,
-    /// Cycles of all events together.
+    /// Sum of the cycles of all events.
     pub cycles: u64,
-    /// Latency of the first event, or [`Tally::VARIES`] where another event had a different one.
+    /// Latency of all events in cycles, or [`Tally::VARIES`] if events had different latencies.
     latency: u64,
 }
 
 impl Tally {
-    /// Value of [`Tally`]'s latency where the latencies of its events varied.
+    /// Value of the field `latency` if events had different latencies.
     pub const VARIES: u64 = u64::MAX;
-    /// Offset of the latency, for machine code.
+    /// Offset of the field `latency` in bytes, for generated code.
     pub const LATENCY: usize = std::mem::offset_of!(Tally, latency);
 
-    /// Returns the latency of one event where all events had the same latency, and 0 where latencies differed.
+    /// Returns the latency of one event in cycles if all events had the same latency, and 0 if latencies differed.
     pub fn latency(&self) -> u64 {
         if self.latency == Self::VARIES {
             0
@@ -44,26 +44,26 @@ impl Tally {
     }
 }
 
-/// Key of counts: vCPU, address space, privilege.
+/// Key of tallies: vCPU, address space, privilege.
 pub type Key = (u16, Context, Privilege);
 
-/// A fixed number of event kinds, counted apart for every vCPU, address space and privilege.
+/// Tallies of a fixed number of event kinds for each vCPU, address space and privilege.
 ///
-/// [`Ledger::select`] is cheap as long as a vCPU stays in one address space; [`Ledger::charge`] is an addition.
+/// [`Ledger::select`] is cheap as long as a vCPU does not change its address space.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     events: usize,
-    /// Last address space of each vCPU and where its tallies begin.
+    /// Last address space of each vCPU, and the index of its first tally.
     current: Vec<(Context, usize)>,
     starts: HashMap<(u16, Context), usize>,
     tallies: Vec<Tally>,
-    /// Number that changes whenever the tallies may have moved in memory.
+    /// Number that changes when tallies may have moved in memory, or when a vCPU changes its address space.
     layout_version: u64,
-    /// Costs since they were last taken ([`crate::MemoryModel::take_charges`]).
+    /// Charges since they were last taken ([`crate::MemoryModel::take_charges`]).
     pub charges: Charges,
 }
 
-/// Position of one key's tallies.
+/// Position of the tallies of one key in the ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account(usize);
 
@@ -82,13 +82,14 @@ impl Ledger {
         }
     }
 
-    /// Returns a number that changes whenever the answer of [`Ledger::current_tallies`] does.
+    /// Returns a number that changes whenever the result of [`Ledger::current_tallies`] does.
     #[inline(always)]
     pub fn layout_version(&self) -> u64 {
         self.layout_version
     }
 
-    /// Returns the address space that a vCPU was in last, with the tallies for user and kernel; None before the first event.
+    /// Returns the address space of a vCPU's last reference, with its first tallies for user and kernel; `None` before the first
+    /// reference.
     pub fn current_tallies(&mut self, vcpu: u16) -> Option<(Context, [*mut Tally; 2])> {
         let (context, start) = self.current[usize::from(vcpu)];
         let tallies = self.tallies.get_mut(start..)?;
@@ -96,7 +97,7 @@ impl Ledger {
         Some((context, [tallies.as_mut_ptr(), kernel]))
     }
 
-    /// Returns the account that a reference belongs to. The account is valid until [`Ledger::clear`].
+    /// Returns the account to which a reference belongs. The account is valid until [`Ledger::clear`].
     #[inline(always)]
     pub fn select(&mut self, reference: &MemRef) -> Account {
         let (context, start) = self.current[usize::from(reference.vcpu)];
@@ -121,7 +122,7 @@ impl Ledger {
         start
     }
 
-    /// Returns the tallies of an account's first kinds, and the charges; None if there are not so many kinds.
+    /// Returns an account's tallies of the first `N` kinds, and the charges; `None` if there are fewer kinds.
     #[inline(always)]
     pub fn first_tallies<const N: usize>(
         &mut self,
@@ -137,7 +138,7 @@ impl Ledger {
         self.tallies[account.0 + event].add(latency);
     }
 
-    /// Counts one event of kind `event` without cycles, for kinds with a constant cost.
+    /// Counts one event of kind `event` without adding cycles. The model multiplies the count by the kind's constant cost.
     #[inline(always)]
     pub fn count(&mut self, account: Account, event: usize) {
         self.tallies[account.0 + event].count += 1;

@@ -1,4 +1,4 @@
-//! Memory references and the traits of the models that time them.
+//! Memory references, and the traits of the models that determine their stalls.
 
 use std::num::NonZeroU64;
 
@@ -18,7 +18,7 @@ pub enum Access {
     Fetch,
 }
 
-/// First-level cache that a reference goes to.
+/// First-level cache to which a reference goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Side {
     /// First-level data cache.
@@ -28,7 +28,7 @@ pub enum Side {
 }
 
 impl Access {
-    /// Returns the first-level cache that this access goes to.
+    /// Returns the first-level cache to which this access goes.
     pub fn side(self) -> Side {
         if self == Access::Fetch {
             Side::Instruction
@@ -47,7 +47,7 @@ pub enum Privilege {
     Kernel,
 }
 
-/// Dense index of the address space a reference belongs to; the owner of the window maps it to a rank or process.
+/// Dense index of an address space; the owner of the window maps the index to a rank or process.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
 )]
@@ -68,31 +68,31 @@ pub struct MemRef {
     pub physical: u64,
     /// Guest-linear address of the first byte.
     pub linear: u64,
-    /// Bytes referenced within the line.
+    /// Number of bytes referenced within the line.
     pub size: u32,
-    /// The vCPU's clock in cycles.
+    /// The vCPU's clock at the reference, in cycles.
     pub now: u64,
 }
 
-/// Accesses to a line that the engine's L0 filter cache may answer on its own from now on.
+/// Accesses to a line that the engine's L0 filter cache may answer without asking the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Permission {
-    /// No access: the filter cache must ask the model again.
+    /// No access: the L0 filter cache must ask the model.
     None,
-    /// Reads (or fetches).
+    /// Reads, or fetches on the instruction side.
     Read,
-    /// Reads, and writes if the first write is reported to the model as [`Hits::modified`]: no other cache holds the line. An L0 filter
+    /// Reads, and writes if the first write is reported to the model as [`Hits::modified`]. No other cache holds the line. An L0 filter
     /// cache that cannot report the write treats this permission as `Read`.
     Exclusive,
-    /// Reads and writes: the line is held modified.
+    /// Reads and writes: the line is modified.
     ReadWrite,
 }
 
-/// A model's answer to a reference. The answer has two words, also as an `Option`, so that it is returned in registers. An answer in
-/// memory that is read in other pieces than it was written in would stall the host's store forwarding.
+/// A model's answer to a reference. The answer, also as an `Option`, has two 64-bit words, so that functions return it in registers. An
+/// answer in memory would defeat the host's store forwarding if it were read in other pieces than it was written in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
-    /// Stall, the permission above it, and [`Outcome::ANSWERED`].
+    /// Stall in bits 0 to 31, permission in bits 32 to 39, and [`Outcome::ANSWERED`].
     costs_and_grants: NonZeroU64,
     replaced: u64,
 }
@@ -100,10 +100,10 @@ pub struct Outcome {
 impl Outcome {
     /// Value that is not the address of a line.
     const NO_LINE: u64 = u64::MAX;
-    /// A bit that is always set.
+    /// Bit that is always set, so that the word is never zero.
     const ANSWERED: NonZeroU64 = NonZeroU64::new(1 << 63).unwrap();
 
-    /// Makes an answer of [`Outcome::stall`], [`Outcome::permission`] and [`Outcome::replaced`].
+    /// Makes an answer with this [`Outcome::stall`] in cycles, [`Outcome::permission`] and [`Outcome::replaced`].
     #[inline(always)]
     pub fn new(stall: u32, permission: Permission, replaced: Option<u64>) -> Self {
         Self {
@@ -118,8 +118,8 @@ impl Outcome {
         self.costs_and_grants.get() as u32
     }
 
-    /// Returns the permission of the *requesting* vCPU's L0 filter cache for this line from now on. The line and its permission replace
-    /// the contents of the line's slot, also where the engine keeps an array for each privilege.
+    /// Returns the permission for this line that the *requesting* vCPU's L0 filter cache has from now on. The line and its permission
+    /// replace the contents of the line's slot, for both privileges even if the engine has separate slots for each.
     #[inline(always)]
     pub fn permission(self) -> Permission {
         match (self.costs_and_grants.get() >> 32) as u8 {
@@ -130,8 +130,9 @@ impl Outcome {
         }
     }
 
-    /// Returns the physical address of the line that left the requesting vCPU's first-level cache for this line. An L0 filter cache needs
-    /// this address if it keeps more than one line of a set ([`L0Geometry::data_ways`]). Otherwise the address may be None.
+    /// Returns the physical address of the line that this line replaced in the requesting vCPU's first-level cache. An L0 filter cache
+    /// needs
+    /// this address if it holds more than one line of a set ([`L0Geometry::data_ways`]). Otherwise the address may be `None`.
     #[inline(always)]
     pub fn replaced(self) -> Option<u64> {
         (self.replaced != Self::NO_LINE).then_some(self.replaced)
@@ -148,18 +149,19 @@ impl std::fmt::Debug for Outcome {
     }
 }
 
-/// Hits that a vCPU's L0 filter cache has answered and that were not reported to the model yet.
+/// Effects of a vCPU's L0 filter cache hits that the model does not know yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hits<'a> {
-    /// The least recently used line in the reference's set of the vCPU's first-level cache. The cache replaces this line if the set is
-    /// still full. None where the L0 filter cache does not keep all lines of that set, or keeps the reference's line.
+    /// The least recently used line in the reference's set of the vCPU's first-level cache, as a physical address. The cache replaces
+    /// this
+    /// line if the set is still full. `None` if the L0 filter cache does not hold all lines of that set, or holds the reference's line.
     pub oldest: Option<u64>,
-    /// Lines of any set of the data cache that were written under [`Permission::Exclusive`], and are modified now. They are reported
-    /// before the next reference of any vCPU.
+    /// Physical addresses of lines of the data cache that were written under [`Permission::Exclusive`], and are now modified. Lines
+    /// of any set are reported before the next reference of any vCPU.
     pub modified: &'a [u64],
 }
 
-/// Change to some vCPU's L0 filter cache: an upper bound of the permission for a line.
+/// Change to the L0 filter cache of one vCPU: a new upper bound of the permission for a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct L0Update {
     /// Number of the vCPU within its node.
@@ -172,7 +174,7 @@ pub struct L0Update {
     pub permission: Permission,
 }
 
-/// Shape of the engine's L0 filter cache that keeps a model exact: one slot for each set of the first-level cache, or fewer slots. A slot
+/// Shape of the L0 filter cache under which a model stays exact: one slot for each set of the first-level cache, or fewer slots. A slot
 /// answers for the set's most recently used line, since a hit of this line changes nothing. A slot answers for further lines if
 /// `data_ways` or `instruction_ways` is more than 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -184,21 +186,24 @@ pub struct L0Geometry {
     pub data_slots: u8,
     /// log2 of the number of slots for instructions.
     pub instruction_slots: u8,
-    /// Lines that a data slot may answer for. 1: only the most recently used line. More, namely the ways of the cache, are allowed where
-    /// a slot is exactly one set and no other vCPU uses that cache. The L0 filter cache then keeps the order of the lines, and names the
+    /// Number of lines for which a data slot may answer. 1: only the most recently used line. The number of ways of the cache is allowed
+    /// if
+    /// a slot is exactly one set and no other vCPU uses that cache. The L0 filter cache then keeps the order of the lines, and reports
+    /// the
     /// least recently used line to the model ([`Hits::oldest`]).
     pub data_ways: u8,
-    /// Lines that an instruction slot may answer for, by the rule of `data_ways`.
+    /// Number of lines for which an instruction slot may answer, by the rule of `data_ways`.
     pub instruction_ways: u8,
 }
 
-/// A timing model of the memory system of one node, as the engine drives it.
+/// A timing model of the memory system of one node. The engine calls these functions.
 pub trait MemoryModel: Send {
     /// Returns the shape of the L0 filter cache under which this model stays exact.
     fn l0_geometry(&self) -> L0Geometry;
 
-    /// Accounts for one reference that a vCPU made after these hits. Changes to the L0 filter cache of any vCPU are pushed to `updates`
-    /// (also changes for other lines of the requesting vCPU). The engine applies a change before that vCPU's next reference.
+    /// Accounts for one reference that a vCPU made after these hits, and returns its answer. Changes to the L0 filter cache of any vCPU
+    /// are
+    /// pushed to `updates` (also for other lines of the requesting vCPU). The engine applies a change before that vCPU's next reference.
     fn reference(
         &mut self,
         hits: Hits<'_>,
@@ -206,10 +211,11 @@ pub trait MemoryModel: Send {
         updates: &mut Vec<L0Update>,
     ) -> Outcome;
 
-    /// Accounts for a miss by the fast miss path, with the effect of [`MemoryModel::reference`]. The first level does not hold the line.
-    /// The fast miss path serves the miss if the line replaces `oldest` ([`Hits::oldest`]), no other line's permission changes in any L0
-    /// filter cache, and the answer permits reads. Otherwise, or where the work would take long, the answer is None: then nothing was done
-    /// but to record `modified` ([`Hits::modified`]). A model need not have a fast miss path.
+    /// Accounts for a miss by the fast miss path, with the effect of [`MemoryModel::reference`]. The first level must not hold the line.
+    /// The fast miss path serves a miss only if the line replaces `oldest` ([`Hits::oldest`]), no other line's permission changes in any
+    /// L0
+    /// filter cache, and the answer permits reads. Otherwise, or if the work would take long, the answer is `None`, and only `modified`
+    /// ([`Hits::modified`]) has been recorded. The default implementation has no fast miss path.
     fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome> {
         let _ = oldest;
         self.modified(reference.vcpu, modified);
@@ -217,14 +223,15 @@ pub trait MemoryModel: Send {
     }
 
     /// Exports the cache state of a vCPU to an engine that generates machine code. The code then does the work of [`MemoryModel::miss`]
-    /// for misses of reads and writes. None where the caches are not as [`exported`](crate::exported) describes.
+    /// for misses of reads and writes. `None` if the caches are not as [`exported`](crate::exported) describes.
     fn export_state(&mut self, vcpu: u16) -> Option<StateExport> {
         let _ = vcpu;
         None
     }
 
-    /// Returns the costs of all references since the last call, for an engine that attributes them to code. An engine takes the
-    /// cycles of a stall that no term claims as [`StallTerm::Unattributed`](crate::StallTerm::Unattributed).
+    /// Returns the charges of all references since the last call, for an engine that attributes them to code. If the charges are less
+    /// than
+    /// a stall, the engine counts the difference as [`StallTerm::Unattributed`](crate::StallTerm::Unattributed).
     fn take_charges(&mut self) -> Charges {
         Charges::default()
     }
@@ -232,18 +239,18 @@ pub trait MemoryModel: Send {
     /// Records lines that became modified ([`Hits::modified`]), without a reference.
     fn modified(&mut self, vcpu: u16, lines: &[u64]);
 
-    /// Clears the statistics and keeps the caches' state, at the end of a warm-up.
+    /// Clears the statistics at the end of a warm-up. The caches' contents stay.
     fn reset_statistics(&mut self);
 
-    /// Returns every counter of this model, in an order that does not depend on the host. `counted` are the engine's counters of the
+    /// Returns every counter of this model, in an order that does not depend on the host. `counted` has the engine's counters of the
     /// same interval, which include the hits that the L0 filter cache answered.
     fn statistics(&self, counted: &[(u16, Context, Privilege, Counters)]) -> Vec<Statistic>;
 }
 
-/// A request that left the last cache level (or every reference, where no cache is attached).
+/// A request to memory from the last cache level (or from a vCPU, for every reference, if no cache is attached).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissRef {
-    /// Socket the request comes from.
+    /// Number of the requesting socket.
     pub socket: u16,
     /// Physical address of the line.
     pub line: u64,
@@ -258,17 +265,17 @@ pub struct MissRef {
 pub struct MemoryTiming {
     /// Latency in cycles.
     pub latency: u32,
-    /// Whether the line's home is the requesting socket.
+    /// True if the line's home is the requesting socket.
     pub local: bool,
 }
 
-/// Main memory behind the caches: decides by physical address which socket is home and how long it takes.
+/// Main memory behind the caches: determines the home socket of an address and the latency of a request.
 pub trait MemoryTimingModel: Send {
     /// Returns the latency of one request.
     fn request(&mut self, miss: &MissRef) -> MemoryTiming;
     /// Returns the home socket of a physical address.
     fn home(&self, physical: u64) -> u16;
-    /// Exports the state by which an engine's machine code does the work of [`MemoryTimingModel::request`] for a socket. None where the
+    /// Exports the state with which generated code does the work of [`MemoryTimingModel::request`] for a socket. `None` if the
     /// memory exports nothing.
     fn export_state(&self, socket: u16) -> Option<ExportedMemory> {
         let _ = socket;
@@ -276,34 +283,34 @@ pub trait MemoryTimingModel: Send {
     }
 }
 
-/// Role of a counter in the CPI equations (method R, equations 2–4).
+/// Term of the CPI equations to which a counter belongs (method R, equations 2–4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Term {
-    /// CPI_L1, CPI_L2, CPI_L3, …: cache level, counted from 1.
+    /// CPI_L1, CPI_L2, CPI_L3 and so on: the cache level, counted from 1.
     Cache(u8),
     /// Memory access: CPI_memory.
     Memory,
-    /// Informational: not a term (its cycles are zero or counted elsewhere).
+    /// No term, for information only (the cycles are zero or counted elsewhere).
     None,
 }
 
-/// Counter of a model: events of one kind and the cycles they cost.
+/// Counter of a model: number of events of one kind, and the cycles that they cost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statistic {
     /// Number of the vCPU within its node.
     pub vcpu: u16,
     /// Address space to which the events belong.
     pub context: Context,
-    /// User or kernel.
+    /// Privilege at which the events happened.
     pub privilege: Privilege,
     /// Stable name such as `L2.read_miss`.
     pub event: String,
-    /// Equation term that these cycles belong to.
+    /// Term of the CPI equations to which the cycles belong.
     pub term: Term,
     /// Number of events.
     pub count: u64,
-    /// Latency of one event in cycles, where it is a constant.
+    /// Latency of one event in cycles; 0 if the latency is not constant.
     pub latency: u64,
-    /// Cycles in total: what the clock advanced by because of these events.
+    /// Total cycles by which these events advanced the vCPU's clock.
     pub cycles: u64,
 }

@@ -1,18 +1,18 @@
-//! Place of a vCPU in its node.
+//! Core and socket of a vCPU.
 
 use serde::{Deserialize, Serialize};
 
-/// Place of one vCPU. The slice of all places, indexed by vCPU, is what a model needs to know about the machine.
+/// Core and socket of one vCPU. A slice of these, indexed by vCPU, tells a model which vCPUs share caches and memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct VcpuPlace {
-    /// Core, numbered through the whole node; vCPUs of one core are hardware threads that share its private caches.
+    /// Number of the core within the node, from 0. vCPUs of one core are hardware threads that share its private caches.
     pub core: u16,
-    /// Socket, counted from 0.
+    /// Number of the socket, from 0.
     pub socket: u16,
 }
 
 impl VcpuPlace {
-    /// Places of `sockets` x `cores` x `threads` vCPUs, threads of a core adjacent, cores of a socket adjacent.
+    /// Returns the places of `sockets` x `cores` x `threads` vCPUs: threads of a core are adjacent, and cores of a socket are adjacent.
     pub fn grid(sockets: u16, cores: u16, threads: u16) -> Vec<VcpuPlace> {
         let mut places = Vec::new();
         for socket in 0..sockets {

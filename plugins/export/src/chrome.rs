@@ -1,6 +1,6 @@
-//! Chrome's trace events: `trace.json`, one object a line ("Trace Event Format").
+//! Export as Chrome's trace events: `trace.json`, with one object a line ("Trace Event Format").
 //!
-//! Viewers hold the whole text in memory: for more than a million calls Perfetto's own format is the better choice.
+//! Viewers load the whole text into memory. For more than a million calls, Perfetto's own format is the better choice.
 
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ use crate::stream::{Channel, Channels, Sink, stream};
 use crate::survey::Survey;
 use crate::{Job, Summary};
 
-/// Bytes from which on viewers are known to fail.
+/// Size of a file in bytes above which viewers fail.
 const TOO_LARGE: u64 = 1 << 30;
 
 /// Writes `trace.json`.
@@ -75,13 +75,13 @@ fn string(line: &mut String, text: &str) {
     line.push('"');
 }
 
-/// Picoseconds as microseconds, exactly.
+/// Appends a time in picoseconds as microseconds, exactly.
 fn microseconds(line: &mut String, time: u64) {
     let _ = write!(line, "{}.{:06}", time / 1_000_000, time % 1_000_000);
 }
 
 impl Chrome<'_> {
-    /// Writes an object whose members are in the line.
+    /// Writes the object whose members are in `line`.
     fn put(&mut self) -> Result<(), ExportError> {
         self.out.put(if self.first { "{" } else { ",\n{" })?;
         self.first = false;
@@ -214,7 +214,7 @@ impl Sink for Chrome<'_> {
                         tag: message.tag,
                     });
                     let (from, exit) = message.completed;
-                    // The end of the slice is not in it any more.
+                    // The arrow must end inside the slice, and a slice does not include its end.
                     self.flow('f', number, exit.saturating_sub(1).max(from), location)?;
                 }
                 Step::Collective(_) | Step::Complete { .. } => {}

@@ -1,4 +1,4 @@
-//! A table, one line an event, with everything that the trace has.
+//! Export as a table, one line for each event, with all data of the trace.
 
 use std::fmt::{self, Write};
 
@@ -11,7 +11,7 @@ use crate::output::Output;
 use crate::survey::{CallSite, Survey};
 use crate::{Job, Summary};
 
-/// The columns; `README.md` explains them.
+/// Names of the columns; `README.md` explains them.
 pub const COLUMNS: [&str; 47] = [
     "event",
     "node",

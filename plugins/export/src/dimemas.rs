@@ -1,5 +1,5 @@
-//! Dimemas: `trace.dim`, in its format 1 (Barcelona Supercomputing Center, "Dimemas": records of bursts, messages, and global operations
-//! on communicators).
+//! Export for Dimemas: `trace.dim`, in Dimemas' format 1 (Barcelona Supercomputing Center, "Dimemas": records of bursts, messages, and
+//! global operations on communicators).
 
 use std::fmt::Write;
 
@@ -14,7 +14,7 @@ use crate::stream::{Sink, stream};
 use crate::survey::Survey;
 use crate::{Job, Summary};
 
-/// Digits of the place of the offsets, which the header has before it is known.
+/// Number of digits of the header's field for the position of the offsets, which is filled in at the end.
 const OFFSET_DIGITS: usize = 20;
 
 /// Writes `trace.dim`.
@@ -41,7 +41,7 @@ pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
         part.flush()?;
     }
     let text = definitions(survey, world);
-    // The header names the place of the offsets, which are at the end of the file.
+    // The header has the position of the offsets, which are at the end of the file.
     let header = |offset: u64| {
         let threads = vec!["1"; tasks as usize].join(",");
         let communicators = survey.worlds[world].communicators.len();
@@ -105,7 +105,7 @@ pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
     })
 }
 
-/// Returns the communicators.
+/// Returns the definitions of the communicators.
 fn definitions(survey: &Survey, world: usize) -> String {
     let mut text = String::new();
     for (number, entry) in survey.worlds[world].communicators.iter().enumerate() {
@@ -118,7 +118,7 @@ fn definitions(survey: &Survey, world: usize) -> String {
     text
 }
 
-/// Returns a collective operation's number, of the blocking form.
+/// Returns Dimemas' number of a blocking collective function; `None` for other functions.
 fn operation(function: Function) -> Option<u32> {
     use Function::*;
     Some(match function {
@@ -143,7 +143,7 @@ fn operation(function: Function) -> Option<u32> {
 struct Dimemas<'a> {
     survey: &'a Survey,
     world: usize,
-    /// End of the call before, picoseconds.
+    /// End of each task's previous call, picoseconds; `None` before its first call.
     last: Vec<Option<u64>>,
     parts: Vec<Part>,
     line: String,
@@ -219,7 +219,7 @@ impl Dimemas<'_> {
                 self.non_blocking += 1;
                 self.collective(task, &collective.record);
             }
-            // Sends complete by themselves there.
+            // Sends complete without a record in Dimemas.
             Step::Complete { .. } => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Why something could not be exported or imported.
+//! Errors of exports and imports.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub enum ExportError {
         /// Error of the operating system.
         cause: io::Error,
     },
-    /// The trace has no MPI call of a known rank, so that a file would be empty.
+    /// The trace has no MPI call of a known rank, so that the files would be empty.
     #[error("the trace {} holds no MPI call of a known rank: there is nothing to export", .0.display())]
     NoCalls(PathBuf),
     /// The trace lacks the requested MPI job.
@@ -34,19 +34,19 @@ pub enum ExportError {
         /// Number of jobs in the trace.
         worlds: usize,
     },
-    /// The format needs every rank, and the trace lacks some.
+    /// The format needs every rank, and the trace lacks one.
     #[error(
         "{format} needs every rank of the job, and the trace has nothing of rank {rank} of {size}"
     )]
     MissingRank {
         /// Name of the format.
         format: &'static str,
-        /// A rank that is missing.
+        /// The first missing rank.
         rank: u32,
         /// Number of ranks in the job.
         size: u32,
     },
-    /// An event of a node that the header does not have.
+    /// An event is of a node that the trace's header lacks.
     #[error(
         "event {event} of the trace is of node {node}, but its header has {nodes} nodes; the trace is damaged"
     )]
@@ -58,20 +58,20 @@ pub enum ExportError {
         /// Number of nodes in the header.
         nodes: usize,
     },
-    /// A header with more virtual CPUs than a file can have a line for.
+    /// The header has more virtual CPUs than Paraver's files may have lines for.
     #[error(
         "the trace's header states {stated} virtual CPUs; Paraver's files have a line for each, of at most {most}; the trace is damaged"
     )]
     TooManyCpus {
-        /// Virtual CPUs of all nodes.
+        /// Number of virtual CPUs of all nodes.
         stated: u64,
-        /// The most that are written.
+        /// Largest supported number.
         most: u64,
     },
-    /// An option that makes no sense.
+    /// An option has an invalid value.
     #[error("{0}")]
     Option(String),
-    /// The OTF2 library is missing or refuses.
+    /// The OTF2 library is missing or reports an error.
     #[error(transparent)]
     Otf2(#[from] Otf2Error),
 }
@@ -125,7 +125,7 @@ pub enum ImportError {
         /// A description of the fault.
         what: String,
     },
-    /// The OTF2 library is missing or refuses.
+    /// The OTF2 library is missing or reports an error.
     #[error(transparent)]
     Otf2(#[from] Otf2Error),
     /// The new trace cannot be written.

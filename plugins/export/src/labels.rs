@@ -13,7 +13,7 @@ pub(crate) enum Value {
     Address(u64),
 }
 
-/// Returns the arguments that are there, by name.
+/// Returns the names and values of the arguments that a call has.
 pub(crate) fn arguments(
     record: &MpiRecord,
     world: &World,
@@ -75,7 +75,7 @@ pub(crate) fn arguments(
     list
 }
 
-/// Returns a peer as text; nothing for none.
+/// Returns a peer as text; empty for none.
 pub(crate) fn peer(peer: Peer) -> String {
     match peer {
         Peer::None => String::new(),
@@ -86,7 +86,7 @@ pub(crate) fn peer(peer: Peer) -> String {
     }
 }
 
-/// Returns a tag as text; nothing for none.
+/// Returns a tag as text; empty for none.
 pub(crate) fn tag(tag: Tag) -> String {
     match tag {
         Tag::None => String::new(),
@@ -95,7 +95,7 @@ pub(crate) fn tag(tag: Tag) -> String {
     }
 }
 
-/// Returns a reduction as text; nothing for none.
+/// Returns a reduction as text; empty for none.
 pub(crate) fn reduction(reduction: Reduction) -> String {
     match reduction {
         Reduction::None => String::new(),

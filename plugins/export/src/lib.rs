@@ -1,11 +1,11 @@
-//! Traces in the formats of other tools, and traces of other tools as ours.
+//! Exports of traces to the formats of other tools, and imports of other tools' traces.
 //!
-//! - [`export`] writes a trace in one of the [`Format`]s; `README.md` describes what each format holds and loses.
-//! - [`import()`] makes a trace of an OTF2 archive or of a SimGrid time-independent trace.
+//! - [`export`] writes a trace in one of the [`Format`]s; `README.md` describes what data each format contains and what it loses.
+//! - [`import()`] converts an OTF2 archive or a SimGrid time-independent trace into a trace.
 //!
-//! Below that, [`survey`] is the first pass over a trace, which finds its processes, threads and communicators, and [`steps`] turns calls
-//! into messages sent, receives posted and requests completed. There is a module for each format. Traces are streamed: memory grows with
-//! ranks, communicators and requests under way, not with events.
+//! Both passes over a trace are shared by the formats. [`survey`] is the first: it finds processes, threads and communicators. In the
+//! second, [`steps`] turns calls into messages sent, receives posted and requests completed. Each format has its own module. Traces are
+//! streamed: memory grows with ranks, communicators and pending requests, not with events.
 
 pub mod csv;
 pub mod error;
@@ -32,7 +32,7 @@ pub use error::{ExportError, ImportError};
 pub use import::{Imported, import};
 pub use survey::Survey;
 
-/// A format that traces are exported to.
+/// A format to which traces are exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Open Trace Format 2, of Score-P, Vampir and Scalasca.
@@ -47,7 +47,7 @@ pub enum Format {
     Paraver,
     /// Dimemas' .dim file.
     Dimemas,
-    /// A table, one line an event.
+    /// A table, one line for each event.
     Csv,
 }
 
@@ -77,7 +77,7 @@ impl Format {
     }
 }
 
-/// The form of the work between MPI calls in a format that replays the work.
+/// The form of the work between MPI calls in formats that replay the work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bursts {
     /// The work's virtual time.
@@ -97,7 +97,7 @@ pub struct Network {
 }
 
 impl Default for Network {
-    /// Returns 10 Gbit/s and 1.3 us, the network of studies that describe none.
+    /// Returns 10 Gbit/s and 1.3 us, the network of studies that describe no network.
     fn default() -> Network {
         Network {
             latency_ps: 1_300_000,
@@ -109,7 +109,7 @@ impl Default for Network {
 /// Options of an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Options {
-    /// The MPI job to export, of formats that hold one only; the one with most calls if not given.
+    /// Number, from 0, of the MPI job to export in formats that contain only one; if `None`, the job with the most calls.
     pub world: Option<usize>,
     /// The form of the work between calls.
     pub bursts: Bursts,
@@ -120,9 +120,9 @@ pub struct Options {
 /// Summary of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Paths of the files; for an OTF2 archive only the anchor file.
+    /// Paths of the written files; for an OTF2 archive, the anchor file only.
     pub files: Vec<PathBuf>,
-    /// Events read from the trace.
+    /// Number of events read from the trace.
     pub events: u64,
     /// Number of MPI calls among the events.
     pub calls: u64,
@@ -130,7 +130,7 @@ pub struct Summary {
     pub notes: Vec<String>,
 }
 
-/// Writes a trace in a format into a folder, which is made if need be; files of the same names there are replaced.
+/// Writes a trace in a format into a folder. The folder is created if it is missing; files with the same names are replaced.
 pub fn export(
     trace: &Path,
     format: Format,
@@ -178,7 +178,7 @@ pub fn export(
     Ok(summary)
 }
 
-/// Arguments of the module of a format.
+/// Arguments for the module of a format.
 pub(crate) struct Job<'a> {
     pub(crate) trace: &'a Path,
     pub(crate) survey: &'a Survey,
@@ -187,7 +187,7 @@ pub(crate) struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Returns a file of the export.
+    /// Returns the path of a file of the export.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }

@@ -1,4 +1,4 @@
-//! Files being written.
+//! Files that an export writes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::ExportError;
 
-/// A file being written, which knows its name for messages and how long it is.
+/// A file that is being written, with its path for error messages and its length so far.
 #[derive(Debug)]
 pub(crate) struct Output {
     path: PathBuf,
@@ -15,7 +15,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Creates, or replaces, the file.
+    /// Creates a file, or replaces it.
     pub(crate) fn create(path: PathBuf) -> Result<Output, ExportError> {
         let file = File::create(&path).map_err(ExportError::io("create", &path))?;
         Ok(Output {
@@ -25,37 +25,37 @@ impl Output {
         })
     }
 
-    /// Returns a function for `map_err`, which adds this file to an error in writing.
+    /// Returns a function for `map_err`, which adds this file's path to a write error.
     pub(crate) fn error(&self) -> impl FnOnce(io::Error) -> ExportError + use<> {
         ExportError::io("write", &self.path)
     }
 
-    /// Adds text or bytes.
+    /// Appends text or bytes.
     pub(crate) fn put(&mut self, bytes: impl AsRef<[u8]>) -> Result<(), ExportError> {
         let bytes = bytes.as_ref();
         self.bytes += bytes.len() as u64;
         self.out.write_all(bytes).map_err(self.error())
     }
 
-    /// Adds all that a file has.
+    /// Appends the rest of another file.
     pub(crate) fn copy(&mut self, input: &mut File) -> Result<(), ExportError> {
         self.bytes += io::copy(input, &mut self.out).map_err(self.error())?;
         Ok(())
     }
 
-    /// Returns the bytes written so far.
+    /// Returns the number of bytes written so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Writes what is left; the name of the file.
+    /// Writes all buffered bytes, and returns the path of the file.
     pub(crate) fn finish(mut self) -> Result<PathBuf, ExportError> {
         self.out.flush().map_err(self.error())?;
         Ok(self.path)
     }
 }
 
-/// A file that is open only while a part of it is written: there may be more ranks than files that a process may open.
+/// A file that is open only while a part of it is written, since there may be more ranks than files that a process may open.
 #[derive(Debug)]
 pub(crate) struct Part {
     path: PathBuf,
@@ -63,7 +63,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Creates, or empties, the file.
+    /// Creates a file, or empties it.
     pub(crate) fn create(path: PathBuf) -> Result<Part, ExportError> {
         std::fs::write(&path, "").map_err(ExportError::io("create", &path))?;
         Ok(Part {
@@ -81,7 +81,7 @@ impl Part {
         Ok(())
     }
 
-    /// Writes what has been collected.
+    /// Writes the buffered text to the file.
     pub(crate) fn flush(&mut self) -> Result<(), ExportError> {
         OpenOptions::new()
             .append(true)
@@ -92,7 +92,7 @@ impl Part {
         Ok(())
     }
 
-    /// Returns the name.
+    /// Returns the path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -104,7 +104,7 @@ pub(crate) fn write(path: PathBuf, text: &str) -> Result<PathBuf, ExportError> {
     Ok(path)
 }
 
-/// Makes a folder and those above it.
+/// Makes a folder and its missing parents.
 pub(crate) fn folder(path: &Path) -> Result<(), ExportError> {
     std::fs::create_dir_all(path).map_err(ExportError::io("create", path))
 }

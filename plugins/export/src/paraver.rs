@@ -1,7 +1,7 @@
-//! Paraver: `trace.prv` with `trace.pcf` and `trace.row` ("Paraver: Trace file description", Barcelona Supercomputing Center).
+//! Export for Paraver: `trace.prv` with `trace.pcf` and `trace.row` ("Paraver: Trace file description", Barcelona Supercomputing Center).
 //!
-//! Types and values of events are those that Extrae gives, so that the configurations that come with Paraver work; functions to which
-//! it gives none have 1000 plus their number in nodescope's traces.
+//! Types and values of events are those of Extrae, so that the configurations that come with Paraver work. A function without a value in
+//! Extrae has 1000 plus its number in nodescope's traces.
 
 mod configuration;
 
@@ -21,10 +21,10 @@ use crate::{Job, Summary};
 use configuration::{NOT_CREATED, RUNNING, configuration, kind, state};
 pub(crate) use configuration::{event_type, event_value};
 
-/// Most virtual CPUs of all nodes: each has a line, whatever the trace's header says.
+/// Largest number of virtual CPUs of all nodes. Each has a line in a file, so that a damaged header could cause huge files.
 const MOST_CPUS: u64 = 1 << 20;
 
-/// A line of the .prv, as numbers: time, what, thread, order, and what else it has.
+/// A line of the .prv as numbers: time, kind of line, thread, order, and the other fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Line([u64; 11]);
 
@@ -53,7 +53,7 @@ const STATE: u64 = 1;
 const EVENT: u64 = 2;
 const COMMUNICATION: u64 = 3;
 
-/// A side of a message that waits for the other.
+/// One side of a message that waits for the other side.
 #[derive(Clone, Copy, Debug)]
 struct Side {
     location: u64,
@@ -76,14 +76,14 @@ struct Paraver<'a> {
     pairs: HashMap<Channel, Pair>,
     threads: Vec<Thread>,
     sites: HashMap<CallSite, u64>,
-    /// First of each node, from 1.
+    /// Number of the first virtual CPU of each node, from 1.
     cpus: Vec<u64>,
     error: fn(std::io::Error) -> ExportError,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Thread {
-    /// End of the call before, picoseconds; and its instructions on its vCPU.
+    /// End of the previous call, picoseconds; below, the vCPU at that time and its instructions.
     until: u64,
     instructions: Option<(u32, u64)>,
     cpu: u64,
@@ -159,7 +159,7 @@ pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
 impl Paraver<'_> {
     fn cpu(&self, node: u32, vcpu: u32) -> u64 {
         match self.cpus.get(node as usize..) {
-            // An event's vCPU may be none of its node's; then it is taken for the last.
+            // An event's vCPU may be beyond those of its node; then the node's last one is taken.
             Some(&[first, next, ..]) => (first + u64::from(vcpu)).min(next - 1),
             _ => 0,
         }
@@ -222,7 +222,7 @@ impl Paraver<'_> {
         self.lines.push(Line(words)).map_err(self.error)
     }
 
-    /// Writes the work since the call before, and the beginning of a call.
+    /// Writes the work since the previous call, and the beginning of a call.
     fn enter(
         &mut self,
         location: usize,
@@ -261,7 +261,7 @@ impl Paraver<'_> {
             self.pairs.remove(&channel);
         }
         let (send, receive) = if sends { (side, other) } else { (other, side) };
-        // A message is there when it has been sent, whatever rounding and clocks of calls that overlap say.
+        // A message must not arrive before it was sent, even if times are rounded or calls overlap.
         self.line([
             send.logical / 1000,
             COMMUNICATION,
@@ -382,7 +382,7 @@ impl Sink for Paraver<'_> {
     }
 }
 
-/// Converter of numbers into lines of text; events of one thread at one time share a line.
+/// Converter of numbers into lines of text. Events of one thread at the same time share a line.
 struct Lines<'a> {
     survey: &'a Survey,
     out: Output,
@@ -440,7 +440,7 @@ impl Lines<'_> {
 }
 
 fn header(survey: &Survey) -> String {
-    // The host's clock has no place in results.
+    // The date is constant, so that results do not depend on the host's clock.
     let mut text = format!("#Paraver (01/01/1970 at 00:00):{}_ns:", survey.end / 1000);
     let nodes: Vec<String> = survey
         .header

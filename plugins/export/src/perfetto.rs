@@ -1,7 +1,7 @@
-//! Perfetto: `trace.perfetto-trace`, the packets that ui.perfetto.dev and its trace processor read
+//! Export for Perfetto: `trace.perfetto-trace`, the packets that ui.perfetto.dev and its trace processor read
 //! (perfetto.dev, "TrackEvent" and the reference of its protocol buffers).
 //!
-//! A track for each thread, a slice for each call, a flow for each message. Names are interned, so that a call takes some 60 bytes.
+//! Each thread has a track, each call a slice, and each message a flow. Names are interned, so that a call takes about 60 bytes.
 
 use std::collections::HashMap;
 
@@ -46,19 +46,19 @@ struct Perfetto<'a> {
     out: Output,
     names: HashMap<&'static str, u64>,
     arguments: HashMap<&'static str, u64>,
-    /// Names interned since the last packet.
+    /// Names interned since the last packet, which the next packet must contain.
     fresh: Interned,
     channels: Channels,
     slices: Slices,
 }
 
-/// The only sequence of packets.
+/// Id of the only sequence of packets.
 const SEQUENCE: u32 = 1;
-/// The incremental state, that is the names, begins anew.
+/// Sequence flag: the incremental state, which is the interned names, begins anew.
 const CLEARED: u32 = 1;
-/// The packet needs the incremental state.
+/// Sequence flag: the packet needs the incremental state.
 const NEEDED: u32 = 2;
-/// Track of events that belong to no thread, such as windows.
+/// Id of the track of events that belong to no thread, such as windows.
 const STUDY_TRACK: u64 = 1;
 
 fn process_track(process: usize) -> u64 {
@@ -106,7 +106,7 @@ impl Perfetto<'_> {
             self.track(Track {
                 uuid: process_track(number),
                 process: Some(Process {
-                    // Guests' ids repeat between nodes, but viewers need unique ids.
+                    // Process ids of guests repeat between nodes, but viewers need unique ids.
                     pid: id(number, 1),
                     name: format!(
                         "{} ({})",
@@ -171,7 +171,7 @@ fn name(iid: u64, text: &str) -> Name {
     }
 }
 
-/// Returns a number of a process or thread from `first` on.
+/// Returns the id of a process or thread: its number plus `first`.
 fn id(number: usize, first: i32) -> i32 {
     i32::try_from(number).map_or(i32::MAX, |number| number.saturating_add(first))
 }
@@ -251,8 +251,9 @@ impl Sink for Perfetto<'_> {
         };
         self.event(call.exit.time, Kind::End, end)?;
         for (number, (entry, exit)) in received {
-            // A flow ends at what comes later than its beginning: not at the beginning of the wait, but where the message is there,
-            // inside the slice.
+            // A flow must end later than its beginning. So it ends not at the beginning of the wait, but near the end of the slice, where
+            // the
+            // message has arrived.
             let arrival = TrackEvent {
                 categories: vec![1],
                 name: Some(self.name("message")),
@@ -275,7 +276,7 @@ impl Sink for Perfetto<'_> {
             Body::JobExit(status) => (event.stamp.time, format!("job exits with {status}")),
             Body::Unfinished(call) => {
                 if let Some(location) = location {
-                    // A slice without an end: viewers let it last to the end of the trace.
+                    // The slice has no end: viewers extend it to the end of the trace.
                     let slice = TrackEvent {
                         categories: vec![1],
                         name: Some(self.name(call.function.name())),

@@ -2,7 +2,7 @@
 
 use prost::Message;
 
-/// A trace, or a part of one: traces are concatenated by their bytes.
+/// A trace, or a part of a trace: the encoded bytes of parts can be concatenated.
 #[derive(Message)]
 pub(crate) struct Trace {
     #[prost(message, repeated, tag = "1")]
@@ -59,7 +59,7 @@ pub(crate) enum Kind {
     Instant = 3,
 }
 
-/// `DebugAnnotation`; it has one of the values.
+/// Perfetto's message `DebugAnnotation`, with exactly one of its values.
 #[derive(Message)]
 pub(crate) struct Annotation {
     /// Number of an interned name.
@@ -84,7 +84,7 @@ pub(crate) struct Interned {
     pub(crate) annotation_names: Vec<Name>,
 }
 
-/// A name and its number, from 1.
+/// An interned name, and its number, from 1.
 #[derive(Message)]
 pub(crate) struct Name {
     #[prost(uint64, tag = "1")]

@@ -1,25 +1,25 @@
-//! Sorts more records than memory holds: sorted runs in temporary files, merged.
+//! Sorter of more records than fit into memory, by merging sorted runs in temporary files.
 //!
-//! No library does this that is kept up and takes a few crates: `extsort` 0.5 takes seventeen to build.
+//! No maintained library with few dependencies does this: `extsort` 0.5 takes seventeen crates to build.
 
 use std::collections::BinaryHeap;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 
-/// Records that are kept in memory.
+/// Largest number of records in memory.
 const RUN: usize = 1 << 20;
 
 /// A record of [`Record::SIZE`] bytes on disk.
 pub(crate) trait Record: Ord + Sized {
     /// Number of bytes of an encoded record.
     const SIZE: usize;
-    /// Appends the record's bytes.
+    /// Appends the record's encoded bytes.
     fn put(&self, bytes: &mut Vec<u8>);
     /// Decodes a record from its [`Record::SIZE`] bytes.
     fn get(bytes: &[u8]) -> Self;
 }
 
-/// Sorter, on disk where need be, that collects records and returns them in their order.
+/// Sorter that collects records, in temporary files if there are many, and returns them in ascending order.
 #[derive(Debug)]
 pub(crate) struct Sorter<R> {
     limit: usize,
@@ -28,12 +28,12 @@ pub(crate) struct Sorter<R> {
 }
 
 impl<R: Record> Sorter<R> {
-    /// Keeps a million records in memory.
+    /// Makes a sorter that keeps up to 2^20 records in memory.
     pub(crate) fn new() -> Sorter<R> {
         Sorter::with_limit(RUN)
     }
 
-    /// Keeps `limit` records in memory.
+    /// Makes a sorter that keeps up to `limit` records in memory.
     pub(crate) fn with_limit(limit: usize) -> Sorter<R> {
         Sorter {
             limit,
@@ -62,7 +62,7 @@ impl<R: Record> Sorter<R> {
         Ok(())
     }
 
-    /// Gives every record to `each`, smallest first.
+    /// Calls `each` with every record, the smallest first.
     pub(crate) fn drain<E>(
         mut self,
         error: impl Fn(io::Error) -> E,

@@ -1,7 +1,7 @@
-//! Calls as the steps that other formats have: messages sent, receives posted, requests completed.
+//! Calls as the steps that other formats contain: messages sent, receives posted, requests completed.
 //!
-//! Records name the requests that a call completed; other formats also need the operations of these requests. And the sender of a receive
-//! from any source is known only when the receive completes; [`Resolver`] keeps the calls of a process back until then.
+//! Records name the requests that a call completed; other formats also need the operations of these requests. The sender of a receive
+//! from any source is known only when the receive completes; [`Resolver`] holds back the calls of a process until then.
 //!
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -15,18 +15,18 @@ use nodescope_trace::MpiCall;
 pub enum Mode {
     /// The library chooses whether to buffer.
     Standard,
-    /// The message is copied to a buffer of the program's.
+    /// The message is copied to a buffer that the program has attached.
     Buffered,
-    /// Done when the receive has begun.
+    /// The send completes only after the receive has begun.
     Synchronous,
-    /// The receive is posted.
+    /// The program guarantees that the receive has been posted.
     Ready,
 }
 
-/// A message is sent.
+/// Send of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Send {
-    /// The request, 0 for a blocking call.
+    /// Serial number of the request, 0 for a blocking call.
     pub request: u64,
     /// World rank of the receiver.
     pub to: u32,
@@ -49,14 +49,14 @@ pub struct Message {
     pub tag: u32,
     /// Length of the message in bytes.
     pub bytes: u64,
-    /// Beginning and end of the call that completed the receive.
+    /// Entry and exit of the call that completed the receive, picoseconds.
     pub completed: (u64, u64),
 }
 
-/// A receive is posted.
+/// Receive that was posted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receive {
-    /// The request, 0 for a blocking call.
+    /// Serial number of the request, 0 for a blocking call.
     pub request: u64,
     /// Id of the communicator.
     pub communicator: u64,
@@ -66,11 +66,11 @@ pub struct Receive {
     pub tag: Tag,
     /// Size of the receive buffer in bytes.
     pub room: u64,
-    /// The received message; none if the receive was cancelled, or nothing is known of its completion.
+    /// The received message; `None` if the receive was cancelled, or if the trace does not show its completion.
     pub message: Option<Message>,
 }
 
-/// A non-blocking collective operation, neighbourhood collectives among them.
+/// A non-blocking collective operation, which may be a neighbourhood collective.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collective {
     /// Serial number of the request.
@@ -101,12 +101,12 @@ pub enum Ending {
     Freed,
 }
 
-/// Step of an MPI call.
+/// Step of an MPI call, in terms of other trace formats.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// A message is sent.
     Send(Send),
-    /// A receive is posted, and if its request is 0 also done.
+    /// A receive is posted; if its request is 0, the receive also completes.
     Receive(Receive),
     /// A non-blocking collective operation begins.
     Collective(Collective),
@@ -121,20 +121,20 @@ pub enum Step {
     },
 }
 
-/// Marks the request of the send of a call that starts a send and a receive under one request; serials are small.
+/// Bit that marks the send's request in a call that starts a send and a receive under one request. Serial numbers are below.
 const TWIN: u64 = 1 << 63;
 
-/// Requests under way of one process.
+/// Pending requests of one process, from which the steps of its calls follow.
 #[derive(Debug, Default)]
 pub struct Tracker {
     pending: HashMap<u64, Operation>,
     prepared: HashMap<u64, Operation>,
-    /// Requests, and preparations of requests, that transfer no message and are no collective: to and from `MPI_PROC_NULL`, to other
-    /// worlds, of files and windows.
+    /// Requests, and prepared requests, that are neither a collective nor a message of this job: with `MPI_PROC_NULL`, with other
+    /// jobs, of files and windows.
     silent: HashSet<u64>,
-    /// Messages matched by `MPI_Mprobe` and not yet received, with their communicators.
+    /// Messages matched by `MPI_Mprobe` that are not yet received, with their communicators.
     matched: VecDeque<(u64, Completion)>,
-    /// Requests completed whose beginning is not in the trace.
+    /// Number of completed requests whose beginning the trace lacks.
     pub unknown: u64,
 }
 
@@ -328,8 +328,8 @@ impl Tracker {
         Some(Step::Receive(posted))
     }
 
-    /// Returns the receive of a message that a probe has matched. Records of this version do not name the message, so the oldest that fits
-    /// is taken.
+    /// Returns the receive of a message that a probe has matched. Records of this version do not name the message, so the oldest matched
+    /// message that fits into the buffer is taken.
     fn matched(&mut self, record: &MpiRecord, call: &MpiCall) -> Option<Step> {
         if record.source == Peer::Null {
             return None;
@@ -390,11 +390,12 @@ fn receive(record: &MpiRecord) -> Option<Receive> {
     })
 }
 
-/// Returns the message that completed a receive. A source or tag that the completion lacks is the requested one.
+/// Returns the message that completed a receive; `None` if it has no sender in this job. A source or tag that the completion lacks is
+/// the requested one.
 fn message(done: &Completion, asked: &Receive, call: &MpiCall) -> Option<Message> {
     let from = match done.source {
         Peer::Rank(rank) => rank,
-        // A receive from MPI_PROC_NULL, or from outside.
+        // A receive from MPI_PROC_NULL, or from outside the job.
         Peer::Null | Peer::Outside => return None,
         Peer::None | Peer::Any => asked.source.rank()?,
     };
@@ -418,13 +419,13 @@ fn value(tag: Tag) -> Option<u32> {
 pub struct SteppedCall {
     /// Number of the thread that made the call.
     pub location: usize,
-    /// MPI call.
+    /// The MPI call.
     pub call: Box<MpiCall>,
     /// Steps of the call.
     pub steps: Vec<Step>,
 }
 
-/// Queue that keeps the calls of one process back until all receives among them and before them have their messages. The returned calls are
+/// Queue that holds back the calls of one process until every receive in them and before them has its message. The queue returns calls
 /// in the process's order, so that receives come in the order in which they were posted.
 #[derive(Debug, Default)]
 pub struct Resolver {
@@ -432,12 +433,12 @@ pub struct Resolver {
     queue: VecDeque<(SteppedCall, usize)>,
     /// Number of the call at the front of the queue.
     front: usize,
-    /// Where receives are posted that wait for their messages.
+    /// Call number and step index of each posted receive that waits for its message, by request.
     waiting: HashMap<u64, (usize, usize)>,
 }
 
 impl Resolver {
-    /// Takes the process's next call.
+    /// Adds the process's next call.
     pub fn push(&mut self, location: usize, call: Box<MpiCall>) {
         let steps = self.tracker.steps(&call);
         let number = self.front + self.queue.len();
@@ -480,7 +481,7 @@ impl Resolver {
         }
     }
 
-    /// Returns the next call of which everything is known.
+    /// Returns the next call if all its receives have their messages.
     pub fn pop(&mut self) -> Option<SteppedCall> {
         match self.queue.front() {
             Some((_, 0)) => self.take(),
@@ -488,7 +489,7 @@ impl Resolver {
         }
     }
 
-    /// Returns the next call at the end of the trace, whether or not its receives have completed.
+    /// Returns the next call even if its receives have not completed, for the end of the trace; `None` if the queue is empty.
     pub fn take(&mut self) -> Option<SteppedCall> {
         self.front += 1;
         match self.queue.pop_front() {
@@ -500,7 +501,7 @@ impl Resolver {
         }
     }
 
-    /// Requests completed whose beginning is not in the trace.
+    /// Returns the number of completed requests whose beginning the trace lacks.
     pub fn unknown(&self) -> u64 {
         self.tracker.unknown
     }

@@ -10,17 +10,17 @@ use crate::steps::{Resolver, SteppedCall};
 
 /// Receiver of a trace's calls and other events, one at a time.
 pub(crate) trait Sink {
-    /// Takes a call whose receives are all resolved. Calls of one process come in its order; calls of different processes come in no order.
+    /// Takes a call whose receives are resolved. Calls of one process come in its order; calls of different processes come in any order.
     fn call(&mut self, stepped: SteppedCall) -> Result<(), ExportError>;
 
-    /// Takes an event other than a call, in the order of the trace, with its thread if it is a thread's; calls that had not ended come
+    /// Takes an event other than a call, in the order of the trace, with its thread if it belongs to one. Calls that had not ended come
     /// last.
     fn other(&mut self, _event: &Event, _location: Option<usize>) -> Result<(), ExportError> {
         Ok(())
     }
 }
 
-/// Gives the trace to a sink. Returns what the user should know of it.
+/// Passes the trace to a sink. Returns notes for the user.
 pub(crate) fn stream(job: &Job<'_>, sink: &mut impl Sink) -> Result<Vec<String>, ExportError> {
     let survey = job.survey;
     let mut resolvers: Vec<Resolver> = Vec::new();
@@ -59,14 +59,14 @@ pub(crate) fn stream(job: &Job<'_>, sink: &mut impl Sink) -> Result<Vec<String>,
         .collect())
 }
 
-/// Messages by sender, receiver, communicator and tag: on such a channel they do not overtake each other (MPI 3.1, section 3.5), so
-/// that the k-th receive posted takes the k-th message sent.
+/// Channels of messages, by sender, receiver, communicator and tag. On a channel, messages do not overtake each other (MPI 3.1,
+/// section 3.5), so that the k-th receive posted takes the k-th message sent.
 #[derive(Debug, Default)]
 pub(crate) struct Channels {
     channels: HashMap<Channel, Counts>,
 }
 
-/// Channel in which messages do not overtake each other.
+/// Channel on which messages do not overtake each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Channel {
     pub(crate) world: usize,
@@ -93,14 +93,14 @@ impl Channels {
         })
     }
 
-    /// Returns a number for the next message sent on a channel, which no other message has.
+    /// Returns a unique number for the next message sent on a channel.
     pub(crate) fn send(&mut self, channel: Channel) -> u64 {
         let counts = self.counts(channel);
         counts.sent += 1;
         (counts.number << 32) | (counts.sent & 0xFFFF_FFFF)
     }
 
-    /// Returns the number of the next message received on a channel.
+    /// Returns the number of the next message received on a channel, which equals the number that its send got.
     pub(crate) fn receive(&mut self, channel: Channel) -> u64 {
         let counts = self.counts(channel);
         counts.received += 1;

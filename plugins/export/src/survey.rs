@@ -1,4 +1,4 @@
-//! The first pass over a trace: who is in it. Formats begin with such lists, and events are streamed in a second pass.
+//! The first pass over a trace: it finds processes, threads and communicators. Events are streamed in a second pass.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -14,31 +14,31 @@ use crate::error::ExportError;
 pub struct Survey {
     /// The trace's header.
     pub header: Header,
-    /// The MPI jobs, in the order in which they began: a trace may hold several, one after the other.
+    /// The MPI jobs, in the order in which they began: a trace may contain several, one after the other.
     pub worlds: Vec<World>,
-    /// The processes, by job and rank.
+    /// The processes, sorted by job and rank.
     pub processes: Vec<Process>,
-    /// The threads that called MPI, by process; the main thread first.
+    /// The threads that called MPI, sorted by process; a process's main thread is first.
     pub locations: Vec<Location>,
     /// The functions called.
     pub functions: BTreeSet<Function>,
-    /// Call sites of these functions.
+    /// The call sites of these functions.
     pub call_sites: BTreeSet<CallSite>,
-    /// File names of modules, by the module's number.
+    /// File names of modules, by the module's number in records.
     pub modules: BTreeMap<u64, String>,
     /// Number of events in the trace.
     pub events: u64,
-    /// MPI calls of known ranks.
+    /// Number of MPI calls of known ranks.
     pub calls: u64,
-    /// MPI calls of threads of which no rank is known.
+    /// Number of MPI calls of threads whose rank is unknown.
     pub strays: u64,
-    /// Calls whose lists did not fit their record.
+    /// Number of calls whose lists did not fit into their record.
     pub lists_left_out: u64,
     /// The latest time in the trace, picoseconds.
     pub end: u64,
     /// Description of the missing part if the trace is incomplete.
     pub incomplete: Option<String>,
-    /// Positions of the threads in `locations`, by the order of their discovery.
+    /// Index in `locations` of each thread, in the order in which the threads were found.
     order: Vec<usize>,
 }
 
@@ -49,7 +49,7 @@ pub struct World {
     pub size: u32,
     /// The program's short name; empty if unknown.
     pub program: String,
-    /// Numbers of the job's processes.
+    /// Range of the job's processes in [`Survey::processes`].
     pub processes: std::ops::Range<usize>,
     /// Communicators of the job except `MPI_COMM_SELF`; the world first, the others in the order of their creation.
     pub communicators: Vec<Communicator>,
@@ -59,7 +59,7 @@ pub struct World {
 }
 
 impl World {
-    /// Returns the number of the communicator of this id in [`World::communicators`].
+    /// Returns the index in [`World::communicators`] of the communicator with this id.
     pub fn communicator(&self, id: u64) -> Option<usize> {
         self.index.get(&id).copied()
     }
@@ -70,24 +70,25 @@ impl World {
 pub struct Communicator {
     /// Id of the communicator in records.
     pub id: u64,
-    /// Function that created the communicator, such as `MPI_Comm_split`; none for the world, or if that is not in the trace.
+    /// Function that created the communicator, such as `MPI_Comm_split`; `None` for the world, or if the trace lacks the creation.
     pub made_by: Option<Function>,
     /// Id of the communicator from which this one was made; 0 if unknown.
     pub parent: u64,
-    /// World ranks of the members, in the order of the communicator's ranks. If the trace lacks the members: the ranks that used the
+    /// World ranks of the members, in the order of their ranks in the communicator. If the trace lacks the members: the ranks that used
+    /// the
     /// communicator, ascending.
     pub members: Vec<u32>,
     /// True if the trace contains the members.
     pub known: bool,
-    /// True if the communicator is an intercommunicator; then `members` are one side.
+    /// True if the communicator is an intercommunicator; then `members` has one of its groups.
     pub inter: bool,
-    /// World ranks of the other side of an intercommunicator.
+    /// World ranks of the other group of an intercommunicator.
     pub remote: Vec<u32>,
     positions: HashMap<u32, u32>,
 }
 
 impl Communicator {
-    /// Returns the rank in this communicator of a world rank; of an intercommunicator, in the side that it is on.
+    /// Returns the rank in this communicator of a world rank; in an intercommunicator, the rank in its own group.
     pub fn position(&self, rank: u32) -> Option<u32> {
         if self.id == communicator::WORLD {
             return Some(rank);
@@ -124,17 +125,17 @@ pub struct Location {
     pub calls: u64,
 }
 
-/// A place in a program that calls MPI.
+/// A location in a program from which MPI is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallSite {
     /// The return address.
     pub address: u64,
-    /// The module it was made from, to whose load address the address is relative: 0 for the main program.
+    /// Number of the module of the address, to whose load address the address is relative; 0 for the main program.
     pub module: u64,
 }
 
 impl CallSite {
-    /// Returns where a record's call was made.
+    /// Returns the call site of a record's call.
     pub fn of(record: &MpiRecord) -> CallSite {
         CallSite {
             address: record.call_site,
@@ -143,7 +144,7 @@ impl CallSite {
     }
 }
 
-/// Finder of the process and thread of an event; both passes do it alike, in the order of the events.
+/// Finder of the process and thread of an event. Both passes find the same numbers, since both read events in the same order.
 #[derive(Debug, Default)]
 struct Finder {
     processes: Vec<Process>,
@@ -167,7 +168,7 @@ impl Finder {
         }
     }
 
-    /// Adds a process that introduces itself, or whose first record has its rank. A rank that is there already begins another job.
+    /// Adds a process that introduces itself, or whose first record has its rank. If the rank is already taken, another job begins.
     fn process(&mut self, node: u32, pid: u32, rank: u32, size: u32, program: &str) -> usize {
         let fits = self.worlds.last().is_some_and(|world| {
             !world.ranks.contains(&rank) && (size == 0 || world.size == 0 || world.size == size)
@@ -193,7 +194,7 @@ impl Finder {
         process
     }
 
-    /// Returns the number of the thread in the order of discovery.
+    /// Returns the number of a thread in the order in which threads were found; `None` if its rank is unknown.
     fn location(&mut self, node: u32, thread: ThreadId, rank: Peer) -> Option<usize> {
         let process = match (self.by_pid.get(&(node, thread.pid)), rank) {
             (Some(&process), Peer::Rank(rank)) if self.processes[process].rank != rank => {
@@ -242,13 +243,13 @@ struct Made {
     order: usize,
 }
 
-/// Returns a list of ranks, if it is there and all of them are of this world.
+/// Returns a list of peers as world ranks; `None` if the list is empty or a peer is not a rank of this job.
 fn ranks(peers: &[Peer]) -> Option<Vec<u32>> {
     let ranks: Option<Vec<u32>> = peers.iter().map(|peer| peer.rank()).collect();
     ranks.filter(|ranks| !ranks.is_empty())
 }
 
-/// Returns the known facts of a communicator that a process uses; none for the communicators that every program has.
+/// Returns the entry of a communicator that a process uses; `None` for the predefined communicators.
 fn used<'a>(
     made: &'a mut BTreeMap<(usize, u64), Made>,
     process: &Process,
@@ -270,7 +271,7 @@ fn used<'a>(
 }
 
 impl Survey {
-    /// Reads the whole trace once.
+    /// Reads a trace once, and lists its contents.
     pub fn of(trace: &Path) -> Result<Survey, ExportError> {
         let reader = TraceReader::open(trace)?;
         let header = reader.header().clone();
@@ -363,7 +364,7 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Puts what was found into its order.
+    /// Sorts processes and threads, and assigns communicators to jobs.
     fn settle(&mut self, finder: Finder, extents: Vec<Extent>, made: BTreeMap<(usize, u64), Made>) {
         let mut processes: Vec<usize> = (0..finder.processes.len()).collect();
         processes.sort_by_key(|&at| (finder.processes[at].world, finder.processes[at].rank));
@@ -410,7 +411,7 @@ impl Survey {
                     id: communicator::WORLD,
                     made_by: None,
                     parent: communicator::NONE,
-                    // A size comes from a guest and may be any number, so no list is allocated from a size.
+                    // A size comes from a guest and may be any number, so it must not decide how much memory is allocated.
                     members: found.ranks.into_iter().collect(),
                     known: true,
                     inter: false,
@@ -446,7 +447,7 @@ impl Survey {
         }
     }
 
-    /// Makes the second pass: calls `each` with every event and the number of its thread, if the event is one of a thread.
+    /// Makes the second pass: calls `each` with every event, and with the number of its thread if it has one.
     pub fn replay<E: From<TraceError>>(
         &self,
         trace: &Path,
@@ -476,7 +477,7 @@ impl Survey {
         }
     }
 
-    /// Returns the name of a node; its number if it has none.
+    /// Returns the name of a node, such as `node3` by its number if the header has no name.
     pub fn node_name(&self, node: u32) -> String {
         self.header
             .nodes
@@ -506,7 +507,7 @@ impl Survey {
         }
     }
 
-    /// Returns the job to export where a format holds only one: the requested job, or the job with most calls.
+    /// Returns the job to export in a format that contains only one: the requested job, or the job with the most calls.
     pub fn one_world(&self, asked: Option<usize>) -> Result<usize, ExportError> {
         match asked {
             Some(asked) if asked < self.worlds.len() => Ok(asked),
@@ -521,7 +522,7 @@ impl Survey {
         }
     }
 
-    /// Checks that every rank of a job is there, and returns the number of ranks.
+    /// Checks that the trace has every rank of a job, and returns the number of ranks.
     pub fn complete(&self, world: usize, format: &'static str) -> Result<u32, ExportError> {
         let world = &self.worlds[world];
         let ranks = self.processes[world.processes.clone()].iter();

@@ -1,4 +1,4 @@
-//! No export trusts a trace's header: memory and output stay in proportion to the trace.
+//! Exports of traces with damaged headers: memory and output must stay in proportion to the trace.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Every format, checked by a tool of its own field or by a parser that shares nothing with the writer.
+//! Checks of every format, by a tool that reads the format or by a parser that shares no code with the writer.
 
 mod common;
 
@@ -12,7 +12,7 @@ use nodescope_hypercall::{Function, Peer};
 use nodescope_test_needs::{Need, have, skip};
 use nodescope_trace::{Body, TraceReader};
 
-/// Exports to an archive; false, and the test is skipped, without OTF2's library.
+/// Exports to an archive. Without OTF2's library, returns false, and the test is skipped.
 fn archive(file: &Path, folder: &Path) -> bool {
     match export(file, Format::Otf2, folder, &Options::default()) {
         Err(ExportError::Otf2(error)) if error.missing() => {
@@ -231,7 +231,7 @@ fn paraver_is_ordered_and_its_ids_are_declared() {
                     numbers[5] < numbers[6] && numbers[6] <= end && numbers[7] <= 16,
                     "{line}"
                 );
-                // States of a thread do not overlap.
+                // States of a thread must not overlap.
                 let before = busy.insert(numbers[3], numbers[6]);
                 assert!(before.unwrap_or(0) <= numbers[5], "{line}");
             }
@@ -309,7 +309,7 @@ fn dimemas_offsets_point_to_tasks_and_every_send_has_a_receive() {
     assert!(balance.values().all(|&sum| sum == 0), "{balance:?}");
 }
 
-/// Returns the last of what smpirun prints, and its success.
+/// Replays a trace with smpirun. Returns true for success, and all output.
 fn replay(folder: &Path, options: &[&str]) -> (bool, String) {
     let out = Command::new("sh")
         .arg(folder.join("replay"))
@@ -333,7 +333,7 @@ fn simgrid_replays_every_kind_of_call() {
     assert!(text.contains("Simulation time"), "{text}");
 }
 
-/// Seconds that smpirun says the simulation took.
+/// Returns the simulated time in seconds from smpirun's output.
 fn simulated(text: &str) -> f64 {
     let line = text.lines().find(|line| line.contains("Simulation time"));
     let line = line.unwrap_or_else(|| panic!("{text}"));
@@ -375,7 +375,7 @@ fn simgrid_takes_the_time_of_work_and_of_a_message() {
         };
         let folder = dir.path().join("out");
         export(&file, Format::Simgrid, &folder, &options).unwrap();
-        // A network without correction factors and protocols' windows.
+        // The network has no correction factors, and no windows of protocols.
         let plain = [
             "--cfg=network/model:CM02",
             "--cfg=network/TCP-gamma:0",
@@ -433,7 +433,7 @@ fn otf2_print_reads_the_archive() {
         .iter()
         .filter(|event| matches!(event.body, Body::Mpi(_)))
         .count();
-    // Each call is a function in a call site, and each thread has its program.
+    // A function region is inside a call-site region for each call, and each thread has a program region.
     assert_eq!(count("ENTER"), 2 * calls + 4);
     assert_eq!(count("ENTER"), count("LEAVE"));
     let sends = count("MPI_SEND ") + count("MPI_ISEND ");
@@ -446,7 +446,7 @@ fn otf2_print_reads_the_archive() {
     );
 }
 
-/// Returns the calls that an archive holds.
+/// Returns the calls of a trace as text, for comparisons of imports and exports.
 fn tell(path: &Path) -> Vec<String> {
     let mut list: Vec<(u32, u64, String)> = Vec::new();
     for event in TraceReader::open(path).unwrap().events() {
@@ -454,7 +454,7 @@ fn tell(path: &Path) -> Vec<String> {
             continue;
         };
         let record = &call.record;
-        // Communicators are made at the beginning there; what a call that makes one says besides is not in archives.
+        // Import adds the creation of communicators at the beginning; archives lack other data of such calls.
         if record.function.class() == nodescope_hypercall::Class::Communicator {
             continue;
         }
@@ -475,7 +475,7 @@ fn tell(path: &Path) -> Vec<String> {
             record.call_site,
             record.completions.len(),
             record.root,
-            // A receive's room is what it got, in archives.
+            // In archives, the buffer size of a receive is the size of the received message.
             match record.source {
                 Peer::None => record.receive_bytes,
                 _ => 0,
@@ -546,7 +546,7 @@ fn damaged_archives_are_told_and_never_imported() {
             std::fs::write(&path, &whole[..length]).unwrap();
             let back = dir.path().join("back.nst");
             match import(&folder.join("trace.otf2"), &back) {
-                // The anchor file ends with properties that reading does not need.
+                // The anchor file ends with properties that the import does not need.
                 Ok(imported) => {
                     assert_eq!(
                         imported.calls, all,
@@ -576,7 +576,7 @@ fn a_simgrid_trace_comes_back_and_exports_to_the_same_actions() {
     import(&first.join("trace.ti"), &back).unwrap();
     let second = dir.path().join("again");
     export(&back, Format::Simgrid, &second, &Options::default()).unwrap();
-    // Tags are numbered anew, in the order of each channel; all else is the same.
+    // The second export numbers tags anew, in the order of each channel; all else is equal.
     let actions = |folder: &Path, rank: usize| -> Vec<String> {
         let text = std::fs::read_to_string(folder.join(format!("trace.ti.ranks/{rank}"))).unwrap();
         text.lines()

@@ -1,13 +1,14 @@
-//! More ranks than were traced: the program of P ranks from programs of at least three smaller sizes.
+//! Extrapolation to more ranks than were traced: the program of P ranks from programs of at least three smaller sizes.
 //!
 //! - [`shape`](self): ranks are arranged as a line, a balanced grid of two or three dimensions, or a hypercube. What a rank does must
-//!   depend only on its place (at which ends of the arrangement it is), and partners must be at the same distance, the same rank
-//!   from either end, or differ in the same bits, at every traced size. Anything else is refused with what does not fit.
+//!   depend only on its role (at which ends of the arrangement the rank is). At every traced size, a partner must be at the same
+//!   distance,
+//!   be the same rank from either end, or differ in the same bits of the rank number. Other programs are refused, with the reason.
 //! - [`fit`](self): durations of bursts and sizes of messages are functions of p in the performance model normal form with one term.
-//! - Loops may run a + b p, a + b log2(p) or a + b times a side of the grid times.
+//! - Iterations of a loop are constant, a + b p, a + b log2(p) or a + b times a side of the grid.
 //!
-//! A rank takes the sequence of bursts of a traced rank of its place at the largest size, each scaled by what the fit says, so that
-//! their variability stays.
+//! A rank takes the sequence of bursts of a traced rank of the same role, at the largest size that has this role. Each burst is scaled
+//! by the ratio that the fit gives, so that the variability of the bursts remains.
 
 mod extrapolate;
 mod fit;
@@ -34,31 +35,31 @@ pub enum ScaleError {
         "there are traces of {count} numbers of ranks ({sizes}); give results of at least three, such as of 4, 8 and 16 ranks, of the same program"
     )]
     Sizes {
-        /// Number of different sizes.
+        /// Number of traced sizes; sizes that are equal count once.
         count: usize,
         /// List of the sizes.
         sizes: String,
     },
-    /// A communicator that is not of all ranks.
+    /// A communicator with neither all ranks nor a single rank.
     #[error(
         "rank {rank} of {ranks} communicates in a communicator of {members} ranks; only those of all ranks, or of one, can be scaled up"
     )]
     Communicator {
         /// World rank that uses the communicator.
         rank: u32,
-        /// Ranks of that run.
+        /// Number of ranks of the traced run.
         ranks: u32,
         /// Number of members of the communicator.
         members: usize,
     },
-    /// Lists of bytes that differ by rank.
+    /// Different numbers of bytes for different ranks in one collective.
     #[error(
         "{at} of rank {rank} of {ranks} exchanges different sizes with different ranks, for which no law is known"
     )]
     Lists {
         /// World rank that makes the call.
         rank: u32,
-        /// Ranks of that run.
+        /// Number of ranks of the traced run.
         ranks: u32,
         /// Call site of the collective.
         at: String,
@@ -66,10 +67,10 @@ pub enum ScaleError {
     /// No regular arrangement was recognised.
     #[error("the communication is not regular:{}", refusals_text(refused))]
     Irregular {
-        /// Arrangements that were tried, and why each does not fit.
+        /// Arrangements that were tried, each with the reason for which the traced programs do not fit it.
         refused: Vec<(Shape, String)>,
     },
-    /// A size that the arrangement does not have.
+    /// A number of ranks that the arrangement cannot have, or for which a loop's iterations cannot be computed.
     #[error(
         "{ranks} ranks cannot be arranged as {shape}, as the traced ones are, or a loop's count cannot be told for them"
     )]
@@ -79,12 +80,12 @@ pub enum ScaleError {
         /// Arrangement of the traced ranks.
         shape: Shape,
     },
-    /// A place that no traced rank has.
+    /// A role that no traced rank has, or a partner that does not exist among the ranks.
     #[error(
         "rank {rank} of {ranks} has a place, in {shape}, that no rank of the traced runs has; trace a size with such a place too"
     )]
     UnknownRole {
-        /// World rank without a traced counterpart.
+        /// World rank without a traced counterpart or partner.
         rank: u32,
         /// Number of ranks.
         ranks: u32,
@@ -118,9 +119,9 @@ pub struct HeldOut {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scaling {
-    /// About the same work, divided: the efficiency is p0 T(p0) / (p T(p)).
+    /// About the same total work, divided among the ranks: the efficiency is p0 T(p0) / (p T(p)).
     Strong,
-    /// Work in proportion to the ranks: the efficiency is T(p0) / T(p).
+    /// Total work in proportion to the number of ranks: the efficiency is T(p0) / T(p).
     Weak,
 }
 
@@ -128,7 +129,7 @@ pub enum Scaling {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
-    /// The time does not fall any more.
+    /// The time does not fall any more; only of strong scaling.
     Time,
     /// The efficiency is below the threshold.
     Efficiency,
@@ -139,7 +140,7 @@ pub enum Limit {
 pub struct Range {
     /// Largest number of ranks up to which adding ranks pays.
     pub up_to: u32,
-    /// Next predicted number of ranks, and the reason for which it does not pay; none if adding ranks pays throughout.
+    /// Next predicted number of ranks, and the reason for which adding ranks no longer pays; `None` if adding ranks pays throughout.
     pub beyond: Option<(u32, Limit)>,
     /// Least efficiency at which adding ranks still pays.
     pub threshold: f64,
@@ -148,60 +149,61 @@ pub struct Range {
 /// Fitted quantity, for the report.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NamedFit {
-    /// The fitted quantity, in words.
+    /// The fitted quantity in words, such as the work between two calls.
     pub what: String,
     /// Fitted function as text.
     pub form: String,
-    /// Values of the quantity at the largest traced and the largest predicted size, picoseconds.
+    /// Fitted values at the largest traced size and at the largest size of all, picoseconds for each execution.
     pub values: (f64, f64),
-    /// Share of the quantity in the computation at the largest traced size.
+    /// Fraction of the time in bursts and uninterpreted calls that the quantity takes at the largest traced size.
     pub share: f64,
-    /// Relative error of the fit by leave-one-out.
+    /// Mean relative error of the fit by leave-one-out cross-validation.
     pub error: f64,
 }
 
 /// A program at more ranks than were traced.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Scaled {
-    /// Predictions by number of ranks, traced sizes first.
+    /// Predictions of traced and target sizes, in ascending number of ranks.
     pub series: Series,
     /// Sizes of the traces.
     pub traced: Vec<u32>,
-    /// The arrangement that was recognised.
+    /// Description of the recognised arrangement.
     pub arrangement: String,
-    /// Bursts by their share of the computation.
+    /// Fits of the most expensive bursts and uninterpreted calls, in descending order of their share.
     pub fits: Vec<NamedFit>,
-    /// Mean of the fits' errors, weighted by share.
+    /// Mean of all fits' errors, weighted by share.
     pub fit_error: f64,
-    /// None if the smaller sizes do not suffice for an extrapolation; then [`Scaled::notes`](Series::notes) has the reason.
+    /// Check on the largest traced size. `None` if that size could not be predicted; [`Scaled::notes`](Series::notes) has the reason.
     pub held_out: Option<HeldOut>,
-    /// Strong or weak.
+    /// Strong or weak scaling.
     pub scaling: Scaling,
-    /// Speedup over the smallest size and efficiency, parallel to the points; none where there is no time.
+    /// Speedup over the smallest size, and efficiency, for each point of the series; `None` where the point has no time.
     pub efficiency: Vec<Option<(f64, f64)>>,
-    /// Range of numbers of ranks in which adding ranks pays.
+    /// Range of numbers of ranks in which adding ranks pays; `None` if no point has a time.
     pub range: Option<Range>,
 }
 
 /// Options of an extrapolation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScaleRequest {
-    /// Numbers of ranks.
+    /// Numbers of ranks to predict.
     pub targets: Vec<u32>,
-    /// The least efficiency with which adding ranks pays.
+    /// Least efficiency at which adding ranks still pays.
     pub threshold: f64,
-    /// How each is predicted.
+    /// Options of each prediction.
     pub request: Request,
 }
 
-/// Most fits that are reported.
+/// Largest number of fits in the report.
 const FITS: usize = 12;
 
-/// Predicts a program, traced at several sizes, at others. Also gives the prediction of the last target.
+/// Predicts a program at other numbers of ranks from its traces at several sizes.
+/// Also returns the full prediction of the largest size, traced or target; `None` if that size could not be predicted.
 ///
 /// # Errors
 ///
-/// Too few sizes, or a program that is not regular.
+/// Fails with fewer than three sizes, and for a program or target that cannot be arranged regularly.
 pub fn scale(
     programs: &[Program],
     cluster: &Cluster,
@@ -287,7 +289,8 @@ pub fn scale(
     Ok((scaled, prediction))
 }
 
-/// Predicts the largest size from the others; with two of them, the forms of all are kept and their coefficients fitted anew.
+/// Predicts the largest traced size from the smaller ones. If these are only two, the forms of all fits stay and only their
+/// coefficients are fitted anew.
 fn held_out(
     by_size: &[&Program],
     all: &Extrapolation,
@@ -350,7 +353,7 @@ fn named(extrapolation: &Extrapolation, largest: u32, last: u32) -> (Vec<NamedFi
     (fits.collect(), error)
 }
 
-/// Returns strong scaling if all work together grows less than with the square root of the ranks, and weak scaling otherwise.
+/// Returns strong scaling if the total work of all ranks grows more slowly than the square root of the number of ranks, else weak.
 fn kind(work: &[(f64, f64)]) -> Scaling {
     let (Some(first), Some(last)) = (work.first(), work.last()) else {
         return Scaling::Strong;
@@ -424,7 +427,7 @@ impl Scaled {
         text
     }
 
-    /// As a table for a terminal.
+    /// Returns the contents as a table for a terminal.
     pub fn text(&self) -> String {
         let mut out = self.series.text();
         // Writing to a string cannot fail.

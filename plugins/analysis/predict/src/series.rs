@@ -1,4 +1,4 @@
-//! Predictions side by side: for the values of a parameter, or for numbers of ranks.
+//! Predictions for several values of a parameter, or for several numbers of ranks.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,18 +8,18 @@ use crate::predict::Prediction;
 use crate::result::Outcome;
 use crate::sweep::{Scale, Value};
 
-/// Times of a program by kind, as means over its ranks, picoseconds. The parts add up to its time exactly.
+/// Mean times of the ranks of a program by kind, picoseconds. The parts add up to the program's time exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Split {
     /// Time in bursts.
     pub computation: u64,
-    /// Calls that are not interpreted.
+    /// Time in calls that are not interpreted.
     pub opaque: u64,
-    /// In MPI, moving data or messages.
+    /// Time in MPI calls that move data or messages.
     pub communication: u64,
-    /// In MPI, because another rank was late.
+    /// Time in MPI calls in which another rank was late.
     pub wait: u64,
-    /// From a rank's end to the last rank's, with what rounding left of the other parts.
+    /// Time from a rank's end to the last rank's end, with the remainder of rounding the other parts.
     pub idle: u64,
 }
 
@@ -55,25 +55,25 @@ impl Split {
     }
 }
 
-/// Prediction of a series, for one value of the parameter.
+/// Prediction for one value of the parameter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Point {
     /// The parameter's value.
     pub value: Value,
-    /// The prediction; none if the program cannot run so.
+    /// The prediction; `None` if the program cannot run with this value.
     pub result: Option<PointResult>,
-    /// Reason for which the program cannot run so.
+    /// Reason for which the program cannot run with this value; `None` if there is a prediction.
     pub error: Option<String>,
 }
 
-/// The kept part of a prediction.
+/// Results of a prediction that a series contains.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PointResult {
     /// Time of the program in picoseconds.
     pub time: u64,
-    /// The interval's ends; none without one.
+    /// Ends of the 95 % interval of the time, picoseconds; `None` if no interval was predicted.
     pub interval: Option<(u64, u64)>,
-    /// Where the time goes.
+    /// Mean times by kind.
     pub split: Split,
     /// Parallel efficiency: mean useful computation over the time.
     pub parallel: f64,
@@ -90,7 +90,7 @@ pub struct PointResult {
 }
 
 impl Point {
-    /// Makes a point from a prediction, or from the reason why there is none.
+    /// Makes a point from a prediction, or from the reason for which there is no prediction.
     pub fn new(value: Value, prediction: &Result<Prediction, String>) -> Point {
         let (result, error) = match prediction {
             Err(error) => (None, Some(error.clone())),
@@ -128,7 +128,7 @@ impl PointResult {
     }
 }
 
-/// Predictions for the values of a parameter.
+/// Series of predictions for the values of a parameter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Series {
     /// Version of this format.
@@ -137,17 +137,17 @@ pub struct Series {
     pub cluster: String,
     /// The parameter: a field of the cluster file, or `ranks`.
     pub parameter: String,
-    /// Unit of the parameter's numbers; empty for none.
+    /// Unit of the parameter's numbers; empty for plain numbers and names.
     pub unit: &'static str,
     /// Distribution of the parameter's values.
     pub scale: Scale,
-    /// In the order in which the values were given.
+    /// Predictions, in the order of the parameter's values.
     pub points: Vec<Point>,
     /// Notes on results that are less exact than possible.
     pub notes: Vec<String>,
 }
 
-/// Calls `work` with each of `count` numbers, on as many threads as the host has cores; results are in order.
+/// Calls `work` with each number from 0 to `count` - 1, on as many threads as the host has cores. Results are in order of the numbers.
 pub fn in_parallel<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
@@ -162,7 +162,7 @@ pub fn in_parallel<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> V
         }
     };
     let mut all: Vec<(usize, T)> = std::thread::scope(|scope| {
-        // A host that gives no more threads leaves the work to those that are there.
+        // If the host refuses more threads, the threads that exist do the work.
         let workers: Vec<_> = (1..threads.min(count))
             .map_while(|_| std::thread::Builder::new().spawn_scoped(scope, one).ok())
             .collect();
@@ -180,7 +180,7 @@ pub fn in_parallel<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> V
 }
 
 impl Series {
-    /// Points that have a time: value and result.
+    /// Returns the value and the result of each point that has a result.
     pub fn times(&self) -> impl Iterator<Item = (&Value, &PointResult)> {
         let points = self.points.iter();
         points.filter_map(|point| point.result.as_ref().map(|result| (&point.value, result)))
@@ -193,7 +193,7 @@ impl Series {
         text
     }
 
-    /// As a table of comma-separated values (RFC 4180), a line for each value; times in seconds.
+    /// Returns a table of comma-separated values (RFC 4180), with a heading and a line for each value; times are in seconds.
     pub fn csv(&self) -> String {
         let quoted = |text: &str| {
             if text.contains([',', '"', '\n']) {

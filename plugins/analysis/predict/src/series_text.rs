@@ -6,7 +6,7 @@ use crate::series::{PointResult, Series};
 use crate::text::time;
 
 impl Series {
-    /// As a table for a terminal.
+    /// Returns the series as a table for a terminal.
     pub fn text(&self) -> String {
         let mut out = String::new();
         // Writing to a string cannot fail.

@@ -1,4 +1,4 @@
-//! A parameter of the cluster file and the values that it is to have: `network.latency=1us:100us:log10`.
+//! Parameter of the cluster file with a set of values, such as `network.latency=1us:100us:log10`.
 
 use std::fmt::Debug;
 use std::str::FromStr;
@@ -7,16 +7,16 @@ use nodescope_config::document::Setting;
 use nodescope_config::quantity::{ByteRate, Bytes, Decimal, Frequency, Quantity, Time, parse};
 use serde::Serialize;
 
-/// Most points of a range.
+/// Largest number of values of a range.
 const MOST: u32 = 1000;
 
 /// Distribution of the values of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scale {
-    /// Numbers, at their places on a line.
+    /// Numbers, shown on a linear axis.
     Linear,
-    /// Numbers, at the places of their logarithms.
+    /// Numbers, shown on a logarithmic axis.
     Logarithmic,
     /// Names, or numbers in no order.
     Names,
@@ -25,9 +25,9 @@ pub enum Scale {
 /// Value of a parameter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Value {
-    /// Text of the value, as the parameter is set.
+    /// Text of the value, as written in the cluster file.
     pub text: String,
-    /// The number in base units (seconds, bytes, bytes per second, hertz, or the plain number); none for a name.
+    /// The number in seconds, bytes, bytes per second or hertz, or the plain number; `None` for a name or in a list of mixed units.
     pub number: Option<f64>,
 }
 
@@ -40,11 +40,11 @@ pub struct Sweep {
     pub unit: &'static str,
     /// Distribution of the values.
     pub scale: Scale,
-    /// The values, in the order given.
+    /// The values without repetitions, in the order given.
     pub values: Vec<Value>,
 }
 
-/// Reason for which a text is no sweep.
+/// Reason for which a text is not a sweep.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}; write e.g. {example}")]
 pub struct SweepError {
@@ -63,7 +63,7 @@ fn fail<T>(problem: impl Into<String>) -> Result<T, SweepError> {
 }
 
 impl Sweep {
-    /// Returns the setting of one of its values.
+    /// Returns the setting of the field to one of the sweep's values.
     pub fn setting(&self, value: &Value) -> Setting {
         Setting::new(&self.field, &value.text)
     }
@@ -98,7 +98,7 @@ impl FromStr for Sweep {
     }
 }
 
-/// Splits at commas that are in no brackets and no quotes.
+/// Splits a text at the commas outside brackets and quotes.
 fn split(text: &str) -> Vec<String> {
     let (mut parts, mut depth, mut quoted) = (vec![String::new()], 0, false);
     for c in text.chars() {
@@ -119,11 +119,11 @@ fn split(text: &str) -> Vec<String> {
     parts.iter().map(|part| part.trim().to_owned()).collect()
 }
 
-/// A text as a quantity: kind, base units, value in base units, and how base units are written.
+/// Kind of quantity with a unit, such as a time or a byte rate.
 #[derive(Clone, Copy)]
 struct Kind {
     what: &'static str,
-    /// Base units in the unit in which numbers are shown.
+    /// Number of base units, such as picoseconds, in one `unit`.
     base: f64,
     unit: &'static str,
     show: fn(u64) -> String,
@@ -167,7 +167,7 @@ fn quantity(text: &str) -> Option<(Kind, u64)> {
     both.find_map(|(kind, value)| value.ok().map(|value| (kind, value)))
 }
 
-/// Returns a plain number, and whether it was written with a fraction.
+/// Returns a plain number, and true if the text has a decimal point; `None` if the text is not a number.
 fn plain(text: &str) -> Option<(f64, bool)> {
     Decimal::parse(text)?;
     let number: f64 = text.replace('_', "").parse().ok()?;
@@ -211,7 +211,7 @@ fn list(field: &str, parts: Vec<String>) -> Sweep {
     }
 }
 
-/// Returns whether ascending numbers are better shown by their logarithms: they span more than a decade, and none is 0.
+/// Returns true if ascending numbers are better shown on a logarithmic axis: they span more than a decade, and none is 0.
 fn spread(values: &[Value]) -> bool {
     let number = |value: Option<&Value>| value.and_then(|value| value.number).unwrap_or(0.0);
     let (first, last) = (number(values.first()), number(values.last()));
@@ -257,7 +257,7 @@ fn range(field: &str, text: &str) -> Result<Sweep, SweepError> {
             (kind.unit, (low as f64, high as f64), Box::new(show))
         }
         (_, (Some((low, one)), Some((high, two)))) => {
-            // Whole numbers stay whole: most fields without a unit are counts.
+            // Whole numbers yield whole numbers: most fields without a unit are counts.
             let step = if one || two { 1e-6 } else { 1.0 };
             let show = move |value: f64| {
                 let value = (value / step).round() * step;
@@ -307,11 +307,11 @@ fn range(field: &str, text: &str) -> Result<Sweep, SweepError> {
     })
 }
 
-/// Rounds to four significant digits, so that values can be read and typed again.
+/// Rounds to four significant digits, so that the values are short to read and to type.
 fn four_digits(value: f64) -> f64 {
     let step = 10f64.powf(value.abs().log10().floor() - 3.0);
     let rounded = (value / step).round() * step;
-    // A step of 10^-n is no binary fraction: whole numbers are made whole again.
+    // A step of 10^-n is not a binary fraction: whole numbers are made whole again.
     if step >= 1.0 {
         rounded.round()
     } else {
@@ -363,7 +363,7 @@ mod tests {
         assert_eq!(sweep.values[2].number, Some(4e-6));
         let sweep: Sweep = "nodes.speed=1,10,100".parse().unwrap();
         assert_eq!(sweep.scale, Scale::Logarithmic);
-        // Of different kinds: each is a name, and the file will complain.
+        // A list of different kinds has names only; the cluster file's check reports the error later.
         let sweep: Sweep = "network.latency=1us,2".parse().unwrap();
         assert_eq!(sweep.scale, Scale::Names);
     }

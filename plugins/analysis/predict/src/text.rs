@@ -7,9 +7,9 @@ use nodescope_config::quantity::{Time, counted};
 use crate::predict::Prediction;
 use crate::result::{Blocked, Problem, RankTimes};
 
-/// Ranks shown one by one.
+/// Number of ranks that are listed one by one.
 const RANKS: usize = 16;
-/// Lines of each list.
+/// Largest number of lines in each list.
 const LINES: usize = 10;
 
 impl Prediction {

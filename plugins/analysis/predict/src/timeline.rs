@@ -1,9 +1,9 @@
-//! States of each rank over time in an interpretation.
+//! States of ranks over time in an interpretation.
 
 use nodescope_loop_tree::{Action, Program};
 use serde::Serialize;
 
-/// A call of a rank. Before it, since the call before, the rank computes.
+/// A call of a rank. The rank computes from the end of the previous call until this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
     /// Number of the call's operation in the program.
@@ -12,7 +12,7 @@ pub struct Call {
     pub enter: u64,
     /// Time of exit in picoseconds.
     pub leave: u64,
-    /// Part of the time in the call in which another rank was late, picoseconds.
+    /// Part of the call's time in which another rank was late, picoseconds.
     pub wait: u64,
 }
 
@@ -25,27 +25,27 @@ pub struct Timeline {
     pub ends: Vec<u64>,
 }
 
-/// States of ranks over time: a row for each rank or, of many, for some that follow one another.
+/// States of ranks over time, in rows. A row is one rank or, with many ranks, a group of consecutive ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Phases {
-    /// Ranks of a row; the last may have fewer.
+    /// Number of ranks in a row; the last row may have fewer.
     pub ranks_per_row: u32,
-    /// Picoseconds of a column; the last may be shorter.
+    /// Length of a column in picoseconds; the last column may be shorter.
     pub column: u64,
-    /// Rows in the order of their ranks, of [`Phases::ranks_per_row`] ranks each.
+    /// Rows in ascending order of their ranks, [`Phases::ranks_per_row`] ranks each.
     pub rows: Vec<Row>,
 }
 
-/// Picoseconds of all ranks of a row, by column. What they lack of a column's time is idle: ranks that have ended.
+/// Times of all ranks of a row in each state, summed by column, picoseconds. The remainder of a column is idle: ranks that have ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Row {
     /// Time in bursts.
     pub computation: Vec<u64>,
-    /// Calls that are not interpreted.
+    /// Time in calls that are not interpreted.
     pub opaque: Vec<u64>,
-    /// In MPI, moving data or messages.
+    /// Time in MPI calls that move data or messages.
     pub communication: Vec<u64>,
-    /// In MPI, because another rank was late: counted from the start of the call.
+    /// Time in MPI calls in which another rank was late, drawn from the start of the call.
     pub wait: Vec<u64>,
 }
 
@@ -90,7 +90,7 @@ impl Timeline {
     }
 }
 
-/// Adds the time from `from` to `to` to the columns that it lies in.
+/// Adds the interval from `from` to `to` to the columns that it overlaps.
 fn spread(columns: &mut [u64], column: u64, mut from: u64, to: u64) {
     while from < to {
         let at = (from / column) as usize;

@@ -1,6 +1,6 @@
 //! Networks as links that messages share.
 //!
-//! Every node has a link into the network and one out of it. Between them lie the links of the topology, computed from the numbers
+//! Every node has a link into the network and a link out of it. Between these are the links of the topology, computed from the numbers
 //! of the nodes; no routes are stored. Routing is deterministic: dimension order on tori, by the destination's number on fat trees
 //! (D-mod-k), minimal on dragonflies.
 
@@ -15,21 +15,21 @@ pub const DIMENSIONS: usize = 6;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Topology {
-    /// A single switch that has no limits of its own.
+    /// A single switch without limits of its own.
     Crossbar,
-    /// Switches in levels. A switch of level i has `down[i]` children and `up[i]` links to its parent bundle; the top has none.
+    /// Switches in levels. A switch of level i has `down[i]` children and `up[i]` links to the level above; the top level has none.
     FatTree {
-        /// Children of a switch, from the lowest level.
+        /// Children of a switch, by level, the lowest first.
         down: Vec<u32>,
-        /// Links of a switch upwards, from the lowest level; one entry less.
+        /// Uplinks of a switch, by level, the lowest first; one entry fewer than `down`.
         up: Vec<u32>,
     },
-    /// A torus, a node at each point.
+    /// A torus with a node at each point.
     Torus {
         /// Points in each dimension.
         size: Vec<u32>,
     },
-    /// Groups of routers; all routers of a group are connected, and so are all groups.
+    /// Groups of routers. In a group, a link joins each pair of routers; between groups, a link joins each pair of groups.
     Dragonfly {
         /// Number of groups.
         groups: u32,
@@ -40,7 +40,7 @@ pub enum Topology {
     },
 }
 
-/// A route's links, and how many switches it passes.
+/// A route through the network.
 #[derive(Clone, Debug, Default)]
 pub struct Route {
     /// Links in the order of travel.
@@ -48,7 +48,7 @@ pub struct Route {
 }
 
 impl Topology {
-    /// Returns the largest number of nodes that the topology connects.
+    /// Returns the largest number of nodes that the topology connects; `u32::MAX` for a crossbar.
     pub fn capacity(&self) -> u64 {
         let product = |sizes: &[u32]| {
             sizes
@@ -67,7 +67,8 @@ impl Topology {
         }
     }
 
-    /// Links, those of `nodes` nodes included. Numbers below 2 * `nodes` are the nodes' own: up links, then down links.
+    /// Returns the number of links, the `nodes` nodes' own included. Links below 2 * `nodes` are these: links into the network, then
+    /// links out of it.
     pub fn links(&self, nodes: u32) -> u64 {
         let own = 2 * u64::from(nodes);
         own + match self {
@@ -85,14 +86,14 @@ impl Topology {
         }
     }
 
-    /// Switches of a level of a fat tree.
+    /// Returns the number of switches at a level of a fat tree, 0 being the lowest.
     fn switches(&self, down: &[u32], level: usize) -> u64 {
         down[level + 1..]
             .iter()
             .fold(1, |all, &children| all * u64::from(children))
     }
 
-    /// Writes the links between two nodes, without the nodes' own.
+    /// Appends the numbers of the links between two nodes to `links`, without the nodes' own links.
     pub fn route(&self, from: u32, to: u32, nodes: u32, links: &mut Vec<u32>) {
         let base = 2 * nodes;
         match self {
@@ -115,7 +116,7 @@ impl Topology {
         base: u32,
         links: &mut Vec<u32>,
     ) {
-        // The level at which both are below one switch.
+        // Climb until both nodes are below the same switch.
         let (mut a, mut b) = (from / down[0], to / down[0]);
         let mut meet = 0;
         let mut bases = [0u32; 16];
@@ -128,7 +129,7 @@ impl Topology {
             a /= down[meet];
             b /= down[meet];
         }
-        // Down the same levels, through the switches above the destination.
+        // Descend the same levels, through the switches above the destination.
         for level in (0..meet).rev() {
             let below: u32 = down[..=level].iter().product();
             let switch = to / below;
@@ -137,7 +138,7 @@ impl Topology {
         }
     }
 
-    /// Returns the two ends of a link, for reports.
+    /// Returns a description of a link for reports: its two ends, or its switch and direction.
     pub fn link_name(&self, link: u32, nodes: u32) -> String {
         if link < nodes {
             return format!("node {link} → network");
@@ -214,7 +215,7 @@ impl fmt::Display for Topology {
     }
 }
 
-/// Adds the links of a route through one dimension after the other, the shorter way round; by the positive direction where both are equal.
+/// Adds the links of a route, one dimension after the other, in the shorter direction; in the positive one if both are equally long.
 fn torus(size: &[u32], from: u32, to: u32, base: u32, links: &mut Vec<u32>) {
     let ports = 2 * size.len() as u32;
     let (mut at, mut stride) = (from, 1);
@@ -237,8 +238,8 @@ fn torus(size: &[u32], from: u32, to: u32, base: u32, links: &mut Vec<u32>) {
     }
 }
 
-/// Adds the links of a route: router to gateway, between the groups, gateway to router. Link i to j of a group's routers, then group to
-/// group.
+/// Adds the links of a route: router to gateway, between the groups, gateway to router. The numbers of links from router to router
+/// within the groups come first, then those from group to group.
 fn dragonfly(
     [groups, routers, nodes]: [u32; 3],
     (from, to): (u32, u32),
@@ -255,7 +256,7 @@ fn dragonfly(
         }
         return;
     }
-    // The router of a group that has its link to another group.
+    // The router of group `own` that has the link to group `other`.
     let gateway = |own: u32, other: u32| ((other + groups - own - 1) % groups) % routers;
     let (out, into) = (gateway(group, target), gateway(target, group));
     if here != out {

@@ -1,7 +1,7 @@
-//! A predicted run as a trace, which every export takes.
+//! A predicted run as a trace, from which every export works.
 //!
-//! Calls have the times of the interpretation; functions, call sites, peers, tags, sizes and communicators are those of the model.
-//! Instructions are not known there: they are 0.
+//! Calls have the times of the interpretation. Functions, call sites, peers, tags, sizes and communicators are those of the model.
+//! The model has no counts of instructions; the trace has 0.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -16,7 +16,7 @@ use nodescope_trace::{Body, Event, Header, MpiCall, NodeEntry, Stamp, TraceWrite
 
 use crate::timeline::{Call, Timeline};
 
-/// A message as its ends know it: sender, receiver, communicator, tag.
+/// What a send and its receive have in common: sender, receiver, communicator, tag.
 type Envelope = (u32, u32, Option<u32>, u32);
 
 /// State of a rank that its later records depend on.
@@ -24,24 +24,24 @@ type Envelope = (u32, u32, Option<u32>, u32);
 struct State {
     next: usize,
     serial: u64,
-    /// Requests under way by their number in the model: serial, and the received message.
+    /// Pending requests by their number in the model: the serial number in the trace, and the received message if it is a receive.
     live: HashMap<u32, (u64, Option<Completion>)>,
-    /// Number of communicators whose construction has been written.
+    /// Index, in the rank's list of communicators, of the next one that a call constructs.
     made: u32,
     sequence: u64,
     over: bool,
-    /// When a call of several operations was entered, until the last of them.
+    /// Entry time of the first of several operations that are one call, picoseconds; `None` between calls.
     entered: Option<u64>,
 }
 
 struct Writer<'a> {
     program: &'a Program,
     world: u32,
-    /// Sizes of messages that have not been received, in order.
+    /// Sizes of the messages that no receive has taken yet, in order of sending, bytes.
     sent: HashMap<Envelope, VecDeque<u64>>,
 }
 
-/// Writes the run of a program as a trace.
+/// Writes the predicted run of a program as a trace.
 ///
 /// `nodes` has the node of each rank.
 ///
@@ -111,7 +111,7 @@ pub fn write_trace(
         put(&mut out, rank, 0, Body::Mpi(Box::new(call)))?;
         states.push(state);
     }
-    // By the ends of calls, as a trace has them.
+    // Records follow in the order of the calls' ends, as in a recorded trace.
     let mut queue: BinaryHeap<Reverse<(u64, u32)>> = BinaryHeap::new();
     let end = |rank: u32, at: usize| match timeline.calls[rank as usize].get(at) {
         Some(call) => call.leave,
@@ -183,7 +183,7 @@ impl Writer<'_> {
         record
     }
 
-    /// Returns the program's number of an operation's communicator; none for a communicator of only this rank.
+    /// Returns the program's number of an operation's communicator; `None` for a communicator of this rank alone.
     fn communicator(&self, rank: u32, op: &Op) -> Option<u32> {
         let list = self.program.ranks[rank as usize].communicators;
         let list = &self.program.communicator_lists[list as usize];
@@ -201,7 +201,7 @@ impl Writer<'_> {
         peer.resolve(rank, self.world)
     }
 
-    /// Collects the sizes of all messages, so that receives can state the size that they received.
+    /// Collects the sizes of all messages, so that records of receives can state the received bytes.
     fn sends(&mut self, timeline: &Timeline) {
         for (calls, rank) in timeline.calls.iter().zip(0..) {
             for call in calls {
@@ -221,7 +221,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Returns the message that a receive gets: the next message of its envelope. Of an unknown envelope nothing is known.
+    /// Returns the message that a receive gets: the next one with its sender, communicator and tag. With an unknown sender or tag, the
+    /// size is 0.
     fn got(
         &mut self,
         rank: u32,
@@ -244,7 +245,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Returns the record of a call; `later` are those after it.
+    /// Returns the record of a call; `later` has the calls of the rank after it.
     fn record(&mut self, rank: u32, state: &mut State, call: &Call, later: &[Call]) -> MpiRecord {
         let program = self.program;
         let op = &program.ops[call.op as usize];
@@ -269,9 +270,9 @@ impl Writer<'_> {
             }
         };
         match &op.action {
-            // The parts of the datatype are not known.
+            // The model does not keep the parts of such a call: the record has no peers or sizes.
             _ if composed(op.function) => {}
-            // Interpreted again, it must not be taken for one that can be.
+            // The flag keeps a later interpretation of this trace from taking the call for an ordinary collective.
             Action::Opaque if collective_class(op.function) => {
                 record.flags = Flags(record.flags.0 | Flags::INTERCOMM.0);
             }
@@ -376,7 +377,7 @@ impl Writer<'_> {
         record
     }
 
-    /// Fills in the bytes that a caller sends and has room for, as records count them.
+    /// Fills in the bytes that a caller sends and has buffer space for, in the way that records count them.
     fn collective(&self, rank: u32, op: &Op, collective: &Collective, record: &mut MpiRecord) {
         use CollectiveKind::*;
         let size = u64::from(record.communicator_size.max(1));
@@ -410,7 +411,8 @@ impl Writer<'_> {
         record.receive_bytes_from = collective.receive_from.to_vec();
     }
 
-    /// Sets the communicator that a call makes: the rank's next one, if it is used later. The model does not keep which call made it.
+    /// Sets the communicator that a call constructs: the rank's next one, if a later call uses it. The model does not store which call
+    /// constructed a communicator.
     fn construct(&self, rank: u32, state: &mut State, later: &[Call], record: &mut MpiRecord) {
         let list = self.program.ranks[rank as usize].communicators;
         let list = &self.program.communicator_lists[list as usize];
@@ -446,7 +448,7 @@ fn collective_class(function: Function) -> bool {
     )
 }
 
-/// Returns the id of a communicator in records.
+/// Returns the id by which records name a communicator of the program.
 fn id(number: u32) -> u64 {
     match number {
         0 => communicator::WORLD,
@@ -454,7 +456,7 @@ fn id(number: u32) -> u64 {
     }
 }
 
-/// Returns whether a call is interpreted as messages of several kinds.
+/// Returns true if the model interprets a call of this function as several operations or messages.
 fn composed(function: Function) -> bool {
     use Class::{Epoch, Neighbor, StartNeighbor, StartSendReceive, Window};
     matches!(
@@ -463,7 +465,7 @@ fn composed(function: Function) -> bool {
     )
 }
 
-/// Returns the function as records have it: an operation that a persistent request starts has a record of its own.
+/// Returns the function for the record. An operation that a persistent request starts has its own record, as a non-blocking call.
 fn function(op: &Op) -> Function {
     match (&op.action, op.function.class()) {
         (Action::Send { mode, .. }, _)
@@ -486,13 +488,13 @@ fn function(op: &Op) -> Function {
         {
             begun(collective.kind)
         }
-        // The call that completes cancelled requests records them.
+        // The call that completes cancelled requests has the record.
         (Action::Cancel { .. }, class) if class != Class::Completion => Function::Wait,
         _ => op.function,
     }
 }
 
-/// Returns the function that begins a collective.
+/// Returns the non-blocking function of a kind of collective.
 fn begun(kind: CollectiveKind) -> Function {
     match kind {
         CollectiveKind::Barrier | CollectiveKind::Create => Function::Ibarrier,

@@ -1,4 +1,4 @@
-//! Programs whose time can be worked out by hand.
+//! Predictions of programs whose time can be computed by hand.
 
 use nodescope_loop_tree::{Action, CollectiveKind, Mode, PeerRef, Program, ProgramBuilder};
 use nodescope_predict::{
@@ -8,7 +8,7 @@ use nodescope_predict::{
 
 const US: u64 = 1_000_000;
 
-/// Returns a channel of L = 5 us, o = 1 us at each end, 1 GB/s.
+/// Returns a LogGP channel with L = 5 us, o = 1 us at each end, 1 GB/s.
 fn loggp() -> Channel {
     Channel {
         send_overhead: Table::constant(US),
@@ -57,7 +57,7 @@ fn ping_pong() {
         .send(rank(0), 0, 1000);
     builder.end(10).ranks(1);
     let outcome = run(&builder.finish(), &Cluster::simple("c", loggp()));
-    // Each way: o + n G + L + o = 1 + 1 + 5 + 1 us.
+    // Each direction: o + n G + L + o = 1 + 1 + 5 + 1 us.
     assert_eq!(outcome.time, 20 * 8 * US);
     assert_eq!(outcome.messages, 20);
     assert_eq!(outcome.bytes, 20_000);
@@ -138,7 +138,7 @@ fn published_networks_take_size_over_bandwidth_and_latency() {
         builder.receive(rank(0), 0, 1_000_000).ranks(1);
         let outcome = run(&builder.finish(), &Cluster::simple("c", channel));
         assert_eq!(outcome.time / US, microseconds);
-        // Its sender is busy until it has arrived.
+        // The sender is busy until its message has arrived.
         assert_eq!(outcome.ranks[0].idle, 0);
     }
 }
@@ -166,7 +166,7 @@ fn collective(kind: CollectiveKind, algorithm: Algorithm, ranks: u32, bytes: u64
 
 #[test]
 fn collectives_take_the_depth_of_their_algorithm() {
-    // A round of n bytes: o + L + n G + o.
+    // A round with messages of n bytes: o + L + n G + o.
     let round = |bytes: u64| 7 * US + bytes * 1000;
     assert_eq!(
         collective(
@@ -177,7 +177,8 @@ fn collectives_take_the_depth_of_their_algorithm() {
         ),
         4 * round(1000)
     );
-    // The rank that joins a partner makes this partner a round late, and all ranks after it. The result goes back meanwhile.
+    // The extra rank joins a partner, which starts one round late, and so do all ranks after it. The extra rank's result returns
+    // meanwhile.
     assert_eq!(
         collective(
             CollectiveKind::Allreduce,
@@ -203,7 +204,7 @@ fn collectives_take_the_depth_of_their_algorithm() {
         collective(CollectiveKind::Alltoall, Algorithm::Pairwise, 8, 500),
         7 * round(500)
     );
-    // The root sends to its largest subtree first: the last leaf is log2(p) sends away, of which o each stays on the way.
+    // The root sends to its largest subtree first: log2(p) sends precede the last leaf's receive.
     assert_eq!(
         collective(CollectiveKind::Bcast, Algorithm::Binomial, 8, 0),
         3 * round(0)
@@ -236,7 +237,7 @@ fn a_link_is_shared_by_those_who_use_it() {
     );
 }
 
-/// Returns a cluster of L = 5 us, 1 GB/s, links shared, messages sent at once.
+/// Returns a cluster with L = 5 us, 1 GB/s, shared links, and eager messages only.
 fn fluid(sharing: Sharing) -> Cluster {
     let mut channel = Channel::new(Model::LogGp, 5 * US, 1_000_000_000);
     channel.eager_limit = u64::MAX;
@@ -247,7 +248,7 @@ fn fluid(sharing: Sharing) -> Cluster {
     }
 }
 
-/// Returns the time when ranks end, us.
+/// Returns the time at which each rank ends, us.
 fn ends(outcome: &Outcome) -> Vec<u64> {
     let ends = outcome.ranks.iter().map(|rank| outcome.time - rank.idle);
     ends.map(|end| (end + US / 2) / US).collect()
@@ -255,7 +256,7 @@ fn ends(outcome: &Outcome) -> Vec<u64> {
 
 #[test]
 fn messages_that_share_a_link_have_equal_shares() {
-    // Rank 0 sends 1 MB to three ranks at once: a third each, so that all arrive last.
+    // Rank 0 sends 1 MB to each of three ranks at once. Each message gets a third of the link, so that all arrive last.
     let mut builder = ProgramBuilder::new();
     for peer in 1..4 {
         builder.send(rank(peer), 0, 1_000_000);
@@ -286,13 +287,13 @@ fn shares_are_found_anew_when_messages_begin_and_end() {
     builder.receive(rank(0), 0, 1_000_000).ranks(1);
     builder.receive(rank(1), 2, 1_000_000).ranks(1);
     let program = builder.finish();
-    // Rank 0's message has the whole link for 500 us, then has half of the link into 2: until 1500 us. Rank 1's have half of its own link
-    // each from 501 us on; at 2500 us the first has gone, and the last 500 B of the second take 0.5 us.
+    // Rank 0's message has the whole link for 500 us, then half of the link into rank 2 until 1500 us. Rank 1's messages each have half
+    // of rank 1's link from 501 us on. The first has left at 2500 us; the last 500 B of the second take 0.5 us.
     let shared = run_with_leftovers(&program, &fluid(Sharing::Fair));
     assert_eq!(ends(&shared), [0, 501, 1505, 2506]);
 }
 
-/// As [`run`], of a program that leaves a message where it is.
+/// Interprets a program as [`run`] does, but one that leaves one message without a receive.
 fn run_with_leftovers(program: &Program, cluster: &Cluster) -> Outcome {
     let outcome = interpret(&Code::new(program), cluster, &Options::default()).unwrap();
     assert_eq!(outcome.problems.len(), 1, "{outcome:#?}");
@@ -301,7 +302,7 @@ fn run_with_leftovers(program: &Program, cluster: &Cluster) -> Outcome {
 
 #[test]
 fn a_broadcast_of_messages_at_once_takes_ten_of_them_where_links_are_shared() {
-    // 16 ranks, the root's four children have the data after 4 n/B, theirs after 3, 2 and 1 more; each way has a latency.
+    // 16 ranks: the root's four children have the data after 4 n/B, their children after 3, 2 and 1 n/B more. Each hop adds a latency.
     let mut builder = ProgramBuilder::new();
     builder
         .collective(CollectiveKind::Bcast, 0, 1_000_000)
@@ -313,7 +314,7 @@ fn a_broadcast_of_messages_at_once_takes_ten_of_them_where_links_are_shared() {
         (run(&program, &cluster).time + US / 2) / US
     };
     assert_eq!(of(Sharing::Fair), 10_000 + 4 * 5);
-    // One after the other, the largest subtree first.
+    // Messages go one after the other, the one for the largest subtree first.
     assert_eq!(of(Sharing::Queue), 4000 + 4 * 5);
 }
 
@@ -333,13 +334,13 @@ fn shares_may_follow_latencies() {
         ends(&run(&program, &cluster))
     };
     assert_eq!(of(Sharing::Fair), [0, 1210, 1215]);
-    // 3/5 for the first message: 1000 us; 2/5 for the second: 400 kB by then, the rest at the full rate.
+    // The first message gets 3/5 of the link: 1000 us. The second gets 2/5: 400 kB by then, and the rest at the full rate.
     assert_eq!(of(Sharing::RoundTrip), [0, 1010, 1215]);
 }
 
 #[test]
 fn large_and_synchronous_messages_share_links_too() {
-    // Both send a request, and may send the message after 10 us.
+    // Both senders send a request, and may send the message after 10 us.
     let program = |to: [u32; 2]| {
         let mut builder = ProgramBuilder::new();
         for to in to {
@@ -359,7 +360,7 @@ fn large_and_synchronous_messages_share_links_too() {
     cluster.network.eager_limit = 1000;
     let apart = run(&program([2, 3]), &cluster);
     assert_eq!(ends(&apart), [1010, 1010, 1015, 1015]);
-    // Rank 2 lets the one come when it has the other.
+    // Rank 2 permits the second message when it has received the first.
     let together = run(&program([2, 2]), &cluster);
     assert_eq!(ends(&together), [1010, 2020, 2025, 0]);
     // A sender of the post model is busy until its message has arrived.
@@ -371,7 +372,7 @@ fn large_and_synchronous_messages_share_links_too() {
 
 #[test]
 fn exchanges_in_step_wait_for_no_link() {
-    // In each round every rank sends to another rank: links are there for all of them.
+    // In each round every rank sends to a different rank: no link is shared.
     let ranks = 16;
     let mut builder = ProgramBuilder::new();
     builder.begin();
@@ -397,10 +398,10 @@ fn exchanges_in_step_wait_for_no_link() {
         run(&program, &pairwise(contended(1000, None))).time,
         rounds * 6 * US
     );
-    // Asking takes two service messages.
+    // A rendezvous takes two service messages.
     let asked = run(&program, &pairwise(contended(999, Some(2 * US))));
     assert_eq!(asked.time, rounds * 10 * US);
-    // All at once, each rank's messages in the order in which it sent them: no link is ever idle.
+    // Each rank sends all its messages at once, and they leave in that order: no link is ever idle.
     let linear = |cluster: Cluster| {
         cluster.with_algorithm(CollectiveKind::Alltoall, Algorithm::Linear.into())
     };
@@ -449,10 +450,10 @@ fn a_progress_thread_lets_large_messages_go_on_and_takes_its_share() {
     cluster.progress = Progress::Calls;
     let outcome = run(&program(), &cluster);
     assert_eq!(outcome.time, (5000 + 10 + 10 + 1000) * US);
-    // With a thread that costs nothing it is over before the computation is.
+    // With a progress thread that costs nothing, the message arrives before the computation ends.
     cluster.progress = Progress::Thread { beta: 0.0 };
     assert_eq!(run(&program(), &cluster).time, 5000 * US);
-    // With a half share it takes 1000 us of computation at half speed: 500 us more.
+    // With half a share, the thread makes 1000 us of computation run at half speed: 500 us more.
     cluster.progress = Progress::Thread { beta: 0.5 };
     let outcome = run(&program(), &cluster);
     assert_eq!(outcome.time, 5500 * US);
@@ -490,7 +491,7 @@ fn collectives_beside_their_ranks_overlap() {
     );
     builder.compute(300 * US).wait(&[0]).ranks(16);
     let outcome = run(&builder.finish(), &Cluster::simple("c", loggp()));
-    // A ring of 30 rounds of 7 us is over before.
+    // A ring of 30 rounds of 7 us ends before.
     assert_eq!(outcome.time, 300 * US);
 }
 
@@ -525,7 +526,7 @@ fn waits_at_collectives_are_classified() {
 
 #[test]
 fn rounds_of_a_collective_use_links_in_the_order_of_their_times() {
-    // Blocks of 1000 B by neighbour exchange, 100 us each on the wire and 100 us of latency; rank 2 comes 160 us late.
+    // Neighbor exchange of 1000 B blocks: 100 us per block on the wire, 100 us of latency; rank 2 starts 160 us late.
     let mut builder = ProgramBuilder::new();
     for late in [0, 0, 160, 0] {
         builder
@@ -542,8 +543,9 @@ fn rounds_of_a_collective_use_links_in_the_order_of_their_times() {
         .collectives
         .fixed
         .insert(CollectiveKind::Allgather, selected);
-    // Ranks 0 and 1 have each other's block at 200 us and send two blocks each. What rank 2 sends to rank 3 at 160 us is on the link
-    // to rank 3 until 260 us and there at 360 us, before rank 0's two blocks, which are there at 560 us. At 360 us rank 3 sends two
+    // Ranks 0 and 1 have each other's block at 200 us, and each sends two blocks. Rank 2's message to rank 3, sent at 160 us, occupies
+    // the
+    // link to rank 3 until 260 us and arrives at 360 us. Rank 0's two blocks arrive later, at 560 us. At 360 us rank 3 sends two
     // blocks to rank 0: 200 us on the wire, 100 us of latency.
     assert_eq!(run(&builder.finish(), &cluster).time, 660 * US);
 }
@@ -566,17 +568,17 @@ fn messages_that_were_there_cost_less_and_are_dealt_with_in_turn() {
         builder.compute(3 * US).send(rank(0), 0, 1000).ranks(1);
         run(&builder.finish(), &cluster).time
     };
-    // They come at 7 and 10 us: the second waits until the first has been dealt with, at 11 us.
+    // The messages arrive at 7 and 10 us; the second waits until the first has been processed, at 11 us.
     assert_eq!(two(0), 15 * US);
-    // The first was there at 8 us and takes until 10 us, when the second comes.
+    // The first message arrived before 8 us; its processing takes until 10 us, when the second arrives.
     assert_eq!(two(8 * US), 14 * US);
-    // Both were there.
+    // Both messages arrived before.
     assert_eq!(two(20 * US), 24 * US);
 }
 
 #[test]
 fn what_comes_while_a_receive_begins_takes_no_less_than_what_was_there() {
-    // Over a loopback a receive of what is there takes 5 us, of which only the last one needs the message.
+    // Over a loopback, receiving a message that has arrived takes 5 us, of which only the last one needs the message.
     let mut channel = loggp();
     channel.latency = 0;
     channel.receive_overhead = Table::constant(US);
@@ -591,11 +593,11 @@ fn what_comes_while_a_receive_begins_takes_no_less_than_what_was_there() {
         builder.ranks(1);
         run(&builder.finish(), &cluster).time
     };
-    // Both send for 1 us, each gets the other's message 1 us later, and has it 5 us after it began to receive.
+    // Both ranks send for 1 us, get the other's message 1 us later, and have it 5 us after their receive began.
     assert_eq!(exchange(0), 6 * US);
-    // 3 us late, it comes at 5 us: nothing changes for the one, the other begins to receive at 4 us.
+    // 3 us late, the message arrives at 5 us: nothing changes for rank 0; rank 1 begins to receive at 4 us.
     assert_eq!(exchange(3 * US), 9 * US);
-    // 20 us late: the one has it 1 us after it came at 22 us, the other finds its message at 21 us.
+    // 20 us late: rank 0 has the message 1 us after its arrival at 22 us; rank 1 finds its message there at 21 us.
     assert_eq!(exchange(20 * US), 26 * US);
 }
 
@@ -604,14 +606,14 @@ fn memory_of_others_is_read_and_written_without_them() {
     let mut builder = ProgramBuilder::new();
     builder.put(rank(1), 1000, 0).wait(&[0]);
     builder.get(rank(1), 1000, 0).wait(&[0]).ranks(1);
-    // Its owner computes all the time.
+    // The owner of the memory computes all the time.
     builder.compute(100 * US).ranks(1);
     let program = builder.finish();
     let mut cluster = Cluster::simple("c", loggp());
     let expected = [
-        // o + n G + L there, L back; that it is done costs nothing.
+        // o + n G + L to the target, L back; the notice of completion costs nothing.
         1 + 1 + 5 + 5,
-        // o + L there, n G + L back, and o to take it.
+        // o + L to the target, n G + L back, and o to take the data.
         1 + 5 + 1 + 5 + 1,
     ];
     for contention in [false, true] {

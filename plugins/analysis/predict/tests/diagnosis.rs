@@ -1,4 +1,4 @@
-//! Programs that go wrong, and the problems that are reported.
+//! Programs with errors, and the problems that are reported.
 
 use nodescope_hypercall::Function;
 use nodescope_loop_tree::{
@@ -311,7 +311,7 @@ fn what_takes_longer_than_is_counted_says_so() {
         assert!(text.contains("the longest that is interpreted"), "{text}");
     };
     told(&program, &cluster());
-    // Many messages at a byte a second, each within its bound.
+    // Many messages at a byte a second, the time of each within its bound.
     let mut builder = ProgramBuilder::new();
     builder.begin();
     builder.isend(rank(1), 1, 1 << 43, 0);

@@ -1,4 +1,4 @@
-//! Cluster files: what is read, and every mistake at once.
+//! Cluster files: which keys are read, and reports of all mistakes at once.
 
 use std::path::Path;
 
@@ -39,7 +39,7 @@ fn the_example_of_the_reference_is_read() {
     let fixed = cluster.collectives.fixed[&CollectiveKind::Allreduce];
     assert_eq!(fixed.algorithm, Algorithm::Rabenseifner);
     assert_eq!(cluster.progress, Progress::Calls);
-    // Every key that is read is in the reference.
+    // CLUSTER.md mentions every key that is read.
     for field in cluster::known_fields(Path::new("c.toml"), example) {
         let key = field.rsplit(['.', ']']).next().unwrap();
         assert!(reference.contains(key), "CLUSTER.md lacks {field}");

@@ -55,7 +55,7 @@ fn turn() -> impl Strategy<Value = Turn> {
     ]
 }
 
-/// Makes a program in which every rank does the iterations, with its own amount of work.
+/// Makes a program in which every rank executes `turns` in a loop, with its own amount of work.
 fn program(turns: &[Turn], ranks: u32, times: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     for rank in 0..ranks {
@@ -198,7 +198,7 @@ fn check(program: &Program, cluster: &Cluster) -> Outcome {
         path.computation + path.communication + path.transfer,
         outcome.time
     );
-    // A second interpretation gives the same bytes.
+    // A second interpretation gives the same outcome.
     assert_eq!(
         interpret(&code, cluster, &Options::default()).unwrap(),
         outcome
@@ -356,7 +356,7 @@ fn ranks_that_begin_apart_widen_the_interval() {
         };
         predict(&program, &cluster, &request).unwrap()
     };
-    // Bursts do not vary.
+    // Bursts do not vary, so there is no interval.
     assert_eq!(ask(0, 1).interval, None);
     let apart = ask(1_000_000_000, 1);
     assert_eq!(apart.outcome, ask(0, 1).outcome);
@@ -364,7 +364,7 @@ fn ranks_that_begin_apart_widen_the_interval() {
     assert_ne!(apart.interval, ask(1_000_000_000, 2).interval);
     let interval = apart.interval.unwrap();
     assert_eq!(interval.stagger, 1_000_000_000);
-    // More than what ranks begin apart.
+    // The interval is wider than the stagger of the ranks' starts.
     let width = interval.high - interval.low;
     assert!(width > 2_000_000_000, "{interval:?} {}", apart.outcome.time);
 }

@@ -1,4 +1,4 @@
-//! Costs of messages that come together or early, and of data that has to be packed, computed by hand.
+//! Costs of messages that arrive together or early, and of data that must be packed, computed by hand.
 
 use nodescope_loop_tree::{CollectiveKind, PeerRef, Program, ProgramBuilder};
 use nodescope_predict::{
@@ -7,7 +7,7 @@ use nodescope_predict::{
 
 const US: u64 = 1_000_000;
 
-/// Returns a cluster of L = 5 us, o = 1 us to send and 4 us to receive, 1 GB/s, shared.
+/// Returns a cluster with L = 5 us, o = 1 us to send and 4 us to receive, 1 GB/s, shared links.
 fn cluster() -> Cluster {
     let channel = Channel {
         send_overhead: Table::constant(US),
@@ -21,7 +21,7 @@ fn cluster() -> Cluster {
     }
 }
 
-/// Returns the end of each rank.
+/// Returns the end of each rank, picoseconds.
 fn ends(program: &Program, cluster: &Cluster) -> Vec<u64> {
     let outcome = interpret(&Code::new(program), cluster, &Options::default()).unwrap();
     assert_eq!(outcome.problems, []);
@@ -33,8 +33,8 @@ fn rank(absolute: u32) -> PeerRef {
     PeerRef::Absolute(absolute)
 }
 
-/// Returns a program whose rank 0 waits for rank 1, whose message comes at 12 us, and then receives from rank 2, whose message came at 10
-/// us.
+/// Returns a program whose rank 0 waits for rank 1's message, which arrives at 12 us. Then rank 0 receives rank 2's message, which
+/// arrived at 10 us.
 fn unexpected(with_request: bool) -> Program {
     let mut builder = ProgramBuilder::new();
     if with_request {
@@ -57,17 +57,17 @@ fn a_waiting_rank_receives_unexpected_messages() {
     for with_request in [false, true] {
         let program = unexpected(with_request);
         cluster.receives_unexpected = false;
-        // 12 + 4, 20 of work, 4 to receive.
+        // 12 + 4, 20 of work, 4 to receive the second message.
         assert_eq!(ends(&program, &cluster)[0], 40 * US);
         cluster.receives_unexpected = true;
-        // From 10 to 14 it takes in the other; nothing is left of that when it is received.
+        // From 10 to 14 us rank 0 processes the unexpected message; its later receive costs nothing.
         assert_eq!(ends(&program, &cluster)[0], (10 + 4 + 4 + 20) * US);
-        // The one behind the other costs less.
+        // A message queued behind another costs less.
         let mut cheaper = cluster.clone();
         cheaper.network.queued_overhead = Some(Table::constant(3 * US));
         assert_eq!(ends(&program, &cheaper)[0], (10 + 4 + 3 + 20) * US);
     }
-    // A thread would do it.
+    // A progress thread would process the unexpected message.
     cluster.progress = Progress::Thread { beta: 0.0 };
     assert_eq!(ends(&unexpected(false), &cluster)[0], 40 * US);
 }
@@ -81,7 +81,7 @@ fn what_comes_after_the_wait_is_not_taken_in() {
         .receive(rank(2), 0, 0)
         .ranks(1);
     builder.compute(6 * US).send(rank(0), 0, 0).ranks(1);
-    // The message comes when the other has just been processed.
+    // The message arrives when the first one has just been processed.
     builder.compute(10 * US).send(rank(0), 0, 0).ranks(1);
     let mut cluster = cluster();
     cluster.receives_unexpected = true;
@@ -101,7 +101,7 @@ fn messages_share_the_link_to_their_receiver_by_frames() {
         outcome.time - outcome.ranks[0].idle
     };
     let mut cluster = cluster();
-    // 1 + 10 on the wire + 5 + 4: what comes later does not delay it.
+    // 1 + 10 on the wire + 5 + 4 us: the later message does not delay the first.
     assert_eq!(end(&cluster), 20 * US);
     cluster.sharing = Sharing::Frames;
     cluster.network.frames = Some(Frames {
@@ -109,8 +109,9 @@ fn messages_share_the_link_to_their_receiver_by_frames() {
         header: 0,
         acknowledge: 0,
     });
-    // Frames come from 1 us on, of the other message from 3 us on: seven of those pass before the last of these. Once that has come,
-    // it costs as much as a message of one frame.
+    // Frames arrive from 1 us on, those of the second message from 3 us on. Seven of the second pass before the last of the first. The
+    // last
+    // frame costs as much as a message of one frame.
     assert_eq!(end(&cluster), (20 + 7) * US);
 }
 
@@ -130,14 +131,14 @@ fn frames_of_what_is_not_complete_delay_what_is() {
         acknowledge: 0,
     });
     cluster.network.queued_overhead = Some(Table::constant(3 * US));
-    // 1 + 17 frames + 5 + 4; the second is there when it is received.
+    // 1 + 17 frames + 5 + 4 us; the second message has arrived when its receive begins.
     assert_eq!(ends(&program, &cluster)[0], (27 + 20 + 4) * US);
     cluster.receives_unexpected = true;
-    // The last frame of the first comes at 23 us, one of the second at 22 us, which costs 3. Others come from 24 us on,
-    // before the end; all of them cost no more than the message.
+    // The last frame of the first message arrives at 23 us, one of the second at 22 us, which costs 3. Others arrive from 24 us on,
+    // before the end; together they cost no more than the message.
     assert_eq!(ends(&program, &cluster)[0], (22 + 3 + 4 + 3 + 20 + 4) * US);
-    // At 1 us each, those that come until 35 us delay the end beyond the last, which comes at 36 us. So the second is taken in whole: 20 us, and
-    // nothing is left of that.
+    // At 1 us each, frames that arrive until 35 us delay the end beyond the last one, which arrives at 36 us. So the second message is
+    // processed as a whole: 20 us, and its receive costs nothing later.
     cluster.network.queued_overhead = Some(Table {
         points: vec![(1000, US), (20_000, 20 * US)],
     });
@@ -167,8 +168,8 @@ fn acknowledgements_take_time_of_the_links_back() {
     };
     // Four frames of 2 us from 10.5 us on, 5 of latency, 4 to receive.
     assert_eq!(end(0), (10 + 8 + 5 + 4) * US + US / 2);
-    // Data that came from 1 us on is acknowledged after two frames, from 10 to 11 us, and after four, at 14 us: that waits until all frames
-    // of the message have gone.
+    // Data that arrives from 1 us on is acknowledged after two frames, from 10 to 11 us, and after four, at 14 us. The second
+    // acknowledgement waits until all frames of the message have left.
     assert_eq!(end(2), (11 + 8 + 5 + 4) * US);
     assert_eq!(end(5), end(0));
 }
@@ -209,10 +210,10 @@ fn collectives_that_name_blocks_by_datatypes_make_them() {
         let ends = ends(&program, &cluster);
         ends.into_iter().max().unwrap()
     };
-    // Two in each of three rounds.
+    // Two copies in each of three rounds.
     let made = time(Algorithm::Bruck, US) - time(Algorithm::Bruck, 0);
     assert_eq!(made, 6 * US);
-    // Two in each of four rounds but the first.
+    // Two copies in each of four rounds except the first.
     let made = time(Algorithm::NeighbourExchange, US) - time(Algorithm::NeighbourExchange, 0);
     assert_eq!(made, 6 * US);
     assert_eq!(time(Algorithm::Ring, US), time(Algorithm::Ring, 0));

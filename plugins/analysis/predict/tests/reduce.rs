@@ -1,4 +1,4 @@
-//! Reduced fragments: where they are accepted, everything takes as long as without; where not, the reason is reported.
+//! Reduced fragments: an accepted fragment takes as long as the operations that it replaces; a refused one gives the reason.
 
 use nodescope_hypercall::Function;
 use nodescope_loop_tree::{Action, CollectiveKind, PeerRef, Program, ProgramBuilder, Source};
@@ -72,7 +72,7 @@ fn write(builder: &mut ProgramBuilder, turns: &[Turn], rank: u32, ranks: u32, sk
         builder.compute(US * u64::from(rank % 3) * skew);
         match turn {
             Turn::Pass(d, bytes) => {
-                // One of each pair sends first, so that blocking messages of any size come through.
+                // One rank of each pair sends first, so that blocking messages of any size complete.
                 let d = d % ranks;
                 if d == 0 || rank.abs_diff((rank + d) % ranks) == 0 {
                     continue;
@@ -112,7 +112,7 @@ fn write(builder: &mut ProgramBuilder, turns: &[Turn], rank: u32, ranks: u32, sk
     }
 }
 
-/// Returns a program of some turns, a loop that begins at a call of its own, and further turns.
+/// Returns a program of the turns `before`, a loop of the turns `within` between calls of its own, and the turns `after`.
 fn program(before: &[Turn], within: &[Turn], after: &[Turn], ranks: u32, skew: u64) -> Program {
     let mut builder = ProgramBuilder::new();
     for rank in 0..ranks {
@@ -138,7 +138,7 @@ fn run(code: &Code<'_>, cluster: &Cluster) -> Outcome {
     interpret(code, cluster, &options).unwrap()
 }
 
-/// Checks that a reduced program ends equally on every rank, with equal computation, and that times still add up.
+/// Checks that a reduced program has the same ends and computation on every rank, and that the times still add up.
 fn same(program: &Program, reduced: &Reduced, cluster: &Cluster) {
     let whole = run(&Code::new(program), cluster);
     let code = Code::with_fragments(&reduced.program, &reduced.fragments);
@@ -179,7 +179,7 @@ proptest! {
             for selection in [Selection::Loop(1), Selection::Site("program+0x80".into()), Selection::Site("program+0x60".into())] {
                 let Ok(a) = reduce(&program_a, &cluster, &selection, None) else { continue };
                 same(&program_a, &a, &cluster);
-                // Events outside do not change a fragment, and the fragment does not change them.
+                // Events outside a fragment do not change it, and the fragment does not change them.
                 let b = reduce(&program_b, &cluster, &selection, None).unwrap();
                 prop_assert_eq!(&a.fragments, &b.fragments);
                 same(&program_b, &b, &cluster);
@@ -212,7 +212,7 @@ fn what_the_published_model_allows_is_accepted() {
         let fragment = &reduced.fragments[0];
         assert_eq!((fragment.ranks.len(), fragment.occurrences), (6, 1));
         same(&program, &reduced, &cluster);
-        // A call site occurs with equal content again and again, and is interpreted once.
+        // A call site that occurs repeatedly with equal content is interpreted once.
         let sites = reduce(
             &program,
             &cluster,
@@ -235,7 +235,7 @@ fn intervals_are_cut_between_calls() {
     let cluster = clusters().remove(1);
     let whole = run(&Code::new(&program), &cluster);
     let timeline = whole.timeline.unwrap();
-    // From after the first work to before the last.
+    // From after the first work to before the last work.
     let from = timeline
         .calls
         .iter()
@@ -252,7 +252,8 @@ fn intervals_are_cut_between_calls() {
     let reduced = reduce(&program, &cluster, &selection, Some(&timeline)).unwrap();
     assert!(reduced.operations >= 4 * 6, "{}", reduced.operations);
     same(&program, &reduced, &cluster);
-    // From within the loop, ranks are in different turns of it, or the same; if not closed, it is refused, else equal.
+    // Within the loop, ranks are in different iterations or in the same one. A fragment that is not closed is refused; others give equal
+    // times.
     for part in 1..20 {
         let selection = Selection::Interval(whole.time * part / 40, whole.time * (part + 12) / 40);
         if let Ok(reduced) = reduce(&program, &cluster, &selection, Some(&timeline)) {
@@ -301,7 +302,7 @@ fn fragments_that_are_not_closed_are_refused_with_the_reason() {
         told.contains("the other end is MPI_Send at program+0x10 of rank 0, outside"),
         "{told}"
     );
-    // A collective of which one rank is elsewhere.
+    // A collective in which one rank takes part outside the fragment.
     let partial = loop_of(&|builder, rank| {
         if rank < 2 {
             builder.begin();
@@ -320,7 +321,7 @@ fn fragments_that_are_not_closed_are_refused_with_the_reason() {
         ),
         "{told}"
     );
-    // Requests that outlive it.
+    // Requests that are still pending at the fragment's end.
     let pending = loop_of(&|builder, rank| {
         builder.isend(PeerRef::Absolute((rank + 1) % 3), 0, 8, 0);
         builder.ireceive(PeerRef::Absolute((rank + 2) % 3), 0, 8, 1);

@@ -1,4 +1,4 @@
-//! More ranks than were traced: the programs made are those that would have been written for so many ranks.
+//! More ranks than were traced: the extrapolated programs equal those that are written for as many ranks.
 
 use nodescope_hypercall::Function;
 use nodescope_loop_tree::{Action, CollectiveKind, Op, PeerRef, Program, ProgramBuilder, Source};
@@ -38,7 +38,7 @@ fn exchange(
     builder.call(Function::Sendrecv, site, action);
 }
 
-/// Returns a program of work that is divided, and messages of the same size around a ring.
+/// Returns a program of work that is divided by p, and messages of constant size around a ring.
 fn ring(p: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     for rank in 0..p {
@@ -56,7 +56,7 @@ fn ring(p: u32) -> Program {
     builder.finish()
 }
 
-/// Returns a chain whose ends have one neighbour, with calls left out there.
+/// Returns a chain whose end ranks have one neighbour and lack the calls for the other.
 fn chain(p: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     for rank in 0..p {
@@ -75,7 +75,7 @@ fn chain(p: u32) -> Program {
     builder.finish()
 }
 
-/// Returns a balanced grid of p = s x s ranks, with halos of n / s.
+/// Returns a balanced grid of p = s x s ranks, with halos of n / s bytes.
 fn grid(p: u32) -> Program {
     let side = p.isqrt();
     assert_eq!(side * side, p);
@@ -100,7 +100,7 @@ fn grid(p: u32) -> Program {
     builder.finish()
 }
 
-/// Returns a program in which a block goes all around a ring.
+/// Returns a program in which a block passes all ranks of a ring.
 fn systolic(p: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     for rank in 0..p {
@@ -136,7 +136,7 @@ fn odd_even(p: u32) -> Program {
     builder.finish()
 }
 
-/// Partners differ in the lowest bits.
+/// Returns a program in which partners differ in the two lowest bits.
 fn cube(p: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     for rank in 0..p {
@@ -156,7 +156,7 @@ fn cube(p: u32) -> Program {
     builder.finish()
 }
 
-/// Operations with peers as ranks, and without what receives have room for.
+/// Returns the operations of a rank, with peers as world ranks and buffer sizes of receives set to 0.
 fn plain(program: &Program, rank: u32) -> Vec<Op> {
     let entries = program.unfold(rank).entries.into_iter();
     let ops = entries.map(|entry| entry.op);
@@ -266,7 +266,7 @@ fn what_is_not_regular_is_refused_with_the_reason() {
     let told = refused(doubling, [4, 8, 16], 64);
     assert!(told.contains("as a hypercube"), "{told}");
     assert!(told.contains("the partner of rank"), "{told}");
-    // A grid of 50 ranks has no square; a line of 3 has no place between for 2 x 2.
+    // 7 ranks are not a square grid.
     let told = refused(grid, [4, 9, 16], 7);
     assert!(told.contains("7 ranks cannot be arranged"), "{told}");
     let programs = [ring(4), ring(8), ring(8)];
@@ -300,7 +300,7 @@ fn the_range_in_which_ranks_pay_is_named_and_the_error_stated() {
     assert_eq!(held.ranks, 16);
     assert!(held.error.abs() < 1e-6, "{held:?}");
     assert!(scaled.fit_error < 1e-9);
-    // 64 ms of work in 5 turns: at 1024 ranks 62.5 us a turn beside an all-reduce of at least 10 x 3 us and more.
+    // 64 ms of work in 5 turns: at 1024 ranks, 62.5 us a turn beside an all-reduce of at least 10 x 3 us.
     let range = scaled.range.unwrap();
     let (beyond, limit) = range.beyond.unwrap();
     assert!(range.up_to >= 64 && beyond > range.up_to, "{range:?}");
@@ -322,7 +322,7 @@ fn the_range_in_which_ranks_pay_is_named_and_the_error_stated() {
     serde_json::from_str::<serde_json::Value>(&scaled.json()).unwrap();
 }
 
-/// As the ring, with work that no law of p describes.
+/// Returns a ring like [`ring`], with work that no function of p describes.
 fn rough(p: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     let work = [(4, 100), (8, 130), (16, 90)];

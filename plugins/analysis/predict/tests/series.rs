@@ -1,4 +1,4 @@
-//! Sweeps: the predictions of a series are those of single runs, and what is written of them is well formed.
+//! Sweeps: the predictions of a series equal those of single runs, and the written files are well formed.
 
 use std::path::Path;
 
@@ -67,7 +67,7 @@ fn each_point_is_the_prediction_of_a_file_that_says_so() {
 
 #[test]
 fn what_is_written_is_well_formed() {
-    // One rank a node: the second placement is refused, for all ranks are on one node of one core.
+    // With one rank a node, the second placement is refused: it puts all ranks on one node of one core.
     for text in [
         "nodes.placement=block,[0, 0, 0, 0],cyclic",
         "network.bandwidth=1GB/s:2GB/s:5",

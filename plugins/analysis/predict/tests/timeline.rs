@@ -1,4 +1,4 @@
-//! The predicted run over time: its parts, and the trace made of it.
+//! Timelines of predicted runs: their parts, and the traces made of them.
 
 use nodescope_hypercall::{Function, Peer};
 use nodescope_loop_tree::sequence::Sequences;
@@ -39,7 +39,7 @@ fn turn() -> impl Strategy<Value = Turn> {
         // The builder calls a construction a barrier; a trace does not distinguish the two.
         (0usize..16, 0u64..100_000).prop_map(|(kind, bytes)| {
             let kind = CollectiveKind::ALL[kind];
-            // Shares of a block that is no multiple of the ranks are rounded by the trace's sums.
+            // The trace's sums round the shares of a block that is not a multiple of the number of ranks.
             let some = kind != CollectiveKind::Barrier;
             Turn::Together(kind, if some { bytes / 840 * 840 } else { 0 })
         }),
@@ -151,7 +151,7 @@ fn receives_tell_what_they_got() {
 #[test]
 fn windows_are_no_communicators_and_their_calls_are_told_once() {
     let together = |kind| Action::Collective(Box::new(Collective::of(kind)));
-    // By number on the ranks: 0 world, 1 self, 2 the window's, 3 the duplicate.
+    // Communicators by their number on the ranks: 0 world, 1 self, 2 the window's, 3 the duplicate.
     let mut builder = ProgramBuilder::new();
     builder.call_in(Function::WinCreate, 1, 2, together(CollectiveKind::Create));
     builder.call_in(Function::CommDup, 2, 0, together(CollectiveKind::Create));
@@ -192,7 +192,7 @@ fn windows_are_no_communicators_and_their_calls_are_told_once() {
     assert_ne!(barrier.record.communicator, fence.record.communicator);
     assert_eq!(put.record.destination, Peer::Rank(1));
     assert_eq!(put.record.send_bytes, 1000);
-    // From when it began to wait for what was put.
+    // The fence begins when the rank begins to wait for the put.
     assert_eq!(fence.entry.time, put.exit.time);
     assert!(fence.exit.time > fence.entry.time);
 }

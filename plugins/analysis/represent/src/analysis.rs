@@ -12,40 +12,41 @@ const THRESHOLDS: [f64; 12] = [
     0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0,
 ];
 
-/// Ranks that one of them represents.
+/// A cluster of ranks, one of which represents all.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Representation {
     /// World ranks, ascending.
     pub ranks: Vec<u32>,
     /// The rank nearest to the centroid.
     pub representative: u32,
-    /// The greatest distance of a computation vector to the representative's, relative to the group's root mean square length.
+    /// The greatest distance of a rank's computation vector to the representative's, as a fraction of the group's root mean square
+    /// length.
     pub spread: f64,
-    /// The greatest difference of a rank's whole computation to the representative's, relative to the latter.
+    /// The greatest difference of a rank's total computation to the representative's, as a fraction of the representative's.
     pub computation_difference: f64,
-    /// The ranks' distances to the centroid, relative as `spread`.
+    /// Distances to the centroid, parallel to `ranks`, in the unit of `spread`.
     pub to_centroid: Vec<f64>,
 }
 
-/// A group with its tree of merges.
+/// A group of ranks with its tree of merges.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GroupAnalysis {
     /// World ranks, ascending.
     pub ranks: Vec<u32>,
-    /// MPI calls of each.
+    /// Number of MPI calls of each rank behind `MPI_Init`, without polls that found nothing.
     pub calls: usize,
-    /// The merges, in their order; numbers below the number of ranks are places in `ranks`.
+    /// Merges in the order in which they happen. In them, numbers below the number of ranks are indices into `ranks`.
     pub merges: Vec<Merge>,
-    /// The ranks in the order in which they stand side by side under the tree.
+    /// The ranks in the order of the tree's leaves, left to right.
     pub order: Vec<u32>,
-    /// Clusters at the threshold.
+    /// Clusters into which the threshold cuts the group.
     pub clusters: Vec<Representation>,
 }
 
 /// Number of representatives at a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Sensitivity {
-    /// The threshold, relative.
+    /// The threshold, in the unit of [`Analysis::threshold`].
     pub threshold: f64,
     /// Number of representatives at the threshold.
     pub representatives: usize,
@@ -58,19 +59,19 @@ pub struct Analysis {
     pub format: u32,
     /// Number of ranks.
     pub ranks: usize,
-    /// Where trees are cut, relative to the root mean square length of a group's computation vectors.
+    /// Threshold at which trees are cut, as a fraction of the root mean square length of a group's computation vectors.
     pub threshold: f64,
     /// Analyses of the groups, in the order of their first ranks.
     pub groups: Vec<GroupAnalysis>,
-    /// The representatives, ascending.
+    /// World ranks of the representatives, ascending.
     pub representatives: Vec<u32>,
     /// Numbers of representatives for other thresholds, ascending.
     pub sensitivity: Vec<Sensitivity>,
     /// Least threshold with these representatives.
     pub same_from: f64,
-    /// Greatest threshold with these representatives, at which their number changes; none where all merges are kept.
+    /// Threshold below which the representatives are the same, and at which their number changes; `None` if no higher merge is cut.
     pub same_below: Option<f64>,
-    /// Notes on limits of the groups.
+    /// Notes on limits of the trace and of the groups.
     pub notes: Vec<String>,
 }
 
@@ -79,7 +80,7 @@ impl Analysis {
     ///
     /// # Errors
     ///
-    /// A group of too many ranks.
+    /// Fails if a group has too many ranks.
     pub fn new(sequences: &Sequences, threshold: f64) -> Result<Analysis, RepresentError> {
         let mut found: Vec<(Group, Clustering)> = Vec::new();
         for group in groups(sequences) {
@@ -166,7 +167,7 @@ impl Analysis {
         })
     }
 
-    /// Returns the cluster of a rank.
+    /// Returns the cluster of a world rank; `None` if the trace lacks the rank.
     pub fn cluster_of(&self, rank: u32) -> Option<&Representation> {
         let mut clusters = self.groups.iter().flat_map(|group| &group.clusters);
         clusters.find(|cluster| cluster.ranks.binary_search(&rank).is_ok())
@@ -180,7 +181,7 @@ impl Analysis {
     }
 }
 
-/// Says why nothing is saved, if nothing is.
+/// Returns the reason for which every rank represents itself; `None` if some rank represents another.
 fn saving_note(groups: &[GroupAnalysis], ranks: usize, representatives: usize) -> Option<String> {
     if ranks == 1 {
         return Some("the program has one rank, which represents itself; nothing is saved".into());

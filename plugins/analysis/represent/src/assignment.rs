@@ -1,4 +1,4 @@
-//! A program whose ranks compute as their representatives did in a replay.
+//! Assignment of the replayed computation of representatives to the ranks of a program.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::analysis::Analysis;
 use crate::group::vector;
 use crate::{RepresentError, call_name, ranks_text};
 
-/// A rank's replay on the target.
+/// A rank's replay on the target cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replay {
     /// World rank that was replayed.
@@ -18,25 +18,25 @@ pub struct Replay {
     pub sequence: Sequence,
 }
 
-/// The representative whose computation a rank was given.
+/// The replayed rank whose computation a rank takes over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Assignment {
     /// World rank.
     pub rank: u32,
     /// The replayed rank.
     pub from: u32,
-    /// The rank's own computation where it was traced, picoseconds.
+    /// The rank's own computation in the trace, picoseconds.
     pub traced: u64,
     /// Computation of the replayed rank on the target, picoseconds.
     pub computation: u64,
 }
 
-/// Assigns each rank the computation vector of a replayed rank of its cluster: of the representative, or else of that which is nearest to the
-/// centroid.
+/// Replaces the computation vector of each rank by that of a replayed rank of its cluster: the replayed rank nearest to the centroid, the
+/// representative among equally near ones.
 ///
 /// # Errors
 ///
-/// A cluster without a replay; a replay of another program or run.
+/// Fails for a cluster without a replay, two replays of one rank, or a replay of another program or run.
 pub fn assign_replays(
     sequences: &mut Sequences,
     analysis: &Analysis,
@@ -83,7 +83,7 @@ pub fn assign_replays(
     Ok(assignments)
 }
 
-/// Checks that a replay makes the calls that its rank made in the trace.
+/// Checks that a replay calls the same MPI functions in the same order as its rank in the trace.
 fn check(sequences: &Sequences, rank: u32, replay: &Sequence) -> Result<(), RepresentError> {
     let Some(traced) = sequences.ranks.get(rank as usize) else {
         return Err(RepresentError::NoSuchRank {

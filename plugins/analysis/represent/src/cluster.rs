@@ -10,42 +10,42 @@ use serde::Serialize;
 
 use crate::RepresentError;
 
-/// Most vectors whose distances to each other are computed: 1.6 GB of distances.
+/// Largest number of vectors to cluster; their pairwise distances take 1.6 GB.
 pub const MOST_VECTORS: usize = 20_000;
 
 /// Two clusters that become one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Merge {
-    /// The two: below the number of vectors the vector of that number; from there on the merge of that number less the number of vectors.
+    /// The two clusters. A number below the number of vectors is that vector; a greater one, less the number of vectors, is that merge.
     pub parts: [usize; 2],
-    /// Distance of their centroids, relative.
+    /// Distance of the two centroids, relative to the root mean square length of the vectors.
     pub distance: f64,
-    /// The greatest distance of this merge and all merges in it, at which the tree is cut: with centroid linkage a merge may be shorter
-    /// than one before it.
+    /// The greatest distance of this merge and of all merges inside it, at which the tree is cut. With centroid linkage, the distance of
+    /// a merge may be less than that of an earlier one.
     pub height: f64,
     /// Number of vectors in the merged cluster.
     pub size: usize,
 }
 
-/// Merges of a group, from single vectors to one cluster.
+/// Merges of a group's vectors, from single vectors to one cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Clustering {
     vectors: Vec<Vec<f64>>,
     scale: f64,
-    /// In the order in which clusters merge.
+    /// Merges in the order in which they happen.
     pub merges: Vec<Merge>,
 }
 
-/// Vectors that stay together at a threshold.
+/// Vectors that form one cluster at a threshold.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cluster {
     /// Numbers of the vectors, ascending.
     pub members: Vec<usize>,
-    /// Number of the vector nearest to the centroid; the first of several equally near.
+    /// Number of the vector nearest to the centroid; the first of equally near ones.
     pub representative: usize,
-    /// The greatest distance of a member to the representative, relative.
+    /// The greatest distance of a member to the representative, relative to the root mean square length of all vectors.
     pub spread: f64,
-    /// The members' distances to the centroid, relative.
+    /// Distances to the centroid, parallel to `members`, in the unit of `spread`.
     pub to_centroid: Vec<f64>,
 }
 
@@ -59,7 +59,7 @@ impl Clustering {
     ///
     /// # Errors
     ///
-    /// More than [`MOST_VECTORS`].
+    /// Fails for more than [`MOST_VECTORS`] vectors.
     pub fn new(vectors: &[Vec<u64>]) -> Result<Clustering, RepresentError> {
         let count = vectors.len();
         if count > MOST_VECTORS {
@@ -81,7 +81,7 @@ impl Clustering {
         let mut merges: Vec<Merge> = Vec::with_capacity(count.saturating_sub(1));
         if count > 1 {
             for step in linkage(&mut distances, count, Method::Centroid).steps() {
-                // The square of a distance near 0 may come out below 0, whose root is no number.
+                // Rounding can make the square of a distance near 0 negative, and the distance NaN.
                 let distance = if step.dissimilarity > 0.0 {
                     step.dissimilarity
                 } else {
@@ -107,7 +107,7 @@ impl Clustering {
         })
     }
 
-    /// Cuts the tree: merges up to the threshold, that included, are kept. Clusters are ordered by their first members.
+    /// Cuts the tree: merges up to and including the threshold remain. Clusters are in the order of their first members.
     pub fn cut(&self, threshold: f64) -> Vec<Cluster> {
         let count = self.vectors.len();
         let mut members: Vec<Vec<usize>> = (0..count).map(|vector| vec![vector]).collect();
@@ -158,13 +158,13 @@ impl Clustering {
         }
     }
 
-    /// Returns how many clusters there are at a threshold.
+    /// Returns the number of clusters at a threshold.
     pub fn count(&self, threshold: f64) -> usize {
         let kept = self.merges.iter().filter(|merge| merge.height <= threshold);
         self.vectors.len() - kept.count()
     }
 
-    /// Returns the vectors in the order in which they stand side by side under the tree.
+    /// Returns the numbers of the vectors in the order of the tree's leaves, left to right.
     pub fn order(&self) -> Vec<usize> {
         let count = self.vectors.len();
         let mut open = vec![(count + self.merges.len()).saturating_sub(1)];
@@ -189,7 +189,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the definition, step by step: the two clusters with the nearest centroids merge.
+    /// Returns the distances of merges by the definition: in each step, the two clusters with the nearest centroids merge.
     fn by_definition(vectors: &[Vec<u64>]) -> Vec<f64> {
         let squares: f64 = (vectors.iter().flatten()).map(|&t| (t * t) as f64).sum();
         let scale = (squares / vectors.len() as f64).sqrt();
@@ -254,7 +254,7 @@ mod tests {
         let clusters = clustering.cut(0.05);
         let members: Vec<_> = clusters.iter().map(|c| c.members.clone()).collect();
         assert_eq!(members, [vec![0, 2, 3], vec![1, 4]]);
-        // The one in the middle; the first of two that are equally near.
+        // The vector in the middle represents its cluster; of two equally near ones, the first.
         assert_eq!(clusters[0].representative, 2);
         assert_eq!(clusters[1].representative, 1);
         assert_eq!(clustering.cut(0.0).len(), 5);

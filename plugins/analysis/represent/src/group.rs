@@ -10,12 +10,12 @@ use nodescope_loop_tree::Sequences;
 pub struct Group {
     /// World ranks, ascending.
     pub ranks: Vec<u32>,
-    /// Calls of each of them behind `MPI_Init`.
+    /// Number of MPI calls of each rank behind `MPI_Init`, without polls that found nothing.
     pub calls: usize,
 }
 
-/// Groups the ranks of a trace by the types of their calls in the order of time. Polls that found nothing are no part of a sequence: how
-/// many a rank makes depends on how long its messages take. Groups are ordered by their first rank.
+/// Groups the ranks of a trace whose sequences call the same MPI functions in the same order. Sequences lack polls that found nothing,
+/// since their number depends on how long messages take. Groups are in the order of their first rank.
 pub fn groups(sequences: &Sequences) -> Vec<Group> {
     let mut by_calls: BTreeMap<Vec<Function>, Vec<u32>> = BTreeMap::new();
     for (rank, sequence) in sequences.ranks.iter().enumerate() {
@@ -32,7 +32,7 @@ pub fn groups(sequences: &Sequences) -> Vec<Group> {
     groups
 }
 
-/// Returns the computation vector of a rank, picoseconds.
+/// Returns the computation vector of a rank: the time before each of its calls since the previous call, picoseconds.
 pub fn vector(sequences: &Sequences, rank: u32) -> Vec<u64> {
     let sequence = sequences.ranks.get(rank as usize);
     let entries = sequence.map_or(&[][..], |sequence| &sequence.entries);

@@ -12,14 +12,14 @@ use crate::text::percent;
 pub const TITLE: &str = "Representative ranks";
 const WIDTH: u32 = 1030;
 const HEIGHT: u32 = 360;
-/// Ranks whose numbers are written below the tree.
+/// Largest number of ranks whose numbers are written below a tree.
 const LABELS: usize = 64;
-/// The tree of more ranks would be nothing but lines on one another.
+/// Largest number of ranks whose tree is drawn; in a larger tree, lines would overlap.
 const DRAWN: usize = 2048;
-/// Trees in a section of a report's page.
+/// Largest number of trees in a section of a report's page.
 const TREES: usize = 8;
 const CUT: RGBColor = RGBColor(0xb0, 0x3a, 0x5b);
-/// Colours of clusters, one after the other.
+/// Colours of the clusters, in turn.
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0x3b, 0x6f, 0xb6),
     RGBColor(0x4f, 0xae, 0x9b),
@@ -35,7 +35,7 @@ impl Analysis {
     ///
     /// # Errors
     ///
-    /// Where a chart cannot be drawn.
+    /// Fails if a chart cannot be drawn.
     pub fn html(&self) -> Result<String, ChartError> {
         let title = format!(
             "{} of {} ranks represent all",
@@ -61,11 +61,11 @@ impl Analysis {
         Ok(page.finish())
     }
 
-    /// Returns the content of a section of a report's page: a dendrogram of each group, and the text.
+    /// Returns the content of a section of a report's page: dendrograms of the first groups, and the text.
     ///
     /// # Errors
     ///
-    /// Where a chart cannot be drawn.
+    /// Fails if a chart cannot be drawn.
     pub fn section(&self) -> Result<String, ChartError> {
         let mut page = Page::default();
         for number in 0..self.groups.len().min(TREES) {
@@ -100,7 +100,7 @@ impl Analysis {
         Ok(())
     }
 
-    /// Returns the number of representatives by threshold, as a line of steps.
+    /// Returns a chart, as SVG, of the number of representatives over the threshold, as a line of steps.
     fn steps(&self) -> Result<String, ChartError> {
         let merges = self.groups.iter().flat_map(|group| &group.merges);
         let mut heights: Vec<f64> = merges.map(|merge| merge.height).collect();
@@ -155,7 +155,7 @@ impl Analysis {
     }
 }
 
-/// Returns the tree of a group's merges. Heights are those at which the tree is cut.
+/// Returns the tree of a group's merges as SVG. A merge is drawn at the height at which the tree is cut.
 fn dendrogram(group: &GroupAnalysis, threshold: f64) -> Result<String, ChartError> {
     let count = group.ranks.len();
     let highest = group
@@ -164,7 +164,7 @@ fn dendrogram(group: &GroupAnalysis, threshold: f64) -> Result<String, ChartErro
         .map(|merge| merge.height)
         .fold(0.0, f64::max);
     let top = 1.08 * highest.max(threshold).max(1e-6);
-    // Where each node stands: its place from left to right, its height, and its cluster's colour.
+    // For each node: its horizontal position, its height, and the number of its cluster for the colour.
     let mut nodes: Vec<(f64, f64, Option<usize>)> = vec![(0.0, 0.0, None); count];
     for (place, &rank) in group.order.iter().enumerate() {
         let at = group.ranks.binary_search(&rank).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! The prediction for the whole program from the replays of representatives.
+//! Prediction of the whole program from the replays of representatives.
 
 use nodescope_loop_tree::Program;
 use nodescope_loop_tree::Sequences;
@@ -12,19 +12,19 @@ use crate::assignment::Assignment;
 pub struct ReplayPrediction {
     /// Version of this format.
     pub format: u32,
-    /// Representative whose computation each rank was given, by rank.
+    /// The replayed rank whose computation each rank has, in ascending order of the ranks.
     pub assignments: Vec<Assignment>,
-    /// Prediction of the program with the replays' computation.
+    /// Prediction of the program with the replayed computation.
     pub prediction: Prediction,
 }
 
 impl ReplayPrediction {
-    /// Predicts the time of a program whose ranks were given their computation on the target. Bursts are not scaled again, whatever
-    /// speed the cluster file states.
+    /// Predicts the time of a program whose computation was replayed on the target. Bursts are not scaled again, whatever speed the
+    /// cluster file states.
     ///
     /// # Errors
     ///
-    /// A program that does not fit on the cluster.
+    /// Fails if the program does not fit on the cluster.
     pub fn new(
         sequences: &Sequences,
         assignments: Vec<Assignment>,
@@ -50,7 +50,7 @@ impl ReplayPrediction {
 
     /// Returns the prediction as JSON; `SCHEMA.md` describes it.
     pub fn json(&self) -> String {
-        // The prediction's own JSON has ratios beside its numbers.
+        // The prediction's own JSON has ratios in addition to its fields.
         let prediction: serde_json::Value =
             serde_json::from_str(&self.prediction.json()).unwrap_or_default();
         let value = serde_json::json!({

@@ -8,10 +8,10 @@ use crate::analysis::Analysis;
 use crate::ranks_text;
 use crate::replay_prediction::ReplayPrediction;
 
-/// Most ranks whose times are reported one by one.
+/// Largest number of ranks whose times are reported one by one.
 const RANKS: usize = 64;
 
-/// Returns a share as per cent.
+/// Returns a fraction as text in per cent.
 pub(crate) fn percent(part: f64) -> String {
     let hundredths = 100.0 * part;
     match hundredths {

@@ -7,7 +7,8 @@ use nodescope_loop_tree::{CollectiveKind, PeerRef, Sequence, Sequences};
 use nodescope_predict::{Cluster, Request};
 use nodescope_represent::{Analysis, Replay, ReplayPrediction, RepresentError, assign_replays};
 
-/// Returns a burst, a message round a ring, and an all-reduce, three times; `bursts` are the ranks', picoseconds.
+/// Returns a program that repeats a burst, a message round a ring, and an all-reduce three times; `bursts` has each rank's burst,
+/// picoseconds.
 fn ring(bursts: &[u64]) -> Sequences {
     let mut builder = ProgramBuilder::new();
     let last = bursts.len() as u32 - 1;
@@ -35,7 +36,7 @@ fn sequences(mut builder: ProgramBuilder, ranks: usize) -> Sequences {
     }
 }
 
-/// Returns a rank's sequence with all bursts so many times as long.
+/// Returns a replay of a rank in which all bursts are `times` as long.
 fn replayed(sequences: &Sequences, rank: u32, times: u64) -> Replay {
     let mut sequence: Sequence = sequences.ranks[rank as usize].clone();
     for entry in &mut sequence.entries {
@@ -59,14 +60,14 @@ fn ranks_that_compute_alike_share_a_representative() {
     assert_eq!(analysis.groups.len(), 1);
     let clusters = &analysis.groups[0].clusters;
     assert_eq!(clusters[0].ranks, [0, 2, 3, 5]);
-    // 1.01 us is the mean; of two ranks with it the first.
+    // The mean is 1.01 us; of the two ranks with that burst, the first represents the others.
     assert_eq!(clusters[0].representative, 2);
     assert_eq!(clusters[1].ranks, [1, 4]);
     assert_eq!(analysis.representatives, [1, 2]);
     let counts: Vec<_> = (analysis.sensitivity.iter())
         .map(|entry| (entry.threshold, entry.representatives))
         .collect();
-    // At threshold 0, only equal vectors are together.
+    // At threshold 0, a cluster has equal vectors only.
     assert_eq!(counts[0], (0.0, 4));
     assert!(
         counts.contains(&(0.05, 2)) && counts.contains(&(1.0, 1)),
@@ -122,7 +123,7 @@ fn each_rank_gets_the_vector_of_its_representative() {
         (assignments[0].traced, assignments[0].computation),
         (3_000_000, 6_060_000)
     );
-    // A speed in the cluster file is not applied to what was replayed on the target.
+    // The speed in the cluster file is not applied to computation that was replayed on the target.
     let text = "name = \"t\"\n[nodes]\ncores = 1\nspeed = 4\n[network]\nlatency = \"1 us\"\nbandwidth = \"1 GB/s\"\n";
     let request = Request {
         replicas: 0,
@@ -160,7 +161,7 @@ fn another_rank_of_the_cluster_may_stand_in() {
         .iter()
         .map(|assignment| assignment.from)
         .collect();
-    // Rank 5 is as near to the centroid as the representative.
+    // Rank 5 is as near to the centroid as the representative, which was not replayed.
     assert_eq!(from, [5, 4, 5, 5, 4, 5]);
 }
 

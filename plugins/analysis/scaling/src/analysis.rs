@@ -1,4 +1,4 @@
-//! Runs of one program side by side.
+//! Comparison of the runs of one program.
 
 use std::collections::BTreeMap;
 
@@ -19,29 +19,29 @@ pub struct Analysis {
 /// The runs of one program on growing numbers of nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Series {
-    /// The studies' name without the number of nodes behind its last `-`.
+    /// Name of the studies, without `-` and the number of nodes at its end.
     pub name: String,
     /// Runs in the order of their numbers of nodes.
     pub points: Vec<Point>,
-    /// How constant each group of CPI terms is, in the order of equation (1); empty where fewer than two runs have a window.
+    /// Variation of each group of CPI terms, in the order of equation (1); empty if fewer than two runs have a window.
     pub spreads: Vec<Spread>,
-    /// Host cost of a larger cluster, if it was requested.
+    /// Host cost of a larger cluster; `None` if it was not requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Plan>,
 }
 
-/// The values of a group of CPI terms over all numbers of nodes.
+/// Variation of a group of CPI terms over all numbers of nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// `core`, `caches`, `memory`, `mpi`, or `total`.
     pub term: String,
-    /// Least CPI of the runs.
+    /// Least CPI of the group in a run.
     pub least: f64,
-    /// Largest CPI of the runs.
+    /// Largest CPI of the group in a run.
     pub largest: f64,
-    /// Mean of the runs' CPI, each run counted once.
+    /// Mean CPI of the group, each run counted once.
     pub mean: f64,
-    /// (largest - least) / mean; 0 where the mean is 0.
+    /// (largest - least) / mean; 0 if the mean is 0.
     pub relative: f64,
 }
 
@@ -71,11 +71,11 @@ impl Analysis {
     /// The version of the JSON that this program writes and reads.
     pub const VERSION: u32 = 1;
 
-    /// Puts runs side by side.
+    /// Sorts runs into series by program and number of nodes.
     ///
     /// # Errors
     ///
-    /// Where there are no runs, or two of one program have the same number of nodes.
+    /// Fails if there are no runs, or if two runs of one program have the same number of nodes.
     pub fn new(points: Vec<Point>) -> Result<Analysis, AnalysisError> {
         if points.is_empty() {
             return Err(AnalysisError::Empty);
@@ -103,9 +103,9 @@ impl Analysis {
         })
     }
 
-    /// Returns the analysis as JSON (SCHEMA.md).
+    /// Returns the analysis as JSON (SCHEMA.md describes it).
     pub fn json(&self) -> String {
-        // Every map has texts as keys, so that this cannot fail.
+        // All keys of maps are strings, so that this cannot fail.
         let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
         text.push('\n');
         text
@@ -167,7 +167,7 @@ fn spreads(points: &[Point]) -> Vec<Spread> {
 }
 
 impl Spread {
-    /// Computes the spread of a term's values, of which there is at least one.
+    /// Computes the spread of a term's values, of which there must be at least one.
     fn of(term: &str, values: &[f64]) -> Spread {
         let least = values.iter().copied().fold(f64::INFINITY, f64::min);
         let largest = values.iter().copied().fold(0.0, f64::max);

@@ -5,7 +5,7 @@ use plotters::prelude::*;
 
 const WIDTH: u32 = 960;
 const HEIGHT: u32 = 440;
-/// Colours of parts, one after the other.
+/// Colours of parts, in turn.
 const COLOURS: [RGBColor; 9] = [
     RGBColor(0x3b, 0x6f, 0xb6),
     RGBColor(0x4f, 0xae, 0x9b),
@@ -18,31 +18,31 @@ const COLOURS: [RGBColor; 9] = [
     RGBColor(0xd5, 0xda, 0xe1),
 ];
 
-/// A quantity by place.
+/// A quantity with its values at the positions of a chart.
 pub struct Part {
     /// Name of the quantity.
     pub name: String,
-    /// Value of the quantity at each place; none where the value is unknown.
+    /// Value of the quantity at each position; `None` if the value is unknown.
     pub values: Vec<Option<f64>>,
 }
 
 /// Texts of a chart.
 pub struct Labels<'a> {
-    /// Above the chart.
+    /// Title above the chart.
     pub title: &'a str,
-    /// Beside the vertical axis.
+    /// Name of the vertical axis.
     pub values: &'a str,
-    /// Below each place.
+    /// Text below each position.
     pub positions: &'a [String],
-    /// Below the horizontal axis.
+    /// Name of the horizontal axis.
     pub across: &'a str,
 }
 
-/// Draws a bar at each place, of the parts one on the other.
+/// Draws a stacked bar of the parts at each position, as SVG.
 ///
 /// # Errors
 ///
-/// Where the library cannot draw.
+/// Fails if the library cannot draw.
 pub fn bars(labels: &Labels<'_>, parts: &[Part]) -> Result<String, ChartError> {
     let count = labels.positions.len();
     let sum = |position: usize| {
@@ -116,11 +116,11 @@ pub fn bars(labels: &Labels<'_>, parts: &[Part]) -> Result<String, ChartError> {
     Ok(svg)
 }
 
-/// Draws a line for each part, on a logarithmic axis of values. Values that are not above zero are left out.
+/// Draws a line for each part, with a logarithmic vertical axis, as SVG. Values that are not above zero are left out.
 ///
 /// # Errors
 ///
-/// Where no value is above zero, or the library cannot draw.
+/// Fails if no value is above zero, or if the library cannot draw.
 pub fn lines(labels: &Labels<'_>, parts: &[Part]) -> Result<String, ChartError> {
     let shown = |value: &f64| *value > 0.0 && value.is_finite();
     let values = || {
@@ -184,7 +184,7 @@ pub fn lines(labels: &Labels<'_>, parts: &[Part]) -> Result<String, ChartError> 
     Ok(svg)
 }
 
-/// Returns a number with three digits and a prefix of the SI.
+/// Returns a number with three significant digits and an SI prefix.
 pub fn short(value: f64) -> String {
     let prefixes = [
         (1e12, " T"),

@@ -7,7 +7,7 @@ use crate::analysis::{Analysis, Series};
 use crate::chart::{Labels, Part, bars, lines};
 use crate::point::{Group, Point, Window};
 
-/// MPI functions that are drawn by their names; all others are one part.
+/// Number of MPI functions that are drawn by name; all others are one part.
 const FUNCTIONS: usize = 7;
 
 /// A chart of a series.
@@ -26,7 +26,7 @@ impl Analysis {
     ///
     /// # Errors
     ///
-    /// Where a chart cannot be drawn.
+    /// Fails if a chart cannot be drawn.
     pub fn html(&self) -> Result<String, ChartError> {
         let names: Vec<_> = self
             .series
@@ -53,11 +53,11 @@ impl Analysis {
 }
 
 impl Series {
-    /// Draws the charts for which the runs have figures.
+    /// Draws the charts for which the runs have values.
     ///
     /// # Errors
     ///
-    /// Where a chart cannot be drawn.
+    /// Fails if a chart cannot be drawn.
     pub fn figures(&self) -> Result<Vec<Figure>, ChartError> {
         let positions: Vec<String> = self
             .points
@@ -123,7 +123,7 @@ impl Series {
         }
     }
 
-    /// Returns the mean time of a rank by function, those with most time in any run first.
+    /// Returns the mean time per rank by function in seconds, functions with the largest share of a run first.
     fn calls(&self) -> Vec<Part> {
         // These functions take the same time on any number of nodes, and would hide the others.
         let ends = ["MPI_Init", "MPI_Init_thread", "MPI_Finalize"];
@@ -144,7 +144,7 @@ impl Series {
         parts
     }
 
-    /// Returns all MPI functions, those with the largest share of a run's time in MPI first.
+    /// Returns the names of all MPI functions, those with the largest share of a run's time in MPI first.
     pub(crate) fn functions(&self) -> Vec<String> {
         let mut shares: std::collections::BTreeMap<&str, f64> = Default::default();
         for point in &self.points {

@@ -2,11 +2,11 @@
 //!
 //! - [`point`]: the figures of one run, read from `report.json` and `host.json`.
 //! - [`read()`]: results folders, or the JSON of an earlier analysis.
-//! - [`analysis`]: runs of one program side by side, and how constant each CPI term is.
+//! - [`analysis`]: comparison of the runs of one program, and the variation of each CPI term.
 //! - [`plan`]: host cost of a larger cluster, by a fit of the measured runs.
 //!
 //! The equations (1) to (6) are those of Rechistov's full-platform simulation (2013); `vmm/report` computes them for each run.
-//! The analysis of the same files is the same, to the byte.
+//! The same files always give the same analysis, byte for byte.
 
 pub mod analysis;
 pub mod plan;

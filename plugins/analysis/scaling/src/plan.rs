@@ -1,4 +1,4 @@
-//! Host cost of a larger cluster, by a fit of the measured runs.
+//! Estimate of the host cost of a larger cluster, by a fit of the measured runs.
 //!
 //! The processor time of a phase is fitted as
 //!
@@ -6,11 +6,12 @@
 //! cpu = a * nodes * virtual time + b * instructions
 //! ```
 //!
-//! where a >= 0 is the cost of keeping a node in step for a second of virtual time, and b >= 0 that of a modelled instruction. The fit
-//! takes the least squares of relative errors, so that short runs count as much as long ones. Runs of a lone node are left out, since a
-//! lone node is never kept in step with others. Runs with as many ranks on each node hardly distinguish a from b; the plan therefore names
-//! a second cost, too, for which each instruction costs what it costs in the run with most nodes. Memory is fitted as a line over the
-//! number of nodes, by least squares.
+//! where a >= 0 is the cost of synchronizing a node for a second of virtual time, and b >= 0 is the cost of a modelled instruction. The
+//! fit minimizes the squares of relative errors, so that short runs count as much as long ones. Runs of a single node are left out, since
+//! a single node has no other to be synchronized with. Runs with equal numbers of ranks on each node hardly distinguish a from b. The
+//! plan
+//! therefore has a second estimate, in which each instruction costs as much as in the run with most nodes. Memory is fitted as a straight
+//! line over the number of nodes, by least squares.
 
 use std::str::FromStr;
 
@@ -24,23 +25,23 @@ use crate::point::{Cost, Host, Point};
 const SECOND_PS: f64 = 1e12;
 /// An hour in seconds.
 const HOUR: f64 = 3600.0;
-/// Most nodes or cores that a plan may be for.
+/// Largest number of nodes or cores in a request.
 const MOST: u32 = 1 << 20;
 
 /// Cluster whose host cost is requested.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlanRequest {
-    /// Nodes of the cluster.
+    /// Number of nodes of the cluster.
     pub nodes: u32,
-    /// Cores of a node, each with one rank.
+    /// Number of cores of a node, each with one rank.
     pub cores: u32,
-    /// Cores of a host.
+    /// Number of cores of a host.
     pub host_cores: u32,
     /// Memory of a host, bytes.
     pub host_memory_bytes: u64,
-    /// Virtual time of the job outside its window, picoseconds; none: as in the run with most nodes.
+    /// Virtual time of the job outside its window, picoseconds; `None`: as in the run with most nodes.
     pub job_ps: Option<u64>,
-    /// Virtual time of the window, its warm-up included, picoseconds; none: as in the run with most nodes.
+    /// Virtual time of the window, warm-up included, picoseconds; `None`: as in the run with most nodes.
     pub window_ps: Option<u64>,
 }
 
@@ -50,7 +51,7 @@ impl FromStr for PlanRequest {
     /// Reads `nodes=224,cores=16` with optional `host-cores`, `host-memory`, `job` and `window`.
     fn from_str(text: &str) -> Result<PlanRequest, String> {
         let (mut nodes, mut cores) = (None, None);
-        // Hosts of the published study.
+        // Defaults are those of the hosts of the published study.
         let (mut host_cores, mut host_memory_bytes) = (12, 24 << 30);
         let (mut job_ps, mut window_ps) = (None, None);
         for entry in text.split(',') {
@@ -95,30 +96,30 @@ impl FromStr for PlanRequest {
     }
 }
 
-/// Host cost of a cluster.
+/// Host cost of a cluster, as estimated from smaller runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// Cluster for which the cost is estimated.
     pub request: PlanRequest,
-    /// Costs of the job outside its window and of the window.
+    /// Costs of the job outside its window, and of the window; without a phase that the largest run lacks.
     pub phases: Vec<PhasePlan>,
-    /// Host memory that a node takes, bytes: slope of the fit.
+    /// Host memory for each node, bytes: the slope of the fit.
     pub memory_per_node_bytes: f64,
-    /// Host memory that does not depend on the number of nodes, bytes.
+    /// Host memory that does not depend on the number of nodes, bytes, for each host.
     pub memory_base_bytes: f64,
     /// Largest relative error of the memory fit over the runs.
     pub memory_error: f64,
-    /// Memory of the whole cluster, bytes.
+    /// Memory of the whole cluster on all its hosts, bytes.
     pub memory_bytes: f64,
-    /// Nodes for which the memory of a host suffices.
+    /// Number of nodes for which the memory of a host suffices.
     pub nodes_per_host: u32,
-    /// Hosts whose memory suffices.
+    /// Number of hosts whose memory suffices for the cluster.
     pub hosts: u32,
-    /// Processor time by the fit, hours of one host core.
+    /// Processor time by the fit, in hours of one host core.
     pub core_hours: f64,
-    /// Processor time if each instruction costs what it costs in the run with most nodes, hours of one host core.
+    /// Processor time if each instruction costs as much as in the run with most nodes, in hours of one host core.
     pub core_hours_by_instruction: f64,
-    /// Time on all cores of these hosts, hours, if all cores are always busy: by the fit, and by instructions.
+    /// Elapsed hours if all cores of these hosts are always busy: by the fit, and by instructions.
     pub hours: [f64; 2],
 }
 
@@ -127,9 +128,9 @@ pub struct Plan {
 pub struct PhasePlan {
     /// `job` (without models), or `window` (with caches, warm-up included).
     pub phase: String,
-    /// Seconds of a host core for each node and second of virtual time: a.
+    /// Coefficient a: seconds of a host core for each node and second of virtual time.
     pub per_node_second: f64,
-    /// Seconds of a host core for each modelled instruction: b.
+    /// Coefficient b: seconds of a host core for each modelled instruction.
     pub per_instruction: f64,
     /// Largest relative error of the fit over the runs.
     pub error: f64,
@@ -139,24 +140,24 @@ pub struct PhasePlan {
     pub instructions: f64,
     /// Seconds of a host core, by the fit.
     pub cpu_seconds: f64,
-    /// Seconds of a host core, if each instruction costs what it costs in the run with most nodes.
+    /// Seconds of a host core, if each instruction costs as much as in the run with most nodes.
     pub cpu_seconds_by_instruction: f64,
 }
 
-/// Reason for which runs allow no plan.
+/// Reason for which a plan cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// Too few runs have host times.
+    /// Fewer than two runs have host times.
     #[error(
         "{series}: a plan needs runs with host.json on two numbers of nodes above 1 at least, and there are {found}; run the studies with --host-times"
     )]
     TooFew {
         /// Name of the series.
         series: String,
-        /// Runs with host times on more than one node.
+        /// Number of runs with host times on more than one node.
         found: usize,
     },
-    /// A host cannot hold a node.
+    /// The memory of a host is too small for one node.
     #[error(
         "{series}: {need} MiB of memory are needed for one node, and a host has {have} MiB; give a larger host-memory"
     )]
@@ -170,7 +171,7 @@ pub enum PlanError {
     },
 }
 
-/// Fits a and b, and returns them with the largest relative error.
+/// Fits a and b, and returns them and the largest relative error.
 fn fit(costs: &[Cost]) -> (f64, f64, f64) {
     // Each row divided by its own cost: x a + y b = 1.
     let rows: Vec<(f64, f64)> = (costs.iter())
@@ -204,7 +205,7 @@ fn fit(costs: &[Cost]) -> (f64, f64, f64) {
         errors.fold(0.0, f64::max)
     };
     let squares = |(a, b): (f64, f64)| sum(&|(x, y)| (x * a + y * b - 1.0).powi(2));
-    // A cost below zero is none: the least squares then lie on an edge.
+    // A cost must not be negative: with a negative coefficient, the best fit has one coefficient of 0.
     let best = if both.0 >= 0.0 && both.1 >= 0.0 {
         both
     } else {
@@ -218,7 +219,7 @@ fn fit(costs: &[Cost]) -> (f64, f64, f64) {
     (best.0, best.1, error(best))
 }
 
-/// Fits a line through points, and returns its value at 0, its slope, and the largest relative error.
+/// Fits a line through points. Returns its value at 0, its slope, which is never negative, and the largest relative error.
 fn line(points: &[(f64, f64)]) -> (f64, f64, f64) {
     let count = points.len() as f64;
     let mean_x = points.iter().map(|p| p.0).sum::<f64>() / count;
@@ -234,11 +235,11 @@ fn line(points: &[(f64, f64)]) -> (f64, f64, f64) {
 }
 
 impl Series {
-    /// Computes what a cluster costs the host, from the runs with host times.
+    /// Estimates the host cost of a cluster from the runs with host times.
     ///
     /// # Errors
     ///
-    /// Where fewer than two runs have host times, or a host cannot hold a node.
+    /// Fails if fewer than two runs of several nodes have host times, or if the memory of a host is too small for a node.
     pub fn plan(&self, request: &PlanRequest) -> Result<Plan, PlanError> {
         let runs: Vec<(&Point, &Host)> = (self.points.iter())
             .filter(|point| point.nodes > 1)

@@ -1,26 +1,26 @@
-//! The figures of one run, read from `report.json` (vmm/report/SCHEMA.md) and `host.json` (vmm/report/HOST.md).
+//! Results of one run, read from `report.json` (vmm/report/SCHEMA.md) and `host.json` (vmm/report/HOST.md).
 
 use serde::{Deserialize, Serialize};
 
-/// The version of `report.json` that is read.
+/// The supported version of `report.json`.
 const REPORT_VERSION: u64 = 3;
-/// The version of `host.json` that is read.
+/// The supported version of `host.json`.
 const HOST_VERSION: u32 = 1;
 
-/// Results of one run, on a number of nodes.
+/// Results of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Name of the study.
     pub study: String,
-    /// Nodes of the cluster.
+    /// Number of nodes of the cluster.
     pub nodes: u32,
-    /// MPI ranks that called MPI.
+    /// Number of MPI ranks that called MPI.
     pub ranks: u32,
     /// MPI calls of the whole run.
     pub mpi: Mpi,
-    /// The measured window; none where the run has no complete one.
+    /// The measured window; `None` if the run has no complete window with measurements of ranks.
     pub window: Option<Window>,
-    /// Host times of the run; none where the run had no `--host-times`.
+    /// Host times of the run; `None` if the run had no `--host-times`.
     pub host: Option<Host>,
 }
 
@@ -42,26 +42,26 @@ pub struct Function {
     pub function: String,
     /// Number of calls.
     pub calls: u64,
-    /// Virtual time within the calls, picoseconds, of all ranks together.
+    /// Virtual time within the calls, picoseconds, summed over all ranks.
     pub time_ps: u64,
 }
 
-/// Measurements of a window, of all ranks.
+/// Measurements of a window, summed over all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Window {
     /// Name of the window.
     pub name: String,
-    /// Virtual time from its trigger to its end, picoseconds, warm-up included.
+    /// Virtual time from the window's trigger to its end, picoseconds, warm-up included.
     pub length_ps: u64,
     /// Instructions outside MPI calls: the denominator of CPI.
     pub instructions: u64,
     /// Instructions within MPI calls.
     pub instructions_in_mpi: u64,
-    /// Equation (1): the sum of the terms.
+    /// Equation (1): the sum of the terms, cycles per instruction outside MPI.
     pub cpi: f64,
-    /// Addends of equation (1), those of (2) and (4) apart.
+    /// Addends of equation (1), with those of equations (2) and (4) as separate terms.
     pub terms: Vec<Term>,
-    /// Where CPI_core comes from.
+    /// Source of CPI_core, such as a core model or a measurement.
     pub core: String,
     /// Floating-point operations.
     pub flops: Flops,
@@ -72,7 +72,7 @@ pub struct Window {
 pub struct Term {
     /// Name as in `report.json`: `core`, `L1`, `memory_local`, `mpi`, …
     pub term: String,
-    /// Cycles in 1/65536.
+    /// Cycles in units of 1/65536 cycle.
     pub cycles_65536: u128,
     /// Cycles per instruction outside MPI.
     pub cpi: f64,
@@ -85,7 +85,7 @@ pub struct Flops {
     pub alpha: Option<f64>,
     /// Equation (6), FLOP/s of one core.
     pub published_per_second: Option<f64>,
-    /// Counted operations over modelled time in which the core was busy, FLOP/s of one core.
+    /// Counted operations over the modelled time in which the core was busy, FLOP/s of one core.
     pub direct_per_second: Option<f64>,
     /// Counted operations of all ranks over the window's virtual time, FLOP/s of the cluster.
     pub window_per_second: Option<f64>,
@@ -98,11 +98,11 @@ pub struct Host {
     pub version: u32,
     /// Name of the processor.
     pub processor: String,
-    /// Processors that nodescope may use.
+    /// Number of host processors that nodescope may use.
     pub cores: u32,
-    /// Host threads on which nodes ran.
+    /// Number of host threads that ran nodes.
     pub threads: u32,
-    /// Most memory that was resident at a time, bytes.
+    /// Largest resident memory, bytes.
     pub peak_memory_bytes: u64,
     /// Phases in order.
     pub phases: Vec<PhaseCost>,
@@ -113,24 +113,24 @@ pub struct Host {
 pub struct PhaseCost {
     /// `boot`, `restore`, `job`, `warm-up`, `window`, `power-off`.
     pub phase: String,
-    /// Name of the open window.
+    /// Name of the window that was open; `None` outside windows.
     pub window: Option<String>,
-    /// Nodes that ran.
+    /// Number of nodes that ran.
     pub nodes: u32,
     /// Instructions of all nodes.
     pub instructions: u64,
     /// Virtual time, picoseconds.
     pub virtual_ps: u64,
-    /// Time of the host's clock.
+    /// Elapsed time of the host's clock, seconds.
     pub wall_seconds: f64,
-    /// Processor time of all threads.
+    /// Processor time of all host threads, seconds.
     pub cpu_seconds: f64,
 }
 
-/// A file of results from which no point can be made.
+/// Reason for which a run's files give no point.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PointError {
-    /// The text is not JSON of this form.
+    /// The text is not JSON of the expected form.
     #[error("{file} is damaged or of another form: {why}")]
     Damaged {
         /// Name of the file.
@@ -147,7 +147,7 @@ pub enum PointError {
         file: &'static str,
         /// The file's version.
         found: u64,
-        /// The version that can be read.
+        /// The version that this program reads.
         read: u64,
     },
     /// The run traced no MPI calls.
@@ -155,7 +155,7 @@ pub enum PointError {
         "report.json holds no MPI calls: set job.trace = true in the study, and run a program that calls MPI"
     )]
     NoCalls,
-    /// The terms do not add up.
+    /// The terms do not add up to the window's cycles.
     #[error(
         "report.json: the terms of window \"{window}\" add up to {sum}/65536 cycles, not to its {cycles}; run the study again"
     )]
@@ -164,10 +164,10 @@ pub enum PointError {
         window: String,
         /// Sum of the terms.
         sum: u128,
-        /// Cycles of the scope.
+        /// Cycles that the report states for the window, in 1/65536.
         cycles: u128,
     },
-    /// The report has no such window.
+    /// The report has no complete window of the requested name.
     #[error(
         "report.json has no complete window \"{0}\"; give --window the name of one that the study measured"
     )]
@@ -237,12 +237,12 @@ fn parse<'a, T: Deserialize<'a>>(file: &'static str, text: &'a str) -> Result<T,
 }
 
 impl Point {
-    /// Reads a run's figures from the text of its `report.json`, and of its `host.json` if there is one. Takes the window of the given
-    /// name, or the first complete one.
+    /// Reads a run's results from the text of its `report.json` and, if present, of its `host.json`. Reads the window of the given
+    /// name, or the first complete window.
     ///
     /// # Errors
     ///
-    /// Where a text is damaged, of another version, without MPI calls, or inconsistent.
+    /// Fails if a text is damaged, of another version, without MPI calls, or inconsistent, or if it lacks the named window.
     pub fn read(
         report: &str,
         host: Option<&str>,
@@ -287,7 +287,7 @@ fn count(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }
 
-/// Returns the source of CPI_core: the field `source` of whatever kind it is.
+/// Returns the source of CPI_core: the field `source` of the first kind of core model that has one, or "unknown".
 fn core_source(core: &serde_json::Value) -> String {
     let kinds = core
         .as_object()
@@ -305,7 +305,7 @@ impl Window {
         let Some(cpi) = scope.cpi else {
             return Ok(None);
         };
-        // A damaged file may hold any number.
+        // A damaged file may have any number, so the sum saturates.
         let sum =
             (scope.terms.iter()).fold(0u128, |sum, term| sum.saturating_add(term.cycles_65536));
         if sum != scope.cycles_65536 {
@@ -332,7 +332,7 @@ impl Window {
         }))
     }
 
-    /// Returns the sum of the CPI terms that a group holds.
+    /// Returns the sum of the CPI terms of a group.
     pub fn group(&self, group: Group) -> f64 {
         let of_group = |term: &&Term| Group::of(&term.term) == group;
         self.terms
@@ -343,7 +343,7 @@ impl Window {
     }
 }
 
-/// Groups of CPI terms, as the published figure has them.
+/// Groups of CPI terms, as in the published figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Group {
@@ -355,11 +355,11 @@ pub enum Group {
     L2,
     /// CPI_L3, and levels beyond it.
     L3,
-    /// CPI_memory: local and remote.
+    /// CPI_memory: stall cycles of local and remote memory.
     Memory,
     /// CPI_MPI: cycles within MPI calls.
     Mpi,
-    /// Cycles that the models attribute to nothing else.
+    /// Cycles of all other terms.
     Other,
 }
 
@@ -403,11 +403,11 @@ impl Group {
 }
 
 impl Host {
-    /// Reads the text of a `host.json`.
+    /// Reads the content of a `host.json` from its text.
     ///
     /// # Errors
     ///
-    /// Where the text is damaged or of another version.
+    /// Fails if the text is damaged or of another version.
     pub fn read(text: &str) -> Result<Host, PointError> {
         const FILE: &str = "host.json";
         let Version { version } = parse(FILE, text)?;
@@ -422,7 +422,7 @@ impl Host {
     }
 }
 
-/// The phases of `host.json` of one kind, added up.
+/// Sums over the phases of one kind in `host.json`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     /// Nodes times virtual time, seconds.
@@ -431,16 +431,16 @@ pub struct Cost {
     pub virtual_seconds: f64,
     /// Instructions of all nodes.
     pub instructions: f64,
-    /// Time of the host's clock, seconds.
+    /// Elapsed time of the host's clock, seconds.
     pub wall_seconds: f64,
-    /// Processor time of the host, seconds.
+    /// Processor time of the host's threads, seconds.
     pub cpu_seconds: f64,
 }
 
 impl Host {
-    /// Adds up the phases of a kind: `boot`, `job` (MPI traced, no models), `window` (with caches, warm-up included).
+    /// Sums the phases of a kind: `boot`, `job` (MPI traced, no models), `window` (with caches, warm-up included), or another name.
     pub fn cost(&self, kind: &str) -> Cost {
-        // Nodes made of a booted one do not boot: they take their names and start the job.
+        // Clones of a booted node do not boot: their phases take names and start the job, and are not counted as boot.
         let restored = (self.phases.iter()).position(|phase| phase.phase == "restore");
         let boots = restored.unwrap_or(self.phases.len());
         let of_kind = |(number, phase): &(usize, &PhaseCost)| match phase.phase.as_str() {
@@ -463,7 +463,7 @@ impl Host {
 }
 
 impl Point {
-    /// Returns the instructions that one core of the host executes in a second of its time, in the phases of a kind.
+    /// Returns the speed of the phases of a kind, in instructions per second of one host core; `None` without host times or instructions.
     pub fn speed(&self, kind: &str) -> Option<f64> {
         let cost = self.host.as_ref()?.cost(kind);
         (cost.cpu_seconds > 0.0 && cost.instructions > 0.0)

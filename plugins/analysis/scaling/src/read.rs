@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::analysis::Analysis;
 use crate::point::{Point, PointError};
 
-/// Results that cannot be read.
+/// Reason for which results cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The operating system reports an error.
@@ -18,18 +18,18 @@ pub enum ReadError {
         /// Error of the operating system.
         source: io::Error,
     },
-    /// The folder is of no complete run.
+    /// The folder is not that of a complete run.
     #[error("{} holds no report.json; give folders that `nodescope run` has completed, or the JSON of `nodescope scaling --json`", .0.display())]
     NoReport(PathBuf),
-    /// A file of the folder is of no use.
+    /// A file of the folder cannot be used.
     #[error("{}", folder.display())]
     Point {
         /// Path of the folder.
         folder: PathBuf,
-        /// Which file, and why.
+        /// Name of the file, and what is wrong with it.
         source: PointError,
     },
-    /// The file is no analysis.
+    /// The file is not the JSON of an analysis.
     #[error("{} is not the JSON of `nodescope scaling --json`, version {}: {why}", path.display(), Analysis::VERSION)]
     NoAnalysis {
         /// Path of the file.
@@ -39,12 +39,12 @@ pub enum ReadError {
     },
 }
 
-/// Reads the runs of each path: a results folder is one run, a file holds those of an earlier analysis. In folders, takes the window of
-/// the given name, or the first complete one.
+/// Reads the runs of each path: a results folder is one run, a file contains the runs of an earlier analysis. For folders, reads the
+/// window of the given name, or the first complete window.
 ///
 /// # Errors
 ///
-/// At the first path that cannot be read.
+/// Fails at the first path that cannot be read.
 pub fn read(paths: &[PathBuf], window: Option<&str>) -> Result<Vec<Point>, ReadError> {
     let mut points = Vec::new();
     for path in paths {

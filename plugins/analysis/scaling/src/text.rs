@@ -9,11 +9,11 @@ use crate::chart::short;
 use crate::plan::{Plan, PlanRequest};
 use crate::point::{Group, Point};
 
-/// Most MPI functions that are shown; --json has all.
+/// Largest number of MPI functions that are shown; --json has all.
 const FUNCTIONS: usize = 12;
-/// Processor cores of the hosts of the published study.
+/// Number of processor cores of a host of the published study.
 const PUBLISHED_CORES: f64 = 12.0;
-/// Speeds of the published study by phase: kind, name, and millions of instructions per second of a process on 12 cores.
+/// Speeds of the published study by phase: kind, name, and the range in millions of instructions per second of a process on 12 cores.
 const PUBLISHED: [(&str, &str, f64, f64); 3] = [
     ("boot", "boot", 4900.0, 5500.0),
     ("window", "window with caches", 52.0, 61.0),

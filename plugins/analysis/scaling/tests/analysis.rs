@@ -1,4 +1,4 @@
-//! Synthetic results whose figures can be worked out by hand.
+//! Analyses of synthetic results whose figures can be computed by hand.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,11 +9,11 @@ use nodescope_scaling::{
 };
 use serde_json::{Value, json};
 
-/// Length of a cycle in the unit of `report.json`.
+/// Length of a cycle in the unit of `report.json`, 1/65536 cycle.
 const CYCLE: u64 = 65536;
 
-/// Returns the report of a run whose ranks execute 1000 instructions each outside MPI, at 800 cycles of core, 30 of L1, 20 of L2, 10 of L3,
-/// 100 of local and 40 of remote memory, and `mpi` cycles in MPI.
+/// Returns the report of a run whose ranks execute 1000 instructions each outside MPI. For these instructions, a rank needs 800 cycles of
+/// core, 30 of L1, 20 of L2, 10 of L3, 100 of local and 40 of remote memory, and `mpi` cycles in MPI.
 fn report(study: &str, nodes: u64, mpi: u64) -> Value {
     let ranks = 2 * nodes;
     let instructions = 1000 * ranks;
@@ -56,8 +56,8 @@ fn report(study: &str, nodes: u64, mpi: u64) -> Value {
     })
 }
 
-/// Costs of a host that takes, unless a lone node runs ten times as fast, 2 s for each node and second of virtual time, and 5 ns for each instruction; in windows ten times as much.
-/// The process has 100 MiB, and 50 MiB for each node.
+/// Returns the host times of a run. A phase takes 2 s for each node and second of virtual time, and 5 ns for each instruction. A window
+/// takes ten times as much, and a run of a single node a tenth. The process has 100 MiB, and 50 MiB for each node.
 fn host(nodes: u64) -> Value {
     let lone = if nodes == 1 { 0.1 } else { 1.0 };
     let phase = |phase: &str, instructions: u64, factor: f64| {
@@ -90,7 +90,7 @@ fn point(study: &str, nodes: u64, mpi: u64) -> Point {
 }
 
 fn three() -> Analysis {
-    // Given in another order than that of nodes.
+    // The points are not in the order of their nodes.
     let points = vec![
         point("p-4", 4, 600),
         point("p-1", 1, 0),
@@ -144,7 +144,7 @@ fn constancy_is_told_by_least_and_largest() {
         text.contains("core        0.8000    0.8000    0.8000                  0.0 %"),
         "{text}"
     );
-    // Equation (6) is of one core: 1 GFLOP/s on 2, 4 and 8 ranks.
+    // Equation (6) is for one core: 1 GFLOP/s on 2, 4 and 8 ranks alike.
     let flops = text
         .lines()
         .find(|line| line.contains("equation (6)"))
@@ -177,7 +177,7 @@ fn a_plan_finds_the_costs_that_the_runs_were_made_of() {
         near(job.per_node_second, 2.0) && near(1e9 * job.per_instruction, 5.0),
         "{job:?}"
     );
-    // The run on four nodes: 7 G instructions of 8 ranks in 0.5 s, thus 1.75 G of each in a second.
+    // The run on four nodes: 8 ranks execute 7 G instructions in 0.5 s, thus 1.75 G instructions of each rank in a second.
     assert!(near(job.instructions, 1.75e9 * 224.0 * 16.0));
     assert!(near(job.cpu_seconds, 2.0 * 224.0 + 5e-9 * 1.75e9 * 3584.0));
     let window = &plan.phases[1];
@@ -213,7 +213,7 @@ fn plans_that_cannot_be_made_are_refused() {
     let one = Analysis::new(vec![point("p-1", 1, 0)]).unwrap();
     let request: PlanRequest = "nodes=8,cores=1".parse().unwrap();
     let error = one.series[0].plan(&request).unwrap_err();
-    // A lone node does not count.
+    // A run of a single node does not count.
     assert!(matches!(error, PlanError::TooFew { found: 0, .. }));
     let tiny: PlanRequest = "nodes=8,cores=1,host-memory=120 MiB".parse().unwrap();
     let error = three().series[0].plan(&tiny).unwrap_err();

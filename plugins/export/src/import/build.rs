@@ -1,4 +1,4 @@
-//! Collects calls of ranks and writes them as a trace.
+//! Collection of the calls of imported ranks, which are then written as a trace.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ struct Process {
     sequence: u64,
 }
 
-/// The program's name is not in what is imported.
+/// Name of the program in the trace, since imported files do not contain one.
 const PROGRAM: &str = "imported";
 
 impl Builder {
@@ -39,7 +39,7 @@ impl Builder {
         }
     }
 
-    /// Adds a process; its number.
+    /// Adds a process, and returns its number, from 0.
     pub(crate) fn process(&mut self, rank: u32, node: u32, host: &str) -> usize {
         self.processes.push(Process {
             rank,
@@ -50,7 +50,7 @@ impl Builder {
         self.processes.len() - 1
     }
 
-    /// Returns an empty record of a process's next call.
+    /// Returns an empty record for a process's next call.
     pub(crate) fn record(&mut self, process: usize, function: Function) -> MpiRecord {
         let entry = &mut self.processes[process];
         let pid = process as u32 + 1;
@@ -60,7 +60,7 @@ impl Builder {
         record
     }
 
-    /// Adds a call of a process, from picosecond to picosecond, with its instructions at both.
+    /// Adds a call of a process. `time` has the entry and the exit in picoseconds, `instructions` the process's instructions at both.
     pub(crate) fn call(
         &mut self,
         process: usize,
@@ -84,7 +84,8 @@ impl Builder {
         self.calls.push((process, call));
     }
 
-    /// Makes sums of what SimGrid gives per rank, now that the number of ranks is known, and checks lists and ranks against it.
+    /// Converts SimGrid's bytes for one rank into the sums that records have, and checks lists and ranks against the number of ranks
+    /// `size`.
     pub(crate) fn shares(&mut self, size: u32, path: &Path) -> Result<(), ImportError> {
         for (_, call) in &mut self.calls {
             let record = &mut call.record;
@@ -129,12 +130,12 @@ impl Builder {
         Ok(())
     }
 
-    /// Calls so far.
+    /// Returns the number of calls added so far.
     pub(crate) fn count(&self) -> usize {
         self.calls.len()
     }
 
-    /// Returns the record of a call that was added before.
+    /// Returns the record of the call with this number in the order in which calls were added.
     pub(crate) fn started(&mut self, number: usize) -> Option<&mut MpiRecord> {
         Some(&mut self.calls.get_mut(number)?.1.record)
     }
@@ -144,7 +145,7 @@ impl Builder {
         self.processes.len() as u32
     }
 
-    /// Writes the trace, whole or not at all.
+    /// Writes the whole trace. If writing fails, no file remains.
     pub(crate) fn write(mut self, output: &Path) -> Result<Imported, ImportError> {
         if self.nodes.is_empty() {
             self.nodes.push("node0".into());
@@ -160,7 +161,7 @@ impl Builder {
             frequency_hz: 1_000_000_000,
         });
         let header = Header::new(&self.name, "", nodes.collect());
-        // A process has a virtual CPU of its own, numbered in its node.
+        // Each process has its own virtual CPU, numbered within its node.
         let mut next = vec![0; self.nodes.len()];
         let mut cpus = Vec::new();
         for process in &self.processes {
@@ -196,7 +197,7 @@ impl Builder {
                 };
                 put(process.node, Stamp::default(), Body::Process(hello))?;
             }
-            // Stable: calls of a process that end at one time stay in its order.
+            // The sort is stable: calls of one process that end at the same time stay in their order.
             self.calls
                 .sort_by_key(|(process, call)| (call.exit.time, self.processes[*process].node));
             let calls = self.calls.len() as u64;
@@ -215,7 +216,7 @@ impl Builder {
         let calls = match result {
             Ok(calls) => calls,
             Err(error) => {
-                // A partial file would only be in the way.
+                // A partial file has no use.
                 let _ = std::fs::remove_file(&partial);
                 return Err(error);
             }

@@ -1,4 +1,4 @@
-//! Traces of other tools as ours.
+//! Imports of other tools' traces into nodescope's format.
 
 mod build;
 mod simgrid;
@@ -16,13 +16,13 @@ pub struct Imported {
     pub ranks: u32,
     /// Number of MPI calls in the new trace.
     pub calls: u64,
-    /// Notes for the user.
+    /// Notes for the user on data that the new trace lacks or shows differently.
     pub notes: Vec<String>,
 }
 
-/// Makes the trace `output` of an OTF2 archive (its anchor file, or the folder that holds one) or of a SimGrid time-independent trace
-/// (the file that smpirun replays: actions, or a list of files with actions). A trace that cannot be imported as a whole is none:
-/// nothing is left at `output`, and what was there before stays.
+/// Converts an OTF2 archive (its anchor file, or the folder that contains it) or a SimGrid time-independent trace (the file that smpirun
+/// replays: actions, or a list of files with actions) into the trace `output`. If the import fails, no new file remains, and an existing
+/// file at `output` stays as it was.
 pub fn import(input: &Path, output: &Path) -> Result<Imported, ImportError> {
     let input = find(input)?;
     let name = input.file_stem().unwrap_or_default().to_string_lossy();
@@ -37,7 +37,7 @@ pub fn import(input: &Path, output: &Path) -> Result<Imported, ImportError> {
     Ok(imported)
 }
 
-/// Returns the file to read, if a folder was given.
+/// Returns the file to read: `input` itself, or the only `.otf2` or `.ti` file in it if `input` is a folder.
 fn find(input: &Path) -> Result<PathBuf, ImportError> {
     if !input.is_dir() {
         return Ok(input.into());

@@ -1,7 +1,8 @@
-//! SimGrid's time-independent traces.
+//! Import of SimGrid's time-independent traces.
 //!
-//! Such a trace has no times. Work takes a nanosecond a flop here (and a flop counts as an instruction), and MPI calls take no time:
-//! the trace is what the program would do on a network without latency, and what a prediction needs.
+//! Such a trace has no times. In the imported trace, a flop of work takes one nanosecond and counts as one instruction, and MPI calls
+//! take
+//! no time. The imported trace therefore shows the program on a network without latency, which is what a prediction needs.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fs::File;
@@ -14,10 +15,10 @@ use nodescope_hypercall::{Completion, Function, Peer, Tag};
 use super::Builder;
 use crate::error::ImportError;
 
-/// More ranks than any such trace has; a damaged file must not make a list of it.
+/// Number above all ranks that such traces have, so that a damaged file cannot cause a huge allocation.
 const MOST_RANKS: u32 = 1 << 24;
 
-/// Returns whether a path leads to something other than a regular file: a device or a pipe may have no end.
+/// Returns true if a path leads to something other than a regular file: a device or a pipe may have no end.
 fn may_be_endless(path: &Path) -> bool {
     path.exists() && !path.is_file()
 }
@@ -66,7 +67,7 @@ pub(super) fn read(path: &Path, builder: &mut Builder) -> Result<Vec<String>, Im
     }
     let mut read = BTreeSet::new();
     for (number, file) in &files {
-        // Each rank has a file of its own.
+        // Each rank must have its own file.
         let what = match (may_be_endless(file), read.insert(file)) {
             (true, _) => Some("is no regular file"),
             (_, false) => Some("is named before"),
@@ -98,7 +99,7 @@ fn builder_node(builder: &mut Builder) {
 
 fn resolve(list: &Path, name: &str) -> PathBuf {
     match list.parent() {
-        // As smpirun has it, which runs beside the list.
+        // A relative name is relative to the list's folder, where smpirun is run.
         Some(folder) if Path::new(name).is_relative() => folder.join(name),
         _ => name.into(),
     }
@@ -127,22 +128,22 @@ struct Reader<'a> {
 
 /// Sender, receiver and tag.
 type Key = (u32, u32, u32);
-/// Serial, whether it receives, and bytes.
+/// Request: serial number, true for a receive, and its bytes.
 type Request = (u64, bool, u64);
 
 #[derive(Default)]
 struct Rank {
     process: usize,
-    /// Picoseconds, and instructions.
+    /// Time so far in picoseconds, and instructions so far.
     time: u64,
     instructions: f64,
     request: u64,
-    /// Requests under way by sender, receiver and tag.
+    /// Pending requests by sender, receiver and tag.
     pending: HashMap<Key, VecDeque<Request>>,
     finished: bool,
 }
 
-/// Returns the bytes of SimGrid's types by their numbers, as far as such traces use them.
+/// Returns the size in bytes of a SimGrid datatype by its number; `None` for numbers that such traces do not use.
 fn type_bytes(number: u32) -> Option<u64> {
     Some(match number {
         0 => 8,
@@ -156,7 +157,7 @@ fn type_bytes(number: u32) -> Option<u64> {
     })
 }
 
-/// An action's words.
+/// The words of an action, and its position in the file.
 struct Action<'a> {
     file: &'a Path,
     line: usize,
@@ -175,7 +176,7 @@ impl Action<'_> {
         let number: f64 = word
             .parse()
             .map_err(|_| self.wrong(format!("{word:?} is no {what}")))?;
-        // Larger ones are not exact, and no real trace has them.
+        // Larger numbers are not exact, and no real trace has them.
         match number.is_finite() && (0.0..=9e15).contains(&number) {
             true => Ok(number),
             false => Err(self.wrong(format!("{word} is an impossible {what}"))),
@@ -198,7 +199,7 @@ impl Action<'_> {
         }
     }
 
-    /// Returns the bytes of one element of the type that is the word at this place, if there is one.
+    /// Returns the size in bytes of an element of the type in the word at index `at`; 1 if there is no such word.
     fn element(&self, at: usize) -> Result<u64, ImportError> {
         let Some(word) = self.words.get(at) else {
             return Ok(1);
@@ -207,7 +208,7 @@ impl Action<'_> {
         bytes.ok_or_else(|| self.wrong(format!("{word:?} is a type that is not known")))
     }
 
-    /// Returns the bytes of as many elements as the word says, of the type that another word says.
+    /// Returns the total bytes of the elements whose number is in the word `count` and whose type is in the word `kind`.
     fn bytes(&self, count: usize, kind: usize) -> Result<u64, ImportError> {
         Ok(self.number(count, "count")? as u64 * self.element(kind)?)
     }
@@ -393,7 +394,7 @@ impl Reader<'_> {
                 false => Ok(Peer::Rank(0)),
             }
         };
-        // How many ranks there are is known at the end: sums of lists do not need it, other sums are made then.
+        // The number of ranks is known only at the end: sums that need it are made then, sums of lists are made here.
         match record.function {
             Function::Bcast => {
                 let bytes = action.bytes(0, 2)?;
@@ -426,7 +427,7 @@ impl Reader<'_> {
                 record.root = rooted(2)?;
             }
             Function::Allgatherv | Function::Gatherv => {
-                // send, then a count of each rank, then (root,) and two types.
+                // The words are: send size, a count for each rank, the root (of gatherv only), two types.
                 let rest = if record.function == Function::Gatherv {
                     3
                 } else {
@@ -448,7 +449,7 @@ impl Reader<'_> {
                 record.receive_bytes = sum(&record.receive_bytes_from);
             }
             Function::Scatterv => {
-                // A count for each rank, receive, root and two types.
+                // The words are: a count for each rank, receive size, root and two types.
                 let last = words.checked_sub(4).filter(|&last| last > 0);
                 let last = last.ok_or_else(|| action.wrong("lacks counts"))?;
                 let element = action.element(words - 2)?;
@@ -473,7 +474,7 @@ impl Reader<'_> {
                 record.reduction = nodescope_hypercall::Reduction::Sum;
             }
             Function::Alltoallv => {
-                // Size, counts, size, counts, two types.
+                // The words are: send size, counts, receive size, counts, two types.
                 let ranks = words.saturating_sub(4) / 2;
                 if ranks == 0 || words != 2 * ranks + 4 {
                     return Err(action.wrong("lacks counts"));
@@ -526,7 +527,7 @@ impl Reader<'_> {
     }
 }
 
-/// Returns a sum of what a file says, which may be anything.
+/// Returns the sum of numbers from a file, saturating, since the file may have any numbers.
 fn sum(list: &[u64]) -> u64 {
     list.iter()
         .fold(0, |sum: u64, &bytes| sum.saturating_add(bytes))

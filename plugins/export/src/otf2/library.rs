@@ -1,4 +1,4 @@
-//! The functions of libotf2, found at run time: the program needs the library only where archives are written or read.
+//! The functions of libotf2, loaded at run time, so that the library is needed only if archives are written or read.
 //!
 //! Names and types are those of OTF2 3.0's headers. Handles are opaque pointers.
 
@@ -11,12 +11,12 @@ use super::Otf2Error;
 
 /// An opaque handle.
 pub(super) type Handle = *mut c_void;
-/// `OTF2_ErrorCode`; 0 is success, negative are warnings.
+/// `OTF2_ErrorCode`: 0 is success, negative codes are warnings, positive codes are errors.
 pub(super) type Code = c_int;
-/// A callback; its type depends on the event.
+/// A callback. Its real type depends on the event.
 pub(super) type Callback = *const c_void;
 
-/// Names under which the library is installed. Version 3.0, of which the functions here are, has the interface number 10.
+/// Names under which the library is installed. Version 3.0, to which these functions belong, has the interface number 10.
 const NAMES: [&str; 3] = ["libopen-trace-format2.so.10", "libotf2.so.10", "libotf2.so"];
 
 macro_rules! functions {
@@ -30,8 +30,9 @@ macro_rules! functions {
 
         impl Otf2 {
             fn of(library: Library) -> Result<Otf2, Otf2Error> {
-                // SAFETY: the types are those that OTF2 3.0's headers give these functions; the pointers live no longer than the
-                // library, which the structure holds.
+                // SAFETY: the types are those of these functions in OTF2 3.0's headers; the pointers live no longer than the library,
+                // which the
+                // structure owns.
                 unsafe {
                     Ok(Otf2 {
                         $($name: *library
@@ -142,9 +143,9 @@ functions! {
 /// Layout of libotf2's `OTF2_FlushCallbacks`.
 #[repr(C)]
 pub(super) struct FlushCallbacks {
-    /// Asked before a buffer is flushed: 1 for yes.
+    /// Function that the library asks before it flushes a buffer: 1 for yes.
     pub(super) before: unsafe extern "C" fn(*mut c_void, u8, u64, *mut c_void, bool) -> u8,
-    /// Gives the time after a flush; none leaves that event out.
+    /// Function that returns the time after a flush; without it, the library records no flush event.
     pub(super) after: Option<unsafe extern "C" fn(*mut c_void, u8, u64) -> u64>,
 }
 
@@ -167,21 +168,21 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// The library's last message, which the library would otherwise print.
+/// The library's first error message since the last reported error, which the library would otherwise print.
 static LAST_MESSAGE: Mutex<String> = Mutex::new(String::new());
 
-/// The library keeps its error callback, and what it says, in globals: one archive at a time.
+/// Lock for the library, whose error callback and messages are global: only one archive may be open at a time.
 static IN_USE: Mutex<()> = Mutex::new(());
 
 fn last_message() -> MutexGuard<'static, String> {
     LAST_MESSAGE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps the library's message.
+/// Stores the library's error message.
 ///
 /// # Safety
 ///
-/// Called by the library with a format and its arguments.
+/// Must be called by the library, with a format and its arguments.
 unsafe extern "C" fn store_message(
     _data: *mut c_void,
     _file: *const c_char,
@@ -199,7 +200,7 @@ unsafe extern "C" fn store_message(
     }
     if let Ok(text) = CStr::from_bytes_until_nul(&text) {
         let mut message = last_message();
-        // The first message is the cause, the others are its consequences.
+        // The first message is the cause; later ones are its consequences.
         if message.is_empty() {
             *message = text.to_string_lossy().into_owned();
         }
@@ -208,7 +209,7 @@ unsafe extern "C" fn store_message(
 }
 
 impl Otf2 {
-    /// Finds the library. The guard prevents other threads from using the library meanwhile.
+    /// Loads the library. The guard prevents other threads from using the library meanwhile.
     pub(super) fn load() -> Result<(Otf2, MutexGuard<'static, ()>), Otf2Error> {
         let guard = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
         let found = NAMES.iter().find_map(|name| {
@@ -222,7 +223,7 @@ impl Otf2 {
         Ok((library, guard))
     }
 
-    /// Returns an error if `code` is one. `doing` describes the operation for the message.
+    /// Fails if `code` is an error. `doing` describes the operation for the message.
     pub(super) fn check(&self, code: Code, doing: &str) -> Result<(), Otf2Error> {
         if code <= 0 {
             return Ok(());
@@ -230,7 +231,7 @@ impl Otf2 {
         Err(self.error(code, doing))
     }
 
-    /// Returns a handle, or an error if there is none.
+    /// Returns a handle, or an error if the handle is null.
     pub(super) fn handle(&self, handle: Handle, doing: &str) -> Result<Handle, Otf2Error> {
         if handle.is_null() {
             return Err(self.error(0, doing));
@@ -244,7 +245,7 @@ impl Otf2 {
             // SAFETY: the library returns static text for any number.
             let description = unsafe { (self.error_description)(code) };
             if !description.is_null() {
-                // SAFETY: as above, NUL-terminated.
+                // SAFETY: the text is static, as above, and NUL-terminated.
                 let description = unsafe { CStr::from_ptr(description) }.to_string_lossy();
                 what = match what.is_empty() {
                     true => description.into_owned(),

@@ -1,5 +1,5 @@
-//! OTF2 archives, by way of the library libotf2 (Debian: otf2-tools brings it). Only that library documents the format, so a reader or
-//! writer of our own is not worth the effort.
+//! OTF2 archives, written and read by the library libotf2 (Debian: in otf2-tools). Only that library documents the format, so that a
+//! reader or writer without the library is not worth the effort.
 //!
 
 mod library;
@@ -11,7 +11,7 @@ pub(crate) use write::write;
 
 use nodescope_hypercall::{Class, Function};
 
-/// Reason for which the OTF2 library does not do what is asked.
+/// Reason for which an operation with the OTF2 library failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Otf2Error {
     /// The library is not installed.
@@ -19,7 +19,7 @@ pub enum Otf2Error {
         "OTF2 archives need the library libotf2, version 3, which is not installed; on Debian: apt-get install otf2-tools"
     )]
     Missing,
-    /// The library lacks a function.
+    /// The library lacks a function, so that its version is not supported.
     #[error(
         "the installed libotf2 has no function {0}: version 3.0 or a later 3.x is needed; on Debian: apt-get install otf2-tools"
     )]
@@ -38,13 +38,13 @@ pub enum Otf2Error {
 }
 
 impl Otf2Error {
-    /// Returns whether the library is missing, or has an unsupported version.
+    /// Returns true if the library is missing or has an unsupported version.
     pub fn missing(&self) -> bool {
         matches!(self, Otf2Error::Missing | Otf2Error::Version(_))
     }
 }
 
-/// Values of OTF2's enumerations and of what is undefined.
+/// Values of OTF2's enumerations, and OTF2's undefined values.
 mod value {
     pub(super) const UNDEFINED: u32 = u32::MAX;
     pub(super) const UNDEFINED_TIME: u64 = u64::MAX;
@@ -61,7 +61,7 @@ mod value {
     pub(super) const CREATE_HANDLE: u8 = 17;
 }
 
-/// Returns the `OTF2_CollectiveOp` of a function.
+/// Returns the `OTF2_CollectiveOp` of a function; `None` if it is no collective operation.
 fn operation(function: Function) -> Option<u8> {
     use Function::*;
     Some(match function.blocking() {
@@ -120,5 +120,5 @@ fn role(function: Function) -> u8 {
     }
 }
 
-/// Text before the address in the name of a region that represents a call site.
+/// Prefix of the address in the name of a region that represents a call site.
 const CALL_SITE: &str = "call site ";

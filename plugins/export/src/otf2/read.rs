@@ -1,4 +1,4 @@
-//! An OTF2 archive as a trace.
+//! Import of an OTF2 archive.
 
 mod events;
 
@@ -12,9 +12,9 @@ use crate::error::ImportError;
 use crate::import::Builder;
 use events::Events;
 
-/// Reads the archive of an anchor file.
+/// Reads the archive of an anchor file into `builder`, and returns notes for the user.
 pub(crate) fn read(path: &Path, builder: &mut Builder) -> Result<Vec<String>, ImportError> {
-    // The library would print that it cannot open it.
+    // If the file cannot be opened, the library would print an error.
     std::fs::File::open(path).map_err(ImportError::io("open", path))?;
     let (otf2, _alone) = Otf2::load()?;
     let text = path.to_string_lossy();
@@ -47,7 +47,7 @@ struct Open<'a> {
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        // SAFETY: it is open, and not used afterwards.
+        // SAFETY: the reader is open, and not used afterwards.
         unsafe { (self.otf2.reader_close)(self.reader) };
     }
 }
@@ -187,15 +187,15 @@ struct Definitions {
     resolution: u64,
     offset: u64,
     strings: HashMap<u32, String>,
-    /// Name and parent.
+    /// Name and parent of each node of the system tree.
     tree: BTreeMap<u32, (u32, u32)>,
-    /// Parents of location groups.
+    /// Parent of each location group, in the system tree.
     groups: HashMap<u32, u32>,
-    /// Events of all locations.
+    /// Number of events of all locations.
     events: u64,
-    /// Groups of locations.
+    /// Location group of each location.
     locations: BTreeMap<u64, u32>,
-    /// Names of regions.
+    /// Name of each region.
     regions: HashMap<u32, u32>,
     members: HashMap<u32, Members>,
     comms: BTreeMap<u32, Comm>,
@@ -215,14 +215,14 @@ struct Comm {
     other: Option<u32>,
 }
 
-/// Success of a callback.
+/// Return value of a callback for success.
 const DONE: c_int = 0;
 
 /// Returns the definitions to which the user data of callbacks point.
 ///
 /// # Safety
 ///
-/// The pointer is the one that [`Open::definitions`] gave.
+/// The pointer must be the one that [`Open::definitions`] passed to the library.
 unsafe fn definitions<'a>(data: *mut c_void) -> &'a mut Definitions {
     // SAFETY: by contract; no other code has a reference while the library reads.
     unsafe { &mut *data.cast() }
@@ -233,7 +233,7 @@ macro_rules! definition_callbacks {
         $(
             /// # Safety
             ///
-            /// Called by the library with the user data of [`Open::definitions`] and with valid texts and lists.
+            /// Must be called by the library, with the user data of [`Open::definitions`] and with valid texts and lists.
             unsafe extern "C" fn $name(data: *mut c_void, $($argument: $type),*) -> c_int {
                 // SAFETY: by contract.
                 let $found = unsafe { definitions(data) };

@@ -1,7 +1,7 @@
-//! A trace as an OTF2 archive.
+//! Export as an OTF2 archive.
 //!
-//! Regions are MPI functions; around each call lies a region for its call site, and around all of a thread one for the program, so
-//! that profiles of call paths show where calls come from.
+//! Regions are MPI functions. A region for its call site encloses each call, and a region for the program encloses all of a thread, so
+//! that call-path profiles show from where calls are made.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -21,7 +21,7 @@ use crate::stream::{Sink, stream};
 use crate::survey::{CallSite, Survey};
 use crate::{Job, Summary};
 
-/// Bytes of a chunk of events, by how many threads there are.
+/// Bytes of a chunk of events: the large size with few threads, the small one with many.
 const LARGE_CHUNK: u64 = 1 << 20;
 const SMALL_CHUNK: u64 = 1 << 18;
 const DEFINITION_CHUNK: u64 = 4 << 20;
@@ -59,7 +59,7 @@ pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
     })
 }
 
-/// Removes an archive of that name: the library does not replace one.
+/// Removes an existing archive of that name, since the library does not replace it.
 fn clear(folder: &Path) -> Result<(), ExportError> {
     let mut old = vec![folder.join("trace.otf2"), folder.join("trace.def")];
     if let Ok(entries) = std::fs::read_dir(folder.join("trace")) {
@@ -75,11 +75,11 @@ fn clear(folder: &Path) -> Result<(), ExportError> {
     Ok(())
 }
 
-/// Lets the library write its buffers.
+/// Permits the library to write its buffers.
 ///
 /// # Safety
 ///
-/// Called by the library; uses none of the pointers.
+/// Must be called by the library; uses none of the pointers.
 unsafe extern "C" fn flush(
     _data: *mut c_void,
     _kind: u8,
@@ -99,7 +99,7 @@ fn c_string(text: &str) -> Result<CString, Otf2Error> {
     CString::new(text).map_err(|_| Otf2Error::Name(text.into()))
 }
 
-/// Strings by their numbers.
+/// Strings of the archive, and their numbers.
 #[derive(Default)]
 struct Strings {
     numbers: HashMap<String, u32>,
@@ -126,7 +126,7 @@ struct Archive<'a> {
     writers: Vec<Writer>,
     functions: HashMap<Function, u32>,
     sites: HashMap<CallSite, u32>,
-    /// Number of the first communicator of each job; then of `MPI_COMM_SELF`.
+    /// Number of the first communicator of each job; the last element is the number of `MPI_COMM_SELF`.
     comms: Vec<u32>,
     unknown: u64,
     unfinished: u64,
@@ -137,7 +137,7 @@ struct Archive<'a> {
 struct Writer {
     handle: Handle,
     begun: bool,
-    /// Time of the last event: time must not go back.
+    /// Time of the last event, picoseconds; the times of a thread must not decrease.
     last: u64,
     program: u32,
 }
@@ -187,7 +187,7 @@ impl<'a> Archive<'a> {
             next += world.communicators.len() as u32;
         }
         comms.push(next);
-        // Regions: the programs of the jobs, the functions, the call sites.
+        // Numbers of regions: first the programs of the jobs, then the functions, then the call sites.
         let first = survey.worlds.len() as u32;
         let functions = survey.functions.iter().copied().zip(first..);
         let first_site = first + survey.functions.len() as u32;
@@ -242,7 +242,7 @@ impl<'a> Archive<'a> {
         Ok(self.otf2.check(code, &doing)?)
     }
 
-    /// Returns the time for a thread's next event.
+    /// Returns the time for a thread's next event, at least that of its last event.
     fn time(&mut self, location: usize, time: u64) -> u64 {
         let last = &mut self.writers[location].last;
         *last = (*last).max(time);
@@ -268,7 +268,7 @@ impl<'a> Archive<'a> {
         self.check(unsafe { (self.otf2.leave)(writer, null_mut(), time, region) })
     }
 
-    /// Returns the number of a communicator, and in it the rank of a world rank.
+    /// Returns the archive's number of a communicator; `None` if the trace lacks the communicator.
     fn comm(&self, world: usize, id: u64) -> Option<u32> {
         if id == communicator::SELF {
             return self.comms.last().copied();
@@ -287,7 +287,8 @@ impl<'a> Archive<'a> {
         Some((comm, entry.position(rank)?))
     }
 
-    /// Returns the communicator and root of a collective operation.
+    /// Returns the operation, communicator and root of a collective call; `None` if the call is no collective or its communicator
+    /// unknown.
     fn collective(&self, world: usize, record: &MpiRecord) -> Option<(u8, u32, u32)> {
         let operation = operation(record.function)?;
         let comm = self.comm(world, record.communicator)?;
@@ -301,7 +302,7 @@ impl<'a> Archive<'a> {
         Some((operation, comm, root))
     }
 
-    /// Writes the part of a step that belongs to the beginning of its call.
+    /// Writes the events of a step that belong to the beginning of its call.
     fn beginning(
         &mut self,
         location: usize,
@@ -340,7 +341,7 @@ impl<'a> Archive<'a> {
         self.check(code)
     }
 
-    /// Writes the part of a step that belongs to the end of its call.
+    /// Writes the events of a step that belong to the end of its call.
     fn end(
         &mut self,
         location: usize,
@@ -436,7 +437,7 @@ impl<'a> Archive<'a> {
                 self.leave(location, writer.last, writer.program)?;
             }
             let mut count = 0;
-            // SAFETY: the writer is open and `count` outlives the call; closed afterwards, it is not used again.
+            // SAFETY: the writer is open and `count` outlives the call; the writer is closed afterwards, and not used again.
             let codes = unsafe {
                 [
                     (self.otf2.writer_events)(writer.handle, &mut count),
@@ -446,7 +447,7 @@ impl<'a> Archive<'a> {
             codes.into_iter().try_for_each(|code| self.check(code))?;
             counts.push(count);
         }
-        // SAFETY: the archive is open, its writers of events are closed.
+        // SAFETY: the archive is open, and its event writers are closed.
         let codes = unsafe {
             [
                 (self.otf2.archive_close_events)(self.archive),
@@ -458,7 +459,7 @@ impl<'a> Archive<'a> {
             // SAFETY: the archive is open for local definitions.
             let writer = unsafe { (self.otf2.archive_definitions)(self.archive, location as u64) };
             let writer = self.otf2.handle(writer, "write local definitions")?;
-            // SAFETY: it was just opened, and is not used afterwards.
+            // SAFETY: the writer was just opened, and is not used afterwards.
             let code = unsafe { (self.otf2.archive_close_definition_writer)(self.archive, writer) };
             self.check(code)?;
         }
@@ -466,7 +467,7 @@ impl<'a> Archive<'a> {
         self.check(unsafe { (self.otf2.archive_close_definitions)(self.archive) })?;
         self.define(&counts)?;
         let archive = std::mem::replace(&mut self.archive, null_mut());
-        // SAFETY: it was open, and is not used afterwards.
+        // SAFETY: the archive was open, and is not used afterwards.
         self.check(unsafe { (self.otf2.archive_close)(archive) })
     }
 
@@ -594,7 +595,7 @@ impl<'a> Archive<'a> {
             region(self.sites[site], name, CODE, value::PARADIGM_USER);
         }
 
-        // Groups of communicators hold positions in the first group, which lists the main thread of each process.
+        // Groups of communicators contain indices into the first group, which lists the main thread of each process.
         let mut groups = 0;
         let mut group = |name: u32, kind: u8, members: Vec<u64>| {
             let number = groups;

@@ -1,4 +1,4 @@
-//! The meaning of the numbers in a .prv file, and the .pcf file that states the meaning.
+//! Meaning of the numbers in a .prv file, and the .pcf file that declares it.
 
 use std::fmt::Write;
 
@@ -23,7 +23,7 @@ pub(super) mod kind {
     pub(crate) const WINDOW: u32 = 90_000_001;
 }
 
-/// States, by their numbers.
+/// Names of states, by number.
 pub(super) const STATES: [&str; 17] = [
     "Idle",
     "Running",
@@ -65,7 +65,7 @@ const COLOURS: [(u8, u8, u8); 17] = [
 pub(super) const RUNNING: u64 = 1;
 pub(super) const NOT_CREATED: u64 = 2;
 
-/// Returns the state of a thread within a function.
+/// Returns the number of the state of a thread inside a function.
 pub(super) fn state(function: Function) -> u64 {
     use Function::*;
     match function {
@@ -85,7 +85,7 @@ pub(super) fn state(function: Function) -> u64 {
     }
 }
 
-/// Returns the type of the event that a function is.
+/// Returns the event type to which a function belongs.
 pub(crate) fn event_type(function: Function) -> u32 {
     match function.class() {
         Class::Send
@@ -220,7 +220,7 @@ pub(crate) fn event_value(function: Function) -> u64 {
     }
 }
 
-/// Returns the .pcf: names and colours of states, names of events and their values.
+/// Returns the text of the .pcf: names and colours of states, names of events and of their values.
 pub(super) fn configuration(survey: &Survey) -> String {
     let mut text = String::from(
         "DEFAULT_OPTIONS\n\nLEVEL               THREAD\nUNITS               NANOSEC\nLOOK_BACK           100\nSPEED               1\n\

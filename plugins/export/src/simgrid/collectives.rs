@@ -1,6 +1,6 @@
 //! Collective operations as SimGrid's own actions, or as messages.
 //!
-//! As messages, where SimGrid has no action for them:
+//! The algorithms of messages, where SimGrid has no action:
 //!
 //! | blocking, on a communicator that is not the world | algorithm |
 //! |---|---|
@@ -12,9 +12,9 @@
 //! | alltoall, alltoallv, alltoallw, reduce-scatter | pairwise |
 //! | scan, exscan (also on the world) | linear chain |
 //!
-//! Non-blocking operations must progress without their rank, which a replay of messages does not do: they are *direct*, every rank
-//! sends what others need at the start, and the call that completes the operation waits for it. That is more traffic than MPI
-//! libraries cause for large groups.
+//! A replay of messages cannot progress a non-blocking operation while its rank computes. Such operations are therefore *direct*: at the
+//! start, every rank sends what other ranks need, and the call that completes the operation waits for the messages. For large groups,
+//! this is more traffic than MPI libraries cause.
 
 use std::fmt::Write;
 
@@ -23,7 +23,7 @@ use nodescope_hypercall::{Function, MpiRecord, Peer};
 
 use super::root;
 
-/// The communicator of an operation, seen by one of its ranks.
+/// The communicator of an operation, from the view of one of its ranks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group<'a> {
     /// World ranks of the group's members.
@@ -47,22 +47,22 @@ impl Group<'_> {
     }
 }
 
-/// A part of an operation; peers are world ranks.
+/// A message action of an operation; peers are world ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Sends and waits.
+    /// Send that blocks.
     Send { to: u32, bytes: u64 },
-    /// Receives and waits.
+    /// Receive that blocks.
     Receive { from: u32, bytes: u64 },
-    /// Starts to send.
+    /// Start of a send.
     Isend { to: u32, bytes: u64 },
-    /// Starts to receive.
+    /// Start of a receive.
     Ireceive { from: u32, bytes: u64 },
-    /// Waits for all that has been started.
+    /// Wait for all started sends and receives.
     Wait,
 }
 
-/// Returns the bytes for or from one rank: of the list if there is one, else an equal share.
+/// Returns the bytes of one rank: the list's element, or an equal share of `sum` if the list has none.
 fn share(list: &[u64], sum: u64, rank: usize, size: usize) -> u64 {
     match list.get(rank) {
         Some(&bytes) => bytes,
@@ -71,7 +71,7 @@ fn share(list: &[u64], sum: u64, rank: usize, size: usize) -> u64 {
 }
 
 fn to(record: &MpiRecord, rank: usize, size: usize) -> u64 {
-    // With MPI_IN_PLACE what is sent is as much as what is received.
+    // With MPI_IN_PLACE, as many bytes are sent as received.
     match record.flags.contains(Flags::IN_PLACE) && record.send_bytes == 0 {
         true => from(record, rank, size),
         false => share(&record.send_bytes_to, record.send_bytes, rank, size),
@@ -87,7 +87,7 @@ fn vector(record: &MpiRecord) -> u64 {
     record.send_bytes.max(record.receive_bytes)
 }
 
-/// Returns the action of SimGrid's own for a blocking operation on the world, if it has one that fits.
+/// Returns SimGrid's own action for a blocking operation on the world; `None` if there is none that fits.
 pub(super) fn native(record: &MpiRecord, group: &Group<'_>) -> Option<String> {
     use Function::*;
     let size = group.size();
@@ -167,7 +167,7 @@ pub(super) fn native(record: &MpiRecord, group: &Group<'_>) -> Option<String> {
     Some(text)
 }
 
-/// Returns the messages of a blocking operation, seen by one rank.
+/// Returns the messages of one rank for a blocking operation; `None` if the operation cannot be expressed.
 pub(super) fn blocking(record: &MpiRecord, group: &Group<'_>) -> Option<Vec<Action>> {
     use Function::*;
     let (size, own) = (group.size(), group.own);
@@ -254,7 +254,7 @@ fn block_to(record: &MpiRecord, rank: usize, size: usize) -> u64 {
 fn block_from(record: &MpiRecord, rank: usize, size: usize) -> u64 {
     use Function::*;
     match record.function.blocking() {
-        // The own block, from each.
+        // Each rank sends the block of the caller.
         ReduceScatter | ReduceScatterBlock => record.receive_bytes,
         _ => from(record, rank, size),
     }
@@ -287,7 +287,7 @@ fn tree(group: &Group<'_>, root: usize, bytes: u64, up: bool, out: &mut Vec<Acti
         out.extend(parent.map(|to| Action::Send { to, bytes }));
     } else {
         out.extend(parent.map(|from| Action::Receive { from, bytes }));
-        // The largest subtree first.
+        // The largest subtree comes first.
         out.extend(
             children
                 .into_iter()
@@ -297,7 +297,7 @@ fn tree(group: &Group<'_>, root: usize, bytes: u64, up: bool, out: &mut Vec<Acti
     }
 }
 
-/// Adds the messages of recursive doubling. Of the ranks beyond the largest power of two, each has a partner that takes part for it.
+/// Adds the messages of recursive doubling. Each rank beyond the largest power of two has a partner that takes part in its place.
 fn doubling(group: &Group<'_>, bytes: u64, out: &mut Vec<Action>) {
     let (size, own) = (group.size(), group.own);
     if size < 2 {
@@ -305,7 +305,7 @@ fn doubling(group: &Group<'_>, bytes: u64, out: &mut Vec<Action>) {
     }
     let power = 1 << size.ilog2();
     let extra = size - power;
-    // The first 2 * extra ranks pair up; the odd one of a pair takes part.
+    // The first 2 * extra ranks form pairs; the odd rank of a pair takes part.
     let paired = own < 2 * extra;
     if paired && own.is_multiple_of(2) {
         let partner = group.world(own + 1);
@@ -345,7 +345,7 @@ fn doubling(group: &Group<'_>, bytes: u64, out: &mut Vec<Action>) {
     }
 }
 
-/// Adds the messages of every rank to the root, or of the root to every rank, one after the other.
+/// Adds the messages from every rank to the root, or from the root to every rank, one after the other.
 fn linear(record: &MpiRecord, group: &Group<'_>, root: usize, out: &mut Vec<Action>) {
     let size = group.size();
     let gathers = matches!(record.function, Function::Gather | Function::Gatherv);
@@ -378,7 +378,7 @@ fn linear(record: &MpiRecord, group: &Group<'_>, root: usize, out: &mut Vec<Acti
     }
 }
 
-/// Returns the messages that a non-blocking operation starts on one rank.
+/// Returns the messages that a non-blocking operation starts on one rank; `None` if the operation cannot be expressed.
 pub(super) fn direct(record: &MpiRecord, group: &Group<'_>) -> Option<Vec<Action>> {
     use Function::*;
     let (size, own) = (group.size(), group.own);
@@ -387,7 +387,7 @@ pub(super) fn direct(record: &MpiRecord, group: &Group<'_>) -> Option<Vec<Action
         members.position(|&rank| Some(rank) == root(record))
     };
     let whole = vector(record);
-    // Bytes to and from a rank; nothing where there is no message.
+    // Bytes to and from a rank; `None` if there is no message.
     type Sizes<'a> = Box<dyn Fn(usize) -> Option<u64> + 'a>;
     let nothing = || -> Sizes<'_> { Box::new(|_| None) };
     let (to_rank, from_rank): (Sizes<'_>, Sizes<'_>) = match record.function.blocking() {
@@ -460,13 +460,13 @@ pub(super) fn direct(record: &MpiRecord, group: &Group<'_>) -> Option<Vec<Action
     Some(out)
 }
 
-/// Returns the messages of a neighbourhood collective, blocking or not: all at once, from the neighbours and to them.
+/// Returns the messages of a neighbourhood collective, blocking or not: all start at once, from and to the neighbours.
 pub(super) fn neighbours(record: &MpiRecord) -> Vec<Action> {
     let gathers = matches!(
         record.function.blocking(),
         Function::NeighborAllgather | Function::NeighborAllgatherv
     );
-    // Sums of bytes leave out those beyond the edge of a grid, to whom nothing goes.
+    // Sums of bytes do not include neighbours beyond the edge of a grid, which get no message.
     let real = |peers: &[Peer]| peers.iter().filter(|peer| peer.rank().is_some()).count();
     let mut out = Vec::new();
     for (at, source) in record.sources.iter().enumerate() {
@@ -482,7 +482,7 @@ pub(super) fn neighbours(record: &MpiRecord) -> Vec<Action> {
     }
     for (at, destination) in record.destinations.iter().enumerate() {
         if let Some(to) = destination.rank() {
-            // Every neighbour gets the same from a gather.
+            // In a gather, every neighbour gets the same bytes.
             let bytes = match gathers {
                 true => record.send_bytes,
                 false => share(
@@ -504,7 +504,7 @@ mod tests {
     use nodescope_hypercall::ThreadId;
     use std::collections::HashMap;
 
-    /// Checks that every message that one rank sends is received by another, in the same number and size, and that no rank waits for ever.
+    /// Checks that each message that a rank sends is received by another, in the same number and size, and that no rank waits forever.
     fn closed(function: Function, size: usize, fill: impl Fn(usize, &mut MpiRecord)) {
         let members: Vec<u32> = (0..size as u32).map(|rank| 10 + 3 * rank).collect();
         let mut programs: Vec<Vec<Action>> = Vec::new();

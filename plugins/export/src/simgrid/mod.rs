@@ -1,8 +1,8 @@
-//! SimGrid: a time-independent trace with a platform and a host file, for `smpirun -replay`
+//! Export for SimGrid: a time-independent trace with a platform and a host file, for `smpirun -replay`
 //! (simgrid.org, "SMPI: Simulate MPI Applications", "Trace Replay and Offline Simulation").
 //!
-//! That format knows `MPI_COMM_WORLD` only, no non-blocking collectives, and takes requests by sender, receiver and tag. So each message
-//! gets a tag of its own, and collectives that the format lacks become messages: [`collectives`] says by which algorithms.
+//! That format has `MPI_COMM_WORLD` only and no non-blocking collectives, and identifies requests by sender, receiver and tag. So each
+//! message gets its own tag, and collectives that the format lacks become messages, by the algorithms of [`collectives`].
 
 mod collectives;
 mod platform;
@@ -23,7 +23,7 @@ use crate::{Bursts, Job, Summary};
 
 use collectives::{Action, Group};
 
-/// Speed of hosts in flops a second where actions hold times: a flop is a nanosecond.
+/// Speed of hosts in flops a second if actions contain times: a flop stands for a nanosecond.
 const TIME_SPEED: f64 = 1e9;
 
 /// Writes `trace.ti` with a file for each rank beside it, `platform.xml`, `hostfile` and a script `replay`.
@@ -99,7 +99,7 @@ pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
     })
 }
 
-/// Counts of records that the format cannot express.
+/// Numbers of records that the format cannot express, by kind.
 #[derive(Debug, Default)]
 struct Counts {
     between: u64,
@@ -140,15 +140,15 @@ impl Counts {
 
 #[derive(Clone, Debug, Default)]
 struct Rank {
-    /// End of the call before.
+    /// End of the previous call.
     last: Option<nodescope_trace::Stamp>,
-    /// Requests under way: sender, receiver and tag of each message.
+    /// Pending requests: sender, receiver and tag of each message.
     pending: HashMap<u64, Vec<(u32, u32, u32)>>,
     finished: bool,
 }
 
-/// A message's tag in the replay: its channel among those from this sender to this receiver, and its number on it. Requests are
-/// distinguished by sender, receiver and tag, so that two of them under way need different tags.
+/// Tags for the replay. A message's tag has the number of its channel among those from this sender to this receiver, and its number on
+/// the channel. The replay identifies requests by sender, receiver and tag, so that two pending ones need different tags.
 #[derive(Debug, Default)]
 struct Tags {
     channels: HashMap<(Channel, bool), TagCounts>,
@@ -163,7 +163,7 @@ struct TagCounts {
 }
 
 impl Tags {
-    /// Returns the tag of the next message that is sent (or received) on a channel, of collectives or of messages.
+    /// Returns the tag of the next message sent (or received) on a channel. Messages of collectives have their own tags.
     fn next(&mut self, channel: Channel, collective: bool, sends: bool) -> u32 {
         let pairs = &mut self.pairs;
         let counts = self
@@ -186,7 +186,7 @@ impl Tags {
         (counts.number % (1 << 15)) << 16 | ((*count - 1) % (1 << 16)) as u32
     }
 
-    /// Messages without a receive, and receives without a message.
+    /// Returns the number of messages without a receive, and of receives without a message.
     fn open(&self) -> (u64, u64) {
         self.channels
             .values()
@@ -203,7 +203,7 @@ struct Simgrid<'a> {
     survey: &'a Survey,
     world: usize,
     bursts: Bursts,
-    /// Flops a second of a core.
+    /// Speed of a core in flops a second.
     speed: f64,
     ranks: Vec<Rank>,
     files: Vec<Part>,
@@ -212,7 +212,7 @@ struct Simgrid<'a> {
     line: String,
 }
 
-/// Returns the bytes as count and type: the replay counts in C's int, and takes 0 bytes for "unknown".
+/// Returns bytes as a count and a datatype, since the replay counts in a C int. It takes 0 bytes for "unknown", so that 0 becomes 1.
 fn size(bytes: u64) -> (u64, u32) {
     const BYTE: u32 = 6;
     const DOUBLE: u32 = 0;
@@ -229,7 +229,7 @@ impl Simgrid<'_> {
         self.files[rank as usize].put(&self.line)
     }
 
-    /// Writes work that takes some time, or that executes some instructions if their number is known.
+    /// Writes work of a duration, or of a number of instructions if the export counts these and the number is known.
     fn compute(
         &mut self,
         rank: u32,
@@ -263,7 +263,7 @@ impl Simgrid<'_> {
         }
     }
 
-    /// Waits for messages by sender, receiver and tag.
+    /// Writes waits for messages, given by sender, receiver and tag.
     fn wait(&mut self, rank: u32, keys: &[(u32, u32, u32)]) -> Result<(), ExportError> {
         for (from, to, tag) in keys {
             self.action(rank, format_args!("wait {from} {to} {tag}"))?;
@@ -317,7 +317,7 @@ impl Simgrid<'_> {
         }
     }
 
-    /// Writes a send and a receive of one call: neither waits for the other.
+    /// Writes a send and a receive of one call, neither of which waits for the other.
     fn exchange(&mut self, rank: u32, steps: &[Step]) -> Result<(), ExportError> {
         let mut key = None;
         for step in steps {
@@ -454,7 +454,7 @@ impl Simgrid<'_> {
         if let Some((time, instructions)) = call.work_between_polls() {
             self.compute(rank, time, instructions)?;
         }
-        // Calls of several threads overlap.
+        // Calls of several threads may overlap.
         let later = last.is_none_or(|last| last.time <= call.exit.time);
         if later {
             self.ranks[rank as usize].last = Some(call.exit);
@@ -463,7 +463,7 @@ impl Simgrid<'_> {
     }
 }
 
-/// Picoseconds between two stamps, and instructions if they are of one vCPU.
+/// Returns the picoseconds between two stamps, and the instructions if both stamps are of one vCPU.
 fn between(from: &nodescope_trace::Stamp, to: &nodescope_trace::Stamp) -> (u64, Option<u64>) {
     let same = from.vcpu == to.vcpu;
     (
@@ -502,7 +502,7 @@ impl Sink for Simgrid<'_> {
         }
         let pending = &mut self.ranks[rank as usize].pending;
         let keys: Vec<Vec<_>> = done.iter().filter_map(|id| pending.remove(id)).collect();
-        // One action waits for all requests, if no others are pending.
+        // One action waits for all requests if no other requests are pending.
         if keys.len() > 1 && pending.is_empty() && record.function != Function::RequestFree {
             let count: usize = keys.iter().map(Vec::len).sum();
             self.action(rank, format_args!("waitall {count}"))?;
@@ -515,7 +515,7 @@ impl Sink for Simgrid<'_> {
                 self.notes.construction += 1;
                 Ok(())
             }
-            // Work of the rank itself, which no network changes.
+            // The call is work of the rank itself, which no network changes.
             Class::File
             | Class::FileTransfer
             | Class::StartFileTransfer
@@ -551,7 +551,7 @@ impl Sink for Simgrid<'_> {
     }
 }
 
-/// Speed at which the job executes instructions between its calls.
+/// Sums for the speed at which the job executes instructions between its calls.
 struct Speed<'a> {
     survey: &'a Survey,
     world: usize,
@@ -576,7 +576,7 @@ impl Sink for Speed<'_> {
     }
 }
 
-/// Returns the root of a rooted collective as a world rank.
+/// Returns the root of a rooted collective as a world rank; `None` without a known root.
 fn root(record: &MpiRecord) -> Option<u32> {
     match record.root {
         Peer::Rank(rank) => Some(rank),

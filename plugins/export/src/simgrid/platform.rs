@@ -1,15 +1,15 @@
-//! The cluster for SimGrid: platform, host file, and a script that starts the replay.
+//! The cluster as SimGrid needs it: platform, host file, and a script that starts the replay.
 
 use std::fmt::Write;
 
 use crate::Network;
 use crate::survey::Survey;
 
-/// Bandwidth and latency between ranks of one node, of which a study says nothing: memory's order of magnitude.
+/// Bandwidth and latency between ranks of one node, in the order of magnitude of memory, since studies do not state them.
 const LOOPBACK_BYTES: &str = "10GBps";
 const LOOPBACK_LATENCY: &str = "100ns";
 
-/// Returns `platform.xml`: the nodes on one switch. A message passes the links of both its nodes, each with half the latency.
+/// Returns `platform.xml`: all nodes at one switch. A message passes the links of both its nodes, each with half the latency.
 pub(super) fn platform(survey: &Survey, speed: f64, network: &Network) -> String {
     let used = survey
         .processes
@@ -29,7 +29,7 @@ pub(super) fn platform(survey: &Survey, speed: f64, network: &Network) -> String
     )
 }
 
-/// Returns `hostfile`: the host of each rank.
+/// Returns `hostfile`: the host of each rank, by rank.
 pub(super) fn hosts(survey: &Survey, world: usize) -> String {
     let mut text = String::new();
     for process in &survey.processes[survey.worlds[world].processes.clone()] {

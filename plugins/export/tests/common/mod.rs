@@ -1,4 +1,4 @@
-//! Traces made for tests.
+//! Synthetic traces for tests.
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
@@ -12,7 +12,7 @@ use nodescope_hypercall::{
 };
 use nodescope_trace::{Body, Event, Header, MpiCall, NodeEntry, Stamp, TraceWriter};
 
-/// Ranks in turn on two nodes of two vCPUs, each with its own clock.
+/// Builder of a trace of ranks that alternate between two nodes of two vCPUs; each rank has its own clock.
 pub struct Cluster {
     ranks: u32,
     clocks: Vec<u64>,
@@ -21,7 +21,7 @@ pub struct Cluster {
     events: Vec<Event>,
 }
 
-/// Returns a cluster whose ranks have introduced themselves.
+/// Returns a builder whose ranks have introduced themselves.
 pub fn trace(ranks: u32) -> Cluster {
     let mut cluster = Cluster {
         ranks,
@@ -56,7 +56,7 @@ impl Cluster {
         let time = self.clocks[rank as usize];
         Stamp {
             time,
-            // The speed is one instruction a nanosecond.
+            // The speed is one instruction for each nanosecond.
             instructions: time / 1000,
             vcpu: rank % 2,
         }
@@ -71,7 +71,7 @@ impl Cluster {
         });
     }
 
-    /// Picoseconds of work.
+    /// Adds work of `time` picoseconds.
     pub fn work(&mut self, rank: u32, time: u64) {
         self.clocks[rank as usize] += time;
     }
@@ -114,7 +114,7 @@ impl Cluster {
         self.push(node, exit, Body::Mpi(Box::new(call)));
     }
 
-    /// Adds a call without arguments.
+    /// Adds a call without arguments, which takes 2000 ps.
     pub fn simple(&mut self, rank: u32, function: Function) {
         self.call(rank, function, 2000, |_| {});
     }
@@ -124,7 +124,7 @@ impl Cluster {
         self.serials[rank as usize]
     }
 
-    /// Returns the events in the order of a file.
+    /// Returns the events in the order of a trace file.
     pub fn finish(mut self) -> Vec<Event> {
         self.events.sort_by_key(Event::key);
         let mut next = [0; 2];
@@ -135,13 +135,13 @@ impl Cluster {
         self.events
     }
 
-    /// Writes the trace into a folder.
+    /// Writes the trace into a folder, and returns its path.
     pub fn write(self, folder: &Path) -> PathBuf {
         write(folder, &self.finish())
     }
 }
 
-/// Writes events as a trace into a folder.
+/// Writes events as a trace into a folder, and returns its path.
 pub fn write(folder: &Path, events: &[Event]) -> PathBuf {
     let node = |name: &str| NodeEntry {
         name: name.into(),
@@ -156,17 +156,17 @@ pub fn write(folder: &Path, events: &[Event]) -> PathBuf {
     path
 }
 
-/// Exports events in a format to `out` in a folder.
+/// Exports events in a format to the subfolder `out` of a folder.
 pub fn export_to(folder: &Path, events: &[Event], format: Format) -> Summary {
     let path = write(folder, events);
     export(&path, format, &folder.join("out"), &Options::default()).unwrap()
 }
 
-/// Messages of [`every_kind`].
+/// Number of messages of [`every_kind`].
 pub const MESSAGES: u64 = 4 + 4 + 4 + 2;
 
-/// Returns the events of four ranks that make calls of every kind: messages with and without requests, from any source, persistent ones;
-/// collective operations with and without requests, on the world and on a communicator of its own.
+/// Returns the events of four ranks with calls of every kind. Messages are with and without requests, from any source, and persistent.
+/// Collective operations are with and without requests, on the world and on a smaller communicator.
 pub fn every_kind() -> Vec<Event> {
     let mut c = trace(4);
     const SPLIT: u64 = 1 << 63 | 77;
@@ -261,7 +261,7 @@ pub fn every_kind() -> Vec<Event> {
                 ..Completion::default()
             }];
         });
-        // Ranks 3 and 1, in this order, have a communicator of their own.
+        // Ranks 3 and 1, in this order, form a communicator.
         c.call(rank, Function::CommSplit, 20_000, |record| {
             if rank % 2 == 1 {
                 record.new_communicator = SPLIT;
@@ -285,7 +285,7 @@ pub fn every_kind() -> Vec<Event> {
                     }
                 });
             }
-            // A message with an equal tag on the world must not be mistaken for this one.
+            // A message on the world with an equal tag must not be mistaken for this one.
             c.call(rank, Function::Sendrecv, 12_000, |record| {
                 (record.communicator, record.communicator_size) = (SPLIT, 2);
                 (record.destination, record.source) = (Peer::Rank(other), Peer::Rank(other));
@@ -294,7 +294,7 @@ pub fn every_kind() -> Vec<Event> {
                 record.completions = vec![message(other, 5, 0)];
             });
         }
-        // A blocking ring: even ranks send first.
+        // A blocking ring in which even ranks send first.
         let send = |c: &mut Cluster| {
             c.call(rank, Function::Send, 5_000, |record| {
                 (record.destination, record.send_tag) = (Peer::Rank(next(rank)), Tag::Value(3));
@@ -321,7 +321,7 @@ pub fn every_kind() -> Vec<Event> {
     c.finish()
 }
 
-/// Phases in which four ranks do the same: a kind, a tag, and bytes.
+/// Returns the events of phases in which four ranks do the same. A phase is a kind, a tag, and bytes.
 pub fn phases(list: &[(u8, u32, u64)]) -> Vec<Event> {
     let mut c = trace(4);
     for rank in 0..4 {

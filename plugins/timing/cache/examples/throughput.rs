@@ -1,4 +1,4 @@
-//! Host nanoseconds for each reference that the engine's L0 filter cache does not answer, by where the line is found.
+//! Measurement of the host's nanoseconds for each reference that the engine's L0 filter cache does not answer, by the line's location.
 //!
 //! `cargo run --release -p nodescope-plugin-cache --example throughput [-- PART OF A NAME]`
 
@@ -8,12 +8,13 @@ use nodescope_plugin_api::{Access, Context, Hits, MemRef, MemoryModel, Privilege
 use nodescope_plugin_cache::{CacheConfig, CacheModel};
 use nodescope_plugin_numa::{Numa, NumaConfig};
 
-/// The order of each set of a first-level cache, as an engine's L0 filter cache keeps it: 64 sets of eight lines, the oldest first.
+/// Order of the lines of each set of a first-level cache, as an engine's L0 filter cache keeps it: 64 sets of eight lines, oldest first.
 #[derive(Clone, Default)]
 struct Order(Vec<Vec<u64>>);
 
 impl Order {
-    /// Makes a reference. Returns None if the L0 filter cache answers it, else the line that is replaced, if any.
+    /// Makes a reference. Returns `None` if the L0 filter cache answers it, else the replaced line, which is `None` if the set is not
+    /// full.
     fn refer(&mut self, line: u64) -> Option<Option<u64>> {
         self.0.resize(64, Vec::new());
         let set = &mut self.0[line as usize / 64 % 64];
@@ -25,7 +26,8 @@ impl Order {
     }
 }
 
-/// Makes `references` references given by `next` and prints the time of a reference that reaches the model. `shared`: vCPUs take lines away
+/// Makes `references` references given by `next`, and prints the time of a reference that reaches the model. If `shared`, vCPUs take
+/// lines
 /// from each other, so that all references reach the model, and the model keeps the order of sets.
 fn measure(
     name: &str,
@@ -45,7 +47,7 @@ fn measure(
     let mut updates = Vec::new();
     let (mut stalls, mut changes) = (0, 0);
     let mut order = Order::default();
-    // The fastest of many short slices: the one that other load on the host disturbs least.
+    // The fastest of many short slices is the one that other load on the host disturbs least.
     let slice = references / SLICES;
     let mut fastest = f64::INFINITY;
     for index in 0..SLICES {
@@ -83,10 +85,10 @@ fn measure(
     println!("{name:<58} {fastest:7.1} ns   ({stalls} cycles, {changes} filter updates)");
 }
 
-/// Parts of a measurement, the first of which only warms up.
+/// Number of slices of a measurement. The first only warms up.
 const SLICES: u64 = 400;
 
-/// Returns element `step` of a permutation of 0..2^bits, so that no host prefetcher helps and every line is visited once a pass.
+/// Returns element `step` of a permutation of 0..2^bits. No host prefetcher can predict it, and each pass visits every line once.
 fn scatter(step: u64, bits: u32) -> u64 {
     let mask = (1 << bits) - 1;
     (step & mask).wrapping_mul(0x9e37_79b9_7f4a_7c15 | 1) & mask

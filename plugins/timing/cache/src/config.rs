@@ -3,18 +3,18 @@
 use nodescope_plugin_api::VcpuPlace;
 use serde::{Deserialize, Serialize};
 
-/// Sharing of one cache by hardware threads.
+/// Hardware threads that share one cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sharing {
-    /// The hardware threads of one core.
+    /// The hardware threads of one core share the cache.
     #[default]
     Core,
-    /// One cache for all cores of a socket.
+    /// All cores of a socket share the cache.
     Socket,
 }
 
-/// Choice of the line of a full set that is replaced.
+/// Replacement policy: which line of a full set is replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -24,15 +24,15 @@ pub enum Policy {
     Lru,
 }
 
-/// Cycles charged for each event at one level.
+/// Cycles charged for each event at one level; 0 for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LevelLatency {
-    /// A read that finds the line. Not 0 at level 1: the engine's L0 filter cache is switched off, since hits must be timed.
+    /// A read that finds the line. At level 1, a value above 0 makes every read and write reach the model, past the L0 filter cache.
     pub read_hit: u32,
-    /// A write that finds the line; at level 1 as `read_hit`.
+    /// A write that finds the line. At level 1, a value above 0 makes every write reach the model.
     pub write_hit: u32,
-    /// An instruction fetch that finds the line; at level 1 as `read_hit`.
+    /// An instruction fetch that finds the line. At level 1, a value above 0 makes every fetch reach the model.
     pub fetch_hit: u32,
     /// A read that does not find the line.
     pub read_miss: u32,
@@ -40,9 +40,9 @@ pub struct LevelLatency {
     pub write_miss: u32,
     /// An instruction fetch that does not find the line.
     pub fetch_miss: u32,
-    /// A modified line given to the next level (or to memory).
+    /// A modified line written back to the next level (or to memory).
     pub writeback: u32,
-    /// Permission to write granted by this level for a line that a cache below already holds (from level 2 on).
+    /// Permission to write granted by this level for a line that a cache inside already holds (from level 2 on).
     pub upgrade: u32,
 }
 
@@ -52,9 +52,9 @@ pub struct LevelLatency {
 pub struct LevelConfig {
     /// Capacity in bytes.
     pub size: u64,
-    /// Lines in a set.
+    /// Number of lines in a set.
     pub ways: u32,
-    /// Bytes of a line; one figure for the whole hierarchy.
+    /// Line size in bytes; all caches of the hierarchy must have the same.
     #[serde(default = "LevelConfig::default_line")]
     pub line: u32,
     /// The hardware threads that share the cache.
@@ -68,11 +68,11 @@ pub struct LevelConfig {
     pub latency: LevelLatency,
 }
 
-/// Cycles by the distance of the other cache.
+/// Cycles of an event by the distance between the requester and the other cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ByDistance {
-    /// Other first-level cache of the requester's core.
+    /// Cycles to another first-level cache of the requester's core.
     pub same_core: u32,
     /// Cycles to a cache of another core on the same socket.
     pub other_core: u32,
@@ -80,7 +80,7 @@ pub struct ByDistance {
     pub other_socket: u32,
 }
 
-/// Cycles of the events between caches. The reference gives none, so all defaults are 0.
+/// Cycles of the events between caches. The reference clusters' publication gives none, so all defaults are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CoherenceLatency {
@@ -92,43 +92,43 @@ pub struct CoherenceLatency {
     pub snoop: ByDistance,
     /// A peer's copy removed because of a write.
     pub invalidate: ByDistance,
-    /// Permission to write granted by the interconnect for a line held as S or F.
+    /// Permission to write, granted by the interconnect for a line in state S or F.
     pub upgrade: u32,
 }
 
-/// The caches of every core and socket of a node (all alike).
+/// The caches of every core and socket of a node. All cores and all sockets have equal caches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CacheConfig {
-    /// First-level instruction cache, shared as `levels[0]` is. None: fetches are neither cached nor timed.
+    /// First-level instruction cache, shared as `levels[0]` is. `None`: fetches are neither cached nor timed.
     #[serde(default)]
     pub instruction: Option<LevelConfig>,
-    /// First-level data cache, then the unified levels outwards.
+    /// First-level data cache, then the unified levels, from the inside out.
     pub levels: Vec<LevelConfig>,
     /// Cycles of the events between caches.
     #[serde(default)]
     pub coherence: CoherenceLatency,
 }
 
-/// Reason for which a [`CacheConfig`] is refused. The text begins with the field at fault.
+/// Reason for which a [`CacheConfig`] is refused. The text begins with the path of the wrong field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CacheConfigError {
     /// The list of levels is empty.
     #[error("levels: is empty; describe at least the first-level data cache")]
     NoLevel,
-    /// More levels than a report can name.
+    /// More levels than the model supports.
     #[error("levels: has {levels} entries; at most 16 are modelled")]
     TooManyLevels {
         /// Number of levels in the configuration.
         levels: usize,
     },
-    /// A set of no lines.
+    /// A set without lines.
     #[error("{field}.ways: is 0; a set has at least one line")]
     NoWays {
         /// `instruction` or `levels[i]`.
         field: String,
     },
-    /// A line that references cannot be split into.
+    /// A line size that is not a power of two, or out of range.
     #[error("{field}.line: is {line}; give a power of two from 32 to 4096 bytes")]
     Line {
         /// `instruction` or `levels[i]`.
@@ -136,7 +136,7 @@ pub enum CacheConfigError {
         /// The value given.
         line: u32,
     },
-    /// Lines of several lengths.
+    /// Different line sizes.
     #[error(
         "{field}.line: is {line}, but levels[0].line is {first}; the hierarchy has one line size"
     )]
@@ -145,10 +145,10 @@ pub enum CacheConfigError {
         field: String,
         /// The value given.
         line: u32,
-        /// The first level's.
+        /// Line size of `levels[0]` in bytes.
         first: u32,
     },
-    /// A capacity that is not a whole number of sets.
+    /// A capacity that is not a positive whole number of sets.
     #[error("{field}.size: {size} bytes is not a positive multiple of ways x line = {set} bytes")]
     Size {
         /// `instruction` or `levels[i]`.
@@ -158,7 +158,7 @@ pub enum CacheConfigError {
         /// Bytes of one set.
         set: u64,
     },
-    /// More lines than the model holds in host memory.
+    /// A capacity above the model's limit.
     #[error("{field}.size: {size} bytes is more than the 4 GiB that one modelled cache may have")]
     TooLarge {
         /// `instruction` or `levels[i]`.
@@ -166,7 +166,7 @@ pub enum CacheConfigError {
         /// The value given.
         size: u64,
     },
-    /// A latency so large that the sum for one reference might not fit.
+    /// A latency above the model's limit, so that the sum for one reference might not fit.
     #[error("{field}: is {cycles} cycles; at most 1000000 are modelled for one event")]
     Latency {
         /// Path of the field, such as `levels[1].latency.read_miss`.
@@ -174,7 +174,7 @@ pub enum CacheConfigError {
         /// The value given.
         cycles: u32,
     },
-    /// An outer level that cannot include the inner one.
+    /// An outer level too small to include the inner one.
     #[error(
         "{field}.size: {size} bytes is less than {inner_field}.size = {inner}; outer levels include inner ones"
     )]
@@ -185,16 +185,16 @@ pub enum CacheConfigError {
         size: u64,
         /// `instruction` or `levels[i - 1]`.
         inner_field: String,
-        /// Size of that inner cache in bytes.
+        /// Size of the inner cache in bytes.
         inner: u64,
     },
-    /// A private level outside a shared one.
+    /// A level private to cores outside a level shared by the socket.
     #[error("{field}.shared_by: is core, but the level inside it is shared by the socket")]
     PrivateOutsideShared {
         /// `levels[i]`.
         field: String,
     },
-    /// Two first-level caches shared differently.
+    /// Two first-level caches that are shared differently.
     #[error(
         "instruction.shared_by: differs from levels[0].shared_by; the two first-level caches are shared alike"
     )]
@@ -202,12 +202,12 @@ pub enum CacheConfigError {
     /// The list of vCPUs is empty.
     #[error("vcpus: there is none; a node has at least one")]
     NoVcpu,
-    /// A core in two sockets.
+    /// A core that is on two sockets.
     #[error(
         "vcpus[{vcpu}]: core {core} is on socket {socket} here and on socket {other} for an earlier vCPU"
     )]
     CoreOnTwoSockets {
-        /// vCPU at fault.
+        /// Index of the wrong vCPU.
         vcpu: usize,
         /// Core of this vCPU.
         core: u16,
@@ -218,10 +218,10 @@ pub enum CacheConfigError {
     },
 }
 
-/// Most levels of a description.
+/// Largest number of levels in a description.
 pub(crate) const MOST_LEVELS: usize = 16;
 
-/// Most cycles that one event may cost.
+/// Largest number of cycles of one event.
 const MOST_CYCLES: u32 = 1_000_000;
 
 fn latency_fault(field: impl Fn() -> String, cycles: u32, faults: &mut Vec<CacheConfigError>) {
@@ -250,7 +250,7 @@ impl LevelConfig {
         }
     }
 
-    /// Returns the cache as one that the socket shares.
+    /// Returns this configuration for a cache that all cores of a socket share.
     pub fn shared(self) -> LevelConfig {
         LevelConfig {
             shared_by: Sharing::Socket,
@@ -258,7 +258,7 @@ impl LevelConfig {
         }
     }
 
-    /// Returns the cache with these cycles for read, write and fetch misses.
+    /// Returns this configuration with the given cycles for read, write and fetch misses.
     pub fn misses(self, read: u32, write: u32, fetch: u32) -> LevelConfig {
         LevelConfig {
             latency: LevelLatency {

@@ -1,10 +1,10 @@
-//! Kinds of events: index in the ledger, name, term and cycles.
+//! Kinds of events: their index in the ledger, name, CPI term and cycles.
 
 use nodescope_plugin_api::{Access, Charges, Source, StallTerm, Term};
 
 use crate::{ByDistance, CacheConfig, LevelLatency, Sharing};
 
-/// Distance of the other cache of an event between caches.
+/// Distance between the requester and the other cache of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Distance {
     SameCore,
@@ -12,7 +12,7 @@ pub(crate) enum Distance {
     OtherSocket,
 }
 
-/// Event at one level.
+/// Event at one cache level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LevelEvent {
     ReadHit,
@@ -49,7 +49,7 @@ impl LevelEvent {
     }
 }
 
-/// Event between caches, or between a cache and memory.
+/// Event between caches, or with memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SystemEvent {
     From(Distance),
@@ -84,19 +84,19 @@ impl SystemEvent {
 pub(crate) struct Kind {
     pub(crate) name: String,
     pub(crate) term: Term,
-    /// Cycles of one event. Each event with memory has cycles of its own.
+    /// Cycles of one event; 0 for events with memory, whose cycles vary.
     pub(crate) latency: u32,
 }
 
-/// Charge of a kind of event, for code attribution.
+/// Charge of a kind of event to code, for attribution.
 #[derive(Clone, Copy, Debug)]
 struct EventCharge {
     term: StallTerm,
-    /// Source of the answer if the event answers a request.
+    /// Source of the answer; `None` if the event does not answer a request.
     source: Option<Source>,
 }
 
-/// Every kind of event. Level index 0 is the first-level data cache (and, for fetches, the instruction cache).
+/// All kinds of events, by index. Level index 0 is the first-level data cache and, for fetches, the instruction cache.
 #[derive(Clone, Debug)]
 pub(crate) struct Events {
     kinds: Vec<Kind>,
@@ -109,18 +109,19 @@ pub(crate) struct Events {
     pub(crate) fast_paths: FastPathCosts,
 }
 
-/// Costs of the fast miss paths ([`crate::l2_hit`], [`crate::l2_miss`]), by kind of access.
+/// Cycles of the fast miss paths ([`crate::l2_hit`], [`crate::l2_miss`]). Where there is no other index, by access: read, write, fetch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FastPathCosts {
-    /// A miss of the first level and a hit of the second level.
+    /// Miss of the first level and hit of the second level.
     pub(crate) second: [u64; 3],
     /// Misses of the first two levels and a hit of the third level.
     pub(crate) third: [u64; 3],
     /// Misses of all three levels, without the memory's cycles.
     pub(crate) memory: [u64; 3],
-    /// A modified line that leaves a level, without the memory's cycles.
+    /// Write-back of a modified line that leaves a level, by level, without the memory's cycles.
     pub(crate) write_back: [u64; 3],
-    /// Cycles of `second`, `third` and `memory` by the level that is charged. Indices: outermost level of the path, access, level.
+    /// Cycles of `second`, `third` and `memory`, split by the level to which they are charged. Indices: path (these three), access,
+    /// level.
     pub(crate) by_level: [[[u64; 3]; 3]; 3],
 }
 
@@ -168,7 +169,7 @@ impl EventCharge {
         };
         let source = match between {
             None if is_hit(index % LEVEL_EVENTS) => Source::of_level(index / LEVEL_EVENTS + 1),
-            // A cache that sends the line, clean or modified.
+            // The other cache supplies the line, clean or modified.
             Some(0..6) => Some(Source::OtherCache),
             Some(13) => Some(Source::LocalMemory),
             Some(14) => Some(Source::RemoteMemory),
@@ -185,7 +186,7 @@ impl EventCharge {
 }
 
 impl FastPathCosts {
-    /// Charges a path to the level with this index, 3 for memory, without the memory's cycles.
+    /// Charges a fill from the level with the index `path` (1 or 2), or from memory (3) without the memory's cycles.
     #[inline(always)]
     pub(crate) fn charge(&self, charges: &mut Charges, path: usize, access: Access) {
         let levels = self.by_level[path - 1][access as usize];
@@ -202,7 +203,7 @@ impl FastPathCosts {
         }
     }
 
-    /// Charges a modified line that leaves the level with this index.
+    /// Charges the write-back of a modified line that leaves the level with this index.
     #[inline(always)]
     pub(crate) fn charge_write_back(&self, charges: &mut Charges, level: usize) {
         charges.stall(StallTerm::of_level(level as u8 + 1), self.write_back[level]);
@@ -242,7 +243,7 @@ impl Events {
                 (name, hit, miss)
             };
             let term = Term::Cache(number);
-            // The order is that of `LevelEvent`.
+            // The order must be that of `LevelEvent`.
             for (name, term, latency) in [
                 (format!("{data}.read_hit"), term, read_hit),
                 (format!("{data}.write_hit"), term, write_hit),
@@ -261,7 +262,7 @@ impl Events {
                 });
             }
         }
-        // Events between caches belong to the level at which the caches meet.
+        // An event between caches belongs to the level at which the two caches have a common outer cache, or to the outermost level.
         let outermost = levels as u8;
         let core = config.levels[0].shared_by;
         let meeting = config
@@ -335,7 +336,7 @@ impl Events {
         self.levels
     }
 
-    /// Returns whether events of a kind differ in latency. Events with memory do.
+    /// Returns true if events of a kind differ in latency, as events with memory do.
     pub(crate) fn varies(&self, index: usize) -> bool {
         self.kinds[index].term == Term::Memory
     }
@@ -352,7 +353,7 @@ impl Events {
         Self::system_after(self.levels, event)
     }
 
-    /// Returns the index of a [`SystemEvent`] in a hierarchy of so many levels.
+    /// Returns the index of a [`SystemEvent`] in a hierarchy of `levels` levels.
     #[inline(always)]
     pub(crate) fn system_after(levels: usize, event: SystemEvent) -> usize {
         levels * LEVEL_EVENTS + event.index()
@@ -363,7 +364,7 @@ impl Events {
         &self.kinds[index]
     }
 
-    /// Charges an event that cost so many cycles.
+    /// Charges an event that cost `cycles` cycles.
     #[inline(always)]
     pub(crate) fn charge(&self, charges: &mut Charges, index: usize, cycles: u64) {
         let EventCharge { term, source } = self.charges[index];

@@ -1,5 +1,5 @@
-//! Export of the caches' state to an engine ([`nodescope_plugin_api::exported`]). With this state the engine's machine code executes the
-//! fast paths of [`crate::l2_hit`] and [`crate::l2_miss`] itself.
+//! Export of the caches' state to an engine ([`nodescope_plugin_api::exported`]). With this state, the engine's generated code does the
+//! work of the fast paths in [`crate::l2_hit`] and [`crate::l2_miss`] itself.
 
 use std::ptr::{NonNull, null_mut};
 
@@ -21,23 +21,24 @@ const _: () = assert!(State::Forward as u32 == WordState::Forward as u32);
 const _: () = assert!(State::Exclusive as u32 == WordState::Exclusive as u32);
 const _: () = assert!(State::Modified as u32 == WordState::Modified as u32);
 
-/// Most words of a set that is exported.
+/// Largest stride of a set in an exported cache, in words.
 const MAX_STRIDE: u32 = 32;
 
-/// State that was exported, by vCPU.
+/// Exported states, by vCPU.
 #[derive(Debug, Default)]
 pub(crate) struct Exports {
     exported: Vec<(u16, Box<ExportedCaches>)>,
-    /// [`nodescope_plugin_api::Ledger::layout_version`] when the exported state was last refreshed.
+    /// [`nodescope_plugin_api::Ledger::layout_version`] at the last refresh of the exported states.
     ledger_version: u64,
 }
 
-// SAFETY: the pointers lead to memory of the same hierarchy, which may be used from any thread, one at a time. An engine uses exported
-// state under the same promise.
+// SAFETY: the pointers lead to memory of the same hierarchy, which any thread may use, one at a time. An engine promises the same for
+// its use of exported states.
 unsafe impl Send for Exports {}
 
 impl Exports {
-    /// Withdraws all exports. Returns them, since an engine that has a pointer may still read the limit of lines.
+    /// Disables all exports, and returns them: they must stay in memory, since an engine that has a pointer may still read the line
+    /// limit.
     pub(crate) fn revoke(&mut self) -> Exports {
         for (_, exported) in &mut self.exported {
             exported.line_limit = 0;
@@ -56,7 +57,7 @@ impl Hierarchy<u32> {
         let first = *self.nodes.get(data);
         let second = *self.nodes.get(first.outer);
         let third = *self.nodes.get(second.outer);
-        // No other cache may be inside the second level.
+        // The second level must include the vCPU's first-level caches only.
         let inner = &self.children[first.outer as usize].inner;
         if inner.iter().any(|node| ![data, instruction].contains(node))
             || l3.socket != own.socket
@@ -121,14 +122,15 @@ impl Hierarchy<u32> {
         self.exports.exported.push((vcpu, exported));
         self.exports.ledger_version = u64::MAX;
         self.refresh_exports();
-        // SAFETY: the exported state is boxed and stays until this vCPU gets another export. Its limit of lines is zero at first. Whenever
-        // the limit is not zero, words and tallies lie in memory of this hierarchy that neither moves nor is freed before the limit is
-        // zero again (`refresh_exports`, `revoke`). The state that the memory exports is boxed, too, and stays as long. Words lead to
-        // nothing but words and numbers of caches that every look-up checks.
+        // SAFETY: the exported state is boxed, and stays until this vCPU gets another export. Its line limit is zero at first. Whenever
+        // the limit is not zero, words and tallies are in memory of this hierarchy that neither moves nor is freed before the limit is
+        // zero again (`refresh_exports`, `revoke`). The state that the memory exports is boxed, too, and stays as long. The contents of
+        // words
+        // are used only as tags, states and numbers of caches, which every look-up checks.
         Some(unsafe { StateExport::new(shape, pointer) })
     }
 
-    /// Returns indices and costs of events. None where cycles are so many that their sums would not fit.
+    /// Returns indices and cycles of events. `None` if an event has so many cycles that sums might overflow.
     fn exported_events(&self) -> Option<ExportedEvents> {
         let levels = [0, 1, 2];
         let accesses = [Access::Read, Access::Write];
@@ -160,7 +162,7 @@ impl Hierarchy<u32> {
 }
 
 impl<W: Word> Hierarchy<W> {
-    /// Brings all exports up to date, if the ledger's accounts have changed.
+    /// Brings all exports up to date if the ledger's tallies have moved or a vCPU has changed its address space.
     #[inline(always)]
     pub(crate) fn refresh_exports(&mut self) {
         if self.exports.ledger_version != self.ledger.layout_version() {
@@ -172,7 +174,7 @@ impl<W: Word> Hierarchy<W> {
     #[inline(never)]
     fn refresh_all_exports(&mut self) {
         self.exports.ledger_version = self.ledger.layout_version();
-        // The exported shape describes only words of 32 bits.
+        // The exported shape describes 32-bit words only.
         let limit = if W::BITS == u32::BITS {
             self.line_limit
         } else {

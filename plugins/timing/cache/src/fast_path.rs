@@ -1,5 +1,5 @@
-//! Data of the fast miss paths ([`crate::l2_hit`], [`crate::l2_miss`]) about the caches next to a vCPU. The data is computed beforehand and
-//! kept together, since its loads depend on each other and decide how long these paths take.
+//! Data of the fast miss paths ([`crate::l2_hit`], [`crate::l2_miss`]) about the caches of a vCPU. The data is computed in advance and
+//! stored together, since the host's loads of it depend on each other and decide how long these paths take.
 
 use crate::geometry::{Geometry, LineLookup, Shape};
 use crate::hierarchy::{CacheKind, Children, Node};
@@ -9,13 +9,13 @@ use crate::hierarchy::{CacheKind, Children, Node};
 pub(crate) struct FastPath {
     pub(crate) first: PowerOfTwoCache,
     pub(crate) second: PowerOfTwoCache,
-    /// Holder bit of the first level in an entry of the second level.
+    /// Holder bit of the first level, as a mask of entries of the second level.
     pub(crate) holder_bit: u64,
-    /// Bits of an entry of the second level that may represent other holders.
+    /// Mask of the holder bits, in entries of the second level, that may represent other caches.
     pub(crate) other_holders: u64,
-    /// The first level is for instructions.
+    /// True if the first level is for instructions.
     pub(crate) instructions: bool,
-    /// The path from the second level outwards.
+    /// The path from the second level outwards; `None` if misses of the second level have no fast path.
     pub(crate) l3: Option<L3Path>,
 }
 
@@ -23,25 +23,25 @@ pub(crate) struct FastPath {
 #[derive(Clone, Debug)]
 pub(crate) struct L3Path {
     pub(crate) third: Geometry,
-    /// Holder bit of the second level in an entry of the third level.
+    /// Holder bit of the second level, as a mask of entries of the third level.
     pub(crate) holder_bit: u64,
-    /// Bits of an entry of the third level that may represent other holders.
+    /// Mask of the holder bits, in entries of the third level, that may represent other caches.
     pub(crate) other_holders: u64,
     /// The socket of the third level.
     pub(crate) socket: u16,
-    /// First words of the peers, which have the shape of the third level.
+    /// Indices of the first words of the peers, which have the shape of the third level.
     pub(crate) peers: Vec<usize>,
-    /// Caches inside the second level and inside the third level, by holder bit.
+    /// Caches inside the second level, and caches inside the third level, by the number of the holder bit.
     pub(crate) inside: [Vec<Geometry>; 2],
 }
 
-/// Layout of a cache whose number of sets and whose distance between sets are powers of two.
+/// Layout of a cache whose number of sets and stride are powers of two.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PowerOfTwoCache {
     base: usize,
-    /// The last set.
+    /// Number of the last set, which is also the mask of set numbers.
     last: u32,
-    /// Words from one set to the next, as in [`Shape`].
+    /// Number of words from one set to the next, as in [`Shape`].
     stride: u32,
     ways: u32,
     tag_mask: u64,
@@ -51,7 +51,7 @@ pub(crate) struct PowerOfTwoCache {
 }
 
 impl FastPath {
-    /// Makes the path from the first-level cache of this number. None where there is no second level, a set is not found by shifting, or
+    /// Makes the path from the first-level cache with this number. `None` if there is no second level, a set is not found by shifting, or
     /// several vCPUs share the first level.
     pub(crate) fn new(nodes: &[Node], children: &[Children], first: u32) -> Option<FastPath> {
         let inside = nodes.get(first as usize)?;
@@ -73,7 +73,8 @@ impl FastPath {
 }
 
 impl L3Path {
-    /// Makes the path from the second-level cache of this number. None where the third level is not the outermost, peers differ in shape,
+    /// Makes the path from the second-level cache with this number. `None` if the third level is not the outermost, peers differ in
+    /// shape,
     /// or a holder bit represents several caches.
     fn new(nodes: &[Node], children: &[Children], second: u32) -> Option<L3Path> {
         let middle = nodes.get(second as usize)?;
@@ -106,7 +107,7 @@ impl L3Path {
             })
     }
 
-    /// Returns the look-up of a line in the peer with this first word, from the look-up in the third level.
+    /// Returns the look-up of a line in the peer whose first word has the index `base`, from the look-up in the third level.
     #[inline(always)]
     pub(crate) fn lookup_in_peer(&self, base: usize, lookup: LineLookup) -> LineLookup {
         LineLookup {
@@ -131,14 +132,14 @@ impl PowerOfTwoCache {
         })
     }
 
-    /// Returns the line and the holder bits of an entry, as [`Geometry::line`] and [`Geometry::holders`] do.
+    /// Returns the line number and the holder bits of an entry, as [`Geometry::line`] and [`Geometry::holders`] do.
     #[inline(always)]
     pub(crate) fn line_and_holders(&self, set: u32, entry: u64) -> (u64, u64) {
         let line = (((entry >> self.tag_shift) - 1) << self.sets_shift) + u64::from(set);
         (line, (entry & !self.tag_mask) >> Geometry::STATE_BITS)
     }
 
-    /// Returns where a line would be in its set, as [`Geometry::lookup`] does.
+    /// Returns the look-up of a line, as [`Geometry::lookup`] does.
     #[inline(always)]
     pub(crate) fn lookup(&self, line: u64) -> LineLookup {
         let set = line as u32 & self.last;

@@ -1,4 +1,4 @@
-//! Main memory of one latency, for a node without NUMA.
+//! Main memory with one latency for all addresses, for a node without NUMA.
 
 use nodescope_plugin_api::exported::{ExportedMemory, RecentHome};
 use nodescope_plugin_api::{MemoryTiming, MemoryTimingModel, MissRef};
@@ -11,7 +11,7 @@ pub struct FlatMemory {
 }
 
 impl Default for FlatMemory {
-    /// Returns the latencies of the reference clusters' local DDR3 memory.
+    /// Returns the latency of the reference clusters' local DDR3 memory.
     fn default() -> FlatMemory {
         FlatMemory { latency: 100 }
     }
@@ -30,7 +30,7 @@ impl MemoryTimingModel for FlatMemory {
     }
 
     fn export_state(&self, _socket: u16) -> Option<ExportedMemory> {
-        // SAFETY: the only home has number zero. One latency is this memory's, everything else is static.
+        // SAFETY: the only home has number zero. One latency belongs to this memory, everything else is static.
         Some(unsafe { ExportedMemory::new(&RecentHome::ALL, [&raw const self.latency, &0], 0) })
     }
 }

@@ -1,31 +1,31 @@
-//! Places of the lines of one cache.
+//! Layout of the sets and lines of one cache.
 
 use nodescope_plugin_api::exported::{STATE_BITS, SetCount, SetShape};
 
-/// Position and layout of one cache within [`crate::tags::Tags`]. The set of a line is its number modulo the sets, its tag the quotient
-/// plus one.
+/// Position and layout of one cache within [`crate::tags::Tags`]. A line's set is the line's number modulo the number of sets; its tag is
+/// the quotient plus one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
     divisor: Divisor,
-    /// Index of the first word.
+    /// Index of the cache's first word.
     pub(crate) base: usize,
     pub(crate) sets: u32,
-    /// Lines of a set.
+    /// Number of lines in a set.
     pub(crate) ways: u32,
-    /// Words from one set to the next: the ways and padding that stays empty.
+    /// Number of words from one set to the next: the ways, and padding that stays empty.
     pub(crate) stride: u32,
-    /// Lowest bit of the tag.
+    /// Number of the tag's lowest bit in an entry.
     pub(crate) tag_shift: u8,
 }
 
-/// Look-up of a line in one cache: the line's set, and the tag to compare with.
+/// Result of computing where a line belongs in one cache: the line's set, and the tag to compare with.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LineLookup {
-    /// Index of way 0.
+    /// Index of the word of way 0.
     pub(crate) start: usize,
-    /// The set's number.
+    /// Number of the set.
     pub(crate) set: u32,
-    /// The tag, in the bits where an entry has its tag.
+    /// The tag, shifted to its position in an entry.
     pub(crate) key: u64,
 }
 
@@ -33,9 +33,9 @@ pub(crate) struct LineLookup {
 pub(crate) trait Shape {
     /// Returns the number of words from one set to the next.
     fn stride(&self) -> usize;
-    /// Returns the number of lines of a set.
+    /// Returns the number of lines in a set.
     fn ways(&self) -> usize;
-    /// Returns a mask of the bits of an entry from the lowest bit of the tag on.
+    /// Returns the mask of the tag's bits in an entry.
     fn tag_mask(&self) -> u64;
 }
 
@@ -57,12 +57,12 @@ impl Shape for Geometry {
 }
 
 impl Geometry {
-    /// Bits of state, the lowest of an entry; holders lie between them and the tag.
+    /// Number of state bits, the lowest of an entry. Holder bits are between the state and the tag.
     pub(crate) const STATE_BITS: u32 = STATE_BITS;
 
-    /// Makes the layout of a cache whose words begin at or after `from`.
+    /// Makes the layout of a cache whose words begin at or after the index `from`. `holders` is the number of holder bits.
     pub(crate) fn new(from: usize, sets: u32, ways: u32, holders: u32) -> Geometry {
-        // A set of up to 16 words of 32 bits lies in one line of the host, a wider one is whole vectors.
+        // A set of up to 16 words of 32 bits must lie in one host cache line; a larger set must be a whole number of vectors.
         let stride = if ways <= Self::HOST_LINE as u32 {
             ways.next_power_of_two().max(4)
         } else {
@@ -99,26 +99,26 @@ impl Geometry {
         }
     }
 
-    /// 32-bit words in a line of the host.
+    /// Number of 32-bit words in a host cache line.
     const HOST_LINE: usize = 16;
 
-    /// Returns whether two caches differ only in their first word.
+    /// Returns true if two caches differ only in the index of their first word.
     pub(crate) fn same_shape(&self, other: &Geometry) -> bool {
         let shape = |g: &Geometry| (g.sets, g.ways, g.stride, g.tag_shift);
         shape(self) == shape(other)
     }
 
-    /// Returns the index after the last word.
+    /// Returns the index after the cache's last word.
     pub(crate) fn end(&self) -> usize {
         self.base + self.sets as usize * self.stride as usize
     }
 
-    /// Returns the number of the first line whose tag does not fit into words of `bits`.
+    /// Returns the first line number whose tag does not fit into words of `bits` bits.
     pub(crate) fn line_limit(&self, bits: u32) -> u64 {
         ((1 << (bits - u32::from(self.tag_shift))) - 1_u64).saturating_mul(self.sets.into())
     }
 
-    /// Returns the look-up of a line.
+    /// Returns the set and the tag of a line.
     #[inline(always)]
     pub(crate) fn lookup(&self, line: u64) -> LineLookup {
         let (quotient, set) = match self.divisor {
@@ -135,19 +135,19 @@ impl Geometry {
         }
     }
 
-    /// Returns all holder bits, from bit 0.
+    /// Returns the mask of all holder bits, shifted to bit 0.
     #[inline(always)]
     pub(crate) fn holders_mask(&self) -> u64 {
         (1 << (u32::from(self.tag_shift) - Self::STATE_BITS)) - 1
     }
 
-    /// Returns the bits of the caches inside that may hold the line of an entry.
+    /// Returns the holder bits of an entry, shifted to bit 0. A set bit says that a cache inside may hold the line.
     #[inline(always)]
     pub(crate) fn holders(&self, entry: u64) -> u64 {
         entry >> Self::STATE_BITS & self.holders_mask()
     }
 
-    /// Returns the line of an entry that is not empty.
+    /// Returns the line number of an entry that is not empty.
     #[inline(always)]
     pub(crate) fn line(&self, set: u32, entry: u64) -> u64 {
         ((entry >> self.tag_shift) - 1) * u64::from(self.sets) + u64::from(set)
@@ -162,14 +162,14 @@ enum Divisor {
     Other(Reciprocal),
 }
 
-/// Division by multiplication with the reciprocal: the host needs up to ninety cycles to divide 64 bits.
+/// Division by multiplication with the reciprocal, since a 64-bit division takes up to ninety cycles on a host.
 ///
 /// For n < 2^47 and 1 <= d <= 2^32, with c = ceil(log2 d), k = 63 + max(0, c - 16) and m = ceil(2^k / d): the
 /// error m * d - 2^k is less than d, and n * d <= 2^47 * 2^c <= 2^k, so floor(n * m / 2^k) = floor(n / d).
 #[derive(Clone, Copy, Debug)]
 struct Reciprocal {
     factor: u64,
-    /// Shift after the multiplication beyond 63 bits: k - 63.
+    /// Shift of the product beyond 63 bits: k - 63.
     shift: u8,
 }
 

@@ -1,6 +1,6 @@
-//! The tree of caches.
+//! The tree of caches of a node.
 //!
-//! Each cache is a node of the tree. [`crate::protocol`] has the rules by which the caches stay coherent.
+//! Each cache is a vertex of the tree. [`crate::protocol`] has the rules by which the caches stay coherent.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -18,7 +18,7 @@ use crate::model::FirstLevel;
 use crate::tags::{HOLDERS, State, Tags};
 use crate::word::Word;
 
-/// Contents that a cache is for.
+/// Kind of lines that a cache has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum CacheKind {
     /// Data, at the first level.
@@ -34,44 +34,44 @@ pub enum CacheKind {
 pub struct CacheContents {
     /// Level, counted from 1.
     pub level: u8,
-    /// Contents that the cache is for.
+    /// Kind of lines that the cache has.
     pub kind: CacheKind,
     /// Socket of the cache.
     pub socket: u16,
-    /// Core of the cache; None if the socket's cores share the cache.
+    /// Core of the cache; `None` if the cores of the socket share the cache.
     pub core: Option<u16>,
-    /// Position of the cache outside it in the list of all, if there is one.
+    /// Index, in the list of all caches, of the cache outside this one; `None` for an outermost cache.
     pub outer: Option<usize>,
-    /// Sets that hold lines: set number, then line addresses and states, most recently used first.
+    /// Sets that have lines: set number, then line addresses and states, most recently used first.
     pub sets: Vec<(u64, Vec<(u64, State)>)>,
 }
 
-/// Cache of the hierarchy, with the data for a walk through the levels in one line of the host.
+/// Cache of the hierarchy. All data for a walk through the levels fits in one host cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(crate) struct Node {
     pub(crate) geometry: Geometry,
     /// Number of the cache outside this one, or [`NONE`].
     pub(crate) outer: u32,
-    /// Holder bit of this cache in entries of the outer cache.
+    /// Holder bit of this cache in entries of the outer cache: a mask, shifted to bit 0.
     pub(crate) bit: u16,
     pub(crate) socket: u16,
-    /// Core of the cache, or [`SHARED`].
+    /// Number of the cache's core, or [`SHARED`].
     pub(crate) core: u32,
     pub(crate) level: u8,
     pub(crate) kind: CacheKind,
-    /// Several vCPUs use this cache as their first level.
+    /// True if several vCPUs use this cache as their first level.
     pub(crate) several_vcpus: bool,
-    /// Every cache inside has a holder bit of its own.
+    /// True if each cache inside this one has its own holder bit.
     pub(crate) exact: bool,
 }
 
 const _: () = assert!(size_of::<Node>() == 64);
 
-/// Number of no cache.
+/// Number that stands for no cache.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// No core: the socket shares it.
+/// Core number of a cache that the cores of a socket share.
 pub(crate) const SHARED: u32 = u32::MAX;
 
 impl Node {
@@ -87,33 +87,33 @@ impl Node {
         self.outer == NONE
     }
 
-    /// Returns the holder bits that may represent a cache other than the inner cache with the bit `bit`.
+    /// Returns those of the holder bits `holders` that may represent a cache other than the inner cache with the bit `bit`.
     #[inline]
     pub(crate) fn without(&self, holders: u64, bit: u64) -> u64 {
         if self.exact { holders & !bit } else { holders }
     }
 }
 
-/// Caches by number.
+/// All caches of a hierarchy, by number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Nodes(Vec<Node>);
 
 impl Nodes {
-    /// Returns a cache. Its number comes from the constructor of [`Hierarchy`] and is not [`NONE`].
+    /// Returns a cache. Its number must come from the constructor of [`Hierarchy`], and must not be [`NONE`].
     #[inline(always)]
     pub(crate) fn get(&self, node: u32) -> &Node {
         debug_assert!((node as usize) < self.0.len());
-        // SAFETY: the constructor counts what it adds; later none is added or removed, and callers leave NONE out.
+        // SAFETY: the constructor numbers all caches and none is added or removed later; callers never pass NONE.
         unsafe { self.0.get_unchecked(node as usize) }
     }
 }
 
-/// Inner neighbours of a cache: caches and vCPUs.
+/// Caches and vCPUs directly inside a cache.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Children {
-    /// Numbers of the caches inside this one.
+    /// Numbers of the caches directly inside this one.
     pub(crate) inner: Vec<u32>,
-    /// vCPUs that use the cache directly; empty beyond the first level.
+    /// vCPUs that use the cache as their first level; empty for other levels.
     pub(crate) vcpus: Vec<u16>,
 }
 
@@ -122,7 +122,7 @@ pub(crate) struct Children {
 pub(crate) struct VcpuCaches {
     /// Numbers of the first-level caches for data and for instructions; the latter may be [`NONE`].
     pub(crate) first: [u32; 2],
-    /// Fast paths of misses, for data and for instructions.
+    /// Fast paths of misses, for data and for instructions; `None` where only the slow path applies.
     pub(crate) fast_paths: [Option<FastPath>; 2],
     pub(crate) socket: u16,
     pub(crate) core: u32,
@@ -131,7 +131,7 @@ pub(crate) struct VcpuCaches {
 /// All caches of a node, their counters, and the request in progress.
 pub(crate) struct Hierarchy<W> {
     pub(crate) nodes: Nodes,
-    /// Inner neighbours by number of the cache.
+    /// Caches and vCPUs inside each cache, by the cache's number.
     pub(crate) children: Vec<Children>,
     pub(crate) tags: Tags<W>,
     pub(crate) roots: Vec<u32>,
@@ -143,12 +143,12 @@ pub(crate) struct Hierarchy<W> {
     pub(crate) ledger: Ledger,
     pub(crate) memory: Box<dyn MemoryTimingModel>,
     pub(crate) request: Request,
-    /// Caches from the second level outwards that do not have the line of the request, and where it would be in each.
+    /// Caches from the second level outwards to the outermost, for the request in progress, with the look-up of the line in each.
     pub(crate) path: Vec<(u32, LineLookup)>,
-    /// True if an L0 filter cache (for data, for instructions) keeps all lines of a set instead of only the most recently used line.
+    /// True if an L0 filter cache (for data, for instructions) holds all lines of a set instead of only the most recently used line.
     pub(crate) whole_sets: [bool; 2],
     pub(crate) first_level: FirstLevel,
-    /// State that was exported to engines.
+    /// States that were exported to engines.
     pub(crate) exports: Exports,
 }
 
@@ -173,7 +173,7 @@ impl<W: Word> Hierarchy<W> {
         let mut nodes: Vec<Node> = Vec::new();
         let mut children: Vec<Children> = Vec::new();
         let mut vcpu_caches: Vec<VcpuCaches> = Vec::with_capacity(places.len());
-        // Caches by level, kind and the core or socket that shares them (at one level and kind it is always one of the two).
+        // Caches by level, kind, and number of the core or socket; all caches of one level and kind have the same sharing.
         let mut known: BTreeMap<(usize, CacheKind, u16), u32> = BTreeMap::new();
         for (vcpu, place) in places.iter().enumerate() {
             let mut find = |index: usize, kind: CacheKind, level: &LevelConfig| {
@@ -183,7 +183,7 @@ impl<W: Word> Hierarchy<W> {
                 };
                 *known.entry((index, kind, shared_by)).or_insert_with(|| {
                     nodes.push(Node {
-                        // The first word and the holder bits are set below, when all caches are known.
+                        // The first word and the holder bits are set below, when all caches exist.
                         geometry: Geometry::new(0, level.sets() as u32, level.ways, 0),
                         outer: NONE,
                         bit: 0,
@@ -225,7 +225,7 @@ impl<W: Word> Hierarchy<W> {
             }
             vcpu_caches.push(VcpuCaches {
                 first: [data, instruction],
-                // Set below, when all caches are known.
+                // The paths are set below, when all caches exist.
                 fast_paths: [None, None],
                 socket: place.socket,
                 core: place.core.into(),
@@ -277,7 +277,7 @@ impl<W: Word> Hierarchy<W> {
         }
     }
 
-    /// Returns whether several vCPUs use one first-level cache of this side.
+    /// Returns true if several vCPUs use the same first-level cache of this side.
     pub(crate) fn shares_first_level(&self, side: Side) -> bool {
         self.nodes
             .0
@@ -290,7 +290,7 @@ impl<W: Word> Hierarchy<W> {
         limits.min().unwrap_or(0)
     }
 
-    /// Moves caches, lines, counters and memory to a hierarchy of wider words. The hierarchy that remains here must not be used.
+    /// Moves caches, lines, counters and memory to a hierarchy with wider words. The hierarchy that remains here must not be used.
     pub(crate) fn widen<V: Word>(&mut self) -> Hierarchy<V> {
         let nothing: Box<dyn MemoryTimingModel> = Box::new(FlatMemory::default());
         Hierarchy {

@@ -1,7 +1,7 @@
 //! L2 hit path: the fast path of the most frequent misses of the first level. The second level has the line, and no other cache is asked.
 //!
 //! [`Hierarchy::miss`] and its callees have the same effect for any number of levels and any state of the line. This module and
-//! [`crate::l2_miss`] have only the steps that remain where the levels and states are known.
+//! [`crate::l2_miss`] do only the steps that remain if the levels and states are given.
 
 use nodescope_plugin_api::{Access, MemRef};
 
@@ -10,9 +10,9 @@ use crate::hierarchy::Hierarchy;
 use crate::tags::State;
 use crate::word::{Isa, Word};
 
-/// Result of the fast miss paths.
+/// Result of a fast miss path.
 pub(crate) enum FastMiss {
-    /// The first level has the line in this state, after so many cycles.
+    /// The first level has the line now, in this state, after this many cycles of stall.
     Filled(State, u64),
     /// The second level does not have the line; no state was changed.
     NotInL2,
@@ -21,8 +21,9 @@ pub(crate) enum FastMiss {
 }
 
 impl<W: Word> Hierarchy<W> {
-    /// Brings `line` into the first-level cache of a fast path, which does not hold the line, in place of `oldest`. Succeeds if one of the
-    /// caches outside permits the access without changes in other caches.
+    /// Brings `line` into the first-level cache of a fast path, in place of `oldest`. The first-level cache must not hold `line`.
+    /// Succeeds if
+    /// the second level, the third level or memory can supply the line without changes in other caches.
     #[inline(always)]
     pub(crate) fn fast_miss<I: Isa>(
         &mut self,

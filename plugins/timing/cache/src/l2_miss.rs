@@ -1,5 +1,5 @@
 //! L3 hit path and memory path: the fast paths of the most frequent misses of the second level. The third level, which is the outermost,
-//! has the line, or memory supplies it. No other cache is changed.
+//! has the line, or memory supplies the line. No caches of other vCPUs change.
 
 use nodescope_plugin_api::{Access, MemRef, MissRef};
 
@@ -37,7 +37,7 @@ impl<W: Word> Hierarchy<W> {
         let Some(l3) = &path.l3 else {
             return FastMiss::NotInL2;
         };
-        // The host's loads of these tags take long, too, and begin first.
+        // The host's loads of these tags take long, too, so they begin first.
         let third = l3.third.lookup(line);
         tags.prefetch(&l3.third, third);
         for &peer in &l3.peers {
@@ -76,7 +76,7 @@ impl<W: Word> Hierarchy<W> {
                     return FastMiss::NotInL2;
                 }
             }
-            // Not a closure: the compiler makes a closure a function for every host, which then calls the comparisons of tags.
+            // A closure would be slower: the compiler makes it a function for any host, which then calls the comparisons of tags.
             for &peer in &l3.peers {
                 if tags
                     .find(isa, &l3.third, l3.lookup_in_peer(peer, third))
@@ -90,7 +90,7 @@ impl<W: Word> Hierarchy<W> {
                 _ => State::Exclusive,
             }
         };
-        // Nothing can prevent the fill any more.
+        // From here on, the fill cannot fail except for missing tallies.
         const LEVELS: usize = 3;
         let account = ledger.select(reference);
         let tallies = ledger.first_tallies::<{ LEVELS * LEVEL_EVENTS + SYSTEM_EVENTS }>(account);
@@ -159,7 +159,7 @@ impl<W: Word> Hierarchy<W> {
     }
 }
 
-/// Returns whether one of these caches has a line. The caches are inside another cache, whose entry of the line has these holders.
+/// Returns true if one of the `inside` caches has a line. `holders` has the holder bits of the line in the cache around them.
 #[inline(always)]
 fn held<W: Word, I: Isa>(
     tags: &Tags<W>,

@@ -1,9 +1,9 @@
 //! Caches of a node: any number of inclusive levels with LRU replacement, write-back and write-allocate, coherent by
 //! MESIF between the outermost caches and by an exact directory inside them.
 //!
-//! [`CacheModel`] is driven by the engine through [`nodescope_plugin_api::MemoryModel`] and asks a
-//! [`nodescope_plugin_api::MemoryTimingModel`] for what no cache supplies. The exact semantics and the test of each claim
-//! are in `plugins/timing/README.md`.
+//! The engine drives [`CacheModel`] through [`nodescope_plugin_api::MemoryModel`]. The model asks a
+//! [`nodescope_plugin_api::MemoryTimingModel`] for lines that no cache supplies. `plugins/timing/README.md` has the exact semantics and
+//! the test of each claim.
 
 mod config;
 mod events;

@@ -1,16 +1,16 @@
-//! Pool of memory mappings that hierarchies have released, for the next hierarchies. Windows open and close often, and a host may take
-//! milliseconds to clear a huge page.
+//! Pool of memory mappings that hierarchies have released, for reuse by later hierarchies. Windows open and close often, and a host may
+//! take milliseconds to clear a huge page.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use memmap2::MmapMut;
 
-/// Mappings that no hierarchy uses.
+/// Mappings that no hierarchy uses, the oldest first.
 pub(crate) struct MappingPool(Vec<MmapMut>);
 
 static POOL: Mutex<MappingPool> = Mutex::new(MappingPool(Vec::new()));
-/// Most bytes that the pool keeps.
+/// Largest total size of the mappings in the pool, in bytes.
 const MOST: usize = 64 << 20;
 /// Smallest mapping that the pool keeps, in bytes.
 const LEAST: usize = 1 << 20;
@@ -21,8 +21,8 @@ pub(crate) fn mapping_pool() -> MutexGuard<'static, MappingPool> {
 }
 
 impl MappingPool {
-    /// Returns a mapping of so many bytes, and whether another hierarchy used it before. An unused mapping is zero. As everywhere, the
-    /// process ends if the host has no memory.
+    /// Returns a mapping of `bytes` bytes, and true if another hierarchy used it before. A mapping that was never used is all zero. As
+    /// everywhere, the process ends if the host has no memory.
     pub(crate) fn acquire(&mut self, bytes: usize) -> (MmapMut, bool) {
         if let Some(at) = self.0.iter().position(|map| map.len() == bytes) {
             return (self.0.remove(at), true);
@@ -34,7 +34,8 @@ impl MappingPool {
         }
     }
 
-    /// Keeps a mapping for the next hierarchy of this size. The oldest mappings make room for it.
+    /// Adds a mapping to the pool, unless it is too small or too large. The oldest mappings are dropped if the pool would become too
+    /// large.
     pub(crate) fn release(&mut self, map: MmapMut) {
         if !(LEAST..=MOST).contains(&map.len()) {
             return;

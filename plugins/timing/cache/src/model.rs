@@ -1,4 +1,4 @@
-//! The model as the engine drives it: first level, permissions of the L0 filter cache, statistics.
+//! The cache model as the engine drives it: first level, permissions of the L0 filter cache, statistics.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,10 @@ use crate::l2_hit::FastMiss;
 use crate::tags::State;
 use crate::word::{Baseline, Isa, V3, Word};
 
-/// A physical address has at most 52 bits (SDM volume 3, section 4.1.4).
+/// Mask of a physical address, which has at most 52 bits (SDM volume 3, section 4.1.4).
 const PHYSICAL_MASK: u64 = (1 << 52) - 1;
 
-/// Most ways of a set that an engine's L0 filter cache is expected to keep.
+/// Largest number of ways of a set that an engine's L0 filter cache is expected to hold.
 const MOST_WAYS: u32 = 16;
 
 /// The caches of one node.
@@ -28,29 +28,30 @@ pub struct CacheModel {
     l0_geometry: L0Geometry,
     events: Events,
     fetches_cached: bool,
-    /// [`MemoryModel::miss`] may be answered: the L0 filter cache may answer hits of reads and fetches.
+    /// True if [`MemoryModel::miss`] may serve misses: hits of reads and fetches cost no cycles, so that the L0 filter cache may answer
+    /// them.
     has_fast_miss_path: bool,
 }
 
-/// The hierarchy, in the width of words that the lines seen so far need.
+/// The hierarchy, with words as wide as the line numbers seen so far need.
 enum Caches {
     Narrow(Hierarchy<u32>, Option<V3>),
     Wide(Hierarchy<u64>),
 }
 
-/// Costs and permissions of references to the first level.
+/// Costs of first-level hits, and permissions of the L0 filter cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FirstLevel {
-    /// Cycles of hits: read, write, fetch.
+    /// Cycles of a hit: read, write, fetch.
     hits: [u32; 3],
-    /// Permissions of the L0 filter cache, for data and for instructions, by the line's state.
+    /// Permissions of the L0 filter cache, for data and for instructions, indexed by the line's state.
     grants: [[Permission; 5]; 2],
 }
 
 impl FirstLevel {
-    /// Makes the costs and permissions for hits of these cycles. `whole_sets`: see [`Hierarchy::whole_sets`].
+    /// Makes the costs and permissions for hits that cost `hits` cycles. For `whole_sets`, see [`Hierarchy::whole_sets`].
     pub(crate) fn new(hits: [u32; 3], whole_sets: [bool; 2]) -> FirstLevel {
-        // Hits that cost cycles must reach the model.
+        // Hits that cost cycles must reach the model, so that the L0 filter cache must not answer them.
         let most = match hits {
             [0, 0, _] => Permission::ReadWrite,
             [0, _, _] => Permission::Read,
@@ -97,11 +98,11 @@ impl CacheModel {
         }
         let data = &config.levels[0];
         let line_shift = data.line.trailing_zeros();
-        // Fewer slots than sets are exact too; 64 are what an engine is expected to have.
+        // Fewer slots than sets are exact, too. An engine is expected to have 64 slots.
         let most = (12 - line_shift).min(6);
         let slots = |level: &LevelConfig| level.sets().trailing_zeros().min(most) as u8;
         let mut hierarchy = Hierarchy::new(config, places, memory);
-        // The L0 filter cache may keep whole sets where a slot is a set and no other vCPU changes their order.
+        // The L0 filter cache may hold whole sets if a slot is a set and no other vCPU changes their order.
         let ways = |level: &LevelConfig, side: Side| {
             let whole = level.sets() == 1 << slots(level) && level.ways <= MOST_WAYS;
             let alone = !hierarchy.shares_first_level(side);
@@ -146,7 +147,7 @@ impl CacheModel {
         }
     }
 
-    /// Serves the first reference to a line whose tag needs wide words.
+    /// Serves the first reference to a line whose tag needs wider words.
     #[cold]
     #[inline(never)]
     fn widen(
@@ -178,7 +179,7 @@ impl CacheModel {
     fn row(&self, key: Key, event: usize, tally: Tally) -> Statistic {
         let kind = self.events.kind(event);
         let (vcpu, context, privilege) = key;
-        // Events with memory bring their own cycles, all others cost the same each time.
+        // Events with memory vary in cycles; all others have a constant cost.
         let (latency, cycles) = if self.events.varies(event) {
             (tally.latency(), tally.cycles)
         } else {
@@ -204,7 +205,7 @@ impl MemoryModel for CacheModel {
     }
 
     /// # Panics
-    /// If the reference names a vCPU that the model was not built for.
+    /// Panics if the reference names a vCPU for which the model was not built.
     #[inline]
     fn reference(
         &mut self,
@@ -219,7 +220,7 @@ impl MemoryModel for CacheModel {
             }
             #[cfg(target_arch = "x86_64")]
             Caches::Narrow(caches, Some(v3)) => {
-                // SAFETY: a `V3` exists only on a host with the instructions that the function is compiled for.
+                // SAFETY: a `V3` exists only on a host with the instructions for which the function is compiled.
                 unsafe { caches.reference_v3(*v3, hits, reference, line, updates) }
             }
             Caches::Narrow(caches, _) => caches.reference_baseline(hits, reference, line, updates),
@@ -235,7 +236,7 @@ impl MemoryModel for CacheModel {
             Caches::Narrow(caches, Some(v3))
                 if self.has_fast_miss_path && line < caches.line_limit =>
             {
-                // SAFETY: a `V3` exists only on a host with the instructions that the function is compiled for.
+                // SAFETY: a `V3` exists only on a host with the instructions for which the function is compiled.
                 unsafe { caches.miss_v3(*v3, modified, oldest, reference, line) }
             }
             _ => {
@@ -351,7 +352,7 @@ impl MemoryModel for CacheModel {
 }
 
 impl<W: Word> Hierarchy<W> {
-    /// Serves a reference as [`Hierarchy::reference`] does, with instructions that every host has.
+    /// Serves a reference as [`Hierarchy::reference`] does, compiled for instructions that every host has.
     #[inline(never)]
     fn reference_baseline(
         &mut self,
@@ -365,7 +366,7 @@ impl<W: Word> Hierarchy<W> {
         outcome
     }
 
-    /// Serves a reference as [`Hierarchy::reference`] does, with AVX2, BMI1 and BMI2.
+    /// Serves a reference as [`Hierarchy::reference`] does, compiled for AVX2, BMI1 and BMI2.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2")]
     fn reference_v3(
@@ -381,7 +382,7 @@ impl<W: Word> Hierarchy<W> {
         outcome
     }
 
-    /// Serves a miss as [`MemoryModel::miss`] does, with AVX2, BMI1 and BMI2.
+    /// Serves a miss as [`MemoryModel::miss`] does, compiled for AVX2, BMI1 and BMI2.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2")]
     fn miss_v3(
@@ -406,7 +407,7 @@ impl<W: Word> Hierarchy<W> {
         }
     }
 
-    /// Marks lines modified that an L0 filter cache has permitted to be written.
+    /// Marks lines as modified that a vCPU has written by permission of its L0 filter cache.
     #[inline(always)]
     fn modified<I: Isa>(&mut self, isa: I, vcpu: u16, lines: &[u64]) {
         let first = self.vcpu_caches[usize::from(vcpu)].first[Side::Data as usize];
@@ -446,7 +447,7 @@ impl<W: Word> Hierarchy<W> {
         let node = self.nodes.get(first);
         let lookup = node.geometry.lookup(line);
         let mut replaced = None;
-        // An L0 filter cache that keeps the whole set has found that the line is not there.
+        // An L0 filter cache that holds the whole set has found that the line is not in the set.
         let way = match hits.oldest {
             Some(_) => None,
             None => self.tags.find(isa, &node.geometry, lookup),

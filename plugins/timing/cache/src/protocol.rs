@@ -1,8 +1,8 @@
-//! The protocol that keeps the caches coherent.
+//! Coherence protocol of the caches.
 //!
-//! Every cache includes the caches inside it, so that a line that a cache does not hold is in no cache inside it. A cache has at most the
-//! permissions for a line that the cache outside it has. A line that is modified anywhere is marked modified at every level outwards. An
-//! eviction therefore never has to look outwards. The outermost caches are peers on the interconnect and speak MESIF.
+//! Every cache includes the caches inside it: a line that a cache does not hold is in no cache inside it. A cache has at most those
+//! permissions for a line that the cache outside it has. A line that is modified in one cache is marked modified at every level outwards,
+//! so that an eviction never has to look outwards. The outermost caches are peers on the interconnect and use MESIF.
 
 use nodescope_plugin_api::{Access, L0Update, MemRef, MissRef, Permission};
 
@@ -41,9 +41,9 @@ impl<W: Word> Hierarchy<W> {
         (lookup, self.tags.find(isa, geometry, lookup))
     }
 
-    /// Brings a line into the first-level cache `first`, which does not hold the line, with permission for `access`: the slow path of a
-    /// miss. Returns the line's state there, and the line that it replaced. If the set is full, this is `oldest` where an L0 filter cache
-    /// keeps the order of the set. `not_in_l2`: the second level does not have the line.
+    /// Brings a line into the first-level cache `first` with permission for `access`, by the slow path. The cache must not hold the line.
+    /// Returns the line's state in `first`, and the line that it replaced. If the set is full, the replaced line is `oldest` where an L0
+    /// filter cache keeps the order of the set. `not_in_l2` is true if the second level is known not to have the line.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn miss<I: Isa>(
@@ -57,7 +57,7 @@ impl<W: Word> Hierarchy<W> {
         access: Access,
         updates: &mut Vec<L0Update>,
     ) -> (State, Option<u64>) {
-        // The host's loads of the outer levels' tags take long, too: all of them begin before the first is used.
+        // The host's loads of the outer levels' tags take long: all of them begin before the first is used.
         let mut outer = self.nodes.get(first).outer;
         let mut levels = 0;
         while outer != NONE {
@@ -71,7 +71,7 @@ impl<W: Word> Hierarchy<W> {
             }
             outer = this.outer;
         }
-        // From the first level outwards to the cache that has the line.
+        // Walk from the first level outwards to the cache that has the line.
         let mut inner = first;
         let mut level = 0;
         let mut state = loop {
@@ -105,7 +105,7 @@ impl<W: Word> Hierarchy<W> {
         (state, (last != 0).then(|| geometry.line(lookup.set, last)))
     }
 
-    /// Supplies a line to the cache `inner`. The cache `node` outside it holds the line in `way`. Returns the state that `inner` may have.
+    /// Supplies a line to the cache `inner` from the cache `node` outside it, which has the line in `way`. Returns the state for `inner`.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)]
     fn supply<I: Isa>(
@@ -157,7 +157,7 @@ impl<W: Word> Hierarchy<W> {
         }
     }
 
-    /// Returns the index of a line's entry in `node`. A cache inside `node` holds the line.
+    /// Returns the index of a line's entry in `node`, which must have the line, since a cache inside `node` does.
     #[inline(always)]
     fn included<I: Isa>(&self, isa: I, node: u32, line: u64) -> Option<usize> {
         let (lookup, way) = self.find(isa, node, line);
@@ -168,7 +168,7 @@ impl<W: Word> Hierarchy<W> {
         Some(lookup.start + way?)
     }
 
-    /// Marks a line that `node` owns as modified, in `node` and in every cache outside it.
+    /// Marks a line as modified in `node`, which owns the line, and in every cache outside `node`.
     #[inline(always)]
     pub(crate) fn modify<I: Isa>(&mut self, isa: I, node: u32, line: u64) {
         let mut next = node;
@@ -185,7 +185,7 @@ impl<W: Word> Hierarchy<W> {
         }
     }
 
-    /// Acquires permission to write a line that `node` shares with its peers, and marks the line modified.
+    /// Acquires permission to write a line that `node` shares with other caches, and marks the line modified.
     pub(crate) fn acquire_ownership(&mut self, node: u32, line: u64, updates: &mut Vec<L0Update>) {
         let outer = self.nodes.get(node).outer;
         if outer != NONE {
@@ -251,7 +251,7 @@ impl<W: Word> Hierarchy<W> {
         self.tags.set_holders(geometry, at, bit);
     }
 
-    /// Downgrades a line so that no cache inside `node` except `inner` owns it. Returns whether one of these caches still holds the line.
+    /// Downgrades a line so that no cache inside `node` except `inner` owns the line. Returns true if one of them still holds the line.
     fn share_with_others(
         &mut self,
         node: u32,
@@ -290,7 +290,7 @@ impl<W: Word> Hierarchy<W> {
         shared
     }
 
-    /// Visits the caches inside `node` that holder bits represent, until `visit` returns false.
+    /// Calls `visit` with each cache inside `node` that the holder bits may represent, until `visit` returns false.
     #[inline]
     fn for_each_holder(
         &mut self,
@@ -310,7 +310,7 @@ impl<W: Word> Hierarchy<W> {
         }
     }
 
-    /// Removes a line from a cache and the caches inside it. Returns the state that the line had.
+    /// Removes a line from a cache and the caches inside it. Returns the state that the line had; `None` if the cache did not have it.
     fn invalidate(
         &mut self,
         node: u32,
@@ -335,14 +335,14 @@ impl<W: Word> Hierarchy<W> {
         if reason == Reason::Inclusion {
             self.charge_level(level, LevelEvent::Inclusion);
         }
-        // Between peers of the interconnect a modified line moves to the writer as it is.
+        // Between peers of the interconnect, a modified line moves to the writer without a write-back.
         if state == State::Modified && !outermost {
             self.charge_level(level, LevelEvent::Writeback);
         }
         Some(state)
     }
 
-    /// Downgrades a line to a shared copy, in a cache and the caches inside it. Returns the state that the line had.
+    /// Downgrades a line to a shared copy in a cache and the caches inside it. Returns the line's earlier state; `None` without the line.
     fn downgrade(&mut self, node: u32, line: u64, updates: &mut Vec<L0Update>) -> Option<State> {
         let (lookup, way) = self.find(Baseline, node, line);
         let way = way?;
@@ -373,8 +373,8 @@ impl<W: Word> Hierarchy<W> {
         Some(state)
     }
 
-    /// Fills a line into a cache, in place of the least recently used line of its set. Returns the replaced line's entry (0: the set had
-    /// room). `oldest` names the least recently used line where an L0 filter cache keeps the order of the set.
+    /// Fills a line into a cache, in place of the least recently used line of its set. Returns the replaced line's entry, 0 if a way was
+    /// empty. `oldest` names the least recently used line where an L0 filter cache keeps the order of the set.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)]
     fn fill<I: Isa>(
@@ -398,7 +398,7 @@ impl<W: Word> Hierarchy<W> {
                 .expect("the oldest line of a set, as the L0 filter cache names it, is in the set");
         }
         let last = self.tags.entry(lookup.start + way);
-        // A clean line that no cache inside has needs no eviction.
+        // A clean line without holder bits needs no eviction.
         if this.geometry.holders(last) != 0 || last != 0 && State::of(last) == State::Modified {
             self.evict(isa, node, lookup, last, updates);
         }
@@ -411,7 +411,7 @@ impl<W: Word> Hierarchy<W> {
         last
     }
 
-    /// Evicts a replaced line: the caches inside lose it, and modified data moves outwards.
+    /// Evicts a replaced line: removes it from the caches inside, and writes a modified line back.
     #[inline(always)]
     fn evict<I: Isa>(
         &mut self,
@@ -430,7 +430,7 @@ impl<W: Word> Hierarchy<W> {
         self.write_back(node, lookup, entry);
     }
 
-    /// Writes the replaced line of an entry back, if the line is modified.
+    /// Counts the write-back of an entry's replaced line if the line is modified, and sends it to memory from an outermost cache.
     #[inline(always)]
     pub(crate) fn write_back(&mut self, node: u32, lookup: LineLookup, entry: u64) {
         if entry != 0 && State::of(entry) == State::Modified {
@@ -444,8 +444,9 @@ impl<W: Word> Hierarchy<W> {
         }
     }
 
-    /// Returns whether one of the caches inside `node` that holder bits represent has a line. Usually none has: a holder bit stays set when
-    /// a cache inside replaces the line.
+    /// Returns false if none of the caches inside `node` that the holder bits represent has the line. Usually none has, since a holder
+    /// bit
+    /// stays set when a cache inside replaces the line. Returns true without a look-up if a holder bit represents several caches.
     #[inline(always)]
     pub(crate) fn may_hold<I: Isa>(&self, isa: I, node: u32, holders: u64, line: u64) -> bool {
         if !self.nodes.get(node).exact {
@@ -480,7 +481,7 @@ impl<W: Word> Hierarchy<W> {
     }
 
     /// Revokes the most recently used line of a first-level set from the L0 filter caches of the other vCPUs that share the set, since
-    /// another line becomes the most recently used. The engine replaces the requester's own slot.
+    /// another line becomes the most recently used. The engine replaces the slot of the requester itself.
     #[cold]
     pub(crate) fn revoke_most_recent(
         &mut self,
@@ -506,8 +507,8 @@ impl<W: Word> Hierarchy<W> {
         }
     }
 
-    /// Lowers the permission for a line in the L0 filter caches of the vCPUs of a first-level cache. Unless these keep whole sets, they
-    /// have no line but the most recently used line of a set.
+    /// Lowers the permission for a line in the L0 filter caches of the vCPUs of a first-level cache. Unless L0 filter caches hold whole
+    /// sets, only the most recently used line of a set, in way 0, needs this.
     #[inline]
     fn lower_l0_permissions(
         &mut self,
@@ -531,7 +532,7 @@ impl<W: Word> Hierarchy<W> {
         }
     }
 
-    /// Serves a request that leaves the outermost cache `root`: asks its peers first, then memory.
+    /// Serves a request that leaves the outermost cache `root`, from its peers or else from memory. Returns the state for `root`.
     #[inline(never)]
     fn interconnect(
         &mut self,
@@ -566,7 +567,7 @@ impl<W: Word> Hierarchy<W> {
                     supplied = true;
                     self.charge_system(SystemEvent::FromModified(distance));
                     if !write {
-                        // A reader gets a clean copy, so memory is brought up to date.
+                        // A reader gets a clean copy, so the peer writes the line back to memory.
                         let Node { level, socket, .. } = *self.nodes.get(peer);
                         self.charge_level(level.into(), LevelEvent::Writeback);
                         self.request_memory(socket, line, true);
@@ -637,7 +638,7 @@ impl<W: Word> Hierarchy<W> {
         self.charge(event, self.events.latency(event));
     }
 
-    /// Counts an event of a fixed latency. [`crate::CacheModel`] multiplies count and latency for statistics.
+    /// Counts an event of a constant latency. [`crate::CacheModel`] multiplies count and latency for statistics.
     #[inline(always)]
     fn charge(&mut self, event: usize, latency: u32) {
         self.ledger.count(self.request.account, event);

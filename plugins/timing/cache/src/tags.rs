@@ -1,4 +1,4 @@
-//! The lines of all caches, each set kept in LRU order.
+//! Tags, states and holder bits of the lines of all caches. Each set is in LRU order.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -11,28 +11,29 @@ use crate::geometry::{Geometry, LineLookup, Shape};
 use crate::mapping_pool::mapping_pool;
 use crate::word::{Isa, Word};
 
-/// State of a line in one cache, after MESIF.
+/// MESIF state of a line in one cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum State {
-    /// Others may hold it too; clean with respect to what is outside the peers.
+    /// Other caches may hold the line, too. The line does not differ from what is outside the peers.
     Shared = 1,
-    /// Shared, and this peer answers requests for it. Only where peers of the interconnect hold a line.
+    /// Shared by peers of the interconnect, of which this one answers requests for the line. Outermost caches only have this state.
     Forward = 2,
     /// No peer holds the line, and the line is clean.
     Exclusive = 3,
-    /// No peer holds it, and this cache or one inside it differs from what is outside.
+    /// No peer holds the line, and this cache or one inside it has data that differs from what is outside.
     Modified = 4,
 }
 
 impl State {
-    /// Returns whether a write needs no permission of another cache.
+    /// Returns true if a write needs no permission from another cache.
     pub(crate) fn owned(self) -> bool {
         self >= State::Exclusive
     }
 
-    /// Returns the state in which a cache may hold a line if the cache around it has the line in this state. `instructions`: the inner
-    /// cache is for instructions. Only peers forward.
+    /// Returns the state in which a cache may hold a line if the cache around it has the line in this state. `instructions` is true if
+    /// the
+    /// inner cache is for instructions. `Forward` becomes `Shared`, since only peers forward.
     #[inline(always)]
     pub(crate) fn inside(self, instructions: bool) -> State {
         match self {
@@ -42,13 +43,13 @@ impl State {
         }
     }
 
-    /// Returns [`State::owned`] of an entry that is not empty.
+    /// Returns [`State::owned`] of the state in an entry that is not empty.
     #[inline(always)]
     pub(crate) fn is_owned(entry: u64) -> bool {
         entry & STATE_MASK >= State::Exclusive as u64
     }
 
-    /// Returns whether an entry holds a modified line.
+    /// Returns true if an entry has a modified line.
     #[inline(always)]
     pub(crate) fn is_modified(entry: u64) -> bool {
         entry & STATE_MASK == State::Modified as u64
@@ -74,22 +75,22 @@ impl State {
 
 const STATE_MASK: u64 = (1 << Geometry::STATE_BITS) - 1;
 
-/// Most holder bits of a line.
+/// Largest number of holder bits in an entry.
 pub(crate) const HOLDERS: u32 = 13;
 
 /// Index of an entry, from [`Tags::entry_index`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EntryIndex(usize);
 
-/// Entries of every cache of a node in one piece of memory, so that one huge page of the host usually has them all.
+/// Entries of every cache of a node in one memory mapping, so that usually one huge page of the host contains them all.
 /// Way 0 of a set is the most recently used line, the last way the least; empty ways come last.
 ///
-/// The [`LineLookup`] of a line in the cache's [`Geometry`] gives a set; an index gives an entry.
+/// The [`LineLookup`] of a line in the cache's [`Geometry`] identifies a set; an index identifies an entry.
 pub(crate) struct Tags<W> {
-    /// First entry, in `memory`.
+    /// Pointer to the first entry, inside `memory`.
     first: NonNull<W>,
     length: usize,
-    /// Owner of the entries; None after the mapping has gone back to the pool.
+    /// Owner of the entries' memory; `None` after the mapping has been released to the pool.
     memory: Option<MmapMut>,
 }
 
@@ -104,14 +105,14 @@ impl<W> Drop for Tags<W> {
 // SAFETY: `first` points into `memory`, which the value owns and which may be used from any thread.
 unsafe impl<W: Send> Send for Tags<W> {}
 
-/// A huge page of the host.
+/// Size of a huge page of the host in bytes.
 const HUGE: usize = 2 << 20;
 
 impl<W: Word> Tags<W> {
     /// Makes `length` empty entries. As everywhere, the process ends if the host has no memory.
     pub(crate) fn new(length: usize) -> Tags<W> {
         let bytes = length * size_of::<W>();
-        // A huge page pays where half of it is used.
+        // A huge page pays if half of it is used.
         let (mapped, align) = if bytes >= HUGE / 2 {
             (bytes.next_multiple_of(HUGE) + HUGE, HUGE)
         } else {
@@ -155,7 +156,7 @@ impl<W: Word> Tags<W> {
     pub(crate) fn widen<V: Word>(&self) -> Tags<V> {
         let mut wide = Tags::new(self.length);
         for (wide, &narrow) in wide.entries_mut().iter_mut().zip(self.entries()) {
-            // Pages of the host that were never touched stay so.
+            // Host pages that were never touched stay untouched.
             if narrow.value() != 0 {
                 *wide = V::truncate(narrow.value());
             }
@@ -168,11 +169,11 @@ impl<W: Word> Tags<W> {
     pub(crate) fn prefetch(&self, shape: &impl Shape, lookup: LineLookup) {
         let set = self.set(shape, lookup).as_ptr_range();
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch has no effect that a program could see. A set has at least four words.
+        // SAFETY: a prefetch has no effect that a program can observe. A set has at least four words.
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(set.start.cast());
             if size_of::<W>() * shape.stride() > 64 {
-                // Sets of more than a line of the host have at most two where it matters.
+                // Larger sets are prefetched by their first and last host cache line, which are all lines of sets of up to 128 bytes.
                 _mm_prefetch::<_MM_HINT_T0>(set.end.sub(1).cast());
             }
         }
@@ -183,8 +184,8 @@ impl<W: Word> Tags<W> {
     #[inline(always)]
     fn set(&self, shape: &impl Shape, lookup: LineLookup) -> &[W] {
         debug_assert!(lookup.start + shape.stride() <= self.length);
-        // SAFETY: a look-up comes from a geometry, here always the geometry of its cache, and the constructor of the hierarchy makes
-        // room for the sets of all caches; the rest as in `entries`.
+        // SAFETY: a look-up comes from the geometry of its cache, and the constructor of the hierarchy allocates the sets of all
+        // caches; the rest as in `entries`.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr().add(lookup.start), shape.stride()) }
     }
 
@@ -197,7 +198,7 @@ impl<W: Word> Tags<W> {
         }
     }
 
-    /// Returns the way of a line within its set.
+    /// Returns the way of a line within its set; `None` if the cache does not have the line.
     #[inline(always)]
     pub(crate) fn find<I: Isa>(
         &self,
@@ -210,7 +211,7 @@ impl<W: Word> Tags<W> {
         W::find(isa, set, W::truncate(mask), W::truncate(lookup.key))
     }
 
-    /// Returns the index of a line's entry, if the cache has the line.
+    /// Returns the index of a line's entry; `None` if the cache does not have the line.
     #[inline(always)]
     pub(crate) fn locate<I: Isa>(
         &self,
@@ -238,11 +239,11 @@ impl<W: Word> Tags<W> {
     /// Returns the whole entry at an index from [`Tags::entry_index`], without a check of bounds.
     #[inline(always)]
     pub(crate) fn entry_at(&self, index: EntryIndex) -> u64 {
-        // SAFETY: the index is that of a way of a look-up; the rest as in `set`.
+        // SAFETY: the index is that of a way in a valid look-up; the rest as in `set`.
         unsafe { self.first.add(index.0).read() }.value()
     }
 
-    /// Returns the whole entry of a way: tag, holders and state. The entry of an empty way is 0.
+    /// Returns the whole entry at an index, with a check of bounds: tag, holders and state. The entry of an empty way is 0.
     #[inline(always)]
     pub(crate) fn entry(&self, at: usize) -> u64 {
         self.entries()[at].value()
@@ -271,7 +272,7 @@ impl<W: Word> Tags<W> {
         *entry = W::truncate(rest | holders << Geometry::STATE_BITS);
     }
 
-    /// Makes the line of a way the most recently used, and adds a holder. Returns the entry before.
+    /// Makes the line of a way the most recently used, and sets a holder bit. Returns the entry as it was before.
     #[inline(always)]
     pub(crate) fn touch<I: Isa>(
         &mut self,
@@ -292,7 +293,7 @@ impl<W: Word> Tags<W> {
         entry
     }
 
-    /// Makes the line of a way the most recently used, with this entry.
+    /// Makes the line of a way the most recently used, and gives it a new entry.
     #[inline(always)]
     pub(crate) fn make_mru<I: Isa>(
         &mut self,
@@ -334,7 +335,7 @@ impl<W: Word> Tags<W> {
         self.replace_way(isa, shape, lookup, way, state, holders);
     }
 
-    /// Replaces the line of an entry by a line that no cache inside has. The order of the set stays.
+    /// Replaces the line of an entry by another line without holder bits. The order of the set stays.
     #[inline(always)]
     pub(crate) fn replace_in_place(&mut self, index: EntryIndex, lookup: LineLookup, state: State) {
         let entry = W::truncate(lookup.key | state as u64);
@@ -342,7 +343,7 @@ impl<W: Word> Tags<W> {
         unsafe { self.first.add(index.0).write(entry) };
     }
 
-    /// Returns the entry of the least recently used line of a set, 0 if the set has room.
+    /// Returns the entry of the least recently used line of a set; 0 if a way is empty.
     #[inline(always)]
     pub(crate) fn lru_entry(&self, shape: &impl Shape, lookup: LineLookup) -> u64 {
         self.set(shape, lookup)[shape.ways() - 1].value()
@@ -353,7 +354,7 @@ impl<W: Word> Tags<W> {
         W::remove(self.set_mut(shape, lookup), way);
     }
 
-    /// Returns the lines of each set that has any, the most recently used line first.
+    /// Returns the lines and states of each set that is not empty, the most recently used line first.
     pub(crate) fn contents(&self, geometry: &Geometry) -> Vec<(u64, Vec<(u64, State)>)> {
         (0..geometry.sets)
             .map(|set| {

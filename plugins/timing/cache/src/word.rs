@@ -1,26 +1,26 @@
-//! Entries of cache sets, and the two operations on a set that every reference makes.
+//! Words that store entries of cache sets, and the operations on a set of words.
 //!
-//! A large modelled cache costs mostly the host's own cache misses. An entry therefore is one word of 32 bits, and a set of 16 ways is
-//! one line of the host. Where a line number does not fit, all entries are widened to 64 bits.
+//! Simulating a large cache costs mostly the host's own cache misses. An entry is therefore one 32-bit word, so that a set of 16 ways is
+//! one host cache line. If a line number does not fit, all entries are widened to 64 bits.
 
-/// An entry: state in the lowest bits, then holders, then the tag, which is never 0. 0 is an empty way.
+/// Word with one entry: state in the lowest bits, then holder bits, then the tag, which is never 0. An empty way is 0.
 pub(crate) trait Word: Copy + Eq + Send + 'static {
-    /// Bits of the word.
+    /// Number of bits of the word.
     const BITS: u32;
 
-    /// Returns a word of the low bits of a value.
+    /// Returns a word with the low bits of a value.
     fn truncate(value: u64) -> Self;
 
     /// Returns the word as a number.
     fn value(self) -> u64;
 
-    /// Returns the first way whose word equals `key` in the bits of `mask`.
+    /// Returns the first way whose word equals `key` in the bits of `mask`; `None` if no word does.
     fn find<I: Isa>(isa: I, set: &[Self], mask: Self, key: Self) -> Option<usize>;
 
-    /// Moves the words before `way` back by one, over that way's word, and puts `word` first.
+    /// Moves the words before `way` back by one way, over the word of `way`, and puts `word` in way 0.
     fn promote<I: Isa>(isa: I, set: &mut [Self], way: usize, word: Self);
 
-    /// Moves the words after `way` forward by one, over that way's word, and leaves the last way empty.
+    /// Moves the words after `way` forward by one way, over the word of `way`, and leaves the last way empty.
     fn remove(set: &mut [Self], way: usize);
 }
 
@@ -125,7 +125,7 @@ impl Word for u32 {
     }
 }
 
-/// Instruction set of the host that code is compiled for. A value proves that the host has the instructions.
+/// Instruction set of the host for which code is compiled. A value proves that the host has the instructions.
 pub(crate) trait Isa: Copy {
     /// Returns the proof that the host has AVX2, BMI1 and BMI2, if `Self` is that proof.
     fn v3(self) -> Option<V3>;
@@ -142,7 +142,7 @@ impl Isa for Baseline {
     }
 }
 
-/// AVX2, BMI1 and BMI2. Only functions that are compiled for these instructions profit, with the functions inlined there.
+/// AVX2, BMI1 and BMI2. Only functions that are compiled for these instructions, and functions inlined into these, use them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct V3(());
 
@@ -191,13 +191,13 @@ fn remove_one_by_one<T: Copy>(words: &mut [T], empty: T) {
     }
 }
 
-/// Operations on four ways at a time. SSE2 is part of the architecture. A branch on the way that is found would be mispredicted, so that
-/// the usual numbers of ways are unrolled and blended.
+/// Operations on four ways at a time. SSE2 is part of x86-64. A branch that depends on the way would be mispredicted, so that code for
+/// the usual numbers of ways is unrolled and blends.
 #[cfg(target_arch = "x86_64")]
 mod sse2 {
     use std::arch::x86_64::*;
 
-    /// Words in a vector.
+    /// Number of words in a vector.
     const LANES: usize = 4;
 
     #[inline(always)]
@@ -216,7 +216,7 @@ mod sse2 {
         super::first(equal)
     }
 
-    /// Returns a bit for each way whose word equals the key.
+    /// Returns a bit mask of the ways whose word equals the key in the bits of `mask`.
     #[inline(always)]
     fn equal<const WAYS: usize>(set: &[u32; WAYS], mask: u32, key: u32) -> u32 {
         // SAFETY: SSE2 is part of x86-64.
@@ -233,7 +233,7 @@ mod sse2 {
     }
 
     fn find_in_many(set: &[u32], mask: u32, key: u32) -> Option<usize> {
-        // Four vectors at a time, so that few branches depend on the way that is found.
+        // Four vectors at a time, so that few branches depend on the way of the match.
         const MANY: usize = 4 * LANES;
         let (chunks, rest) = set.as_chunks::<MANY>();
         let found = chunks.iter().enumerate().find_map(|(index, words)| {
@@ -269,7 +269,7 @@ mod sse2 {
         }
     }
 
-    /// Gives every way up to `way` the word before it, and the first way `word`. The other ways keep their words.
+    /// Moves the words before `way` back by one way, over the word of `way`, and puts `word` in way 0. The other ways keep their words.
     #[inline(always)]
     fn blend<const WAYS: usize>(set: &mut [u32; WAYS], way: usize, word: u32) {
         // SAFETY: SSE2 is part of x86-64.
@@ -302,7 +302,7 @@ mod sse2 {
         }
     }
 
-    /// Gives every way from `way` on the word after it, and the last way 0.
+    /// Moves the words after `way` forward by one way, over the word of `way`, and puts 0 in the last way.
     #[inline(always)]
     fn close<const WAYS: usize>(set: &mut [u32; WAYS], way: usize) {
         // SAFETY: SSE2 is part of x86-64.
@@ -347,7 +347,7 @@ mod avx2 {
 
     use super::V3;
 
-    /// Returns a bit for each way whose word equals the key.
+    /// Returns a bit mask of the ways whose word equals the key in the bits of `mask`.
     #[inline(always)]
     pub(super) fn equal8(_host: V3, set: &[u32; 8], mask: u32, key: u32) -> u32 {
         // SAFETY: a `V3` exists only on a host with AVX2; the array has the 32 bytes that are read.
@@ -359,14 +359,14 @@ mod avx2 {
         }
     }
 
-    /// Returns a bit for each way whose word equals the key, as [`equal8`] does, for 16 ways.
+    /// Returns a bit mask of the ways whose word equals the key, as [`equal8`] does, for 16 ways.
     #[inline(always)]
     pub(super) fn equal16(host: V3, set: &[u32; 16], mask: u32, key: u32) -> u32 {
         let (halves, _) = set.as_chunks::<8>();
         equal8(host, &halves[0], mask, key) | (equal8(host, &halves[1], mask, key) << 8)
     }
 
-    /// Returns a bit for each way whose word equals the key, as [`equal8`] does, for 20 ways.
+    /// Returns a bit mask of the ways whose word equals the key, as [`equal8`] does, for 20 ways.
     #[inline(always)]
     pub(super) fn equal20(host: V3, set: &[u32; 20], mask: u32, key: u32) -> u32 {
         let (eights, rest) = set.as_chunks::<8>();
@@ -382,12 +382,13 @@ mod avx2 {
         }
     }
 
-    /// Gives every way the word before it, and the first way `word`.
+    /// Moves every word back by one way, over the last one, and puts `word` in way 0.
     #[inline(always)]
     pub(super) fn push_front20(_host: V3, set: &mut [u32; 20], word: u32) {
         let words = set.as_mut_ptr();
-        // SAFETY: a `V3` exists only on a host with AVX; all that is read and written lies within the array: words 0 to 7, 8 to 15 and
-        // 15 to 18, and each one further.
+        // SAFETY: a `V3` exists only on a host with AVX. All reads and writes are within the array: words 0 to 7, 8 to 15 and 15 to 18
+        // are
+        // read, and each is written one word further.
         unsafe {
             let low = _mm256_loadu_si256(words.cast());
             let high = _mm256_loadu_si256(words.add(8).cast());
@@ -399,14 +400,14 @@ mod avx2 {
         set[0] = word;
     }
 
-    /// Gives every way up to `way` the word before it, and the first way `word`. The other ways keep their words.
+    /// Moves the words before `way` back by one way, over the word of `way`, and puts `word` in way 0. The other ways keep their words.
     #[inline(always)]
     pub(super) fn promote8(_host: V3, set: &mut [u32; 8], way: usize, word: u32) {
         // SAFETY: a `V3` exists only on a host with AVX2; the array has the 32 bytes that are read and written.
         unsafe {
             let own = _mm256_loadu_si256(set.as_ptr().cast());
             let number = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-            // Minus one up to `way`, else zero.
+            // Minus one for ways up to `way`, else zero.
             let moves = _mm256_cmpgt_epi32(_mm256_set1_epi32(way as i32 + 1), number);
             let new = _mm256_permutevar8x32_epi32(own, _mm256_add_epi32(number, moves));
             let new = _mm256_blend_epi32::<1>(new, _mm256_set1_epi32(word as i32));
@@ -414,7 +415,7 @@ mod avx2 {
         }
     }
 
-    /// Gives every way up to `way` the word before it, and the first way `word`, as [`promote8`] does, for 16 ways.
+    /// Does the work of [`promote8`] for 16 ways.
     #[inline(always)]
     pub(super) fn promote16(_host: V3, set: &mut [u32; 16], way: usize, word: u32) {
         let (halves, _) = set.as_chunks_mut::<8>();
@@ -431,7 +432,7 @@ mod avx2 {
             _mm256_storeu_si256(low.cast(), new);
             let moves = _mm256_cmpgt_epi32(last, _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15));
             let new = _mm256_permutevar8x32_epi32(own_high, _mm256_add_epi32(number, moves));
-            // Way 8 gets the word of way 7 if it moves.
+            // Way 8 gets the word of way 7 if way 8 moves.
             let seventh = _mm256_permutevar8x32_epi32(own_low, _mm256_set1_epi32(7));
             let eighth = _mm256_and_si256(moves, _mm256_setr_epi32(-1, 0, 0, 0, 0, 0, 0, 0));
             let new = _mm256_blendv_epi8(new, seventh, eighth);
@@ -444,7 +445,7 @@ mod avx2 {
 mod tests {
     use super::*;
 
-    /// Every operation agrees with a list: both widths, every number of ways, and all instructions that the host has.
+    /// Compares every operation with the same one on a list: both widths, every number of ways, and all instructions that the host has.
     #[test]
     fn finds_and_promotes_as_a_list_does() {
         fn check<W: Word + std::fmt::Debug, I: Isa>(isa: I) {

@@ -1,6 +1,6 @@
-//! The model against `valgrind --tool=cachegrind` on a program's own reference trace.
+//! Comparison of the model with `valgrind --tool=cachegrind` on a program's own reference trace.
 //!
-//! The trace comes from `valgrind --tool=lackey --trace-mem=yes`. Two rules of cachegrind's are applied to it: a reference
+//! The trace comes from `valgrind --tool=lackey --trace-mem=yes`. The test applies two rules of cachegrind to it: a reference
 //! that crosses a line touches both lines but counts at most one miss, and a read-modify-write counts as a read.
 
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use nodescope_plugin_api::{Access, Context, Hits, MemRef, MemoryModel, Privilege
 use nodescope_plugin_cache::{CacheConfig, CacheModel, FlatMemory, LevelConfig};
 use nodescope_test_needs::{Need, have};
 
-/// Strided, transposed, unaligned and read-modify-write references over 28 KiB of data, without a C library.
+/// C program with strided, transposed, unaligned and read-modify-write references over 28 KiB of data, without a C library.
 const PROGRAM: &str = r#"
 static int a[48][48], b[48][48];
 static char text[9000];
@@ -58,7 +58,7 @@ fn valgrind(arguments: &[String], program: &Path) {
     );
 }
 
-/// Returns kind of reference, address and size of each memory reference, in program order.
+/// Returns the kind, address and size of each memory reference, in program order.
 fn trace(directory: &Path, program: &Path) -> Vec<(char, u64, u64)> {
     let log = directory.join("trace");
     let arguments = [
@@ -185,7 +185,7 @@ fn misses_agree_with_cachegrind() {
                     size: 1,
                     now: 0,
                 };
-                // Only a miss costs a cycle here.
+                // In this configuration, a miss costs one cycle and all else costs nothing.
                 lines += u64::from(
                     model
                         .reference(Hits::default(), &reference, &mut updates)
@@ -199,7 +199,7 @@ fn misses_agree_with_cachegrind() {
                 touch(access, last);
             }
             if kind == 'M' {
-                // The write half: it hits what the read half brought in.
+                // The write half hits the line that the read half brought in.
                 touch(Access::Write, address);
                 if crosses {
                     touch(Access::Write, last);

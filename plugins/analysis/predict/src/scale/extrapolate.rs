@@ -1,4 +1,4 @@
-//! The program of more ranks, from programs of fewer.
+//! Extrapolation of the program of more ranks from programs of fewer.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,16 +13,16 @@ use super::structure::{RoleProgram, Structure, Traced, walk};
 
 type At = (Site, Function);
 
-/// A quantity that is fitted.
+/// A quantity that is fitted as a function of the number of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Quantity {
-    /// The burst between two calls; none before the first.
+    /// The burst before a call; the first field is the call before the burst, `None` for a rank's first call.
     Burst(Option<At>, At),
-    /// The duration of a call that is not interpreted.
+    /// The duration of a call that the model does not interpret.
     Opaque(At),
-    /// Bytes that a call sends.
+    /// Bytes that a call sends, or the bytes of a collective.
     Sent(At),
-    /// Room that a call has for what it receives.
+    /// Bytes of a call's receive buffer, or bytes that a one-sided call gets back.
     Room(At),
 }
 
@@ -48,12 +48,12 @@ impl Sum {
     }
 }
 
-/// Programs of several sizes, understood well enough to make others.
+/// Programs of several sizes with their common structure and fits, from which programs of other sizes are made.
 #[derive(Debug)]
 pub struct Extrapolation {
     traced: Vec<Traced>,
     structure: Structure,
-    /// Means of each quantity by size.
+    /// Sum and number of the values of each quantity, by number of ranks.
     means: BTreeMap<Quantity, BTreeMap<u32, Sum>>,
     /// Fitted function of each quantity.
     pub fits: BTreeMap<Quantity, Fit>,
@@ -61,7 +61,7 @@ pub struct Extrapolation {
     notes: Vec<String>,
 }
 
-/// Visits the values of each quantity in the calls of a rank.
+/// Calls `visit` with each fitted quantity of each call of a rank, and its value.
 fn quantities(traced: &Traced, rank: usize, mut visit: impl FnMut(Quantity, u64)) {
     let mut before = None;
     for entry in &traced.ranks[rank].entries {
@@ -93,12 +93,12 @@ fn quantities(traced: &Traced, rank: usize, mut visit: impl FnMut(Quantity, u64)
 }
 
 impl Extrapolation {
-    /// Understands programs of ascending sizes. `forms` are those of another fit, to be kept; without them each quantity takes the
-    /// best that is not negative at any of `targets`.
+    /// Finds the structure and the fits of programs of ascending sizes. `forms` has fits whose forms each quantity takes over; only the
+    /// coefficients are fitted anew. Without a form, a quantity takes the best one that is not negative at any of `targets`.
     ///
     /// # Errors
     ///
-    /// Fails where the programs are not regular.
+    /// Fails if the programs are not regular.
     pub fn new(
         programs: &[&Program],
         forms: Option<&BTreeMap<Quantity, Fit>>,
@@ -163,12 +163,13 @@ impl Extrapolation {
         })
     }
 
-    /// Returns how ranks are arranged.
+    /// Returns the arrangement of the ranks.
     pub fn shape(&self) -> Shape {
         self.structure.shape
     }
 
-    /// Returns the fitted time of all executions at the largest traced size, by quantity, and their fits.
+    /// Returns each burst and uninterpreted call with its traced time and its fit. The time is in picoseconds, the sum of all executions
+    /// on all ranks at the largest traced size.
     pub fn times(&self) -> Vec<(Quantity, f64, Fit)> {
         let last = self.traced.last().map_or(0, |one| one.size);
         let all = self.means.iter();
@@ -179,7 +180,7 @@ impl Extrapolation {
             .collect()
     }
 
-    /// Returns the computation of all ranks by size, picoseconds.
+    /// Returns each traced number of ranks with the time of all ranks in bursts and uninterpreted calls, picoseconds.
     pub fn work(&self) -> Vec<(f64, f64)> {
         let sizes = self.traced.iter().map(|one| one.size);
         sizes
@@ -196,7 +197,7 @@ impl Extrapolation {
             .collect()
     }
 
-    /// Returns the factor from a quantity at the traced `size` to the quantity at `ranks`.
+    /// Returns the ratio of a quantity's fitted value at `ranks` to its traced mean at `size`; 1 if the mean is 0 or unknown.
     fn factor(&self, quantity: Quantity, size: u32, ranks: u32) -> f64 {
         let mean = self.means.get(&quantity).and_then(|sizes| sizes.get(&size));
         match (mean.map(|sum| sum.mean()), self.fits.get(&quantity)) {
@@ -209,7 +210,7 @@ impl Extrapolation {
     ///
     /// # Errors
     ///
-    /// A number of ranks that the shape does not have, or with places that no traced size has.
+    /// Fails for a number of ranks that the shape cannot have, or with roles that no traced size has.
     pub fn program(&self, ranks: u32) -> Result<Program, ScaleError> {
         let shape = self.structure.shape;
         if shape.sides(ranks).is_none() {
@@ -280,7 +281,7 @@ impl Extrapolation {
             return made.program.forest.body(&[]);
         };
         let entries = &traced.ranks[source as usize].entries;
-        // Traced operations at each position, in order.
+        // Indices of the traced entries at each position, in order.
         let mut at_position: Vec<Vec<u32>> = vec![Vec::new(); role_program.positions as usize];
         let mut next = 0;
         let traced_counts: Vec<u32> = (role_program.counts.iter())
@@ -324,13 +325,13 @@ impl Extrapolation {
         made.program.forest.fold(symbols)
     }
 
-    /// Returns an operation with its partners and sizes.
+    /// Returns a traced operation with the given peers, and with its sizes scaled from `size` to `ranks`.
     fn op(&self, op: &Op, peers: [Option<PeerRef>; 3], size: u32, ranks: u32) -> Op {
         let at = (op.site, op.function);
         let scaled = |quantity: Quantity, value: u64| {
             (value as f64 * self.factor(quantity, size, ranks)).round() as u64
         };
-        // A receive for a message of one size must not refuse a message that rounding made larger.
+        // Twice the scaled buffer size and 64 bytes more: a receive must not refuse a message that rounding made larger.
         let room = |value: u64| {
             scaled(Quantity::Room(at), value)
                 .saturating_mul(2)
@@ -370,7 +371,7 @@ impl Extrapolation {
                     collective.root = root;
                 }
                 let mut factor = self.factor(Quantity::Sent(at), size, ranks);
-                // The size is that of the whole vector, of which each rank has its share.
+                // In these collectives the fitted size is that of the whole vector; each entry of a list is the share of one rank.
                 if matches!(
                     collective.kind,
                     CollectiveKind::Alltoallv
@@ -438,10 +439,10 @@ impl Extrapolation {
     }
 }
 
-/// The key of a tree: the role, the traced rank, and the partners.
+/// The key of a tree: the role, the number of the traced rank, and the distinct partners.
 type TreeKey = (Vec<u8>, u32, Vec<PeerRef>);
 
-/// A program that is being made, and numbers of what is in it.
+/// A program under construction, with the numbers of the parts that it already has.
 #[derive(Default)]
 struct Made {
     program: Program,
@@ -490,7 +491,8 @@ fn replace(
     }
 }
 
-/// Partners of a rank, by position: as distances where that lets ranks share their trees.
+/// Returns the partners of a rank by position. Offsets and bits become relative peers where these let ranks share trees.
+/// `None` if a partner does not exist among the ranks.
 fn peers(
     shape: Shape,
     role_program: &RoleProgram,
@@ -514,7 +516,7 @@ fn peers(
     all.collect()
 }
 
-/// Returns the partners of each kind, once.
+/// Returns the peer of each distinct partner of the program, once.
 fn distinct(role_program: &RoleProgram, peers: &[[Option<PeerRef>; 3]]) -> Vec<PeerRef> {
     let pairs = role_program
         .partners
@@ -527,7 +529,8 @@ fn distinct(role_program: &RoleProgram, peers: &[[Option<PeerRef>; 3]]) -> Vec<P
     by_partner.into_values().collect()
 }
 
-/// Returns the list of communicators, which must be those of all ranks and of one.
+/// Returns the longest list of communicators of a traced rank; `None` in it is a communicator of one rank.
+/// Fails if a communicator has some of the ranks only.
 fn communicators(programs: &[&Program], traced: &[Traced]) -> Result<Vec<Option<u32>>, ScaleError> {
     let mut longest: Vec<Option<u32>> = Vec::new();
     for (program, traced) in programs.iter().zip(traced) {
@@ -558,7 +561,7 @@ fn communicators(programs: &[&Program], traced: &[Traced]) -> Result<Vec<Option<
     Ok(longest)
 }
 
-/// Lists by rank must be the same for each.
+/// Fails if a collective's list of bytes by rank has entries that differ.
 fn lists(traced: &Traced) -> Result<(), ScaleError> {
     for (sequence, rank) in traced.ranks.iter().zip(0..) {
         for entry in &sequence.entries {

@@ -1,23 +1,23 @@
-//! How a quantity depends on the number of ranks.
+//! Fits of a quantity as a function of the number of ranks.
 //!
 //! Candidates are c, c1 p^i log2(p)^j and c0 + c1 p^i log2(p)^j: the performance model normal form with one term (Calotoiu, Hoefler,
 //! Poke and Wolf, "Using automated performance modeling to find scalability bugs in complex codes", SC 2013), with negative
-//! exponents for work that is divided. Coefficients are those of least relative squares. The candidate is taken that predicts each
-//! size best from the others (leave-one-out cross-validation), a simpler one unless another is clearly better.
+//! exponents for work that is divided. Coefficients have the least sum of squared relative errors. The candidate that best predicts
+//! each size from the others (leave-one-out cross-validation) is taken; a simpler one, unless another is clearly better.
 
 use serde::Serialize;
 
-/// Exponents of p, as sixths.
+/// Exponents of p, in sixths.
 const EXPONENTS: [i32; 15] = [-12, -9, -8, -6, -4, -3, -2, 0, 2, 3, 4, 6, 8, 9, 12];
 /// Exponents of log2(p).
 const LOGARITHMS: [u32; 3] = [0, 1, 2];
-/// With fewer sizes than this only the plainest of them are candidates: among many, some fit a few points by chance.
+/// Number of sizes below which only the plainest exponents are candidates: among many candidates, some fit a few points by chance.
 const MANY: usize = 5;
 const PLAIN_EXPONENTS: [i32; 5] = [-6, -3, 0, 3, 6];
 const PLAIN_LOGARITHMS: [u32; 2] = [0, 1];
-/// A candidate with more coefficients must be better by this factor ...
+/// Factor by which the error of a candidate with more coefficients must be smaller ...
 const CLEARLY: f64 = 0.9;
-/// ... and by this much of the value.
+/// ... and the least difference of the two relative errors.
 const NOTABLY: f64 = 1e-3;
 
 /// p^(sixths/6) log2(p)^logarithm.
@@ -35,12 +35,12 @@ impl Term {
     }
 }
 
-/// The shape of a candidate.
+/// The form of a candidate function, without its coefficients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Form {
-    /// True if the function has a constant.
+    /// True if the function has a constant summand.
     pub constant: bool,
-    /// Term of the function, if there is one.
+    /// Term of the function; `None` for a constant function.
     pub term: Option<Term>,
 }
 
@@ -53,7 +53,7 @@ pub struct Fit {
     pub constant: f64,
     /// Coefficient c1 of the term.
     pub coefficient: f64,
-    /// Mean of |predicted - observed| / observed over the sizes, each predicted from the others.
+    /// Mean of |predicted - observed| / observed over the sizes, each predicted from the others where they determine the form.
     pub error: f64,
 }
 
@@ -67,7 +67,7 @@ impl Fit {
                 .map_or(0.0, |term| self.coefficient * term.at(p))
     }
 
-    /// Fits points of ranks and values; the function must not be negative at any of them, nor at any of `also`.
+    /// Fits points of ranks and values. A candidate with a term must not be negative at any of the points, nor at any of `also`.
     pub fn new(points: &[(f64, f64)], also: &[f64]) -> Fit {
         let mut best = Fit::with(CONSTANT, points).unwrap_or(NOTHING);
         let (exponents, logarithms) = match points.len() {
@@ -79,7 +79,7 @@ impl Fit {
             for &sixths in exponents {
                 for &logarithm in logarithms {
                     let term = Term { sixths, logarithm };
-                    // The logarithm of one rank is 0: a product with it cannot be fitted.
+                    // The logarithm of one rank is 0: a term with that factor cannot be fitted.
                     let useless = (sixths, logarithm) == (0, 0)
                         || (logarithm > 0 && points.iter().any(|&(p, _)| p < 2.0));
                     let form = Form {
@@ -93,7 +93,7 @@ impl Fit {
                     let sound = places
                         .clone()
                         .all(|p| fit.at(p).is_finite() && fit.at(p) >= 0.0);
-                    // Of equally good ones the first: with the lowest powers of logarithms last.
+                    // Among equally good candidates, the first is taken: the lowest exponent, then the lowest power of the logarithm.
                     let better = round.is_none_or(|known| fit.error < known.error * (1.0 - 1e-9));
                     if sound && better {
                         round = Some(fit);
@@ -110,7 +110,7 @@ impl Fit {
         best
     }
 
-    /// Fits one form. None if the points do not determine it.
+    /// Fits one form; `None` if the points do not determine its coefficients.
     pub fn with(form: Form, points: &[(f64, f64)]) -> Option<Fit> {
         let (constant, coefficient) = solve(form, points)?;
         let mut fit = Fit {
@@ -126,7 +126,7 @@ impl Fit {
                 .map(|(_, point)| *point)
                 .collect();
             let Some((constant, coefficient)) = solve(form, &others) else {
-                // Too few to leave one out: the fit's own error.
+                // The other points do not determine the form: the error of the fit to all points counts.
                 error += relative(fit.at(p), value);
                 continue;
             };
@@ -162,7 +162,7 @@ pub fn relative(predicted: f64, observed: f64) -> f64 {
     (predicted - observed).abs() / observed.abs()
 }
 
-/// Coefficients of least relative squares.
+/// Returns the coefficients c0 and c1 with the least sum of squared relative errors; `None` if the points do not determine them.
 fn solve(form: Form, points: &[(f64, f64)]) -> Option<(f64, f64)> {
     // Rows a c0 + b c1 = y, divided by y where it is not 0.
     let rows = points.iter().map(|&(p, value)| {

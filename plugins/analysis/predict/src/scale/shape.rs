@@ -1,4 +1,4 @@
-//! Regular arrangements of ranks, and partners described by them.
+//! Regular arrangements of ranks, and descriptions of partners in them.
 
 use std::fmt;
 
@@ -7,25 +7,25 @@ use std::fmt;
 pub struct Shape {
     /// Dimensions of the grid, 1 to 3; 0 for a hypercube, whose partners differ in the same bits.
     pub dimensions: u32,
-    /// Sides ascend in place of descending.
+    /// True if sides ascend; otherwise they descend.
     pub ascending: bool,
-    /// Ranks with even and odd sums of coordinates may do different things.
+    /// True if ranks with even and odd sums of coordinates may do different things.
     pub parity: bool,
 }
 
-/// Role of a rank by its place: ranks of one role do the same.
+/// Role of a rank: for each dimension, at which end the rank is, or between the ends. Ranks of one role do the same operations.
 pub type Role = Vec<u8>;
 
-/// Partner, described so that it has a meaning for any number of ranks.
+/// Partner of a rank, described so that the description applies to any number of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Partner {
-    /// Number of steps along each dimension, around its end if need be.
+    /// Number of steps along each dimension, with wrap-around at its ends.
     Offset([i32; 3]),
-    /// World rank, counted from the first.
+    /// World rank of the partner, 0 first.
     First(u32),
-    /// Distance from the last rank.
+    /// Distance of the partner from the last rank; 0 is the last rank.
     Last(u32),
-    /// The rank whose number differs in these bits.
+    /// Bits in which the partner's number differs from the rank's.
     Bits(u32),
 }
 
@@ -54,7 +54,7 @@ pub const SHAPES: [Shape; 11] = {
 };
 
 impl Shape {
-    /// Sides of the arrangement of `ranks`, as `MPI_Dims_create` balances them; none if they cannot be arranged so.
+    /// Returns the sides of the arrangement of `ranks`, as `MPI_Dims_create` balances them; `None` if the ranks cannot be arranged so.
     pub fn sides(self, ranks: u32) -> Option<[u32; 3]> {
         let mut sides = match self.dimensions {
             0 => return ranks.is_power_of_two().then_some([ranks, 1, 1]),
@@ -68,7 +68,7 @@ impl Shape {
         Some(sides)
     }
 
-    /// Coordinates of a rank, the last dimension fastest, as in MPI's Cartesian topologies.
+    /// Returns the coordinates of a rank, the last dimension fastest, as in MPI's Cartesian topologies.
     fn coordinates(rank: u32, sides: [u32; 3], dimensions: u32) -> [u32; 3] {
         let mut coordinates = [0; 3];
         let mut left = rank;
@@ -79,7 +79,8 @@ impl Shape {
         coordinates
     }
 
-    /// Returns the place of a rank: at a low end, a high end or between, by dimension.
+    /// Returns the role of a rank. By dimension: 0 at the low end, 1 between, 2 at the high end, 3 if the side is 1; then the parity.
+    /// On a hypercube, the role is 1 for rank 0 and 0 for others.
     pub fn role(self, rank: u32, ranks: u32) -> Role {
         let Some(sides) = self.sides(ranks) else {
             return Role::new();
@@ -102,7 +103,7 @@ impl Shape {
         role
     }
 
-    /// Returns all ways to describe `peer` as a partner of `rank` among `ranks`.
+    /// Returns all descriptions of `peer` as a partner of `rank` among `ranks`.
     pub fn partners(self, rank: u32, peer: u32, ranks: u32) -> Vec<Partner> {
         let mut all = vec![Partner::First(peer), Partner::Last(ranks - 1 - peer)];
         let Some(sides) = self.sides(ranks) else {
@@ -139,7 +140,7 @@ impl Shape {
         all
     }
 
-    /// Returns the partner of `rank` among `ranks`; none if it is not among them.
+    /// Returns the rank that is the partner of `rank` among `ranks`; `None` if no rank has that number.
     pub fn resolve(self, partner: Partner, rank: u32, ranks: u32) -> Option<u32> {
         let peer = match partner {
             Partner::First(peer) => Some(peer),
@@ -161,7 +162,8 @@ impl Shape {
 }
 
 impl Partner {
-    /// Returns which of several is meant: near neighbours first, then ends, then the rest.
+    /// Returns the order in which descriptions are preferred, lowest first: near neighbours and bits, ranks from the start, ranks from
+    /// the end, then other offsets.
     pub fn preference(self) -> (u32, u32) {
         match self {
             Partner::Offset(offset) => {
@@ -175,7 +177,7 @@ impl Partner {
     }
 }
 
-/// Factors of a number, as equal as they can be, the greatest first.
+/// Returns the factors of a number, as equal as possible, the greatest first; `None` if one of them would be 1.
 fn balanced(ranks: u32, count: usize) -> Option<[u32; 3]> {
     let mut best: Option<[u32; 3]> = None;
     let divisors = |of: u32| (1..=of).filter(move |divisor| of.is_multiple_of(*divisor));
@@ -197,7 +199,7 @@ fn balanced(ranks: u32, count: usize) -> Option<[u32; 3]> {
             }
         }
     }
-    // A line is no grid.
+    // A grid with a side of 1 has fewer dimensions.
     best.filter(|sides| sides[count - 1] > 1)
 }
 

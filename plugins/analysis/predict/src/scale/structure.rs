@@ -1,4 +1,4 @@
-//! Programs of roles: what ranks do by their role in a shape, so that the program of any number of ranks follows.
+//! Programs of roles: the operations of ranks by their role in a shape, from which the program of any number of ranks follows.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -6,29 +6,29 @@ use nodescope_loop_tree::{Action, Forest, Node, Op, PeerRef, Sequence};
 
 use super::shape::{Partner, Role, Shape};
 
-/// Traced ranks of one size.
+/// Traced ranks of a run.
 #[derive(Clone, Debug)]
 pub struct Traced {
-    /// Number of ranks.
+    /// Number of ranks of the run.
     pub size: u32,
     /// The sequence of each rank; peers are world ranks.
     pub ranks: Vec<Sequence>,
 }
 
-/// A part of a rank's program.
+/// A part of a rank's program: an operation or a loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// The operation at a position.
+    /// An operation, by its position. Positions number the operations of the program in order, from 0, loop bodies once.
     Leaf(u32),
-    /// A loop, by its number, and its body.
+    /// A loop, by its number among the loops (from 0), and its body.
     Loop(u32, Vec<Part>),
 }
 
-/// Number of a loop's iterations.
+/// Number of a loop's iterations as a function of the number of ranks: slope * variable + base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
     variable: Variable,
-    /// Times the variable, plus the base.
+    /// Factor of the variable.
     slope: i64,
     base: i64,
 }
@@ -47,27 +47,27 @@ pub struct RoleProgram {
     pub parts: Vec<Part>,
     /// Number of positions in the program.
     pub positions: u32,
-    /// Counts of loops, by number.
+    /// Iterations of loops, by the loop's number.
     pub counts: Vec<Count>,
-    /// By position: partner sent to (or the only one), partner received from, root.
+    /// Partners of the operation at each position: the rank sent to (or the only partner), the rank received from, the root.
     pub partners: Vec<[Option<Partner>; 3]>,
-    /// The largest size that has the role.
+    /// The largest traced size that has the role.
     pub size: u32,
-    /// Ranks of that size that have the role.
+    /// Ranks of that size with the role.
     pub ranks: Vec<u32>,
 }
 
 /// Roles of all ranks in a shape, with the program of each role.
 #[derive(Clone, Debug)]
 pub struct Structure {
-    /// How ranks are arranged.
+    /// Arrangement of the ranks.
     pub shape: Shape,
     /// The program of each role.
     pub roles: BTreeMap<Role, RoleProgram>,
 }
 
 impl Structure {
-    /// Finds the program of each role of traced ranks in a shape; an error says why that is not possible.
+    /// Finds the program of each role of the traced ranks in a shape; an error says why the ranks do not fit the shape.
     pub fn new(shape: Shape, traced: &[Traced]) -> Result<Structure, String> {
         let mut members_of: BTreeMap<Role, Vec<(usize, u32)>> = BTreeMap::new();
         for (index, one) in traced.iter().enumerate() {
@@ -87,7 +87,7 @@ impl Structure {
     }
 }
 
-/// Symbols of operations without what may differ: peers, sizes, roots.
+/// Numbers of operations that are equal but for peers, sizes and roots.
 #[derive(Default)]
 struct Symbols {
     numbers: HashMap<Op, u32>,
@@ -153,7 +153,7 @@ fn role_program(
         let leaves = (0..lists[0].len() as u32).map(Part::Leaf).collect();
         (leaves, Vec::new())
     } else {
-        // Folded, they may differ in how often loops run.
+        // As loop trees, the programs may differ only in the iterations of loops.
         let mut forest = Forest::default();
         let bodies: Vec<u32> = (lists.iter())
             .map(|list| forest.fold(list.iter().copied()))
@@ -263,7 +263,7 @@ fn role_program(
     })
 }
 
-/// Positions of a program.
+/// Returns the number of positions in a program, those in loop bodies counted once.
 fn length(parts: &[Part]) -> u32 {
     let each = parts.iter().map(|part| match part {
         Part::Leaf(_) => 1,
@@ -272,7 +272,7 @@ fn length(parts: &[Part]) -> u32 {
     each.sum()
 }
 
-/// Calls `visit` with the positions of a program, in order; `count` returns the iterations of a loop.
+/// Calls `visit` with the position of each executed operation, in order; `count` returns the iterations of a loop by its number.
 pub fn walk(parts: &[Part], count: &impl Fn(u32) -> u32, visit: &mut impl FnMut(u32)) {
     for part in parts {
         match part {
@@ -286,7 +286,7 @@ pub fn walk(parts: &[Part], count: &impl Fn(u32) -> u32, visit: &mut impl FnMut(
     }
 }
 
-/// Converter of a folded sequence into [`Part`]s. The converter numbers leaves and loops, and collects the counts of the loops.
+/// Converter of a loop tree into [`Part`]s. The converter numbers leaves and loops, and collects the iterations of the loops.
 struct Shapes<'a> {
     forest: &'a Forest,
     positions: u32,
@@ -311,14 +311,14 @@ impl Shapes<'_> {
     }
 }
 
-/// Compares folded sequences but for the counts of loops.
+/// Comparison of two loop trees that may differ in the iterations of their loops.
 struct Comparison<'a> {
     forest: &'a Forest,
-    /// Counts of the second, in the order of the first.
+    /// Iterations of the second tree's loops, in the order of the loops of the first.
     counts: Vec<u32>,
 }
 
-/// The symbols at which two differ.
+/// The symbols at which two trees differ; `None` where a body ends.
 type Difference = (Option<u32>, Option<u32>);
 
 impl Comparison<'_> {
@@ -360,7 +360,7 @@ impl Variable {
 }
 
 impl Count {
-    /// Returns the count that runs through all points of size and count exactly.
+    /// Returns the function that gives the count of all points of (ranks, count) exactly; the error says that there is none.
     fn fit(shape: Shape, points: &BTreeSet<(u32, u32)>) -> Result<Count, String> {
         let first = points.first().copied().unwrap_or_default();
         if points.iter().all(|point| point.1 == first.1) {
@@ -407,7 +407,7 @@ impl Count {
         ))
     }
 
-    /// Returns how often the loop runs among `ranks`.
+    /// Returns the loop's iterations at `ranks` ranks; `None` if the function has no such value there.
     pub fn at(&self, shape: Shape, ranks: u32) -> Option<u32> {
         if self.slope == 0 {
             return u32::try_from(self.base).ok();

@@ -1,4 +1,4 @@
-//! Events of an archive into calls.
+//! Conversion of an archive's events into calls.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
@@ -11,7 +11,7 @@ use super::super::{CALL_SITE, value};
 use super::{DONE, Definitions};
 use crate::import::Builder;
 
-/// A communicator of the trace to be.
+/// A communicator of the new trace. `other` has the remote group of an intercommunicator.
 #[derive(Debug)]
 struct Group {
     id: u64,
@@ -19,26 +19,26 @@ struct Group {
     other: Vec<u32>,
 }
 
-/// A thread of the archive.
+/// A thread of the archive, and what it is executing.
 #[derive(Debug)]
 struct Thread {
     process: usize,
     tid: Option<u32>,
-    /// Regions entered, with the time.
+    /// Regions that the thread is in, with their times of entry in picoseconds.
     stack: Vec<(u32, u64)>,
-    /// MPI call of the thread, with its depth in the stack.
+    /// MPI call that the thread is in: its depth in the stack, and its records.
     call: Option<(usize, Vec<MpiRecord>)>,
 }
 
-/// The trace to be, as far as events have been read.
+/// Builder of the new trace from the events read so far.
 pub(super) struct Events<'a, 'b> {
     builder: &'b mut Builder,
     definitions: &'a Definitions,
     functions: HashMap<u32, Function>,
     groups: HashMap<u32, Group>,
-    /// World rank of each process, in the builder's order; they are the same.
+    /// Threads by the number of their location in the archive. The number of a process in the builder is its world rank.
     threads: HashMap<u64, Thread>,
-    /// Calls that began requests: number of the call in the builder, or none while it is still open.
+    /// Pending requests by process and request, with the record of the call that began each.
     requests: HashMap<(usize, u64), Started>,
     outside: u64,
     unknown_requests: u64,
@@ -50,12 +50,12 @@ pub(super) struct Events<'a, 'b> {
 /// Maximum number of members of all communicators together. Each member's trace lists every member.
 const MOST_MEMBERS: u64 = 1 << 22;
 
-/// Place of the record of a request.
+/// Location of the record of a request.
 #[derive(Clone, Copy, Debug)]
 enum Started {
-    /// Among the builder's calls.
+    /// The record is in the builder's call with this number.
     Call(usize),
-    /// In the call that the thread is in, by its place.
+    /// The record is in the call that is still open on the thread of this location, at this index.
     Open(u64, usize),
 }
 
@@ -66,7 +66,7 @@ fn function_of(name: &str) -> Option<Function> {
         .find(|function| function.name() == name)
 }
 
-/// Returns a request's serial number from its number in an archive. An archive may use 0, which means no request in a trace.
+/// Returns a request's serial number from its number in an archive. An archive may use 0, which stands for no request in a trace.
 fn serial(request: u64) -> u64 {
     request.wrapping_add(1).max(1)
 }
@@ -87,7 +87,7 @@ impl<'a, 'b> Events<'a, 'b> {
             .map(|group| &group.list)
             .max_by_key(|list| list.len());
         let ranks = ranks.ok_or("is of no MPI program: it has no group of MPI's locations")?;
-        // Nodes of the trace are the innermost nodes of the tree that hold processes.
+        // Nodes of the trace are the innermost nodes of the system tree that contain processes.
         let mut nodes: BTreeMap<u32, u32> = BTreeMap::new();
         let mut threads = HashMap::new();
         let mut by_group = HashMap::new();
@@ -137,7 +137,7 @@ impl<'a, 'b> Events<'a, 'b> {
         }
         let mut groups = HashMap::new();
         let mut world = false;
-        // A few bytes make a communicator of a group that many share.
+        // Many communicators may share one group, so that a small archive could cause huge lists.
         let sizes = definitions.comms.values().flat_map(|comm| {
             let groups = [Some(comm.group), comm.other].into_iter().flatten();
             groups.filter_map(|group| definitions.members.get(&group))
@@ -203,7 +203,7 @@ impl<'a, 'b> Events<'a, 'b> {
         Ok(events)
     }
 
-    /// Adds the creation of all communicators at the beginning. Events do not name the call that makes a communicator.
+    /// Adds the creation of all communicators at the beginning, since events do not name the call that creates a communicator.
     fn communicators(&mut self) {
         let mut groups: Vec<&Group> = self.groups.values().collect();
         groups.sort_by_key(|group| group.id);
@@ -265,7 +265,7 @@ impl<'a, 'b> Events<'a, 'b> {
             return;
         };
         thread.stack.push((region, time));
-        // A library's own calls inside a call are none of the program's.
+        // MPI calls that the library makes inside a call are not the program's.
         if let (Some(function), None) = (function, &thread.call) {
             let mut record = self.builder.record(thread.process, function);
             if let Some(tid) = thread.tid {
@@ -301,7 +301,7 @@ impl<'a, 'b> Events<'a, 'b> {
         }
     }
 
-    /// Ends a call. A call that started several operations becomes as many calls, of which the first has all its time.
+    /// Ends a call. A call that started several operations becomes as many calls, of which the first has all the time.
     fn close(
         &mut self,
         location: u64,
@@ -333,7 +333,7 @@ impl<'a, 'b> Events<'a, 'b> {
         call?.1.first_mut()
     }
 
-    /// Returns the world rank of a peer in a communicator, and the communicator's id.
+    /// Returns the peer with a rank in a communicator, by its world rank, and the communicator's id.
     fn peer(&self, location: u64, comm: u32, rank: u32) -> (Peer, u64) {
         let Some(group) = self.groups.get(&comm) else {
             return (Peer::Outside, communicator::NONE);
@@ -345,7 +345,7 @@ impl<'a, 'b> Events<'a, 'b> {
         if group.id == communicator::SELF {
             return (own.map_or(Peer::Outside, Peer::Rank), group.id);
         }
-        // Between two groups, a peer is of the other one.
+        // In an intercommunicator, the peer is in the other group.
         let inside = own.is_some_and(|own| group.members.contains(&own));
         let list = match !group.other.is_empty() && inside {
             true => &group.other,
@@ -355,7 +355,7 @@ impl<'a, 'b> Events<'a, 'b> {
         (peer.map_or(Peer::Outside, Peer::Rank), group.id)
     }
 
-    /// Returns the record of an operation that a call starts: the call's own, or another beside it if that has one already.
+    /// Returns the record of an operation that a call starts: the call's own record, or a further one if that already has an operation.
     fn start(&mut self, location: u64, request: u64, function: Function) -> Option<&mut MpiRecord> {
         let thread = self.threads.get_mut(&location)?;
         let process = thread.process;
@@ -373,7 +373,7 @@ impl<'a, 'b> Events<'a, 'b> {
         }
         let position = records.len() - 1;
         let record = records.last_mut()?;
-        // The events lack the preparation, so that a start becomes the operation itself.
+        // The archive lacks the preparation of persistent requests, so that a start becomes the operation itself.
         if matches!(record.function, Function::Start | Function::Startall) {
             record.function = function;
         }
@@ -422,7 +422,7 @@ impl<'a, 'b> Events<'a, 'b> {
         }
     }
 
-    /// Hands all records over. Returns notes for the user.
+    /// Returns notes for the user, after the last event.
     pub(super) fn finish(self) -> Result<Vec<String>, String> {
         let mut notes = vec![
             "archives do not say which call makes which communicator: they are made at the beginning here".into(),
@@ -453,7 +453,7 @@ impl<'a, 'b> Events<'a, 'b> {
     }
 }
 
-/// Returns a number for a module, computed only from its name; 0 for the program (FNV-1a).
+/// Returns a number for a module that depends only on its name (FNV-1a); 0 for the main program, whose name is empty.
 fn hash(name: &str) -> u64 {
     if name.is_empty() {
         return 0;
@@ -467,7 +467,7 @@ fn hash(name: &str) -> u64 {
 ///
 /// # Safety
 ///
-/// The pointer is the one that [`super::Open::events`] gave.
+/// The pointer must be the one that [`super::Open::events`] passed to the library.
 unsafe fn events<'a>(data: *mut c_void) -> &'a mut Events<'a, 'a> {
     // SAFETY: by contract; no other code has a reference while the library reads.
     unsafe { &mut *data.cast() }
@@ -478,7 +478,7 @@ macro_rules! event_callbacks {
         $(
             /// # Safety
             ///
-            /// Called by the library with the user data of [`super::Open::events`].
+            /// Must be called by the library, with the user data of [`super::Open::events`].
             pub(super) unsafe extern "C" fn $name($location: u64, $time: u64, data: *mut c_void, _attributes: Handle, $($argument: $type),*) -> c_int {
                 // SAFETY: by contract.
                 let $events = unsafe { events(data) };
@@ -559,7 +559,7 @@ event_callbacks! {
     on_collective_complete(events, location, _time, operation: u8, comm: u32, root: u32, sent: u64, received: u64, request: u64) {
         let (peer, id) = events.root(location, comm, root);
         events.complete(location, serial(request), Completion::default(), |record| {
-            // A persistent one, whose start says nothing of what it is.
+            // The operation was persistent, and its start does not say which function it is.
             let blocking = record.function.blocking();
             if super::super::operation(blocking) != Some(operation) {
                 record.function = Function::ALL
