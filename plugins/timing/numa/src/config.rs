@@ -102,7 +102,7 @@ pub enum NumaConfigError {
     MatrixColumns {
         /// `latency` or `write_back`.
         field: &'static str,
-        /// Row at fault.
+        /// Index of the row.
         row: usize,
         /// Number of columns in the row.
         columns: usize,
@@ -120,7 +120,7 @@ pub enum NumaConfigError {
     /// A vCPU on a socket that the configuration of memory does not have.
     #[error("vcpus[{vcpu}].socket: is {socket}, but memory has {sockets} sockets, counted from 0")]
     VcpuSocket {
-        /// vCPU at fault.
+        /// Index of the vCPU.
         vcpu: usize,
         /// Socket of the vCPU.
         socket: u16,
