@@ -27,7 +27,7 @@ struct Described {
     ways: u32,
 }
 
-/// A level of data caches, as it is modelled.
+/// A level of data caches that is modelled.
 #[derive(Clone, Debug)]
 struct Level {
     described: Described,

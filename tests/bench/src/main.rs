@@ -45,7 +45,7 @@ pub enum Failure {
     /// The folder of `--image` holds no image.
     #[error("no guest image at {0}; leave --image out, and one is built")]
     Image(PathBuf),
-    /// No image can be built.
+    /// The guest image cannot be built.
     #[error("the guest image cannot be built: {0}")]
     Build(#[from] nodescope_image::ImageError),
     /// A file cannot be read or written, or a program cannot be started.

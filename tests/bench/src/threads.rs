@@ -158,7 +158,7 @@ struct Round {
     one: Run,
     /// The nodes on two host threads.
     two: Run,
-    /// Two clusters at once, on a host thread each: their million instructions a second of wall time, together.
+    /// Million instructions per second of wall time, summed over two clusters that run at the same time on one host thread each.
     apart: f64,
     /// Result of [`meeting::throughput`].
     meeting: f64,

@@ -46,9 +46,9 @@ pub struct Failure {
 /// The result of a campaign.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Cases that ran.
+    /// Number of cases that ran.
     pub cases: u64,
-    /// Cases that a reader died of.
+    /// Cases that failed.
     pub failures: Vec<Failure>,
 }
 
