@@ -21,7 +21,7 @@ impl Tool {
     ///
     /// # Errors
     ///
-    /// If no `llvm-mca` is found, or no one found supports x86-64.
+    /// If no `llvm-mca` is found, or none of those found supports x86-64.
     pub fn installed() -> Result<Self, CoreError> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         Self::within(&std::env::split_paths(&path).collect::<Vec<_>>())
@@ -31,7 +31,7 @@ impl Tool {
     ///
     /// # Errors
     ///
-    /// If no `llvm-mca` is found, or no one found supports x86-64.
+    /// If no `llvm-mca` is found, or none of those found supports x86-64.
     pub fn within(folders: &[PathBuf]) -> Result<Self, CoreError> {
         let mut newest: Option<(Vec<u32>, Self)> = None;
         let mut problem = None;

@@ -540,7 +540,7 @@ impl Steering<'_> {
             value
         };
         if register == RSP && self.pinned & 1 << RSP != 0 {
-            // The stack and the operand use the same register, which stays pinned for the stack.
+            // The stack and the operand use the same register. The operand's address then replaces the stack's.
             self.pinned |= 1 << RSP;
         }
         self.set(register, value);

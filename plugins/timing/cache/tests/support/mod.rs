@@ -426,5 +426,5 @@ pub fn price(config: &mut CacheConfig) {
     coherence.upgrade = price();
 }
 
-/// Check that the numbers of the sides are the indices of `Engine::slots`.
+/// Check that the numbers of the sides are the side indices of `Engine::slots`.
 const _: () = assert!(Side::Data as usize == 0 && Side::Instruction as usize == 1);
