@@ -1,4 +1,4 @@
-//! Times from power-on to the first process, and to the job.
+//! Boot benchmark: times from power-on to the first process, and to the job.
 
 use std::io::Write as _;
 
@@ -12,11 +12,11 @@ use crate::guest::{Guest, Marks, executable};
 use crate::workload::{Group, Row};
 use crate::{Failure, Options, tcg};
 
-/// First process in place of the image's own: reports its start and becomes the image's first process.
+/// Script that replaces the image's first process: it reports its start and then executes the image's `/init`.
 const FIRST: &str = "#!/bin/busybox sh\necho bench:reach:boot:init\nexec /init\n";
 const JOB: &str = "#!/bin/sh\necho bench:reach:boot:job\n";
 
-/// Boots the image's guest with one vCPU in nodescope and in QEMU.
+/// Boots the image's guest with one vCPU in nodescope and, if it is installed, in QEMU.
 pub fn boot(options: &Options) -> Result<Value, Failure> {
     let image = options.image()?;
     let rows = ["init", "job"].map(|name| Row {

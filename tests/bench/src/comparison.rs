@@ -1,4 +1,4 @@
-//! Medians of many runs beside each other: the table and the line of JSON.
+//! Comparison of medians of many runs: the table and the line of JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use crate::session::{Run, Session};
 use crate::time::{geometric_mean, median};
 use crate::workload::{Group, Row};
 
-/// Way to run the rows, such as an engine or the host, with its runs.
+/// Environment in which the rows run, such as an engine or the host, with its measured runs.
 #[derive(Clone, Debug)]
 pub struct Column {
     /// Name in tables and results.
@@ -37,51 +37,51 @@ impl Column {
         median(self.runs.get(row).into_iter().flatten().map(of))
     }
 
-    /// Returns the median processor time of a row, seconds.
+    /// Returns the median processor time of a row, in seconds; NaN if the row has no runs.
     pub fn cpu(&self, row: &str) -> f64 {
         self.median(row, |r| r.spent.cpu)
     }
 
-    /// Returns the median wall time of a row, seconds.
+    /// Returns the median wall time of a row, in seconds.
     pub fn wall(&self, row: &str) -> f64 {
         self.median(row, |r| r.spent.wall)
     }
 
-    /// Returns the median speed of a row, million instructions a second of processor time.
+    /// Returns the median speed of a row, in million instructions for each second of processor time.
     pub fn speed(&self, row: &str) -> f64 {
         self.median(row, Run::speed)
     }
 
-    /// Returns the median instructions of a row, in millions.
+    /// Returns the median number of instructions of a row, in millions.
     pub fn instructions(&self, row: &str) -> f64 {
         self.median(row, |r| r.instructions as f64 / 1e6)
     }
 }
 
-/// Workloads that were each run in several ways.
+/// Workloads that were each run on the host, in a peer tool and in nodescope's engines.
 pub struct Comparison {
     /// Name of the measurement.
     pub name: &'static str,
     /// Parts of the workloads that were measured.
     pub rows: Vec<Row>,
-    /// Measured on the host.
+    /// Measurements on the host; None: not measured.
     pub native: Option<Column>,
-    /// Measured in the tool that users would take otherwise.
+    /// Measurements in another tool for the same purpose, such as QEMU; None: not measured.
     pub peer: Option<Column>,
-    /// Measured in nodescope, the default engine last.
+    /// Measurements in nodescope's engines, the default engine last.
     pub engines: Vec<Column>,
 }
 
-/// Ratios of an engine's row.
+/// Processor times of an engine's row, relative to the host and to the peer.
 #[derive(Clone, Copy, Debug)]
 struct Ratios {
-    /// Processor time for each second of the host's: a slowdown.
+    /// The engine's processor time divided by the host's: a slowdown.
     native: f64,
-    /// Processor time of the peer for each second of this engine: above 1 the engine is faster.
+    /// The peer's processor time divided by the engine's: above 1 the engine is faster.
     peer: f64,
 }
 
-/// A mean, and which rows count in it.
+/// Geometric means: name in the table, prefix in JSON, and the groups of rows that count.
 const MEANS: [(&str, &str, &[Group]); 2] = [
     ("all", "", &[Group::Seven, Group::Avx2, Group::Programs]),
     ("seven, SSE2", "seven_", &[Group::Seven]),
@@ -97,7 +97,7 @@ impl Comparison {
         }
     }
 
-    /// Rows that count in a mean of these groups.
+    /// Returns the rows that count in a mean over these groups.
     fn members(&self, groups: &[Group]) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(|r| groups.contains(&r.group))
     }
@@ -112,7 +112,7 @@ impl Comparison {
         (ratios, mean(&|r| engine.speed(r)))
     }
 
-    /// Returns the table for readers, one for each engine.
+    /// Returns the text tables, one for each engine.
     pub fn table(&self) -> String {
         let mut text = String::new();
         let peer = self.peer.as_ref().map_or("no peer", |p| p.name.as_str());
@@ -170,7 +170,7 @@ impl Comparison {
         text
     }
 
-    /// Returns the JSON object: means of the default engine first, then the values of every engine.
+    /// Returns the JSON object: first the means of the default engine, then the values of each row, then the means of each engine.
     pub fn json(&self) -> Map<String, Value> {
         let peer = self.peer.as_ref().map_or("peer", |p| p.name.as_str());
         let mut object = Map::new();
@@ -231,7 +231,7 @@ impl Comparison {
     }
 }
 
-/// Returns a number as text; a dash where nothing was measured.
+/// Returns a number as text; a dash if nothing was measured (the number is not finite).
 pub fn cell(value: f64, decimals: usize) -> String {
     if value.is_finite() {
         format!("{value:.decimals$}")
@@ -240,7 +240,7 @@ pub fn cell(value: f64, decimals: usize) -> String {
     }
 }
 
-/// Returns a number with four significant digits; null where nothing was measured.
+/// Returns a number with four significant digits; null if nothing was measured (the number is not finite).
 pub fn number(value: f64) -> Value {
     if !value.is_finite() {
         return Value::Null;
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(a["million_instructions_per_second"], 2.0);
         assert_eq!(a["wall_seconds"], Value::Null);
         assert_eq!((&a["vs_native"], &a["vs_tcg"]), (&json!(3.0), &json!(2.0)));
-        // The row apart counts in no mean.
+        // Rows of the group `Apart` count in no mean.
         assert_eq!(json["geomean_vs_native"], 3.0);
         assert_eq!(json["geomean_vs_tcg"], 4.619);
         assert_eq!(json["seven_geomean_vs_tcg"], 2.0);

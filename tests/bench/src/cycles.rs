@@ -1,4 +1,4 @@
-//! Modelled cycles of a core beside measured ones: kernels whose data the first level holds, on this machine.
+//! Modelled cycles of a core compared with measured cycles, on this host: kernels whose data fit into the first level.
 
 use std::arch::asm;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub struct Options {
     rounds: u32,
 }
 
-/// Kernels, and what their speed depends on.
+/// Kernels, and what limits the speed of each.
 const KERNELS: [(&str, Bound); 19] = [
     ("integer", Bound::Branches),
     ("chase_l3", Bound::Core),
@@ -54,21 +54,21 @@ const KERNELS: [(&str, Bound); 19] = [
     ("polynomial_avx2", Bound::Core),
 ];
 
-/// The least that the rules of a comparison need to know of a kernel.
+/// Limit of a kernel's speed, as far as the summary distinguishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bound {
-    /// Operations that the core executes.
+    /// The operations that the core executes.
     Core,
     /// Branches on random data, whose mispredictions the model leaves out.
     Branches,
 }
 
-/// A kernel of the library, with its number of repeats.
+/// A kernel of the compiled library; the argument is its number of repeats.
 type Kernel = extern "C" fn(i64);
 
-/// Ticks of a timed run, about: shorter than a turn on a busy host.
+/// Approximate duration of a timed run, in ticks of the time-stamp counter: shorter than a scheduler's time slice on a busy host.
 const RUN: u64 = 1_500_000;
-/// How far the clock rates before and after a run may be apart.
+/// Largest relative difference of the clock rates before and after a run that counts.
 const STEADY: f64 = 0.01;
 
 /// Models and measures every kernel.
@@ -125,7 +125,7 @@ pub fn cycles(options: &Options) -> Result<Value, Failure> {
         // SAFETY: the kernels are functions of one long that return nothing (kernels.h).
         let kernel: libloading::Symbol<'_, Kernel> =
             unsafe { library.get(name) }.map_err(|e| host(&e))?;
-        // Memory is made, and functions are bound, before anything is counted.
+        // The first call allocates memory and resolves functions, before anything is counted.
         kernel(1);
         let blocks = stepped::blocks(*kernel, 1).map_err(Failure::Files)?;
         let models: Vec<CoreModel> = cores
@@ -191,7 +191,7 @@ fn mean(errors: &[f64]) -> f64 {
     errors.iter().map(|e| e.abs()).sum::<f64>() / errors.len().max(1) as f64
 }
 
-/// Compiles the kernels to a library; sizes fit into a first level of 32 KiB.
+/// Compiles the kernels to a library. The data of each kernel fit into a first level of 32 KiB.
 fn compile(folder: &Path) -> Result<(), Failure> {
     let integer = [
         "-O2",
@@ -222,14 +222,14 @@ fn compile(folder: &Path) -> Result<(), Failure> {
     gcc(folder, &[&link[..], &objects, &["-lm"]].concat(), &[])
 }
 
-/// Measures cycles of one repeat: ticks of the time-stamp counter times the cycles of a tick before and after. The lower quartile of runs
-/// between which the clock rate was steady: other programs only make runs longer.
+/// Returns the cycles of one repeat: ticks of the time-stamp counter times the cycles per tick around the run. Runs in which the clock rate
+/// changed do not count. The result is the lower quartile of the runs, since other programs only make runs longer.
 fn measure(kernel: Kernel, rounds: u32) -> Result<f64, Failure> {
     let once = (0..5).map(|_| ticks(|| kernel(1))).min().unwrap_or(1);
     let repeats = (RUN / once.max(1)).clamp(1, 1 << 20);
     let mut runs = Vec::new();
     let mut before = rate();
-    // A host whose clock never stands still has no answer.
+    // The number of tries is limited, since on some hosts the clock rate always changes.
     for _ in 0..rounds.max(1) * 4 {
         let spent = ticks(|| kernel(repeats as i64));
         let after = rate();
@@ -250,7 +250,7 @@ fn measure(kernel: Kernel, rounds: u32) -> Result<f64, Failure> {
     Ok(median(runs.into_iter().filter(|run| *run <= middle)))
 }
 
-/// Measures cycles of the core for each tick of the time-stamp counter, by a chain of additions of one cycle each; the most of a few chains.
+/// Measures the core's cycles per tick of the time-stamp counter, with a chain of additions of one cycle each; the highest of five chains.
 pub fn rate() -> f64 {
     const CHAIN: u64 = 2000;
     let least = (0..5)
@@ -258,7 +258,7 @@ pub fn rate() -> f64 {
             ticks(|| {
                 let mut value = 1_u64;
                 for _ in 0..CHAIN {
-                    // SAFETY: additions of a register that is given.
+                    // SAFETY: the instructions only add a register to itself.
                     unsafe {
                         asm!(
                             "add {0}, {0}", "add {0}, {0}", "add {0}, {0}", "add {0}, {0}", "add {0}, {0}",
@@ -275,7 +275,7 @@ pub fn rate() -> f64 {
     (CHAIN * 20) as f64 / least.unwrap_or(1).max(1) as f64
 }
 
-/// Cycles of the core in a second, as fast as it is now. The first call takes a tenth of a second, to time the time-stamp counter.
+/// Returns the core's present clock rate in Hz. The first call takes a tenth of a second longer, to time the time-stamp counter.
 pub fn hertz() -> f64 {
     static TICKS: OnceLock<f64> = OnceLock::new();
     let counter = || {
@@ -286,9 +286,9 @@ pub fn hertz() -> f64 {
     rate() * TICKS.get_or_init(counter)
 }
 
-/// Ticks of the time-stamp counter that something takes.
+/// Returns the ticks of the time-stamp counter that `run` takes.
 pub fn ticks(run: impl FnOnce()) -> u64 {
-    // SAFETY: every processor that runs this has the counter.
+    // SAFETY: every processor on which the benchmark runs has RDTSCP.
     let now = || unsafe {
         let mut processor = 0;
         std::arch::x86_64::__rdtscp(&raw mut processor)

@@ -1,4 +1,4 @@
-//! Guests in nodescope.
+//! Runs of a benchmark's guest in nodescope.
 
 use std::collections::BTreeMap;
 
@@ -17,17 +17,17 @@ use crate::guest::{Guest, MEMORY, Marks};
 use crate::session::{Edge, Mark, Recorder, Session};
 use crate::time::Point;
 
-/// How the portable engine executes guest code.
+/// Engine variant that executes guest code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
-    /// Decoded blocks, instruction by instruction.
+    /// The interpreter of decoded blocks.
     Interpreter,
-    /// Warm blocks as host code.
+    /// The translator: warm blocks run as host code.
     Translator,
 }
 
 impl Engine {
-    /// Every engine, the default last. Results begin with the figures of the default engine.
+    /// Every engine, the default one last. Results begin with the figures of the default engine.
     pub const ALL: [Engine; 2] = [Engine::Interpreter, Engine::Translator];
 
     /// Returns the name in tables and results.
@@ -39,15 +39,14 @@ impl Engine {
     }
 }
 
-/// Models that watch a guest.
+/// Models that are attached while a wanted part of a guest runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attached {
-    /// No models: one vCPU.
+    /// No models, and one vCPU.
     Nothing,
-    /// Three levels of cache for instructions and data, MESIF, and NUMA memory, while a wanted part runs: two sockets of one
-    /// vCPU.
+    /// Three levels of cache for instructions and data, MESIF, and NUMA memory. The node has two sockets of one vCPU each.
     CachesAndNuma,
-    /// Caches and NUMA as above, with events attributed to code. This is the default of studies.
+    /// The models of `CachesAndNuma`, with events attributed to code. This is the default of studies.
     Attributed,
 }
 
@@ -64,17 +63,17 @@ impl Attached {
     }
 }
 
-/// Action that is taken when a wanted part begins and when it ends.
+/// Actions at the marks of a guest.
 trait Parts {
-    /// Prepares for the boot of the guest.
+    /// Prepares a node before the boot of the guest.
     fn boot(&mut self, node: &mut Node) -> Result<(), String>;
-    /// Handles a mark of the guest, perhaps that a part begins.
+    /// Handles any mark of the guest, before [`Parts::begin`] if the mark begins a part.
     fn mark(&mut self, _node: &mut Node) -> Result<(), String> {
         Ok(())
     }
-    /// Begins a part.
+    /// Handles the begin of a wanted part.
     fn begin(&mut self, node: &mut Node) -> Result<(), String>;
-    /// Ends the part of this name.
+    /// Handles the end of the wanted part with this name.
     fn end(&mut self, node: &mut Node, name: &str) -> Result<(), String>;
 }
 
@@ -98,16 +97,16 @@ impl Parts for Attached {
     }
 }
 
-/// Time from which on a model sees all instructions and references of the guest.
+/// Time at which the model of [`measure`] is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum From {
-    /// From power-on.
+    /// Power-on.
     PowerOn,
-    /// From the first mark: for a guest whose boot and launcher have more blocks than the model can count.
+    /// The first mark: for a guest whose boot and launcher have more blocks than the model can count.
     FirstMark,
 }
 
-/// A model that is warm when parts begin, with its measurements of each part.
+/// Model that is attached before parts begin, so that its caches are warm, and the measurements of each part.
 struct Warm<'a> {
     from: From,
     make: &'a dyn Fn() -> Result<Box<CacheModel>, String>,
@@ -140,12 +139,12 @@ impl Parts for Warm<'_> {
     }
 }
 
-/// Turns between two checks of the guest's marks, in cycles: some microseconds of host time.
+/// Virtual time between two checks of the guest's marks, in cycles: some microseconds of host time.
 const LOOK: u64 = 20_000;
-/// Virtual seconds after which a guest has hung.
+/// Virtual seconds after which a guest counts as hung.
 const PATIENCE: u64 = 120;
 
-/// Returns the configuration of `nodes` such guests with `sockets` sockets each, on one host thread.
+/// Returns the configuration of `nodes` nodes that run the guest, with `sockets` sockets of one vCPU each, on one host thread.
 pub fn config(guest: &Guest, engine: Engine, nodes: u32, sockets: u16) -> ClusterConfig {
     ClusterConfig {
         name: "bench".into(),
@@ -191,15 +190,15 @@ pub fn config(guest: &Guest, engine: Engine, nodes: u32, sockets: u16) -> Cluste
     }
 }
 
-/// Call stacks that are sampled of a window, as a study of one node has them.
+/// Maximum number of call stacks that are sampled in a window; a study of one node has the same number.
 const SAMPLES: usize = 4096;
 
-/// Runs a guest to its end.
+/// Runs a guest until it powers off.
 pub fn run(guest: &Guest, engine: Engine, attached: Attached) -> Result<Session, Failure> {
     run_watched(guest, engine, attached, &mut |_, _| {})
 }
 
-/// Runs a guest to its end, and calls `watch` with the name of each wanted part when the part has begun and when it has ended.
+/// Runs a guest until it powers off. Calls `watch` with the name of each wanted part when the part has begun and when it has ended.
 pub fn run_watched(
     guest: &Guest,
     engine: Engine,
@@ -210,8 +209,8 @@ pub fn run_watched(
     boot(guest, engine, attached.sockets(), &mut parts, watch)
 }
 
-/// Runs a guest of one socket with a model that is attached early, so that caches are warm when a part begins. Returns the measurements
-/// of each wanted part, attributed to code.
+/// Runs a guest of one socket with a model that is attached early, so that caches are warm when a part begins. Returns the measurements of
+/// each wanted part, attributed to code.
 pub fn measure(
     guest: &Guest,
     from: From,
@@ -301,11 +300,11 @@ fn drive(
     }
 }
 
-/// Output of a guest.
+/// Console output of a guest.
 #[derive(Default)]
 pub struct Console {
     all: Vec<u8>,
-    /// Number of bytes in the lines that were returned.
+    /// Number of bytes in the lines that [`Console::take`] has returned.
     taken: usize,
 }
 
@@ -315,7 +314,7 @@ impl Console {
         String::from_utf8_lossy(&self.all).into_owned()
     }
 
-    /// Adds bytes, and returns the lines that they complete.
+    /// Adds bytes, and returns the lines that these bytes complete, without line ends.
     pub fn take(&mut self, bytes: Vec<u8>) -> Vec<String> {
         if bytes.is_empty() {
             return Vec::new();
@@ -331,7 +330,7 @@ impl Console {
     }
 }
 
-/// Makes a model of three cache levels with MESIF between sockets, in front of NUMA memory.
+/// Makes a model of three cache levels, with MESIF between sockets and NUMA memory.
 fn model(sockets: u16) -> Result<Box<CacheModel>, String> {
     let bytes = MEMORY / u64::from(sockets);
     let memory = Numa::new(&NumaConfig::contiguous(sockets, bytes)).map_err(|e| e.to_string())?;

@@ -1,4 +1,4 @@
-//! A guest with a job, alike for nodescope and for QEMU.
+//! A guest with a job, the same for nodescope and for QEMU.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use tempfile::NamedTempFile;
 
 use crate::Failure;
 
-/// Memory of a guest in bytes. Linux gives programs large pages, as on most nodes, where it has 512 MiB or more.
+/// Memory of a guest in bytes. With 512 MiB or more, Linux gives programs large pages by default, as on most nodes.
 pub const MEMORY: u64 = 1 << 30;
 
 /// Channel by which a guest's marks reach nodescope. QEMU has only the console.
@@ -23,24 +23,24 @@ pub enum Marks {
 pub struct Guest {
     /// Path of the kernel.
     pub kernel: PathBuf,
-    /// First root file system.
+    /// Path of the first root file system.
     pub initramfs: PathBuf,
     /// Path of the root image.
     pub root: PathBuf,
-    /// The job disk's contents.
+    /// Contents of the job disk.
     pub disk: Vec<u8>,
-    /// File with the job disk's contents.
+    /// File with the contents of the job disk.
     pub job: NamedTempFile,
-    /// Further kernel parameters.
+    /// Kernel parameters in addition to the usual ones.
     pub parameters: Vec<String>,
-    /// Parts of the job that are measured.
+    /// Names of the parts of the job that are measured.
     pub wanted: Vec<String>,
     /// Channel by which the guest announces the measured parts.
     pub marks: Marks,
 }
 
 impl Guest {
-    /// Makes a guest of the image in this folder with a job: a script and the files that it needs.
+    /// Makes a guest from the image in a folder, with a job: a script and the files that the script needs.
     pub fn new(
         image: &Path,
         script: String,

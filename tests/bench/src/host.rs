@@ -1,4 +1,4 @@
-//! Programs on the host itself: natively, or in valgrind's cachegrind.
+//! Runs of a workload on the host itself: natively, or in valgrind's cachegrind.
 
 use std::process::Command;
 
@@ -7,7 +7,8 @@ use crate::session::{Mark, Run, Session, What};
 use crate::time::Spent;
 use crate::workload::Workload;
 
-/// cachegrind with the cache sizes of the models: levels 1 and last, the only levels that cachegrind has. Nothing is written.
+/// Command line of cachegrind with the cache sizes of the models. cachegrind simulates only the first and the last level. No output file is
+/// written.
 pub const CACHEGRIND: [&str; 7] = [
     "valgrind",
     "--tool=cachegrind",
@@ -18,7 +19,7 @@ pub const CACHEGRIND: [&str; 7] = [
     "--cachegrind-out-file=/dev/null",
 ];
 
-/// Returns the first line that a program prints for `--version`, or the reason why there is none.
+/// Returns the first line that a program prints for `--version`, or a message that the program cannot be run.
 pub fn version_of(program: &str, package: &str) -> Result<String, String> {
     let output = Command::new(program)
         .arg("--version")
@@ -28,7 +29,7 @@ pub fn version_of(program: &str, package: &str) -> Result<String, String> {
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
-/// Returns a program's path, or a message that the program is missing.
+/// Returns the path of a program in `PATH`, or a message that the program is missing.
 pub fn find(program: &str, package: &str) -> Result<std::path::PathBuf, String> {
     std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
         .map(|folder| folder.join(program))
@@ -36,8 +37,8 @@ pub fn find(program: &str, package: &str) -> Result<std::path::PathBuf, String> 
         .ok_or_else(|| format!("there is no {program}; install {package}"))
 }
 
-/// Runs a workload, under a tool if one is given. The program times its parts itself, in processor time, so neither its start
-/// nor the tool's is in any figure.
+/// Runs a workload on the host, under a tool if `tool` is not empty. The program measures the processor time of its parts itself, so no
+/// figure includes the start of the program or of the tool.
 pub fn run(workload: &Workload, tool: &[&str]) -> Result<Session, Failure> {
     let mut words = tool.iter().map(|w| (*w).to_owned());
     let program = workload.host_program.clone();

@@ -1,4 +1,4 @@
-//! This machine's caches for a cache model, as the host describes them and as timed loads show them.
+//! This host's caches for a cache model: the host's description of the caches, and timed loads.
 
 use std::path::Path;
 
@@ -11,14 +11,14 @@ use crate::comparison::number;
 use crate::ring::{LINE, Ring};
 use crate::time::median;
 
-/// Where Linux describes the caches of the first processor.
+/// Folder in which Linux describes the caches of the first processor.
 const CACHES: &str = "/sys/devices/system/cpu/cpu0/cache";
-/// A ring for measuring a level has so many times the size of the level inside, so that the level inside serves few loads.
+/// A level is measured with a ring of `OVER` times the size of the next inner level, so that the inner level serves few loads.
 const OVER: u64 = 3;
-/// Two rings of a growing series differ by this factor.
+/// Factor between the sizes of successive rings in a search.
 const STEP: f64 = std::f64::consts::SQRT_2;
 
-/// A cache as the host describes it.
+/// A cache as Linux describes it; size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Described {
     level: u32,
@@ -27,19 +27,19 @@ struct Described {
     ways: u32,
 }
 
-/// A level of data caches, as it is modelled.
+/// A level of data caches that is modelled.
 #[derive(Clone, Debug)]
 struct Level {
     described: Described,
-    /// Bytes that loads find there. The host may promise more.
+    /// Bytes of the level that loads can use. In a virtual machine the described size may be larger.
     size: Figure,
-    /// Bytes of the ring.
+    /// Size in bytes of the ring with which the latency was measured.
     ring: u64,
-    /// Cycles of a load.
+    /// Latency of a load, in cycles.
     latency: Figure,
 }
 
-/// The median of some measurements, the least and the most.
+/// Median, minimum and maximum of some measurements.
 #[derive(Clone, Copy, Debug)]
 struct Figure {
     middle: f64,
@@ -60,22 +60,22 @@ impl Figure {
         Self::of(std::iter::once(value))
     }
 
-    /// Returns the figure as text, in units of so many.
+    /// Returns the figure as text, divided by `unit`.
     fn text(&self, unit: f64, decimals: usize) -> String {
         let [middle, least, most] = [self.middle, self.least, self.most].map(|v| v / unit);
         format!("{middle:.decimals$} ({least:.decimals$} to {most:.decimals$})")
     }
 }
 
-/// Caches of this machine, as described by the host and as measured.
+/// Caches of this host: described sizes, and measured sizes and latencies.
 #[derive(Clone, Debug)]
 pub struct Machine {
     name: String,
     instruction: Option<Described>,
     levels: Vec<Level>,
-    /// Bytes of memory's ring.
+    /// Size in bytes of the ring with which memory was measured.
     ring: u64,
-    /// Cycles of a load from memory.
+    /// Latency of a load from memory, in cycles.
     memory: Figure,
 }
 
@@ -92,7 +92,7 @@ impl Machine {
         let cycles = |bytes: u64| Ring::new(bytes as usize).map(|mut ring| ring.cycles());
         let ring = (2 * last.size).clamp(64 << 20, 4 << 30);
         let available = available_memory()?;
-        // Links of the ring are made by way of a table that takes a sixteenth more.
+        // The table from which the ring is linked takes another sixteenth of the ring's size.
         if ring > available / 2 {
             return Err(Failure::Host(format!(
                 "twice the last level's size, {} MiB, is more than half of the memory that is free, {} MiB, and memory cannot be told from caches",
@@ -128,7 +128,7 @@ impl Machine {
         })
     }
 
-    /// Takes the medians of several measurements of one machine.
+    /// Returns the machine with the medians of several measurements.
     pub fn middle(machines: &[Self]) -> Self {
         let mut machine = machines[0].clone();
         machine.memory = Figure::of(machines.iter().map(|m| m.memory.middle));
@@ -140,7 +140,8 @@ impl Machine {
         machine
     }
 
-    /// Makes the model of one core. A miss of a level costs the difference between a load from the next level and a load from this level.
+    /// Makes the cache model of one core. A miss of a level costs the difference between the measured latencies of the next level and of
+    /// this level.
     pub fn model(&self) -> Result<Box<CacheModel>, String> {
         let (config, memory) = self.config();
         CacheModel::new(&config, &VcpuPlace::grid(1, 1, 1), Box::new(memory))
@@ -161,7 +162,7 @@ impl Machine {
             let level = &self.levels[index];
             let config = LevelConfig::new(level.size.middle as u64, level.described.ways);
             if index == outermost {
-                // Loads do not distinguish a miss of the last level from memory, so memory gets the whole cost.
+                // Measured loads cannot separate a miss of the last level from the memory access, so memory gets the whole cost.
                 return if index > 0 { config.shared() } else { config };
             }
             config.misses(after(index), after(index), after(index))
@@ -178,7 +179,7 @@ impl Machine {
         (config, FlatMemory { latency })
     }
 
-    /// Returns a description of the machine in some lines.
+    /// Returns a description of the machine as several lines of text.
     pub fn description(&self) -> String {
         let mut text = format!("{}\n", self.name);
         if let Some(i) = &self.instruction {
@@ -224,8 +225,8 @@ impl Machine {
     }
 }
 
-/// Returns the bytes that the last level holds for this machine: a virtual machine may share the level with others, or be given some ways only. The
-/// largest ring whose loads are nearer to the level's than to memory's, and no more than is described.
+/// Returns the bytes of the last level that this machine can use: a virtual machine may share the level with others, or have only some
+/// ways. The result is the largest ring whose latency is closer to the level's than to memory's, and at most the described size.
 fn held(
     level: &Level,
     memory: f64,
@@ -245,7 +246,7 @@ fn held(
     }
 }
 
-/// Reads the caches, in the order of their levels, the first level's instructions first.
+/// Reads the descriptions of the caches, in the order of their levels, the instruction cache of a level first.
 fn caches(folder: &Path) -> Result<Vec<Described>, Failure> {
     let mut caches = Vec::new();
     for index in 0.. {
@@ -281,7 +282,7 @@ fn caches(folder: &Path) -> Result<Vec<Described>, Failure> {
     Ok(caches)
 }
 
-/// Returns the host's processor by name, family and model, as `lscpu` gives it.
+/// Returns name, family and model of the host's processor, as `lscpu` prints them.
 pub fn processor() -> Result<String, Failure> {
     let text = std::fs::read_to_string("/proc/cpuinfo").map_err(Failure::Files)?;
     let field = |name: &str| {

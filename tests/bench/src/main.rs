@@ -1,7 +1,7 @@
-//! `nodescope-bench`: how fast nodescope executes guests, beside the tools that users would take otherwise, and beside the host itself.
+//! `nodescope-bench`: speed of nodescope's guests, compared with other tools for the same purpose and with the host itself.
 //!
-//! A [`workload`] is a program whose measured parts announce themselves. It is run on the [`host`], in guests of nodescope
-//! ([`engine`]) and of QEMU ([`tcg`]); what came of it is a [`session`], and a [`comparison`] sets medians of many side by side.
+//! A [`workload`] is a program whose measured parts announce themselves. The program runs on the [`host`], and in guests of nodescope
+//! ([`engine`]) and of QEMU ([`tcg`]). Each run gives a [`session`]. A [`comparison`] shows the medians of many sessions.
 
 mod boot;
 mod comparison;
@@ -39,19 +39,19 @@ pub enum Failure {
     /// The kernels do not compile.
     #[error("cannot compile the kernels: {0}")]
     Compile(String),
-    /// No such kernel.
+    /// A kernel of this name does not exist: the name, and the names of all kernels.
     #[error("there is no kernel {0}; there are {1}")]
     Kernel(String, String),
-    /// The folder that was named holds no image.
+    /// The folder of `--image` holds no image.
     #[error("no guest image at {0}; leave --image out, and one is built")]
     Image(PathBuf),
-    /// No image can be built.
+    /// The guest image cannot be built.
     #[error("the guest image cannot be built: {0}")]
     Build(#[from] nodescope_image::ImageError),
-    /// Reading or writing.
+    /// A file cannot be read or written, or a program cannot be started.
     #[error("cannot read or write a file, or start a program: {0}")]
     Files(std::io::Error),
-    /// A program on the host.
+    /// A program or a measurement on the host failed.
     #[error("on the host, {0}")]
     Host(String),
     /// The guest failed.
@@ -74,7 +74,7 @@ enum What {
     Window(Options),
     /// Windows that attribute costs to code, beside windows that do not.
     Attribution(Options),
-    /// Debian's hpcc in both ways.
+    /// Debian's hpcc, with nothing attached and with models attached.
     Hpcc(Options),
     /// Booting, beside QEMU's TCG.
     Boot(Options),
@@ -84,7 +84,7 @@ enum What {
     Scale(scale::Options),
     /// Two nodes on two host threads, beside one.
     Threads(Options),
-    /// Where the kernels' time goes in either way, by perf.
+    /// Where the kernels' time goes, with nothing attached and in windows, by perf.
     Profile(Options),
     /// Modelled cycles of a core beside measured ones, on kernels in the first level.
     Core(cycles::Options),
@@ -131,7 +131,7 @@ impl Options {
         image(self.image.as_deref())
     }
 
-    /// Returns the peer's version. Where the peer is missing, prints the reason and returns nothing.
+    /// Returns the peer's version, or None with `--no-peer`. If the peer is missing, prints the reason and returns None.
     pub fn peer(&self, version: impl FnOnce() -> Result<String, String>) -> Option<String> {
         if self.no_peer {
             return None;
@@ -148,7 +148,7 @@ impl Options {
         }
     }
 
-    /// Prints a line of text, unless JSON is printed.
+    /// Prints a line of text, unless only JSON is printed.
     pub fn say(&self, text: &str) {
         if !self.json {
             println!("{text}");
@@ -156,7 +156,7 @@ impl Options {
     }
 }
 
-/// Returns the folder of a guest image that was named, or nodescope's own.
+/// Returns the folder of the guest image: `named`, or nodescope's own image, which is built if it is missing.
 pub fn image(named: Option<&Path>) -> Result<PathBuf, Failure> {
     let Some(image) = named else {
         let cache = nodescope_image::default_cache_dir()?;

@@ -1,4 +1,4 @@
-//! Upper bound of the throughput of two host threads that meet as often as two nodes, whatever the threads do between meetings.
+//! Upper bound of the throughput of two host threads that synchronize as often as the threads of two nodes do, independent of their work.
 
 use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use crossbeam::utils::CachePadded;
 
-/// How long steps are counted before pieces are made of them.
+/// Time for which steps are counted, to find the number of steps in a piece.
 const CALIBRATION: Duration = Duration::from_millis(50);
-/// Number of checks of the other thread's counter before the core is offered to another program.
+/// Number of checks of the other thread's counter before a waiting thread yields its core.
 const PATIENCE: u32 = 100_000;
 
-/// Returns the throughput of two threads, over that of one thread with the work of both. A piece of work takes a core `piece`, all pieces
-/// of a thread take `whole`. After each piece a thread waits until the other thread is as far. The work is arithmetic in registers: the
-/// threads share no memory but two counters, need none of the host's caches, and their pieces are equal. Only two losses remain: the
-/// meeting itself, and a core that stands still or is slower while the other core must wait.
+/// Returns the throughput of two threads, divided by that of one thread that does the work of both. Each thread's work takes about `whole`
+/// and is divided into pieces of duration `piece`. After each piece a thread waits until the other thread has done as many pieces. The work
+/// is arithmetic in registers, so the threads share only two counters, use no cache, and their pieces are equal. Only two losses remain:
+/// the synchronization itself, and waiting while the other thread's core is interrupted or slower.
 pub fn throughput(piece: Duration, whole: Duration) -> f64 {
     let steps = steps_in(piece);
     let pieces = (whole.as_secs_f64() / piece.as_secs_f64()).ceil().max(1.0) as u64;
@@ -33,10 +33,10 @@ pub fn throughput(piece: Duration, whole: Duration) -> f64 {
     one.as_secs_f64() / began.elapsed().as_secs_f64()
 }
 
-/// Pieces that a thread has done, on a line of the host's caches that holds nothing else.
+/// Number of pieces that a thread has done, on a cache line of its own.
 type Counter = CachePadded<AtomicU64>;
 
-/// Does all pieces, and waits after each for the other thread.
+/// Does all pieces, and waits after each piece for the other thread.
 fn meet(own: &Counter, other: &Counter, pieces: u64, steps: u64) {
     for done in 1..=pieces {
         work(steps);
@@ -53,7 +53,7 @@ fn meet(own: &Counter, other: &Counter, pieces: u64, steps: u64) {
     }
 }
 
-/// Steps that a core does in `piece`, at least one.
+/// Returns the number of steps that a core does in `piece`, at least one.
 fn steps_in(piece: Duration) -> u64 {
     const STEPS: u64 = 10_000;
     let began = Instant::now();
@@ -66,7 +66,7 @@ fn steps_in(piece: Duration) -> u64 {
     ((rate * piece.as_secs_f64()) as u64).max(1)
 }
 
-/// Steps of which each needs the one before (xorshift).
+/// Performs a chain of dependent steps (xorshift).
 fn work(steps: u64) {
     let mut x = black_box(0x9e37_79b9_7f4a_7c15_u64);
     for _ in 0..steps {
@@ -87,7 +87,7 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| meet(&counters[1], &counters[0], 1000, 10));
             for done in 1..=1000 {
-                // The other thread has done this piece, or will do it. It cannot begin the piece after the next before this thread has reported.
+                // The other thread may have done this piece, but not the next one, since this thread has not reported this piece yet.
                 assert!(counters[1].load(Ordering::Acquire) <= done);
                 counters[0].store(done, Ordering::Release);
             }

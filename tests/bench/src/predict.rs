@@ -1,4 +1,4 @@
-//! The interpreter of predictions beside SimGrid's replay of the same traces: what both say, and how fast.
+//! The interpreter of predictions compared with SimGrid's replay of the same traces: predicted times, and speed.
 
 use std::fs;
 
@@ -11,10 +11,10 @@ use crate::comparison::{cell, number};
 use crate::time::{Point, geometric_mean, median};
 use crate::{Failure, Options};
 
-/// Least processor time of a measurement of the interpreter, which repeats itself until then; seconds.
+/// Least processor time of a measurement of the interpreter, in seconds; the interpretation is repeated until then.
 const LEAST: f64 = 0.2;
 
-/// Measures accuracy once, speed in rounds, and a hundred thousand ranks.
+/// Measures accuracy once, speed in several rounds, and the interpretation of a hundred thousand ranks.
 pub fn predict(options: &Options) -> Result<Value, Failure> {
     let peer = options.peer(replay::version).is_some();
     let mut line = Map::new();
@@ -34,13 +34,13 @@ fn failed(case: &Case, error: impl std::fmt::Display) -> Failure {
     Failure::Host(format!("{}: {error}", case.name))
 }
 
-/// Measures both predicted times of every case.
+/// Compares the predicted times of every case with SimGrid's times.
 fn accuracy(options: &Options) -> Result<Value, Failure> {
     options.say(&format!(
         "\npredicted seconds\n{:<68}{:>11}{:>11}{:>11}{:>11}{:>9}",
         "", "queued", "shared", "SimGrid", "queued", "shared"
     ));
-    // Differences of the cases that are comparable without shared links, and of all cases with shared links.
+    // Differences of the cases that are comparable with queued messages, and of all cases with shared links.
     let mut queued = Differences::default();
     let mut shared = Differences::default();
     let all = [
@@ -73,7 +73,7 @@ fn accuracy(options: &Options) -> Result<Value, Failure> {
     Ok(json!({ "queued": queued.json(), "shared": shared.json() }))
 }
 
-/// Differences of predictions from SimGrid's times, as parts of SimGrid's times.
+/// Absolute differences of predictions from SimGrid's times, relative to SimGrid's times.
 #[derive(Default)]
 struct Differences(Vec<f64>);
 
@@ -114,7 +114,7 @@ impl Differences {
     }
 }
 
-/// Returns the processor seconds of one interpretation, and its events.
+/// Returns the mean processor seconds of one interpretation, and its number of events.
 fn interpretation(
     case: &Case,
     cluster: &Cluster,
@@ -137,7 +137,7 @@ fn interpretation(
     }
 }
 
-/// Measures the speed of both replays. Returns the interpreter's smallest lead over SimGrid beside the measurements.
+/// Measures the speed of both replays. Returns the measurements, and the interpreter's smallest speedup over SimGrid (NaN without SimGrid).
 fn speed(options: &Options, peer: bool) -> Result<(Value, f64), Failure> {
     struct Row {
         case: Case,
@@ -157,7 +157,7 @@ fn speed(options: &Options, peer: bool) -> Result<(Value, f64), Failure> {
         let folder = tempfile::tempdir().map_err(Failure::Files)?;
         let empty = tempfile::tempdir().map_err(Failure::Files)?;
         let (actions, smpirun) = case.write(folder.path()).map_err(|e| failed(&case, e))?;
-        // As many ranks without work measure the start of smpirun.
+        // The same number of ranks without work, to measure the start of smpirun.
         case.platform.write(empty.path()).map_err(Failure::Files)?;
         let mut list = String::new();
         for rank in 0..case.program.ranks.len() {
@@ -268,7 +268,7 @@ fn speed(options: &Options, peer: bool) -> Result<(Value, f64), Failure> {
     Ok((table.into(), least))
 }
 
-/// Returns the resident memory now, or its peak since the last reset, in bytes.
+/// Returns a memory figure of this process in bytes, by its field of `/proc/self/status`: `VmRSS:` (now) or `VmHWM:` (peak).
 fn memory(field: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with(field));
@@ -276,7 +276,7 @@ fn memory(field: &str) -> u64 {
     number.and_then(|n| n.parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
-/// Measures the interpretation of a hundred thousand ranks.
+/// Measures the interpretation of a hundred thousand ranks: speed, and memory for each rank.
 fn large(options: &Options) -> Result<Value, Failure> {
     options.say(&format!(
         "\na hundred thousand ranks\n{:<42}{:>16}{:>11}{:>9}{:>10}{:>16}",
@@ -287,9 +287,9 @@ fn large(options: &Options) -> Result<Value, Failure> {
         let ranks = case.program.ranks.len() as u64;
         let mut value = Map::new();
         for (what, critical_path) in [("", false), ("critical path", true)] {
-            // SAFETY: it only returns freed memory to the system.
+            // SAFETY: malloc_trim only returns freed memory to the system.
             unsafe { libc::malloc_trim(0) };
-            // The peak counts anew from here, with the program already there.
+            // Resets the peak (VmHWM), so that memory of the case's program is not part of the difference.
             let reset = fs::write("/proc/self/clear_refs", "5").is_ok();
             let before = memory("VmRSS:");
             let runs = (0..options.rounds.max(1))

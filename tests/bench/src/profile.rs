@@ -1,4 +1,4 @@
-//! Shows where the time of kernels goes, by samples of `perf`. The translator reports the purpose of each piece of its code.
+//! Profile of the kernels: shares of time, by samples of `perf`. The translator records the purpose of each piece of its code.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -15,12 +15,12 @@ use crate::session::Edge;
 use crate::workload::{Length, Workload};
 use crate::{Failure, Options};
 
-/// Factor by which kernels run longer than in other measurements, so that they take a second or so.
+/// Factor by which kernels run longer than in other measurements, so that each takes about a second.
 const LENGTH: Length = Length::Times(10);
-/// Samples a second, not a divisor of anything.
+/// Samples per second: a prime number, so that samples do not coincide with periodic work.
 const FREQUENCY: &str = "3989";
 
-/// Classes of samples: a heading, and texts of which the name of the symbol or of its object contains one. The first match counts.
+/// Classes of samples: a heading, and texts. A sample belongs to the first class with a text that its symbol's or object's name contains.
 const PARTS: [(&str, &[&str]); 11] = [
     ("operations", &["translated::operations"]),
     ("look-ups", &["translated::look_ups"]),
@@ -42,7 +42,7 @@ const PARTS: [(&str, &[&str]); 11] = [
     ("other", &[""]),
 ];
 
-/// Shares of the kernels' time, with nothing attached and in windows.
+/// Measures shares of the kernels' time, with nothing attached and in windows.
 pub fn profile(options: &Options) -> Result<Value, Failure> {
     let perf = host::version_of("perf", "linux-perf").map_err(Failure::Host)?;
     let folder = tempfile::tempdir().map_err(Failure::Files)?;
@@ -111,14 +111,14 @@ pub fn profile(options: &Options) -> Result<Value, Failure> {
     Ok(line.into())
 }
 
-/// A `perf record` of this process.
+/// A running `perf record` of this process.
 struct Sampler {
     perf: Child,
     data: PathBuf,
 }
 
 impl Sampler {
-    /// Starts to sample.
+    /// Starts `perf` and enables its sampling.
     fn begin(folder: &Path, name: &str) -> Result<Self, Failure> {
         let data = folder.join(format!("{name}.perf"));
         let pid = std::process::id().to_string();
@@ -156,13 +156,13 @@ impl Sampler {
     }
 
     fn end(&mut self) -> Result<(), Failure> {
-        // perf 6.1 forgets all samples if it must disable events first.
+        // perf 6.1 loses all samples if events are disabled before it stops.
         self.tell("stop")?;
         self.perf.wait().map_err(Failure::Files)?;
         Ok(())
     }
 
-    /// Samples of each of [`PARTS`].
+    /// Returns the number of samples in each class of [`PARTS`].
     fn counts(&self, map: &CodeMap) -> Result<[u64; PARTS.len()], Failure> {
         let output = Command::new("perf")
             .args(["script", "--fields", "ip,sym,dso", "--input"])
@@ -185,13 +185,13 @@ impl Sampler {
 
 impl Drop for Sampler {
     fn drop(&mut self) {
-        // If perf has ended by itself, this does nothing.
+        // If perf has already ended, both calls do nothing.
         let _ = self.perf.kill();
         let _ = self.perf.wait();
     }
 }
 
-/// Samples, a line each of address, symbol and object, by part.
+/// Counts samples by class. Each line of `samples` has address, symbol and object.
 fn count(samples: &str, map: &CodeMap) -> [u64; PARTS.len()] {
     let mut counts = [0; PARTS.len()];
     for sample in samples.lines().filter(|line| !line.trim().is_empty()) {
@@ -207,10 +207,10 @@ fn count(samples: &str, map: &CodeMap) -> [u64; PARTS.len()] {
     counts
 }
 
-/// Contents of the file that [`nodescope_engine_soft::write_code_map`] has written.
+/// Contents of a file of [`nodescope_engine_soft::write_code_map`].
 #[derive(Default)]
 struct CodeMap {
-    /// Pieces of code by their first address: the address behind the piece, and its symbol.
+    /// Pieces of code by their first address: end address (exclusive) and symbol.
     pieces: BTreeMap<u64, (u64, String)>,
 }
 

@@ -1,4 +1,4 @@
-//! Kernels and hpcc on the host, in a peer, and in nodescope.
+//! Kernels and hpcc on the host, in a peer tool, and in nodescope.
 
 use serde_json::{Value, json};
 
@@ -8,24 +8,26 @@ use crate::guest::Marks;
 use crate::workload::{Length, Workload};
 use crate::{Failure, Options, host, tcg};
 
-/// Native runs of each round: they are short.
+/// Native runs in each round; each is short.
 const NATIVE_RUNS: u32 = 3;
 
-/// Measures with nothing attached, beside QEMU's TCG.
+/// Measures the kernels with nothing attached, compared with QEMU's TCG.
 pub fn functional(options: &Options) -> Result<Value, Failure> {
     let folder = tempfile::tempdir().map_err(Failure::Files)?;
     let workload = Workload::kernels(folder.path(), &options.kernels, Length::Times(1))?;
     compare(options, "functional", &workload, "", Attached::Nothing)
 }
 
-/// Measures with models attached and costs attributed to code, beside cachegrind; a quarter of the repeats in all of them.
+/// Measures the kernels with models attached and costs attributed to code, compared with cachegrind. All run a quarter of the usual
+/// repeats.
 pub fn window(options: &Options) -> Result<Value, Failure> {
     let folder = tempfile::tempdir().map_err(Failure::Files)?;
     let workload = Workload::kernels(folder.path(), &options.kernels, Length::OneIn(4))?;
     compare(options, "window", &workload, "", Attached::Attributed)
 }
 
-/// Measures with models attached and costs attributed to code, beside the translator with only models.
+/// Measures the kernels with models attached and costs attributed to code, compared with models without attribution. Both use the
+/// translator.
 pub fn attribution(options: &Options) -> Result<Value, Failure> {
     let folder = tempfile::tempdir().map_err(Failure::Files)?;
     let workload = Workload::kernels(folder.path(), &options.kernels, Length::Times(1))?;
@@ -51,11 +53,11 @@ pub fn attribution(options: &Options) -> Result<Value, Failure> {
     Ok(line.into())
 }
 
-/// Sections of hpcc, both ways.
+/// Measures sections of hpcc, with nothing attached and with models attached.
 pub fn hpcc(options: &Options) -> Result<Value, Failure> {
     let folder = tempfile::tempdir().map_err(Failure::Files)?;
     let workload = Workload::hpcc(folder.path())?;
-    // The image's Open MPI starts no rank without it.
+    // The image's Open MPI starts no rank without mpirun.
     let launcher = "mpirun -np 1";
     Ok(json!({
         "name": "hpcc",

@@ -1,4 +1,4 @@
-//! Dependent loads over rings of lines: the time of a load by the size of the memory in use.
+//! Chains of dependent loads over rings of cache lines, to measure the latency of a load by the size of the data.
 
 use std::ptr::NonNull;
 
@@ -6,16 +6,16 @@ use crate::Failure;
 use crate::cycles::{rate, ticks};
 use crate::time::median;
 
-/// Bytes of a node: a line.
+/// Bytes of a node of a ring: one cache line.
 pub const LINE: usize = 64;
 /// Bytes of a large page, to which rings are aligned.
 const LARGE: usize = 2 << 20;
-/// Loads of a timed run. A run on a busy host is then often shorter than a turn, and crosses most of a ring in a few runs.
+/// Loads of a timed run. On a busy host most runs are then shorter than a scheduler's time slice, and few runs cross most of a ring.
 const STEPS: usize = 1 << 18;
-/// Timed runs of a ring.
+/// Number of timed runs of a ring.
 const RUNS: usize = 9;
 
-/// Memory of its own mapping, in large pages where the host gives them.
+/// Anonymous memory mapping, in large pages if the host provides them.
 struct Pages {
     start: NonNull<u8>,
     bytes: usize,
@@ -24,7 +24,7 @@ struct Pages {
 impl Pages {
     fn new(bytes: usize) -> Result<Self, Failure> {
         let bytes = bytes.next_multiple_of(LARGE) + LARGE;
-        // SAFETY: a new private mapping replaces none.
+        // SAFETY: the mapping is new and replaces no other mapping, since no address is given.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -40,27 +40,27 @@ impl Pages {
             return Err(failed());
         }
         let start = NonNull::new(start.cast::<u8>()).ok_or_else(failed)?;
-        // SAFETY: the range is the mapping. Hosts without large pages refuse the advice, and small pages serve as well but for the TLB.
+        // SAFETY: the range is the whole mapping. Hosts without large pages refuse the advice; small pages only cost more TLB misses.
         unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
         Ok(Self { start, bytes })
     }
 
-    /// Returns the first byte that begins a large page.
+    /// Returns the first address in the mapping that is aligned to a large page.
     fn aligned(&self) -> *mut u8 {
         let over = self.start.as_ptr() as usize % LARGE;
-        // SAFETY: the mapping is longer than what was asked for by a large page.
+        // SAFETY: the mapping is one large page longer than requested, so the aligned address is inside.
         unsafe { self.start.as_ptr().add((LARGE - over) % LARGE) }
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's, and nothing refers to the mapping any more.
+        // SAFETY: this value owns the mapping, and no reference to the mapping is left.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 
-/// Returns the numbers of a ring's lines as they follow each other.
+/// Returns the indices of a ring's lines in the order in which loads visit the lines.
 fn order(nodes: usize) -> Vec<u32> {
     let mut x = 88_172_645_463_325_252_u64;
     let mut shuffle = |numbers: &mut [u32]| {
@@ -83,31 +83,31 @@ fn order(nodes: usize) -> Vec<u32> {
     order
 }
 
-/// A ring of lines, in random order within large pages, which are in random order themselves.
+/// A ring of cache lines. Its large pages are in random order, and so are the lines within each large page.
 ///
-/// Loads of such a ring stay within a large page for long. The TLB holds the page even where a hypervisor backs each large page by
-/// small ones, and prefetchers, which follow streams within small pages, find none.
+/// Many consecutive loads stay within one large page. Therefore TLB misses are rare, even if a hypervisor backs each large page by small
+/// pages. Prefetchers, which follow streams within small pages, find no stream.
 pub struct Ring {
-    /// Where the next load begins.
+    /// Address of the node that the next load reads.
     at: *const usize,
     nodes: usize,
     _pages: Pages,
 }
 
 impl Ring {
-    /// Makes a ring of so many bytes, at least of two lines.
+    /// Makes a ring of `bytes` bytes, at least two lines.
     pub fn new(bytes: usize) -> Result<Self, Failure> {
         let nodes = (bytes / LINE).max(2);
         let pages = Pages::new(nodes * LINE)?;
         let base = pages.aligned();
         let order = order(nodes);
-        // SAFETY: numbers of nodes are below `nodes`, for which the pages have room; lines are aligned for pointers.
+        // SAFETY: node numbers are below `nodes`, and the mapping has space for `nodes` lines; lines are aligned for pointers.
         let node = |number: u32| unsafe { base.add(number as usize * LINE).cast::<usize>() };
         for pair in order.windows(2) {
-            // SAFETY: as above.
+            // SAFETY: the node is inside the mapping, as `node` ensures, and nothing else refers to it.
             unsafe { node(pair[0]).write(node(pair[1]) as usize) };
         }
-        // SAFETY: as above.
+        // SAFETY: the node is inside the mapping, as `node` ensures, and nothing else refers to it.
         unsafe { node(order[nodes - 1]).write(node(order[0]) as usize) };
         Ok(Self {
             at: node(order[0]),
@@ -116,19 +116,19 @@ impl Ring {
         })
     }
 
-    /// Follows so many pointers, in eights.
+    /// Follows `steps` pointers, rounded up to a multiple of eight.
     fn follow(&mut self, steps: usize) {
         let mut at = self.at;
         for _ in 0..steps.div_ceil(8) {
             for _ in 0..8 {
-                // SAFETY: each node of the ring holds the address of a node. A volatile load stays a load.
+                // SAFETY: each node of the ring holds the address of a node. The compiler does not remove a volatile load.
                 at = unsafe { at.read_volatile() } as *const usize;
             }
         }
         self.at = std::hint::black_box(at);
     }
 
-    /// Returns the cycles of a load, once the whole ring was read: the median of some runs.
+    /// Returns the cycles of one load: the median of several runs, after one pass over the whole ring.
     pub fn cycles(&mut self) -> f64 {
         self.follow(self.nodes);
         let mut runs = Vec::new();

@@ -1,4 +1,4 @@
-//! Clusters of growing size that are made of one boot: host memory, processor time and wall time of a node.
+//! Clusters of growing size that are cloned from one booted node: host memory, processor time and wall time for each node.
 
 use std::path::Path;
 use std::process::Command;
@@ -22,23 +22,23 @@ use crate::snapshot::memory;
 use crate::time::{Point, Spent};
 use crate::{Failure, machine};
 
-/// Contents of the image, as snapshots record them.
+/// Name of the image that snapshots record.
 const IMAGE: &str = "bench";
-/// The program of the job.
+/// Source of the job's program.
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/scale.c");
-/// The job: a rank on each node.
+/// Job script: starts one rank on each node.
 const JOB: &str = "#!/bin/sh\nexec mpirun.openmpi -n \"$NODESCOPE_NODES\" ./scale\n";
-/// Least time between checks of the memory. A check reads all page tables of the process.
+/// Least time between two checks of the memory. A check reads all page tables of the process.
 const LOOK: Duration = Duration::from_millis(500);
-/// Looks take at most one part in so many of a processor's time.
+/// A pause between checks is at least `SELDOM` times as long as the check took, so checks take little processor time.
 const SELDOM: u32 = 50;
 
-/// Options of the measurement.
+/// Options of this measurement.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     #[command(flatten)]
     common: crate::Options,
-    /// Sizes of clusters.
+    /// Numbers of nodes of the clusters.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 64])]
     nodes: Vec<u32>,
     /// Memory of a node in MiB.
@@ -46,17 +46,17 @@ pub struct Options {
     memory: u64,
 }
 
-/// A cluster's figures.
+/// Measurements of one cluster.
 struct Figures {
     nodes: u32,
-    /// Most memory in bytes, less what this process had before.
+    /// Peak memory in bytes, less the memory that this process had before.
     memory: u64,
     spent: Spent,
     instructions: u64,
     virtual_s: f64,
 }
 
-/// Console of the first node.
+/// Console output of the first node.
 #[derive(Default)]
 struct Console(Vec<u8>);
 
@@ -72,7 +72,7 @@ impl Observer for Console {
     fn progress(&mut self, _progress: &dyn Fn() -> Progress) {}
 }
 
-/// Boots a node once and runs the job on clusters that are made of it.
+/// Boots a node once, and runs the job on clusters that are cloned from this node.
 pub fn scale(options: &Options) -> Result<Value, Failure> {
     let common = &options.common;
     let image = common.image()?;
@@ -178,7 +178,7 @@ fn measure(config: &ClusterConfig, folder: &Path, origin: &Origin) -> Result<Fig
     };
     let interrupted = Arc::new(AtomicBool::new(false));
     let mut console = Console::default();
-    // SAFETY: returns freed memory of earlier clusters to the host; no memory in use changes.
+    // SAFETY: malloc_trim returns freed memory of earlier clusters to the host; memory in use does not change.
     unsafe { libc::malloc_trim(0) };
     let before = memory()?;
     let most = AtomicU64::new(before);

@@ -1,4 +1,4 @@
-//! Marks that a program prints, and the measurements between the marks.
+//! Marks that a program prints, and measurements of the parts between marks.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Returns million instructions a second of processor time; NaN where instructions are not counted.
+    /// Returns million instructions per second of processor time; NaN if instructions are not counted.
     pub fn speed(&self) -> f64 {
         if self.instructions == 0 {
             return f64::NAN;
@@ -33,9 +33,9 @@ pub enum What {
     Begin,
     /// A part ends.
     End,
-    /// The guest has come this far since it was switched on.
+    /// The guest has reached this point; measured from power-on.
     Reach,
-    /// Processor time of a part by the program's own clock, seconds.
+    /// Processor time of a part in seconds, by the program's own clock.
     Time(f64),
 }
 
@@ -49,7 +49,7 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Reads a mark's text or a console line.
+    /// Parses a mark's text or a console line; None if it is no mark.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.trim().split(':');
         if parts.next() != Some("bench") {
@@ -77,18 +77,18 @@ pub enum Edge {
     Ended,
 }
 
-/// Recorder that makes a session from marks and the time at which they came.
+/// Recorder that makes a session from marks and the times at which they arrived.
 #[derive(Debug)]
 pub struct Recorder<'a> {
     wanted: &'a [String],
     start: Point,
     open: Option<(String, Point, u64)>,
-    /// Measurements until now.
+    /// Measurements so far.
     pub session: Session,
 }
 
 impl<'a> Recorder<'a> {
-    /// Begins a session now. Parts that are not measured are skipped.
+    /// Makes a recorder for the parts named in `wanted`. `start` is the time of power-on.
     pub fn new(wanted: &'a [String], start: Point) -> Self {
         Self {
             wanted,
@@ -98,8 +98,8 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Returns the edge of a wanted part that this mark announces, if any. Call [`Self::record`] after the preparation of a part
-    /// and before the clean-up behind it, so that the time of the part includes neither.
+    /// Returns the edge of a wanted part that this mark announces, if any. Call [`Self::record`] after the preparation of a part and before
+    /// the clean-up after a part, so that the time of the part includes neither.
     pub fn edge(&self, mark: &Mark) -> Option<Edge> {
         match mark.what {
             What::Begin if self.wanted.contains(&mark.name) => Some(Edge::Begun),
@@ -108,7 +108,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Records a mark that came at `now`, with so many instructions retired since the start.
+    /// Records a mark that arrived at `now`; `instructions` were retired since power-on.
     pub fn record(&mut self, mark: Mark, now: Point, instructions: u64) {
         match (self.edge(&mark), mark.what) {
             (Some(Edge::Begun), _) => self.open = Some((mark.name, now, instructions)),
@@ -132,7 +132,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Returns the session, if it has all wanted parts.
+    /// Returns the session; an error if a wanted part is missing.
     pub fn finish(self) -> Result<Session, String> {
         match self.wanted.iter().find(|n| !self.session.contains_key(*n)) {
             Some(name) => Err(format!("it did not come to the end of {name}")),

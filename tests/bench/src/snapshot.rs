@@ -1,4 +1,4 @@
-//! Snapshots: costs of saving, opening and restoring a node, and of making many nodes of one.
+//! Snapshots: cost of saving, opening and restoring a node, and of cloning many nodes from one snapshot.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -19,13 +19,13 @@ use crate::engine::{self, Engine};
 use crate::guest::{Guest, Marks, executable};
 use crate::{Failure, Options, machine};
 
-/// Number of nodes that are made of one snapshot.
+/// Number of nodes that are cloned from one snapshot.
 const NODES: u32 = 64;
-/// Memory of a node.
+/// Memory of a node in bytes.
 const MEMORY: u64 = 128 << 20;
-/// Contents of the image, as snapshots record them.
+/// Name of the image that snapshots record.
 const IMAGE: &str = "bench";
-/// Every node answers twice: to a packet, and with a command of its shell.
+/// Job script of the first node: every node answers a packet, and then a command of its shell.
 const JOB: &str = "#!/bin/sh
 set -e
 node=0
@@ -36,15 +36,15 @@ while [ $node -lt 64 ]; do
 done
 ";
 
-/// Console of the first node.
+/// Console output of the first node, and measurements at its progress.
 #[derive(Default)]
 struct Console {
     text: Vec<u8>,
-    /// Bytes of the console at the last check of the memory.
+    /// Length of the console output at the last check of the memory.
     seen: usize,
-    /// Most memory that this process had, bytes.
+    /// Peak memory of this process in bytes.
     memory: u64,
-    /// When a snapshot began to be written.
+    /// Time at which the writing of a snapshot began.
     saving: Cell<Option<Instant>>,
 }
 
@@ -60,7 +60,7 @@ impl Observer for Console {
     fn progress(&mut self, _progress: &dyn Fn() -> Progress) {
         if self.seen != self.text.len() {
             self.seen = self.text.len();
-            // Memory only grows. Reading the figure takes a while, so only new output is a reason to.
+            // Memory grows only as the guest works. A check takes long, so it is made only after new output.
             self.memory = self.memory.max(memory().expect("it was read before"));
         }
     }
@@ -71,7 +71,7 @@ impl Observer for Console {
     }
 }
 
-/// The figures of one round.
+/// Measurements of one round.
 struct Round {
     save: Duration,
     bytes: u64,
@@ -80,7 +80,7 @@ struct Round {
     instruction: Duration,
 }
 
-/// Saves a booted node, restores it, and makes a cluster of it.
+/// Saves a booted node, restores it, and runs a cluster of clones of it.
 pub fn snapshot(options: &Options) -> Result<Value, Failure> {
     let image = options.image()?;
     let guest = Guest::new(&image, JOB.into(), Vec::new(), Vec::new(), Marks::Console)?;
@@ -117,7 +117,7 @@ pub fn snapshot(options: &Options) -> Result<Value, Failure> {
         rounds.len(),
     ));
 
-    // Many nodes of one.
+    // Many nodes from one snapshot.
     config.job_disk.clone_from(&guest.disk);
     config.nodes = NODES;
     config.host_threads = std::thread::available_parallelism().map_or(1, usize::from);

@@ -1,4 +1,4 @@
-//! The predicted CPI stack of this machine's own processor beside measured cycles per instruction.
+//! The predicted CPI stack of this host's processor, compared with measured cycles per instruction.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -41,9 +41,9 @@ pub struct Options {
     parallelism: f64,
 }
 
-/// A kernel whose time natively is that of the instruction CPUID, which a hypervisor answers.
+/// Kernel that mostly executes CPUID. On a virtual host a hypervisor handles CPUID, so the native time says nothing about the core.
 const TRAPPED: &str = "traced";
-/// Terms of the table, and which stalls each consists of.
+/// Terms of the table, with the stalls that each term sums.
 const TERMS: [(&str, &[StallTerm]); 4] = [
     ("L1", &[StallTerm::Level1]),
     ("L2", &[StallTerm::Level2]),
@@ -58,11 +58,11 @@ const TERMS: [(&str, &[StallTerm]); 4] = [
     ),
 ];
 
-/// Counts of a program in a guest's window, which are the same for every core.
+/// Counts of a program in a guest's window; they do not depend on the modelled core.
 #[derive(Debug)]
 struct Counted {
     instructions: u64,
-    /// Instructions of the kernel among them.
+    /// Instructions among them that ran in the guest's kernel.
     kernel: u64,
     /// Cycles of long instructions (REP strings, PAUSE) beyond one cycle for each instruction.
     long_cycles: u64,
@@ -71,7 +71,7 @@ struct Counted {
 }
 
 impl Counted {
-    /// Adds up the measurements. Returns None if no code was counted, or not all of the code.
+    /// Adds up the measurements. Returns None if no code was counted, or if some blocks were not counted.
     fn of(measurement: &Measurement) -> Option<Self> {
         let profile = measurement.blocks.as_ref().filter(|p| p.lost_blocks == 0)?;
         let mut sums: BTreeMap<u32, BlockCounts> = BTreeMap::new();
@@ -85,7 +85,8 @@ impl Counted {
             stalls: [0; STALL_TERMS],
             blocks: Vec::new(),
         };
-        // Programs may have different code at an address, and code that they share is one block.
+        // Different programs may have different code at one address, so the key contains the code. Each program's address space gets a
+        // number.
         let mut by_code: BTreeMap<(u64, &[u8]), Block> = BTreeMap::new();
         let spaces: BTreeMap<u64, u64> = profile
             .blocks
@@ -124,7 +125,7 @@ impl Counted {
         (counted.instructions > 0).then_some(counted)
     }
 
-    /// Returns cycles for each instruction.
+    /// Returns cycles per instruction.
     fn per_instruction(&self, cycles: u64) -> f64 {
         cycles as f64 / self.instructions as f64
     }
@@ -133,7 +134,7 @@ impl Counted {
         self.per_instruction(terms.iter().map(|t| stalls[*t as usize]).sum())
     }
 
-    /// Returns the stack on a core whose model has so many cycles for each instruction.
+    /// Returns the CPI stack for a core whose model predicts `core` cycles per instruction.
     fn stack(&self, core: f64, parallelism: Parallelism) -> Stack {
         let core = core + self.per_instruction(self.long_cycles);
         let stalls = self.stalls;
@@ -152,25 +153,25 @@ impl Counted {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Stack {
     core: f64,
-    /// The terms of [`TERMS`], all stalls added.
+    /// CPI of each of [`TERMS`], not divided by the parallelism.
     terms: [f64; TERMS.len()],
-    /// Sum of the core and all terms.
+    /// Sum of the core's CPI and all terms.
     added: f64,
-    /// The core, and all stalls divided by the parallelism.
+    /// The core's CPI plus all stalls divided by the parallelism.
     divided: f64,
 }
 
-/// A program and how it is run in a guest.
+/// A program, and how to run it in a guest and on the host.
 struct Program {
     workload: Workload,
     launcher: &'static str,
-    /// Time from which on a model sees the guest.
+    /// Time at which a model is attached to the guest.
     from: engine::From,
-    /// Workloads on the host, each in a process of its own.
+    /// Workloads on the host, each run in a process of its own.
     native: Vec<Workload>,
 }
 
-/// Predicts and measures every program.
+/// Predicts and measures the CPI of every program.
 pub fn stack(options: &Options) -> Result<Value, Failure> {
     let host = |what: &dyn std::fmt::Display| Failure::Host(what.to_string());
     let say = |text: &str| {
@@ -262,18 +263,19 @@ fn kernels(folder: &std::path::Path, only: &[String]) -> Result<Program, Failure
 }
 
 fn hpcc(folder: &std::path::Path) -> Result<Program, Failure> {
-    // Both workloads use one folder, since a workload is not to be copied as a whole.
+    // Two workloads are made in one folder, since a workload cannot be cloned.
     let native = vec![Workload::hpcc(folder)?];
     Ok(Program {
         workload: Workload::hpcc(folder)?,
-        // The image's Open MPI starts no rank without it.
+        // The image's Open MPI starts no rank without mpirun.
         launcher: "mpirun -np 1",
         from: engine::From::FirstMark,
         native,
     })
 }
 
-/// Cycles of each part in each round: its processor time, at the clock rate before and after. The machine is measured in each round, too.
+/// Measures the cycles of each part in each round: processor time multiplied by the mean clock rate before and after. Also measures the
+/// machine's caches in each round, and returns their medians.
 fn natively(
     programs: &[Program],
     rounds: u32,
@@ -307,13 +309,13 @@ fn natively(
     Ok((Machine::middle(&machines), cycles))
 }
 
-/// A row of the table.
+/// A row of the table: one program on one core.
 struct Line<'a> {
     name: &'a str,
     counted: &'a Counted,
     coverage: f64,
     stack: Stack,
-    /// CPI of each round.
+    /// Measured CPI of each round.
     measured: Vec<f64>,
 }
 
@@ -327,7 +329,7 @@ impl Line<'_> {
     }
 }
 
-/// Returns the absolute errors of both predictions: mean and median of all programs.
+/// Returns mean and median of all programs' absolute errors, for the prediction with all stalls added, then with divided stalls.
 fn absolute_errors(rows: &[Line<'_>]) -> [(f64, f64); 2] {
     [0, 1].map(|which| {
         let errors = rows.iter().map(|row| row.errors()[which].abs());

@@ -1,4 +1,4 @@
-//! Counts the blocks that a function of this process executes: a copy of the process executes the function step by step.
+//! Counts the basic blocks that a function of this process executes: a forked child executes the function step by step under ptrace.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,22 +8,22 @@ use std::os::unix::fs::FileExt as _;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use nodescope_plugin_core::Block;
 
-/// Instructions of a block at most, as in the portable engine.
+/// Maximum number of instructions of a block, as in the portable engine.
 const LONGEST: u32 = 48;
 const PAGE: u64 = 4096;
-/// Steps after which a function counts as hung.
+/// Number of steps after which the function counts as hung.
 const PATIENCE: u64 = 20_000_000;
 
-/// Counts the blocks of one call, as the portable engine cuts them: at branches, at the ends of pages, and after 48 instructions.
+/// Counts the blocks of one call. Blocks end as in the portable engine: at branches, at the ends of pages, and after 48 instructions.
 pub fn blocks(function: extern "C" fn(i64), argument: i64) -> io::Result<Vec<Block>> {
     let entry = function as usize as u64;
-    // SAFETY: the child calls only the function, which is code without locks, and system calls.
+    // SAFETY: the child only makes system calls and calls the function, which takes no locks.
     let child = unsafe { libc::fork() };
     if child < 0 {
         return Err(io::Error::last_os_error());
     }
     if child == 0 {
-        // SAFETY: this process is the child; TRACEME and raise take no pointers, and _exit does not return.
+        // SAFETY: this process is the child. TRACEME and raise take no pointers, and _exit does not return.
         unsafe {
             if libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) != 0 {
                 libc::_exit(1);
@@ -36,7 +36,7 @@ pub fn blocks(function: extern "C" fn(i64), argument: i64) -> io::Result<Vec<Blo
     let child = Child(child);
     let code = File::open("/proc/self/mem")?;
     let mut counter = Counter::new(&code);
-    // Stack pointer of the caller, once the function was entered.
+    // Value of the stack pointer after the function's return. None: the function was not entered yet.
     let mut caller = None;
     for _ in 0..PATIENCE {
         if !child.stopped()? {
@@ -58,14 +58,14 @@ pub fn blocks(function: extern "C" fn(i64), argument: i64) -> io::Result<Vec<Blo
     Err(io::Error::other("the function takes too many steps"))
 }
 
-/// A traced process, which ends when this is dropped.
+/// A traced process, which is killed when this value is dropped.
 struct Child(libc::pid_t);
 
 impl Child {
-    /// Waits for a stop; false if it has ended.
+    /// Waits until the process stops; returns false if the process has ended.
     fn stopped(&self) -> io::Result<bool> {
         let mut status = 0;
-        // SAFETY: `status` is a place for the answer.
+        // SAFETY: `status` is valid for the call to write.
         if unsafe { libc::waitpid(self.0, &raw mut status, 0) } != self.0 {
             return Err(io::Error::last_os_error());
         }
@@ -73,9 +73,9 @@ impl Child {
     }
 
     fn registers(&self) -> io::Result<libc::user_regs_struct> {
-        // SAFETY: a structure of integers, for which zeroes are a value.
+        // SAFETY: the structure consists of integers, for which zero is valid.
         let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
-        // SAFETY: `registers` is a place for what GETREGS writes.
+        // SAFETY: `registers` is valid for GETREGS to write.
         let failed = unsafe { libc::ptrace(libc::PTRACE_GETREGS, self.0, 0, &raw mut registers) };
         checked(failed).map(|()| registers)
     }
@@ -89,7 +89,7 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         let mut status = 0;
-        // SAFETY: the process is this one's child, and `status` is a place for the answer.
+        // SAFETY: the process is a child of this process, and `status` is valid for the call to write.
         unsafe {
             libc::kill(self.0, libc::SIGKILL);
             libc::waitpid(self.0, &raw mut status, 0);
@@ -108,7 +108,7 @@ struct Counter<'a> {
     code: &'a File,
     decoded: BTreeMap<u64, Instruction>,
     blocks: BTreeMap<(u64, u32), Block>,
-    /// Addresses of the first and the next instruction, and instructions so far.
+    /// The block in progress: address of its first instruction, address of its next instruction, and number of instructions so far.
     open: Option<(u64, u64, u32)>,
 }
 
@@ -149,7 +149,7 @@ impl<'a> Counter<'a> {
             return Ok(*known);
         }
         let mut bytes = [0; 15];
-        // The mapping may end before this address.
+        // The mapping may end within the 15 bytes.
         let length = self.code.read_at(&mut bytes, at)?;
         let instruction = Decoder::with_ip(64, &bytes[..length], at, DecoderOptions::NONE).decode();
         self.decoded.insert(at, instruction);

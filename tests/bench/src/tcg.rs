@@ -1,4 +1,4 @@
-//! Runs the guests of the other measurements under QEMU's TCG.
+//! Runs of the other measurements' guests under QEMU's TCG.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -15,15 +15,15 @@ use crate::time::{Point, of_process};
 
 const QEMU: &str = "qemu-system-x86_64";
 
-/// Returns the version of the emulator, or the reason why there is none.
+/// Returns the version of QEMU, or a message that it cannot be run.
 pub fn version() -> Result<String, String> {
     version_of(QEMU, "qemu-system-x86")
 }
 
-/// Returns the frequency of the host's time-stamp counter, which TCG's guests read. This machine type has no timer by which a guest could
-/// measure the frequency.
+/// Returns the frequency of the host's time-stamp counter in kHz, rounded to 1 MHz. TCG's guests read this counter, and this machine type
+/// has no timer with which a guest could measure the frequency.
 fn host_tsc_khz() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction.
+    // SAFETY: every x86-64 processor has RDTSC.
     let read = || unsafe { std::arch::x86_64::_rdtsc() };
     let (start, first) = (Instant::now(), read());
     std::thread::sleep(Duration::from_millis(100));
@@ -31,7 +31,7 @@ fn host_tsc_khz() -> u64 {
     ((last - first) as f64 / elapsed.as_secs_f64() / 1e6).round() as u64 * 1000
 }
 
-/// An emulator that ends when this value is dropped.
+/// A QEMU process that is killed when this value is dropped.
 struct Guard(Child);
 
 impl Drop for Guard {
@@ -41,7 +41,7 @@ impl Drop for Guard {
     }
 }
 
-/// Runs a guest with one vCPU to its end.
+/// Runs a guest with one vCPU until it powers off.
 pub fn run(guest: &Guest) -> Result<Session, Failure> {
     let line = NodeCommandLine {
         extra: guest.parameters.clone(),
@@ -74,7 +74,7 @@ pub fn run(guest: &Guest) -> Result<Session, Failure> {
             .args(["-device", "virtio-blk-device,drive=r"])
             .args(["-drive", &drive("j", guest.job.path())])
             .args(["-device", "virtio-blk-device,drive=j"])
-            // A network of which this guest is the only member. The guest under nodescope has such a network, too, and Open MPI needs one.
+            // A network without other members. The guest under nodescope has such a network, too, and Open MPI needs one.
             .args(["-netdev", "hubport,id=n,hubid=0"])
             .args(["-device", "virtio-net-device,netdev=n"])
             .args(["-device", "virtio-rng-device"])

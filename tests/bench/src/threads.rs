@@ -1,4 +1,4 @@
-//! Two nodes on two host threads, beside one.
+//! Two nodes on two host threads, compared with two nodes on one host thread.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::time::{Point, median};
 use crate::workload::{Length, Workload};
 use crate::{Failure, Options, meeting};
 
-/// Kernels that both nodes run; none that waits for the host's memory, which the nodes share.
+/// Kernels that both nodes run. No kernel is bound by the host's memory, which the nodes share.
 const KERNELS: [&str; 4] = [
     "integer",
     "dgemm_scalar_sse2",
@@ -24,23 +24,23 @@ const KERNELS: [&str; 4] = [
     "quicksort",
 ];
 
-/// Links by latency in picoseconds: the nodes meet once in each latency. The first is InfiniBand as in the ready study of hpcc, and its
-/// figure counts. The second is Ethernet.
+/// Links by latency in picoseconds: the nodes synchronize once in each latency. The first link is InfiniBand as in the ready study of hpcc;
+/// its figure is reported for the whole measurement. The second link is Ethernet.
 const LINKS: [(&str, u64); 2] = [("1.3us", 1_300_000), ("20us", 20_000_000)];
 
 /// Duration of each thread's work in the control, [`meeting::throughput`].
 const MEETING: Duration = Duration::from_secs(2);
 
-/// Measures two nodes on one host thread and on two. Each node runs its own kernels from one virtual time on, as behind a barrier. The
-/// time counts while both nodes run kernels.
+/// Measures two nodes on one host thread and on two. Both nodes begin their kernels at about the same virtual time, as after a barrier.
+/// Only the time in which both nodes run kernels counts.
 ///
-/// Two further figures show the limits of the host's two cores:
+/// Two further figures show the limits of two cores of this host:
 ///
-/// - two independent clusters at once, on a host thread each: cores of one processor share caches, power and memory, and may be
+/// - two independent clusters at the same time, on one host thread each: cores of one processor share caches, power and memory, and may be
 ///   threads of one core;
-/// - two threads that only meet, as often as the nodes: one thread waits whenever the other's core stands still.
+/// - two threads that only synchronize, as often as the nodes: each thread waits whenever the other thread's core is interrupted.
 ///
-/// Ratios are made within a round, so that hours in which the host is slower do not count.
+/// Ratios compare runs of the same round, so that slow hours of the host do not count.
 pub fn threads(options: &Options) -> Result<Value, Failure> {
     let folder = tempfile::tempdir().map_err(Failure::Files)?;
     let image = options.image()?;
@@ -122,7 +122,7 @@ pub fn threads(options: &Options) -> Result<Value, Failure> {
                 "unrelated_clusters_throughput_ratio": number(apart.median),
                 "meeting_alone_throughput_ratio": number(meeting.median),
             });
-            // The figure of the first link and of the last engine, the default, represents all.
+            // The first link with the last (default) engine gives the reported figure.
             if *link == LINKS[0].0 {
                 line.insert("engine".into(), engine.name().into());
                 line.insert("throughput_ratio".into(), number(throughput.median));
@@ -136,7 +136,7 @@ pub fn threads(options: &Options) -> Result<Value, Failure> {
     Ok(line.into())
 }
 
-/// Makes the guest of both nodes. Its kernels run for some seconds in either engine: a host's core that is slow is so for milliseconds
+/// Makes the guest of both nodes. Its kernels run for some seconds in either engine, since slow phases of a host's core last milliseconds
 /// to tenths of a second.
 fn guest(options: &Options, folder: &Path, image: &Path, engine: Engine) -> Result<Guest, Failure> {
     let kernels = match options.kernels.as_slice() {
@@ -152,20 +152,20 @@ fn guest(options: &Options, folder: &Path, image: &Path, engine: Engine) -> Resu
     workload.guest(image, "mpirun -np 2 --map-by node", Marks::Console)
 }
 
-/// Measurements within one minute.
+/// Measurements of one round, taken within about a minute.
 struct Round {
     /// The nodes on one host thread.
     one: Run,
     /// The nodes on two host threads.
     two: Run,
-    /// Two clusters at once, on a host thread each: their million instructions a second of wall time, together.
+    /// Million instructions per second of wall time, summed over two clusters that run at the same time on one host thread each.
     apart: f64,
     /// Result of [`meeting::throughput`].
     meeting: f64,
 }
 
 impl Round {
-    /// Runs a round. Two threads come first in every other round.
+    /// Runs a round. If `two_first` is true, the run with two threads comes first.
     fn run(
         guest: &Guest,
         engine: Engine,
@@ -194,12 +194,12 @@ impl Round {
     }
 }
 
-/// Returns million instructions a second of wall time.
+/// Returns million instructions per second of wall time.
 fn wall_speed(run: &Run) -> f64 {
     run.instructions as f64 / run.spent.wall / 1e6
 }
 
-/// Medians of runs that did the same.
+/// Medians of the runs with the same number of host threads.
 struct Medians {
     /// Instructions in millions.
     instructions: f64,
@@ -207,9 +207,9 @@ struct Medians {
     wall: f64,
     /// Processor time in seconds.
     cpu: f64,
-    /// Million instructions a second of wall time.
+    /// Million instructions per second of wall time.
     wall_speed: f64,
-    /// Processor time for each second of wall time: what the host gave.
+    /// Processor time divided by wall time: the mean number of cores in use.
     cores: f64,
 }
 
@@ -226,7 +226,7 @@ impl Medians {
     }
 }
 
-/// A ratio's median over all rounds, and its least and most of one.
+/// Median, minimum and maximum of a ratio over all rounds.
 struct Spread {
     median: f64,
     least: f64,
@@ -244,7 +244,7 @@ impl Spread {
     }
 }
 
-/// Runs two clusters at once, on a host thread each. Returns their million instructions a second of wall time, together.
+/// Runs two clusters at the same time, on one host thread each. Returns the sum of their million instructions per second of wall time.
 fn clusters_at_once(guest: &Guest, engine: Engine, latency_ps: u64) -> Result<f64, Failure> {
     let speed = || run(guest, engine, latency_ps, 1).map(|(run, _)| wall_speed(&run));
     std::thread::scope(|scope| {
@@ -257,8 +257,8 @@ fn clusters_at_once(guest: &Guest, engine: Engine, latency_ps: u64) -> Result<f6
     })
 }
 
-/// Measures from the time at which both nodes have begun to the time at which the first has ended. Also returns this interval in virtual
-/// time, in picoseconds.
+/// Measures from the time at which both nodes have begun to the time at which the first node has ended. Also returns the length of this
+/// interval in virtual time, in picoseconds.
 fn run(
     guest: &Guest,
     engine: Engine,
@@ -293,20 +293,20 @@ fn run(
     })
 }
 
-/// Watcher of both ranks' marks on node 0's console.
+/// Observer of both ranks' marks on the console of node 0.
 struct Watch {
     first: String,
     last: String,
-    /// Ranks that have begun the first kernel.
+    /// Number of ranks that have begun the first kernel.
     begun: u32,
-    /// Whether a rank has ended the last kernel.
+    /// True once a rank has ended the last kernel.
     ended: bool,
-    /// When both had begun: host time, instructions and virtual time.
+    /// State when both ranks had begun: host time, instructions and virtual time in picoseconds.
     open: Option<(Point, u64, u64)>,
     /// Result of [`run`].
     run: Option<(Run, u64)>,
     console: Console,
-    /// True when the measurement is complete: the cluster stops.
+    /// Set when the measurement is complete, so that the cluster stops.
     enough: Arc<AtomicBool>,
 }
 

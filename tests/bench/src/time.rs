@@ -1,4 +1,4 @@
-//! Host time.
+//! Measurement of host time.
 
 use std::time::Instant;
 
@@ -7,11 +7,11 @@ use std::time::Instant;
 pub struct Spent {
     /// Wall time.
     pub wall: f64,
-    /// Processor time of all threads.
+    /// Processor time, summed over all threads.
     pub cpu: f64,
 }
 
-/// A point in time of this process.
+/// A point in time, with the processor time that a process had used until then.
 #[derive(Clone, Copy, Debug)]
 pub struct Point {
     wall: Instant,
@@ -19,18 +19,18 @@ pub struct Point {
 }
 
 impl Point {
-    /// Returns the present point in time of this process.
+    /// Returns the present point in time, with this process's processor time.
     pub fn now() -> Self {
         let mut t = libc::timespec {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        // SAFETY: `t` is valid for the call to fill in.
+        // SAFETY: `t` is valid for the call to write.
         unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut t) };
         Self::with_cpu(t.tv_sec as f64 + 1e-9 * t.tv_nsec as f64)
     }
 
-    /// Returns the present point in time, for a process whose processor time is known.
+    /// Returns the present point in time, with a given processor time in seconds.
     pub fn with_cpu(cpu: f64) -> Self {
         Self {
             wall: Instant::now(),
@@ -47,14 +47,14 @@ impl Point {
     }
 }
 
-/// Returns the processor time of another process, all threads, in seconds; `None` once it has ended.
+/// Returns the processor time of another process, summed over all threads, in seconds; `None` if the process has ended.
 pub fn of_process(pid: u32) -> Option<f64> {
     let mut clock = 0;
     let mut t = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: `clock` and `t` are valid for the calls to fill in; a process that has ended is an error, not a fault.
+    // SAFETY: `clock` and `t` are valid for the calls to write. For a process that has ended the calls only return an error.
     let failed = unsafe {
         libc::clock_getcpuclockid(pid as libc::pid_t, &mut clock) != 0
             || libc::clock_gettime(clock, &mut t) != 0
@@ -62,7 +62,7 @@ pub fn of_process(pid: u32) -> Option<f64> {
     (!failed).then_some(t.tv_sec as f64 + 1e-9 * t.tv_nsec as f64)
 }
 
-/// Returns the middle of an odd number of values, the lower middle of an even number; NaN of none.
+/// Returns the middle of an odd number of values, or the lower middle of an even number; NaN if there are no values.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
@@ -72,7 +72,7 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     }
 }
 
-/// Returns the geometric mean; NaN of none.
+/// Returns the geometric mean; NaN if there are no values.
 pub fn geometric_mean(values: impl IntoIterator<Item = f64>) -> f64 {
     let (sum, n) = values
         .into_iter()

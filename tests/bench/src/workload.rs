@@ -1,4 +1,4 @@
-//! Workloads of the measurements: the kernels, or Debian's hpcc.
+//! Workloads of the benchmarks: the kernels, or Debian's hpcc.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,20 +8,20 @@ use nodescope_image::JobFile;
 use crate::Failure;
 use crate::guest::{Guest, Marks, executable};
 
-/// Group of rows whose mean a row counts in.
+/// Group of rows; means are made over groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// The seven shapes, built for SSE2.
+    /// The seven basic kernels, built for SSE2.
     Seven,
     /// The builds for AVX2 and FMA.
     Avx2,
-    /// Complete programs.
+    /// Sections of complete programs.
     Programs,
-    /// In no mean.
+    /// Rows that count in no mean.
     Apart,
 }
 
-/// Length of kernels, by their repeats.
+/// Length of the kernels' runs, relative to the usual numbers of repeats.
 #[derive(Clone, Copy, Debug)]
 pub enum Length {
     /// The usual repeats multiplied by this number.
@@ -39,7 +39,7 @@ impl Length {
     }
 }
 
-/// A part that is measured.
+/// A part of a workload that is measured.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// Name, as the program reports it.
@@ -48,7 +48,7 @@ pub struct Row {
     pub group: Group,
 }
 
-/// Kernels with repeats that take 10 to 700 ms natively.
+/// Kernels: name, group, and number of repeats. They take 10 to 700 ms natively.
 const KERNELS: [(&str, Group, u32); 16] = [
     ("integer", Group::Seven, 40),
     ("chase", Group::Seven, 20),
@@ -61,11 +61,11 @@ const KERNELS: [(&str, Group, u32); 16] = [
     ("daxpy_l1_avx2", Group::Avx2, 60),
     ("dgemm_scalar_avx2", Group::Avx2, 32),
     ("dgemm_vector_avx2", Group::Avx2, 40),
-    // The chase where the host's third level has it all, and a model takes longer than a step.
+    // A pointer chase over data that fit into the host's third level; a load takes longer in a model than in nodescope without one.
     ("chase_l3", Group::Apart, 20),
-    // A hypercall for every few thousand instructions, as a program that calls MPI without pause makes them under the tracer.
+    // One hypercall in every few thousand instructions, as a program that calls MPI continuously makes under the MPI tracer.
     ("traced", Group::Apart, 16),
-    // AVX2 on memory that is aligned to 16 bytes, as malloc's is: half of the vectors lie in two cache lines.
+    // AVX2 on memory that is aligned to 16 bytes, as malloc aligns: half of the vectors are split between two cache lines.
     ("daxpy_memory_misaligned_avx2", Group::Apart, 20),
     ("daxpy_l1_misaligned_avx2", Group::Apart, 60),
     ("dgemm_vector_misaligned_avx2", Group::Apart, 40),
@@ -73,16 +73,16 @@ const KERNELS: [(&str, Group, u32); 16] = [
 
 /// Sections of hpcc that are measured.
 const SECTIONS: [&str; 3] = ["HPL", "StarSTREAM", "StarFFT"];
-/// Order of HPL's matrix and of its blocks.
+/// Order of HPL's matrix, and size of its blocks.
 const HPL: (u32, u32) = (800, 80);
 
-/// A program, how it is run on the host, and which parts of it are measured.
+/// A program, how it runs on the host and in a guest, and the parts that are measured.
 pub struct Workload {
     /// Parts of the program that are measured.
     pub rows: Vec<Row>,
-    /// The program on the host.
+    /// Path of the program on the host.
     pub host_program: PathBuf,
-    /// The program in the guest's `/job`.
+    /// Path of the program in the guest, relative to `/job`.
     guest_program: &'static str,
     /// Arguments of the program.
     pub arguments: Vec<String>,
@@ -94,7 +94,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Makes the workload of the kernels whose names are in `only` (all if there are none), compiled into `folder`.
+    /// Makes the workload of the kernels named in `only` (all kernels if `only` is empty), compiled into `folder`.
     pub fn kernels(folder: &Path, only: &[String], length: Length) -> Result<Self, Failure> {
         if let Some(unknown) = only.iter().find(|o| KERNELS.iter().all(|k| k.0 != *o)) {
             let names: Vec<_> = KERNELS.iter().map(|k| k.0).collect();
@@ -127,8 +127,7 @@ impl Workload {
         })
     }
 
-    /// Makes the workload of Debian's hpcc with one rank. The parts are announced by a library that is compiled into `folder` and
-    /// preloaded.
+    /// Makes the workload of Debian's hpcc with one rank. A preloaded library, which is compiled into `folder`, announces the parts.
     pub fn hpcc(folder: &Path) -> Result<Self, Failure> {
         let library = "hpcc-marks.so";
         gcc(
@@ -164,7 +163,7 @@ impl Workload {
         })
     }
 
-    /// Returns the kernels' program for only one of its parts.
+    /// Returns a workload of the kernels' program with only one part; `index` counts `rows` from 0.
     pub fn part(&self, index: usize) -> Self {
         Self {
             rows: vec![self.rows[index].clone()],
@@ -177,7 +176,7 @@ impl Workload {
         }
     }
 
-    /// Leaves a kernel out.
+    /// Returns the workload without one kernel.
     pub fn without(mut self, name: &str) -> Self {
         if let Some(index) = self.rows.iter().position(|r| r.name == name) {
             self.rows.remove(index);
@@ -186,12 +185,12 @@ impl Workload {
         self
     }
 
-    /// Names of the parts.
+    /// Returns the names of the parts.
     pub fn names(&self) -> Vec<String> {
         self.rows.iter().map(|r| r.name.clone()).collect()
     }
 
-    /// Returns a command line that runs the workload in a guest.
+    /// Returns the command line that runs the workload in a guest.
     pub fn command_line(&self) -> String {
         let environment: String = self
             .environment
@@ -219,7 +218,7 @@ fn row(name: &str, group: Group) -> Row {
     }
 }
 
-/// Compiles the kernels to a static program, `floating.c` twice.
+/// Compiles the kernels to a static program; `floating.c` is compiled for SSE2 and for AVX2.
 fn compile_kernels(folder: &Path) -> Result<PathBuf, Failure> {
     for (object, options, source) in [
         ("main.o", &["-O2"][..], "main.c"),
@@ -239,7 +238,7 @@ fn compile_kernels(folder: &Path) -> Result<PathBuf, Failure> {
     Ok(folder.join("kernels"))
 }
 
-/// Runs the compiler in a folder, with sources of this crate.
+/// Runs the compiler in a folder; `sources` are files in this crate's folder `kernels`.
 pub fn gcc(folder: &Path, options: &[&str], sources: &[&str]) -> Result<(), Failure> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let output = Command::new("gcc")

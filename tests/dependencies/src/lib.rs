@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
-/// The policy in `deny.toml`, as far as it is checked here.
+/// The part of `deny.toml` that is checked here.
 #[derive(Debug, Deserialize)]
 pub struct Policy {
     licenses: Licenses,
@@ -29,14 +29,14 @@ struct Skip {
     package: String,
 }
 
-/// The output of `cargo metadata`, as far as it is checked here.
+/// The part of the output of `cargo metadata` that is checked here.
 #[derive(Debug, Deserialize)]
 pub struct Metadata {
     /// The workspace's crates and what they depend on.
     pub packages: Vec<Package>,
 }
 
-/// Crate of the workspace or of a registry.
+/// A crate of the workspace or of a registry.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Package {
     /// Name of the crate.
@@ -45,7 +45,7 @@ pub struct Package {
     pub version: String,
     /// Licence of the crate, an SPDX expression.
     pub license: Option<String>,
-    /// Source of the crate; none if it is the workspace's own.
+    /// Source of the crate; None for a crate of the workspace.
     pub source: Option<String>,
     /// Path of the crate's `Cargo.toml`.
     pub manifest_path: String,
@@ -58,7 +58,7 @@ pub struct Package {
 pub struct Dependency {
     /// The crate's name.
     pub name: String,
-    /// `dev`, `build`, or nothing.
+    /// `dev` or `build`; None for a normal dependency.
     pub kind: Option<String>,
 }
 
@@ -67,12 +67,12 @@ impl Policy {
     ///
     /// # Errors
     ///
-    /// The fault in the text.
+    /// If the text is no valid policy.
     pub fn parse(text: &str) -> Result<Self, toml::de::Error> {
         toml::from_str(text)
     }
 
-    /// Returns everything that the policy does not allow, and each exception that it allows needlessly.
+    /// Returns every violation of the policy, and each exception in the policy that is not needed.
     pub fn problems(&self, packages: &[Package]) -> Vec<String> {
         let mut problems = Vec::new();
         let mut versions: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
@@ -121,7 +121,7 @@ impl Policy {
     }
 }
 
-/// Returns whether Rust text names a crate, as the beginning of a path or in `use`.
+/// Returns whether Rust code uses a crate: its name is the beginning of a path, a macro, or stands in `use`. Comment lines do not count.
 pub fn uses(text: &str, package: &str) -> bool {
     let name = package.replace('-', "_");
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';

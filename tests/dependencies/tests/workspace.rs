@@ -1,4 +1,4 @@
-//! This workspace's dependencies: licences, sources, versions, and that each is used.
+//! Tests of this workspace's dependencies: licences, sources, versions, and that each dependency is used.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Returns every crate that is built for x86-64 Linux, as the lock file has them.
+/// Returns every crate that the lock file has for x86-64 Linux.
 fn metadata() -> Metadata {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--locked", "--offline"])
@@ -32,7 +32,7 @@ fn licences_sources_and_versions_are_as_the_policy_says() {
     assert!(problems.is_empty(), "see deny.toml: {problems:#?}");
 }
 
-/// Adds the Rust text of a file, or of all files below a folder, if there is one.
+/// Appends the Rust code of a file, or of all files below a folder; nothing if the path does not exist.
 fn rust(path: &Path, text: &mut String) {
     if path.is_dir() {
         for entry in fs::read_dir(path).unwrap() {

@@ -1,5 +1,5 @@
-//! Long runs. Cases run in a process of their own. This process may die of a panic, of a lack of memory, of a stack that is too
-//! small, or because a case runs for ever. The parent process keeps the input of this case, and continues with the next one.
+//! Campaigns: long runs of cases. A worker process runs the cases. The worker may die of a panic, of a lack of memory or of a stack
+//! overflow, or a case may run for ever. The parent process then keeps the input of this case, and starts a new worker at the next case.
 
 use std::fs;
 use std::io;
@@ -10,53 +10,53 @@ use std::time::{Duration, Instant};
 
 use crate::targets::Target;
 
-/// Memory that the process of a campaign's cases may have.
+/// Limit of a worker's address space, in bytes.
 const MEMORY: u64 = 4 << 30;
-/// Stack that it has, as the main thread of a program does.
+/// Stack size of the thread that runs cases, in bytes: as large as a main thread's.
 const STACK: usize = 8 << 20;
 /// Exit status of a program that panicked.
 const PANICKED: i32 = 101;
 
-/// The cases to run, and for how long.
+/// Cases of a campaign, and their limits.
 #[derive(Clone, Debug)]
 pub struct Campaign {
-    /// How long, seconds.
+    /// Duration of the campaign in seconds.
     pub seconds: u64,
     /// Seed of the campaign's cases.
     pub seed: u64,
-    /// The first case.
+    /// Number of the first case.
     pub first: u64,
-    /// Seconds after which a case counts as one that runs for ever.
+    /// Seconds after which a case counts as hung.
     pub limit: u64,
-    /// The folder for inputs that a reader died of.
+    /// Folder for the inputs of failed cases.
     pub failures: PathBuf,
 }
 
-/// A case that a reader died of.
+/// A case whose input made a reader fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// Number of the case.
     pub case: u64,
-    /// Way in which the case ended.
+    /// How the case ended.
     pub how: String,
-    /// Path of the case's input.
+    /// Path of the file with the case's input.
     pub input: PathBuf,
 }
 
 /// The result of a campaign.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Cases that ran.
+    /// Number of cases that ran.
     pub cases: u64,
-    /// Cases that a reader died of.
+    /// Cases that failed.
     pub failures: Vec<Failure>,
 }
 
-/// Runs a campaign on a target; `program` is this program, which [`work`] is reached by.
+/// Runs a campaign on a target. `program` is the path of this program, which is started as the worker that calls [`work`].
 ///
 /// # Errors
 ///
-/// Errors of the operating system about processes and files.
+/// If a process or a file cannot be used.
 pub fn run(program: &Path, target: &Target, campaign: &Campaign) -> io::Result<Found> {
     let end = Instant::now() + Duration::from_secs(campaign.seconds);
     let folder = tempfile::tempdir()?;
@@ -65,7 +65,7 @@ pub fn run(program: &Path, target: &Target, campaign: &Campaign) -> io::Result<F
     let mut found = Found::default();
     let mut next = campaign.first;
     while Instant::now() < end {
-        // The last worker's number is not this one's.
+        // Removes the case number of the previous worker.
         let _ = fs::remove_file(&state);
         let child = Command::new(program)
             .args(["--worker", target.name])
@@ -83,10 +83,11 @@ pub fn run(program: &Path, target: &Target, campaign: &Campaign) -> io::Result<F
         next = case + 1;
         let said = fs::read_to_string(&output).unwrap_or_default();
         let how = match status {
-            // The process received the request to stop, or has no case left.
+            // The campaign's time is over, or the worker has no case left.
             Ended::Over => break,
             Ended::Hangs => format!("goes on for more than {} s", campaign.limit),
-            // A panic in a callback of the library aborts, so that the exit status does not show it.
+            // A panic in a callback of the foreign library aborts the process, so the output shows the panic and not the exit status. A
+            // foreign library may die in other ways.
             Ended::Died(_) if target.foreign && !said.contains("panicked at") => continue,
             Ended::Died(status) => died(status, &said),
         };
@@ -118,7 +119,7 @@ enum Ended {
     Died(ExitStatus),
 }
 
-/// Waits for a worker; the case that it was at, and how it ended.
+/// Waits for a worker. Returns the number of the worker's last case, and how the worker ended.
 fn watch(
     mut child: Child,
     state: &Path,
@@ -150,11 +151,11 @@ fn watch(
     }
 }
 
-/// Runs cases until it dies, and keeps the number of the case in `state`.
+/// Runs cases from `first` on until this process dies, and writes the number of the current case to the file `state`.
 ///
 /// # Errors
 ///
-/// Errors of the operating system about limits, threads and files.
+/// If a limit, a thread or a file fails.
 pub fn work(target: &'static Target, seed: u64, first: u64, state: &Path) -> io::Result<()> {
     limit()?;
     let state = state.to_owned();
@@ -169,7 +170,7 @@ pub fn work(target: &'static Target, seed: u64, first: u64, state: &Path) -> io:
     let worker = std::thread::Builder::new().stack_size(STACK).spawn(cases)?;
     match worker.join() {
         Ok(done) => done,
-        // The message has been printed.
+        // The panic message has already been printed.
         Err(_) => std::process::exit(PANICKED),
     }
 }
@@ -177,7 +178,7 @@ pub fn work(target: &'static Target, seed: u64, first: u64, state: &Path) -> io:
 fn number(file: &mut fs::File, case: u64) -> io::Result<()> {
     use std::io::{Seek, SeekFrom, Write};
     file.seek(SeekFrom::Start(0))?;
-    // Numbers only become longer.
+    // The number only grows, so it overwrites the number before.
     file.write_all(case.to_string().as_bytes())
 }
 

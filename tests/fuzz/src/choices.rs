@@ -1,13 +1,13 @@
-//! Decisions of a case: drawn from bytes, which a seed gives.
+//! Random decisions of a case, drawn from bytes that the seed and the case's number determine.
 
 use arbitrary::Unstructured;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-/// Bytes that one case may use up; after them every decision is the first.
+/// Bytes that one case may use. After the last byte every decision is its default.
 const BYTES: usize = 1 << 12;
 
-/// Numbers at which something begins or ends, beside powers of two.
+/// Boundary values that are likely to be handled wrongly, in addition to powers of two.
 const EDGES: [u64; 12] = [
     0,
     1,
@@ -23,7 +23,7 @@ const EDGES: [u64; 12] = [
     u64::MAX,
 ];
 
-/// Returns the bytes of a case.
+/// Returns the random bytes of a case.
 pub fn bytes(seed: u64, case: u64) -> Vec<u8> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     random.set_stream(case);
@@ -41,7 +41,7 @@ impl<'a> Choices<'a> {
         Choices(Unstructured::new(bytes))
     }
 
-    /// Returns a number below `end`, or 0.
+    /// Returns a number below `end`; 0 if `end` is 0.
     pub fn below(&mut self, end: usize) -> usize {
         match end {
             0 | 1 => 0,
@@ -49,23 +49,23 @@ impl<'a> Choices<'a> {
         }
     }
 
-    /// Returns true once in so many times.
+    /// Returns true with a probability of one in `times`.
     pub fn once_in(&mut self, times: u32) -> bool {
         self.0.ratio(1, times.max(1)).unwrap_or(false)
     }
 
-    /// Returns an element of a list, if the list has any.
+    /// Returns a random element of a list; None if the list is empty.
     pub fn of<'b, T>(&mut self, list: &'b [T]) -> Option<&'b T> {
         let at = self.below(list.len());
         list.get(at)
     }
 
-    /// Returns any byte.
+    /// Returns a random byte.
     pub fn byte(&mut self) -> u8 {
         self.0.arbitrary().unwrap_or(0)
     }
 
-    /// Returns a number that code is likely to have forgotten: an edge, a power of two, a neighbour of `near`, or any.
+    /// Returns a number that code may handle wrongly: a boundary value, a power of two or one less, a neighbour of `near`, or any number.
     pub fn number(&mut self, near: u64) -> u64 {
         match self.below(6) {
             0 | 1 => self.of(&EDGES).copied().unwrap_or(0),

@@ -1,5 +1,5 @@
-//! Mutation of a value by the schema of other values: fields change to edge values or take the value of this field elsewhere, and
-//! lists lose, repeat and exchange members. An outcome that serde cannot read does not follow the schema and is dropped.
+//! Mutation of a JSON value with the schema of other values. A field changes to a boundary value, or to a value that a field of this name
+//! has elsewhere. Lists lose, repeat and exchange members. A result that serde cannot read does not follow the schema and is dropped.
 
 use std::collections::BTreeMap;
 
@@ -8,20 +8,20 @@ use serde_json::Value;
 
 use crate::choices::Choices;
 
-/// Members that a list grows by at most, in one mutation.
+/// Maximum number of members that one mutation adds to a list.
 const GROWTH: usize = 40;
 
-/// Values that fields of each name have been seen to have.
+/// Values of fields, by the name of the field.
 #[derive(Debug, Default)]
 pub struct Vocabulary {
     values: BTreeMap<String, Vec<Value>>,
 }
 
-/// Values remembered of each field.
+/// Maximum number of values that are remembered for each field name.
 const REMEMBERED: usize = 40;
 
 impl Vocabulary {
-    /// Adds what a value has.
+    /// Adds the fields of a value, at all depths.
     pub fn learn(&mut self, value: &Value) {
         match value {
             Value::Object(fields) => {
@@ -39,14 +39,14 @@ impl Vocabulary {
     }
 }
 
-/// A step to a part of a value.
+/// A step from a value to one of its fields or members.
 #[derive(Clone, Debug)]
 enum Step {
     Field(String),
     Member(usize),
 }
 
-/// Changes one part of a value.
+/// Changes one randomly chosen part of a value.
 pub fn mutate(value: &mut Value, vocabulary: &Vocabulary, choices: &mut Choices<'_>) {
     let mut places = Vec::new();
     collect(value, &mut Vec::new(), &mut places);
@@ -86,7 +86,7 @@ fn collect(value: &Value, way: &mut Vec<Step>, places: &mut Vec<Vec<Step>>) {
             }
         }
         Value::Array(members) => {
-            // A few members of a long list suffice.
+            // The first 64 members of a long list suffice.
             for (at, member) in members.iter().enumerate().take(64) {
                 into(Step::Member(at), member);
             }
@@ -137,7 +137,7 @@ fn change(part: &mut Value, name: &str, choices: &mut Choices<'_>) {
             }
             _ => {
                 let one = choices.of(members).cloned();
-                // An empty list may be of numbers or of ranks.
+                // The members of an empty list may be numbers or ranks; both are tried.
                 let one = one.unwrap_or_else(|| match choices.once_in(2) {
                     true => choices.number(0).into(),
                     false => serde_json::json!({ "Rank": choices.below(9) }),
@@ -147,7 +147,7 @@ fn change(part: &mut Value, name: &str, choices: &mut Choices<'_>) {
             }
         },
         Value::Object(fields) => {
-            // An alternative with content becomes one without, or a field goes.
+            // Removes a field, or turns an enum variant with content into an empty object.
             let names: Vec<String> = fields.keys().cloned().collect();
             if let Some(name) = choices.of(&names) {
                 fields.remove(name);

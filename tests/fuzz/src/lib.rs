@@ -1,18 +1,17 @@
-//! Gives damaged traces and files of every kind to all code that reads them.
+//! Fuzzing: gives damaged traces and files of every kind to all code that reads them.
 //!
-//! A *target* is something that reads what users or other programs wrote: `trace` (the reader, profiles, where ranks stand, the
-//! report, calibration), `predict`, `export`, `study`, `cluster`, and so on. A target has seeds, which are good
-//! inputs, a way to mutate them, and a reader for the outcome. No input may make a reader panic, wrap a sum, take memory out of
-//! proportion to the input, or run for ever.
+//! A *target* is code that reads what users or other programs wrote: `trace` (the reader, profiles, pending calls, the report,
+//! calibration), `predict`, `export`, `study`, `cluster`, and so on. A target has seeds (valid inputs), a function that mutates them, and a
+//! reader for the result. No input may make a reader panic, overflow a sum, use memory out of proportion to the input, or run for ever.
 //!
-//! - [`choices`]: where decisions come from: a seed, by way of `arbitrary`.
+//! - [`choices`]: random decisions, drawn from a seed with the crate `arbitrary`.
 //! - [`json`], [`text`]: mutation of values whose schema is known, and of bytes.
-//! - [`traces`]: mutation of traces: decoded, changed field by field, encoded with valid checksums.
-//! - [`targets`]: everything that reads.
-//! - [`meter`]: how much memory a case takes.
-//! - [`campaign`]: long runs, in a process that a case may end and that is then started again (`scripts/fuzz`).
+//! - [`traces`]: mutation of traces: decoded, changed field by field, and encoded with valid checksums.
+//! - [`targets`]: all readers.
+//! - [`meter`]: memory that a case takes.
+//! - [`campaign`]: long runs, in a worker process that is started again when a case has ended it (`scripts/fuzz`).
 //!
-//! Tests run some cases of fixed seeds, and the inputs of `corpus/`, which once failed.
+//! Tests run some cases of fixed seeds, and replay the inputs in `corpus/`, which once made a reader fail.
 
 pub mod campaign;
 pub mod choices;
@@ -22,6 +21,6 @@ pub mod targets;
 pub mod text;
 pub mod traces;
 
-/// Every allocation is counted.
+/// Allocator that counts every allocation.
 #[global_allocator]
 static METER: meter::Meter = meter::Meter;

@@ -1,4 +1,4 @@
-//! Runs campaigns; `scripts/fuzz` builds and starts it.
+//! Runs campaigns; `scripts/fuzz` builds and starts this program.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,8 +8,8 @@ use clap::Parser;
 use nodescope_fuzz::campaign::{self, Campaign};
 use nodescope_fuzz::targets;
 
-/// Gives damaged traces and files to all code that reads them. Inputs that a reader died of are kept. Once the reader is fixed,
-/// put them into tests/fuzz/corpus/TARGET/, where tests replay them.
+/// Gives damaged traces and files to all code that reads them. Inputs that made a reader fail are kept. Once the reader is fixed, put them
+/// into tests/fuzz/corpus/TARGET/, where tests replay them.
 #[derive(Parser)]
 #[command(name = "fuzz")]
 struct Args {
@@ -39,7 +39,7 @@ struct Args {
     /// Runs cases of a target until it dies; for the program itself.
     #[arg(long, hide = true)]
     worker: Option<String>,
-    /// Where the worker keeps its case.
+    /// File to which the worker writes the number of its case.
     #[arg(long, hide = true)]
     state: Option<PathBuf>,
 }
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns whether nothing was found.
+/// Returns true if no failure was found.
 fn run(args: &Args) -> io::Result<bool> {
     let find = |name: &str| {
         let unknown = || io::Error::other(format!("there is no target {name}; see --list"));

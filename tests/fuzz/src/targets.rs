@@ -1,4 +1,4 @@
-//! Everything that reads what users or other programs wrote.
+//! Targets: all code that reads what users or other programs wrote.
 
 mod files;
 mod profile;
@@ -13,20 +13,20 @@ use std::sync::OnceLock;
 use crate::choices::{self, Choices};
 use crate::meter;
 
-/// Reader under test, and the inputs that it is given.
+/// Reader under test, with functions that make its inputs.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// Name on the command line, and of the target's folder in the corpus.
+    /// Name of the target on the command line; also the name of its folder in the corpus.
     pub name: &'static str,
     /// Description of the input for messages.
     pub what: &'static str,
     /// Valid inputs, from which cases are made.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// A case's input.
+    /// Makes a case's input by random changes of a seed.
     pub mutate: fn(&mut Choices<'_>) -> Vec<u8>,
-    /// Reads an input; a folder is there for files.
+    /// Reads an input. The folder is empty and is for files.
     pub run: fn(&[u8], &Path),
-    /// True if the reader calls a foreign library, whose own crashes are not nodescope's faults.
+    /// True if the reader calls a foreign library, whose crashes are no failures of nodescope.
     pub foreign: bool,
 }
 
@@ -52,14 +52,14 @@ pub const ALL: &[Target] = &[
     snapshot::SNAPSHOT,
 ];
 
-/// Returns the target of a name.
+/// Returns the target with this name; None if it does not exist.
 pub fn named(name: &str) -> Option<&'static Target> {
     ALL.iter().find(|target| target.name == name)
 }
 
-/// Memory that any input may take.
+/// Bytes of memory that any input may take.
 const FREE: usize = 384 << 20;
-/// Memory that an input may take for each of its bytes.
+/// Bytes of memory that an input may take in addition, for each of its bytes.
 const PER_BYTE: usize = 4096;
 
 impl Target {
@@ -69,7 +69,7 @@ impl Target {
         (self.mutate)(&mut Choices::new(&bytes))
     }
 
-    /// Reads an input, in a folder that is gone afterwards.
+    /// Reads an input, with a temporary folder for files.
     ///
     /// # Panics
     ///
@@ -89,7 +89,7 @@ impl Target {
     }
 }
 
-/// Seeds that are made once.
+/// A value that is made at its first use, such as seeds.
 struct Once<T>(OnceLock<T>);
 
 impl<T> Once<T> {
@@ -102,21 +102,21 @@ impl<T> Once<T> {
     }
 }
 
-/// Mutates one of some seeds as a text.
+/// Returns a randomly chosen seed, mutated as text.
 fn mutated(seeds: &[Vec<u8>], words: &[&str], choices: &mut Choices<'_>) -> Vec<u8> {
     let mut bytes = choices.of(seeds).cloned().unwrap_or_default();
     crate::text::mutate(&mut bytes, words, choices);
     bytes
 }
 
-/// Writes an input to a file.
+/// Writes an input to a file and returns the path of the file.
 fn put(folder: &Path, name: &str, input: &[u8]) -> std::path::PathBuf {
     let path = folder.join(name);
     std::fs::write(&path, input).expect("a case's file");
     path
 }
 
-/// Bytes of all files below a folder.
+/// Returns the total size of all files below a folder, in bytes.
 fn size(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries

@@ -1,11 +1,11 @@
-//! Mutation of bytes and of texts: parts go, are repeated, change places and values, and numbers in texts become others.
+//! Mutation of bytes and texts: parts are removed, repeated or overwritten, lines are exchanged, and numbers in texts change.
 
 use crate::choices::Choices;
 
-/// The largest input that is made.
+/// Maximum size of an input in bytes.
 pub const LARGEST: usize = 1 << 16;
 
-/// Changes bytes; `words` are what such files consist of, among others.
+/// Changes bytes; `words` are typical words of this kind of file, which are inserted.
 pub fn mutate(bytes: &mut Vec<u8>, words: &[&str], choices: &mut Choices<'_>) {
     for _ in 0..1 + choices.below(6) {
         one(bytes, words, choices);
@@ -52,7 +52,7 @@ fn one(bytes: &mut Vec<u8>, words: &[&str], choices: &mut Choices<'_>) {
     }
 }
 
-/// Repeats, drops or exchanges lines.
+/// Removes, exchanges or repeats lines.
 fn lines(bytes: &mut Vec<u8>, choices: &mut Choices<'_>) {
     let mut lines: Vec<Vec<u8>> = bytes
         .split_inclusive(|&byte| byte == b'\n')
@@ -74,7 +74,7 @@ fn lines(bytes: &mut Vec<u8>, choices: &mut Choices<'_>) {
     *bytes = lines.concat();
 }
 
-/// Replaces the first number from a place on.
+/// Replaces the first number at or behind `from`.
 fn number(bytes: &mut Vec<u8>, from: usize, choices: &mut Choices<'_>) {
     let digit = |byte: &u8| byte.is_ascii_digit();
     let Some(start) = bytes[from..].iter().position(digit).map(|at| at + from) else {

@@ -1,4 +1,4 @@
-//! Mutation of traces: decoded, changed field by field, put into another order, and encoded with valid checksums.
+//! Mutation of traces: decoded, changed field by field, reordered, and encoded with valid checksums.
 
 use nodescope_hypercall::{
     Completion, Flavour, Function, Hello, MpiRecord, Peer, ProcessKind, Tag, ThreadId,
@@ -11,10 +11,10 @@ use serde_json::Value;
 use crate::choices::Choices;
 use crate::json::{self, Vocabulary};
 
-/// Most events of a mutated trace.
+/// Maximum number of events of a mutated trace.
 const MOST_EVENTS: usize = 600;
 
-/// A good trace, decoded.
+/// A decoded trace.
 #[derive(Clone, Debug)]
 pub struct Trace {
     /// Header of the trace.
@@ -24,13 +24,13 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Returns traces of four ranks on two nodes that make some calls of every class: each function of the tracer once, all ranks with the
-    /// same arguments, and messages, requests, windows and communicators that belong together.
+    /// Returns traces of four ranks on two nodes: messages and collectives, each function of the tracer, RMA windows and communicators, and
+    /// a deadlock. Requests, windows and communicators belong together.
     pub fn seeds() -> Vec<Trace> {
         vec![messages(), functions(), windows(), pending()]
     }
 
-    /// Decodes a whole trace; nothing if it is damaged.
+    /// Decodes a whole trace; None if the trace is damaged.
     pub fn decode(bytes: &[u8]) -> Option<Trace> {
         let reader = TraceReader::new(bytes, "seed.nst").ok()?;
         let header = reader.header().clone();
@@ -38,7 +38,7 @@ impl Trace {
         Some(Trace { header, events })
     }
 
-    /// Encodes it; nothing if it exceeds the format's limits.
+    /// Encodes the trace; None if it exceeds the format's limits.
     pub fn encode(&self) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         let mut writer = TraceWriter::new(&mut bytes, "mutated.nst", &self.header).ok()?;
@@ -73,7 +73,7 @@ impl Trace {
         }
     }
 
-    /// Drops, repeats or exchanges events.
+    /// Removes, exchanges, cuts off or repeats events.
     fn order(&mut self, choices: &mut Choices<'_>) {
         let events = &mut self.events;
         if events.is_empty() {
@@ -92,7 +92,7 @@ impl Trace {
         }
     }
 
-    /// Changes a field of an event, or the same field of all events of a rank's kind.
+    /// Changes a field of an event. In one case of three, all events of this kind, or of this MPI function, get the changed record.
     fn field(&mut self, vocabulary: &Vocabulary, choices: &mut Choices<'_>) {
         if self.events.is_empty() {
             return;
@@ -105,7 +105,7 @@ impl Trace {
         if !choices.once_in(3) {
             return;
         }
-        // Others make this change, too: all ranks of a collective, all processes of a job.
+        // Other events get this change, too: all ranks of a collective, or all processes of a job.
         let kind = |event: &Event| match &event.body {
             Body::Mpi(call) => Some(call.record.function),
             _ => None,
@@ -131,7 +131,7 @@ impl Trace {
     }
 }
 
-/// Returns a value of the same type with one change; nothing if the change left the type.
+/// Returns a value of the same type with one change; None if the changed value is not of this type.
 fn changed<T: serde::Serialize + serde::de::DeserializeOwned>(
     value: &T,
     vocabulary: &Vocabulary,
@@ -142,7 +142,7 @@ fn changed<T: serde::Serialize + serde::de::DeserializeOwned>(
     serde_json::from_value(value).ok()
 }
 
-/// Values of the fields of traces.
+/// Returns the values that fields have in some traces, and special peers.
 pub fn vocabulary(traces: &[Trace]) -> Vocabulary {
     let mut vocabulary = Vocabulary::default();
     for trace in traces {
@@ -159,7 +159,7 @@ pub fn vocabulary(traces: &[Trace]) -> Vocabulary {
     vocabulary
 }
 
-/// A trace being made.
+/// A trace in construction.
 struct Maker {
     trace: Trace,
     clocks: Vec<u64>,
@@ -285,14 +285,14 @@ fn done(request: u64, rank: u32, bytes: u64) -> Completion {
     }
 }
 
-/// Fills in the record of a send to the next rank and a receive from the one before.
+/// Fills in a record: a send to the next rank, and a receive from the previous rank.
 fn ring(rank: u32, record: &mut MpiRecord) {
     (record.destination, record.source) = (Peer::Rank(next(rank)), Peer::Rank(before(rank)));
     (record.send_tag, record.receive_tag) = (Tag::Value(7), Tag::Value(7));
     (record.send_bytes, record.receive_bytes) = (4096, 4096);
 }
 
-/// Messages of all kinds in loops, and collectives.
+/// Returns a trace of messages of all kinds in loops, and of collectives.
 fn messages() -> Trace {
     let mut maker = Maker::new();
     for turn in 0..3 {
@@ -336,7 +336,7 @@ fn messages() -> Trace {
     maker.finish()
 }
 
-/// Returns a trace of every function of the tracer, once, with some arguments of everything.
+/// Returns a trace of every function of the tracer, once, with arguments in many fields.
 fn functions() -> Trace {
     let mut maker = Maker::new();
     let functions = Function::ALL.iter().copied();
@@ -347,7 +347,7 @@ fn functions() -> Trace {
         )
     });
     for (number, function) in inner.enumerate() {
-        // Not all on all ranks: the trace stays small.
+        // Only one function in four is called on all ranks, so that the trace stays small.
         let ranks = if number % 4 == 0 { RANKS } else { 1 };
         for rank in 0..ranks {
             maker.call(rank, function, |rank, record| {
@@ -366,7 +366,7 @@ fn functions() -> Trace {
     maker.finish()
 }
 
-/// Communicators, RMA, neighbours and persistent requests that belong together.
+/// Returns a trace of communicators, RMA, neighbour collectives and persistent requests that belong together.
 fn windows() -> Trace {
     let mut maker = Maker::new();
     maker.all(Function::CommSplit, |rank, record| {
@@ -423,7 +423,7 @@ fn windows() -> Trace {
     maker.finish()
 }
 
-/// Returns the trace of a deadlock: calls that never ended, runs of polls, and messages that no rank received.
+/// Returns the trace of a deadlock: calls that never ended, a poll run, and a message that no rank received.
 fn pending() -> Trace {
     let mut maker = Maker::new();
     maker.call(0, Function::Isend, |rank, record| {

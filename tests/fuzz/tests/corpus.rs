@@ -1,4 +1,4 @@
-//! Replays inputs that once made a reader panic, wrap a sum, hang, or take memory without bound: `corpus/TARGET/`.
+//! Replays the inputs in `corpus/TARGET/`, which once made a reader panic, overflow a sum, hang, or take memory without bound.
 
 use std::path::Path;
 

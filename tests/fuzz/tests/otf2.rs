@@ -1,12 +1,12 @@
-//! Damaged OTF2 archives. The library that reads them may crash of one, so that each is read by a process of its own; a panic of ours
-//! fails the test.
+//! Test with damaged OTF2 archives. The foreign library that reads them may crash, so each archive is read in a process of its own. A panic
+//! of nodescope fails the test.
 
 use std::process::Command;
 
 use nodescope_fuzz::targets::named;
 use nodescope_test_needs::{Need, skip};
 
-/// Cases of a fixed seed.
+/// Number of cases; their seed is fixed.
 const CASES: u64 = 30;
 
 #[test]
@@ -27,7 +27,7 @@ fn damaged_archives_are_refused_or_read() {
             .output()
             .expect("the program runs");
         let said = String::from_utf8_lossy(&output.stderr);
-        // A panic in a callback of the library aborts, so that the exit status does not show it.
+        // A panic in a callback of the library aborts the process, so the output shows the panic and not the exit status.
         assert!(!said.contains("panicked at"), "{number}: {said}");
         assert!(number > 0 || output.status.success(), "the seed: {said}");
     }

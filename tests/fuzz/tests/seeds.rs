@@ -1,10 +1,10 @@
-//! Some cases of fixed seeds for each target; `scripts/fuzz` runs as many as there is time for.
+//! Test of some cases of a fixed seed for each target; `scripts/fuzz` runs cases as long as it is told to.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use nodescope_fuzz::targets::{Target, named};
 
-/// Runs cases, and reports which case failed.
+/// Checks the seeds and some cases of a target, and reports which case failed.
 fn cases(name: &str, count: u64) {
     let target: &Target = named(name).expect("a target");
     for (number, seed) in (target.seeds)().iter().enumerate() {
@@ -29,7 +29,7 @@ fn a_sum_that_wraps_fails_a_test() {
     );
 }
 
-// One test: memory is counted for the whole process.
+// All targets are in one test, since memory is counted for the whole process.
 #[test]
 fn damaged_inputs_are_refused_or_read() {
     for (name, count) in [

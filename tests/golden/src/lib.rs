@@ -1,9 +1,9 @@
-//! A guest that is always the same bytes. A few instructions, assembled here, take the place of an operating system, so that
-//! neither compilers nor packages can change them.
+//! A guest whose bytes never change. A few instructions, assembled here, take the place of an operating system, so that neither compilers
+//! nor packages change the guest.
 //!
-//! Each node has two vCPUs. The first starts the second, and each is an MPI rank. Between calls of MPI, both go through their own
-//! memory and through memory of each other's socket, and calculate. The first ones of two nodes send each other frames. No
-//! instruction does anything that the architecture leaves open.
+//! Each node has two vCPUs. The first vCPU starts the second, and each vCPU is an MPI rank. Between MPI calls, each vCPU accesses memory of
+//! its own, at the first socket, and memory at the second socket that both share, and calculates. After the calls, the first vCPUs of both
+//! nodes send each other frames. No instruction has a result that the architecture leaves undefined.
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
@@ -12,49 +12,50 @@ use nodescope_hypercall::{
     ABI_VERSION, Function, LEAF, MpiRecord, Operation, Peer, ThreadId, record,
 };
 
-/// Nodes of the cluster that the guest is made for, and vCPUs of each.
+/// Number of nodes of the cluster.
 pub const NODES: u32 = 2;
 /// Number of vCPUs of each node.
 pub const VCPUS: u32 = 2;
-/// Calls of MPI by each rank.
+/// Number of MPI calls of each rank.
 pub const CALLS: u64 = 24;
-/// Frames that each node sends.
+/// Number of frames that each node sends.
 const FRAMES: u64 = 4;
 
-/// Where the program lies, and how much memory is filled from the file.
+/// Address of the program, and bytes of memory that are loaded from the file.
 const BASE: u64 = 0x10_0000;
 const LENGTH: usize = 0x4_0000;
-/// The greetings of ranks (`HELLO`), 256 bytes for each.
+/// Address of the hello messages of ranks (`HELLO`), 256 bytes for each rank.
 const HELLOS: u64 = BASE + 0x1_0000;
-/// Records of calls, 256 bytes for each.
+/// Address of the MPI records, 256 bytes for each call.
 const RECORDS: u64 = BASE + 0x1_1000;
-/// Rings of the network interface: descriptors, and at 0x100 and 0x200 the driver's and the device's ring (virtio 1.2, section 2.7).
+/// Queues of the network interface: descriptors, at offset 0x100 the driver's ring, at offset 0x200 the device's ring (virtio 1.2, section
+/// 2.7).
 const RECEIVE: u64 = BASE + 0x2_0000;
 const SEND: u64 = BASE + 0x2_1000;
 const RING_SIZE: u64 = 8;
-/// Frames to be sent, one for each node, and room for received ones.
+/// Frames to send, one for each node, and buffers for received frames.
 const OUT: u64 = BASE + 0x2_2000;
 const IN: u64 = BASE + 0x2_4000;
 const FRAME: u32 = 600;
-/// The header before a frame (virtio 1.2, section 5.1.6).
+/// Length of the header in front of a frame (virtio 1.2, section 5.1.6).
 const NET_HEADER: u32 = 12;
-/// A counter that both vCPUs of a node raise before each call ends.
+/// Address of a counter that both vCPUs of a node increment before each call ends.
 const ARRIVED: u64 = BASE + 0x3_0000;
-/// Where the second vCPU begins, in real mode: a page below 1 MiB (SDM vol. 3A, section 9.4.4).
+/// Address at which the second vCPU begins, in real mode: a page below 1 MiB (SDM vol. 3A, section 9.4.4).
 const START: u64 = 0x1_0000;
-/// The code that is copied there.
+/// Address and length of the code that is copied to `START`.
 const TRAMPOLINE: u64 = BASE + 0x1_f000;
 const TRAMPOLINE_LENGTH: usize = 0x66;
-/// The root of the page tables that the first vCPU is started with, and a copy for the second one: an address space is a rank.
+/// Root of the page tables with which the first vCPU starts, and of a copy for the second vCPU: each rank has an address space.
 const FIRST_TABLES: u64 = 0x9000;
 const SECOND_TABLES: u64 = 0x1_1000;
-/// Memory that each rank goes through, and that both of a node do, which lies at the second socket.
+/// Address of the first rank's own memory, and of the memory that both ranks of a node use, which is at the second socket.
 const OWN: u64 = 0x80_0000;
 const SHARED: u64 = 0x280_0000;
-/// Memory of each of the two sockets, bytes.
+/// Memory of each of the two sockets, in bytes.
 pub const SOCKET_MEMORY: u64 = 32 << 20;
 
-/// The third virtio device is the network interface. Its registers (virtio 1.2, section 4.2.2).
+/// Registers of the network interface, which is the third virtio device (virtio 1.2, section 4.2.2).
 const NETWORK: u64 = 0xd000_2000;
 const FEATURES: u64 = NETWORK + 0x20;
 const FEATURES_FROM: u64 = NETWORK + 0x24;
@@ -65,12 +66,12 @@ const NOTIFY: u64 = NETWORK + 0x50;
 const STATUS: u64 = NETWORK + 0x70;
 const QUEUE_RINGS: [u64; 3] = [NETWORK + 0x80, NETWORK + 0x90, NETWORK + 0xa0];
 const MAC: u64 = NETWORK + 0x100;
-/// Serial console, and the port and value that switch power off (ACPI 6.5, section 4.8.3.7).
+/// Port of the serial console, and the port and value that switch power off (ACPI 6.5, section 4.8.3.7).
 const CONSOLE: u32 = 0x3f8;
 const POWER: u32 = 0x600;
 const OFF: u32 = 5 << 2 | 1 << 5;
 
-/// Returns the thread of a rank.
+/// Returns the thread identifier of a rank.
 fn thread(rank: u32) -> ThreadId {
     ThreadId {
         pid: 100 + rank,
@@ -78,7 +79,7 @@ fn thread(rank: u32) -> ThreadId {
     }
 }
 
-/// Returns a rank's greeting, which is sent when the rank begins.
+/// Returns a rank's hello message, which the rank sends first.
 fn hello(rank: u32) -> Vec<u8> {
     let numbers = [1, rank, NODES * VCPUS, 100 + rank, 1, ABI_VERSION];
     let mut bytes: Vec<u8> = numbers.into_iter().flat_map(u32::to_le_bytes).collect();
@@ -91,7 +92,7 @@ fn hello(rank: u32) -> Vec<u8> {
     bytes
 }
 
-/// Returns the record of a rank's call; all records have the same length.
+/// Returns the MPI record of a rank's call; all records have the same length.
 fn call(rank: u32, call: u64) -> Vec<u8> {
     let mut record = MpiRecord::new(
         Function::Allreduce,
@@ -111,19 +112,19 @@ fn call(rank: u32, call: u64) -> Vec<u8> {
     bytes
 }
 
-/// Returns a frame from a node to the other one, behind its header.
+/// Returns a frame from a node to the other node, with the virtio header in front.
 fn frame(node: u8) -> Vec<u8> {
     let mac = |node: u8| [0x02, 0x4e, 0x53, 0, 0, node + 1];
     let mut bytes = vec![0; NET_HEADER as usize];
     bytes.extend(mac(1 - node));
     bytes.extend(mac(node));
-    // A type for experiments (IEEE 802, local experimental EtherType 1).
+    // EtherType for experiments (IEEE 802, local experimental EtherType 1).
     bytes.extend([0x88, 0xb5]);
     bytes.extend((0..=u8::MAX).cycle().take(FRAME as usize - 14));
     bytes
 }
 
-/// Returns code that goes from real mode to the long-mode code at `to`, with the descriptors that the first vCPU was started with.
+/// Returns code that changes from real mode to the long-mode code at `to`, with the descriptor table with which the first vCPU started.
 fn trampoline(to: u32) -> Vec<u8> {
     let mut code = vec![
         0xfa, // cli
@@ -145,20 +146,20 @@ fn trampoline(to: u32) -> Vec<u8> {
     code.extend([0x10, 0x00]);
     assert!(code.len() <= 0x60);
     code.resize(0x60, 0);
-    // The limit and the address of the descriptors.
+    // Limit and address of the descriptor table.
     code.extend([0x27, 0x00, 0x00, 0x10, 0x00, 0x00]);
     assert_eq!(code.len(), TRAMPOLINE_LENGTH);
     code
 }
 
-/// Emits a hypercall whose other registers are set.
+/// Emits a hypercall; registers other than EAX and ECX must be set before.
 fn hypercall(a: &mut CodeAssembler, operation: Operation) -> Result<(), IcedError> {
     a.mov(ecx, operation as u32)?;
     a.mov(eax, LEAF)?;
     a.cpuid()
 }
 
-/// Emits a store to a register of the network interface; all registers lie below 4 GiB and above 2 GiB.
+/// Emits a store to a register of the network interface, whose address needs 64 bits as an immediate (2 GiB to 4 GiB).
 fn store(a: &mut CodeAssembler, register: u64, value: u32) -> Result<(), IcedError> {
     a.mov(rdx, register)?;
     a.mov(dword_ptr(rdx), value as i32)
@@ -184,7 +185,7 @@ fn connect(a: &mut CodeAssembler) -> Result<(), IcedError> {
     store(a, STATUS, 15)
 }
 
-/// Emits code that sends a frame, and waits until it is sent and until as many have arrived; r12 is the node, r14 how many there were.
+/// Emits code that sends a frame, and waits until more than r14 frames have been sent and more than r14 have arrived.
 fn exchange(a: &mut CodeAssembler) -> Result<(), IcedError> {
     a.inc(word_ptr(SEND + 0x102))?;
     store(a, NOTIFY, 1)?;
@@ -201,7 +202,7 @@ fn exchange(a: &mut CodeAssembler) -> Result<(), IcedError> {
 
 /// Emits the code that both vCPUs of a node run, with the node in r12 and the vCPU in r13.
 fn rank(a: &mut CodeAssembler, record_length: u64) -> Result<(), IcedError> {
-    // r15: the rank.
+    // r15 is the rank's number.
     a.lea(r15, ptr(r12 * 2))?;
     a.add(r15, r13)?;
     a.mov(rsi, r15)?;
@@ -212,7 +213,7 @@ fn rank(a: &mut CodeAssembler, record_length: u64) -> Result<(), IcedError> {
     a.xor(r14d, r14d)?;
     let mut next_call = a.create_label();
     a.set_label(&mut next_call)?;
-    // The call begins: function, thread, number.
+    // The call begins: function, thread, sequence number.
     a.mov(esi, u32::from(Function::Allreduce as u16))?;
     a.lea(rdi, ptr(r15 + 100))?;
     a.mov(rax, rdi)?;
@@ -222,7 +223,7 @@ fn rank(a: &mut CodeAssembler, record_length: u64) -> Result<(), IcedError> {
     a.xor(r9d, r9d)?;
     a.xor(r10d, r10d)?;
     hypercall(a, Operation::MpiEnter)?;
-    // The two vCPUs meet.
+    // Barrier of the two vCPUs.
     a.lock().inc(dword_ptr(ARRIVED))?;
     a.lea(rax, ptr(r14 * 2 + 2))?;
     let mut meet = a.create_label();
@@ -238,7 +239,7 @@ fn rank(a: &mut CodeAssembler, record_length: u64) -> Result<(), IcedError> {
     a.add(rsi, RECORDS as i32)?;
     a.mov(edi, record_length as u32)?;
     hypercall(a, Operation::MpiEvent)?;
-    // 512 KiB of the rank's own, a line at a time.
+    // 512 KiB of the rank's own memory: one update in each cache line.
     a.mov(rsi, r13)?;
     a.shl(rsi, 22)?;
     a.add(rsi, OWN as i32)?;
@@ -251,7 +252,7 @@ fn rank(a: &mut CodeAssembler, record_length: u64) -> Result<(), IcedError> {
     a.add(rsi, 64)?;
     a.dec(ecx)?;
     a.jnz(own)?;
-    // 32 KiB that both write: x becomes x / 2 + 1.
+    // 32 KiB that both ranks write: x becomes x / 2 + 1.
     a.mov(eax, 0x3f00_0000)?;
     a.movd(xmm1, eax)?;
     a.cvtss2sd(xmm1, xmm1)?;
@@ -279,7 +280,7 @@ fn enable_sse(a: &mut CodeAssembler) -> Result<(), IcedError> {
     a.mov(cr4, rax)
 }
 
-/// Returns the program, and the address at which the second vCPU begins in long mode.
+/// Returns the code of the program, and the address at which the second vCPU begins in long mode.
 fn assemble(record_length: u64) -> Result<(Vec<u8>, u64), IcedError> {
     let mut a = CodeAssembler::new(64)?;
     let a = &mut a;
@@ -290,7 +291,7 @@ fn assemble(record_length: u64) -> Result<(Vec<u8>, u64), IcedError> {
     a.mov(rsp, BASE + 0x3_8000)?;
     a.call(node)?;
     a.xor(r13d, r13d)?;
-    // The frame that this node sends.
+    // Address of the frame that this node sends.
     a.mov(rax, r12)?;
     a.shl(rax, 12)?;
     a.add(rax, OUT as i32)?;
@@ -305,7 +306,7 @@ fn assemble(record_length: u64) -> Result<(Vec<u8>, u64), IcedError> {
     a.mov(rdi, SECOND_TABLES)?;
     a.mov(ecx, 512)?;
     a.rep().movsq()?;
-    // x2APIC mode, then INIT and start-up to all others (SDM vol. 3A, sections 11.12.1 and 11.12.9).
+    // x2APIC mode, then INIT and start-up to all other vCPUs (SDM vol. 3A, sections 11.12.1 and 11.12.9).
     a.mov(ecx, 0x1b)?;
     a.rdmsr()?;
     a.or(eax, 0xc00)?;
@@ -339,7 +340,7 @@ fn assemble(record_length: u64) -> Result<(Vec<u8>, u64), IcedError> {
     a.jmp(halt)?;
 
     a.set_label(&mut node)?;
-    // The last byte of the interface's address is the node's number plus one.
+    // The last byte of the interface's MAC address is the node's number plus one.
     a.mov(rdx, MAC + 5)?;
     a.movzx(r12d, byte_ptr(rdx))?;
     a.dec(r12)?;
@@ -359,7 +360,7 @@ fn assemble(record_length: u64) -> Result<(Vec<u8>, u64), IcedError> {
     Ok((assembled.inner.code_buffer, second))
 }
 
-/// Returns the guest as an ELF file that nodescope boots in a kernel's place.
+/// Returns the guest as an ELF file that nodescope boots instead of a kernel.
 pub fn kernel() -> Vec<u8> {
     let record_length = call(0, 0).len();
     let (code, second) = assemble(record_length as u64).expect("instructions that can be encoded");
@@ -381,7 +382,7 @@ pub fn kernel() -> Vec<u8> {
     for node in 0..NODES as u8 {
         place(OUT + 0x1000 * u64::from(node), &frame(node));
     }
-    // A descriptor is an address, a length, flags (2: the device writes) and the next one (virtio 1.2, section 2.7.5).
+    // A descriptor is an address, a length, flags (2: the device writes) and the index of the next descriptor (virtio 1.2, section 2.7.5).
     let descriptor = |address: u64, length: u32, flags: u16| {
         let mut bytes = address.to_le_bytes().to_vec();
         bytes.extend(length.to_le_bytes());
@@ -394,26 +395,26 @@ pub fn kernel() -> Vec<u8> {
         place(RECEIVE + 0x104 + 2 * n, &(n as u16).to_le_bytes());
     }
     place(RECEIVE + 0x102, &(RING_SIZE as u16).to_le_bytes());
-    // The address depends on the node.
+    // The program fills in the frame's address, which depends on the node.
     place(SEND, &descriptor(0, NET_HEADER + FRAME, 0));
     place(TRAMPOLINE, &trampoline(second as u32));
     elf(&image)
 }
 
-/// Returns an ELF file of one segment, which begins with the first instruction.
+/// Returns an ELF file of one segment; its entry point is the segment's first byte.
 fn elf(image: &[u8]) -> Vec<u8> {
     const HEADER: u64 = 64;
     const SEGMENT: u64 = 56;
     let length = image.len() as u64;
     let mut file = b"\x7fELF\x02\x01\x01".to_vec();
     file.resize(16, 0);
-    // Executable, x86-64, version.
+    // Type: executable. Machine: x86-64. Version: 1.
     file.extend([2, 0, 62, 0, 1, 0, 0, 0]);
     file.extend([BASE, HEADER, 0].into_iter().flat_map(u64::to_le_bytes));
     file.extend([0; 4]);
     let halves = [HEADER as u16, SEGMENT as u16, 1, 64, 0, 0];
     file.extend(halves.into_iter().flat_map(u16::to_le_bytes));
-    // Loadable; readable, writable and executable.
+    // Type: loadable. Flags: readable, writable and executable.
     file.extend([1, 0, 0, 0, 7, 0, 0, 0]);
     let words = [HEADER + SEGMENT, BASE, BASE, length, length, 16];
     file.extend(words.into_iter().flat_map(u64::to_le_bytes));

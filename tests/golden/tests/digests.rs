@@ -1,7 +1,7 @@
-//! A small study has the results that it had when `digests.txt` was written.
+//! Test that a small study has the results whose digests are in `digests.txt`.
 //!
-//! Other tests compare runs with each other. Only this test sees a change that all runs have in common. A change to nodescope's
-//! computations, or to the form of results, shows in the files that differ. To state the change, commit new digests.
+//! Other tests compare runs of one version with each other. Only this test sees a change that all runs have in common. A change to
+//! nodescope's computations, or to the format of results, shows in the files that differ. To accept a change, commit new digests.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -18,7 +18,7 @@ use nodescope_test_golden::{CALLS, NODES, SOCKET_MEMORY, VCPUS, kernel};
 use nodescope_window::{CacheConfig, Measure, MemorySpec, ModelSpec, Trigger, WindowSpec};
 use sha2::{Digest, Sha256};
 
-/// Set to 1, it writes the digests instead of comparing them.
+/// Environment variable; if it is 1, the test writes the digests instead of comparing them.
 const BLESS: &str = "NODESCOPE_BLESS";
 
 struct Silent;
@@ -122,7 +122,7 @@ fn run(config: &ClusterConfig, results: &Path) -> Outcome {
     .unwrap();
     std::fs::write(results.join("report.txt"), report.text()).unwrap();
     std::fs::write(results.join("report.json"), report.json()).unwrap();
-    // The file itself is compressed, and not all versions of the compressor give the same bytes.
+    // The uncompressed profile is compared, since versions of the compressor differ in their bytes.
     let profile = serde_json::to_string(&outcome.profiles).unwrap();
     std::fs::write(results.join("profile.json"), profile).unwrap();
     outcome
@@ -192,7 +192,7 @@ fn a_small_study_has_the_results_that_it_had() {
     if changed.is_empty() && now.len() == before.len() {
         return;
     }
-    // The results stay, so that they can be compared with earlier ones.
+    // The results are kept, so that they can be compared with earlier ones.
     let kept = files.keep().join("results");
     panic!(
         "a fixed study has other results than before: {changed:?}. They are in {}. If this change is meant, say in the \

@@ -1,6 +1,6 @@
-//! Predicted against emulated time of the published reference programs, for `scripts/bench published` and
-//! docs/validation.md: on 2, 4, 8 and 16 ranks in clusters of three networks, each predicted from the traces
-//! of the others. `published DIR [RANKS,...]` does not emulate again what DIR already holds.
+//! Compares predicted with emulated times of the published reference programs, for `scripts/bench published` and docs/validation.md. The
+//! programs run on 2, 4, 8 and 16 ranks in clusters of three networks. Each time is predicted from the traces of all three networks.
+//! `published DIR [RANKS,...]` does not repeat emulations whose results are in DIR.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -20,7 +20,7 @@ const PROGRAMS: [(&str, u32, u32); 6] = [
     ("grid-f", 1024, 30),
 ];
 
-/// Runs of each program in its job. Another rank is late in each run.
+/// Runs of each program in one MPI job. In each run another rank is late.
 const REPEATS: u64 = 3;
 
 fn main() -> ExitCode {
@@ -60,7 +60,8 @@ fn main() -> ExitCode {
     let calibration = trace(&REFERENCE, 4, transfer_file, &transfer);
     let overheads = overheads(&calibration, &REFERENCE);
     println!("{overheads:?}\n");
-    // Each program on each number of ranks in an MPI job of its own: connections keep what TCP has learnt from the program before.
+    // Each program and number of ranks has an MPI job of its own: within a job, TCP connections would keep what they learnt from an earlier
+    // program.
     let commands: Vec<String> = (ranks.iter())
         .flat_map(|&ranks| {
             PROGRAMS.map(|(name, size, steps)| {

@@ -1,6 +1,6 @@
-//! Boots whole guests for the tests: the image from the cache (or a fresh build), C programs on the job disk, one run of a cluster.
+//! Boots whole guests for tests: the image from the cache (or a fresh build), C programs on the job disk, and one run of a cluster.
 //!
-//! A test is skipped where this machine lacks the tools that build the image, or a C compiler.
+//! A test is skipped if this host lacks the tools that build the image, or a C compiler.
 
 pub mod published;
 
@@ -23,11 +23,11 @@ pub const SECOND_PS: u64 = 1_000_000_000_000;
 /// Virtual seconds after which a test's guest counts as hung; boots take about 0.3.
 pub const PATIENCE_S: u64 = 60;
 
-/// Returns the guest image. Where the image cannot be built, returns none and reports the test as skipped.
+/// Returns the guest image. If the image cannot be built for lack of a tool, returns None and reports the test as skipped.
 ///
 /// # Panics
 ///
-/// If the tools are there and the build fails.
+/// If the build fails for another reason.
 pub fn image() -> Option<&'static Image> {
     static IMAGE: OnceLock<Result<Image, String>> = OnceLock::new();
     let image = IMAGE.get_or_init(|| {
@@ -51,7 +51,7 @@ pub fn image() -> Option<&'static Image> {
     }
 }
 
-/// Compiles a program of `programs/`. Without the compiler, returns none and reports the test as skipped.
+/// Compiles a program of `programs/`. Without the compiler, returns None and reports the test as skipped.
 ///
 /// # Panics
 ///
@@ -96,21 +96,21 @@ pub fn program(path: &str, data: impl Into<Vec<u8>>) -> JobFile {
     }
 }
 
-/// Returns a job of one shell script.
+/// Returns the files of a job that is one shell script.
 pub fn script(text: &str) -> Vec<JobFile> {
     vec![program("run", text)]
 }
 
-/// Returns a node of one vCPU with this much memory.
+/// Returns a node of one vCPU with `mib` MiB of memory.
 pub fn small_node(mib: u64) -> NodeTopology {
     NodeTopology::uniform(1, 1, 1, mib << 20)
 }
 
-/// Returns a cluster that runs a job, with a link of 10 Gbit/s and 20 us (few, long quanta), no windows, one host thread.
+/// Returns a cluster that runs a job. The links have 10 Gbit/s and 20 us (few, long quanta). There are no windows, and one host thread.
 ///
 /// # Panics
 ///
-/// If the files make no job disk.
+/// If the files do not fit on a job disk.
 pub fn cluster(image: &Image, nodes: u32, node: NodeTopology, job: &[JobFile]) -> ClusterConfig {
     ClusterConfig {
         name: "test".into(),
@@ -156,23 +156,23 @@ pub fn cluster(image: &Image, nodes: u32, node: NodeTopology, job: &[JobFile]) -
     }
 }
 
-/// A run that came to an end of its own.
+/// A run that ended without an error of nodescope.
 #[derive(Debug)]
 pub struct Finished {
     /// The cluster's outcome.
     pub outcome: Outcome,
-    /// Console output by node, carriage returns left out.
+    /// Console output of each node, without carriage returns.
     pub consoles: Vec<String>,
     /// Folder of the results.
     pub dir: PathBuf,
 }
 
 impl Finished {
-    /// Returns a file that the guest put among the results.
+    /// Returns the content of a file that the guest stored among the results.
     ///
     /// # Panics
     ///
-    /// If there is no such file: with the console of node 0.
+    /// If there is no such file; the message contains the console of node 0.
     pub fn file(&self, name: &str) -> String {
         fs::read_to_string(self.dir.join("files").join(name))
             .unwrap_or_else(|error| panic!("no file {name} ({error}):\n{}", self.consoles[0]))
@@ -189,7 +189,7 @@ impl Observer for Silent {
     fn console(&mut self, _: u32, _: &[u8]) {}
 }
 
-/// Runs a cluster and prints its time and instructions.
+/// Runs a cluster, and prints its virtual time, instructions and speed.
 ///
 /// # Errors
 ///
@@ -198,7 +198,7 @@ pub fn run(config: &ClusterConfig, dir: &Path) -> Result<Finished, RunError> {
     run_with(config, dir, Options::default())
 }
 
-/// Runs a cluster like [`run`], from a snapshot, or to one.
+/// Runs a cluster like [`run`], with options: from a snapshot, or with a snapshot to save.
 ///
 /// # Errors
 ///
@@ -241,7 +241,7 @@ pub fn run_with(
 ///
 /// # Panics
 ///
-/// If the job does not succeed: with the console of node 0.
+/// If the job does not succeed; the message contains the console of node 0.
 pub fn run_well(config: &ClusterConfig, dir: &Path) -> Finished {
     let finished = run(config, dir).unwrap_or_else(|error| {
         let console = fs::read_to_string(dir.join("console-node0.log")).unwrap_or_default();
@@ -261,7 +261,7 @@ pub fn run_well(config: &ClusterConfig, dir: &Path) -> Finished {
 ///
 /// # Panics
 ///
-/// Where there is no `/proc`.
+/// If the host has no `/proc`.
 pub fn peak_memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("/proc/self/status");
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));

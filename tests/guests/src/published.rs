@@ -1,8 +1,9 @@
 //! The published reference programs (guest-images/jobs/published): emulated in clusters of different networks, and predicted for one
-//! network from a trace that was taken in another.
+//! network from a trace of another network.
 //!
-//! The program `transfer` measures the costs of messages for senders and receivers, in the emulated cluster of the trace. `transfer`
-//! sends ping-pongs, shifts round a ring, and messages that come before their receives. Only latency and bandwidth are the target's.
+//! The program `transfer` measures the costs of messages for senders and receivers, in an emulated cluster. `transfer` sends ping-pongs,
+//! shifts around a ring, and messages that arrive before their receives. A prediction takes only latency and bandwidth from the target
+//! network.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,13 +29,13 @@ use crate::{cluster, program, run_well, small_node};
 pub struct Network {
     /// Name of the network.
     pub name: &'static str,
-    /// Latency of a link, picoseconds.
+    /// Latency of a link in picoseconds.
     pub latency: u64,
-    /// Bandwidth of a link, bit/s.
+    /// Bandwidth of a link in bit/s.
     pub bandwidth: u64,
 }
 
-/// Where programs are traced: 10 Gbit/s, 20 us.
+/// The network in which costs of messages are measured: 10 Gbit/s, 20 us.
 pub const REFERENCE: Network = Network {
     name: "reference",
     latency: 20_000_000,
@@ -60,7 +61,7 @@ pub const PUBLISHED: [Network; 3] = [
     },
 ];
 
-/// Frames of Ethernet. The payload is the MTU of 1500 less IPv4 and TCP headers with time stamps. The header is these headers, and
+/// Frames of Ethernet. The payload is the MTU of 1500 bytes less IPv4 and TCP headers with time stamps. The header is these headers, and
 /// Ethernet's header, checksum, preamble and gap.
 const FRAMES: Frames = Frames {
     payload: 1448,
@@ -69,29 +70,29 @@ const FRAMES: Frames = Frames {
     acknowledge: 2,
 };
 
-/// Open MPI's header of a message over TCP, of the transport and of matching.
+/// Bytes of Open MPI's header of a message over TCP: transport and matching.
 const HEADER: u64 = 24;
 
-/// Costs of messages for their senders and receivers, by size, and costs of datatypes, in picoseconds.
+/// Costs of messages for their senders and receivers, by size in bytes, and costs of datatypes. All costs are in picoseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Overheads {
     /// Cost for the sender.
     pub send: Table,
-    /// Cost for a receiver that waits.
+    /// Cost for a receiver that waits for the message.
     pub receive: Table,
-    /// Cost for a receiver that comes after the message.
+    /// Cost for a receiver whose call begins after the message has arrived.
     pub buffered: Table,
-    /// Cost for a receiver that deals with another message.
+    /// Cost for a receiver that handles another message when this message arrives.
     pub queued: Table,
     /// Cost for the sender to pack a derived datatype.
     pub pack: Table,
     /// Cost for the receiver to unpack a derived datatype.
     pub unpack: Table,
-    /// Cost of making, committing and freeing a datatype.
+    /// Cost of creating, committing and freeing a datatype.
     pub datatype: u64,
 }
 
-/// Compiles the programs `reference` and `transfer` for the job disk. Without the compilers, returns none and reports the reason.
+/// Compiles the programs `reference` and `transfer` for the job disk. Without the compilers, returns None and reports the reason.
 ///
 /// # Panics
 ///
@@ -152,7 +153,7 @@ pub fn programs() -> Option<[JobFile; 2]> {
     Some(["reference", "transfer"].map(|name| program(name, read(name))))
 }
 
-/// Returns the command that runs a program on the first nodes, a rank on each.
+/// Returns the command that runs a program on the first `ranks` nodes, with one rank on each.
 pub fn launch(ranks: u32, command: &str) -> String {
     let hosts: Vec<String> = (0..ranks).map(|node| format!("node{node}")).collect();
     format!(
@@ -161,8 +162,8 @@ pub fn launch(ranks: u32, command: &str) -> String {
     )
 }
 
-/// Runs commands one after the other in a cluster of nodes of one core. Returns the trace, with an MPI job for each command, and the
-/// console of node 0.
+/// Runs commands one after the other in a cluster of nodes of one core. Returns the path of the trace, which has an MPI job for each
+/// command, and the console output of node 0.
 ///
 /// # Panics
 ///
@@ -196,7 +197,7 @@ fn median(values: &mut [u64]) -> u64 {
     values.get(values.len() / 2).copied().unwrap_or(0)
 }
 
-/// Returns the mean without the twentieth part at either end, since interrupts disturb some times.
+/// Returns the mean without the lowest and the highest twentieth, since interrupts disturb some times.
 fn mean(mut values: Vec<u64>) -> u64 {
     values.sort_unstable();
     let cut = values.len() / 20;
@@ -204,10 +205,10 @@ fn mean(mut values: Vec<u64>) -> u64 {
     kept.iter().sum::<u64>() / (kept.len() as u64).max(1)
 }
 
-/// Calls of one kind, by rank: beginnings and ends.
+/// Calls of one kind, by rank: times of entry and exit in picoseconds.
 type Calls = BTreeMap<u32, Vec<(u64, u64)>>;
 
-/// Kinds of calls in `transfer`, by its tags, and the waits for messages with tag 4.
+/// Number of the kind of call that waits for messages with tag 4. The other kinds are the tags of `transfer`.
 const WAIT: u32 = 100;
 
 fn durations(calls: &Calls) -> Vec<u64> {
@@ -218,8 +219,8 @@ fn durations(calls: &Calls) -> Vec<u64> {
         .collect()
 }
 
-/// Returns the times from a message's arrival to the end of the rank's call in a ring, of calls that waited for the message. Messages
-/// cost their sender `send`, and are under way for `way`.
+/// Returns the times from a message's arrival to the end of the receiving call in a ring, for calls that waited for the message. A message
+/// costs its sender `send`, and its transfer takes `way`, in picoseconds.
 fn after_arrival(ring: &Calls, send: u64, way: u64) -> Vec<u64> {
     let ranks = ring.len() as u32;
     let mut times = Vec::new();
@@ -237,13 +238,13 @@ fn after_arrival(ring: &Calls, send: u64, way: u64) -> Vec<u64> {
     times
 }
 
-/// Returns the times from the handling of the first of two messages to that of the second, where the second came meanwhile.
+/// Returns the times from the handling of the first of two messages to the handling of the second, if the second arrived during the first.
 fn after_another(sends: &Calls, waits: &Calls, send: u64, way: u64, receive: u64) -> Vec<u64> {
     let ranks = waits.len() as u32;
     let mut times = Vec::new();
     for (&rank, own) in waits {
         for (number, &(begin, end)) in own.iter().enumerate() {
-            // The first of two messages of the rank before, and the second of that before it.
+            // The first of two messages from the previous rank, and the second of two messages from the rank before that.
             let [Some(one), Some(other)] = [1, 2].map(|distance| {
                 let from = sends.get(&((rank + ranks - distance) % ranks))?;
                 let (sent, _) = from.get(2 * number + distance as usize - 1)?;
@@ -260,15 +261,15 @@ fn after_another(sends: &Calls, waits: &Calls, send: u64, way: u64, receive: u64
     times
 }
 
-/// Returns the costs of messages in a cluster of that network, from the trace of `transfer` there (its first job).
+/// Returns the costs of messages in a cluster with this network, from the first job of a trace of `transfer`.
 ///
 /// # Panics
 ///
-/// If the trace cannot be read, or is of something else.
+/// If the trace cannot be read, or has no transfers.
 pub fn overheads(trace: &Path, network: &Network) -> Overheads {
     let mut kinds: BTreeMap<(u64, u32), Calls> = BTreeMap::new();
     let mut alone = Calls::new();
-    // Size of the messages that each rank waits for.
+    // Size of the messages for which each rank waits.
     let mut size: BTreeMap<u32, u64> = BTreeMap::new();
     for event in TraceReader::open(trace).expect("the trace").events() {
         let event = event.expect("an event");
@@ -318,17 +319,17 @@ pub fn overheads(trace: &Path, network: &Network) -> Overheads {
         let add = |table: &mut Table, time| table.points.push((bytes, time));
         let send = median(&mut durations(&of(1)));
         let way = channel.latency + channel.wire(bytes);
-        // All ranks send at once, like programs that exchange borders. In a ping-pong no rank is busy.
+        // In a ring all ranks send at the same time, like programs that exchange borders. In a ping-pong no rank is busy.
         let receive = mean(after_arrival(&of(2), send, way));
         add(&mut result.send, send);
-        // The receiver handles a part of the message while its frames come.
+        // The receiver handles parts of the message while its later frames arrive.
         add(
             &mut result.receive,
             receive + channel.wire_after_first(bytes),
         );
         add(&mut result.buffered, median(&mut durations(&of(3))));
         let queued = after_another(&of(4), &of(WAIT), send, way, receive);
-        // Large messages from two sides hold each other up on the wire.
+        // For large messages there are no times, since messages from two sides delay each other on the wire.
         if !queued.is_empty() {
             add(&mut result.queued, mean(queued));
         }
@@ -343,7 +344,8 @@ pub fn overheads(trace: &Path, network: &Network) -> Overheads {
     result
 }
 
-/// Returns the time to make and free a datatype. Between calls by only one rank at a time lie none and twenty datatypes in turn.
+/// Returns the time to make and free a datatype. Between two calls on a communicator of one rank, `transfer` makes no datatype or twenty,
+/// in turn.
 fn datatype(alone: &Calls) -> u64 {
     let mut gaps = [(); 2].map(|()| Vec::new());
     for barriers in alone.values() {
@@ -363,7 +365,7 @@ fn channel(network: &Network, overheads: &Overheads) -> Channel {
         queued_overhead: Some(overheads.queued.clone()),
         pack_overhead: overheads.pack.clone(),
         unpack_overhead: overheads.unpack.clone(),
-        // 64 KiB with the header.
+        // Open MPI's limit of 64 KiB includes its header.
         eager_limit: 65_500,
         envelope: HEADER,
         frames: Some(FRAMES),
@@ -371,7 +373,7 @@ fn channel(network: &Network, overheads: &Overheads) -> Channel {
     }
 }
 
-/// Returns a cluster of one rank a node with that network.
+/// Returns a cluster with this network and one rank on each node.
 pub fn target(network: &Network, overheads: &Overheads) -> Cluster {
     let mut cluster = Cluster::simple(network.name, channel(network, overheads));
     cluster.contention = true;
@@ -382,11 +384,12 @@ pub fn target(network: &Network, overheads: &Overheads) -> Cluster {
     cluster
 }
 
-/// Returns the time of a program's measured part in a job of a trace, and the predicted time. The programs of a job are numbered from 0.
+/// Returns the traced and the predicted time of a program's measured part. `job` counts the MPI jobs of the trace, `number` the programs of
+/// a job, both from 0.
 ///
 /// # Panics
 ///
-/// If the trace has no such part, or it cannot be predicted.
+/// If the trace has no such part, or the program cannot be predicted.
 pub fn section(trace: &Path, job: usize, number: u64, cluster: &Cluster) -> Section {
     let barrier = |n| (Function::Barrier, 3 * number + n);
     let options = SequenceOptions {

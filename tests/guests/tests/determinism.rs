@@ -1,4 +1,4 @@
-//! A study always gives the same bytes: twice on one host thread, on two host threads, and interpreted and translated.
+//! Test that a study always gives the same bytes: in two runs on one host thread, on two host threads, and interpreted and translated.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,7 +38,7 @@ fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     found
 }
 
-/// Writes the report's three forms beside the results that they are made from.
+/// Writes the report's three forms into the folder of the results.
 fn report(finished: &Finished) {
     let report = nodescope_report::build(&ReportInput {
         profiles: None,
@@ -106,7 +106,7 @@ fn the_same_study_gives_the_same_bytes() {
     );
     let outcome = &first.outcome.windows.outcomes[0];
     assert_eq!(outcome.ending, Ending::Complete, "{outcome}");
-    // There is something to compare.
+    // The files to compare are not empty.
     for name in [
         TRACE_FILE,
         "windows.json",
@@ -161,7 +161,7 @@ fn same(
     assert_eq!(first.outcome.network, other.outcome.network);
 }
 
-/// A whole boot with windows: one from power-on, one in the middle of the boot, one in the job.
+/// A whole boot with windows gives the same bytes: one window from power-on, one during the boot, one later.
 #[test]
 fn an_interpreted_and_a_translated_boot_give_the_same_bytes() {
     let Some(image) = image() else { return };
@@ -205,7 +205,7 @@ nodescope-guest put random random
             },
         ),
     ];
-    // A model with only latencies of memory: the filter answers nothing for such a model.
+    // This window models only latencies of memory: for such a model the L0 filter cache answers no reference.
     config.windows[2].models.caches = None;
     let [interpreted, translated] = [false, true].map(|translate| {
         config.translate = translate;

@@ -1,5 +1,5 @@
-//! Hypercalls through the doorbell give the trace of two nodes that direct hypercalls give, whoever starts the ranks and whichever
-//! user runs them. A process without permission runs untraced.
+//! Test that hypercalls through the doorbell give the same trace of two nodes as direct hypercalls, for each launcher of ranks and each
+//! user. A process without permission runs untraced.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ use nodescope_image::{Image, JobFile};
 use nodescope_machine::topology::NodeTopology;
 use nodescope_trace::{Body, TraceReader};
 
-/// The job's messages through the tool come from root and from a user without privileges. 65534 is Debian's `nobody`.
+/// The job's script. Root and a user without privileges call the guest tool. 65534 is Debian's `nobody`.
 const JOB: &str = r#"#!/bin/sh
 set -e
 nobody='setpriv --reuid 65534 --regid 65534 --clear-groups'
@@ -40,7 +40,7 @@ nodescope-guest put denied-output
 
 const NO_PERMISSION: &str = "no permission for the doorbell (I/O port 0x5e0)";
 
-/// The records of each process, by its program and rank, with the nodes that they came from.
+/// The records of each process, by program and rank, each with the node that sent the record.
 type Calls = BTreeMap<(String, u32), Vec<(u32, MpiRecord)>>;
 
 fn run(image: &Image, files: &[JobFile], doorbell: bool, dir: &Path) -> (Finished, Calls) {
@@ -103,7 +103,8 @@ fn the_doorbell_tells_what_direct_calls_tell() {
     let (direct, mut expected) = run(image, &files, false, &dir.path().join("direct"));
     let (rung, calls) = run(image, &files, true, &dir.path().join("doorbell"));
 
-    // No process has the permission unless the study needs the doorbell: Linux copies the bitmap of ports when it changes to such a process.
+    // A process has the permission only if the study needs the doorbell: Linux copies the I/O bitmap at each switch to a process that has
+    // one.
     let plain = "nodescope, ABI version 2, direct transport\n".repeat(4);
     assert_eq!(
         direct.file("permissions"),
@@ -118,7 +119,7 @@ fn the_doorbell_tells_what_direct_calls_tell() {
         )
     );
 
-    // No other device has the port.
+    // No other device uses the port.
     for line in rung.file("ioports").lines() {
         let (first, rest) = line.trim().split_once('-').expect(line);
         let (last, _) = rest.split_once(' ').expect(line);
@@ -156,7 +157,7 @@ fn the_doorbell_tells_what_direct_calls_tell() {
     for ((name, rank), calls) in &calls {
         let expected = &expected[&(name.clone(), *rank)];
         let (nodes, ranks) = if name == "nobody" { (1, 2) } else { (2, 4) };
-        // As many as programs/exchange.c makes.
+        // programs/exchange.c makes this number of calls.
         assert_eq!(calls.len(), 32 + 10 * ranks, "{name} {rank}");
         assert_eq!(calls[0].0, rank / 2 % nodes, "{name} {rank}");
         for (number, pair) in calls.iter().zip(expected).enumerate() {

@@ -1,4 +1,4 @@
-//! The outcome reports how a run ended: a job that fails, a window that never triggers, a guest that panics, hangs or resets.
+//! Tests that the outcome reports how a run ended: a job that fails, a window that never triggers, a guest that panics, hangs or resets.
 
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_cluster::{Ending, RunError};
@@ -24,7 +24,7 @@ fn window(name: &str, open: Trigger) -> WindowSpec {
     }
 }
 
-/// Runs one small node with this job.
+/// Runs a small node with a job and a time limit in virtual seconds.
 fn end(
     job: &str,
     limit_s: u64,
@@ -108,7 +108,7 @@ fn a_guest_kernel_that_panics() {
     assert!(finished.outcome.virtual_ps < 60 * SECOND_PS);
 }
 
-/// Files beyond the study's limits are refused to the guest with a message, and noted once for the user; the run continues.
+/// Files beyond the study's limits are refused. The guest gets a message each time, the user gets few warnings, and the run continues.
 #[test]
 fn a_guest_that_puts_too_much_is_told_so() {
     let Some(image) = image() else { return };
@@ -164,12 +164,12 @@ fn a_guest_that_resets_itself() {
     let job = script("#!/bin/sh\nbusybox reboot -f\nsleep 1000\n");
     let mut config = cluster(image, 1, small_node(128), &job);
     let dir = tempfile::tempdir().unwrap();
-    // By the reset register of the ACPI tables.
+    // The guest resets with the reset register of the ACPI tables.
     config.kernel_parameters = vec!["reboot=acpi".into()];
     let finished = run(&config, dir.path()).unwrap();
     assert_eq!(finished.outcome.ending, Ending::Reset { node: 0 });
     assert_eq!(finished.outcome.job_status, None);
-    // By a triple fault, the default of the image's kernels. No message before the fault explains it.
+    // The guest resets with a triple fault, the default of the image's kernels. No message before the fault explains it.
     config.kernel_parameters.clear();
     let error = run(&config, dir.path()).unwrap_err();
     assert!(
@@ -182,7 +182,7 @@ fn a_guest_that_resets_itself() {
     assert!(error.to_string().contains("console log"), "{error}");
 }
 
-/// A node that sleeps through a window counts only its own idle time. There is a report all the same.
+/// A node that sleeps during a window counts only idle time. The report can be made nevertheless.
 #[test]
 fn a_window_over_an_idle_node() {
     let Some(image) = image() else { return };
@@ -227,7 +227,7 @@ fn a_window_over_an_idle_node() {
     assert_eq!(report.unwrap().windows.len(), 4);
 }
 
-/// Noise in the root disk is the host's fault: the run ends as soon as a guest reads the noise, and reports the place.
+/// A damaged root disk is a failure of the host: the run ends when a guest reads damaged blocks, and reports the offset.
 #[test]
 fn a_root_disk_that_does_not_hold_what_was_built() {
     use std::os::unix::fs::FileExt;
@@ -236,7 +236,7 @@ fn a_root_disk_that_does_not_hold_what_was_built() {
     let root = dir.path().join("root.img");
     std::fs::copy(&image.root, &root).unwrap();
     let file = std::fs::File::options().write(true).open(&root).unwrap();
-    // All but the superblock and the group descriptors.
+    // All of the disk is damaged but the superblock and the group descriptors.
     let noise = vec![0x5a; 1 << 20];
     for at in (1 << 20..80 << 20).step_by(noise.len()) {
         file.write_all_at(&noise, at).unwrap();
@@ -256,7 +256,7 @@ fn a_root_disk_that_does_not_hold_what_was_built() {
     );
 }
 
-/// Patterns, folders, and files of another node; what is missing does not change the job's status.
+/// The job's files are collected by patterns, from folders and from other nodes. A missing file does not change the job's status.
 #[test]
 fn files_are_collected_from_every_node() {
     let Some(image) = image() else { return };

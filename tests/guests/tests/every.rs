@@ -1,5 +1,5 @@
-//! The tracer in a guest: a program that calls every function the tracer knows and counts its calls, under both MPIs. The trace that the
-//! host assembles has each of them, seen beginning and ending.
+//! Test of the MPI tracer in a guest, with both MPI libraries. A program calls every function that the tracer supports, and counts its
+//! calls. The trace on the host has each call, with its begin and its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,7 +14,7 @@ use nodescope_machine::topology::NodeTopology;
 use nodescope_predict::{Channel, Cluster, Code, Model, Options, interpret};
 use nodescope_trace::{Body, Profile, TraceReader};
 
-/// Also the program of the tracer's tests on real hardware.
+/// Source of the program; the tracer's tests on real hardware use this source, too.
 const PROGRAM: &str = "../../../vmm/hypercall/tests/mpi/every.c";
 const RANKS: u32 = 4;
 
@@ -87,7 +87,7 @@ fn every(compiler: &str, launcher: &str, least: usize, opaque: &[&str]) {
     predict(&dir.path().join(TRACE_FILE), opaque);
 }
 
-/// Checks that every call is interpreted, except transfers of files, which take as long as they did, and the expected calls.
+/// Checks that every call is interpreted, except file transfers, whose time is taken from the trace, and the calls in `expected`.
 fn predict(trace: &Path, expected: &[&str]) {
     let mut builder = SequenceBuilder::default();
     for event in TraceReader::open(trace).unwrap().events() {

@@ -1,5 +1,5 @@
-//! Real programs of both MPIs, traced in guests: every export is written, and the tools that read two of the formats accept
-//! them. Debian has NetPIPE for both MPIs but hpcc only for Open MPI.
+//! Tests with real programs of both MPI libraries, traced in guests: every export format is written, and otf2-print and smpirun accept two
+//! of the formats. Debian has NetPIPE for both MPI libraries, but hpcc only for Open MPI.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use nodescope_study::Study;
 use nodescope_test_needs::{Need, have};
 use nodescope_trace::{Body, TraceReader};
 
-/// Runs the study in `file`, but for its windows.
+/// Runs the study in `file` without its windows. None: there is no guest image.
 fn run(file: &Path, results: &Path, parameters: &[&str]) -> Option<Finished> {
     let image = image()?;
     let study = Study::load(file).unwrap_or_else(|problems| panic!("{problems}"));
@@ -37,8 +37,8 @@ fn output(program: &mut Command) -> String {
     text
 }
 
-/// Exports a finished run to every format. otf2-print and smpirun read their formats. Returns the virtual seconds from the first to the
-/// last MPI event, and SimGrid's simulated seconds, if there is smpirun.
+/// Exports a finished run to every format, and reads two formats with otf2-print and smpirun if these are installed. Returns the virtual
+/// seconds from the first to the last MPI event, and SimGrid's simulated seconds (None without smpirun).
 fn check(finished: &Finished, network: Network, ranks: usize) -> (f64, Option<f64>) {
     let trace = finished.dir.join(TRACE_FILE);
     let reader = TraceReader::open(&trace).unwrap();
@@ -108,7 +108,7 @@ fn netpipe(mpi: &str, program: &str) {
         bandwidth: 1_000_000_000,
     };
     let (traced, simulated) = check(&finished, network, 2);
-    // The program only sends messages one after the other. No replay is faster than the link or takes twice as long.
+    // The program only sends messages one after the other. The replay's time must be within a factor of two of the traced time.
     if let Some(simulated) = simulated {
         assert!(
             (0.5..2.0).contains(&(simulated / traced)),
@@ -144,8 +144,8 @@ fn the_whole_of_hpcc_is_exported_to_every_format() {
     check(&finished, Network::default(), 4);
 }
 
-/// Runs a program that calls every function that the tracer supports: one-sided epochs, intercommunicators, partitioned and persistent
-/// operations, neighbourhood collectives, files. No format has all of them. The notes of a format name the missing ones.
+/// Exports a program that calls every function that the tracer supports: one-sided epochs, intercommunicators, partitioned and persistent
+/// operations, neighbourhood collectives, files. No format has all of these functions. The notes of a format name the missing ones.
 fn every(compiler: &str, launcher: &str) {
     const PROGRAM: &str = "../../../vmm/hypercall/tests/mpi/every.c";
     let Some(binary) = compile(compiler, PROGRAM, &["-O1", "-w", "-DNO_PROCESSES"]) else {

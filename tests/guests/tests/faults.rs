@@ -1,5 +1,5 @@
-//! MPI programs with faults, in guests. A deadlock ends the run, and the report has its cycle, calls and call sites. The report also
-//! has lost messages, collectives that differ, and receives that are too short.
+//! Tests with faulty MPI programs in guests. A deadlock ends the run, and the report has the cycle of ranks, their calls and call sites.
+//! The report also has lost messages, collectives that differ between ranks, and receives that are too short.
 
 use std::fs;
 use std::path::Path;
@@ -28,7 +28,7 @@ struct Ran {
     dir: tempfile::TempDir,
 }
 
-/// Runs the program's cases one after the other on nodes of so many CPUs; each failing is no failure of the job.
+/// Runs the program's cases one after the other on `nodes` nodes of `cpus` CPUs. A case that fails does not fail the job.
 fn ran(
     (compiler, launcher): (&str, &str),
     cases: &[&str],
@@ -69,7 +69,8 @@ fn ran(
 }
 
 impl Ran {
-    /// Returns the line of the program's source at a call site such as `program+0x1234`, which is the return address.
+    /// Returns the source line of a call site such as `program+0x1234`. A call site is a return address, so the line is that of the byte
+    /// before.
     fn source(&self, site: &str) -> String {
         let path = self.dir.path().join("faults");
         fs::write(&path, &self.binary).unwrap();
@@ -90,7 +91,8 @@ impl Ran {
         source.lines().nth(line - 1).unwrap().trim().to_owned()
     }
 
-    /// Checks that the run was ended because of a deadlock of these ranks, in this cycle, in calls of these texts at lines of these texts.
+    /// Checks that the run ended because of one deadlock of all ranks with this cycle. `calls` has each rank's call, and the source line of
+    /// the call site.
     fn is_deadlock(&self, cycle: &[u32], calls: &[(&str, &str)]) {
         let outcome: &Outcome = &self.finished.outcome;
         let ranks: Vec<u32> = (0..calls.len() as u32).collect();
@@ -117,7 +119,7 @@ impl Ran {
         }
     }
 
-    /// Interprets the trace, and returns the problems.
+    /// Interprets the trace on another cluster, and returns the problems.
     fn predicted(&self) -> Vec<Problem> {
         let mut builder = SequenceBuilder::default();
         let trace = TraceReader::open(self.dir.path().join(TRACE_FILE)).unwrap();
@@ -151,7 +153,7 @@ fn receives_first(mpi: (&str, &str)) {
         line.starts_with("    rank 1 in MPI_Recv(from 0, tag 7, MPI_COMM_WORLD) at program+0x")
             && line.ends_with(" waits for rank 0")
     }));
-    // The interpretation of the model finds the deadlock, too.
+    // The interpreter of predictions finds the deadlock, too.
     let problems = ran.predicted();
     let [Problem::Deadlock { cycle, .. }] = problems.as_slice() else {
         panic!("{problems:?}");
@@ -225,7 +227,7 @@ fn a_wait_for_what_nobody_sends() {
             ("MPI_Finalize()", "MPI_Finalize();"),
         ],
     );
-    // The report has the operation that the call waits for, with the operation's own site.
+    // The report has the operation for which the call waits, with the operation's own call site.
     let Waits::Waiting { ranks, of, .. } = &ran.pending.calls[0].waits else {
         panic!("{:?}", ran.pending);
     };
@@ -235,8 +237,8 @@ fn a_wait_for_what_nobody_sends() {
     assert!(ran.source(site).starts_with("MPI_Irecv("));
 }
 
-/// Checks that two ranks wait for each other in calls with these beginnings and endings. Window ids in between differ between MPIs.
-/// Returns the problems that the interpretation finds; none if the case could not run.
+/// Checks that two ranks wait for each other. Each rank must be in one of some functions, with some arguments; window ids differ between
+/// MPI libraries. Returns the problems that the interpreter finds; None if the case could not run.
 fn two_in_a_cycle(
     mpi: (&str, &str),
     case: &str,
@@ -258,7 +260,7 @@ fn two_in_a_cycle(
     Some(ran.predicted())
 }
 
-/// Checks that both ranks wait for each other in the interpretation, too.
+/// Checks that the interpreter of predictions also finds that both ranks wait for each other.
 fn is_cycle(problems: Option<Vec<Problem>>) {
     let Some(problems) = problems else { return };
     let [Problem::Deadlock { cycle, .. }] = problems.as_slice() else {
@@ -268,9 +270,9 @@ fn is_cycle(problems: Option<Vec<Problem>>) {
     assert_eq!(cycle.iter().map(|b| b.rank).collect::<Vec<_>>(), [0, 1]);
 }
 
-/// Which call of an access waits is left to the MPI.
+/// Functions of an access epoch; the MPI library decides which of them waits.
 const ACCESS: &[&str] = &["MPI_Win_start", "MPI_Get", "MPI_Win_complete"];
-/// Which call under a lock waits, likewise.
+/// Functions of a lock epoch; the MPI library decides which of them waits.
 const LOCKED: &[&str] = &["MPI_Win_lock", "MPI_Put", "MPI_Win_unlock"];
 
 #[test]
@@ -345,13 +347,13 @@ fn a_rank_that_polls_meets_the_time_limit_and_is_told() {
     let Some(ran) = ran(OPEN_MPI, &["poll"], (1, 2), Some(SECOND_PS / 10)) else {
         return;
     };
-    // The rank may still continue: there is no deadlock, but the report has the calls of the ranks.
+    // A polling rank may still continue, so there is no deadlock, but the report has the calls of the ranks.
     assert_eq!(ran.finished.outcome.ending, Ending::TimeLimit);
     assert!(ran.pending.deadlocks.is_empty(), "{:?}", ran.pending);
     let [polls, finalize] = ran.pending.calls.as_slice() else {
         panic!("{:?}", ran.pending);
     };
-    // The polls of a run may ask for different messages.
+    // The polls of a poll run may ask for different messages, so the report names no source and no tag.
     assert_eq!(polls.call, "MPI_Iprobe(MPI_COMM_WORLD)");
     assert!(
         matches!(polls.waits, Waits::Polling { polls: 1000.. }),
@@ -449,7 +451,7 @@ fn other_faults(mpi: (&str, &str), code: fn(i32) -> bool) {
     };
     assert!(site(at, "MPI_Recv").contains("MPI_Recv(data, 64,"));
     assert!(code(*result), "{result:#x}");
-    // The call in which the program was ended never returned: its arguments show the reason.
+    // The call in which the program was aborted never returned; its arguments show the reason.
     assert!(
         matches!(
             of_job(3)[..],

@@ -1,4 +1,4 @@
-//! A matrix product of known size, compiled in several ways, counted inside a window: exact, in the right class.
+//! Test that the floating-point operations of a matrix product are counted exactly, in the right class, for several builds of the program.
 
 use nodescope_guest_tests::{cluster, compile, image, program, run_well, small_node};
 use nodescope_plugin_api::{Counters, FlopClass, Privilege};
@@ -20,7 +20,7 @@ fn checksum() -> i64 {
     sum
 }
 
-/// Name, class, compiler flags.
+/// Name of a build, its class of operations, and its compiler flags.
 type Build = (&'static str, FlopClass, &'static [&'static str]);
 
 const BUILDS: &[Build] = &[

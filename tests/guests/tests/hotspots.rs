@@ -1,4 +1,4 @@
-//! The profile of a window: costs of every kind of code are exact, and have a name.
+//! Test of a window's profile: costs of every kind of code are exact, and the code has a name.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use nodescope_profile::{Costs, Function, ModuleKind, NominalCore, Scope, WindowP
 use nodescope_window::{Measure, ModelSpec, Trigger, WindowRecord, WindowSpec};
 
 const SOURCE: &str = include_str!("../programs/hotspots.c");
-/// Numbers of iterations, as defined in `hotspots.c`.
+/// Numbers of iterations in `hotspots.c`.
 const HOT: u128 = 700_000;
 const LIBRARY: u128 = 200_000;
 const MADE: u128 = 150_000;
@@ -21,7 +21,7 @@ fn core(profile: &WindowProfile) -> NominalCore<'_> {
     }
 }
 
-/// Checks that the sums over blocks, functions and lines are the window's totals, by its counters and by its models.
+/// Checks that the sums over blocks, functions and lines are the window's totals, by the window's counters and by its models.
 fn adds_up(profile: &WindowProfile, record: &WindowRecord) {
     let core = core(profile);
     let sum = |parts: &mut dyn Iterator<Item = Costs>| {
@@ -66,7 +66,7 @@ fn adds_up(profile: &WindowProfile, record: &WindowRecord) {
     assert_eq!(total.stalls, terms);
 }
 
-/// Finds a function by the endings of its module's name and of its own name, and returns its costs.
+/// Finds a function by the ends of its module's name and of its own name. Returns the function and its costs.
 fn function<'a>(profile: &'a WindowProfile, module: &str, name: &str) -> (&'a Function, Costs) {
     let costs = profile.by_function(Scope::Total, &core(profile));
     let found = costs.into_iter().find_map(|(index, costs)| {
@@ -141,7 +141,7 @@ fn every_kind_of_code_has_a_name_and_exact_costs() {
     });
     assert!(line.expect("the hot line").instructions >= HOT);
 
-    // The library, the code made at run time, the kernel.
+    // The library, the code made at run time, and the kernel.
     let (_, costs) = function(profile, "/job/library.so", "library_work");
     assert!(costs.instructions >= 3 * LIBRARY && costs.instructions < 8 * LIBRARY);
     let (made, costs) = function(profile, "[anonymous]", "[anonymous]");
@@ -153,7 +153,7 @@ fn every_kind_of_code_has_a_name_and_exact_costs() {
     let (_, costs) = function(profile, "[kernel]", "sys_getppid");
     assert!(costs.executions >= 300);
 
-    // Call paths go through the caller to the hot function, from the program's beginning.
+    // Call paths lead from the program's entry point through the caller to the hot function.
     let name = |function: &u32| profile.functions[*function as usize].name.as_str();
     let path = profile
         .paths
@@ -166,7 +166,7 @@ fn every_kind_of_code_has_a_name_and_exact_costs() {
     assert!(names.ends_with(&["main", "caller", "hot"]), "{names:?}");
     assert!(names.contains(&"_start"), "{names:?}");
 
-    // Without symbols there are module and offset, and the library keeps its exported name.
+    // A program without symbols has names of module and offset. The library still has its exported name.
     let profile = &profiles[1];
     let costs = profile.by_function(
         Scope::Total,

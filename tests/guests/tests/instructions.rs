@@ -1,4 +1,5 @@
-//! Odd instructions and breakpoints in a process under Linux: signals, and a program that continues, as on Intel's processors.
+//! Test of unusual instructions and breakpoints in a process under Linux: the process gets the same signals as on Intel's processors, and
+//! continues.
 
 use nodescope_guest_tests::{cluster, compile, image, program, run_well, small_node};
 

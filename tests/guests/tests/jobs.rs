@@ -1,4 +1,4 @@
-//! A study's settings of its job reach every rank, traced: environment, shell commands, the user's own launchers and host files.
+//! Tests that a study's settings of its job reach every traced rank: environment, shell commands, the user's own launchers and host files.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use nodescope_hypercall::Function;
 use nodescope_study::Study;
 use nodescope_trace::{Profile, TraceReader};
 
-/// Runs a study's job on two nodes of one vCPU, traced.
+/// Runs a study's job on two nodes of one vCPU. None: there is no guest image.
 fn run(dir: &Path, job: &str, files: &[(&str, &[u8])]) -> Option<Finished> {
     let image = image()?;
     for (name, data) in files {
@@ -34,7 +34,7 @@ fn run(dir: &Path, job: &str, files: &[(&str, &[u8])]) -> Option<Finished> {
     Some(run_well(&config, &dir.join("results")))
 }
 
-/// Lines of node 0's console that ranks printed, in order.
+/// Returns the sorted lines of node 0's console that ranks printed.
 fn lines(finished: &Finished) -> Vec<&str> {
     let mut lines: Vec<_> = finished.consoles[0]
         .lines()
@@ -44,7 +44,7 @@ fn lines(finished: &Finished) -> Vec<&str> {
     lines
 }
 
-/// Calls of a function by rank.
+/// Returns the number of traced calls of a function, by rank.
 fn calls(finished: &Finished, function: Function) -> BTreeMap<u32, u64> {
     let trace = TraceReader::open(finished.dir.join(TRACE_FILE)).unwrap();
     let mut profile = Profile::default();
@@ -57,7 +57,7 @@ fn calls(finished: &Finished, function: Function) -> BTreeMap<u32, u64> {
     entries.map(|(rank, _, sum)| (rank, sum.calls)).collect()
 }
 
-/// The second command does not use MPI, since every rank can run only one MPI program of a job.
+/// A shell command reaches every rank. Its second program does not use MPI, since a rank may run only one MPI program in a job.
 #[test]
 fn open_mpi_ranks_execute_a_shell_command_with_the_environment() {
     let Some(program) = compile("mpicc.openmpi", "words.c", &["-O2"]) else {
@@ -84,7 +84,7 @@ fn open_mpi_ranks_execute_a_shell_command_with_the_environment() {
     assert_eq!(calls(&finished, Function::Barrier), once);
 }
 
-/// A script with options of its own for the launcher, and Python, which opens MPI at run time.
+/// A job with a script that passes its own options to the launcher, and with Python, which opens the MPI library at run time.
 #[test]
 fn open_mpi_scripts_may_pass_variables_on() {
     let Some(program) = compile("mpicc.openmpi", "words.c", &["-O2"]) else {

@@ -1,4 +1,4 @@
-//! Programs linked with MPICH, started by MPICH's own launcher over two nodes: the trace has every call, peer and byte.
+//! Tests with programs of MPICH, started by MPICH's own launcher on two nodes: the trace has every call, peer and byte.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use nodescope_hypercall::{Class, Function, MpiRecord, Peer};
 use nodescope_study::Study;
 use nodescope_trace::{Body, Event, MatrixBuilder, Profile, TraceReader};
 
-/// Runs a study's job, traced, with the study's nodes and processors and the tests' network.
+/// Runs a study's job on two nodes with `sockets` sockets each. The network is that of the other tests. None: there is no guest image.
 fn run(dir: &Path, job: &str, files: &[(&str, &[u8])], sockets: u32) -> Option<Finished> {
     let image = image()?;
     for (name, data) in files {
@@ -45,7 +45,7 @@ fn records(events: &[Event]) -> impl Iterator<Item = &MpiRecord> {
     })
 }
 
-/// Returns the node that each rank introduced itself on.
+/// Returns the node of each rank, from the ranks' hello messages.
 fn places(events: &[Event]) -> BTreeMap<u32, u32> {
     let ranks = events.iter().filter_map(|event| match &event.body {
         Body::Process(hello) => Some((hello.rank.rank()?, event.node)),
@@ -54,8 +54,8 @@ fn places(events: &[Event]) -> BTreeMap<u32, u32> {
     ranks.collect()
 }
 
-/// Calls, bytes passed in and bytes received of each rank in each function; messages and bytes by sender and receiver, as the
-/// sender and as the receiver count them.
+/// Counts of MPI calls. By rank and function: calls, bytes sent and bytes received. By sender and receiver: messages and bytes, as the
+/// sender counts them and as the receiver counts them.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Books {
     calls: BTreeMap<(u32, String), [u64; 3]>,
@@ -106,7 +106,7 @@ impl Books {
                 .sent
                 .insert((from, to), [traffic.messages, traffic.bytes]);
         }
-        // A probe does not receive its message: a later call does, and counts the message.
+        // A probe does not receive its message. The later call that receives the message counts it.
         for record in records(events).filter(|record| record.function != Function::Probe) {
             for done in &record.completions {
                 if let (Peer::Rank(from), Peer::Rank(to)) = (done.source, record.rank) {
@@ -146,7 +146,7 @@ fn the_trace_agrees_with_the_programs_own_books() {
         books.calls.len() > 70 && books.sent.len() == 12,
         "{books:?}"
     );
-    // Every call was seen beginning, all returned MPI_SUCCESS.
+    // The trace has the begin of every call, and all calls returned MPI_SUCCESS.
     for event in &events {
         match &event.body {
             Body::Mpi(call) => assert!(call.entry_seen && call.record.result == 0, "{call:?}"),
@@ -154,7 +154,7 @@ fn the_trace_agrees_with_the_programs_own_books() {
             _ => {}
         }
     }
-    // A pair's messages are between world ranks whose ranks in the pair are swapped.
+    // The calls are on communicators of two ranks; the trace has the peers' ranks in MPI_COMM_WORLD.
     let inner: Vec<_> = records(&events)
         .filter(|r| r.function == Function::Sendrecv && r.communicator_size == 2)
         .map(|r| (r.rank, r.destination, r.source))
@@ -170,7 +170,7 @@ fn a_rank_that_finalizes_after_the_others_ends() {
     let Some(program) = compile("mpicc.mpich", "late.c", &["-O2"]) else {
         return;
     };
-    // With the tracer preloaded and without; `run` requires the job to succeed.
+    // With and without the preloaded tracer; `run` requires the job to succeed.
     for trace in [true, false] {
         let dir = tempfile::tempdir().unwrap();
         let job = format!("ranks = 4\nfiles = [\"late\"]\ncommand = \"./late\"\ntrace = {trace}\n");
@@ -188,9 +188,9 @@ fn a_rank_that_finalizes_after_the_others_ends() {
     }
 }
 
-/// NetPIPE's trials of each size, of which it prints the best.
+/// Number of NetPIPE's trials of each size; NetPIPE prints the best trial.
 const TRIALS: u64 = 3;
-/// Number of NetPIPE's round trips of one byte before the first size.
+/// Number of NetPIPE's round trips of one byte before it measures the first size.
 const FIRST: u64 = 100;
 
 #[test]
@@ -231,7 +231,7 @@ fn netpipe_sends_what_its_parameters_say() {
         }
     }
     assert_eq!(sent, received);
-    // Times there and back, by size. Before each size rank 0 sends rank 1 the number of round trips in one small message.
+    // Messages in both directions, by size. Before each size rank 0 sends rank 1 the number of round trips in one small message.
     let (there, back) = (
         (Peer::Rank(0), Peer::Rank(1)),
         (Peer::Rank(1), Peer::Rank(0)),

@@ -1,16 +1,16 @@
-//! NetPIPE between two nodes shows the link's latency and bandwidth, plus the cost of the guests' TCP.
+//! Test that NetPIPE between two nodes measures the link's latency and bandwidth, plus the cost of the guests' TCP.
 
 use std::path::Path;
 
 use nodescope_fabric::LinkConfig;
 use nodescope_guest_tests::{cluster, image, program, run_well, small_node};
 
-/// Bytes of each frame that are not payload: headers of Ethernet, IPv4 and TCP with time stamps, then checksum, preamble and gap.
+/// Bytes of a frame that are not payload: headers of Ethernet, IPv4 and TCP with time stamps, then checksum, preamble and gap.
 const HEADERS: f64 = 14.0 + 20.0 + 32.0 + 24.0;
-/// Payload of a full frame: MTU less IPv4 and TCP headers.
+/// Bytes of payload in a full frame: MTU less IPv4 and TCP headers.
 const PAYLOAD: f64 = 1500.0 - 20.0 - 32.0;
 
-/// Returns the least time of a message from node to node in seconds: all its frames through the link one after the other, and one latency.
+/// Returns the least time of a message from node to node in seconds: all its frames one after the other on the link, and one latency.
 fn wire(bytes: f64, latency: f64, bandwidth: f64) -> f64 {
     let frames = (bytes / PAYLOAD).ceil();
     latency + (bytes + frames * HEADERS) * 8.0 / bandwidth
@@ -38,7 +38,7 @@ fn netpipe_shows_the_links_latency_and_bandwidth() {
     let dir = tempfile::tempdir().unwrap();
     let finished = run_well(&config, dir.path());
 
-    // Bytes, Mbit/s, seconds one way.
+    // Columns: bytes, Mbit/s, and seconds in one direction.
     let file = finished.file("np-openmpi.out");
     let rows: Vec<[f64; 3]> = file
         .lines()
@@ -59,7 +59,7 @@ fn netpipe_shows_the_links_latency_and_bandwidth() {
         );
         assert!(megabits * 1e6 <= bandwidth * PAYLOAD / (PAYLOAD + HEADERS));
     }
-    // Two system calls, an interrupt and a wake-up, some 10,000 instructions on each side at 2.9 GHz.
+    // Limits of the cost of TCP and MPI: two system calls, an interrupt and a wake-up, some 10,000 instructions on each side at 2.9 GHz.
     let [bytes, _, seconds] = rows[0];
     assert!(bytes <= 8.0, "{file}");
     let alone = wire(bytes, latency, bandwidth);
@@ -71,7 +71,7 @@ fn netpipe_shows_the_links_latency_and_bandwidth() {
     );
     assert!(seconds - alone >= 1e-6, "TCP costs nothing?");
     assert!(seconds - alone <= 20e-6, "{seconds} s: where does it go?");
-    // The handshake of MPI's long messages is one round trip, spread over one direction in its figures; copies are not free.
+    // The handshake of a long message takes one round trip, which NetPIPE spreads over one direction, and copies take time.
     let [bytes, megabits, seconds] = *rows.last().unwrap();
     assert!(bytes >= 200_000.0, "{file}");
     let alone = wire(bytes, latency, bandwidth);

@@ -1,5 +1,5 @@
-//! Saved nodes continue in fresh nodes, while a kernel boots and while an MPI job runs on two nodes. The fresh nodes end like nodes that
-//! are never saved: with equal registers, RAM, console and hypercalls.
+//! Tests that a node's saved state can continue in a fresh node, while a kernel boots and while an MPI job runs on two nodes. At the end,
+//! registers, RAM, console and hypercalls are equal to those of nodes that were never saved.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use nodescope_machine::state::NodeState;
 use nodescope_machine::topology::NodeTopology;
 use nodescope_snapshot::{Snapshot, SnapshotWriter, Verify};
 
-/// State of nodes when a job has ended, and their output until then.
+/// State of all nodes at the end of the job, and their output until then.
 #[derive(PartialEq)]
 struct End {
     consoles: Vec<String>,
@@ -26,7 +26,7 @@ struct End {
     frames: u64,
 }
 
-/// Total times of saving and loading, and the size of the last file.
+/// Total times of saving and loading, and the size of the last snapshot file in bytes.
 #[derive(Default)]
 struct Figures {
     moves: u32,
@@ -53,7 +53,7 @@ impl Figures {
     }
 }
 
-/// The nodes of a cluster, without the work of a run between quanta.
+/// The nodes of a cluster, driven by this test instead of the executor.
 struct Nodes<'a> {
     config: &'a ClusterConfig,
     disk: &'a Path,
@@ -72,7 +72,7 @@ impl<'a> Nodes<'a> {
         }
     }
 
-    /// Writes all nodes to a file and continues in fresh nodes.
+    /// Writes all nodes to a snapshot file, and replaces them with fresh nodes that continue from the file.
     fn change(&mut self, figures: &mut Figures) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("nodes.nss");
@@ -112,7 +112,7 @@ impl<'a> Nodes<'a> {
         figures.moves += 1;
     }
 
-    /// Forwards the frames that were sent before a time.
+    /// Forwards the frames that were sent before a time, and returns their number.
     fn exchange(&mut self, until_ps: u64) -> u64 {
         let mut frames = Vec::new();
         for (port, node) in self.nodes.iter_mut().enumerate() {
@@ -137,7 +137,7 @@ impl<'a> Nodes<'a> {
     }
 }
 
-/// Runs until the job of the first node ends; after each so many quanta all nodes are saved and continue in fresh ones.
+/// Runs until the job of the first node ends. After every `every` quanta, all nodes are saved and continue in fresh nodes.
 fn drive(config: &ClusterConfig, every: Option<u64>, figures: &mut Figures) -> End {
     let dir = tempfile::tempdir().unwrap();
     let disk = dir.path().join("disk");
@@ -148,7 +148,7 @@ fn drive(config: &ClusterConfig, every: Option<u64>, figures: &mut Figures) -> E
     let mut consoles = vec![Vec::new(); count];
     let mut events: Vec<Vec<NodeEvent>> = vec![Vec::new(); count];
     let (mut now_ps, mut quanta, mut frames) = (0, 0, 0);
-    // Three times what it takes.
+    // The limit is three times what the job takes.
     while now_ps < 8 * SECOND_PS {
         now_ps += quantum_ps;
         quanta += 1;

@@ -1,4 +1,4 @@
-//! A program with MPI and OpenMP in guests, with both tracers: two nodes of four vCPUs.
+//! Test of a program with MPI and OpenMP in guests, with both tracers, on two nodes of four vCPUs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,14 +11,14 @@ use nodescope_openmp::{Analysis, CodeLocator, Kind, MpiTime, Options, Record};
 use nodescope_study::Study;
 use nodescope_trace::{Profile, TraceReader, WaitBuilder};
 
-/// Starts the ranks, and then a program that no launcher starts.
+/// Script of the job: starts the ranks, and then a program without an MPI launcher.
 const SCRIPT: &str = "#!/bin/sh
 set -e
 mpirun.openmpi -x OMP_NUM_THREADS -x NODESCOPE_OPENMP_INTERVALS -n $NODESCOPE_RANKS --hostfile $NODESCOPE_HOSTFILE --map-by ppr:1:node --bind-to none ./hybrid
 ./teams
 ";
 
-/// Reads the study of the test, whose files are in the folder.
+/// Writes the files into a folder, and returns a study of them.
 fn study(dir: &Path, files: &[(&str, &[u8])]) -> Study {
     for (name, data) in files {
         let path = dir.join(name);
@@ -122,7 +122,7 @@ fn each_process_leaves_a_record_with_exact_counts() {
         mpi: Some(mpi),
         ..Options::default()
     };
-    // The program lies in another folder here, and its build id shows that it is the one that ran.
+    // The program is in another folder here. Its build id shows that it is the program that ran.
     let mut locator = CodeLocator::new(&[dir.path().to_path_buf()]);
     let analysis = Analysis::new(records, &options, &mut locator);
     println!("{}", analysis.text());
@@ -145,7 +145,7 @@ fn each_process_leaves_a_record_with_exact_counts() {
             location.text()
         );
     }
-    // In virtual time on equal nodes, four times the work takes longer.
+    // Rank 1 has four times the work. Virtual time on equal nodes makes its step longer.
     let step = |rank: usize| {
         analysis.processes[rank].intervals[1]
             .characteristics

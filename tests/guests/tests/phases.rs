@@ -1,4 +1,4 @@
-//! Phases of real MPI programs in emulated clusters, and a placement whose gain is measured there.
+//! Tests of communication phases of real MPI programs in emulated clusters, and of a placement whose gain is measured there.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,8 +14,8 @@ use nodescope_phases::{
 use nodescope_predict::{Channel, Cluster, Model};
 use nodescope_trace::TraceReader;
 
-/// Runs commands one after the other on `nodes` nodes of `vcpus` vCPUs each, and returns the console of node 0. Where the image or the
-/// compiler is missing, returns none and reports the test as skipped.
+/// Runs commands one after the other on `nodes` nodes of `vcpus` vCPUs each, and returns the console of node 0. Without the image or the
+/// compiler, returns None and reports the test as skipped.
 fn emulate(dir: &Path, nodes: u32, vcpus: u32, commands: &str) -> Option<String> {
     let image = image()?;
     let patterns = compile("mpicc.openmpi", "patterns.c", &["-O2", "-lm"])?;
@@ -40,7 +40,7 @@ fn sequences(dir: &Path, job: usize) -> Sequences {
     builder.finish().unwrap()
 }
 
-/// Finds phases with so many steps, or with as many as the data suggest.
+/// Finds phases with `steps` steps, or with a number of steps that the data suggest.
 fn find(sequences: &Sequences, steps: Option<u64>) -> Analysis {
     let choice = Cluster::simple("any", Channel::ideal()).collectives;
     let messages = Messages::new(sequences, Include::default(), &choice);
@@ -92,9 +92,9 @@ fn a_hadamard_transform_exchanges_with_ever_closer_ranks_and_then_is_silent() {
         return;
     };
     assert!(console.contains("hadamard: right"), "{console}");
-    // A gate takes less than a twentieth of the run, and a step should take less than a gate.
+    // A gate takes less than a twentieth of the run, and a step must be shorter than a gate.
     let analysis = find(&sequences(dir.path(), 0), Some(60));
-    // A step's end may cut an exchange, whose last messages are then a phase of their own.
+    // A step's end may cut an exchange. The last messages of the exchange are then a phase of their own.
     let talking = analysis.phases.iter().filter(|p| !p.matrix.is_empty());
     let all: Vec<(u32, u32)> = talking.flat_map(pairs).collect();
     let mut distances: Vec<u32> = all.iter().map(|(from, to)| from ^ to).collect();
@@ -111,7 +111,7 @@ fn a_hadamard_transform_exchanges_with_ever_closer_ranks_and_then_is_silent() {
     assert!(2 * (last.to - last.from) > analysis.to - analysis.from);
 }
 
-/// Returns a cluster of two nodes of two vCPUs, as emulated: a link of 10 Gbit/s and 20 us, and shared memory.
+/// Returns a cluster of two nodes of two vCPUs like the emulated one: a link of 10 Gbit/s and 20 us, and shared memory.
 fn two_nodes() -> Cluster {
     let network = Channel::new(Model::LogGp, 20_000_000, 10_000_000_000 / 8);
     let mut cluster = Cluster::simple("two nodes", network);
@@ -129,7 +129,7 @@ fn a_placement_gains_in_the_emulated_cluster_too() {
             "mpirun -np 4 --host node0:2,node1:2 --map-by {order} ./patterns pairs 2 200 65536\n"
         )
     };
-    // By slot, ranks 0 and 1 are on node 0; by node, ranks 0 and 2.
+    // Mapped by slot, ranks 0 and 1 are on node 0. Mapped by node, ranks 0 and 2 are on node 0.
     let runs = format!("{}{}", run("slot"), run("node"));
     let Some(console) = emulate(dir.path(), 2, 2, &runs) else {
         return;
@@ -158,7 +158,7 @@ fn a_placement_gains_in_the_emulated_cluster_too() {
     analysis.mapping = Some(mapping.clone());
     println!("{}", analysis.text());
     let best = &mapping.placements[mapping.whole];
-    // The placement that is advised is the one of the second run, whatever the nodes' numbers.
+    // The advised placement is that of the second run; only the nodes' numbers may differ.
     for one in 0..4 {
         for other in 0..4 {
             let together = good.nodes[one] == good.nodes[other];

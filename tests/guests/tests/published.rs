@@ -1,5 +1,5 @@
-//! A published reference program, traced in one network and predicted for another, against the same program emulated there. Virtual
-//! time does not depend on the host, so that the error is the same on every machine.
+//! Test of published reference programs: traced in one network and predicted for another, compared with an emulation in that network.
+//! Virtual time does not depend on the host, so the error is the same on every machine.
 
 use nodescope_guest_tests::image;
 use nodescope_guest_tests::published::{

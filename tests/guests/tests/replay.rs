@@ -1,5 +1,5 @@
-//! A rank that is recorded in a cluster is replayed without the other ranks on a node of another cluster, with equal calls and equal
-//! output.
+//! Test that a rank, recorded in a cluster of two nodes, is replayed without the other rank on a cluster of one node, with equal calls and
+//! equal output.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ LD_PRELOAD=/opt/nodescope/lib/libnodescope-mpi-openmpi.so:/opt/nodescope/lib/lib
     NODESCOPE_REPLAY=/job/rank-0 ./wavefront 1 8
 ";
 
-/// Returns the calls of rank 0, without the numbers of process and thread.
+/// Returns the MPI records of rank 0, without the numbers of process and thread.
 fn calls(results: &Path) -> Vec<MpiRecord> {
     let reader = TraceReader::open(results.join(TRACE_FILE)).unwrap();
     let mut calls = Vec::new();

@@ -1,4 +1,4 @@
-//! Sizes a study may have: many CPUs in a node, many nodes on a host.
+//! Tests of large sizes that a study may have: many CPUs in a node, and many nodes on a host.
 
 use nodescope_guest_tests::{cluster, image, peak_memory, run_well, script, small_node};
 use nodescope_machine::topology::NodeTopology;
@@ -43,7 +43,7 @@ fn four_sockets_of_four_cores_boot() {
     let finished = run_well(&config, dir.path());
     let console = &finished.consoles[0];
     assert!(console.contains("\n16\n"), "{console}");
-    // A process runs on each CPU, not only the idle loop.
+    // A program runs on each CPU, so that not only idle loops run there.
     for cpu in 0..16 {
         assert!(
             console.contains(&format!("cpu {cpu}\n")),

@@ -1,4 +1,4 @@
-//! Whole clusters that are saved half-way and continue, and one booted node that becomes several.
+//! Tests of snapshots: a whole cluster that is saved and continues, and several nodes that are cloned from one booted node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -117,7 +117,7 @@ fn an_mpi_job_goes_on_from_a_snapshot_as_if_it_had_never_stopped() {
     let half = Moment::Trigger(Trigger::Time {
         ps: whole.outcome.virtual_ps / 4,
     });
-    // In the job between both windows, where the late window opens, and somewhere in the boot.
+    // In the job between both windows, at the opening of the late window, and during the boot.
     for (number, at) in [allreduce(6), allreduce(9), half].into_iter().enumerate() {
         let path = place(&format!("{number}.nss"));
         let options = Options {
@@ -150,7 +150,7 @@ fn an_mpi_job_goes_on_from_a_snapshot_as_if_it_had_never_stopped() {
     }
 }
 
-/// Takes a snapshot of a lone node that has booted.
+/// Takes a snapshot of a booted cluster of one node, and opens the snapshot.
 fn booted(config: &ClusterConfig, dir: &Path) -> Origin {
     let path = dir.join("booted.nss");
     let options = Options {
@@ -171,7 +171,7 @@ fn one_booted_node_becomes_four_that_talk_to_each_other() {
     let mut config = cluster(image, 1, small_node(128), &script("#!/bin/sh\n"));
     let dir = tempfile::tempdir().unwrap();
     let origin = booted(&config, dir.path());
-    // Another job, whose disk is larger, and other nodes.
+    // The clones have another job, whose disk is larger.
     let job = [
         program("large", vec![7; 3 << 20]),
         program(

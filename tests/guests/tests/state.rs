@@ -1,4 +1,4 @@
-//! A vCPU's state, taken out and put back (or into a new vCPU) while a kernel boots on two CPUs, changes nothing.
+//! Test that saving and restoring vCPU states (also into new vCPUs) changes nothing while a kernel boots on two vCPUs.
 
 use nodescope_cluster::ClusterConfig;
 use nodescope_cluster::build::{build, vcpus};
@@ -7,11 +7,11 @@ use nodescope_machine::node::{Node, NodeStatus};
 use nodescope_machine::topology::NodeTopology;
 use nodescope_x86::VcpuState;
 
-/// Cycles between two checks of the state. The number divides no other period.
+/// Cycles between two checks of the state. The number is not a multiple of any other period.
 const STEP: u64 = 1_234_567;
 
-/// Boots until the first process runs, and calls a function on the node after each step. Returns the node's output, its CPUs' states and
-/// its instructions.
+/// Boots until the job runs, and calls `each` with the node after each step. Returns the node's console output, its vCPUs' states and its
+/// number of instructions. None: there is no guest image.
 fn boot(mut each: impl FnMut(&ClusterConfig, &mut Node)) -> Option<(String, Vec<VcpuState>, u64)> {
     let config = cluster(
         image()?,
@@ -25,7 +25,7 @@ fn boot(mut each: impl FnMut(&ClusterConfig, &mut Node)) -> Option<(String, Vec<
     let (_, mut nodes) = build(&config, &disk).unwrap();
     let node = &mut nodes[0];
     let mut console = Vec::new();
-    // Three times what it takes.
+    // The limit is three times what the boot takes.
     while node.now() < 8 * node.clock().hz {
         let status = node.run_until(node.now() + STEP).unwrap();
         console.extend(node.take_console());
@@ -50,7 +50,7 @@ fn state_taken_out_and_put_back_while_booting_changes_nothing() {
             let text = serde_json::to_string(&state).unwrap();
             let read: VcpuState = serde_json::from_str(&text).unwrap();
             assert_eq!(read, state);
-            // A different state is loaded in between, so that a part that is not put back would be missing.
+            // The reset state is loaded in between, so that a field that is not restored would differ.
             node.restore_vcpu(v, &VcpuState::reset());
             node.restore_vcpu(v, &read);
             assert_eq!(node.vcpu_state(v), state);

@@ -1,4 +1,5 @@
-//! Names of guest code, found from outside. Each sampled address gets a name while the guest boots and runs a program.
+//! Test that code of the guest gets names, from outside the guest. While the guest boots and runs a program, each sampled address gets a
+//! name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,28 +15,28 @@ use nodescope_x86::state::seg;
 
 /// Cycles between two samples.
 const STEP: u64 = 100_003;
-/// Bytes of code that are compared with the file.
+/// Bytes of code that are compared with the file's contents.
 const CODE: u64 = 16;
-/// Bytes of stack that are copied.
+/// Bytes of stack that are copied for a call path.
 const STACK: usize = 64 << 10;
-/// RSP and RBP among the registers.
+/// Indices of RSP and RBP among the general registers.
 const RSP: usize = 4;
 const RBP: usize = 5;
 
-/// The answers that the samples gave.
+/// Names that were found for the samples.
 #[derive(Default)]
 struct Seen {
-    /// Samples by program and module: those that agree with the file, and all.
+    /// By program and module: number of samples whose code agrees with the file, and number of all samples.
     modules: BTreeMap<(String, String), (u64, u64)>,
-    /// Functions with what is inlined, by program.
+    /// Names of functions, with the functions that are inlined in them, by program.
     functions: BTreeMap<String, BTreeSet<String>>,
     /// Call paths by program.
     paths: BTreeMap<String, BTreeSet<String>>,
     /// Samples of the kernel and its modules.
     kernel: u64,
-    /// Kernel code for which nothing was found.
+    /// Programs and addresses for which no file was found.
     nameless: BTreeSet<String>,
-    /// Files that lie in memory.
+    /// Contents of files on the guest's tmpfs, which exist only in guest memory.
     read: BTreeMap<String, Arc<[u8]>>,
 }
 
@@ -91,7 +92,7 @@ fn code_of_every_kind_has_names() {
             seen.nameless.insert(format!("{name} {ip:#x}"));
             continue;
         };
-        // Code up to the end of its page.
+        // Bytes of code, at most up to the end of the page.
         let mut code = vec![0; CODE.min(4096 - ip % 4096) as usize];
         assert!(read_linear(&memory, cr3, ip, &mut code).is_some());
         let place = symbolizer.locate_page(&files, &kernel, &memory, &page, &code);
@@ -114,7 +115,7 @@ fn code_of_every_kind_has_names() {
             let bytes = kernel.read_file(&memory, file).expect("a file in memory");
             seen.read.insert(file.path.clone(), bytes.into());
         }
-        // A thread's user code: here, or what called the kernel.
+        // Registers of the thread's user code: at the sample, or at the entry into the kernel.
         let registers = match (user, &task) {
             (true, _) => Some(Registers {
                 ip,
@@ -157,7 +158,7 @@ fn code_of_every_kind_has_names() {
     check(&seen, &places);
 }
 
-/// Checks functions that each kernel has, where `file_of` says the kernel's text is.
+/// Checks the addresses, sizes and names of functions that every kernel has.
 fn check_symbols(kernel: &GuestKernel) {
     let symbols = kernel.symbols();
     assert!(symbols.len() > 50_000);
@@ -182,7 +183,7 @@ fn check_symbols(kernel: &GuestKernel) {
         }
     }
     assert_eq!(symbols.address("_text"), Some(0xffff_ffff_8100_0000));
-    // Between the sections of code, and beyond the kernel.
+    // No function is at data or at an address outside the kernel.
     assert!(
         kernel
             .function(symbols.address("init_task").unwrap())
@@ -193,7 +194,7 @@ fn check_symbols(kernel: &GuestKernel) {
 
 fn check(seen: &Seen, places: &[u8]) {
     assert!(seen.nameless.is_empty(), "{:?}", seen.nameless);
-    // All code of files agrees with the files.
+    // All code that comes from files agrees with the files.
     for ((name, module), (verified, all)) in &seen.modules {
         let made = module == "[anonymous]";
         assert_eq!(*verified, if made { 0 } else { *all }, "{module} in {name}");
@@ -210,7 +211,7 @@ fn check(seen: &Seen, places: &[u8]) {
         let functions = &seen.functions[name];
         assert!(functions.contains("work/mix"), "{functions:?}");
         assert!(functions.contains("__vdso_clock_gettime"), "{functions:?}");
-        // From each kind of code, the path leads to the beginning of the program.
+        // For each kind of code there is a call path to the program's entry point.
         for (first, caller) in [
             ("work/mix", "main"),
             ("libc.so.6+", "library"),

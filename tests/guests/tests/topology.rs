@@ -1,4 +1,4 @@
-//! A guest's sockets, cores, caches, memory and distances are those that the study asked for.
+//! Test that a guest's sockets, cores, caches, memory and distances are those of the study.
 
 use nodescope_guest_tests::{cluster, image, program, run_well};
 use nodescope_machine::topology::{CacheDescription, CacheKind, NodeTopology, SharedBy};
@@ -25,14 +25,14 @@ fn field<'a>(text: &'a str, name: &str) -> &'a str {
         .trim()
 }
 
-/// Rows of words.
+/// Splits a text into rows of words.
 fn words(text: &str) -> Vec<Vec<&str>> {
     text.lines()
         .map(|line| line.split_whitespace().collect())
         .collect()
 }
 
-/// Bytes that the firmware's table gives each node.
+/// Returns the bytes of memory of a NUMA node in the firmware's SRAT, from the kernel's messages.
 fn srat_bytes(text: &str, node: usize) -> u64 {
     let range = |line: &str| {
         let (start, end) = line
@@ -126,7 +126,7 @@ fn lscpu_and_numactl_show_what_was_asked_for() {
     assert_eq!(field(&numactl, "available"), "2 nodes (0-1)");
     assert_eq!(field(&numactl, "node 0 cpus"), "0 1");
     assert_eq!(field(&numactl, "node 1 cpus"), "2 3");
-    // The kernel's own image, page descriptors and reserved ranges are missing from what it counts as a node's memory.
+    // The kernel does not count its own image, page descriptors and reserved ranges as memory of a node.
     for (name, asked) in [("node 0 size", 320), ("node 1 size", 192)] {
         let size = field(&numactl, name).trim_end_matches(" MB");
         let size: u64 = size.parse().unwrap();

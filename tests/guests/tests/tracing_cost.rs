@@ -1,10 +1,10 @@
-//! Measures the cost of tracing a call, in instructions of the guest: the table of `guest-images/tracer/README.md`.
+//! Test of the cost of tracing a call, in instructions of the guest: the table of `guest-images/tracer/README.md`.
 
 use std::collections::BTreeMap;
 
 use nodescope_guest_tests::{cluster, compile, image, program, run_well, small_node};
 
-/// Returns the least cycles of each call; a cycle is an instruction.
+/// Returns the least number of cycles of each call. At the nominal CPI of 1 a cycle is an instruction.
 fn costs(compiler: &str, launcher: &str, trace: bool) -> Option<BTreeMap<String, u64>> {
     let image = image()?;
     let binary = compile(compiler, "costs.c", &["-O2"])?;
@@ -41,7 +41,7 @@ fn check(compiler: &str, launcher: &str) {
         let calls = if name.contains('+') { 3 } else { 1 };
         println!("{name}: {plain} instructions, {traced} traced");
         let added = traced.checked_sub(plain).expect("tracing adds some");
-        // Two hypercalls and what is written for them; less means that a call was not traced.
+        // A traced call has two hypercalls and the code that writes their records. Less means that a call was not traced.
         assert!(
             (200 * calls..1200 * calls).contains(&added),
             "{name}: {added}"

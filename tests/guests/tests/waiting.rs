@@ -1,4 +1,5 @@
-//! A rank that polls for a late one counts as waiting in a window's report, under either MPI, and the terms still add up.
+//! Test that a rank that polls for a late rank counts as waiting in a window's report, under both MPI libraries, and that the terms still
+//! add up.
 
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_guest_tests::{cluster, compile, image, program, run_well};
@@ -70,7 +71,7 @@ fn a_rank_waits_for_a_late_one(compiler: &str, start: &str) {
             _ => assert!(waits < 0.5, "{sum:?}"),
         }
     }
-    // The late rank computes its sums for a fraction of the time that the other rank waits.
+    // The late rank's own waiting is less than a tenth of the time that the other rank waits.
     assert!(sums(0).waiting > 10 * sums(1).waiting);
     let total = window.scopes.last().unwrap();
     assert!(total.clock.unwrap().consistent, "{total:?}");
@@ -87,7 +88,7 @@ fn under_open_mpi() {
 
 #[test]
 fn under_mpich() {
-    // Without this, Linux may run both ranks on one vCPU for some milliseconds.
+    // Without binding, Linux may run both ranks on one vCPU for some milliseconds.
     let start = "#!/bin/sh\nmpiexec.hydra -bind-to core -n 2 ./uneven\n";
     a_rank_waits_for_a_late_one("mpicc.mpich", start);
 }

@@ -1,50 +1,50 @@
-//! Reads the pages of the guide: the commands that a reader may run, and the links.
+//! Parser for the pages of the guide: the scripts that a reader may run, and the links.
 //!
-//! A fenced block marked `sh` is a script that a reader may run as it stands. A comment directly before the block may name
-//! the exit code that the script ends with: `<!-- exit: 2 -->`. Blocks of other kinds (`console`, `text`, `toml`, …) do not run.
+//! A fenced block marked `sh` is a script that a reader may run unchanged. A comment directly before the block may state the exit code of
+//! the script: `<!-- exit: 2 -->`. Blocks of other kinds (`console`, `text`, `toml`, ...) do not run.
 
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 
 /// A script of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
-    /// Line of the page at which the fence of the script begins, from 1.
+    /// Line of the page with the opening fence of the script, from 1.
     pub line: usize,
     /// Text of the script.
     pub text: String,
-    /// Exit code that the page states; 0 where the page states none.
+    /// Exit code that the page states; 0 if the page states none.
     pub exit: i32,
 }
 
-/// A link of a page, or a picture.
+/// A link or a picture in a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
     /// Line of the page, from 1.
     pub line: usize,
-    /// Target, as the page writes it.
+    /// Target, as written in the page.
     pub target: String,
-    /// Whether the link is a picture.
+    /// True if the target is a picture.
     pub picture: bool,
 }
 
-/// Returns the parser's events with their places. Tables are read, since cells hold links.
+/// Returns the parser's events with their byte ranges. Tables are parsed, since cells contain links.
 fn events(page: &str) -> impl Iterator<Item = (Event<'_>, std::ops::Range<usize>)> {
     Parser::new_ext(page, Options::ENABLE_TABLES).into_offset_iter()
 }
 
-/// Returns the line of a place in a page, from 1.
+/// Returns the line of a byte offset in a page, from 1.
 fn line(page: &str, place: usize) -> usize {
     page[..place].matches('\n').count() + 1
 }
 
-/// Returns the scripts of a page in order.
+/// Returns the scripts of a page, in order.
 ///
 /// # Errors
 ///
-/// A sentence with the line of a comment that begins like an exit code and is none, or that no script follows.
+/// A message with the line of a comment that begins like an exit code but has no valid code, or that is not followed by a script.
 pub fn scripts(page: &str) -> Result<Vec<Script>, String> {
     let mut scripts = Vec::new();
-    // Line and exit code of the comment that was read last, as long as nothing has followed.
+    // Line and exit code of the last comment, until another element follows.
     let mut stated: Option<(usize, i32)> = None;
     let mut open: Option<Script> = None;
     for (event, range) in events(page) {
@@ -93,7 +93,7 @@ pub fn scripts(page: &str) -> Result<Vec<Script>, String> {
     }
 }
 
-/// Returns the links and pictures of a page in order.
+/// Returns the links and pictures of a page, in order.
 pub fn links(page: &str) -> Vec<Link> {
     let links = events(page).filter_map(|(event, range)| {
         let (target, picture) = match event {
@@ -110,8 +110,8 @@ pub fn links(page: &str) -> Vec<Link> {
     links.collect()
 }
 
-/// Returns the anchors of a page's headings, as forges and mdBook make them: lower case, blanks as hyphens, without other signs
-/// but hyphens and underscores; a heading that repeats an earlier one has a number behind it.
+/// Returns the anchors of a page's headings, as code forges and mdBook make them. Letters become lower case, blanks become hyphens, and
+/// other signs are dropped but hyphens and underscores. If a heading is repeated, a number is appended.
 pub fn anchors(page: &str) -> Vec<String> {
     let mut anchors: Vec<String> = Vec::new();
     let mut heading: Option<String> = None;

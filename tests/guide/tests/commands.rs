@@ -1,6 +1,7 @@
-//! Every script of the guide's chosen pages runs, in order, in one folder, and ends with the exit code that its page states.
+//! Test that runs the scripts of chosen pages of the guide, in order and in one folder. Each script must end with the exit code that its
+//! page states.
 //!
-//! The variable `NODESCOPE_PROGRAM` names a built nodescope; without the variable, the test builds one.
+//! The environment variable `NODESCOPE_PROGRAM` has the path of a built nodescope. Without the variable, the test builds nodescope.
 
 use std::env;
 use std::fs;
@@ -11,7 +12,7 @@ use nodescope_guide_tests::scripts;
 use nodescope_test_needs::{Need, have};
 use serde_json::Value;
 
-/// Pages whose scripts run, in the order in which a reader would go through them: later pages use results of earlier ones.
+/// Pages whose scripts run, in this order: later pages use results of earlier ones.
 const PAGES: [&str; 11] = [
     "five-minutes.md",
     "report.md",
@@ -32,7 +33,7 @@ fn root() -> PathBuf {
     root.canonicalize().expect("the repository's folder")
 }
 
-/// Returns the program nodescope: the one that the variable names, or a fresh build.
+/// Returns the path of the program nodescope: from the environment variable, or from a fresh build.
 fn nodescope() -> PathBuf {
     if let Some(program) = env::var_os("NODESCOPE_PROGRAM") {
         return PathBuf::from(program);
@@ -56,14 +57,14 @@ fn nodescope() -> PathBuf {
     executable.expect("cargo tells the program's path")
 }
 
-/// Returns the last lines of a text.
+/// Returns the last 30 lines of a text.
 fn tail(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(30)..].join("\n")
 }
 
-/// Returns whether the guest image is there or can be built. If not, the function reports the test as skipped.
+/// Returns whether the guest image exists or can be built. If not, reports the test as skipped.
 fn image(program: &Path) -> bool {
     let image = |what: &str| {
         let output = Command::new(program).args(["image", what]).output();
@@ -94,7 +95,7 @@ fn the_commands_of_the_guide_run() {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
-    // The scripts find the program by its name.
+    // The scripts find the program in `PATH`.
     let bin = folder.path().join("bin");
     fs::create_dir(&bin).expect("a folder");
     std::os::unix::fs::symlink(&program, bin.join("nodescope")).expect("a link");

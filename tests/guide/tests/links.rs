@@ -1,4 +1,4 @@
-//! Links, pages and pictures of the documents are there.
+//! Tests that the targets of links in the documents exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ fn root() -> PathBuf {
     root.canonicalize().expect("the repository's folder")
 }
 
-/// Adds the Markdown files below a folder, without hidden folders and the output of builds.
+/// Adds the Markdown files below a folder, without hidden folders and folders of build output and results.
 fn add_pages(folder: &Path, pages: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
@@ -35,7 +35,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// Every link within the repository leads to a file or folder, and every anchor to a heading.
+/// Every link inside the repository leads to a file or folder, and every anchor to a heading.
 #[test]
 fn links_lead_somewhere() {
     let root = root();
@@ -64,7 +64,7 @@ fn links_lead_somewhere() {
                 _ => page.parent().unwrap_or(&root).join(file),
             };
             if !target.exists() {
-                // Pictures of a report are made from a run; the script that makes them lists their names.
+                // Pictures of reports need not exist, since a script makes them from a run. The script contains their names.
                 let name = target.file_name().unwrap_or_default().to_string_lossy();
                 let made = link.picture && take.contains(&*name) && file.ends_with(".png");
                 if !made {
@@ -86,7 +86,7 @@ fn links_lead_somewhere() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The table of contents has every page of the guide, once.
+/// The table of contents has every page of the guide exactly once.
 #[test]
 fn the_summary_lists_every_page() {
     let docs = root().join("docs");
@@ -108,7 +108,7 @@ fn the_summary_lists_every_page() {
     assert_eq!(set, found);
 }
 
-/// Files that the glossary names are there: it leads readers into the code.
+/// All files that the glossary names exist.
 #[test]
 fn the_glossary_names_files_that_exist() {
     let root = root();

@@ -1,10 +1,10 @@
-//! Checks the barrier at which the host threads of a cluster meet. The checker tries every order of the threads' actions with at most two
-//! interruptions (fewer for some models, see `Model::interruptions`), and every value that the memory model lets the
-//! threads see. The code is the cluster's own, `host_thread.rs`, `barrier.rs` and `batch.rs`, on loom's atomics instead of the standard
-//! library's (<https://docs.rs/loom>).
+//! Model checks of the barrier at which the host threads of a cluster wait for each other. The checker, loom (<https://docs.rs/loom>),
+//! tries every order of the threads' actions with at most two preemptions (fewer for some models, see `Model::interruptions`). It also
+//! tries every value that the memory model lets the threads read. The code is the cluster's own, `host_thread.rs`, `barrier.rs` and
+//! `batch.rs`, with loom's atomics instead of the standard library's.
 //!
-//! The checks leave out the parker (`parker.rs`): a parked thread that may miss a call checks again after a millisecond, and models have
-//! no such time. Here a waiting thread lets other threads continue, and checks again.
+//! The checks leave out the parker (`parker.rs`): a parked thread that misses a wake-up checks again after a millisecond, and models have
+//! no time. Here a waiting thread yields to other threads, and checks again.
 #![cfg(test)]
 
 #[path = "../../../vmm/cluster/src/barrier.rs"]
@@ -14,7 +14,7 @@ mod batch;
 #[path = "../../../vmm/cluster/src/host_thread.rs"]
 mod host_thread;
 
-/// Takes the place of `vmm/cluster/src/sync.rs`.
+/// Replacement of `vmm/cluster/src/sync.rs`, with loom's primitives.
 mod sync {
     pub use crossbeam::utils::CachePadded;
     pub use loom::hint::spin_loop;
@@ -22,9 +22,9 @@ mod sync {
     pub use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 }
 
-/// Takes the place of `vmm/cluster/src/parker.rs`.
+/// Replacement of `vmm/cluster/src/parker.rs`, without sleep.
 mod parker {
-    /// Spins of a node that waits at the barrier before the executor waits instead.
+    /// Number of checks of the barrier in `arrive_and_wait` before the host thread waits instead.
     pub const SHORT_SPINS: u32 = 1;
 
     #[derive(Default)]

@@ -1,5 +1,5 @@
-//! Clusters that are small enough for a complete check: two threads, and nodes that only record the quanta that they run.
-//! With three threads the checker would let two waiting threads alternate for ever.
+//! Clusters that are small enough for a complete check: at most two threads, and nodes that only record the quanta that they run. With
+//! three threads the checker would let two waiting threads alternate for ever.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -9,31 +9,31 @@ use crate::barrier::{Arrival, Quantum, QuantumBarrier};
 use crate::batch::{BarrierSummary, QuantumBatch};
 use crate::host_thread::{self, Work};
 
-/// Length of a quantum, picoseconds.
+/// Length of a quantum, in picoseconds.
 const LENGTH_PS: u64 = 10;
 
-/// Length of a quantum behind a decision.
+/// Length of the quantum after a decision, in picoseconds.
 const DECIDED_PS: u64 = 30;
 
-/// A cluster to check.
+/// A cluster to check, and what its nodes do.
 #[derive(Clone, Copy)]
 struct Model {
     threads: usize,
     nodes: usize,
-    /// Number of batches, and the largest number of quanta of a batch.
+    /// Number of batches, and the largest number of quanta in a batch.
     batches: u64,
     quanta: u64,
-    /// A node that needs a decision after a quantum, as (node, quantum).
+    /// The node that needs a decision after a quantum, as (node, quantum).
     needs_decision: Option<(usize, u64)>,
     /// True if the batch ends after the quantum that needs a decision.
     ends: bool,
-    /// A node that sleeps from the end of a quantum to the end of a later quantum, as (node, quantum, quantum).
+    /// The node that sleeps from the end of a quantum to the end of a later quantum, as (node, quantum, later quantum).
     sleeps: Option<(usize, u64, u64)>,
-    /// The thread that decides wakes that node up.
+    /// True if the deciding thread wakes the sleeping node.
     wakes: bool,
-    /// The thread that runs a node through a quantum panics and stops all threads, as (node, quantum).
+    /// The node whose thread panics in a quantum and stops all threads, as (node, quantum).
     panics: Option<(usize, u64)>,
-    /// Largest number of times that the checker interrupts a thread that could continue.
+    /// Largest number of times that the checker preempts a thread that could continue.
     interruptions: usize,
 }
 
@@ -50,7 +50,7 @@ const PLAIN: Model = Model {
     interruptions: 2,
 };
 
-/// The second of two nodes sleeps in the second of three quanta.
+/// The second of two nodes sleeps from the end of the first quantum to the end of the second; the batch has three quanta.
 const SLEEPER: Model = Model {
     sleeps: Some((1, 1, 2)),
     quanta: 3,
@@ -61,14 +61,14 @@ const SLEEPER: Model = Model {
 struct Cluster {
     model: Model,
     barrier: QuantumBarrier,
-    /// Quanta that each node has run. Only the barrier keeps threads from using a node at the same time. The checker finds two threads that
-    /// run one node at the same time, and a thread that reads a node without seeing all earlier changes.
+    /// Quanta that each node has run. Only the barrier prevents two threads from using a node at the same time. The checker reports two
+    /// threads that use one node at the same time, and a thread that reads a node without seeing all earlier changes.
     nodes: Vec<UnsafeCell<Vec<u64>>>,
-    /// Quanta behind which a thread has decided.
+    /// Quanta after which a thread has decided.
     decided: UnsafeCell<Vec<u64>>,
 }
 
-// SAFETY: the checker fails where two threads use a cell at once.
+// SAFETY: the checker fails if two threads use a cell at the same time.
 unsafe impl Sync for Cluster {}
 
 impl Work for Cluster {
@@ -97,7 +97,7 @@ impl Work for Cluster {
                     "node {index} begins quantum {number} while node {other} has ended {last}"
                 );
             }
-            // SAFETY: no reference outlives the closure, and the checker fails if another thread uses the node.
+            // SAFETY: no reference outlives the closure, and the checker fails if another thread uses the node at the same time.
             self.nodes[index].with_mut(|node| unsafe { (*node).push(number) });
             if self.model.panics == Some((index, number)) {
                 self.barrier.stop(true);
@@ -122,9 +122,10 @@ impl Work for Cluster {
     }
 
     fn decide(&self, quantum: Quantum) {
-        // The thread that decides reads all nodes.
+        // The deciding thread reads all nodes.
         for (index, node) in self.nodes.iter().enumerate() {
-            // SAFETY: as above.
+            // SAFETY: as in `run_node`: no reference outlives the closure, and the checker fails if another thread uses the node at the
+            // same time.
             let last = node.with(|node| unsafe { (*node).last().copied() });
             let asleep = self.barrier.sleeps_until(index, quantum.target_ps);
             assert!(asleep || last == Some(quantum.number));
@@ -134,7 +135,7 @@ impl Work for Cluster {
         {
             self.barrier.set_asleep_until(node, quantum.number, 0);
         }
-        // SAFETY: as above.
+        // SAFETY: as in `run_node`, for the list of decisions.
         self.decided
             .with_mut(|decided| unsafe { (*decided).push(quantum.number) });
         let mut batch = quantum.batch;
@@ -167,7 +168,7 @@ impl Model {
         builder.check(move || self.run());
     }
 
-    /// Runs the model in one order of events.
+    /// Runs the model once, in one order of the threads' actions.
     fn run(self) {
         let cluster = Arc::new(Cluster {
             model: self,
@@ -188,7 +189,7 @@ impl Model {
             if let Some(last) = last {
                 // Between batches only the leader uses the nodes.
                 for (index, node) in cluster.nodes.iter().enumerate() {
-                    // SAFETY: as in `run_node`.
+                    // SAFETY: no reference outlives the closure, and the checker fails if another thread uses the node at the same time.
                     let ran = node.with(|node| unsafe { (*node).clone() });
                     assert_eq!(ran, self.runs(index, last.number));
                 }
@@ -198,7 +199,7 @@ impl Model {
         for helper in helpers {
             helper.join().unwrap();
         }
-        // SAFETY: as in `run_node`.
+        // SAFETY: no reference outlives the closure, and the checker fails if another thread uses the list at the same time.
         let decided = cluster
             .decided
             .with(|decided| unsafe { (*decided).clone() });
@@ -216,27 +217,27 @@ impl Model {
         };
         let last = last.unwrap();
         assert_eq!(last.number, expected);
-        // A quantum that opens a batch has the batch's length.
+        // The first quantum of a batch has the length `LENGTH_PS`, even if it follows a decision.
         let inside = |number: u64| !number.is_multiple_of(self.quanta);
         let long = decision.filter(|&number| !self.ends && inside(number));
         let longer_ps = long.map_or(0, |_| DECIDED_PS - LENGTH_PS);
         assert_eq!(last.target_ps, expected * LENGTH_PS + longer_ps);
     }
 
-    /// Returns the quantum behind which a thread decides: a node needs a decision, or all nodes sleep.
+    /// Returns the quantum after which a thread decides, since a node needs a decision or all nodes sleep. None: no thread decides.
     fn decided(self) -> Option<u64> {
         let all_sleep = self.sleeps.filter(|_| self.nodes == 1);
         let needs_decision = self.needs_decision.map(|(_, number)| number);
         needs_decision.or(all_sleep.map(|(_, number, _)| number))
     }
 
-    /// Returns the quanta that a node runs, up to a last one. Quanta in which the node sleeps are missing.
+    /// Returns the quanta that a node runs, up to `last`, without those in which the node sleeps.
     fn runs(self, index: usize, last: u64) -> Vec<u64> {
         let Some((_, from, until)) = self.sleeps.filter(|(node, ..)| *node == index) else {
             return (1..=last).collect();
         };
         let until = match self.decided() {
-            // The quantum behind a decision is longer than the rest of the sleep.
+            // The quantum after a decision is longer than the rest of the sleep.
             Some(decided) if decided < until => decided,
             _ => until,
         };
@@ -321,8 +322,8 @@ fn batches_follow_each_other() {
     .check();
 }
 
-/// A thread that slept during some quanta reads the last announced quantum. If the number were stored after the quantum, the thread could
-/// run on and announce higher numbers, which the late number would then replace.
+/// A thread that slept during some quanta reads the last announced quantum. If its number were stored after the quantum, the thread could
+/// run on and announce higher numbers, which the late store would then overwrite.
 #[test]
 fn a_quantum_is_read_no_earlier_than_its_number() {
     let mut builder = loom::model::Builder::new();

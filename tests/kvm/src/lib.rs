@@ -1,8 +1,9 @@
-//! Booted clusters on KVM. The tests are in `tests/`; `scripts/test` runs them on a host with full KVM (`scripts/kvm-host`).
+//! Support for tests of booted clusters on KVM, which are in `tests/`. `scripts/test` runs them on a host with full KVM
+//! (`scripts/kvm-host`).
 
 use nodescope_test_needs::{Need, skip};
 
-/// Returns whether studies can run on this host's KVM. Where they cannot, the test is skipped, or fails if KVM is required.
+/// Returns whether studies can run on this host's KVM. If not, the test is reported as skipped, or fails if KVM is required.
 pub fn kvm() -> bool {
     match nodescope_cluster::kvm::usable() {
         Ok(_) => true,

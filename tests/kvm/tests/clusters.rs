@@ -1,4 +1,4 @@
-//! Clusters whose guests run on KVM between windows: MPI under Open MPI and MPICH, a window in the middle, four vCPUs in a node.
+//! Tests of clusters that run on KVM outside windows: Open MPI and MPICH, a window in the middle, and four vCPUs in a node.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,12 +20,12 @@ use nodescope_machine::topology::NodeTopology;
 use nodescope_trace::{Body, TraceReader};
 use nodescope_window::{Measure, ModelSpec, Trigger, WindowSpec};
 
-/// Instructions of all nodes that the window measures.
+/// Instructions that the window measures, over all nodes.
 const MEASURED: u64 = 200_000;
-/// Quantum on KVM: emulated hosts need a long one.
+/// Quantum on KVM in picoseconds; a host that is itself emulated needs a long one.
 const QUANTUM_PS: u64 = 1_000_000_000;
 
-/// Returns a window in the middle of a program, which a call of rank 0 opens.
+/// Returns a window in the middle of a program; the `call`th call of a function by rank 0 opens the window.
 fn window(function: Function, call: u64) -> WindowSpec {
     WindowSpec {
         name: "middle".into(),
@@ -41,7 +41,7 @@ fn window(function: Function, call: u64) -> WindowSpec {
     }
 }
 
-/// The records of each process, by its program and rank.
+/// The MPI records of each process, by its program and rank.
 type Calls = BTreeMap<(String, u32), Vec<MpiRecord>>;
 
 fn run(image: &Image, files: &[JobFile], engine: Engine, dir: &Path) -> (Finished, Calls) {
@@ -86,7 +86,8 @@ fn run(image: &Image, files: &[JobFile], engine: Engine, dir: &Path) -> (Finishe
     (finished, calls.collect())
 }
 
-/// Functions, arguments and order of all calls are those of the portable engine, under both MPIs, and a window opens at its call.
+/// Functions, arguments and order of all calls are the same as on the portable engine, under both MPI libraries, and a window opens at its
+/// call.
 #[test]
 fn mpi_programs_run_and_are_traced_as_on_the_portable_engine() {
     let Some(image) = kvm().then(image).flatten() else {
@@ -116,7 +117,7 @@ fn mpi_programs_run_and_are_traced_as_on_the_portable_engine() {
     assert_eq!(calls.len(), 4, "{:?}", calls.keys());
     assert_eq!(calls, expected);
 
-    // KVM, the window on the portable engine, and KVM again.
+    // Engines of the run: KVM, the portable engine for the window, and KVM again.
     let outcome = &on_kvm.outcome;
     let engines: Vec<_> = outcome.engines.iter().map(|span| span.engine).collect();
     assert_eq!(
@@ -136,14 +137,14 @@ fn mpi_programs_run_and_are_traced_as_on_the_portable_engine() {
     let counted: u64 = window.nodes.iter().map(counted).sum();
     assert!(counted >= MEASURED, "{counted}");
 
-    // Each time that a vCPU left its thread one row was counted.
+    // Each exit of a vCPU adds one recorded row to the counts.
     let measured = outcome.counted.as_ref().expect("the job has started");
     let derived = measured.derive().unwrap();
     assert_eq!(derived.core.unwrap().cpi, 1.25);
     assert!(derived.instructions >= 4000.0 && derived.instructions % 2000.0 == 0.0);
 }
 
-/// Returns the counts that replace those of a PMU: 3000 cycles, 500 of them stalls for memory, and 2000 instructions.
+/// Returns recorded counts that replace a PMU's: 3000 cycles, 500 of them stalls for memory, and 2000 instructions.
 fn recorded() -> RecordedCounts {
     const fn event(name: &'static str, quantity: Quantity) -> Event {
         Event {
@@ -167,8 +168,8 @@ fn recorded() -> RecordedCounts {
     RecordedCounts::new(GROUPS, vec![row.to_vec()])
 }
 
-/// Four nodes: a ring in which each rank receives the values of all others, and a linear system that is solved right though the nodes go to
-/// the portable engine and back in its middle.
+/// On four nodes, each rank of a ring receives the values of all others. Then a linear system is solved correctly, although the nodes
+/// change to the portable engine and back during the solution.
 #[test]
 fn four_nodes_solve_a_linear_system_around_a_window() {
     let Some(image) = kvm().then(image).flatten() else {
@@ -216,7 +217,7 @@ fn four_nodes_solve_a_linear_system_around_a_window() {
     assert!(outcome.windows.windows[0].complete);
 }
 
-/// INIT, start-up, interrupts between processors, and a program on all four.
+/// INIT, start-up, interrupts between vCPUs, and a program on all four vCPUs work.
 #[test]
 fn four_vcpus_of_a_node_run_at_once() {
     let Some(image) = kvm().then(image).flatten() else {

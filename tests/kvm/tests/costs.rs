@@ -1,4 +1,4 @@
-//! Costs of a hand-off between engines and of a hypercall by the doorbell on this host's KVM. `scripts/bench kvm` runs this.
+//! Measurement of the costs of an engine hand-off and of a hypercall by the doorbell, on this host's KVM. `scripts/bench kvm` runs it.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,11 @@ use nodescope_kvm_tests::kvm;
 use nodescope_machine::node::{Node, NodeStatus};
 use nodescope_machine::topology::NodeTopology;
 
-/// Hypercalls between the markers.
+/// Number of hypercalls between the markers.
 const CALLS: u32 = 20_000;
-/// Hand-offs that are timed.
+/// Number of hand-offs in each direction that are timed.
 const HANDOFFS: usize = 200;
-/// Cycles of a quantum.
+/// Length of a quantum in cycles.
 const QUANTUM: u64 = 3_000_000;
 
 fn median(mut times: Vec<Duration>) -> f64 {
@@ -22,7 +22,7 @@ fn median(mut times: Vec<Duration>) -> f64 {
     times[times.len() / 2].as_secs_f64() * 1e6
 }
 
-/// Returns a node of so many vCPUs that runs a job on KVM.
+/// Returns a node of `vcpus` vCPUs that runs a job on KVM. None: there is no guest image.
 fn node(vcpus: u32, job: &str, programs: &[(&str, Vec<u8>)]) -> Option<Node> {
     let mut files = script(job);
     files.extend(
@@ -42,7 +42,7 @@ fn node(vcpus: u32, job: &str, programs: &[(&str, Vec<u8>)]) -> Option<Node> {
     Some(node)
 }
 
-/// Runs until the guest sets this marker.
+/// Runs a node until the guest sets the marker.
 fn run_to(node: &mut Node, marker: &str) {
     loop {
         let status = node.run_until(node.now() + QUANTUM).unwrap();

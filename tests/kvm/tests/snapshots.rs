@@ -1,4 +1,4 @@
-//! A cluster that is saved while KVM runs it, in the middle of an MPI job, continues on KVM and on the portable engine.
+//! Test that a cluster that is saved on KVM, in the middle of an MPI job, continues on KVM and on the portable engine.
 
 use std::fs;
 use std::path::Path;
@@ -48,7 +48,7 @@ fn a_cluster_saved_on_kvm_goes_on_on_either_engine() {
     let files = [program("ring", ring), program("run", JOB)];
     let mut config = cluster(image, 2, small_node(256), &files);
     config.engine = Engine::Kvm;
-    // Emulated hosts need a long quantum.
+    // A host that is itself emulated needs a long quantum.
     config.kvm_quantum_ps = 1_000_000_000;
     config.trace = true;
     config.host_threads = 2;
@@ -79,7 +79,7 @@ fn a_cluster_saved_on_kvm_goes_on_on_either_engine() {
     let origin = Origin::open(&place("saved.nss")).unwrap();
     let on_kvm = resume(&config, &origin, &place("kvm"));
     assert_eq!(engines(&on_kvm), [EngineName::Kvm]);
-    // From here on the run is the portable engine's, and each has the same bytes.
+    // From the snapshot on, the portable engine runs the cluster, and each run gives the same bytes.
     config.engine = Engine::Portable;
     origin.adopt(&mut config);
     let traces = ["one", "two"].map(|name| {

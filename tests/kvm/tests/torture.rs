@@ -1,5 +1,5 @@
-//! Hand-offs between KVM and the portable engine at random points of a program with vector code, page faults, signals and interrupts
-//! between four vCPUs. What the program prints is what it prints on the host.
+//! Test of hand-offs between KVM and the portable engine at random points of a program with vector code, page faults, signals and
+//! interrupts between four vCPUs. The program must print the same text as on the host.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -11,18 +11,18 @@ use nodescope_kvm_tests::kvm;
 use nodescope_machine::node::{Node, NodeStatus};
 use nodescope_machine::topology::NodeTopology;
 
-/// Hand-offs of the short test. `NODESCOPE_HANDOFFS` sets another number, such as 2000 for the campaign.
+/// Number of hand-offs of the short test. `NODESCOPE_HANDOFFS` sets another number, such as 2000 for the campaign.
 const HANDOFFS: u64 = 100;
-/// Rounds of the program for each hand-off, so that the program lasts.
+/// Rounds of the program for each hand-off, so that the program does not end before the last hand-off.
 const ROUNDS_PER_HANDOFF: f64 = 0.4;
-/// Cycles that a node runs on KVM between two hand-offs, at most: about 20 ms.
+/// Maximum number of cycles that a node runs on KVM between two hand-offs: about 20 ms.
 const LONGEST_ON_KVM: u64 = 60_000_000;
-/// Cycles on the portable engine, at most.
+/// Maximum number of cycles that a node runs on the portable engine between two hand-offs.
 const LONGEST_ON_PORTABLE: u64 = 300_000;
-/// A round on KVM, cycles.
+/// Maximum number of cycles of one call of `Node::run_until`.
 const ROUND: u64 = 3_000_000;
 
-/// Numbers from a seed (xorshift64*).
+/// Generator of pseudo-random numbers (xorshift64*).
 struct Random(u64);
 
 impl Random {
@@ -34,7 +34,7 @@ impl Random {
     }
 }
 
-/// Runs a node for some cycles, and adds what it writes to its console.
+/// Runs a node for some cycles, and appends its console output to `console`.
 fn run(node: &mut Node, cycles: u64, console: &mut Vec<u8>) -> NodeStatus {
     let end = node.now() + cycles;
     let mut status = NodeStatus::Running;

@@ -1,9 +1,9 @@
-//! Predicts the wall time of MPI programs on this machine from traces, and measures the wall time.
+//! Predicts the wall time of MPI programs on this host from traces, and measures the wall time.
 //!
-//! Two ranks run over shared memory and over TCP's loopback. For each of the two paths a cluster is fitted to a traced ping-pong. Each
-//! program runs without the tracer, which gives the wall time, and with the tracer, which gives a trace. From each trace the time over
-//! either path is predicted. For the traced path the prediction knows the bursts of the run, but not the times of its messages. For the
-//! other path the prediction knows nothing of the run.
+//! Two ranks communicate over shared memory or over TCP's loopback. For each of these two paths a cluster is fitted to a traced ping-pong.
+//! Each program runs over each path without the tracer, which gives the wall time, and with the tracer, which gives a trace. From each
+//! trace the time over both paths is predicted. For the traced path the trace has the bursts of that path, but the times of messages are
+//! predicted. For the other path the prediction uses no run over that path.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -22,11 +22,11 @@ use serde_json::{Value, json};
 use statrs::statistics::{Data, OrderStatistics};
 use thiserror::Error;
 
-/// Paths by name, with the transports that Open MPI is to use.
+/// Paths by name, with the transports that Open MPI must use.
 const PATHS: [(&str, &str); 2] = [("shm", "self,vader"), ("tcp", "self,tcp")];
 /// Programs in the folder `programs`.
 const PROGRAMS: [&str; 4] = ["halo", "solver", "pipeline", "mixed"];
-/// Arguments of the programs. A run takes some 0.4 s, so that compared runs lie close together in time.
+/// Arguments of the programs. A run takes some 0.4 s, so that runs that are compared are close together in time.
 const ARGUMENTS: [(&str, &[&str]); 4] = [
     ("halo", &["512", "700"]),
     ("solver", &["128", "3500"]),
@@ -40,7 +40,7 @@ enum Failure {
     /// A program does not compile.
     #[error("cannot compile {0}: {1}")]
     Compile(String, String),
-    /// Reading or writing.
+    /// A file cannot be read or written.
     #[error("cannot read or write a file: {0}")]
     Files(std::io::Error),
     /// Another failure, with its message.
@@ -48,7 +48,7 @@ enum Failure {
     Other(String),
 }
 
-/// MPI programs on this machine: predicted from traces, beside measured (tests/native-mpi/README.md).
+/// MPI programs on this host: times predicted from traces, compared with measured times (tests/native-mpi/README.md).
 #[derive(Parser, Clone, Debug)]
 struct Options {
     /// Print the line of JSON alone.
@@ -73,17 +73,17 @@ impl Options {
     }
 }
 
-/// Measured times of a program over a path in seconds, a value for each round.
+/// Measured times of a program over a path in seconds, one value for each round.
 #[derive(Clone, Debug, Default)]
 struct Runs {
-    /// Times without the tracer, just before and just after the traced run.
+    /// Times without the tracer: directly before and directly after the traced run.
     plain: Vec<[f64; 2]>,
     traced: Vec<f64>,
-    /// Times predicted from the round's trace, by path.
+    /// Times in seconds that are predicted from the round's trace, for each target path.
     predicted: [Vec<f64>; PATHS.len()],
 }
 
-/// Predicts and measures.
+/// Measures all programs in rounds, predicts their times from the traces, and compares both.
 fn measure(options: &Options) -> Result<Value, Failure> {
     let folder = tempfile::tempdir().map_err(Failure::Files)?;
     let machine = Machine::new(folder.path())?;
@@ -167,8 +167,8 @@ fn compare(
             spreads.push((most - least) / median(&means));
             repeats.extend((by_path[on].plain.iter()).map(|[a, b]| 2.0 * (a - b).abs() / (a + b)));
             for (to, (target, _)) in PATHS.iter().enumerate() {
-                // Each round compares with the times measured beside the trace: the host's speed differs more between rounds than
-                // programs differ from their predictions.
+                // Each prediction is compared with times of the same round: the host's speed differs more between rounds than programs
+                // differ from their predictions.
                 let measured = self::means(&by_path[to].plain);
                 let (least, most) = ends(&measured);
                 let errors = ratios(&by_path[on].predicted[to], &measured);
@@ -241,14 +241,14 @@ fn means(plain: &[[f64; 2]]) -> Vec<f64> {
     plain.iter().map(|[a, b]| (a + b) / 2.0).collect()
 }
 
-/// Returns the excess of each value over its neighbour, as a part of the neighbour.
+/// Returns the relative difference of each value from its counterpart in `of`.
 fn ratios(values: &[f64], of: &[f64]) -> Vec<f64> {
     let pairs = values.iter().zip(of);
     pairs.map(|(value, of)| value / of - 1.0).collect()
 }
 
-/// Returns the standard error of a median: 1.2533 standard deviations over the root of their number, these from the median absolute
-/// deviation, as for a normal distribution.
+/// Returns the standard error of the median: 1.2533 standard deviations over the square root of the number of values. The standard
+/// deviation is estimated from the median absolute deviation, as for a normal distribution.
 fn uncertainty(values: &[f64]) -> f64 {
     let middle = median(values);
     let off: Vec<f64> = values.iter().map(|value| (value - middle).abs()).collect();
@@ -264,7 +264,7 @@ fn ends(values: &[f64]) -> (f64, f64) {
     (least, values.iter().copied().fold(0.0, f64::max))
 }
 
-/// Rounds to four decimals.
+/// Returns a value rounded to four decimals.
 fn round(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }
@@ -273,7 +273,7 @@ fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf()
 }
 
-/// Returns the path of the program that measures a path.
+/// Returns the source of the ping-pong program that measures a path.
 fn calibration() -> PathBuf {
     sources().join("../../plugins/analysis/calibrate/measure.c")
 }
@@ -282,7 +282,7 @@ fn other(what: impl std::fmt::Display) -> Failure {
     Failure::Other(what.to_string())
 }
 
-/// Runner of programs on this machine.
+/// Runner of MPI programs on this host.
 struct Machine<'a> {
     folder: &'a Path,
     tracer: PathBuf,
@@ -315,8 +315,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Runs a program over transports, with the tracer if there is a folder for the logs. Returns the seconds that the program measured,
-    /// or NaN if it measures none.
+    /// Runs a program over some transports, with the tracer if `logs` names a folder for its logs. Returns the seconds that the program
+    /// measured, or NaN if it prints none.
     fn run(&self, program: &str, transports: &str, logs: Option<&Path>) -> Result<f64, Failure> {
         let mut command = Command::new("mpirun.openmpi");
         command.args(["--allow-run-as-root", "-np", "2", "--mca", "pml", "ob1"]);
@@ -346,7 +346,7 @@ impl Machine<'_> {
             .unwrap_or(f64::NAN))
     }
 
-    /// Traces a program, and returns its seconds and the trace.
+    /// Runs a program with the tracer. Returns the seconds that the program measured, and the path of the trace.
     fn trace(
         &self,
         program: &str,
@@ -369,7 +369,8 @@ fn events(trace: &Path) -> Result<impl Iterator<Item = Result<Event, Failure>>, 
     Ok(reader.events().map(|event| event.map_err(other)))
 }
 
-/// Returns the cluster on which each rank has a node and this path lies between the nodes. The cluster comes from its file, like a user's.
+/// Returns the fitted cluster: each rank has a node of its own, and the path is the network. The cluster is parsed from its file, as a
+/// user's is.
 fn fitted(path: &str, collector: Collector, options: &Options) -> Result<Cluster, Failure> {
     let measured = collector.finish(path).map_err(other)?;
     let fit = nodescope_calibrate::fit::fit(&measured, FitOptions::default()).map_err(other)?;
@@ -392,7 +393,7 @@ fn fitted(path: &str, collector: Collector, options: &Options) -> Result<Cluster
     Cluster::parse(Path::new(path), &text).map_err(other)
 }
 
-/// A trace, with its measured part marked, and the marks.
+/// Program of a trace, and the times of the barriers around its measured part.
 struct Marked {
     program: Program,
     marks: Vec<Option<(u64, u64)>>,
@@ -445,12 +446,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Ticks of all processors: stolen, and all.
+/// Returns the stolen ticks and all ticks of all processors since the host's boot.
 fn stolen() -> (f64, f64) {
     let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let ticks = text.lines().next().unwrap_or_default().split_whitespace();
     let ticks: Vec<f64> = ticks.skip(1).filter_map(|tick| tick.parse().ok()).collect();
-    // The fields are user nice system idle iowait irq softirq steal. Later fields are part of user.
+    // The first fields are user nice system idle iowait irq softirq steal. The later fields are included in user and nice.
     let all = ticks.iter().take(8).sum();
     (ticks.get(7).copied().unwrap_or(0.0), all)
 }

@@ -1,9 +1,9 @@
-//! The programs and devices that tests need from the machine. A test that lacks something calls [`skip`] and returns.
+//! Programs and devices that tests need from the host. A test that lacks one of them calls [`skip`] and returns.
 //!
-//! The test runner of Rust counts such a test as passed. `scripts/test` therefore names a file in `NODESCOPE_SKIPS`;
-//! [`skip`] adds a line to the file, and the summary of `scripts/test` ([`summary`]) counts these tests as skipped. A test
-//! that lacks something for a part of its work calls [`skip`] once and continues: such a test counts as skipped, too.
-//! `NODESCOPE_REQUIRE` lists needs, or `all`, whose absence fails the test instead.
+//! Rust's test runner counts such a test as passed. `scripts/test` therefore names a file in `NODESCOPE_SKIPS`; [`skip`] adds a line to the
+//! file, and the summary of `scripts/test` ([`summary`]) counts these tests as skipped. A test may lack something for only a part of its
+//! work. The test then calls [`skip`] once and continues, and counts as skipped, too. `NODESCOPE_REQUIRE` lists needs, or `all`, whose
+//! absence fails the test instead.
 
 pub mod summary;
 
@@ -14,7 +14,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// A thing that a machine may lack.
+/// A program, device or right that a host may lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     /// KVM that runs guests with hardware virtualization.
@@ -35,7 +35,7 @@ pub enum Need {
     Valgrind,
     /// `iasl`, the ACPI compiler.
     Acpi,
-    /// Tools for file systems, as `debugfs` and `mke2fs`.
+    /// Tools for file systems, such as `debugfs` and `mke2fs`.
     Filesystem,
     /// `hpcc`, the HPC Challenge benchmark, on the host.
     Hpcc,
@@ -43,7 +43,7 @@ pub enum Need {
     Mount,
     /// Instructions or features of the host's processor.
     Cpu,
-    /// `chromium`, a browser without a screen.
+    /// `chromium`, a browser that can run without a display.
     Browser,
     /// Go's `go tool pprof`.
     Pprof,
@@ -51,14 +51,14 @@ pub enum Need {
     Slurm,
     /// `man`, which shows manual pages.
     Manual,
-    /// Shells beside bash: zsh and fish.
+    /// Shells other than bash: zsh and fish.
     Shell,
     /// Tools that make and unpack Debian packages.
     Packaging,
 }
 
 impl Need {
-    /// Every need of a test.
+    /// Every need.
     pub const ALL: [Need; 19] = [
         Need::Kvm,
         Need::Mpi,
@@ -81,7 +81,7 @@ impl Need {
         Need::Packaging,
     ];
 
-    /// Returns the name in `NODESCOPE_REQUIRE`.
+    /// Returns the need's name in `NODESCOPE_REQUIRE`.
     pub fn name(self) -> &'static str {
         match self {
             Need::Kvm => "kvm",
@@ -106,7 +106,7 @@ impl Need {
         }
     }
 
-    /// Returns Debian's packages with the needed programs, for messages.
+    /// Returns the Debian packages with the needed programs, for messages; "none" if no package helps.
     fn packages(self) -> &'static str {
         match self {
             Need::Mpi => "libopenmpi-dev openmpi-bin libmpich-dev mpich gfortran",
@@ -136,11 +136,11 @@ impl fmt::Display for Need {
     }
 }
 
-/// Returns whether all programs are installed. If not, the first missing one is reported by [`skip`], and the test must return.
+/// Returns whether all programs are installed. If not, reports the first missing program with [`skip`]; the test must then return.
 ///
 /// # Panics
 ///
-/// As [`skip`].
+/// For the reasons for which [`skip`] panics.
 pub fn have(need: Need, programs: &[impl AsRef<OsStr>]) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     let missing = programs
@@ -158,7 +158,7 @@ pub fn have(need: Need, programs: &[impl AsRef<OsStr>]) -> bool {
     missing.is_none()
 }
 
-/// Returns the path of a program. Tools for file systems lie where a user's `PATH` does not lead.
+/// Returns the path of an executable program. Also searches `/usr/sbin` and `/sbin`, which a user's `PATH` may lack.
 fn find(program: &OsStr, path: &OsStr) -> Option<PathBuf> {
     env::split_paths(path)
         .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
@@ -173,11 +173,11 @@ fn is_executable(file: &Path) -> bool {
         .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
-/// Reports that the calling test does not run, since the machine lacks `need`; the test must return then.
+/// Reports that the calling test does not run, since the host lacks `need`. The test must then return.
 ///
 /// # Panics
 ///
-/// If `NODESCOPE_REQUIRE` asks for `need` or has a name that is no need, or if the file of skipped tests cannot be written.
+/// If `NODESCOPE_REQUIRE` lists `need` or an unknown name, or if the file of skipped tests cannot be written.
 pub fn skip(need: Need, reason: impl fmt::Display) {
     let required = env::var("NODESCOPE_REQUIRE").unwrap_or_default();
     match is_required(need, &required) {
@@ -192,7 +192,7 @@ pub fn skip(need: Need, reason: impl fmt::Display) {
     let Some(file) = env::var_os("NODESCOPE_SKIPS") else {
         return;
     };
-    // A line of the file is a skip, so line breaks within a reason are replaced.
+    // Each line of the file is one skip, so line breaks in a reason are replaced.
     let reason = reason.to_string();
     let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
     let line = format!("{}\t{need}\t{reason}\n", test_name());
@@ -206,11 +206,11 @@ pub fn skip(need: Need, reason: impl fmt::Display) {
     }
 }
 
-/// Returns whether a list in the form of `NODESCOPE_REQUIRE` has `need`.
+/// Returns whether a list in the form of `NODESCOPE_REQUIRE` contains `need` or `all`.
 ///
 /// # Errors
 ///
-/// The first name that is no need.
+/// The first name that is neither a need nor `all`.
 fn is_required(need: Need, list: &str) -> Result<bool, &str> {
     let mut found = false;
     for name in list.split(',').map(str::trim).filter(|n| !n.is_empty()) {
@@ -222,7 +222,7 @@ fn is_required(need: Need, list: &str) -> Result<bool, &str> {
     Ok(found)
 }
 
-/// Returns the running test as `program::test`; the test runner names a test's thread after the test.
+/// Returns the name of the running test as `program::test`. The test runner names each test's thread after the test.
 fn test_name() -> String {
     let program = env::current_exe().unwrap_or_default();
     let program = program.file_stem().unwrap_or_default().to_string_lossy();
@@ -268,7 +268,7 @@ mod tests {
             Some(Path::new("/bin/sh"))
         );
         assert_eq!(found("sh", "/nowhere"), None);
-        // A folder, and a file that is not executable.
+        // A folder, and a file that is not executable, are not found.
         assert_eq!(found("init.d", "/etc"), None);
         assert_eq!(found("passwd", "/etc"), None);
     }

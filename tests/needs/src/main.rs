@@ -1,4 +1,4 @@
-//! Prints the result of tests: `nodescope-test-needs LOG SKIPS`. Ends with 1 if a test failed.
+//! Prints the summary of a test run: `nodescope-test-needs LOG SKIPS`. The exit code is 1 if a test failed or a file cannot be read.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ fn main() -> ExitCode {
         eprintln!("usage: nodescope-test-needs LOG SKIPS");
         return ExitCode::FAILURE;
     };
-    // Tests may print bytes that are no text.
+    // The output of tests may contain bytes that are not UTF-8.
     let read = |file| std::fs::read(file).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     match (read(log), read(skips)) {
         (Ok(log), Ok(skips)) => {

@@ -1,4 +1,4 @@
-//! Counts the results of tests, from the output of `cargo test` and from the skips that tests have noted.
+//! Counts the results of tests, from the output of `cargo test` and from the skips that tests have recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,25 +7,25 @@ use crate::without_hash;
 /// The results of the tests.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Tests that ran as a whole and found nothing.
+    /// Number of tests that ran completely and passed.
     pub passed: u64,
-    /// Tests that failed, and test programs that ended without a result.
+    /// Number of tests that failed, and of test programs that ended without a result.
     pub failed: u64,
-    /// Tests and checks that did not run, or not as a whole, each with its reasons.
+    /// Tests and checks that did not run, or not completely, each with its reasons.
     pub skipped: BTreeMap<String, BTreeSet<String>>,
-    /// Test programs that ended without a result, and tests that failed.
+    /// Names of failed tests, and of test programs that ended without a result.
     pub failures: BTreeSet<String>,
 }
 
 impl Summary {
-    /// Reads the log of `cargo test`, and the skips: lines of a name, a need and a reason with tabs between them. A name with `::` is a
-    /// test that the log counts as passed.
+    /// Makes a summary of the log of `cargo test` and of the skips. Each line of skips has a name, a need and a reason, separated by tabs.
+    /// A name with `::` is a test, which the log counts as passed.
     pub fn new(log: &str, skips: &str) -> Self {
         let mut summary = Summary::default();
-        // The program that runs, and whether its result is still to come.
+        // The test program that runs, and whether its result line is still missing.
         let mut program = String::new();
         let mut open = false;
-        // Names of failed tests follow.
+        // True while the lines that follow are names of failed tests.
         let mut names = false;
         for line in log.lines() {
             if let Some(next) = program_of(line) {
@@ -50,7 +50,7 @@ impl Summary {
                 let skipped = summary.skipped.entry(format!("{program}::{name}"));
                 skipped.or_default().insert(reason.to_owned());
             } else if !line.is_empty() {
-                // The first list of failures has their output, which may be indented.
+                // The first section after "failures:" has the tests' output, which may be indented; it is no list of names.
                 names = false;
             }
         }
@@ -79,7 +79,7 @@ impl Summary {
             .insert(format!("{program}, which ended without a result"));
     }
 
-    /// Returns skipped tests and their reasons, failed tests, and the numbers in the last line.
+    /// Returns the summary as text: skipped tests with reasons, failed tests, and the numbers in the last line.
     pub fn text(&self) -> String {
         let mut text = String::new();
         if !self.skipped.is_empty() {
@@ -103,7 +103,7 @@ impl Summary {
     }
 }
 
-/// Returns the program whose tests begin, as [`crate::skip`] names it.
+/// Returns the test program whose tests begin at this line of the log, in the form of [`crate::skip`]; None for other lines.
 fn program_of(line: &str) -> Option<String> {
     let line = line.trim_start();
     if let Some(of) = line.strip_prefix("Doc-tests ") {
@@ -115,7 +115,7 @@ fn program_of(line: &str) -> Option<String> {
     Some(without_hash(file).to_owned())
 }
 
-/// Returns the name of a test that is marked as ignored, and the reason.
+/// Returns the name of an ignored test, and the reason; None for other lines.
 fn ignored(line: &str) -> Option<(&str, &str)> {
     let (name, how) = line.strip_prefix("test ")?.split_once(" ... ignored")?;
     Some((name, how.strip_prefix(", ").unwrap_or("ignored")))

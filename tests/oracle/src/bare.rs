@@ -1,4 +1,4 @@
-//! Parts of the tests' guests: page tables, flat segments, a vCPU and a machine without devices.
+//! Parts of test guests: page tables, flat segments, a vCPU, and a platform without devices.
 
 use std::sync::LazyLock;
 
@@ -14,38 +14,38 @@ use nodescope_x86::bits::msr;
 use nodescope_x86::state::seg;
 use nodescope_x86::{CpuidTable, Segment, VcpuState};
 
-/// Bits of a page table entry (SDM vol. 3A §4.5).
+/// Bits of a page table entry (SDM vol. 3A section 4.5).
 pub mod page {
-    /// Bit of a present page.
+    /// Present bit (P).
     pub const P: u64 = 1;
-    /// Bit of a writable page.
+    /// Writable bit (R/W).
     pub const W: u64 = 2;
-    /// Bit of a page that user code may access.
+    /// Bit of a page that user code may access (U/S).
     pub const U: u64 = 4;
-    /// Bit that the processor sets on the first access.
+    /// Accessed bit, which the processor sets on the first access.
     pub const A: u64 = 0x20;
-    /// Bit that the processor sets on the first write.
+    /// Dirty bit, which the processor sets on the first write.
     pub const D: u64 = 0x40;
-    /// A large page, in an entry of the table above the last (SDM vol. 3A §4.5.4).
+    /// Page size bit: the entry, above the last level, maps a large page (SDM vol. 3A section 4.5.4).
     pub const PS: u64 = 0x80;
-    /// Bit of a global page, which a write to CR3 does not flush.
+    /// Global bit: a write to CR3 does not flush the page's TLB entries.
     pub const G: u64 = 0x100;
-    /// Bit of a page from which no code may be executed.
+    /// Execute-disable bit.
     pub const NX: u64 = 1 << 63;
-    /// Mask of the physical address.
+    /// Mask of the physical address in an entry.
     pub const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 }
 
-/// Builder of four-level page tables in the first bytes of memory.
+/// Builder of four-level page tables, which are one contiguous range of guest-physical memory.
 pub struct PageTables {
-    /// Guest-physical address of the topmost table.
+    /// Guest-physical address of the topmost table (PML4).
     root: u64,
-    /// First byte behind the tables.
+    /// Guest-physical address of the first byte behind the tables.
     next: u64,
 }
 
 impl PageTables {
-    /// Makes empty tables from a page's address on.
+    /// Makes empty tables that begin at the page `root`.
     pub fn new(root: u64) -> Self {
         Self {
             root,
@@ -53,17 +53,17 @@ impl PageTables {
         }
     }
 
-    /// Returns the first byte behind the tables.
+    /// Returns the guest-physical address of the first byte behind the tables.
     pub fn end(&self) -> u64 {
         self.next
     }
 
-    /// Maps a page in `memory`, which starts at physical address zero. Returns the physical address of its table entry.
+    /// Maps a page of 4 KiB. `memory` begins at physical address 0. Returns the physical address of the page's table entry.
     pub fn map(&mut self, memory: &mut [u8], linear: u64, entry: u64) -> u64 {
         self.enter(memory, linear, entry, &[39, 30, 21], 12)
     }
 
-    /// Maps a page of 2 MiB.
+    /// Maps a page of 2 MiB, like [`PageTables::map`].
     pub fn map_large(&mut self, memory: &mut [u8], linear: u64, entry: u64) -> u64 {
         self.enter(memory, linear, entry | page::PS, &[39, 30], 21)
     }
@@ -94,7 +94,7 @@ impl PageTables {
     }
 }
 
-/// Returns a segment that starts at zero and has no end.
+/// Returns a segment with base 0 and no limit.
 pub fn flat(selector: u16, attributes: u16) -> Segment {
     Segment {
         selector,
@@ -105,7 +105,7 @@ pub fn flat(selector: u16, attributes: u16) -> Segment {
     }
 }
 
-/// Returns the state of 64-bit mode under an operating system that enables the features that Linux enables.
+/// Returns the state of 64-bit mode with the control register features that Linux enables.
 pub fn long_mode(code: Segment, data: Segment, cr3: u64) -> VcpuState {
     let mut s = VcpuState::reset();
     s.segments.data = [data; 6];
@@ -121,7 +121,7 @@ pub fn long_mode(code: Segment, data: Segment, cr3: u64) -> VcpuState {
     s
 }
 
-/// Returns the CPUID of a study's default processor, less the features that this host cannot execute.
+/// Returns the CPUID table of a study's default processor, without the features that this host cannot execute.
 pub fn cpuid() -> CpuidTable {
     static TABLE: LazyLock<CpuidTable> = LazyLock::new(|| {
         let mut tables = tables(
@@ -136,12 +136,12 @@ pub fn cpuid() -> CpuidTable {
     TABLE.clone()
 }
 
-/// Returns a vCPU whose instructions take a cycle each.
+/// Returns a vCPU of which each instruction takes one cycle.
 pub fn vcpu(ram: &Ram, translate: Translate) -> SoftVcpu {
     vcpu_with(SharedCode::new(ram.clone()), translate)
 }
 
-/// Returns a vCPU in its reset state, of a node with this code.
+/// Returns a vCPU in its reset state, for a node with this shared code.
 pub fn vcpu_with(code: SharedCode, translate: Translate) -> SoftVcpu {
     SoftVcpu::new(SoftConfig {
         id: 0,
@@ -153,30 +153,30 @@ pub fn vcpu_with(code: SharedCode, translate: Translate) -> SoftVcpu {
     })
 }
 
-/// A machine without devices that remembers port writes, answers port reads with a count, and has at most one interrupt. As
-/// a memory model it has all lines at once and lets the L0 filter cache answer for them.
+/// A platform without devices. It records port writes, answers port reads with a count, and has at most one pending interrupt. As a memory
+/// model it holds all lines at once, and lets the L0 filter cache answer for them.
 #[derive(Default)]
 pub struct Bare {
-    /// Vector of the interrupt that waits.
+    /// Vector of the pending interrupt.
     pub interrupt: Option<u8>,
-    /// Ports written to, and what.
+    /// Ports that were written, with the bytes.
     pub written: Vec<(u16, Vec<u8>)>,
-    /// Port reads so far.
+    /// Number of port reads so far, modulo 256.
     pub reads: u8,
     /// Hypercalls so far.
     pub calls: Vec<Hypercall>,
     /// The answer to hypercalls.
     pub answer: HypercallAnswer,
-    /// IA32_APIC_BASE, where there is a local APIC.
+    /// Value of IA32_APIC_BASE; None: there is no local APIC.
     pub apic_base: Option<u64>,
-    /// Address spaces that the vCPU requested: CR3 of each context, by its index.
+    /// Address spaces that the vCPU has used: the CR3 of each context, by the context's index.
     pub spaces: Vec<u64>,
-    /// Counters that the vCPU passed to the platform.
+    /// Counters that the vCPU has reported to the platform.
     pub accounts: Vec<(Context, Privilege, Counters)>,
 }
 
 impl Bare {
-    /// Operation of a hypercall that stores a byte, its second argument, at the address in its first.
+    /// Operation of a hypercall that stores its second argument, as a byte, at the address in its first argument.
     pub const STORE: u32 = 1;
 }
 

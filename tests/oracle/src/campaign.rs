@@ -1,6 +1,6 @@
-//! Many cases of one group, compared.
+//! Campaigns: runs of many cases of one group, with comparison of the outcomes.
 //!
-//! Each encoding is placed and translated once and then run in several states, of which each counts as a case.
+//! Each encoding is placed and translated once, and then runs in several states. Each state counts as a case.
 
 use std::collections::BTreeMap;
 
@@ -20,13 +20,13 @@ use crate::vendor::{self, Rule, Vendor};
 /// Reason for which cases cannot be compared.
 #[derive(Debug, Error)]
 pub enum CampaignError {
-    /// The native side.
+    /// The native side cannot run.
     #[error(transparent)]
     Native(#[from] NativeError),
-    /// The guest's memory.
+    /// The guest's memory cannot be made.
     #[error(transparent)]
     Memory(#[from] LayoutError),
-    /// No state was found for the variant.
+    /// No state was found for a variant.
     #[error("no state was found for {0}")]
     NoCase(CaseId),
 }
@@ -34,34 +34,34 @@ pub enum CampaignError {
 /// Comparator that runs cases on the host's CPU and on the engine, in each of the engine's modes, and compares the outcomes.
 pub struct Comparator {
     native: Native,
-    /// The vendor whose rules hold on this host.
+    /// Vendor of this host's CPU, whose rules apply.
     vendor: Vendor,
     interpreter: Engine,
     translators: [Engine; 2],
-    /// Address and bytes of the instruction that was placed last, and which translator has it.
+    /// Address and bytes of the instruction that was placed last.
     placed: (u64, Vec<u8>),
     translator: usize,
     window: Vec<u8>,
 }
 
-/// The comparison of both outcomes of a case.
+/// Result of comparing a case's outcomes.
 pub struct Comparison {
-    /// On the host's CPU; None where it does not run the instruction, which its vendor decodes as another.
+    /// Outcome on the host's CPU. None: the vendor's CPUs decode the bytes as another instruction, so the host did not run it.
     pub native: Option<Outcome>,
-    /// Differences of the engine from the host.
+    /// Differences of the engine from the host, or of translated from interpreted code.
     pub differences: Vec<Difference>,
-    /// The host answered as CPUs of its vendor do, other than the engine, which does what Intel's do.
+    /// Rule by which CPUs of the host's vendor differ from Intel's, which the engine follows. None: no rule was needed.
     pub by_vendor: Option<Rule>,
-    /// The difference is one that the engine documents; `differences` is empty then.
+    /// True if the difference is a documented deviation of the engine; `differences` is then empty.
     pub known_deviation: bool,
-    /// True if the case ran as translated code, too.
+    /// True if the case also ran as translated code.
     pub translated: bool,
-    /// True if the translated code ran without calling out: the look-ups that it made hit in line.
+    /// True if the translated code called no slow path: all its look-ups hit in line.
     pub in_line: bool,
 }
 
 impl Comparison {
-    /// Makes a comparison in which nothing has been compared yet.
+    /// Makes a comparison without differences.
     fn new(native: Option<Outcome>) -> Self {
         Self {
             native,
@@ -75,7 +75,7 @@ impl Comparison {
 }
 
 impl Comparator {
-    /// Prepares both sides.
+    /// Prepares the native side and the engine in all modes.
     pub fn new() -> Result<Self, CampaignError> {
         let window = window();
         Ok(Self {
@@ -92,7 +92,7 @@ impl Comparator {
         })
     }
 
-    /// Runs a case twice on the host's CPU. A difference shows a fault of the harness.
+    /// Runs a case twice on the host's CPU. A difference shows an error in the test harness.
     pub fn run_native(&mut self, case: &Case) -> Comparison {
         self.placed = (0, Vec::new());
         let mut comparison = Comparison::new(None);
@@ -120,8 +120,8 @@ impl Comparator {
         comparison
     }
 
-    /// Puts the case's instruction where it runs on all sides, if it is not there. One encoding in four is translated for a
-    /// vCPU with a memory model, the others for one without.
+    /// Places the case's instruction on all sides, unless it is already there. One encoding in four is translated for a vCPU with a memory
+    /// model, the others for a vCPU without one.
     fn place(&mut self, case: &Case) {
         let rip = case.state.rip;
         if self.placed.0 == rip && self.placed.1 == case.bytes {
@@ -138,7 +138,7 @@ impl Comparator {
         }
     }
 
-    /// Runs a case on both sides.
+    /// Runs a case on the host and on the engine, interpreted and translated, and compares the outcomes.
     pub fn run(&mut self, case: &Case) -> Comparison {
         self.place(case);
         for p in &case.patches {
@@ -148,10 +148,10 @@ impl Comparator {
         let native = forbidden.is_none().then(|| self.native.run(&case.state));
         let mut comparison = Comparison::new(native);
         comparison.by_vendor = forbidden;
-        // Memory after the interpreter, where the host cannot serve as the reference.
+        // Memory after the interpreted run, as the reference if the host did not run the instruction.
         let mut unjudged: Option<Vec<u8>> = None;
         let mut first: Option<Outcome> = None;
-        // Memory differs where the architecture leaves that open.
+        // True if memory of the sides may differ, so that all of it must be restored.
         let mut memory_differs = forbidden.is_some();
         for (engine, name) in [
             (&mut self.interpreter, "interpreted"),
@@ -232,7 +232,8 @@ impl Comparator {
         comparison
     }
 
-    /// Puts the common contents back where they changed. All sides are like the native one, unless they `differ`.
+    /// Restores the window's common contents where they changed. Without `differ`, all sides have changed the same pages as the native
+    /// side.
     fn reset(&mut self, differ: bool) {
         let page = PAGE as usize;
         let Self {
@@ -259,7 +260,7 @@ impl Comparator {
     }
 }
 
-/// Returns the differences between translated and interpreted code, which must agree also where the architecture leaves a choice.
+/// Returns the differences of translated from interpreted code. Both must agree even where the architecture leaves a result undefined.
 fn identical(interpreted: Option<&Outcome>, translated: &Outcome) -> Vec<Difference> {
     let Some(interpreted) = interpreted else {
         return Vec::new();
@@ -286,7 +287,7 @@ fn identical(interpreted: Option<&Outcome>, translated: &Outcome) -> Vec<Differe
         .collect()
 }
 
-/// States that an encoding of a group is run in, of so many wanted: an invalid one raises `#UD` in any.
+/// Returns the number of states in which an encoding of a group runs. An invalid encoding raises `#UD` in any state, so it runs in one.
 pub fn states(group: Group, wanted: u64) -> u64 {
     if group == Group::Invalid {
         1
@@ -295,11 +296,12 @@ pub fn states(group: Group, wanted: u64) -> u64 {
     }
 }
 
-/// Shares cases among groups by their number of instructions, at least 2000 each where there are that many.
+/// Distributes `count` cases among groups in proportion to their numbers of instructions. Each group gets at least 2000 cases, or `count`
+/// if that is less.
 pub fn plan(groups: &[Group], count: u64) -> Vec<(Group, u64)> {
     let weight = |g: Group| {
         let n = codes(g).len() as u64;
-        // This group has all instructions again, each case a fault on both sides; one in thirty-two is enough.
+        // This group contains the instructions of all groups. Each of its cases only faults on both sides, so one in thirty-two is enough.
         if g == Group::Invalid { n / 32 } else { n }
     };
     let all: u64 = groups.iter().map(|&g| weight(g)).sum();
@@ -309,7 +311,7 @@ pub fn plan(groups: &[Group], count: u64) -> Vec<(Group, u64)> {
         .collect()
 }
 
-/// Results of a group.
+/// Counts of a campaign's results for one group.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// Number of encodings drawn.
@@ -318,26 +320,26 @@ pub struct Tally {
     pub cases: u64,
     /// Cases in which the host raised an exception.
     pub exceptions: u64,
-    /// Cases whose difference the engine documents.
+    /// Number of cases with a documented deviation of the engine.
     pub known_deviations: u64,
-    /// Cases in which the host answered as its vendor's CPUs do and Intel's do not, or did not run the instruction.
+    /// Number of cases in which the host followed a rule of its vendor that Intel's CPUs do not have, or did not run the instruction.
     pub by_vendor: u64,
-    /// Cases that the engine ran as translated blocks as well as interpreted.
+    /// Number of cases that the engine ran both interpreted and as translated blocks.
     pub translated: u64,
-    /// Cases that touch memory.
+    /// Number of cases that access memory.
     pub memory: u64,
-    /// Cases that touch memory and ran as translated code that never called out: all look-ups hit in line.
+    /// Number of cases that access memory and ran as translated code without a slow path: all look-ups hit in line.
     pub hits: u64,
-    /// Cases that differ.
+    /// Number of cases with unexplained differences.
     pub mismatches: u64,
     /// Mismatches by instruction.
     pub by_instruction: BTreeMap<String, u64>,
-    /// The cases of `by_vendor`, by rule as [`Rule::describe`] has it.
+    /// The cases of `by_vendor`, by the rule's text ([`Rule::describe`]).
     pub by_rule: BTreeMap<String, u64>,
 }
 
 impl Tally {
-    /// Returns the numbers, for sums and for other processes.
+    /// Returns the numbers in a fixed order, for sums and for transfer between processes.
     pub fn numbers(&mut self) -> [&mut u64; 9] {
         [
             &mut self.encodings,
@@ -372,13 +374,14 @@ impl Tally {
 pub struct Settings {
     /// Seed of the campaign.
     pub seed: u64,
-    /// States that each encoding is run in.
+    /// Number of states in which each encoding runs.
     pub states: u64,
-    /// Compare the host with itself.
+    /// True if the host is compared with itself instead of the engine.
     pub native_only: bool,
 }
 
-/// Compares the cases of the encodings with these indices; `report` gets each mismatch.
+/// Compares the cases of the encodings with these indices. `report` gets each mismatch, with the number of mismatches of its instruction so
+/// far.
 pub fn run(
     comparator: &mut Comparator,
     group: Group,

@@ -1,11 +1,11 @@
-//! Which instructions are compared, by group.
+//! Catalogue of the instructions that are compared, by group.
 
 use std::fmt;
 use std::str::FromStr;
 
 use iced_x86::{Code, CpuidFeature, EncodingKind, Mnemonic, OpCodeOperandKind, OpCodeTableKind};
 
-/// A family of instructions.
+/// Group of instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum Group {
@@ -20,12 +20,12 @@ pub enum Group {
     Fma,
     /// FXSAVE, FXRSTOR, XSAVE, XRSTOR and the control words.
     State,
-    /// Encodings that must raise `#UD`.
+    /// Encodings of all other groups' instructions that must raise `#UD`.
     Invalid,
 }
 
 impl Group {
-    /// Every group in the order of reports.
+    /// Every group, in the order of reports.
     pub const ALL: [Self; 11] = [
         Self::Integer,
         Self::Branch,
@@ -40,7 +40,7 @@ impl Group {
         Self::Invalid,
     ];
 
-    /// Returns the name on the command line.
+    /// Returns the group's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Integer => "integer",
@@ -57,7 +57,7 @@ impl Group {
         }
     }
 
-    /// Returns the CPU features that the host lacks for this group.
+    /// Returns the CPU features that this group needs and the host lacks.
     pub fn missing(self) -> Vec<&'static str> {
         let mut missing = Vec::new();
         macro_rules! need {
@@ -101,7 +101,7 @@ impl FromStr for Group {
     }
 }
 
-/// Instructions of a group, in iced-x86's order.
+/// Returns the instructions of a group, in iced-x86's order. The group `Invalid` has all instructions that are compared.
 pub fn codes(group: Group) -> Vec<Code> {
     Code::values()
         .filter(|&c| {
@@ -115,7 +115,7 @@ pub fn codes(group: Group) -> Vec<Code> {
         .collect()
 }
 
-/// Returns the group of an instruction; None where it is not compared.
+/// Returns the group of an instruction; None if the instruction is not compared.
 pub fn group_of(code: Code) -> Option<Group> {
     use CpuidFeature as F;
     use Mnemonic as M;
@@ -125,7 +125,7 @@ pub fn group_of(code: Code) -> Option<Group> {
         || info.must_be_cpl0()
         || info.is_privileged()
         || info.is_reserved_nop()
-        // FWAIT and the instruction after it are two instructions.
+        // iced-x86 treats FWAIT and the instruction after it as one; a CPU executes two.
         || info.fwait()
         || !matches!(info.encoding(), EncodingKind::Legacy | EncodingKind::VEX)
         || !matches!(
@@ -181,7 +181,8 @@ pub fn group_of(code: Code) -> Option<Group> {
     if !features.iter().all(|f| KNOWN.contains(f)) {
         return None;
     }
-    // Segment registers: the native side has other selectors, and loading them is the system tests' affair.
+    // Instructions with segment, control, debug or task registers are left out: the native side has other selectors, and other tests load
+    // segments.
     if (0..code.op_code().op_count()).any(|i| {
         use OpCodeOperandKind as K;
         matches!(
@@ -225,7 +226,7 @@ pub fn group_of(code: Code) -> Option<Group> {
         return (!other_size).then_some(Group::Branch);
     }
     match code.mnemonic() {
-        // The system's, or with results that no two machines share.
+        // System instructions, and instructions whose results differ between any two machines.
         M::Cpuid | M::Syscall | M::Sysret | M::Sysenter | M::Sysexit | M::Sysretq | M::Sysexitq => {
             return None;
         }
@@ -242,7 +243,7 @@ pub fn group_of(code: Code) -> Option<Group> {
             return None;
         }
         M::Xgetbv | M::Xsetbv | M::Loadall | M::Rdtsc | M::Rdpmc => return None,
-        // UD0 without ModRM is an older reading of the same opcode.
+        // UD0 without ModRM is an older definition of the same opcode.
         M::Ud0 if info.op_count() == 0 => return None,
         // The result of BSWAP on 16 bits is undefined.
         M::Bswap if info.operand_size() == 16 => return None,

@@ -1,4 +1,4 @@
-//! Comparison of outcomes, except for results that the architecture leaves undefined.
+//! Comparison of outcomes; results that the architecture leaves undefined are ignored.
 
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, RflagsBits};
 use nodescope_x86::{Exception, Vector};
@@ -7,10 +7,10 @@ use crate::generate::Case;
 use crate::layout::WINDOW;
 use crate::state::Outcome;
 
-/// Difference between the host's CPU and the engine in one place.
+/// Difference between the host's CPU and the engine in one register, flag field, part of memory, or in the exception.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Place of the difference: register, flag, memory or exception.
+    /// Name of the register, flags, memory range or exception.
     pub what: String,
     /// Value on the host's CPU.
     pub expected: String,
@@ -24,7 +24,7 @@ pub const GPR: [&str; 16] = [
     "r14", "r15",
 ];
 
-/// Returns whether two outcomes are equal in every bit that [`compare`] compares: then nothing need be excused.
+/// Returns whether two outcomes are equal in every bit that [`compare`] compares, so that [`compare`] need not run. Memory is not compared.
 pub fn equal(native: &Outcome, engine: &Outcome) -> bool {
     let (n, e) = (&native.state, &engine.state);
     let (nf, ef) = (&n.fx.0, &e.fx.0);
@@ -38,7 +38,7 @@ pub fn equal(native: &Outcome, engine: &Outcome) -> bool {
         && (0..8).all(|k| nf[32 + 16 * k..][..10] == ef[32 + 16 * k..][..10])
 }
 
-/// Returns all differences between the native outcome and the engine's.
+/// Returns all differences between the native outcome and the engine's. `memory` has the window on both sides, native first.
 pub fn compare(
     case: &Case,
     native: &Outcome,
@@ -59,7 +59,7 @@ pub fn compare(
         }
     };
     let i = &case.instruction;
-    // On one page any byte may be named; where two pages fault, any of them.
+    // Equivalent page faults: on the same page with any address, or on any of the pages of one operand.
     let equivalent = |n: Exception, e: Exception| {
         let same_page = n.address >> 12 == e.address >> 12;
         n.vector == Vector::PageFault
@@ -85,14 +85,15 @@ pub fn compare(
     }
     let faulted = native.exception.is_some();
     let (n, e) = (&native.state, &engine.state);
-    // A gather that faults may or may not have loaded elements above the faulting one, a restore the parts before it.
+    // A gather that faults may or may not have loaded elements above the faulting one. A restore may or may not have loaded the parts
+    // before the fault.
     let restores = faulted && is_restore(i);
     let partial = faulted && i.is_vsib() || restores;
     let mut engine_fx = e.fx;
     let mut native_fx = n.fx;
     if faulted && is_mmx(i) {
-        // The transition to MMX (SDM vol. 1 §9.5) may or may not have taken place at the fault: the instruction that is run again does not
-        // depend on it.
+        // At the fault, the transition to MMX (SDM vol. 1 section 9.5) may or may not have taken place. The instruction that is run again
+        // does not depend on the transition.
         for fx in [&mut native_fx, &mut engine_fx] {
             to_physical_order(&mut fx.0);
         }
@@ -156,11 +157,11 @@ pub fn compare(
     if a != b {
         let mut open = open_memory(case);
         if faulted
-            // Some processors carry out MOVBE to memory that crosses pages piece by piece, too.
+            // Some processors also write a MOVBE operand that crosses pages in pieces.
             && (in_pieces(i) || i.memory_size().size() == 10 || i.mnemonic() == Mnemonic::Movbe)
             && let Some(at) = memory_operand(case)
         {
-            // Pieces before the fault may have been written.
+            // The pieces before the fault may have been written.
             open.push((at, 1024));
         }
         let at = (0..a.len()).find(|&k| {
@@ -181,7 +182,7 @@ pub fn compare(
     found
 }
 
-/// Instructions that access memory in pieces: which byte of a page is reported to fault first is the processor's choice.
+/// Returns whether an instruction accesses memory in pieces: the processor chooses which byte of a page it reports as faulting.
 fn in_pieces(i: &Instruction) -> bool {
     use Mnemonic::*;
     is_restore(i)
@@ -203,7 +204,7 @@ fn in_pieces(i: &Instruction) -> bool {
         )
 }
 
-/// Instructions that load much state from memory; a fault may find part of it loaded (SDM vol. 1 §13.8).
+/// Returns whether an instruction loads much state from memory; a fault may leave part of the state loaded (SDM vol. 1 section 13.8).
 fn is_restore(i: &Instruction) -> bool {
     use Mnemonic::*;
     matches!(
@@ -216,7 +217,7 @@ fn is_mmx(i: &Instruction) -> bool {
     crate::catalogue::group_of(i.code()) == Some(crate::catalogue::Group::Mmx)
 }
 
-/// Registers by number instead of by place on the stack, without what the transition to MMX changes.
+/// Reorders x87 registers of an FXSAVE image from stack order to physical order, and sets the fields that the transition to MMX changes.
 fn to_physical_order(image: &mut [u8]) {
     let top = usize::from(image[3] >> 3 & 7);
     image[32..160].rotate_right(16 * top);
@@ -224,8 +225,7 @@ fn to_physical_order(image: &mut [u8]) {
     image[4] = 0xff;
 }
 
-/// Returns whether the case is a fault of MASKMOVQ or MASKMOVDQU: whether bytes outside the mask may fault is the processor's choice (SDM
-/// vol. 2A).
+/// Returns whether MASKMOVQ or MASKMOVDQU faulted on either side: the processor chooses whether bytes outside the mask fault (SDM vol. 2A).
 fn masked_bytes_fault(case: &Case, native: &Outcome, engine: &Outcome) -> bool {
     let faulted = |o: &Outcome| {
         o.exception.is_some_and(|e| {
@@ -241,9 +241,9 @@ fn masked_bytes_fault(case: &Case, native: &Outcome, engine: &Outcome) -> bool {
     ) && (faulted(native) || faulted(engine))
 }
 
-/// Returns whether a difference is one that the engine documents (`ops/simd/mxcsr.rs`), all only with unmasked exceptions:
-/// the precision flag that accompanies an unmasked underflow or overflow, and the sum in DPPS and DPPD, which continues after
-/// an unmasked exception in a product. Such cases are counted apart.
+/// Returns whether a difference is a documented deviation of the engine (`ops/simd/mxcsr.rs`). The deviations exist only with unmasked
+/// exceptions: the precision flag that accompanies an unmasked underflow or overflow, and the sum in DPPS and DPPD, which continues after
+/// an unmasked exception in a product. Such cases are counted separately.
 pub fn is_known_deviation(case: &Case, native: &Outcome, differences: &[Difference]) -> bool {
     const UNDERFLOW_OVERFLOW: u32 = 0x18;
     const ALL: u32 = 0x1f80;
@@ -258,7 +258,8 @@ pub fn is_known_deviation(case: &Case, native: &Outcome, differences: &[Differen
     }
 }
 
-/// Returns whether the case is CMPS with faults at both places that it reads: which of them faults first is the processor's choice.
+/// Returns whether the case is CMPS with a page fault on both sides: if both of its operands fault, the processor chooses which fault it
+/// reports.
 fn either_operand(case: &Case, native: &Outcome, engine: &Outcome) -> bool {
     case.instruction.op0_kind() != OpKind::Register
         && matches!(
@@ -271,8 +272,8 @@ fn either_operand(case: &Case, native: &Outcome, engine: &Outcome) -> bool {
             .is_some_and(|(n, e)| n.vector == Vector::PageFault && n.vector == e.vector)
 }
 
-/// Returns whether the case is a repeated string instruction with 32-bit addresses: whether the upper halves of its registers are cleared
-/// where it did nothing (a count of zero, a fault of the first element) is the processor's own choice.
+/// Returns whether the case is a string instruction with 32-bit addresses. If a repeated one did nothing (a count of zero, or a fault at
+/// the first element), the processor chooses whether it clears the upper halves of the address and count registers.
 fn repeats_narrow(case: &Case) -> bool {
     let i = &case.instruction;
     i.is_string_instruction()
@@ -284,14 +285,14 @@ fn repeats_narrow(case: &Case) -> bool {
         })
 }
 
-/// Flags that the architecture leaves undefined after this instruction in this state.
+/// Returns the mask of status flags in RFLAGS that the architecture leaves undefined after this instruction in this state.
 fn undefined_flags(case: &Case) -> u64 {
     let i = &case.instruction;
     let mut bits = i.rflags_undefined();
     if i.is_invalid() {
         return 0;
     }
-    // A rotation by more than one leaves OF undefined, also where the count is a multiple of the width (SDM vol. 2B, RCL).
+    // A rotation by more than one leaves OF undefined, even if the count is a multiple of the width (SDM vol. 2B, RCL).
     if matches!(
         i.mnemonic(),
         Mnemonic::Rcl | Mnemonic::Rcr | Mnemonic::Rol | Mnemonic::Ror
@@ -305,8 +306,8 @@ fn undefined_flags(case: &Case) -> u64 {
             bits |= RflagsBits::OF;
         }
     }
-    // A shift by a variable count: the decoder's table knows only the general case. With a count of zero nothing
-    // changes; with one OF is defined (SDM vol. 2B, RCL and SAL).
+    // A shift or rotation by CL: the decoder's table has only the general case. A count of zero changes no flag; for a count of one OF is
+    // defined (SDM vol. 2B, RCL and SAL).
     if i.op_count() >= 2
         && i.op1_kind() == OpKind::Register
         && i.op1_register() == iced_x86::Register::CL
@@ -341,8 +342,8 @@ fn undefined_flags(case: &Case) -> u64 {
     mask
 }
 
-/// Returns the memory that the engine need not fill as this host does: x87 pointers and opcode (SDM vol. 1 §8.1.8), which the engine
-/// does not keep, and the mask and reserved fields of FXSAVE.
+/// Returns the ranges of memory (address, bytes) that the engine may fill differently from this host: x87 pointers and opcode (SDM vol. 1
+/// section 8.1.8), which the engine does not keep, and the mask and reserved fields of FXSAVE.
 fn open_memory(case: &Case) -> Vec<(u64, u64)> {
     let i = &case.instruction;
     let Some(at) = memory_operand(case) else {
@@ -360,7 +361,7 @@ fn open_memory(case: &Case) -> Vec<(u64, u64)> {
     }
 }
 
-/// Address of the memory operand.
+/// Returns the address of the memory operand before the instruction; None without such an operand.
 pub(crate) fn memory_operand(case: &Case) -> Option<u64> {
     let i = &case.instruction;
     (0..i.op_count())
@@ -386,7 +387,7 @@ fn hex(value: impl Into<u64>) -> String {
     format!("{:#x}", value.into())
 }
 
-/// Flags by name.
+/// Returns the flags as a number, with the names of those that are set.
 pub fn flags(value: u64) -> String {
     let mut text = format!("{value:#x}");
     for (bit, name) in [
@@ -406,7 +407,7 @@ pub fn flags(value: u64) -> String {
     text
 }
 
-/// Returns hexadecimal digits in the order in which a number is written.
+/// Returns hexadecimal digits with the highest byte first, as a number is written.
 pub fn bytes_high_first(bytes: &[u8]) -> String {
     bytes.iter().rev().map(|b| format!("{b:02x}")).collect()
 }

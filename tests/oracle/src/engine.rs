@@ -1,5 +1,5 @@
-//! Runs one instruction on the portable engine, interpreted or translated, in a small flat guest whose user pages lie where the
-//! native side has them.
+//! Runs one instruction on the portable engine, interpreted or translated. The guest is small and flat, and its user pages have the same
+//! linear addresses as on the native side.
 
 use iced_x86::{FlowControl, Instruction};
 use nodescope_engine::{EngineError, Vcpu};
@@ -14,7 +14,7 @@ use crate::bare::{self, Bare, PageTables};
 use crate::layout::{CODE, CODE_LEN, GS_BASE, PAGE, WINDOW, WINDOW_LEN, WRITABLE_LEN};
 use crate::state::{Outcome, State};
 
-/// Guest-physical addresses: page tables, code, window, the routines that touch the window.
+/// Guest-physical addresses: page tables, code, window, and the routines that access the window.
 const TABLES: u64 = 0x1000;
 const CODE_PHYSICAL: u64 = 0x1_0000;
 const WINDOW_PHYSICAL: u64 = 0x2_0000;
@@ -22,9 +22,9 @@ const ROUTINES_PHYSICAL: u64 = 0x3_0000;
 const USED: usize = 0x3_1000;
 const RAM: u64 = 2 << 20;
 
-/// Where the routines lie: no instruction under test can reach them.
+/// Linear address of the routines; no instruction under test can reach it.
 const ROUTINES: u64 = 0x7000_0000;
-/// Offsets of the routines: touch all pages, read at RDI, write at RDI.
+/// Offsets of the routines: access all pages, read at RDI, write at RDI.
 const ALL_PAGES: u64 = 0;
 const READ_AT: u64 = 0x100;
 const WRITE_AT: u64 = 0x140;
@@ -32,10 +32,10 @@ const WRITE_AT: u64 = 0x140;
 /// Code of `jmp $`, an instruction that jumps to itself.
 const JUMP_TO_ITSELF: [u8; 2] = [0xeb, 0xfe];
 
-/// Instructions placed after which the vCPU is made anew, so that decoded blocks do not pile up.
+/// Number of placed instructions after which the vCPU is replaced, so that decoded blocks do not accumulate.
 const LIFE: u32 = 20_000;
 
-/// A model's first-level cache: 64 sets of 64 bytes.
+/// L0 geometry of a model whose first-level cache has 64 sets of one line of 64 bytes.
 const GEOMETRY: L0Geometry = L0Geometry {
     line_shift: 6,
     data_slots: 6,
@@ -44,48 +44,48 @@ const GEOMETRY: L0Geometry = L0Geometry {
     instruction_ways: 1,
 };
 
-/// Way in which instructions are executed.
+/// How the engine executes instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecutionMode {
-    /// By the interpreter.
+    /// The interpreter executes the instruction.
     Interpreted,
-    /// As part of a translated block.
+    /// The instruction is part of a translated block.
     Translated,
-    /// As part of a translated block, while a memory model is attached: the TLB's entries hold lines.
+    /// The instruction is part of a translated block, with a memory model attached: entries of the TLB are cache lines.
     TranslatedWithModel,
 }
 
-/// Contents of the engine's TLB when an instruction runs.
+/// Contents of the softmmu TLB before the instruction runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlbState {
-    /// The pages that an instruction may touch.
+    /// The TLB has all pages of the window.
     Warm,
-    /// Entries that earlier instructions have left.
+    /// The TLB has the entries that earlier instructions have left.
     Unchanged,
-    /// No entry, and no page is translated.
+    /// The TLB and the page-walk cache are empty.
     Cold,
 }
 
-/// The engine with its guest.
+/// The portable engine with a guest.
 pub struct Engine {
     vcpu: SoftVcpu,
     ram: Ram,
     base: VcpuState,
-    /// Host addresses of code and window.
+    /// Host addresses of the code pages and of the window.
     code: *mut u8,
     window: *mut u8,
     last: (usize, usize),
     budget: u64,
     age: u32,
     mode: ExecutionMode,
-    /// Set when every page has been touched since translations were dropped.
+    /// True if the TLB has every page of the window.
     warm: bool,
-    /// Set until the placed instruction has run.
+    /// True until the placed instruction has run.
     fresh: bool,
 }
 
 impl Engine {
-    /// Makes a guest whose window holds these bytes.
+    /// Makes a guest whose window has the bytes `window`.
     pub fn new(window: &[u8], mode: ExecutionMode) -> Result<Self, LayoutError> {
         assert_eq!(window.len(), WINDOW_LEN);
         let ram = Ram::new(&[RAM])?;
@@ -108,7 +108,7 @@ impl Engine {
             (CODE_PHYSICAL, &[0xcc_u8; CODE_LEN] as &[u8]),
             (WINDOW_PHYSICAL, window),
             (ROUTINES_PHYSICAL + ALL_PAGES, &touch_all_pages()),
-            // mov al, [rdi]; then the same and mov [rdi], al
+            // mov al, [rdi]; the second routine also has mov [rdi], al
             (ROUTINES_PHYSICAL + READ_AT, &[0x8a, 0x07, 0xeb, 0xfe]),
             (
                 ROUTINES_PHYSICAL + WRITE_AT,
@@ -146,7 +146,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Replaces the vCPU by a new one.
+    /// Replaces the vCPU with a new one.
     fn renew(&mut self) {
         let translate = match self.mode {
             ExecutionMode::Interpreted => Translate::Never,
@@ -160,29 +160,30 @@ impl Engine {
         self.cool();
     }
 
-    /// Drops all translations of addresses.
+    /// Drops all address translations.
     fn cool(&mut self) {
         self.vcpu.restore(&self.base);
         self.warm = false;
     }
 
-    /// Returns the bytes of the window as they are now.
+    /// Returns the present bytes of the window.
     pub fn window(&self) -> &[u8] {
-        // SAFETY: guest RAM that `self.ram` keeps mapped; written only in `run` and `write`, which borrow `self` mutably.
+        // SAFETY: `self.ram` keeps the guest's RAM mapped. The window is written only in `run`, `prepare` and `write`, which borrow `self`
+        // mutably.
         unsafe { std::slice::from_raw_parts(self.window, WINDOW_LEN) }
     }
 
-    /// Changes bytes of the window.
+    /// Writes bytes into the window.
     pub fn write(&mut self, address: u64, bytes: &[u8]) {
         let offset = address.wrapping_sub(WINDOW) as usize;
         assert!(offset <= WINDOW_LEN && bytes.len() <= WINDOW_LEN - offset);
-        // SAFETY: the range was checked to lie in the window, which holds no code.
+        // SAFETY: the range is inside the window, as checked above. The window contains no code.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.window.add(offset), bytes.len());
         }
     }
 
-    /// Puts an instruction into the code pages.
+    /// Writes an instruction into the code pages.
     pub fn place(&mut self, rip: u64, instruction: &Instruction, bytes: &[u8]) {
         self.age += 1;
         if self.age == LIFE {
@@ -190,8 +191,8 @@ impl Engine {
         }
         self.fresh = true;
         let offset = (rip - CODE) as usize;
-        // The instruction, then a jump to itself: together they are a block, whose execution as a whole may be translated and
-        // ends where the instruction ends. A branch is a block of its own.
+        // The instruction and a jump to itself form one block, which may be translated as a whole. The block ends right after the
+        // instruction. A branch is a block of its own.
         let mut code = [0xcc; 17];
         code[..bytes.len()].copy_from_slice(bytes);
         let mut len = bytes.len();
@@ -211,14 +212,14 @@ impl Engine {
         self.last = (offset, len);
     }
 
-    /// Brings the TLB into the state that a case requires; `operand` is an address that the instruction touches.
+    /// Brings the TLB into the state that a case requires. `operand` is an address that the instruction accesses.
     pub fn prepare(&mut self, tlb: TlbState, operand: Option<u64>) -> Result<(), EngineError> {
         match tlb {
             TlbState::Cold => self.cool(),
             TlbState::Unchanged => {}
             TlbState::Warm => {
                 if !self.warm {
-                    // Seven accesses and the jump.
+                    // The budget is seven accesses and the jump.
                     self.routine(ALL_PAGES, 0, 8)?;
                     self.warm = true;
                 }
@@ -261,11 +262,11 @@ impl Engine {
         };
         self.vcpu
             .set_user_registers(&general, &state.fx, &state.vector);
-        // Decoding forbids writes, so that code is seen to change.
+        // Decoding write-protects the page of the code in the TLB, so that changes of the code are detected.
         self.warm &= !std::mem::take(&mut self.fresh);
         let mut machine = Bare::default();
         let mut exception = None;
-        // A REP instruction may take several steps; until it is done the instruction pointer stays.
+        // A REP instruction may take several steps; until the last one RIP does not change.
         for _ in 0..1000 {
             match self.vcpu.run_undelivered(&mut machine, self.budget)? {
                 StepOutcome::Retired | StepOutcome::Halted => {}
@@ -299,15 +300,15 @@ impl Engine {
         self.vcpu.activity()
     }
 
-    /// Returns the bytes of the code pages, for tests of the harness.
+    /// Returns the bytes of the code pages, for tests of the test harness.
     pub fn code(&self) -> &[u8] {
-        // SAFETY: as in `window`.
+        // SAFETY: `self.ram` keeps the guest's RAM mapped. The code pages are written only in functions that borrow `self` mutably.
         unsafe { std::slice::from_raw_parts(self.code, CODE_LEN) }
     }
 }
 
-/// Returns code that fills the TLB with all pages of the window. The code reads each page, and writes the byte back where the page can be
-/// written.
+/// Returns code that loads all pages of the window into the TLB. The code reads a byte of each page, and writes the byte back if the page
+/// is writable.
 fn touch_all_pages() -> Vec<u8> {
     let mut code = Vec::new();
     for offset in (0..WINDOW_LEN as u64).step_by(PAGE as usize) {

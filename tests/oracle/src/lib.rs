@@ -1,11 +1,10 @@
-//! The host's own CPU as the oracle of the portable engine.
+//! Differential test: the host's own CPU is the reference for the portable engine.
 //!
-//! One instruction at a time, in a random state, is run twice: natively ([`native`]) and on the engine ([`engine`]). The
-//! states after it, the memory it could touch and the exception it raised are compared ([`compare`]). Instructions and
-//! states are drawn by [`generate`] from the instructions that [`catalogue`] lists, and any case can be made again from
-//! its group, seed and index. The engine does what Intel's CPUs do; on a host of AMD's the few things that those do otherwise
-//! are looked up in [`vendor`], where each has its reason, and counted; on an Intel host there is nothing to look up. Whole
-//! programs are run by the engine's interpreter and translator side by side in [`lockstep`].
+//! Each case is one instruction in a random state. It runs natively ([`native`]) and on the engine ([`engine`]). Then the states, the
+//! memory that the instruction can access and the exceptions are compared ([`compare`]). [`generate`] draws cases from the instructions in
+//! [`catalogue`]. Group, seed, index and variant reproduce any case. The engine follows Intel's CPUs. On a host with an AMD CPU, [`vendor`]
+//! has the few rules by which AMD differs, each with its reason, and cases that need a rule are counted. [`lockstep`] runs whole programs
+//! on the engine's interpreter and translator and compares both.
 
 pub mod bare;
 pub mod campaign;

@@ -1,4 +1,4 @@
-//! `difftest`: compare the portable engine with the host's CPU.
+//! `difftest`: compares the portable engine with the host's CPU.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
@@ -43,16 +43,16 @@ struct Options {
     /// List the instructions of the groups instead.
     #[arg(long)]
     list: bool,
-    /// Instead: the interpreter and the translator side by side on random programs, for so many seconds from --seed on.
+    /// Instead: run the interpreter and the translator side by side on random programs, for so many seconds from --seed on.
     #[arg(long, value_name = "SECONDS")]
     lockstep: Option<u64>,
-    /// Lockstep runs on random bytes as code.
+    /// Instead: as --lockstep, with random bytes as code in place of blocks.
     #[arg(long, value_name = "SECONDS")]
     fuzz: Option<u64>,
-    /// Instead: both side by side on random bytes as user code, which must not end the engine.
+    /// Instead: run both side by side on random bytes as user code, which must not end the engine.
     #[arg(long, value_name = "SECONDS")]
     crash: Option<u64>,
-    /// With --lockstep, --fuzz or --crash: so many seeds at most.
+    /// With --lockstep, --fuzz or --crash: the most seeds to run.
     #[arg(long, value_name = "N", default_value_t = u64::MAX)]
     seeds: u64,
     /// Used between processes: say which seed begins.
@@ -135,7 +135,7 @@ fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
 /// Prefix of a line that announces a seed between processes.
 const SEED: &str = "seed ";
 
-/// Runs the program again in a process of its own, since wrong host code may end it: then the seed is known.
+/// Runs this program again in a process of its own, since wrong translated code may end the process. An error then names the last seed.
 fn watched() -> Result<bool, Box<dyn std::error::Error>> {
     let mut child = Command::new(std::env::current_exe()?)
         .args(std::env::args_os().skip(1))
@@ -159,7 +159,7 @@ fn watched() -> Result<bool, Box<dyn std::error::Error>> {
     }
 }
 
-/// Runs a shard. Prints one line a group to standard output, mismatches to standard error.
+/// Runs a shard of a campaign. Prints counts of each group to standard output, and mismatches to standard error.
 fn child(
     options: &Options,
     plan: &[(Group, u64)],
@@ -295,7 +295,7 @@ fn parent(options: &Options, plan: &[(Group, u64)]) -> Result<bool, Box<dyn std:
     Ok(total.mismatches == 0)
 }
 
-/// Prints a line of the report.
+/// Prints a line of the report. `time` is in microseconds, summed over all processes.
 fn line(name: &str, t: &Tally, time: u64) {
     println!(
         "{name:<9} {:>10} {:>10} {:>10} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10} {:>11.0}",
@@ -315,7 +315,7 @@ fn line(name: &str, t: &Tally, time: u64) {
 fn replay(id: CaseId) -> Result<bool, CampaignError> {
     let mut generator = Generator::new(id.group, id.seed);
     let first = generator.case(id.index);
-    // The contents of the TLB depend on the variants before.
+    // The earlier variants run first, since the TLB's contents depend on them.
     let mut cases: Vec<_> = (1..=id.variant)
         .filter_map(|n| generator.variant(&first, n))
         .collect();

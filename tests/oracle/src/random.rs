@@ -1,6 +1,6 @@
-//! Random numbers with a taste for the values where arithmetic goes wrong.
+//! Random numbers; values at which arithmetic often fails are more frequent.
 
-/// A small generator (SplitMix64), so that a case can be made again from its seed.
+/// A small generator (SplitMix64). The same seed gives the same sequence, so that a case can be reproduced.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -21,22 +21,22 @@ impl Random {
         z ^ z >> 31
     }
 
-    /// Returns a number below `n`, which is not zero.
+    /// Returns a number below `n`; `n` must not be 0.
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }
 
-    /// Returns true in so many of a thousand cases.
+    /// Returns true with a probability of `thousandths` in 1000.
     pub fn chance(&mut self, thousandths: u64) -> bool {
         self.below(1000) < thousandths
     }
 
-    /// Returns an element of a list.
+    /// Returns a random element of a list, which must not be empty.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }
 
-    /// Returns an integer, often at the edge of some width.
+    /// Returns an integer that is often a boundary value of 8, 16, 32 or 64 bits.
     pub fn integer(&mut self) -> u64 {
         match self.below(8) {
             0 | 1 => self.next(),
@@ -59,7 +59,7 @@ impl Random {
         }
     }
 
-    /// Returns a binary floating-point number with so many exponent and fraction bits, sign on top.
+    /// Returns a binary floating-point number with these numbers of exponent and fraction bits, and the sign on top.
     fn float(&mut self, exponent_bits: u32, fraction_bits: u32) -> u64 {
         let bias = (1_u64 << (exponent_bits - 1)) - 1;
         let max = (1_u64 << exponent_bits) - 1;
@@ -82,11 +82,11 @@ impl Random {
             11 => (0, self.next()),
             12 => (self.pick(&[0, 1]), self.pick(&[0, 1, mask])),
             13 => (max, 0),
-            // Quiet, then signalling.
+            // Quiet NaNs, then signalling NaNs.
             14 => (max, self.next() | 1 << (fraction_bits - 1)),
             15 => (max, self.next() & mask >> 1 | 1),
             16 => (max - 1, self.pick(&[mask, 0, self.0])),
-            // Near the bounds of the integer types.
+            // Numbers close to the bounds of integer types.
             17 => (
                 (bias + self.pick(&[7, 8, 15, 16, 30, 31, 32, 62, 63, 64])) & max,
                 self.pick(&[0, mask, self.0]),
@@ -100,17 +100,17 @@ impl Random {
         sign << (exponent_bits + fraction_bits) | exponent << fraction_bits | fraction & mask
     }
 
-    /// Returns a single-precision number.
+    /// Returns the bits of a single-precision number.
     pub fn f32(&mut self) -> u32 {
         self.float(8, 23) as u32
     }
 
-    /// Returns a double-precision number.
+    /// Returns the bits of a double-precision number.
     pub fn f64(&mut self) -> u64 {
         self.float(11, 52)
     }
 
-    /// Returns an x87 number, now and then in a format that is no longer supported.
+    /// Returns the bytes of an x87 number, in some cases in an encoding that current processors do not support.
     pub fn f80(&mut self) -> [u8; 10] {
         let (exponent, fraction) = match self.below(24) {
             0..=6 => (16383 + self.below(33) as u16 - 16, self.next() | 1 << 63),
@@ -143,7 +143,7 @@ impl Random {
                 self.pick(&[1 << 63, u64::MAX]),
             ),
             21 => (16383, self.pick(&[1 << 63, 1 << 63 | 1, u64::MAX])),
-            // Pseudo-denormals; unnormals, pseudo-infinities and pseudo-NaNs.
+            // Pseudo-denormals, then unnormals, pseudo-infinities and pseudo-NaNs.
             22 => (0, self.next() | 1 << 63),
             _ => (self.pick(&[1, 16383, 0x7fff]), self.next() >> 1),
         };
@@ -154,7 +154,7 @@ impl Random {
         bytes
     }
 
-    /// Fills memory or a vector with elements of one kind.
+    /// Fills bytes with random elements of one kind and size.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         match self.below(10) {
             0 => {
@@ -162,7 +162,7 @@ impl Random {
                 bytes.fill(b);
             }
             1 => {
-                // Few different bytes, for comparisons and string instructions.
+                // Only two different bytes, for comparisons and string instructions.
                 let pair = [self.next() as u8, self.next() as u8];
                 let bits = self.next();
                 for (i, b) in bytes.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! Counts that can be written down without a simulation.
+//! Event counts of the cache model that equal closed formulas.
 
 mod support;
 
@@ -7,8 +7,8 @@ use nodescope_plugin_cache::{CacheConfig, FlatMemory, LevelConfig};
 use nodescope_plugin_numa::{Latencies, Numa, NumaConfig};
 use support::{Engine, Step, expect};
 
-/// Misses of an LRU cache when `lines` lines, `stride` lines apart, are passed over `passes` times: a set that holds all
-/// of its lines misses once for each, any other set always.
+/// Returns the misses of an LRU cache that accesses `lines` lines, `stride` lines apart, in each of `passes` passes. If a set has a way for
+/// each of its lines, each line misses once. Otherwise every access to the set misses.
 fn cyclic(lines: u64, stride: u64, sets: u64, ways: u64, passes: u64) -> u64 {
     let mut population = vec![0; sets as usize];
     for line in 0..lines {
@@ -20,7 +20,7 @@ fn cyclic(lines: u64, stride: u64, sets: u64, ways: u64, passes: u64) -> u64 {
         .sum()
 }
 
-/// Sets and ways of the three levels.
+/// Sets and ways of the three levels (L1D, L2, L3).
 const X5680: [(u64, u64); 3] = [(64, 8), (512, 8), (12_288, 16)];
 const E5_2690: [(u64, u64); 3] = [(64, 8), (512, 8), (16_384, 20)];
 
@@ -54,7 +54,7 @@ fn passes_over_and_under_each_level() {
     ] {
         let [l1, l2, l3] = shape.map(|(sets, ways)| sets * ways);
         let cases = [
-            // Just fits, one line more, one line a set more.
+            // Lines that just fill a level, one line more, one line more for each set or for some sets.
             (l1, 1),
             (l1 + 1, 1),
             (l1 + 64, 1),
@@ -63,14 +63,14 @@ fn passes_over_and_under_each_level() {
             (l2 + 512, 1),
             (l3, 1),
             (l3 + shape[2].0, 1),
-            // One first-level set: strides of 4 KiB.
+            // All lines lie in one first-level set: strides of 4 KiB.
             (8, 64),
             (9, 64),
             (64, 64),
             (72, 64),
             (16 * 192, 64),
             (17 * 192, 64),
-            // A stride that visits every other line.
+            // A stride of two lines uses every other set.
             (256, 2),
             (288, 2),
         ];
@@ -83,7 +83,7 @@ fn passes_over_and_under_each_level() {
             );
         }
     }
-    // The numbers themselves, for one machine: all hits after the first pass, or all misses.
+    // The numbers themselves, for one machine: either only the first pass misses, or every access misses.
     let config = CacheConfig::xeon_x5680();
     assert_eq!(
         misses_of_passes(&config, 512, 1, 3, Access::Read),
@@ -124,7 +124,7 @@ fn one_reference_costs_the_sum_of_its_misses() {
     );
     assert_eq!(engine.write(0, 0x2000), 3 + 10 + 35 + 100);
     assert_eq!(engine.fetch(0, 0x3000), 3 + 12 + 35 + 100);
-    // Eight more lines of its first-level set push 0x1000 out of the first level only.
+    // Eight more lines of the same first-level set evict 0x1000 from the first level only.
     for way in 1..=8 {
         engine.read(0, 0x1000 + way * 0x1000);
     }
@@ -159,7 +159,7 @@ fn dirty_lines_are_written_back_once_a_level() {
             ("memory.local_writeback", 5000),
         ])
     );
-    // Reading never dirties: a second pass over clean lines writes back only what the first left dirty.
+    // Reads make no line dirty: a second pass over clean lines writes back only lines that the first pass left dirty.
     engine.reset();
     for line in lines..2 * lines {
         engine.read(0, line * 64);
@@ -175,7 +175,7 @@ fn dirty_lines_are_written_back_once_a_level() {
     engine.check_equations();
 }
 
-/// The outer level has not seen the hits of a hot line, replaces it, and the inner level loses it.
+/// Hits of a hot line in the first level do not update the LRU order of level 2. Level 2 evicts the line, so the first level loses it, too.
 #[test]
 fn outer_levels_include_inner_ones() {
     let mut engine = Engine::new(&CacheConfig::xeon_x5680(), &VcpuPlace::grid(1, 1, 1));
@@ -215,7 +215,7 @@ fn memory_is_local_or_remote_by_home() {
         ..CacheConfig::xeon_x5680()
     };
     let mut engine = Engine::with_memory(&config, &VcpuPlace::grid(2, 1, 1), Box::new(numa));
-    // Each vCPU writes 1000 lines of its own memory, then 500 of the other's, 128 of which stay.
+    // Each vCPU writes 1000 lines of its own memory, then 500 of the other vCPU's memory. The last 128 lines stay in the cache.
     for vcpu in 0..2u64 {
         for line in 0..1000 {
             engine.write(vcpu as u16, (vcpu << 30) + line * 64);

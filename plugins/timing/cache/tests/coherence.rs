@@ -1,4 +1,4 @@
-//! Coherence: the supplier of a line, the caches that lose it, and the counts.
+//! Coherence: which cache supplies a line, which caches lose the line, and the event counts.
 
 mod support;
 
@@ -124,7 +124,7 @@ fn false_sharing_between_cores_of_a_socket() {
     engine.check_equations();
 }
 
-/// The first reader has it from memory (E); then the newest copy supplies and passes F on.
+/// The first reader gets the line from memory in state E. Each later reader gets the line from the newest copy, and state F with it.
 #[test]
 fn read_only_sharing_passes_the_forwarder_on() {
     let mut engine = Engine::new(&CacheConfig::xeon_x5680(), &VcpuPlace::grid(4, 1, 1));
@@ -157,7 +157,7 @@ fn read_only_sharing_passes_the_forwarder_on() {
     engine.check_equations();
 }
 
-/// A forwarder that is replaced leaves S copies behind; they do not answer, so memory supplies the next reader.
+/// A forwarder that is evicted leaves S copies behind. S copies do not supply the line, so memory supplies the next reader.
 #[test]
 fn without_a_forwarder_memory_supplies() {
     let config = CacheConfig {
@@ -186,7 +186,7 @@ fn without_a_forwarder_memory_supplies() {
     );
 }
 
-/// A modified line read elsewhere is supplied, written back to memory, and shared from then on.
+/// A modified line that another socket reads is supplied by the owner, written back to memory, and shared afterwards.
 #[test]
 fn reading_a_modified_line_cleans_it() {
     let mut engine = Engine::new(&CacheConfig::xeon_x5680(), &VcpuPlace::grid(2, 1, 1));
@@ -207,7 +207,7 @@ fn reading_a_modified_line_cleans_it() {
         ])
     );
     assert_eq!((l3(&engine), l1d(&engine)), (vec![S, F], vec![S, S]));
-    // The old owner has to ask again, and the reader loses its copy.
+    // The former owner has to request ownership again, and the reader loses its copy.
     engine.reset();
     engine.write(0, LINE);
     assert_eq!(
@@ -242,7 +242,8 @@ fn a_write_miss_takes_the_line_from_the_forwarder_and_clears_all_copies() {
     );
 }
 
-/// Cores of one socket: the second reader makes the first share; level 3 grants a write without another socket.
+/// Cores of one socket: the second reader makes the first reader's copy shared. Level 3 grants a write without any message to another
+/// socket.
 #[test]
 fn sharing_within_a_socket_stays_within_it() {
     let mut config = CacheConfig::xeon_x5680();
@@ -283,7 +284,7 @@ fn sharing_within_a_socket_stays_within_it() {
     engine.check_equations();
 }
 
-/// Code written as data: the instruction cache of the same core loses the line, and the fetch finds what was written.
+/// A store to a line that the instruction cache of the same core holds invalidates that copy; the next fetch gets the modified line.
 #[test]
 fn stores_reach_the_own_instruction_cache() {
     let mut engine = Engine::new(&CacheConfig::xeon_x5680(), &VcpuPlace::grid(1, 1, 1));
@@ -310,14 +311,14 @@ fn stores_reach_the_own_instruction_cache() {
             ("from_same_core_modified", 1),
         ])
     );
-    // The line is shared with the instruction cache now, so the next store has to ask.
+    // The line is now shared with the instruction cache, so the next store needs an upgrade.
     engine.reset();
     engine.write(0, LINE);
     assert_eq!(engine.count("L2.upgrade"), 1);
     assert_eq!(states(&engine, 1, CacheKind::Instruction), [None]);
 }
 
-/// Private caches only: the cores themselves are peers of the interconnect.
+/// If all levels are private, the outermost caches of the cores are peers on the interconnect.
 #[test]
 fn private_outermost_caches_are_peers() {
     let config = CacheConfig {
@@ -343,7 +344,7 @@ fn private_outermost_caches_are_peers() {
     engine.check_equations();
 }
 
-/// Hardware threads of one core share its caches: no coherence traffic between them.
+/// Hardware threads of one core share the core's caches, so accesses of two threads cause no coherence traffic.
 #[test]
 fn threads_of_a_core_share_its_caches() {
     let mut engine = Engine::new(&CacheConfig::xeon_x5680(), &VcpuPlace::grid(1, 1, 2));

@@ -1,4 +1,4 @@
-//! Descriptions: the reference machines, texts, and what is refused.
+//! Cache configurations: the reference machines, configurations in TOML, and configurations that are refused.
 
 use nodescope_plugin_api::{L0Geometry, MemoryModel, VcpuPlace};
 use nodescope_plugin_cache::{CacheConfig, CacheModel, FlatMemory, LevelConfig, Sharing};
@@ -39,7 +39,7 @@ fn reference_machines() {
 
 #[test]
 fn l0_filter_cache_has_a_slot_for_each_set_and_stays_within_a_page() {
-    // Whole sets where there are no more sets than slots.
+    // The L0 filter cache answers for whole sets if there are no more sets than slots.
     for (size, ways, line, expected, kept) in [
         (32 << 10, 8, 64, 6, 8),
         (64 << 10, 4, 64, 6, 1),

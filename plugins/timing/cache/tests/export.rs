@@ -1,5 +1,5 @@
-//! The cache state that a model exports to engines which serve misses themselves, and the conditions. The portable engine's `caches_agree`
-//! tests that results are the same.
+//! The cache state that a model exports to engines that serve misses themselves, and when a model exports it. The portable engine's test
+//! `caches_agree` checks that results are the same.
 
 use nodescope_plugin_api::exported::{ExportedCaches, ExportedShape, SetCount};
 use nodescope_plugin_api::{
@@ -39,7 +39,7 @@ fn exports_follow_the_accounts() {
         .export_state(0)
         .expect("three such levels are exported");
     let caches = export.caches();
-    // SAFETY: the model lives, and none of its functions runs.
+    // SAFETY: the model is alive, and none of its functions runs.
     let look = || unsafe { caches.as_ref() };
     let tallies = |caches: &ExportedCaches| caches.tallies;
     assert_eq!(look().line_limit, 0, "nothing can be counted yet");
@@ -47,28 +47,28 @@ fn exports_follow_the_accounts() {
     let first = tallies(look());
     assert!(look().line_limit > 1 << 20);
     assert_eq!(look().context, 7);
-    // SAFETY: as above; the first miss of the first level is counted there.
+    // SAFETY: the model is alive, and none of its functions runs. Tally 3 is `L1D.read_miss`.
     let misses = unsafe { (*first[0].add(3)).count };
     assert_eq!(misses, 1, "L1D.read_miss of the user");
     read(&mut model, 0, 8, 0x2000);
     assert_eq!(look().context, 8);
     assert_ne!(tallies(look()), first);
-    // Accounts of another vCPU may move these.
+    // New accounts of another vCPU may move the tallies of this vCPU in memory.
     for context in 0..100 {
         read(&mut model, 1, context, 0x10_0000 + 64 * u64::from(context));
     }
     assert_eq!(look().context, 8);
-    // SAFETY: as above.
+    // SAFETY: the model is alive, and none of its functions runs.
     assert_eq!(unsafe { (*look().tallies[0].add(3)).count }, 1);
     read(&mut model, 0, 7, 0x3000);
-    // SAFETY: as above.
+    // SAFETY: the model is alive, and none of its functions runs.
     assert_eq!(unsafe { (*look().tallies[0].add(3)).count }, 2);
     model.reset_statistics();
     assert_eq!(look().line_limit, 0, "its tallies are gone");
     read(&mut model, 0, 7, 0x4000);
     let limit = look().line_limit;
     assert!(limit > 0);
-    // A line that the words cannot hold makes them wide, unlike the description.
+    // A line whose tag does not fit into the model's narrow tag words makes the words wide; the exported shape describes narrow words.
     read(&mut model, 1, 7, limit * 64);
     assert_eq!(look().line_limit, 0);
     read(&mut model, 0, 7, 0x5000);
@@ -111,7 +111,8 @@ fn only_described_caches_are_exported() {
     }));
 }
 
-/// If a memory exports nothing, the model serves lines from memory: no address has a known home.
+/// A model exports its caches even if its memory exports nothing. The recent home is then an empty range, so the model serves lines from
+/// memory.
 #[test]
 fn memory_need_not_export() {
     let places = VcpuPlace::grid(1, 1, 1);
@@ -124,7 +125,7 @@ fn memory_need_not_export() {
         let mut model = CacheModel::new(&config, &places, memory).unwrap();
         let export = model.export_state(0).expect("the caches are exported");
         let caches = export.caches();
-        // SAFETY: the model lives, and none of its functions runs; the target of `recent_home` lives as long.
+        // SAFETY: the model is alive, and none of its functions runs. The target of `recent_home` lives as long as the model.
         let recent_home = unsafe { *caches.as_ref().recent_home };
         assert_eq!(recent_home.start <= recent_home.last, exports);
     }

@@ -24,7 +24,7 @@ fn check_invariants(caches: &[CacheContents]) {
     let owned = |state: &State| matches!(state, State::Exclusive | State::Modified);
     for (index, cache) in caches.iter().enumerate() {
         for (line, state) in &held[index] {
-            // Peers: caches with the same outer cache, or all outermost ones.
+            // Peers: caches with the same outer cache, or all outermost caches.
             let peers: Vec<State> = caches
                 .iter()
                 .enumerate()
@@ -82,8 +82,8 @@ fn check_invariants(caches: &[CacheContents]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Statistics, stalls and final state are the same with the L0 filter cache, with the L0 filter cache and the fast miss path, and
-    /// without both.
+    /// Statistics, stalls and final state are the same in three cases: with the L0 filter cache, with the L0 filter cache and the fast miss
+    /// path, and with neither.
     #[test]
     fn l0_filter_cache_is_exact((config, places) in machines(), trace in traces(), reset in any::<prop::sample::Index>()) {
         let steps = steps(&trace, &places);
@@ -108,7 +108,8 @@ proptest! {
         filtered.check_equations();
     }
 
-    /// After every reference: at most one owner and then no other copy, at most one forwarder, inclusion, modified marks outwards.
+    /// After every reference: an owned line has no other copy among its peers, a line has at most one forwarder, outer caches include inner
+    /// ones, and a line that is modified in an inner cache is modified in its outer cache.
     #[test]
     fn protocol_invariants((config, places) in machines(), trace in traces()) {
         let mut engine = Engine::with_memory(&config, &places, memory());
@@ -119,7 +120,7 @@ proptest! {
     }
 }
 
-/// A loop over one line of each set calls the model once a line.
+/// A loop over one line of each set calls the model once for each line.
 #[test]
 fn l0_filter_cache_answers_repeated_references() {
     let mut engine = Engine::new(&CacheConfig::xeon_x5680(), &VcpuPlace::grid(1, 1, 1));
@@ -141,7 +142,7 @@ fn l0_filter_cache_answers_repeated_references() {
     engine.check_equations();
 }
 
-/// A loop over all lines that the first level holds calls the model once a line.
+/// A loop over as many lines as the first level holds calls the model once for each line.
 #[test]
 fn l0_filter_cache_answers_for_whole_sets() {
     let mut engine = Engine::new(&CacheConfig::xeon_x5680(), &VcpuPlace::grid(1, 1, 1));
@@ -156,7 +157,7 @@ fn l0_filter_cache_answers_for_whole_sets() {
     engine.check_equations();
 }
 
-/// Memory that computes with floating-point numbers.
+/// Memory model that computes its latency with floating-point numbers.
 struct Fractional;
 
 impl MemoryTimingModel for Fractional {
@@ -172,7 +173,7 @@ impl MemoryTimingModel for Fractional {
     }
 }
 
-/// Hits of the second level, hits of the third level and lines from memory take the fast miss path, also if memory computes with
+/// Hits of the second level, hits of the third level and lines from memory take the fast miss path, even if the memory model computes with
 /// floating-point numbers.
 #[test]
 fn misses_have_a_fast_path() {
@@ -185,7 +186,7 @@ fn misses_have_a_fast_path() {
     }
     let config = CacheConfig::xeon_x5680();
     let places = VcpuPlace::grid(2, 1, 1);
-    // More than the first level holds, than the second, than the third.
+    // More lines than the first level holds, than the second level holds, and than the third level holds.
     for (lines, misses) in [(1024, 1024), (8192, 8192), (400_000, 400_000)] {
         let memories: [Box<dyn MemoryTimingModel>; 2] = [memory(), Box::new(Fractional)];
         for memory in memories {

@@ -1,4 +1,4 @@
-//! Replacement against independent algorithms on random traces.
+//! Replacement of the cache model, compared with independent algorithms on random traces.
 
 mod support;
 
@@ -7,7 +7,8 @@ use nodescope_plugin_cache::{CacheConfig, LevelConfig};
 use proptest::prelude::*;
 use support::Engine;
 
-/// Returns the stack distance of each reference within its set: distinct lines of the set since the line's last use.
+/// Returns the stack distance of each reference within its set: the number of other lines of the set that were used since the line's last
+/// use. None: the first use.
 fn stack_distances(lines: &[u64], sets: u64) -> Vec<Option<usize>> {
     (0..lines.len())
         .map(|now| {
@@ -26,9 +27,9 @@ fn stack_distances(lines: &[u64], sets: u64) -> Vec<Option<usize>> {
 
 type Set = Vec<(u64, bool)>;
 
-/// Inclusive levels as lists, dirty bits kept where the data is: no states, no marks outwards, no order tricks.
+/// Inclusive levels as plain lists, with a dirty bit at the innermost copy that has the data. There are no coherence states.
 struct Lists {
-    /// Sets and ways of each level; each set lists line and dirty bit, least recently used first.
+    /// For each level: number of sets, number of ways, and the sets. Each set lists lines with dirty bits, the least recently used first.
     levels: Vec<(u64, usize, Vec<Set>)>,
     misses: Vec<u64>,
     writebacks: Vec<u64>,
@@ -78,7 +79,7 @@ impl Lists {
         }
     }
 
-    /// Removes a line that left a level from the levels inside too; dirty data moves one level out.
+    /// Removes a line that was evicted from a level from the inner levels, too. Dirty data moves to the next outer level.
     fn leave(&mut self, level: usize, line: u64, mut dirty: bool) {
         let mut carried = false;
         for inner in 0..level {
@@ -118,7 +119,7 @@ fn config(shape: &[(u64, u32)]) -> CacheConfig {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A reference hits exactly where its stack distance is below the number of ways, for every associativity.
+    /// A reference hits if, and only if, its stack distance is below the number of ways, for every associativity.
     #[test]
     fn hits_are_short_stack_distances(
         sets in 1..20u64,

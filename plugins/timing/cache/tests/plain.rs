@@ -1,4 +1,4 @@
-//! The model against its semantics written down plainly, on random machines and traces.
+//! The model, compared on random machines and traces with a second, simple implementation of its semantics.
 
 mod support;
 
@@ -9,7 +9,8 @@ use support::machines::{machines, memory, steps, traces};
 use support::plain::Plain;
 use support::{Engine, Step};
 
-/// Stalls of every reference, statistics and contents are the same, with the L0 filter cache and without.
+/// Checks that the model and the simple implementation agree on the stall of every reference, on statistics and on contents. `l0_filter`
+/// selects the model with or without the L0 filter cache.
 fn check(
     config: &CacheConfig,
     places: &[VcpuPlace],
@@ -59,7 +60,8 @@ proptest! {
         check(&config, &places, &steps, reset.index(steps.len()), l0_filter)?;
     }
 
-    /// Addresses up to the highest, whose tags do not fit into the words that are used at first, come up at some point.
+    /// From a random step on, two thirds of the references use addresses up to the highest. Their tags do not fit into the narrow tag words
+    /// that the model uses at first.
     #[test]
     fn high_addresses_are_like_any_other(
         (config, places) in machines(),

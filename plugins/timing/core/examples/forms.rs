@@ -1,6 +1,6 @@
-//! Prints what `llvm-mca` refuses of a file of raw machine code: `forms CORE FILE`.
+//! Prints the instructions of a file of raw machine code that `llvm-mca` refuses, by reason: `forms CORE FILE`.
 //!
-//! `objcopy -O binary --only-section=.text PROGRAM FILE` makes such a file. Every instruction is a block of its own.
+//! `objcopy -O binary --only-section=.text PROGRAM FILE` makes such a file. Every instruction form becomes a block of its own.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -27,7 +27,7 @@ fn forms(core: &str, file: &str) -> Result<(), Box<dyn std::error::Error>> {
     let bytes = std::fs::read(file)?;
     let core = Core::of(&Tool::installed()?, core)?;
     let mut decoder = Decoder::with_ip(64, &bytes, 0x1000, DecoderOptions::NONE);
-    // One instruction of each form: the same code with the same kinds of operands.
+    // One instruction of each form. Instructions of a form have the same iced-x86 code, registers and prefixes.
     let mut forms = BTreeMap::new();
     let mut instructions = 0_u64;
     while decoder.can_decode() {

@@ -1,4 +1,4 @@
-//! Blocks of machine code, as an emulator counts them.
+//! Basic blocks of machine code, with execution counts from an emulator.
 
 use std::fmt;
 
@@ -11,17 +11,17 @@ pub struct Block {
     pub address: u64,
     /// Machine code of the block.
     pub bytes: Vec<u8>,
-    /// Executions from the first instruction to the last.
+    /// Number of complete executions, from the first instruction to the last.
     pub executions: u64,
-    /// Instructions of one execution.
+    /// Number of instructions in one execution.
     pub instructions: u32,
 }
 
-/// Reason for which a block has no cycles of its own.
+/// Reason for which a block has no cycles of its own, but the mean of all modelled instructions.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The bytes are no straight-line code of so many instructions.
+    /// The bytes are no straight-line code, or their number of instructions differs from [`Block::instructions`].
     Bytes,
     /// The time of this instruction does not follow from its operands' latencies.
     Instruction(String),
@@ -32,7 +32,7 @@ pub enum Reason {
         /// LLVM's message.
         message: String,
     },
-    /// The block is among those that have the fewest instructions, and on no path.
+    /// The block is on no path. Either it is among the least executed blocks, or the paths cover enough instructions without it.
     Cold,
     /// `llvm-mca` failed on each path that goes through the block.
     Path(String),
@@ -53,24 +53,24 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Continuation of a block, as far as the block's code determines it.
+/// Successors of a block, as far as the block's code determines them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// To the next byte only.
+    /// The next byte only.
     Fall,
-    /// To a target only.
+    /// A target only.
     Jump(u64),
-    /// To a target or to the next byte.
+    /// A target or the next byte.
     Branch(u64),
-    /// To a function that returns to the next byte. None: the code does not contain the function's address.
+    /// A function that returns to the next byte. None: the code does not contain the function's address.
     Call(Option<u64>),
-    /// To where the function was called.
+    /// The address behind the call of the function.
     Return,
-    /// To an unknown address.
+    /// An unknown address.
     Unknown,
 }
 
-/// A block's instructions, of which all may be timed.
+/// A block's decoded instructions; every instruction has a time that `llvm-mca` can predict.
 #[derive(Clone, Debug)]
 pub(crate) struct Code {
     pub instructions: Vec<Instruction>,
@@ -80,7 +80,7 @@ pub(crate) struct Code {
 }
 
 impl Code {
-    /// Decodes a block.
+    /// Decodes a block; an error if the bytes are wrong or an instruction has no predictable time.
     pub fn of(block: &Block) -> Result<Self, Reason> {
         if block.bytes.is_empty() {
             return Err(Reason::Bytes);
@@ -139,7 +139,7 @@ fn name(instruction: &Instruction) -> String {
     } else if far(instruction) {
         format!("far {name}")
     } else if instruction.mnemonic() == Mnemonic::Mov {
-        // Only moves of control and debug registers have no time.
+        // Only moves to or from control and debug registers are untimed.
         "privileged MOV".into()
     } else {
         name
@@ -158,8 +158,8 @@ fn far(instruction: &Instruction) -> bool {
         || instruction.is_call_far_indirect()
 }
 
-/// Returns whether the time of an instruction depends on more than its operands: on a count in a register, on the system, on
-/// other instructions under way. LLVM gives some such instructions a constant that means "long".
+/// Returns whether the time of an instruction depends on more than its operands: on a count in a register, on the system, or on other
+/// instructions in flight. LLVM gives some such instructions a large constant.
 fn untimed(instruction: &Instruction) -> bool {
     use Mnemonic::*;
     far(instruction)
@@ -299,7 +299,7 @@ mod tests {
                 Reason::Instruction(name.into())
             );
         }
-        // Without a prefix a string instruction moves one element.
+        // A string instruction without a REP prefix moves one element.
         assert!(Code::of(&block(&[0xa4], 1)).is_ok());
     }
 }

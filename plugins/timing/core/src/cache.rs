@@ -1,7 +1,7 @@
-//! Results of `llvm-mca`, kept in a folder by the hash of everything that they depend on.
+//! Results of `llvm-mca`, stored in a folder. The file name is a hash of everything that a result depends on.
 //!
-//! A file is written beside its place and renamed: readers see whole files whoever else writes. A file that cannot be read as a
-//! result, such as one that a full disk cut, counts as absent and is written again.
+//! A file is written under a temporary name in the same folder and then renamed, so readers see only complete files, even if several
+//! processes write. A file that is not a valid result, such as a truncated one, counts as absent and is written again.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,16 +11,16 @@ use serde::de::DeserializeOwned;
 
 use crate::error::CoreError;
 
-/// Changes whenever the meaning of files does.
+/// Version of the file format; it changes whenever the meaning of the files changes.
 const FORMAT: &str = "nodescope core 1";
 
-/// The folder, if there is one.
+/// Folder of results; without a folder nothing is stored or found.
 pub(crate) struct Cache {
     folder: Option<PathBuf>,
 }
 
 impl Cache {
-    /// Opens a folder, which is made if it does not exist.
+    /// Opens a folder and creates it if it does not exist.
     pub fn new(folder: Option<&Path>) -> Result<Self, CoreError> {
         if let Some(folder) = folder {
             std::fs::create_dir_all(folder).map_err(|error| CoreError::File {
@@ -33,7 +33,7 @@ impl Cache {
         })
     }
 
-    /// Hashes what a result depends on.
+    /// Returns the hash of all that a result depends on, which is the file name of the result.
     pub fn key(parts: &[&str]) -> String {
         let mut hasher = blake3::Hasher::new();
         for part in [FORMAT].iter().chain(parts) {
@@ -43,13 +43,13 @@ impl Cache {
         hasher.finalize().to_hex().to_string()
     }
 
-    /// Returns a result that was stored.
+    /// Returns a stored result; None if there is no valid file.
     pub fn load<T: DeserializeOwned>(&self, key: &str) -> Option<T> {
         let file = self.folder.as_ref()?.join(key);
         serde_json::from_slice(&std::fs::read(file).ok()?).ok()
     }
 
-    /// Stores a result.
+    /// Stores a result; does nothing without a folder.
     pub fn store<T: Serialize>(&self, key: &str, value: &T) -> Result<(), CoreError> {
         let Some(folder) = &self.folder else {
             return Ok(());

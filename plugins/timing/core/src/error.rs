@@ -18,9 +18,9 @@ pub enum CoreError {
     Unknown {
         /// Name of the core that was requested.
         name: String,
-        /// Version of the tool that was asked.
+        /// Name and version of the tool that was asked.
         tool: String,
-        /// Near names, or how to list all.
+        /// Similar names, or how to list all names.
         hint: String,
     },
     /// The name is a level of the instruction set and not a single core.
@@ -35,10 +35,10 @@ pub enum CoreError {
     NoSchedule {
         /// Name of the core that was requested.
         name: String,
-        /// The tool that was asked.
+        /// Name and version of the tool that was asked.
         tool: String,
     },
-    /// The program does not start or does not end well.
+    /// The program cannot be started.
     #[error("cannot run {}: {error}; reinstall the Debian package {PACKAGE}", path.display())]
     Start {
         /// Path of the program.
@@ -62,17 +62,17 @@ pub enum CoreError {
         /// Error of the operating system.
         error: io::Error,
     },
-    /// No block could be modelled, so that no result can be extrapolated to the other blocks.
+    /// No block could be modelled, so there is no mean for the other blocks.
     #[error("none of the {blocks} blocks can be modelled; the hottest, at {address:#x}: {reason}")]
     Nothing {
         /// Number of blocks that were given.
         blocks: usize,
-        /// Address of the block with most instructions.
+        /// Address of the block with the most executed instructions.
         address: u64,
         /// Reason for which this block is not modelled.
         reason: String,
     },
 }
 
-/// Debian's package that brings a good version.
+/// Debian package with a suitable version of `llvm-mca`.
 pub const PACKAGE: &str = "llvm-22";

@@ -15,11 +15,11 @@ pub(crate) struct Node {
 /// Kind of edge between two blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A jump or the next byte; also a call that is stepped over.
+    /// A jump, a step to the next byte, or a step over a call.
     Plain,
-    /// A call; the block that the callee returns to.
+    /// A call, with the index of the block to which the callee returns.
     Call(usize),
-    /// A return to one of several callers.
+    /// A return to one of the callers.
     Return,
 }
 
@@ -38,17 +38,17 @@ pub(crate) struct Edge {
 pub(crate) struct Graph {
     pub nodes: Vec<Node>,
     pub edges: Vec<Edge>,
-    /// Edges of each block.
+    /// Indices of the edges that leave each block.
     pub out: Vec<Vec<usize>>,
-    /// Edges to each block.
+    /// Indices of the edges that enter each block.
     pub into: Vec<Vec<usize>>,
 }
 
-/// Rounds of the estimate. Profiles of structured code settle within a few.
+/// Rounds of the proportional fitting. Profiles of structured code converge within a few rounds.
 const ROUNDS: usize = 40;
 
 impl Graph {
-    /// Connects blocks. Where several blocks of different programs are at one address, edges lead only to the most executed block.
+    /// Connects blocks. If several blocks (of different programs) begin at one address, edges lead only to the most executed block.
     pub fn new(nodes: Vec<Node>) -> Self {
         let mut at: BTreeMap<u64, usize> = BTreeMap::new();
         for (index, node) in nodes.iter().enumerate() {
@@ -60,7 +60,7 @@ impl Graph {
         let find = |address: u64| at.get(&address).copied();
         let mut edges = Vec::new();
         let mut returns: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
-        // Blocks all of whose executions lead to these edges.
+        // True for blocks whose every execution takes one of these edges.
         let mut whole = vec![false; nodes.len()];
         for (from, node) in nodes.iter().enumerate() {
             let next = find(node.code.next);
@@ -93,7 +93,7 @@ impl Graph {
                                 returns.entry(end).or_default().insert(next);
                             }
                         }
-                        // The way back is not known: the function is a path of its own.
+                        // It is not known where the function returns: the graph steps over the call, and the function is a path of its own.
                         _ => {
                             add(next, Kind::Plain);
                         }
@@ -126,8 +126,8 @@ impl Graph {
         graph
     }
 
-    /// Estimates executions of edges from those of blocks, by proportional fitting: what leaves a block adds up to its executions, or
-    /// to less where it may also lead elsewhere; what enters a block is no more than its executions.
+    /// Estimates executions of edges from executions of blocks, by proportional fitting. The edges that leave a block add up to the block's
+    /// executions, or to no more if the block has unknown successors. The edges that enter a block add up to no more than its executions.
     fn estimate(&mut self, whole: &[bool]) {
         for edge in &mut self.edges {
             let [from, to] = [edge.from, edge.to].map(|n| self.nodes[n].executions);
@@ -149,7 +149,7 @@ impl Graph {
     }
 }
 
-/// Scales edges to a sum; if not `up`, only a sum that is too large.
+/// Scales the flows of the chosen edges to the sum `wanted`. Without `up`, only a larger sum is scaled.
 fn scale(edges: &mut [Edge], chosen: &[usize], wanted: u64, up: bool) {
     let sum: f64 = chosen.iter().map(|e| edges[*e].flow).sum();
     let wanted = wanted as f64;
@@ -160,13 +160,13 @@ fn scale(edges: &mut [Edge], chosen: &[usize], wanted: u64, up: bool) {
     }
 }
 
-/// Finds blocks that return from the function that begins with a block. Calls within the function are stepped over.
+/// Returns the blocks that return from the function that begins with the block `entry`. Calls within the function are stepped over.
 fn returning(
     nodes: &[Node],
     find: &impl Fn(u64) -> Option<usize>,
     entry: usize,
 ) -> BTreeSet<usize> {
-    // Longer functions are taken for ones that do not return.
+    // The search visits at most this number of blocks; returns behind them are not found.
     const MOST: usize = 2000;
     let mut seen = BTreeSet::from([entry]);
     let mut open = vec![entry];

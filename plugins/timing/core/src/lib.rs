@@ -23,7 +23,7 @@ pub use model::{BlockCycles, CoreModel, Options, Path, model};
 pub use target::Core;
 pub use tool::Tool;
 
-/// The error that others measured for predictors of this kind, to be shown beside every figure.
+/// Published error of predictors of this kind, to be shown beside every figure.
 ///
 /// The mean error of such tools, `llvm-mca` among them, was found to be 9 to 36 % of measured cycles, by tool, core and set of blocks: Chen et al.,
 /// BHive: A Benchmark Suite and Measurement Framework for Validating x86-64 Basic Block Performance Models, IISWC 2019, as summed up by Abel

@@ -1,31 +1,31 @@
-//! Memory-level parallelism: how much of the stalls is left where several misses wait at a time.
+//! Memory-level parallelism: divides modelled stalls by the number of misses that overlap.
 
 use serde::Serialize;
 use thiserror::Error;
 
-/// A number that is no parallelism.
+/// Error for a number that is not from 1 to [`Parallelism::MOST`].
 #[derive(Clone, Copy, Debug, Error, PartialEq)]
 #[error(
     "a memory parallelism of {0} is no number from 1 to 64; write 1 to add every stall, as the published formula does"
 )]
 pub struct ParallelismError(f64);
 
-/// The misses that a core waits for at a time, on average; 1 if each miss waits for the one before.
+/// Average number of misses that a core has outstanding at a time; 1 if each miss waits for the miss before.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct Parallelism(f64);
 
 impl Parallelism {
-    /// Every stall counts: the published formula.
+    /// No overlap: every stall counts, as in the published formula.
     pub const NONE: Self = Self(1.0);
-    /// Most misses at a time: no core has room for more of its first level.
+    /// Highest accepted number: no core has more outstanding misses of its first level.
     pub const MOST: u32 = 64;
 
-    /// Checks a number.
+    /// Checks a number of misses.
     ///
     /// # Errors
     ///
-    /// If it is not from 1 to [`Parallelism::MOST`].
+    /// If the number is not from 1 to [`Parallelism::MOST`].
     pub fn new(misses: f64) -> Result<Self, ParallelismError> {
         if (1.0..=f64::from(Self::MOST)).contains(&misses) {
             Ok(Self(misses))
@@ -34,12 +34,12 @@ impl Parallelism {
         }
     }
 
-    /// Returns the number.
+    /// Returns the number of misses.
     pub fn misses(self) -> f64 {
         self.0
     }
 
-    /// Divides the stalls of each level, in cycles, by the number; the fraction of a cycle is dropped.
+    /// Divides the stalls of each level, in cycles, by the number of misses, rounded down.
     pub fn divide(self, stalls: &[u64]) -> Vec<u64> {
         let divided = |stall: &u64| match self.0 {
             1.0 => *stall,

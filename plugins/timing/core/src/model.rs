@@ -1,4 +1,4 @@
-//! The model: blocks to paths, paths to cycles, cycles to blocks.
+//! The core model: finds paths through blocks, times the paths, and divides their cycles among the blocks.
 
 use std::path::PathBuf;
 
@@ -15,23 +15,23 @@ use crate::text;
 pub struct Options {
     /// Folder for results of `llvm-mca`, which several processes may share.
     pub cache: Option<PathBuf>,
-    /// Tools that run at a time; 0: as many as there are processors.
+    /// Number of `llvm-mca` processes at a time; 0: as many as there are processors.
     pub threads: usize,
 }
 
 /// A block's cycles on the core, all loads served by the first level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockCycles {
-    /// Cycles of all executions, in 1/65536.
+    /// Cycles of all executions, in 1/65536 cycle.
     pub total: u128,
-    /// Executions that are on modelled paths. The others count as much as these on average.
+    /// Executions that are on modelled paths. Each other execution is given the mean cycles of these.
     pub on_paths: u64,
-    /// Why the block has the mean of all modelled instructions; None: it has cycles of its own.
+    /// Reason for which the block has the mean of all modelled instructions. None: the block has cycles of its own.
     pub reason: Option<Reason>,
 }
 
 impl BlockCycles {
-    /// Returns cycles of one of so many executions.
+    /// Returns the cycles of one execution. `executions` is the block's number of executions.
     pub fn per_execution(&self, executions: u64) -> f64 {
         if executions == 0 {
             return 0.0;
@@ -47,26 +47,26 @@ pub struct Path {
     pub blocks: Vec<usize>,
     /// True if the last block leads to the first. An open path is timed as if it did.
     pub closed: bool,
-    /// Executions of the whole path.
+    /// Number of executions of the whole path.
     pub executions: u64,
-    /// Cycles of one execution, in 1/65536.
+    /// Cycles of one execution, in 1/65536 cycle.
     pub cycles: u64,
 }
 
 /// The cycles of a window's blocks on a core.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoreModel {
-    /// Origin of the figures: "llvm-mca 22.1.8, core znver4".
+    /// Source of the figures, such as "llvm-mca 22.1.8, core znver4".
     pub source: String,
-    /// Cycles of the blocks, in the order in which these were given.
+    /// Cycles of the blocks, in the order of the input.
     pub blocks: Vec<BlockCycles>,
-    /// The paths, the hottest first.
+    /// Timed paths, in the order in which they were found: roughly the hottest first.
     pub paths: Vec<Path>,
-    /// Instructions of all blocks.
+    /// Executed instructions of all blocks.
     pub instructions: u128,
-    /// Instructions of the blocks that have cycles of their own.
+    /// Executed instructions of the blocks that have cycles of their own.
     pub modelled: u128,
-    /// Cycles of all blocks, in 1/65536: the sum of theirs.
+    /// Cycles of all blocks, in 1/65536 cycle: the sum of [`BlockCycles::total`].
     pub cycles: u128,
 }
 
@@ -76,12 +76,13 @@ impl CoreModel {
         self.modelled as f64 / self.instructions.max(1) as f64
     }
 
-    /// Returns cycles for each instruction (CPI_core); 0 if there are none.
+    /// Returns the cycles per instruction (CPI_core); 0 if there are no instructions.
     pub fn cpi(&self) -> f64 {
         self.cycles as f64 / 65536.0 / self.instructions.max(1) as f64
     }
 
-    /// Lists blocks that have the mean of all modelled instructions, by index, and why; those executed least are among them.
+    /// Lists the blocks that have the mean of all modelled instructions, with index and reason. The list includes the least executed
+    /// blocks.
     pub fn not_modelled(&self) -> impl Iterator<Item = (usize, &Reason)> {
         let reasons = self.blocks.iter().map(|block| block.reason.as_ref());
         reasons
@@ -90,12 +91,12 @@ impl CoreModel {
     }
 }
 
-/// Modelled instructions out of 1000, if all blocks can be modelled.
+/// Share of executed instructions, of 1000, that the paths shall cover.
 const WANTED: u128 = 990;
-/// Instructions out of 1000 of blocks that paths may consist of: a seldom executed block closes no loop.
+/// Share of executed instructions, of 1000, in the hottest blocks that paths may use; less executed blocks are on no path.
 const ALLOWED: u128 = 999;
 
-/// A path matters that has this part of the instructions or more: one of so many.
+/// A path with at least one `MATTERS`th of the instructions is simulated for all iterations; other paths for fewer.
 const MATTERS: u128 = 1000;
 
 /// Models the cycles of blocks on a core.
@@ -115,7 +116,7 @@ pub fn model(blocks: &[Block], core: &Core, options: &Options) -> Result<CoreMod
     let instructions: u128 = (0..blocks.len()).map(weight).sum();
     let mut reasons: Vec<Option<Reason>> = vec![Some(Reason::Cold); blocks.len()];
 
-    // The hottest blocks.
+    // The hottest blocks, by executed instructions.
     let mut order: Vec<usize> = (0..blocks.len())
         .filter(|index| weight(*index) > 0)
         .collect();
@@ -137,7 +138,7 @@ pub fn model(blocks: &[Block], core: &Core, options: &Options) -> Result<CoreMod
         })
         .collect();
 
-    // Blocks that can be timed.
+    // Blocks that can be timed: decoded here, and accepted by `llvm-mca` below.
     let mut nodes = Vec::new();
     for index in hot {
         match Code::of(&blocks[index]) {
@@ -246,7 +247,7 @@ pub fn model(blocks: &[Block], core: &Core, options: &Options) -> Result<CoreMod
                 .unwrap_or_default(),
         });
     }
-    // Executions that no path has count as much as those that one has.
+    // Executions that are on no path cost as much as the block's executions on paths.
     let own = |index: usize| {
         let Share { cycles, executions } = &results[index];
         cycles + proportion(*cycles, blocks[index].executions - executions, *executions)
@@ -278,14 +279,14 @@ pub fn model(blocks: &[Block], core: &Core, options: &Options) -> Result<CoreMod
     })
 }
 
-/// A block's part of the paths.
+/// Cycles and executions of a block on the timed paths; cycles in 1/65536 cycle.
 #[derive(Clone, Debug, Default)]
 struct Share {
     cycles: u128,
     executions: u64,
 }
 
-/// Cycles of modelled instructions.
+/// Cycles of all modelled instructions, for their mean.
 struct Mean {
     cycles: u128,
     instructions: u128,
@@ -297,7 +298,7 @@ impl Mean {
     }
 }
 
-/// Returns `value * part / whole`, rounded down, without an overflow on the way.
+/// Returns `value * part / whole`, without overflow: rounded down, or an approximation if a partial product would overflow.
 fn proportion(value: u128, part: impl Into<u128>, whole: impl Into<u128>) -> u128 {
     let (part, whole) = (part.into(), whole.into().max(1));
     let (times, rest) = (value / whole, value % whole);
@@ -309,9 +310,9 @@ fn proportion(value: u128, part: impl Into<u128>, whole: impl Into<u128>) -> u12
     }
 }
 
-/// Divides cycles by weights, exactly: where the sum of weights is passed, the sum of shares is its part of the cycles.
+/// Divides cycles by weights. The shares add up to exactly `cycles`, since each running sum is rounded and not each share.
 fn shares(cycles: u64, weights: impl Iterator<Item = u64> + Clone) -> Vec<u64> {
-    // A path of only free instructions is divided evenly.
+    // Each weight is at least 1, so a path of only free instructions is divided evenly.
     let weights = weights.map(|w| u128::from(w.max(1)));
     let all: u128 = weights.clone().sum();
     let (mut passed, mut given) = (0, 0);

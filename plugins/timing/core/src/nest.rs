@@ -1,25 +1,27 @@
-//! Loops of few iterations, as parts of the loops around them.
+//! Short loops, made parts of the loops around them.
 //!
-//! A core works on the end of such a loop, on what follows, and on the next run of the loop at a time: a sum of 32 products waits for
-//! its additions, yet several sums are under way. A path of only the inner loop would wait for every addition.
+//! A core executes the end of a short loop, the code behind it and the next run of the loop at the same time. For example, a sum of 32
+//! products waits for its additions, yet several sums are in flight. A path of only the inner loop would wait for every addition.
 //!
-//! The region around a loop is a walk of one pass: the walk begins where the loop is entered, each edge has as many uses as the edge is
-//! executed for each entry, and the edge with most uses left comes next, until the loop is entered again.
+//! The region around a loop is one pass of the outer loop. The walk begins where the inner loop is entered. Each edge may be used as often
+//! as it is executed for each entry of the inner loop. The walk takes the edge with the most uses left, until the inner loop is entered
+//! again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::graph::Kind;
 use crate::paths::{Finder, Place};
 
-/// Instructions of one pass at most. Cores that look further ahead than these are not built.
+/// Maximum number of instructions of one pass. No core has a larger reorder window.
 const INSTRUCTIONS: usize = 768;
-/// Loops around a loop that are tried.
+/// Maximum number of nested loops around a loop that are tried.
 const DEPTH: usize = 4;
-/// An edge that fewer of a pass's executions take is not on the pass.
+/// Least expected number of uses for each pass that an edge must have left to be on the pass.
 const RARE: f64 = 1.0 / 16.0;
 
 impl Finder<'_> {
-    /// Returns blocks and edges of the largest pass around a closed loop that is not too long; the loop itself, if there is none.
+    /// Returns blocks and edges of the largest pass around a closed loop that is short enough. Without such a pass, returns the loop
+    /// itself.
     pub(crate) fn widen(&self, nodes: Vec<usize>, edges: Vec<usize>) -> (Vec<usize>, Vec<usize>) {
         let mut best = (nodes, edges);
         for _ in 0..DEPTH {
@@ -31,7 +33,7 @@ impl Finder<'_> {
         best
     }
 
-    /// Walks one pass of the loop around a loop.
+    /// Walks one pass of the loop around a loop. None: there is no such loop, or the pass is too long.
     fn around(&self, inner: &[usize]) -> Option<(Vec<usize>, Vec<usize>)> {
         let members: BTreeSet<usize> = inner.iter().copied().collect();
         let entries: Vec<usize> = members
@@ -75,17 +77,17 @@ impl Finder<'_> {
         }
     }
 
-    /// Picks the edge from a place with most uses left in a pass; of equal ones the most executed.
+    /// Picks the edge from a place with the most uses left in this pass; of equal edges, the most executed one.
     fn next(&self, place: &Place, passes: f64, used: &BTreeMap<usize, f64>) -> Option<usize> {
         let left = |e: usize| self.flow[e] / passes - used.get(&e).copied().unwrap_or_default();
         let edge = self.usable(place).max_by(|a, b| {
-            // Estimates of flows are not exact; a difference as small as theirs is none.
+            // Estimates of flows are not exact, so a small difference counts as none.
             let near = (left(*a) - left(*b)).abs() < 0.01;
             let by_left = left(*a).total_cmp(&left(*b));
             let by_flow = self.flow[*a].total_cmp(&self.flow[*b]).then(b.cmp(a));
             if near { by_flow } else { by_left.then(by_flow) }
         })?;
-        // The way back from a call is as sure as the call.
+        // A return that matches a call on the walk is as certain as the call.
         let returns = self.graph.edges[edge].kind == Kind::Return && !place.returns.is_empty();
         (returns || left(edge) >= RARE).then_some(edge)
     }

@@ -1,44 +1,44 @@
-//! Hot paths: blocks that follow each other, most of them once around a loop.
+//! Hot paths: blocks that follow each other. Most paths are one iteration of a loop.
 //!
-//! Greedy: the block with the most instructions that no path has yet is the seed. From there the path goes along the likeliest edge
-//! until it comes to a block where it has been, in the same function calls: these blocks are a loop. A loop of few iterations becomes a
-//! part of the loop around it (`nest.rs`). The path takes as many executions from all of its blocks as the least executed one still has. A
-//! path that ends before it closes grows backwards, too.
+//! The search is greedy. The seed is the block with the most instructions that are on no path yet. From the seed the path follows the
+//! likeliest edge until it comes back to one of its own blocks within the same function calls: the blocks in between are a loop. A short
+//! loop becomes a part of the loop around it (`nest.rs`). The path takes as many executions from each of its blocks as its least executed
+//! block has left. A path that ends before it closes also grows backwards.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
 use crate::graph::{Graph, Kind};
 
-/// Blocks of a path at most, and its instructions.
+/// Maximum numbers of blocks and of instructions of a path.
 const BLOCKS: usize = 128;
 const INSTRUCTIONS: usize = 1024;
-/// A block is settled when paths have all but one of so many of its executions.
+/// A block is settled when less than one `SETTLED`th of its executions is on no path.
 const SETTLED: u128 = 10;
-/// A path ends where less than one of so many of its executions continues.
+/// A path ends where less than one `RARE`th of its executions continues.
 const RARE: f64 = 16.0;
 
 /// Blocks that follow each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Trace {
-    /// Blocks in the order of execution. A function that is called twice appears twice.
+    /// Blocks in the order of execution. The blocks of a function that is called twice appear twice.
     pub nodes: Vec<usize>,
     /// True if the last block leads to the first.
     pub closed: bool,
     /// Executions of the whole path.
     pub executions: u64,
-    /// Executions that each place takes from its block.
+    /// Executions that each element of `nodes` takes from its block.
     pub taken: Vec<u64>,
 }
 
-/// Finds paths with blocks that have at least `wanted` of the instructions that all blocks executed, or all of them.
+/// Finds paths until their blocks cover at least `wanted` executed instructions, or until no block has open instructions.
 pub(crate) fn find(graph: &Graph, wanted: u128) -> Vec<Trace> {
     let mut finder = Finder {
         graph,
         left: graph.nodes.iter().map(|n| n.executions).collect(),
         flow: graph.edges.iter().map(|e| e.flow).collect(),
     };
-    // Of equal blocks the first comes first.
+    // Of blocks with equal weights, the first in the graph comes first.
     let mut heap: BinaryHeap<(u128, Reverse<usize>)> = (0..graph.nodes.len())
         .map(|node| (finder.open(node), Reverse(node)))
         .collect();
@@ -59,7 +59,7 @@ pub(crate) fn find(graph: &Graph, wanted: u128) -> Vec<Trace> {
         let (trace, weight) = finder.trace(seed);
         covered += weight;
         traces.push(trace);
-        // A path may leave its seed behind, or some of the seed's executions.
+        // The path may not contain its seed, or may not take all of the seed's executions.
         heap.push((finder.open(seed), Reverse(seed)));
     }
     traces
@@ -67,22 +67,22 @@ pub(crate) fn find(graph: &Graph, wanted: u128) -> Vec<Trace> {
 
 pub(crate) struct Finder<'a> {
     pub graph: &'a Graph,
-    /// Executions of blocks that no path has.
+    /// Executions of each block that are on no path yet.
     pub left: Vec<u64>,
-    /// Executions of edges that no path has.
+    /// Executions of each edge that are on no path yet.
     pub flow: Vec<f64>,
 }
 
-/// A place of a walk: a block within calls of known return.
+/// A point of a walk: a block, and the calls on the walk that have not returned yet.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Place {
     pub node: usize,
-    /// Where the calls return to.
+    /// Blocks to which these calls return, the innermost last.
     pub returns: Vec<usize>,
 }
 
 impl Finder<'_> {
-    /// Finds a path from a seed, and the weight that it takes from what is open.
+    /// Finds a path from a seed. Also returns the number of open instructions (`open`) that the path covers.
     fn trace(&mut self, seed: usize) -> (Trace, u128) {
         let mut places = vec![Place {
             node: seed,
@@ -126,13 +126,13 @@ impl Finder<'_> {
         (trace, taken)
     }
 
-    /// Counts instructions of one execution.
+    /// Returns the number of instructions of a block.
     pub fn size(&self, node: usize) -> usize {
         self.graph.nodes[node].code.instructions.len()
     }
 
-    /// Counts instructions of a block that wait for a path. A block most of whose executions are on paths waits no more: the others count as
-    /// much as these.
+    /// Returns the executed instructions of a block that are on no path yet. The number is 0 if more than nine tenths of the executions are
+    /// on paths: the rest then costs as much as these.
     fn open(&self, node: usize) -> u128 {
         let left = u128::from(self.left[node]);
         if left * SETTLED < u128::from(self.graph.nodes[node].executions) {
@@ -141,7 +141,7 @@ impl Finder<'_> {
         left * self.size(node) as u128
     }
 
-    /// Lists edges that may be taken at a place.
+    /// Lists the edges that a walk may take from a place.
     pub fn usable(&self, place: &Place) -> impl Iterator<Item = usize> {
         let known = place.returns.last().copied();
         self.graph.out[place.node].iter().copied().filter(move |e| {
@@ -151,7 +151,7 @@ impl Finder<'_> {
         })
     }
 
-    /// Returns the place behind an edge.
+    /// Returns the place to which an edge leads.
     pub fn follow(&self, place: &Place, edge: usize) -> Place {
         let mut returns = place.returns.clone();
         let edge = &self.graph.edges[edge];
@@ -166,7 +166,7 @@ impl Finder<'_> {
         }
     }
 
-    /// Picks the likeliest edge from a place, and where it leads.
+    /// Picks the likeliest edge from a place, and returns it with the place to which it leads. None: too few executions continue.
     fn onward(&self, place: &Place, least: u64) -> Option<(usize, Place)> {
         let usable = self.usable(place);
         let edge = usable.max_by(|a, b| self.flow[*a].total_cmp(&self.flow[*b]).then(b.cmp(a)))?;
@@ -176,7 +176,7 @@ impl Finder<'_> {
         Some((edge, self.follow(place, edge)))
     }
 
-    /// Adds blocks before an open path, as long as most executions come from there.
+    /// Adds blocks in front of an open path, as long as at least half of the first block's executions come from one block.
     fn grow(&self, nodes: &mut Vec<usize>, edges: &mut Vec<usize>, mut size: usize) {
         while nodes.len() < BLOCKS {
             let first = nodes[0];
@@ -200,7 +200,7 @@ impl Finder<'_> {
     fn take(&mut self, nodes: Vec<usize>, edges: &[usize], closed: bool) -> Trace {
         let times = |node: usize| nodes.iter().filter(|n| **n == node).count() as u64;
         let executions = nodes.iter().map(|n| self.left[*n] / times(*n)).min();
-        // Less than one execution for each place is one for the first places.
+        // At least one execution. A block that is on the path more often than it has executions left gives none to its last occurrences.
         let executions = executions.unwrap_or(0).max(1);
         let mut taken = Vec::with_capacity(nodes.len());
         for node in &nodes {
@@ -227,9 +227,9 @@ mod tests {
     use crate::graph::Node;
     use proptest::prelude::*;
 
-    /// Makes programs: blocks that follow each other, with ends of all kinds that lead to each other.
+    /// Generates programs: consecutive blocks whose ends, of all kinds, lead to each other.
     fn program() -> impl Strategy<Value = Vec<Block>> {
-        // The bytes before a distance of 32 bits, or all bytes.
+        // The bytes in front of a 32-bit displacement (true), or all bytes (false).
         const ENDS: [(&[u8], bool); 8] = [
             (&[], false),
             (&[0xe9], true),
@@ -280,7 +280,7 @@ mod tests {
     }
 
     proptest! {
-        /// Checks that, whatever leads where, paths end, follow edges, take no more than there is, and have nearly all.
+        /// Checks, for any control flow, that paths end, follow edges, take no more executions than there are, and take nearly all.
         #[test]
         fn paths_take_what_there_is(blocks in program()) {
             let nodes: Vec<Node> = blocks
@@ -312,7 +312,7 @@ mod tests {
             for (node, taken) in taken.into_iter().enumerate() {
                 let most = graph.nodes[node].executions;
                 prop_assert!(taken <= most);
-                // A block of fewer than ten executions is settled with the last.
+                // A block of at most ten executions is settled only when none is left.
                 prop_assert!(u128::from(most - taken) * SETTLED < u128::from(most.max(1)) || most == taken);
             }
         }

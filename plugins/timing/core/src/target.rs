@@ -1,4 +1,4 @@
-//! A named core of LLVM, and what regions of code take on it.
+//! A named core of LLVM, and the cycles of code regions on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::text::Fusion::{Arithmetic, Comparisons, None as Nothing};
 use crate::text::{self, Fusion, Traits};
 use crate::tool::{Complaint, Region, Tool};
 
-/// Core whose timing LLVM has.
+/// Core for which LLVM has timing.
 #[derive(Clone, Debug)]
 pub struct Core {
     tool: Tool,
@@ -21,7 +21,7 @@ pub struct Core {
     pub(crate) traits: Traits,
 }
 
-/// The first resource of each of LLVM's scheduling models for x86, the core that the model was made for, and what the model lacks.
+/// The first resource of each x86 scheduling model of LLVM, the core for which the model was made, and the traits that the model lacks.
 const SCHEDULES: [(&str, &str, Traits); 17] = [
     ("ADLPPort00", "alderlake", traits(Arithmetic, true)),
     ("AtomPort0", "atom", traits(Nothing, false)),
@@ -46,13 +46,13 @@ const fn traits(fusion: Fusion, idioms: bool) -> Traits {
     Traits { fusion, idioms }
 }
 
-/// Regions below a number of lines, and the iterations of two runs whose difference is such a region's steady state.
+/// For regions of fewer lines than the first number: numbers of iterations of two simulations. Their difference gives the steady state.
 const ITERATIONS: [(usize, u32, u32); 3] = [(24, 256, 512), (200, 64, 128), (usize::MAX, 16, 48)];
-/// Lines of one run. Fewer take longer for their starts, more are divided worse among threads.
+/// Lines of one call of `llvm-mca`. Smaller batches spend more time on starting processes; larger ones balance worse among threads.
 const BATCH: usize = 2000;
 
 impl Core {
-    /// Names a core of the newest installed tool: a value of LLVM's `-mcpu`.
+    /// Selects a core of the newest installed tool, by a name of LLVM's `-mcpu`.
     ///
     /// # Errors
     ///
@@ -61,11 +61,11 @@ impl Core {
         Self::of(&Tool::installed()?, name)
     }
 
-    /// Names a core of a tool.
+    /// Selects a core of a tool, by a name of LLVM's `-mcpu`.
     ///
     /// # Errors
     ///
-    /// If the name is unknown, or LLVM has no timing of the core.
+    /// If the name is unknown or a level of the instruction set, LLVM has no timing of the core, or the tool fails.
     pub fn of(tool: &Tool, name: &str) -> Result<Self, CoreError> {
         if name == "generic" || name.starts_with("x86-64") {
             return Err(CoreError::Level(name.into()));
@@ -87,7 +87,7 @@ impl Core {
         let first = simulated.target.resources.first();
         let first = first.map_or("", |r| r.split('.').next().unwrap_or_default());
         let schedule = SCHEDULES.iter().find(|schedule| schedule.0 == first);
-        // A model that is newer than this list counts as the core's own, and as whole.
+        // A scheduling model that is not in this list is taken as the core's own, and as lacking nothing.
         let (_, schedule, traits) =
             schedule
                 .copied()
@@ -105,7 +105,7 @@ impl Core {
         &self.name
     }
 
-    /// Returns the core that LLVM's timing was made for. LLVM schedules several cores as a near one, such as nehalem as sandybridge.
+    /// Returns the core for which LLVM's timing was made. LLVM times some cores as a similar one, such as nehalem as sandybridge.
     pub fn schedule(&self) -> &str {
         &self.schedule
     }
@@ -152,7 +152,7 @@ impl Core {
             .collect())
     }
 
-    /// Weighs straight-line code: how much of the core it takes, in cycles/65536, whatever waits for what.
+    /// Returns the weight of each straight-line code: the part of the core that it occupies, in cycles/65536, regardless of dependencies.
     pub(crate) fn probe(
         &self,
         texts: &[&[String]],
@@ -164,8 +164,8 @@ impl Core {
         })
     }
 
-    /// Times regions that are executed again and again: cycles/65536 of one iteration in the steady state. Regions that matter little are
-    /// simulated for a quarter of the iterations.
+    /// Returns cycles/65536 of one iteration of each region in the steady state of a loop. Regions with `matters` false are simulated for a
+    /// quarter of the iterations.
     pub(crate) fn time(
         &self,
         texts: &[&[String]],
@@ -187,7 +187,7 @@ impl Core {
         Ok(all.into_iter().flatten().collect())
     }
 
-    /// Simulates regions for the iterations that suit their lengths, divided by a number.
+    /// Simulates regions for the numbers of iterations that suit their lengths (`ITERATIONS`), divided by `divisor`.
     fn steady_states(
         &self,
         texts: &[&[String]],
@@ -215,7 +215,7 @@ impl Core {
         Ok(all.into_iter().flatten().collect())
     }
 
-    /// Looks up what is known, and computes the rest once for each text.
+    /// Returns cached results, and computes and stores the others, once for each different text.
     fn cached(
         &self,
         kind: &str,
@@ -246,7 +246,7 @@ impl Core {
         Ok(keys.iter().map(|key| known[key.as_str()].clone()).collect())
     }
 
-    /// Runs regions in batches on some threads. A region that LLVM refuses does not keep others from their figures.
+    /// Runs regions in batches on up to `threads` threads. A region that LLVM refuses does not prevent the figures of the others.
     fn evaluate(
         &self,
         texts: &[&[String]],
@@ -284,7 +284,7 @@ impl Core {
                 })
                 .collect()
         });
-        // Worker k did the batches k, k + threads, and so on.
+        // Worker k ran the batches k, k + threads, and so on.
         let mut results: Vec<_> = results.into_iter().map(Vec::into_iter).collect();
         let count = results.len().max(1);
         let mut all = Vec::with_capacity(texts.len());
@@ -297,7 +297,7 @@ impl Core {
     }
 }
 
-/// Counts threads that may start tools.
+/// Returns the number of threads that the host offers; each thread may run one tool.
 pub(crate) fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -326,7 +326,7 @@ struct Batch<'a> {
     texts: &'a [&'a [String]],
     iterations: u32,
     figure: fn(&Region) -> u64,
-    /// Figures of regions; None: not yet, or refused.
+    /// Figures of regions. None: not simulated yet, or refused.
     figures: Vec<Option<u64>>,
     refused: BTreeMap<usize, String>,
 }
@@ -350,7 +350,7 @@ impl<'a> Batch<'a> {
 
     fn run(mut self) -> Result<Vec<Result<u64, Refusal>>, CoreError> {
         self.attempt((0..self.texts.len()).collect())?;
-        // The first line that LLVM refuses by itself is named, in whatever company the region was.
+        // Each refusal names the region's first line that LLVM also refuses alone, so it does not depend on the rest of the batch.
         let lines: BTreeSet<&String> = self.refused.keys().flat_map(|r| self.texts[*r]).collect();
         let lines: Vec<&String> = lines.into_iter().collect();
         let alone: Vec<&[String]> = lines
@@ -384,7 +384,7 @@ impl<'a> Batch<'a> {
             .collect())
     }
 
-    /// Runs some regions; if LLVM refuses some, the others again.
+    /// Runs some regions. If LLVM refuses some of them, runs the others again without these.
     fn attempt(&mut self, mut regions: Vec<usize>) -> Result<(), CoreError> {
         while !regions.is_empty() {
             let texts: Vec<&[String]> = regions.iter().map(|r| self.texts[*r]).collect();
@@ -416,9 +416,9 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Lists names near a misspelt one, or how to list all.
+/// Returns names similar to a misspelt one, or how to list all names.
 fn hint(name: &str, cores: &[String]) -> String {
-    // Longer words are no misspelt names, and comparing them takes memory by the product of their lengths.
+    // Longer words are no misspelt names, and a comparison takes memory in proportion to the product of both lengths.
     const LONGEST: usize = 40;
     let mut near: Vec<(usize, &str)> = cores
         .iter()

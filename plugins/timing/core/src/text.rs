@@ -4,23 +4,24 @@ use iced_x86::{
     ConditionCode, FlowControl, Formatter, GasFormatter, Instruction, Mnemonic, OpKind, Register,
 };
 
-/// Properties of a core that LLVM's timing lacks. The text of the instructions is changed to account for these properties.
+/// Properties of a core that LLVM's timing lacks. The text that `llvm-mca` gets is changed to account for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Traits {
-    /// Instructions that the core executes together with a conditional jump behind them, as one operation.
+    /// Instructions that the core fuses with a following conditional jump into one operation.
     pub fusion: Fusion,
-    /// True if the core executes `xor` of a register with itself without waiting for operands, but LLVM's timing of the core does not.
+    /// True if the core executes zero idioms, such as `xor` of a register with itself, without waiting for operands, but LLVM's timing of
+    /// the core waits.
     pub idioms: bool,
 }
 
-/// Instructions that a core joins with a conditional jump.
+/// Instructions that a core fuses with a conditional jump (macro-fusion).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fusion {
-    /// No instruction is joined.
+    /// No instruction is fused.
     None,
-    /// Comparisons: AMD's cores before Zen 3.
+    /// CMP and TEST: AMD's cores before Zen 3.
     Comparisons,
-    /// Comparisons, additions, subtractions, AND, INC and DEC: Intel's cores from Sandy Bridge on, AMD's from Zen 3 on.
+    /// CMP, TEST, ADD, SUB, AND, INC and DEC: Intel's cores from Sandy Bridge on, AMD's from Zen 3 on.
     Arithmetic,
 }
 
@@ -40,14 +41,14 @@ impl Printer {
         Self { formatter }
     }
 
-    /// Adds the lines of an instruction; most have one line.
+    /// Appends the lines of an instruction; most instructions have one line.
     pub fn print(&mut self, instruction: &Instruction, lines: &mut Vec<String>) {
         let near = matches!(
             instruction.op0_kind(),
             OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64
         );
         match instruction.flow_control() {
-            // llvm-mca takes a call for a constant of 100 cycles: the call is a push of the return address and a jump.
+            // llvm-mca counts a call as a constant of 100 cycles. The text is a push of the return address and a jump instead.
             FlowControl::Call if near => {
                 lines.push("pushq $0".into());
                 lines.push("jmp 0".into());
@@ -59,7 +60,7 @@ impl Printer {
             FlowControl::IndirectBranch => {
                 lines.push(format!("jmpq *{}", self.operand(instruction)));
             }
-            // llvm-mca gives RET no operands: a return is a pop that ends in a jump.
+            // llvm-mca gives RET no operands. The text is a jump through the top of the stack and an addition to the stack pointer instead.
             FlowControl::Return => {
                 let bytes = 8 + match instruction.op_count() {
                     0 => 0,
@@ -68,7 +69,7 @@ impl Printer {
                 lines.push("jmpq *(%rsp)".into());
                 lines.push(format!("addq ${bytes}, %rsp"));
             }
-            // Targets are all alike: times do not depend on them.
+            // All targets are the same, since times do not depend on them.
             FlowControl::UnconditionalBranch if near => lines.push("jmp 0".into()),
             FlowControl::ConditionalBranch if near => {
                 let mut name = String::new();
@@ -77,7 +78,7 @@ impl Printer {
                     &mut name,
                     iced_x86::FormatMnemonicOptions::NO_PREFIXES,
                 );
-                // A hint for the branch is a part of the mnemonic.
+                // The formatter appends a branch hint to the mnemonic, after a comma.
                 let name = name.split(',').next().unwrap_or_default();
                 lines.push(format!("{name} 0"));
             }
@@ -98,7 +99,7 @@ impl Printer {
         }
         let mut text = String::new();
         self.formatter.format(instruction, &mut text);
-        // LLVM has these without a suffix.
+        // LLVM spells these mnemonics without a size suffix.
         for name in [
             "fldenv", "fnstenv", "fstenv", "frstor", "fnsave", "fsave", "verw", "verr",
         ] {
@@ -113,13 +114,13 @@ impl Printer {
     }
 }
 
-/// Returns the lines of instructions.
+/// Returns the assembler lines of instructions, with the core's traits applied.
 pub(crate) fn lines(instructions: &[Instruction], traits: Traits) -> Vec<String> {
     let mut printer = Printer::new();
     let mut lines = Vec::new();
     for (index, instruction) in instructions.iter().enumerate() {
         let before = index.checked_sub(1).map(|i| &instructions[i]);
-        // The jump of such a pair takes no place of its own.
+        // The jump of a fused pair has no line of its own.
         if before.is_some_and(|before| fuses(traits.fusion, before, instruction)) {
             continue;
         }
@@ -131,8 +132,8 @@ pub(crate) fn lines(instructions: &[Instruction], traits: Traits) -> Vec<String>
     lines
 }
 
-/// Returns whether a core executes an instruction and the conditional jump behind it as one operation (Intel 64 and IA-32
-/// Architectures Optimization Reference Manual, "Macro-Fusion"; AMD's Software Optimization Guides, "Branch Fusion").
+/// Returns whether a core fuses an instruction and the following conditional jump into one operation (Intel 64 and IA-32 Architectures
+/// Optimization Reference Manual, "Macro-Fusion"; AMD's Software Optimization Guides, "Branch Fusion").
 fn fuses(fusion: Fusion, first: &Instruction, jump: &Instruction) -> bool {
     use ConditionCode::*;
     if jump.flow_control() != FlowControl::ConditionalBranch || !jump.is_jcc_short_or_near() {
@@ -163,8 +164,8 @@ fn compares(instruction: &Instruction) -> bool {
     matches!(instruction.mnemonic(), Mnemonic::Cmp | Mnemonic::Test)
 }
 
-/// Returns a line that waits for nothing, if an instruction makes a zero of a register and itself. Vectors come from a fixed place in
-/// memory, since no other instruction makes one without a source.
+/// Returns a replacement line without dependencies, if an instruction is a zero idiom: it makes zero of a register and itself. For vectors
+/// the line is a load from a constant address, since no other vector instruction is without a source register.
 fn zero(instruction: &Instruction) -> Option<String> {
     use Mnemonic::*;
     let count = instruction.op_count();
@@ -179,7 +180,7 @@ fn zero(instruction: &Instruction) -> Option<String> {
     let target = instruction.op0_register();
     let name = format!("%{target:?}").to_lowercase();
     match instruction.mnemonic() {
-        // Smaller registers keep what is beside them.
+        // A write of a smaller register depends on the rest of the full register.
         Xor | Sub if target.is_gpr32() || target.is_gpr64() => {
             Some(format!("movl $0, %{:?}", target.full_register32()).to_lowercase())
         }

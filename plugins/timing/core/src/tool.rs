@@ -1,4 +1,4 @@
-//! The program `llvm-mca`: which one, and what one run says.
+//! The program `llvm-mca`: search for the installed program, runs of it, and their output.
 
 use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
@@ -21,17 +21,17 @@ impl Tool {
     ///
     /// # Errors
     ///
-    /// If there is none, or none that supports x86-64.
+    /// If no `llvm-mca` is found, or none of those found supports x86-64.
     pub fn installed() -> Result<Self, CoreError> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         Self::within(&std::env::split_paths(&path).collect::<Vec<_>>())
     }
 
-    /// Finds the newest `llvm-mca` of some folders: `llvm-mca`, or `llvm-mca-` and a number.
+    /// Finds the newest `llvm-mca` in some folders. The file name is `llvm-mca`, or `llvm-mca-` and a number.
     ///
     /// # Errors
     ///
-    /// If there is none, or none that supports x86-64.
+    /// If no `llvm-mca` is found, or none of those found supports x86-64.
     pub fn within(folders: &[PathBuf]) -> Result<Self, CoreError> {
         let mut newest: Option<(Vec<u32>, Self)> = None;
         let mut problem = None;
@@ -39,7 +39,7 @@ impl Tool {
             match Self::at(&path) {
                 Ok(tool) => {
                     let version = numbers(&tool.version);
-                    // The first of equals stays: folders are in the user's order.
+                    // Of equal versions the first one wins: folders are in the user's order.
                     if newest.as_ref().is_none_or(|(best, _)| version > *best) {
                         newest = Some((version, tool));
                     }
@@ -65,7 +65,7 @@ impl Tool {
             .ok_or_else(|| answer(path, "no version"))?
             .to_owned();
         let help = start(path, &[TRIPLE, "-mcpu=help"], Some(""))?;
-        // The version determines which of the two streams has the help.
+        // LLVM prints the list of cores to standard output or to standard error, depending on its version.
         let help = text(&help.stderr) + &text(&help.stdout);
         let cores: Vec<String> = help
             .lines()
@@ -85,12 +85,12 @@ impl Tool {
         })
     }
 
-    /// Returns the version, as "22.1.8".
+    /// Returns the version, such as "22.1.8".
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// Returns names of all cores that LLVM compiles for; not all have a timing.
+    /// Returns the names of all cores for which LLVM compiles; LLVM has no timing for some of them.
     pub fn cores(&self) -> &[String] {
         &self.cores
     }
@@ -100,7 +100,7 @@ impl Tool {
         format!("llvm-mca {}", self.version)
     }
 
-    /// Returns the core that LLVM takes this processor for.
+    /// Returns LLVM's name for the core of this host's processor.
     ///
     /// # Errors
     ///
@@ -116,7 +116,7 @@ impl Tool {
         }
     }
 
-    /// Simulates regions of assembly text, each for so many iterations.
+    /// Simulates regions of assembly text, each for `iterations` iterations. The inner error: LLVM refuses some of the text.
     pub(crate) fn simulate(
         &self,
         core: &str,
@@ -124,7 +124,7 @@ impl Tool {
         regions: &[&[String]],
     ) -> Result<Result<Simulated, Complaint>, CoreError> {
         let mut input = String::new();
-        // Where lines of the input come from.
+        // Region and line within the region, for each line of the input. None: a marker line.
         let mut origins = Vec::new();
         for (number, lines) in regions.iter().enumerate() {
             input.push_str(&format!("# LLVM-MCA-BEGIN r{number}\n"));
@@ -161,7 +161,7 @@ impl Tool {
 
 const TRIPLE: &str = "-mtriple=x86_64-unknown-linux-gnu";
 
-/// Lists programs with a right name, in the order of the folders and of their numbers.
+/// Lists programs with a suitable name, in the order of the folders, then of the numbers in their names.
 fn programs(folders: &[PathBuf]) -> Vec<PathBuf> {
     let mut programs = Vec::new();
     for folder in folders {
@@ -200,7 +200,7 @@ fn start(path: &Path, arguments: &[&str], input: Option<&str>) -> Result<Output,
         error,
     };
     let stdin = match input {
-        // A file, since a pipe fills up while the program waits for its output to be read.
+        // A file instead of a pipe: a pipe could fill up while the program waits for a reader of its output.
         Some(input) => {
             let temporary = |error| CoreError::File {
                 path: std::env::temp_dir(),
@@ -232,12 +232,12 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The reason why a run gave no figures.
+/// The reason why LLVM refuses a run.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Complaint {
-    /// The assembler does not take these lines: region, line within the region, message.
+    /// Lines that the assembler refuses: index of the region, line within the region (from 0), message.
     Lines(Vec<(usize, usize, String)>),
-    /// Something else: some region has an instruction without a timing.
+    /// Any other message, such as for an instruction without timing in some region.
     Other(String),
 }
 
@@ -259,12 +259,12 @@ fn complaint(stderr: &str, origins: &[Option<(usize, usize)>]) -> Complaint {
         .find_map(|line| line.strip_prefix("error: "))
         .or_else(|| stderr.lines().next())
         .unwrap_or("it failed without a message");
-    // A hint for users at a terminal may follow.
+    // LLVM may append a hint at a command-line option.
     let message = message.split(", use -").next().unwrap_or_default();
     Complaint::Other(message.trim_end_matches('.').to_owned())
 }
 
-/// Figures of one run.
+/// Output of one run.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Simulated {
     #[serde(rename = "CodeRegions")]
@@ -281,7 +281,7 @@ pub(crate) struct Target {
     pub resources: Vec<String>,
 }
 
-/// Figures of one region.
+/// Output for one region.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Region {
     #[serde(rename = "Name")]
@@ -315,13 +315,13 @@ struct Line {
 }
 
 impl Region {
-    /// Returns cycles of all iterations.
+    /// Returns the cycles of all iterations.
     pub fn cycles(&self) -> u64 {
         self.summary.cycles
     }
 
-    /// Returns how much of the core the region takes: of each instruction the larger one of its share of the dispatch and its
-    /// reciprocal throughput, in cycles/65536.
+    /// Returns the part of the core that the region occupies, in cycles/65536: the sum over its instructions of the share of the dispatch
+    /// width or the reciprocal throughput, whichever is larger.
     pub fn weight(&self) -> u64 {
         let width = self.summary.width.max(1.0);
         let sum: f64 = self

@@ -1,4 +1,4 @@
-//! Blocks to cycles, through the installed `llvm-mca`.
+//! Tests of the core model with the installed `llvm-mca`.
 
 use iced_x86::code_asm::*;
 use nodescope_plugin_core::{Block, Core, CoreError, CoreModel, Options, Reason, Tool, model};
@@ -20,7 +20,7 @@ fn core(name: &str) -> Option<Core> {
     Some(Core::of(&tool()?, name).unwrap())
 }
 
-/// Assembles code at 0x1000, cut into blocks behind these counts of instructions, with executions.
+/// Assembles code at 0x1000 and cuts it into blocks. Each piece is a number of instructions and a number of executions.
 fn blocks(code: impl FnOnce(&mut CodeAssembler), pieces: &[(usize, u64)]) -> Vec<Block> {
     let mut assembler = CodeAssembler::new(64).unwrap();
     code(&mut assembler);
@@ -83,7 +83,7 @@ fn a_chain_of_additions_takes_its_latency() {
     );
 }
 
-/// A loop around two ways is a path on which both alternate, and another with the way that is taken more often.
+/// A loop with two branches gives two paths: one on which the branches alternate, and one with only the branch that is taken more often.
 #[test]
 fn two_ways_of_a_loop_are_two_paths() {
     let Some(core) = core("skylake") else { return };
@@ -111,12 +111,12 @@ fn two_ways_of_a_loop_are_two_paths() {
         .collect();
     assert_eq!(paths, [(6, true, 400), (3, true, 200)]);
     assert_eq!(model.modelled, model.instructions);
-    // The multiplication takes three cycles, the addition one, and each path waits for it.
+    // The multiplication takes three cycles, the addition one. Each path waits for the result.
     let cycles = model.cycles as f64 / 65536.0;
     assert!((2200.0..2600.0).contains(&cycles), "{cycles}");
 }
 
-/// A function that is called twice in a loop is twice on the path.
+/// A function that is called twice in a loop occurs twice on the path.
 #[test]
 fn functions_are_followed_to_their_callers() {
     let Some(core) = core("skylake") else { return };
@@ -148,7 +148,7 @@ fn functions_are_followed_to_their_callers() {
     assert_eq!(model.blocks[3].total, 0);
 }
 
-/// A long inner loop is a path of its own; a short one is a part of the loop around it, as often as it iterates.
+/// A long inner loop is a path of its own. A short inner loop is part of the path of the outer loop, with all its iterations.
 #[test]
 fn short_loops_are_parts_of_the_loops_around_them() {
     let Some(core) = core("haswell") else { return };
@@ -175,11 +175,11 @@ fn short_loops_are_parts_of_the_loops_around_them() {
     let model = run(&core, &short);
     assert_eq!(model.paths[0].blocks, [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 0]);
     assert_eq!(model.paths[0].executions, 1000);
-    // The sum begins anew, so that the core works on two at a time.
+    // Each sum starts from zero, so that the core works on two sums at a time.
     assert!(model.blocks[1].per_execution(10_000) < 1.5, "{model:?}");
 }
 
-/// Blocks that cannot be modelled say why, and take the mean.
+/// Blocks that cannot be modelled report the reason, and are given the mean.
 #[test]
 fn unmodelled_blocks_take_the_mean() {
     let Some(core) = core("znver3") else { return };
@@ -224,7 +224,7 @@ fn unmodelled_blocks_take_the_mean() {
     assert_eq!(run(&core, &[]).cpi(), 0.0);
 }
 
-/// The result is the same with any number of threads, with and without a cache, and with a damaged one.
+/// The result is the same with any number of threads, with and without a cache of results, and with a damaged cache of results.
 #[test]
 fn results_are_the_same_every_time() {
     let Some(core) = core("icelake-server") else {

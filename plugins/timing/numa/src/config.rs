@@ -1,8 +1,8 @@
-//! A user's description of main memory: home ranges and latencies.
+//! Configuration of main memory: home ranges and latencies.
 
 use serde::{Deserialize, Serialize};
 
-/// Guest-physical memory whose home is one socket.
+/// Guest-physical address range whose home is one socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HomeRange {
@@ -10,34 +10,34 @@ pub struct HomeRange {
     pub start: u64,
     /// Length in bytes.
     pub length: u64,
-    /// Socket that is the home of the range.
+    /// Index of the home socket, from 0.
     pub socket: u16,
 }
 
-/// Cycles from a socket to a home socket.
+/// Latencies in cycles from a requesting socket to a home socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Latencies {
-    /// One latency for the own socket, one for all other sockets.
+    /// One latency for the requester's own socket, one for all other sockets.
     Uniform {
         /// Cycles if the line's home is the requesting socket.
         local: u32,
         /// Cycles if the line's home is another socket, or if the line has no home.
         remote: u32,
     },
-    /// `matrix[from][home]`, a square of one row for each socket. An address without a home costs the row's maximum.
+    /// `matrix[from][home]`, a square matrix with one row for each socket. An address without a home costs the maximum of the row.
     Matrix(Vec<Vec<u32>>),
 }
 
-/// Description of main memory. The default latencies are DDR3's in the reference clusters: local 100, remote 220.
+/// Configuration of main memory. The default latencies are those of DDR3 in the reference clusters: local 100 cycles, remote 220 cycles.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NumaConfig {
     /// Number of sockets.
     pub sockets: u16,
-    /// Home ranges, in any order, not overlapping. An address in none of them is remote to every socket.
+    /// Home ranges, in any order, not overlapping. An address in no range is remote to every socket.
     pub ranges: Vec<HomeRange>,
-    /// Cycles of a fill (or of any reference, where there is no cache).
+    /// Cycles of a line that is read from memory, or of every reference if there is no cache.
     #[serde(default = "NumaConfig::default_latency")]
     pub latency: Latencies,
     /// Cycles of the write-back of a dirty line. Write-backs are posted, so the default is 0.
@@ -45,7 +45,7 @@ pub struct NumaConfig {
     pub write_back: Latencies,
 }
 
-/// Reason for which a [`NumaConfig`] is refused. The text begins with the field at fault.
+/// Reason for which a [`NumaConfig`] is refused. The text begins with the name of the wrong field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NumaConfigError {
     /// The number of sockets is 0.
@@ -54,25 +54,25 @@ pub enum NumaConfigError {
     /// A range of no bytes.
     #[error("ranges[{index}].length: is 0; give the bytes of memory of that range")]
     EmptyRange {
-        /// Position in `ranges`.
+        /// Index in `ranges`.
         index: usize,
     },
     /// A range beyond the end of the address space.
     #[error("ranges[{index}].length: {start:#x} + {length:#x} is beyond 2^64")]
     RangeTooLong {
-        /// Position in `ranges`.
+        /// Index in `ranges`.
         index: usize,
         /// Guest-physical address of the range's first byte.
         start: u64,
         /// Length of the range in bytes.
         length: u64,
     },
-    /// A home that does not exist.
+    /// A home socket that does not exist.
     #[error("ranges[{index}].socket: is {socket}, but there are {sockets} sockets, counted from 0")]
     UnknownSocket {
-        /// Position in `ranges`.
+        /// Index in `ranges`.
         index: usize,
-        /// The home given.
+        /// Home socket of the range.
         socket: u16,
         /// Number of sockets.
         sockets: u16,
@@ -80,11 +80,11 @@ pub enum NumaConfigError {
     /// Two ranges share bytes.
     #[error("ranges[{second}]: overlaps ranges[{first}] at {address:#x}; an address has one home")]
     Overlap {
-        /// Position of the range that starts lower.
+        /// Index of the range that starts lower.
         first: usize,
-        /// Position of the other one.
+        /// Index of the other range.
         second: usize,
-        /// First shared byte.
+        /// Address of the first shared byte.
         address: u64,
     },
     /// A matrix whose number of rows is not the number of sockets.
@@ -102,41 +102,41 @@ pub enum NumaConfigError {
     MatrixColumns {
         /// `latency` or `write_back`.
         field: &'static str,
-        /// Row at fault.
+        /// Index of the row.
         row: usize,
         /// Number of columns in the row.
         columns: usize,
         /// Number of sockets.
         sockets: u16,
     },
-    /// A latency so large that the sum for one reference might not fit.
+    /// A latency above 1000000 cycles: the sum for one reference might not fit.
     #[error("{field}: has a latency of {cycles} cycles; at most 1000000 are modelled")]
     Latency {
         /// `latency` or `write_back`.
         field: &'static str,
-        /// The largest value given.
+        /// Largest latency in the field.
         cycles: u32,
     },
-    /// A vCPU on a socket that the description of memory does not have.
+    /// A vCPU on a socket that the configuration of memory does not have.
     #[error("vcpus[{vcpu}].socket: is {socket}, but memory has {sockets} sockets, counted from 0")]
     VcpuSocket {
-        /// vCPU at fault.
+        /// Index of the vCPU.
         vcpu: usize,
         /// Socket of the vCPU.
         socket: u16,
         /// Number of sockets.
         sockets: u16,
     },
-    /// Lines that the engine cannot split references into.
+    /// A line size at which the engine cannot split references.
     #[error("line: is {line}; give a power of two from 32 to 4096 bytes")]
     Line {
-        /// The value given.
+        /// Refused line size in bytes.
         line: u32,
     },
 }
 
 impl NumaConfig {
-    /// Returns a description of memory of `bytes` bytes a socket, contiguous from address 0, with the default latencies.
+    /// Returns a configuration with `bytes` bytes of memory for each socket, contiguous from address 0, with the default latencies.
     pub fn contiguous(sockets: u16, bytes: u64) -> NumaConfig {
         NumaConfig {
             sockets,
@@ -168,7 +168,7 @@ impl NumaConfig {
         }
     }
 
-    /// Returns every fault of the description, in the order of the fields; empty if there is none.
+    /// Returns every fault of the configuration, grouped by field; empty if there is none.
     pub fn faults(&self) -> Vec<NumaConfigError> {
         let mut faults = Vec::new();
         if self.sockets == 0 {

@@ -1,9 +1,8 @@
-//! Main memory of a node with several sockets: every physical address has a home socket, and a request costs more from
-//! another one.
+//! Main memory of a node with several sockets. Every physical address has a home socket. A request from another socket costs more.
 //!
-//! [`Numa`] stands behind a cache model and times what leaves its last level. [`Uncached`] puts the same memory directly
-//! behind the vCPUs: every reference is timed, and the L0 filter cache answers none. The exact semantics and the test of each claim
-//! are in `plugins/timing/README.md`.
+//! [`Numa`] stands behind a cache model and times the requests of its last level. [`Uncached`] puts the same memory directly behind the
+//! vCPUs: every reference is timed, and the L0 filter cache answers none. The exact semantics and the test of each claim are in
+//! `plugins/timing/README.md`.
 
 mod config;
 mod memory;

@@ -17,17 +17,17 @@ struct Range {
 pub struct Numa {
     sockets: usize,
     ranges: Vec<Range>,
-    /// `[write_back][from * (sockets + 1) + home]`; the last column is for addresses without a home.
+    /// Latencies in cycles: `[write_back][from * (sockets + 1) + home]`. The last column of a row is for addresses without a home.
     latency: [Vec<u32>; 2],
-    /// Range of the latest look-up. The index `sockets` means that the addresses have no home.
+    /// Range of the latest look-up. The home `sockets` means that the addresses have no home.
     recent_home: RecentHome,
 }
 
 impl Numa {
-    /// Answer of [`MemoryTimingModel::home`] for an address in no range. Such an address is remote to every socket.
+    /// Answer of [`MemoryTimingModel::home`] for an address in no range. The address is remote to every socket.
     pub const NO_HOME: u16 = u16::MAX;
 
-    /// Makes a memory from a description. An error is the description's first fault ([`NumaConfig::faults`] lists all).
+    /// Makes a memory from a configuration. An error is the configuration's first fault ([`NumaConfig::faults`] lists all).
     pub fn new(config: &NumaConfig) -> Result<Numa, NumaConfigError> {
         if let Some(fault) = config.faults().into_iter().next() {
             return Err(fault);
@@ -110,7 +110,7 @@ impl MemoryTimingModel for Numa {
                     last: range.last,
                     home: range.socket.into(),
                 },
-                // Only this address: neighbouring addresses may have a home.
+                // The range is only this line's address: neighbouring addresses may have a home.
                 None => RecentHome {
                     start: miss.line,
                     last: miss.line,
@@ -136,7 +136,7 @@ impl MemoryTimingModel for Numa {
         let latencies = [&self.latency[0], &self.latency[1]];
         let rows = latencies.map(|latency| latency.get(row..).map(<[u32]>::as_ptr));
         let latencies = [rows[0]?, rows[1]?];
-        // SAFETY: all three are this memory's; a row has a latency for each home, and one for addresses that have none.
+        // SAFETY: the range and both tables belong to this memory. A row has a latency for each home, and one for addresses without a home.
         Some(unsafe { ExportedMemory::new(&raw const self.recent_home, latencies, socket.into()) })
     }
 }

@@ -20,7 +20,7 @@ pub struct Uncached {
 }
 
 impl Uncached {
-    /// Makes memory behind the vCPUs at `places`; the engine splits references at `line` bytes.
+    /// Makes a memory behind the vCPUs at `places`. `line` is the size in bytes at which the engine splits references.
     pub fn new(numa: Numa, places: &[VcpuPlace], line: u32) -> Result<Uncached, NumaConfigError> {
         if !line.is_power_of_two() || !(32..=4096).contains(&line) {
             return Err(NumaConfigError::Line { line });
@@ -47,7 +47,7 @@ impl MemoryModel for Uncached {
     }
 
     /// # Panics
-    /// If the reference names a vCPU that the model was not built for.
+    /// If the reference names a vCPU that is not in the `places` of [`Uncached::new`].
     fn reference(
         &mut self,
         _hits: Hits<'_>,
@@ -77,7 +77,7 @@ impl MemoryModel for Uncached {
         std::mem::take(&mut self.ledger.charges)
     }
 
-    /// Does nothing: the L0 filter cache answers nothing.
+    /// Does nothing, since the L0 filter cache answers no reference.
     fn modified(&mut self, _vcpu: u16, _lines: &[u64]) {}
 
     fn reset_statistics(&mut self) {

@@ -1,4 +1,4 @@
-//! Files that users write, and those of other tools.
+//! Targets for files that users write, and for files of other tools.
 
 use std::path::Path;
 
@@ -42,7 +42,7 @@ pub const STUDY: Target = Target {
     foreign: false,
 };
 
-/// Words of TOML, and of files like ours.
+/// Words of TOML, and of nodescope's files.
 const TOML: [&str; 16] = [
     "[",
     "]",
@@ -62,7 +62,7 @@ const TOML: [&str; 16] = [
     "#",
 ];
 
-/// Checks that the problems of a file are reported in at most a number of bytes, and some more for each byte of the file.
+/// Checks that the messages on a file's problems have at most 100 KiB, and 200 bytes more for each byte of the file.
 fn bounded(told: &str, input: &[u8]) {
     let allowed = (100 << 10) + 200 * input.len();
     assert!(told.len() <= allowed, "{} bytes of problems", told.len());
@@ -100,7 +100,7 @@ pub const CLUSTER: Target = Target {
 
 static PROGRAM: Once<Program> = Once::new();
 
-/// Returns a program of four ranks with some of everything.
+/// Returns a program of four ranks with messages, RMA and all collectives.
 fn program() -> &'static Program {
     PROGRAM.get(|| {
         let mut builder = ProgramBuilder::new();
@@ -135,7 +135,7 @@ fn predicted(cluster: &Cluster) {
     }
 }
 
-/// Sweeps, and settings on the command line.
+/// Target that reads sweeps, and settings as on the command line.
 pub const SWEEP: Target = Target {
     name: "sweep",
     what: "sweeps of a parameter as predict takes them (FIELD=FROM:TO:STEPS)",
@@ -183,7 +183,7 @@ pub const SWEEP: Target = Target {
     foreign: false,
 };
 
-/// Recipes of images.
+/// Target that reads recipes of images.
 pub const RECIPE: Target = Target {
     name: "recipe",
     what: "recipes of guest images (image.toml)",
@@ -198,12 +198,12 @@ pub const RECIPE: Target = Target {
     foreign: false,
 };
 
-/// Kernels and archives that a study names.
+/// Target that unpacks kernels and archives which a study names.
 pub const KERNEL: Target = Target {
     name: "kernel",
     what: "kernels (bzImage with LZ4), initramfs archives (cpio)",
     seeds: || {
-        // A set-up header (Linux, Documentation/arch/x86/boot.rst) before a payload of legacy LZ4.
+        // A set-up header (Linux, Documentation/arch/x86/boot.rst) in front of a payload in the legacy LZ4 format.
         let mut image = vec![0; 0x400];
         image[0x1f1] = 1;
         image[0x202..0x206].copy_from_slice(b"HdrS");
@@ -232,7 +232,7 @@ pub const KERNEL: Target = Target {
     foreign: false,
 };
 
-/// NetPIPE's output.
+/// Target that reads NetPIPE's output.
 pub const NETPIPE: Target = Target {
     name: "netpipe",
     what: "NetPIPE's output: the fit, and the cluster file of it",
@@ -289,7 +289,7 @@ pub const NETPIPE: Target = Target {
     foreign: false,
 };
 
-/// SimGrid's traces.
+/// Target that imports SimGrid's traces.
 pub const SIMGRID: Target = Target {
     name: "simgrid",
     what: "SimGrid's time-independent traces: the import, and everything that reads what it makes",
@@ -339,7 +339,7 @@ fn imported(input: &Path, out: &Path, folder: &Path) {
     }
 }
 
-/// Logs of programs on real machines.
+/// Target that merges logs of programs on real machines.
 pub const LOG: Target = Target {
     name: "log",
     what: "logs of traced programs on real machines: the merge, and everything that reads what it makes",
@@ -363,7 +363,7 @@ pub const LOG: Target = Target {
     foreign: false,
 };
 
-/// Returns a log with a hello and the calls of a rank.
+/// Returns a log with the hello message and the calls of one rank.
 fn log() -> Vec<u8> {
     let mut bytes = nodescope_host_trace::log::MAGIC.to_vec();
     bytes.extend(1u32.to_le_bytes());
@@ -413,7 +413,7 @@ fn log() -> Vec<u8> {
     bytes
 }
 
-/// Encodes a hello as the guest's tools write it (`vmm/hypercall`).
+/// Encodes a hello message as the guest's tools write it (`vmm/hypercall`).
 fn encoded(hello: &Hello) -> Vec<u8> {
     let mut bytes = Vec::new();
     let rank = hello.rank.rank().unwrap_or(0);
@@ -458,7 +458,8 @@ pub const OTF2: Target = Target {
 
 static ARCHIVE: Once<Option<Vec<u8>>> = Once::new();
 
-/// Returns an archive's files, one after the other: length of the name, length of the content, both.
+/// Returns the files of a valid archive in one sequence. Each file is stored as the length of its name (1 byte), the length of its content
+/// (4 bytes), name and content. None: no archive can be written here.
 fn archive() -> &'static Option<Vec<u8>> {
     ARCHIVE.get(|| {
         let folder = tempfile::tempdir().ok()?;
@@ -494,7 +495,8 @@ fn pack(root: &Path, folder: &Path, all: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// Returns the first file of an archive: name, content, and what is behind it. Names stay below the folder.
+/// Returns the first file of a packed archive: name, content, and the rest of the archive. None also for a name that would leave the
+/// folder.
 fn entry(bytes: &[u8]) -> Option<(&str, &[u8], &[u8])> {
     let (&length, rest) = bytes.split_first()?;
     let (size, rest) = rest.split_first_chunk::<4>()?;
@@ -505,7 +507,7 @@ fn entry(bytes: &[u8]) -> Option<(&str, &[u8], &[u8])> {
     plain.then_some((name, content, rest))
 }
 
-/// Returns an archive in which the content of one file is changed.
+/// Returns a packed archive in which the content of one file is changed.
 fn damaged(choices: &mut Choices<'_>) -> Vec<u8> {
     let Some(all) = archive() else {
         return Vec::new();

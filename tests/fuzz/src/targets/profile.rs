@@ -1,4 +1,4 @@
-//! The profile of a run: what ran in its windows. The input is the file unpacked.
+//! Target for the profile of a run's windows. The input is the file's content without compression.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use super::results::{inputs, mutated, report, text};
 use super::{Once, Target};
 use crate::json::Vocabulary;
 
-/// `profile.json.zst`.
+/// Target that reads `profile.json.zst`.
 pub const PROFILE: Target = Target {
     name: "profile",
     what: "profiles of windows (profile.json.zst, unpacked): the report, flame graphs and profiles for other tools",
@@ -55,7 +55,7 @@ fn run(input: &[u8], folder: &Path) {
     }
 }
 
-/// Returns a profile of two functions, of which one is expanded in the other, in two contexts of the window that [`inputs`] has.
+/// Returns a profile of two functions, in which a third is inlined, for two contexts of the window of [`inputs`].
 fn seed() -> ProfilesFile {
     let function = |module, name: &str| Function {
         module,

@@ -1,4 +1,4 @@
-//! Results of a run: the records of windows, and the run's record of itself.
+//! Targets for the results of a run: `windows.json`, and `run.json`.
 
 use std::path::Path;
 
@@ -43,7 +43,7 @@ pub(super) fn text(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }
 
-/// Returns a changed input, mostly changed by the schema, otherwise as bytes.
+/// Returns a changed seed: five in six inputs are changed by the schema, the others as bytes.
 pub(super) fn mutated<T: Serialize>(
     once: &Once<(Value, Vocabulary)>,
     seed: fn() -> T,
@@ -88,7 +88,7 @@ fn run(input: &[u8], _: &Path) {
     }
 }
 
-/// The parts of `run.json` that a report is made from; `vmm/cli/src/results.rs` has all of it.
+/// The fields of `run.json` from which a report is made; `vmm/cli/src/results.rs` has all fields.
 #[derive(Serialize, Deserialize)]
 struct Run {
     study: StudyInfo,
@@ -97,7 +97,7 @@ struct Run {
     notes: Vec<String>,
 }
 
-/// Makes a report in every form.
+/// Makes a report, as text, HTML and JSON.
 pub(super) fn report(input: &ReportInput) {
     match nodescope_report::build(input) {
         Ok(report) => {

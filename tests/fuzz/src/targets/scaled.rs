@@ -1,4 +1,4 @@
-//! A program at several sizes, predicted at more ranks.
+//! Target for extrapolation: a program at several numbers of ranks, predicted for more ranks.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use nodescope_predict::{Channel, Cluster, Model, Request, ScaleRequest, scale};
 use super::Target;
 use crate::choices::Choices;
 
-/// Programs of more ranks than were traced.
+/// Target that predicts programs for more ranks than were traced.
 pub const SCALE: Target = Target {
     name: "scale",
     what: "programs of three sizes, with times, sizes and peers of all kinds: predictions of more ranks",
@@ -18,7 +18,7 @@ pub const SCALE: Target = Target {
     foreign: false,
 };
 
-/// The most that a trace may state (`plugins/analysis/loop-tree`).
+/// Highest numbers that a trace may contain (`plugins/analysis/loop-tree`): bytes of a message, and time in picoseconds.
 const MOST_BYTES: u64 = 1 << 43;
 const LATEST: u64 = 1 << 61;
 

@@ -1,5 +1,5 @@
-//! Snapshots. The input is what the checksums of a file keep from being changed by chance: the table of sections, unpacked, then the sections. It
-//! is made a file with a header that fits, since a file may have been made to harm.
+//! Target for snapshots. Checksums would refuse most random changes of a snapshot file. The input is therefore only the uncompressed table
+//! of sections and the sections. A header with valid checksums is added before each case, as someone with bad intent could do.
 
 use std::io;
 use std::path::Path;
@@ -22,14 +22,14 @@ pub const SNAPSHOT: Target = Target {
 
 static SEED: Once<Vec<Vec<u8>>> = Once::new();
 
-/// Where sections begin: behind the page of the header.
+/// Offset of the first section: behind the header's page.
 const BEGIN: u64 = 4096;
 
-/// A section of the table and one of its regions of RAM, field by field.
+/// A section in the table, field by field, and a region of RAM in a section.
 type Section = (String, Kind, u64, u64, u64, [u8; 32], Vec<Region>);
 type Region = (u64, u64, u64, Vec<Option<[u8; 32]>>);
 
-/// Returns seeds with a number, JSON, bytes, a page of RAM that is not zero and one that is.
+/// Returns the seed: sections with a number, JSON, bytes, a page of RAM that is not zero, and a page of zeros.
 fn seeds() -> Vec<Vec<u8>> {
     let hash = |bytes: &[u8]| *blake3::hash(bytes).as_bytes();
     let mut stored = Vec::new();
@@ -63,7 +63,7 @@ fn seeds() -> Vec<Vec<u8>> {
     vec![input]
 }
 
-/// Returns the snapshot file of an input.
+/// Returns the complete snapshot file of an input.
 fn file(input: &[u8]) -> Vec<u8> {
     let (length, rest) = input.split_first_chunk().unwrap_or((&[0; 2], input));
     let (table, stored) = rest.split_at(usize::from(u16::from_le_bytes(*length)).min(rest.len()));
@@ -89,7 +89,7 @@ fn file(input: &[u8]) -> Vec<u8> {
 }
 
 fn run(input: &[u8], folder: &Path) {
-    // With the magic of a snapshot or without, this is none.
+    // Neither the input itself nor the input behind a snapshot's magic number is a snapshot.
     let plain = [b"\x89NSS\r\n\x1a\n", input].concat();
     told(Snapshot::open(&put(folder, "plain.nss", &plain)).map(drop));
     let path = put(folder, "a.nss", &file(input));
@@ -109,7 +109,7 @@ fn run(input: &[u8], folder: &Path) {
     }
 }
 
-/// Checks that an error is a message about a file, with a place in it or a failure of the host.
+/// Checks that an error names an offset in the file, is a failure of the host, or is about a request for a missing or too large section.
 fn told(result: Result<(), SnapshotError>) {
     if let Err(error) = result {
         let text = error.to_string();

@@ -1,4 +1,4 @@
-//! Traces, for all code that reads them.
+//! Targets for all code that reads traces.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ use crate::choices::Choices;
 use crate::json::Vocabulary;
 use crate::traces::{Trace, vocabulary};
 
-/// The reader, and what a report says of it.
+/// Target that reads traces, and makes profiles, calibrations and reports from them.
 pub const READ: Target = Target {
     name: "trace",
     what: "traces with valid checksums: the reader, profiles, where ranks stand, the report, calibration",
@@ -32,7 +32,7 @@ pub const READ: Target = Target {
     foreign: false,
 };
 
-/// The model and predictions.
+/// Target that makes programs from traces, and predictions from programs.
 pub const PREDICT: Target = Target {
     name: "predict",
     what: "traces with valid checksums: the model, predictions on several clusters, reduced fragments, predicted traces",
@@ -52,7 +52,7 @@ pub const EXPORT: Target = Target {
     foreign: false,
 };
 
-/// Traces whose bytes are damaged.
+/// Target that reads traces whose bytes are damaged.
 pub const RAW: Target = Target {
     name: "raw",
     what: "traces whose bytes are damaged: the reader",
@@ -93,7 +93,7 @@ fn events(input: &[u8]) -> impl Iterator<Item = Event> {
     events.map_while(Result::ok)
 }
 
-/// As `nodescope report` and `nodescope calibrate` read a trace.
+/// Reads a trace as `nodescope report` and `nodescope calibrate` do.
 pub fn read(input: &[u8], folder: &Path) {
     let mut profile = Profile::default();
     let mut matrix = MatrixBuilder::default();
@@ -128,7 +128,7 @@ pub fn read(input: &[u8], folder: &Path) {
     super::results::report(&input);
 }
 
-/// Clusters of every kind.
+/// Cluster files of every network model.
 const CLUSTERS: [&str; 5] = [
     "[nodes]\ncores = 2\n[network]\nlatency = \"1 us\"\nbandwidth = \"1 GB/s\"\ncontention = false\n",
     "[nodes]\ncores = 2\n[network]\nmodel = \"post\"\nlatency = \"1 us\"\nbandwidth = \"1 B/s\"\nprogress_thread = true\nbeta = 0.5\n",
@@ -149,7 +149,7 @@ fn clusters() -> &'static [Cluster] {
     })
 }
 
-/// As `nodescope predict` reads a trace.
+/// Reads a trace's sequences as `nodescope predict` does; None if the trace is refused.
 fn sequences(input: &[u8]) -> Option<Sequences> {
     let mut builder = SequenceBuilder::new(SequenceOptions::default());
     for event in TraceReader::new(input, "input.nst").ok()?.events() {
@@ -218,11 +218,11 @@ pub fn predicted(input: &[u8], folder: &Path) {
     }
 }
 
-/// Bytes that an export may have whatever the trace is, and for each of the trace's.
+/// Bytes that any export may have, and bytes that it may have in addition for each byte of the trace.
 const EXPORT_FREE: u64 = 32 << 20;
 const EXPORT_PER_BYTE: u64 = 4096;
 
-/// As `nodescope export` does it.
+/// Exports a trace as `nodescope export` does, in every format.
 pub fn exported(input: &[u8], folder: &Path) {
     let path = put(folder, "trace.nst", input);
     for format in Format::ALL {

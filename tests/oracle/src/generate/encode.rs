@@ -1,5 +1,5 @@
-//! Random encodings of a given instruction: the fixed parts from its opcode, everything else random, kept if the decoder
-//! finds that instruction in it. Redundant forms (unused REX and VEX bits, useless prefixes, any ModRM) come up by themselves.
+//! Random encodings of a given instruction. The fixed parts come from its opcode, and everything else is random. An encoding is kept if the
+//! decoder finds the instruction in it. Therefore redundant forms also occur: unused REX and VEX bits, useless prefixes, any ModRM.
 
 use iced_x86::{
     Code, Decoder, DecoderOptions, EncodingKind, Instruction, MandatoryPrefix, OpCodeInfo,
@@ -8,7 +8,8 @@ use iced_x86::{
 
 use crate::random::Random;
 
-/// Returns an encoding and what it decodes to at `address`; with `invalid` one that no processor accepts.
+/// Returns an encoding and its decoded instruction at `address`. With `invalid`, returns an encoding that no processor accepts. None: this
+/// try gave no such encoding.
 pub fn encode(
     code: Code,
     address: u64,
@@ -25,12 +26,12 @@ pub fn encode(
     let decode = |options| Decoder::with_ip(64, &bytes, address, options).decode();
     let instruction = decode(DecoderOptions::NONE);
     if invalid {
-        // These bytes, decoded without the checks of LOCK, vvvv and the like are the instruction.
+        // Without the checks of LOCK, vvvv and so on, these bytes decode to the instruction.
         let unchecked = decode(DecoderOptions::NO_INVALID_CHECK);
         if !instruction.is_invalid() || unchecked.code() != code || unchecked.len() > 15 {
             return None;
         }
-        // An operand that lies nowhere, so that the check comes first or nothing is harmed.
+        // Bytes behind the instruction are random and not part of it.
         bytes.truncate(unchecked.len());
         return Some((bytes, instruction));
     }
@@ -70,7 +71,7 @@ fn legacy(info: &OpCodeInfo, invalid: bool, r: &mut Random, bytes: &mut Vec<u8>)
     if r.chance(50) {
         prefixes.push(r.pick(&[0x65, 0x65, 0x3e, 0x2e, 0x26, 0x36]));
     }
-    // In any order.
+    // The prefixes are in random order.
     for i in (1..prefixes.len()).rev() {
         prefixes.swap(i, r.below(i as u64 + 1) as usize);
     }
@@ -154,7 +155,7 @@ fn vex(info: &OpCodeInfo, invalid: bool, r: &mut Random, bytes: &mut Vec<u8>) {
     opcode(info, r, bytes);
 }
 
-/// Appends opcode bytes, ModRM with its fixed fields, then random bytes for whatever follows.
+/// Appends the opcode bytes, ModRM with its fixed fields, and random bytes for all that follows.
 fn opcode(info: &OpCodeInfo, r: &mut Random, bytes: &mut Vec<u8>) {
     let opcode = info.op_code();
     if info.op_code_len() == 2 {

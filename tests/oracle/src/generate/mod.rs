@@ -1,10 +1,8 @@
-//! Random cases: an instruction, a state and the contents of memory, all from a group, a seed, an index and the number of a
-//! variant.
+//! Random cases: an instruction, a state and the contents of memory. Group, seed, index and number of the variant determine a case.
 //!
-//! An index identifies an encoding at an address: every instruction of the group comes up once in as many indices as there
-//! are instructions, in an encoding that is random in all that its opcode leaves open. Each variant of it is an instance of its
-//! own: general registers, flags, floating-point control, the vector and x87 registers that the instruction names, where its
-//! operands lie and what they hold are drawn anew.
+//! An index identifies an encoding at an address. Within as many indices as the group has instructions, every instruction occurs once. Its
+//! encoding is random where the opcode permits. Each variant draws a new state for the encoding: general registers, flags, floating-point
+//! control, the vector and x87 registers that the instruction names, and addresses and contents of its operands.
 
 mod encode;
 pub(crate) mod registers;
@@ -20,10 +18,10 @@ use crate::state::State;
 
 pub use steer::is_same_on_both_sides;
 
-/// Bytes that a case puts into the window.
+/// Bytes that a case writes into the window.
 #[derive(Clone, Debug)]
 pub struct Patch {
-    /// Address of the first.
+    /// Address of the first byte.
     pub address: u64,
     /// Contents of the patch.
     pub bytes: Vec<u8>,
@@ -36,9 +34,9 @@ pub struct CaseId {
     pub group: Group,
     /// Seed of the campaign.
     pub seed: u64,
-    /// Number of the encoding within the group and seed.
+    /// Number of the encoding within group and seed.
     pub index: u64,
-    /// Number of the state that the instruction is run in.
+    /// Number of the state in which the instruction runs.
     pub variant: u64,
 }
 
@@ -69,7 +67,7 @@ impl std::str::FromStr for CaseId {
     }
 }
 
-/// Instruction in a state, with the contents of memory.
+/// Instruction with a state and contents of memory.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// Identifier of the case.
@@ -80,16 +78,16 @@ pub struct Case {
     pub instruction: Instruction,
     /// State before the instruction.
     pub state: State,
-    /// Memory before, over the common contents ([`window`]).
+    /// Contents of memory before the instruction, on top of the common contents ([`window`]).
     pub patches: Vec<Patch>,
-    /// An address that the instruction touches.
+    /// Address that the instruction accesses; None: it accesses no memory.
     pub operand: Option<u64>,
-    /// Contents of the engine's TLB.
+    /// State of the engine's TLB before the instruction.
     pub tlb: TlbState,
 }
 
 impl Case {
-    /// Returns the contents of memory before the instruction; None outside the window.
+    /// Returns bytes of memory before the instruction; None if they are not all in the window.
     pub fn peek(&self, window: &[u8], address: u64, len: usize) -> Option<Vec<u8>> {
         let offset = usize::try_from(address.wrapping_sub(WINDOW)).ok()?;
         if offset >= WINDOW_LEN || len > WINDOW_LEN - offset {
@@ -108,7 +106,7 @@ impl Case {
     }
 }
 
-/// Contents of the window that all cases start from.
+/// Returns the contents of the window with which all cases start.
 pub fn window() -> Vec<u8> {
     let mut r = Random::new(0x77);
     let mut bytes = vec![0; WINDOW_LEN];
@@ -125,7 +123,7 @@ pub struct Generator {
     codes: Vec<Code>,
     info: iced_x86::InstructionInfoFactory,
     window: Vec<u8>,
-    /// Memory that the instruction drawn last uses.
+    /// Memory that the last drawn instruction uses.
     used: Vec<UsedMemory>,
 }
 
@@ -142,12 +140,12 @@ impl Generator {
         }
     }
 
-    /// Instructions of the group.
+    /// Returns the instructions of the group.
     pub fn codes(&self) -> &[Code] {
         &self.codes
     }
 
-    /// Returns the first case with this index. Every instruction comes up once in `codes().len()` indices.
+    /// Returns the case with this index and variant 0. Every instruction occurs once in `codes().len()` successive indices.
     pub fn case(&mut self, index: u64) -> Case {
         let id = CaseId {
             group: self.group,
@@ -163,7 +161,7 @@ impl Generator {
             if let Some(case) = self.attempt(id, code, &mut random) {
                 return case;
             }
-            // An invalid form does not exist of every instruction.
+            // Some instructions have no invalid encoding.
             if attempt % 200 == 0 && self.group == Group::Invalid {
                 code = random.pick(&self.codes);
             }
@@ -178,7 +176,7 @@ impl Generator {
     fn attempt(&mut self, id: CaseId, code: Code, random: &mut Random) -> Option<Case> {
         let invalid = id.group == Group::Invalid;
         let position = random.below(1000);
-        // Most at any place; some across the two pages; a few run into where there is no code.
+        // Most instructions are at a random address. Some cross into the second code page, a few run beyond the end of the code pages.
         let end = CODE + CODE_LEN as u64;
         let address = match position {
             0..=99 => CODE + PAGE - 1 - random.below(8),
@@ -186,7 +184,7 @@ impl Generator {
             _ => CODE + random.below(CODE_LEN as u64 - 32),
         };
         let (bytes, instruction) = encode::encode(code, address, invalid, random)?;
-        // An instruction at the end must be cut; behind any other one the harness needs room to jump back.
+        // An instruction at the end must cross the end. Behind any other instruction the harness needs space for a jump back.
         if address >= end - 8 && bytes.len() as u64 <= end - address {
             return None;
         }
@@ -211,8 +209,8 @@ impl Generator {
         self.is_safe(&mut case).then_some(case)
     }
 
-    /// Returns the instruction in another state; `case` is what [`Generator::case`] gave last. None where none was found in a
-    /// few attempts.
+    /// Returns the instruction of `case` in another state. `case` is the last result of [`Generator::case`]. None: a few tries gave no safe
+    /// state.
     pub fn variant(&mut self, case: &Case, variant: u64) -> Option<Case> {
         debug_assert_eq!(case.id.variant, 0);
         let id = CaseId { variant, ..case.id };
@@ -240,7 +238,7 @@ impl Generator {
         None
     }
 
-    /// Returns whether all that the instruction can touch lies where both sides have the same memory.
+    /// Returns whether all addresses that the instruction can access have the same memory on both sides. Sets the case's operand.
     fn is_safe(&mut self, case: &mut Case) -> bool {
         if case.instruction.is_invalid() {
             return true;
@@ -262,7 +260,7 @@ impl Generator {
     }
 }
 
-/// Draws a state of the TLB, mostly warm.
+/// Draws a state of the TLB, warm in six of eight cases.
 fn tlb(r: &mut Random) -> TlbState {
     match r.below(8) {
         0 => TlbState::Cold,
@@ -271,7 +269,7 @@ fn tlb(r: &mut Random) -> TlbState {
     }
 }
 
-/// Returns the value of a register for address arithmetic.
+/// Returns the value of a register for address arithmetic; of a segment register, its base.
 pub fn register(
     state: &State,
     register: iced_x86::Register,
@@ -309,12 +307,12 @@ pub fn register(
     }
 }
 
-/// Returns whether an address lies in the reserved range (with room for what follows it), as opposed to the harness's own memory.
+/// Returns whether an address is in the reserved range, at least 1 MiB from its ends. Outside there may be the harness's own memory.
 fn in_void(address: u64) -> bool {
     (VOID_START + 0x10_0000..VOID_END - 0x10_0000).contains(&address)
 }
 
-/// Returns the part of a patch that lies in the writable pages.
+/// Returns the part of a patch that is in the writable pages; None if no byte is.
 fn clip(address: u64, bytes: &[u8]) -> Option<Patch> {
     let start = address.max(WINDOW);
     let end = (address.checked_add(bytes.len() as u64)?).min(WINDOW + WRITABLE_LEN as u64);

@@ -8,11 +8,11 @@ use crate::catalogue::Group;
 use crate::random::Random;
 use crate::state::State;
 
-/// CF, PF, AF, ZF, SF, OF.
+/// Status flags: CF, PF, AF, ZF, SF, OF.
 const STATUS: u64 = 0x8d5;
 /// Direction flag, DF.
 const DIRECTION: u64 = 1 << 10;
-/// IF, which user code always runs with, and the bit that is always set.
+/// IF, which is always set in user code, and bit 1, which is always set.
 const FIXED: u64 = 0x202;
 
 /// Returns a random state with the instruction pointer at `rip`.
@@ -45,8 +45,9 @@ fn flags(group: Group, r: &mut Random) -> u64 {
     rflags
 }
 
-/// Draws all state anew that the case's instruction can read: general registers and flags always; of the vector registers those that it
-/// names, XMM0, which some read unnamed, and one more; all where it moves whole states. What it does not read stays.
+/// Draws a new value for all state that the instruction can read. This is always the general registers and flags. It is also the vector
+/// registers that the instruction names, XMM0, which some instructions read implicitly, and one more. Instructions of the group `State` get
+/// all registers. State that the instruction does not read is not changed.
 pub fn vary(case: &mut Case, r: &mut Random) {
     let group = case.id.group;
     let state = &mut case.state;
@@ -86,7 +87,7 @@ pub fn vary(case: &mut Case, r: &mut Random) {
     }
 }
 
-/// Draws random x87 state and MXCSR as an FXSAVE image.
+/// Writes random x87 state and MXCSR into an FXSAVE image.
 pub fn floating_point(image: &mut [u8], r: &mut Random) {
     let masks = if r.chance(700) { 0x3f } else { r.next() & 0x3f };
     let precision = if r.chance(700) { 3 } else { r.below(4) };
@@ -96,7 +97,7 @@ pub fn floating_point(image: &mut [u8], r: &mut Random) {
         flags &= masks | 0x40;
     }
     let mut fsw = flags | r.next() & 0x4700 | r.below(8) << 11;
-    // The summary bit and its copy follow the flags.
+    // The summary bit ES and its copy B follow from the flags.
     if flags & !masks & 0x3f != 0 {
         fsw |= 0x8080;
     }
@@ -112,7 +113,7 @@ pub fn floating_point(image: &mut [u8], r: &mut Random) {
     for i in 0..8 {
         let at = 32 + 16 * i;
         if r.chance(150) {
-            // An MMX register.
+            // The register contains an MMX value.
             let mut mm = [0; 8];
             r.fill(&mut mm);
             image[at..at + 8].copy_from_slice(&mm);

@@ -1,5 +1,5 @@
-//! Operand steering: changes a random case so that the case does something worth comparing: memory operands that lie in the window (or just
-//! outside it), branches that arrive, divisions that do not all overflow.
+//! Operand steering: changes a random case so that its instruction is worth comparing. Memory operands are in the window or just outside,
+//! branches reach code, and not all divisions overflow.
 
 use iced_x86::{
     Code, ConstantOffsets, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register,
@@ -18,15 +18,15 @@ const RBP: usize = 5;
 const RSI: usize = 6;
 const RDI: usize = 7;
 
-/// Room that the direct jump behind the instruction takes.
+/// Bytes of the direct jump behind the instruction.
 const JUMP: u64 = 5;
 
-/// States if the instruction's bytes may change.
+/// Whether steering may change the instruction's bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
     /// Immediates and displacements may change.
     Mutable,
-    /// No byte may change: only registers and memory may.
+    /// No byte of the instruction may change, only registers and memory.
     Fixed,
 }
 
@@ -35,11 +35,11 @@ struct Steering<'a> {
     r: &'a mut Random,
     encoding: Encoding,
     offsets: ConstantOffsets,
-    /// Registers whose value is needed as it is.
+    /// Bit set of general registers whose values must not change any more.
     pinned: u16,
 }
 
-/// Steers the operands of a case; None where that is not possible.
+/// Steers the operands of a case; None if that is not possible.
 pub fn steer(case: &mut Case, r: &mut Random, encoding: Encoding) -> Option<()> {
     let offsets = match encoding {
         Encoding::Mutable => offsets(case),
@@ -67,7 +67,8 @@ fn offsets(case: &Case) -> ConstantOffsets {
     d.get_constant_offsets(&i)
 }
 
-/// Returns whether both sides agree about what lies at an address: the window and nothing around it, or no address at all.
+/// Returns whether both sides have the same at an address: the window or nothing in the reserved range around it, or a non-canonical
+/// address.
 pub fn is_same_on_both_sides(address: u64) -> bool {
     let canonical = ((address as i64) << 16 >> 16) as u64 == address;
     let far = address.wrapping_add(0x8000_0000_0000_u64.wrapping_sub(0x1_0000)) & !0xffff;
@@ -75,7 +76,7 @@ pub fn is_same_on_both_sides(address: u64) -> bool {
         || !canonical && far != 0
 }
 
-/// Returns whether a case is safe to run, by checks that need more than the addresses of operands.
+/// Returns whether a case is safe to run, by checks that need more than the operands' addresses.
 pub fn is_safe(case: &Case, window: &[u8]) -> bool {
     let i = &case.instruction;
     let s = &case.state;
@@ -85,7 +86,7 @@ pub fn is_safe(case: &Case, window: &[u8]) -> bool {
         Some(u64::from_le_bytes(b))
     };
     match i.mnemonic() {
-        // The trap flag would stop the harness.
+        // POPF must not set the trap flag, which would stop the harness.
         Mnemonic::Popf | Mnemonic::Popfq => {
             word(s.gpr[RSP], 2).is_none_or(|flags| flags & 0x100 == 0)
         }
@@ -101,12 +102,12 @@ pub fn is_safe(case: &Case, window: &[u8]) -> bool {
                 4 => i64::from(bit as i32) >> 5 << 2,
                 _ => bit as i64 >> 6 << 3,
             };
-            // The sum wraps at the address size before the segment base is added.
+            // The sum wraps at the address size, before the segment base is added.
             let sum = base.wrapping_add(step as u64);
             is_same_on_both_sides(sum)
                 && (address_bits(i) == 64 || sum < 1 << 32 && i.segment_prefix() == Register::None)
         }
-        // The host may have components that the guest has not. Bits above are no processor's.
+        // The host may have state components that the guest lacks. No processor has components above these bits.
         Mnemonic::Xrstor | Mnemonic::Xrstor64 => address_of(case)
             .and_then(|at| word(at.wrapping_add(512), 8))
             .is_none_or(|present| present & 0x7_fff8 == 0),
@@ -121,12 +122,12 @@ pub fn is_safe(case: &Case, window: &[u8]) -> bool {
     }
 }
 
-/// Returns whether a branch goes somewhere defined; None where its target faults before that.
+/// Returns whether a branch target is in the reserved range and outside the instruction. A target of None is safe: reading it faults.
 fn is_branch_safe(case: &Case, target: Option<u64>) -> bool {
     target.is_none_or(|t| in_void(t) && is_outside_instruction(case, t))
 }
 
-/// Returns whether a branch target is outside the instruction and the jump behind it.
+/// Returns whether a branch target is outside the instruction and outside the jump behind it.
 fn is_outside_instruction(case: &Case, target: u64) -> bool {
     let start = case.state.rip;
     let next = start + case.bytes.len() as u64;
@@ -209,7 +210,7 @@ impl Steering<'_> {
         self.patch(address, &bytes);
     }
 
-    /// Returns a random address for an operand of `size` bytes.
+    /// Returns a random address for an operand of `size` bytes, mostly in the writable pages.
     fn random_address(&mut self, size: usize) -> u64 {
         let size = size.max(1) as u64;
         let end = WINDOW + WRITABLE_LEN as u64;
@@ -222,7 +223,8 @@ impl Steering<'_> {
                 WINDOW + self.r.below(room) * align
             }
             600..=849 => WINDOW + self.r.below(WRITABLE_LEN as u64 - size.min(1024)),
-            // Across the first two pages, into the read-only page, within it, into nothing, from nothing.
+            // Across the first two pages, across the start of the read-only page, in the read-only page, across the end, behind it, across
+            // the start, and non-canonical.
             850..=909 => WINDOW + PAGE - reach,
             910..=934 => end - reach,
             935..=949 => end + self.r.below(PAGE - 64),
@@ -233,7 +235,7 @@ impl Steering<'_> {
         }
     }
 
-    /// Sometimes replaces a random immediate by an edge value.
+    /// Replaces a random immediate by an edge value, in some cases.
     fn steer_immediate(&mut self) {
         let (at, size) = (
             self.offsets.immediate_offset(),
@@ -254,7 +256,7 @@ impl Steering<'_> {
         self.i().op0_kind() == OpKind::NearBranch64
     }
 
-    /// Puts the stack into the window.
+    /// Sets the stack pointer to an address in the window or at its ends.
     fn steer_stack(&mut self) {
         let mut sp = match self.r.below(100) {
             0..=79 => WINDOW + 512 + self.r.below(WRITABLE_LEN as u64 / 8 - 128) * 8,
@@ -284,11 +286,11 @@ impl Steering<'_> {
             Mnemonic::Enter => {
                 let bp = WINDOW + 512 + self.r.below(WRITABLE_LEN as u64 - 1024);
                 self.set(RBP, bp);
-                // Few levels, mostly.
+                // Mostly few nesting levels.
                 let at = self.case.bytes.len() - 1;
                 if !self.is_fixed() && self.r.chance(800) {
                     self.case.bytes[at] &= 0xe3;
-                    // The allocation stays within reach.
+                    // The allocation is small, so that the stack stays in the window.
                     self.case.bytes[at - 1] &= 0x1f;
                 }
                 let _ = self.redecode();
@@ -301,7 +303,7 @@ impl Steering<'_> {
         }
     }
 
-    /// Steers the operands that the encoding does not name.
+    /// Steers the operands that the encoding does not contain, of string instructions and XLATB.
     fn steer_implicit_operands(&mut self) {
         let i = self.i();
         let mut count = None;
@@ -357,7 +359,7 @@ impl Steering<'_> {
             };
             let n = if narrow { n | self.r.next() << 32 } else { n };
             self.set(RCX, n);
-            // A comparison that continues for a while.
+            // Contents with which a repeated comparison continues for several elements.
             if self.r.chance(500) && i.op_count() == 2 {
                 let accumulator = self.case.state.gpr[RAX].to_le_bytes();
                 let size = i.memory_size().size();
@@ -396,7 +398,7 @@ impl Steering<'_> {
         }
     }
 
-    /// Steers the memory operand that the encoding names.
+    /// Steers the memory operand in ModRM.
     fn steer_explicit_operand(&mut self) -> Option<()> {
         let i = self.i();
         if i.mnemonic() == Mnemonic::Xlatb
@@ -412,7 +414,7 @@ impl Steering<'_> {
         };
         let mut target = self.random_address(size);
         if i.has_lock_prefix() || i.mnemonic() == Mnemonic::Xchg {
-            // A locked access across lines may be forbidden on the host.
+            // A locked access that is split between two cache lines may be forbidden on the host.
             let last = target.wrapping_add(size as u64 - 1);
             if last >> 6 != target >> 6 {
                 target &= !(size as u64 - 1);
@@ -442,7 +444,7 @@ impl Steering<'_> {
         Some(())
     }
 
-    /// Makes the memory operand lie at `target`. Returns the address at which the operand lies.
+    /// Changes displacement or registers so that the memory operand is at `target`. Returns the operand's actual address.
     fn steer_address(&mut self, target: u64) -> Option<u64> {
         let i = self.i();
         let bits = address_bits(&i);
@@ -459,7 +461,7 @@ impl Steering<'_> {
             return address_of(self.case);
         }
         if base.is_ip() {
-            // The decoder gives the sum of displacement and next address.
+            // The decoder returns the sum of the displacement and the next instruction's address.
             let next = self.case.state.rip + self.case.bytes.len() as u64;
             self.set_displacement(offset.wrapping_sub(next))?;
             return Some(target);
@@ -476,7 +478,7 @@ impl Steering<'_> {
         if base == Register::None {
             let register = index.full_register().number();
             if self.is_fixed() {
-                // As near as the scale allows; nothing but the stack pointer is pinned before, which is no index.
+                // As close as the scale permits. Before this step only the stack pointer can be pinned, and it cannot be an index.
                 let value = (offset.wrapping_sub(displacement) & mask) / scale;
                 let value = if bits == 32 {
                     value | self.r.next() << 32
@@ -501,7 +503,7 @@ impl Steering<'_> {
         }
         let register = base.full_register().number();
         if index.is_gpr() && index.full_register() == base.full_register() {
-            // x * (1 + scale) = wanted, modulo the address size: the factor is odd (an inverse exists) or two.
+            // Solves x * (1 + scale) = wanted, modulo the address size. The factor is odd, so that an inverse exists, or two.
             let factor = 1 + scale;
             let mut wanted = offset.wrapping_sub(displacement);
             let value = if factor == 2 {
@@ -538,14 +540,14 @@ impl Steering<'_> {
             value
         };
         if register == RSP && self.pinned & 1 << RSP != 0 {
-            // The stack and the operand share the register: the stack decides.
+            // The stack and the operand use the same register. The operand's address then replaces the stack's.
             self.pinned |= 1 << RSP;
         }
         self.set(register, value);
         Some(())
     }
 
-    /// Replaces the displacement.
+    /// Replaces the displacement; None if the value does not fit.
     fn set_displacement(&mut self, value: u64) -> Option<()> {
         let (at, size) = (
             self.offsets.displacement_offset(),
@@ -566,7 +568,7 @@ impl Steering<'_> {
         self.redecode()
     }
 
-    /// Steers a gather: indices that stay near, a mask of random signs.
+    /// Steers a gather: the base is close to `target`, and the indices are small.
     fn steer_gather(&mut self, target: u64) -> Option<()> {
         let i = self.i();
         let element = if i.is_vsib64() { 8 } else { 4 };
@@ -602,7 +604,7 @@ impl Steering<'_> {
         Some(())
     }
 
-    /// Steers most branches into the code pages.
+    /// Steers most branches to targets in the code pages.
     fn steer_branch(&mut self) -> Option<()> {
         let i = self.i();
         let start = self.case.state.rip;
@@ -658,7 +660,7 @@ impl Steering<'_> {
         Some(())
     }
 
-    /// Chooses values that make the interesting outcome likely.
+    /// Chooses values that make the less likely outcome of an instruction more likely, such as a division without overflow.
     fn steer_arithmetic(&mut self) {
         let i = self.i();
         let bytes = match i.op0_kind() {
@@ -702,10 +704,10 @@ impl Steering<'_> {
                 value.extend(&self.case.state.gpr[RDX].to_le_bytes()[..half]);
                 self.make_operand_equal(&value);
             }
-            // Counts above the width leave the result of a 16-bit double shift undefined.
+            // A count above the width leaves the result of a 16-bit double shift undefined.
             Mnemonic::Shld | Mnemonic::Shrd if bytes == 2 => {
                 if i.op2_kind() == OpKind::Immediate8 {
-                    // In a variant it is so already.
+                    // In a variant the bit is already clear.
                     let at = self.case.bytes.len() - 1;
                     self.case.bytes[at] &= 0xef;
                     let _ = self.redecode();
@@ -731,7 +733,7 @@ impl Steering<'_> {
         }
     }
 
-    /// Makes the first operand equal to these bytes.
+    /// Makes a first operand in memory equal to some bytes.
     fn make_operand_equal(&mut self, bytes: &[u8]) {
         let i = self.i();
         if i.op0_kind() == OpKind::Memory
@@ -741,7 +743,7 @@ impl Steering<'_> {
         }
     }
 
-    /// Fills in the images that restore instructions read.
+    /// Writes the images that restore instructions read into memory.
     fn fill_state_images(&mut self) -> Option<()> {
         let i = self.i();
         let Some(at) = address_of(self.case) else {
@@ -775,10 +777,10 @@ impl Steering<'_> {
                     image[512..576].fill(0);
                     image[512] = self.r.below(8) as u8;
                     if self.r.chance(50) {
-                        // No processor has these components; the rest of the header must be zero.
+                        // No processor has these components: the header is invalid.
                         image[512 + self.r.pick(&[7, 8, 20, 23])] = 0x40;
                     }
-                    // The host has more components than the guest.
+                    // The requested components are limited to those of the guest; the host has more.
                     if !(self.is_free(RAX) && self.is_free(RDX)) {
                         return None;
                     }

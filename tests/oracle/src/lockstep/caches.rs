@@ -1,6 +1,7 @@
-//! A real model instead of the toy, with caches so small that lines leave all of them all the time. The translator's miss routines must
-//! leave behind the lines, orders, counters and clocks of the model's functions, which the interpreter calls. An L0 filter cache must not
-//! change the results either: now and then the interpreter has none, and every reference is reported to its model.
+//! A real cache model for lockstep tests, instead of the toy model. Its caches are so small that lines are evicted all the time. The
+//! translator's miss routines must leave the same lines, orders, counters and clocks as the model's functions, which the interpreter calls.
+//! An L0 filter cache must not change the results either: in some runs the interpreter has none, and every reference is reported to its
+//! model.
 
 use nodescope_plugin_api::exported::StateExport;
 use nodescope_plugin_api::{
@@ -14,29 +15,29 @@ use nodescope_plugin_numa::{Numa, NumaConfig};
 use super::guest::{LARGE, RAM, USED, VCPUS, WINDOW_PHYSICAL};
 use crate::random::Random;
 
-/// A model, and its changes to L0 filter caches of vCPUs that do not run.
+/// A model, and its pending changes to L0 filter caches of vCPUs that do not run.
 pub struct Caches {
     model: CacheModel,
-    /// The L0 filter cache may answer nothing.
+    /// True if the L0 filter cache may answer no reference.
     asks_always: bool,
-    /// See [`Description`].
+    /// As in [`Description`].
     intruded: u64,
     updates: [Vec<L0Update>; VCPUS as usize],
 }
 
-/// Parameters of the caches.
+/// Parameters of the caches and of the memory behind them.
 #[derive(Clone, Debug)]
 pub struct Description {
     config: CacheConfig,
     places: Vec<VcpuPlace>,
-    /// None: all of it is as far.
+    /// Main memory; None: one latency for all addresses.
     memory: Option<NumaConfig>,
-    /// The first byte of what others refer to.
+    /// First guest-physical address of the references of the extra vCPU ([`Caches::intrude`]).
     intruded: u64,
 }
 
 impl Description {
-    /// Makes a random description for a guest with or without large pages. Beside the guest's vCPUs there is one more, which only makes
+    /// Makes random parameters for a guest with or without large pages. Beside the guest's vCPUs there is an extra vCPU, which only makes
     /// references ([`Caches::intrude`]).
     pub fn random(r: &mut Random, large: bool) -> Description {
         let mut level = |sets: &[u64], ways: &[u32]| {
@@ -47,7 +48,7 @@ impl Description {
         let instruction = level(&[4, 16], &[2, 4]);
         let mut second = level(&[2, 8, 16, 64], &[2, 3, 8, 16, 20]);
         let mut third = level(&[2, 16, 64, 3, 12, 40], &[4, 10, 16, 20, 24]).shared();
-        // Each is as large as what is inside.
+        // Each level is at least as large as the levels inside.
         while second.size < data.size.max(instruction.size) {
             second.size *= 2;
         }
@@ -77,12 +78,12 @@ impl Description {
         }
         let vcpus = VCPUS as u16 + 1;
         let places = match r.below(3) {
-            // Each on a socket of its own, or cores of one, or both.
+            // Each vCPU is on a socket of its own, all are cores of one socket, or two sockets have two cores each.
             0 => VcpuPlace::grid(vcpus, 1, 1),
             1 => VcpuPlace::grid(1, vcpus, 1),
             _ => VcpuPlace::grid(2, 2, 1),
         };
-        // Homes change within the guest's memory.
+        // The homes' ranges divide the guest's memory, so that references have different homes.
         let sockets = places.iter().map(|place| place.socket).max().unwrap_or(0) + 1;
         let all = if large { RAM } else { USED as u64 };
         let bytes = all / u64::from(sockets) / 4096 * 4096;
@@ -92,14 +93,14 @@ impl Description {
             memory: r
                 .chance(800)
                 .then(|| NumaConfig::contiguous(sockets, bytes)),
-            // As much of it is data as where that lies below.
+            // With large pages the range contains the guest's data at `LARGE`.
             intruded: if large { LARGE - WINDOW_PHYSICAL } else { 0 },
         }
     }
 }
 
 impl Caches {
-    /// Makes empty caches. `asks_always`: without an L0 filter cache.
+    /// Makes empty caches. With `asks_always` the L0 filter cache answers no reference.
     ///
     /// # Panics
     /// If the description is not valid.
@@ -122,7 +123,7 @@ impl Caches {
         }
     }
 
-    /// Returns the result of [`MemoryModel::l0_geometry`].
+    /// Returns the geometry of the L0 filter cache ([`MemoryModel::l0_geometry`]); one line for each set with `asks_always`.
     pub fn l0_geometry(&self) -> L0Geometry {
         let geometry = self.model.l0_geometry();
         match self.asks_always {
@@ -135,7 +136,7 @@ impl Caches {
         }
     }
 
-    /// Returns the changes to apply to the L0 filter cache of a vCPU before it runs.
+    /// Takes the changes to apply to the L0 filter cache of a vCPU before it runs.
     pub fn take_updates(&mut self, vcpu: usize) -> Vec<L0Update> {
         std::mem::take(&mut self.updates[vcpu])
     }
@@ -150,7 +151,7 @@ impl Caches {
         });
     }
 
-    /// Makes references to the guest's memory by a vCPU that does not belong to the guest.
+    /// Makes random references to the guest's memory by the extra vCPU.
     pub fn intrude(&mut self, r: &mut Random) {
         for _ in 0..r.below(40) {
             let reference = MemRef {
@@ -168,7 +169,7 @@ impl Caches {
                 .reference(Hits::default(), &reference, &mut updates);
             self.keep(reference.vcpu, &mut updates);
         }
-        // No code of the guest made them.
+        // Drops the charges, since no code of the guest made these references.
         self.model.take_charges();
     }
 
@@ -193,12 +194,12 @@ impl Caches {
         sums
     }
 
-    /// Returns the result of [`MemoryModel::take_charges`].
+    /// Takes the model's charges ([`MemoryModel::take_charges`]).
     pub fn take_charges(&mut self) -> Charges {
         self.model.take_charges()
     }
 
-    /// Returns the answer to [`nodescope_engine::Platform::reference`].
+    /// Accounts for a reference, and returns the answer to [`nodescope_engine::Platform::reference`].
     pub fn reference(
         &mut self,
         hits: Hits<'_>,
@@ -213,7 +214,7 @@ impl Caches {
         outcome
     }
 
-    /// Returns the answer to [`MemoryModel::miss`].
+    /// Accounts for a miss, and returns the answer of [`MemoryModel::miss`].
     pub fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome> {
         assert!(!self.asks_always, "nothing is known of a set");
         self.model.miss(modified, oldest, reference)
@@ -224,12 +225,12 @@ impl Caches {
         self.model.modified(vcpu, lines);
     }
 
-    /// Returns the result of [`MemoryModel::export_state`].
+    /// Exports the model's state for a vCPU ([`MemoryModel::export_state`]).
     pub fn export_state(&mut self, vcpu: u16) -> Option<StateExport> {
         self.model.export_state(vcpu)
     }
 
-    /// Returns the differences between two models after equal references: counters, and of each cache the first set.
+    /// Returns the differences between two models after equal references: all counters, and the first different set of each cache.
     pub fn differences(&self, other: &Caches) -> Vec<String> {
         let (a, b) = (self.model.statistics(&[]), other.model.statistics(&[]));
         let lacks = |side, rows: &[Statistic], others: &[Statistic]| {
@@ -247,7 +248,7 @@ impl Caches {
         let contents = |caches: &Caches| {
             let mut contents = caches.model.contents();
             for cache in contents.iter_mut().filter(|cache| cache.level == 1) {
-                // The L0 filter cache may keep the order within a set.
+                // The order of lines in a first-level set is not compared, since the L0 filter cache may keep it.
                 for (_, lines) in &mut cache.sets {
                     lines.sort();
                 }

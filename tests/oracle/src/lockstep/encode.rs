@@ -1,4 +1,4 @@
-//! Encodings of single instructions and operands, appended to code.
+//! Encodings of single instructions and operands, appended to a vector of bytes.
 
 /// Appends `mov r64, imm64`.
 pub fn load(code: &mut Vec<u8>, register: usize, value: u64) {
@@ -6,13 +6,13 @@ pub fn load(code: &mut Vec<u8>, register: usize, value: u64) {
     code.extend(value.to_le_bytes());
 }
 
-/// Appends ModRM and displacement of an absolute address; `reg` is the register or the opcode's extension.
+/// Appends ModRM, SIB and displacement of an absolute address. `reg` is a register or the opcode's extension.
 pub fn absolute(code: &mut Vec<u8>, reg: u8, address: u64) {
     code.extend([0x04 | (reg & 7) << 3, 0x25]);
     code.extend((address as u32).to_le_bytes());
 }
 
-/// Appends an instruction with a register and an operand in memory, from a prefix, REX.W and an opcode.
+/// Appends an instruction with a register and an operand in memory. The tuple has the prefixes, REX.W and the opcode.
 pub fn instruction_with_memory(
     code: &mut Vec<u8>,
     (prefix, wide, opcode): (&[u8], u8, &[u8]),
@@ -27,7 +27,8 @@ pub fn instruction_with_memory(
     operand(code, register, base, index, displacement);
 }
 
-/// Appends ModRM, SIB and displacement of a register and an operand in memory: a base, perhaps an index, and a displacement of four bytes.
+/// Appends ModRM, SIB and displacement for a register and an operand in memory. The operand has a base, perhaps an index, and a
+/// displacement of four bytes.
 pub fn operand(code: &mut Vec<u8>, register: u8, base: u8, index: Option<u8>, displacement: i32) {
     let register = (register & 7) << 3;
     if index.is_some() || base & 7 == 4 {

@@ -1,8 +1,9 @@
 //! The guest's memory and its kernel.
 //!
-//! User pages lie where [`crate::layout`] has them, so that the cases of [`crate::generate`] steer operands to them. All RAM is mapped
-//! for the kernel once more in the upper half. Some guests have both in pages of 2 MiB, and code in those of 4 KiB.
-//! Exceptions continue at the next multiple of [`STRIDE`] behind the failing instruction, where [`super::program`] has put code.
+//! User pages have the linear addresses of [`crate::layout`], so that the cases of [`crate::generate`] steer operands to them. The RAM that
+//! the kernel uses is mapped a second time in the upper half of the address space. Some guests map both data and kernel in pages of 2 MiB,
+//! and code in pages of 4 KiB. After most exceptions the program continues at the next multiple of [`STRIDE`] behind the failing
+//! instruction, where [`super::program`] has put code.
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
@@ -14,65 +15,65 @@ use crate::bare::page::{A, D, G, NX, P, U, W};
 use crate::bare::{self, PageTables};
 use crate::layout::{CODE, GS_BASE, PAGE, WINDOW, WINDOW_LEN, WRITABLE_LEN};
 
-/// Bytes of RAM.
+/// Length of RAM in bytes.
 pub const RAM: u64 = 4 << 20;
-/// Bytes of RAM that the guest uses.
+/// Bytes of RAM that the guest uses, from physical address 0.
 pub const USED: usize = 0x2_8000;
-/// Where the data lies in guests that have large pages: that page has no code.
+/// Physical address of the data in guests with large pages. The large page at this address contains no code.
 pub const LARGE: u64 = 2 << 20;
-/// Addresses and lengths of the parts of the large page that programs reach most; for the second part see [`WINDOW_ALIAS`].
+/// Physical addresses and lengths of the parts of the large page that programs access most. The second part is at [`WINDOW_ALIAS`].
 pub const LARGE_USED: [(u64, usize); 2] = [(LARGE, 0x8000), (LARGE + 0x10_0000, 0x8000)];
-/// Code: four pages.
+/// Length of the code in bytes: four pages.
 pub const CODE_LEN: usize = 4 * PAGE as usize;
-/// Second linear address of [`CODE`]'s memory.
+/// Second linear address of the physical memory at [`CODE`].
 pub const ALIAS: u64 = CODE + 0x10_0000;
-/// Linear address of [`CODE`]'s memory as data, in a large page, in guests with large pages.
+/// Linear address of the physical memory at [`CODE`] as data, in a large page; only in guests with large pages.
 pub const CODE_AS_DATA: u64 = LARGE_AS_DATA + CODE_PHYSICAL;
 const LARGE_AS_DATA: u64 = 0x3800_0000;
-/// A page that is a device's.
+/// Linear address of a page of device memory.
 pub const DEVICE: u64 = 0x5000_0000;
-/// Distance of the places where programs continue after an exception.
+/// Distance in bytes of the addresses at which programs continue after an exception.
 pub const STRIDE: u64 = 128;
 
-/// Guest-physical addresses.
+/// Guest-physical addresses of page tables, IDT and GDT.
 const TABLES: u64 = 0x1000;
 const IDT: u64 = 0x1_0000;
 const GDT: u64 = 0x1_1000;
-/// Address of the first vCPU's task state segment; those of the others follow, [`TSS_SPACE`] bytes apart.
+/// Address of the first vCPU's task state segment. The segments of the other vCPUs follow, [`TSS_SPACE`] bytes apart.
 const TSS: u64 = 0x1_1800;
 const TSS_SPACE: u64 = 0x80;
 const KERNEL_CODE: u64 = 0x1_2000;
 const KERNEL_DATA: u64 = 0x1_3000;
-/// Top of the first vCPU's; the second one's is a page below.
+/// Top of the first vCPU's kernel stack. The second vCPU's kernel stack is a page below.
 const KERNEL_STACK: u64 = 0x1_6000;
-/// Where [`CODE`] lies.
+/// Guest-physical address of the code at [`CODE`].
 pub const CODE_PHYSICAL: u64 = 0x1_8000;
-/// Where [`WINDOW`] does.
+/// Guest-physical address of the data at [`WINDOW`], in guests without large pages.
 pub const WINDOW_PHYSICAL: u64 = 0x2_0000;
-/// The data pages again, as they are at first; in guests that have large pages, other memory.
+/// Second linear address of the data pages, with their initial mapping. In guests with large pages this address has other memory.
 pub const WINDOW_ALIAS: u64 = WINDOW + 0x10_0000;
-/// The window's pages in the opposite order, so that no page has its neighbour's memory beside its own.
+/// Linear address of the window's pages in reverse order, so that adjacent pages are not adjacent in physical memory.
 pub const WINDOW_REVERSED: u64 = WINDOW + 0x18_0000;
 const DEVICE_PHYSICAL: u64 = 0xd000_0000;
-/// Other memory for a page of code or data lies behind the four pages.
+/// Distance in bytes from a page of code or data to the other memory that the kernel may map instead.
 const OTHER: u64 = 0x4000;
-/// Where the kernel sees RAM.
+/// Linear address at which the kernel has mapped physical address 0 and the RAM behind.
 const KERNEL: u64 = 0xffff_8000_0000_0000;
 
 /// Segment selectors of the guest.
 const KERNEL_CS: u16 = 8;
 const KERNEL_SS: u16 = 0x10;
 const USER_SS: u16 = 0x23;
-/// 64-bit code.
+/// Selector of the 64-bit user code segment.
 pub const USER_CS: u16 = 0x2b;
-/// 32-bit code.
+/// Selector of the 32-bit user code segment (compatibility mode).
 pub const COMPATIBLE_CS: u16 = 0x1b;
 
-/// Vectors of the interrupts that devices raise: one that does nothing and one that sets CR0.TS.
+/// Vectors of the devices' interrupts: the handler of the first does nothing, the handler of the second sets CR0.TS.
 pub const INTERRUPTS: [u8; 2] = [0x40, 0x41];
-/// System calls that do something.
+/// Number of system calls. The number in EAX is taken modulo this one.
 pub const SERVICES: u64 = 8;
-/// vCPUs that the guest has tables and stacks for.
+/// Number of vCPUs for which the guest has tables and stacks.
 pub const VCPUS: u64 = 2;
 
 /// The mode in which a program starts.
@@ -86,21 +87,22 @@ pub enum Start {
     Compatible,
 }
 
-/// Contents of RAM at power-on.
+/// Initial contents of RAM.
 pub struct Image {
-    /// Contents of the RAM that the guest uses, from address 0: page tables, kernel and data. The length is [`USED`].
+    /// Contents of the RAM that the guest uses, from physical address 0: page tables, kernel and data. The length is [`USED`].
     pub bytes: Vec<u8>,
-    /// Contents of the memory at [`LARGE`].
+    /// Contents of the memory at [`LARGE`]; empty without large pages.
     pub large: Vec<u8>,
-    /// Physical addresses of the table entries that the kernel changes.
+    /// Physical addresses of the page table entries that the kernel changes: of four pages of code, then of four pages of data.
     pub entries: [u64; 8],
 }
 
 impl Image {
-    /// Tables and kernel; `window` are the contents of the data pages. `large`: these and the kernel's are pages of 2 MiB.
+    /// Makes tables, kernel and data. `window` has the contents of the data pages. With `large` the data and the kernel are in pages of 2
+    /// MiB.
     ///
     /// # Errors
-    /// The assembler's.
+    /// If the assembler refuses the kernel's code.
     pub fn new(window: &[u8], large: bool) -> Result<Self, IcedError> {
         let mut image = Self {
             bytes: vec![0; USED],
@@ -174,7 +176,7 @@ impl Image {
         Ok(image)
     }
 
-    /// Puts bytes at a guest-physical address.
+    /// Writes bytes at a guest-physical address.
     pub fn put(&mut self, physical: u64, bytes: &[u8]) {
         self.bytes[physical as usize..][..bytes.len()].copy_from_slice(bytes);
     }
@@ -185,7 +187,7 @@ impl Image {
         u64::from_le_bytes(b)
     }
 
-    /// Returns the state of a vCPU at the start of [`CODE`].
+    /// Returns the initial state of a vCPU, at the beginning of [`CODE`].
     pub fn state(&self, vcpu: u64, start: Start) -> VcpuState {
         let user = bare::flat(USER_SS, 0xc0f3);
         let (code, data) = match start {
@@ -220,10 +222,10 @@ impl Image {
     }
 }
 
-/// Makes RAM that holds zeros.
+/// Allocates RAM, filled with zeros.
 ///
 /// # Errors
-/// The host's.
+/// If the host refuses the memory.
 pub fn ram() -> Result<Ram, LayoutError> {
     Ram::new(&[RAM])
 }
@@ -233,15 +235,15 @@ pub fn cpuid() -> CpuidTable {
     bare::cpuid()
 }
 
-/// Offsets in the kernel's data: counts of exceptions by vector come first.
+/// Offsets in the kernel's data. Counts of exceptions by vector come first.
 const DEFAULT_MXCSR: u64 = 0x900;
 const SYSTEM_CALL: u64 = 0x908;
-/// Offset of a word that the kernel changes in place of an entry of a page table that does not exist.
+/// Offset of a word that the kernel changes instead of a page table entry that does not exist.
 const NO_ENTRY: u64 = 0x910;
-/// Memory of the kernel that it does not use itself.
+/// Linear address of kernel memory that the kernel does not use itself.
 pub const KERNEL_SPARE: u64 = KERNEL + KERNEL_DATA + 0xa00;
 
-/// Returns the kernel's code, the addresses of its 256 handlers and that of its system call; `entries` are the table entries of
+/// Returns the kernel's code, the addresses of its 256 handlers and the address of its system call. `entries` has the page table entries of
 /// the pages of code and of data.
 fn kernel(entries: &[u64; 8]) -> Result<(Vec<u8>, Vec<u64>, u64), IcedError> {
     let mut a = CodeAssembler::new(64)?;
@@ -260,7 +262,7 @@ fn kernel(entries: &[u64; 8]) -> Result<(Vec<u8>, Vec<u64>, u64), IcedError> {
     a.set_label(&mut common)?;
     a.push(rax)?;
     a.push(rcx)?;
-    // Two registers, vector, error, RIP at 32, CS, RFLAGS at 48.
+    // The stack has RCX, RAX, vector, error code, RIP at offset 32, CS, and RFLAGS at offset 48.
     let (mut done, mut simd, mut x87, mut step, mut device) = (
         a.create_label(),
         a.create_label(),
@@ -340,7 +342,7 @@ fn kernel(entries: &[u64; 8]) -> Result<(Vec<u8>, Vec<u64>, u64), IcedError> {
     for (k, l) in services.iter_mut().enumerate() {
         a.set_label(l)?;
         match k {
-            // Other memory for a page of data, of code, with and without saying so.
+            // Map other memory for a page of data or code, with and without INVLPG; change permissions; set CR0.TS; reload CR3.
             1 => toggle(&mut a, entries[4], OTHER as i32, Some(WINDOW))?,
             2 => toggle(&mut a, entries[1], OTHER as i32, Some(CODE + PAGE))?,
             3 => toggle(&mut a, entries[5], W as i32, Some(WINDOW + PAGE))?,
@@ -378,7 +380,7 @@ fn kernel(entries: &[u64; 8]) -> Result<(Vec<u8>, Vec<u64>, u64), IcedError> {
     Ok((code, vectors, system_call))
 }
 
-/// Changes a bit of a table entry.
+/// Emits code that flips a bit of a page table entry, and invalidates `page` in the TLB if it is given.
 fn toggle(a: &mut CodeAssembler, entry: u64, bit: i32, page: Option<u64>) -> Result<(), IcedError> {
     a.mov(rax, KERNEL + entry)?;
     a.xor(qword_ptr(rax), bit)?;

@@ -1,5 +1,5 @@
-//! Pieces of random programs, each of which aims at one path of the translator: operands near each other, string instructions, loops,
-//! accesses that lie in two lines, upper halves of vector registers, changes of mode.
+//! Pieces of random programs. Each piece exercises one path of the translator: operands at close addresses, string instructions, loops,
+//! split accesses, upper halves of vector registers, changes of mode.
 
 use super::encode::{absolute, instruction_with_memory, load, operand};
 use super::guest::{
@@ -8,8 +8,8 @@ use super::guest::{
 use crate::layout::{CODE, PAGE, WINDOW};
 use crate::random::Random;
 
-/// Writes accesses to fields of a structure: operands at one base, or base and index. Now and then the base changes, or the interpreter
-/// carries out an instruction, between two accesses.
+/// Appends accesses to fields of a structure: operands with the same base, or base and index. Sometimes the base changes between two
+/// accesses, or an instruction that only the interpreter executes is in between.
 pub fn fields(code: &mut Vec<u8>, starts: &[u64], large: bool, r: &mut Random) {
     let (base, index) = (r.below(16) as u8, r.below(16) as u8);
     let index = (index & 15 != 4 && r.chance(300)).then_some(index);
@@ -32,9 +32,9 @@ pub fn fields(code: &mut Vec<u8>, starts: &[u64], large: bool, r: &mut Random) {
     let first = r.below(0x200) as i32 - 0x100;
     for _ in 0..2 + r.below(8) {
         match r.below(16) {
-            // ADD base, constant
+            // ADD base, imm8.
             0 => code.extend([0x48 | base >> 3, 0x83, 0xc0 | base & 7, r.next() as u8]),
-            // FNOP, which the interpreter carries out.
+            // FNOP, which the interpreter executes.
             1 => code.extend([0xd9, 0xd0]),
             _ => {}
         }
@@ -51,13 +51,14 @@ pub fn fields(code: &mut Vec<u8>, starts: &[u64], large: bool, r: &mut Random) {
     }
 }
 
-/// Writes a load to XMM1, changes of XMM1, and a store to the loaded place. `operand` writes an instruction with this prefix and opcode.
+/// Appends a load to XMM1, instructions that change XMM1, and a store to the loaded address. `operand` appends an instruction from a prefix
+/// and an opcode.
 pub fn load_change_store(
     code: &mut Vec<u8>,
     operand: impl Fn(&mut Vec<u8>, &[u8], &[u8]),
     r: &mut Random,
 ) {
-    // Prefix, opcode of the load and opcode of the store, for all sizes; two forms must be aligned.
+    // Prefix, opcode of the load and opcode of the store, for several sizes; one form needs alignment.
     let forms: [(&[u8], u8, u8); 6] = [
         (&[], 0x10, 0x11),
         (&[0x66], 0x28, 0x29),
@@ -69,7 +70,7 @@ pub fn load_change_store(
     let (prefix, load, store) = r.pick(&forms);
     operand(code, prefix, &[0x0f, load]);
     for _ in 0..r.below(3) {
-        // PADDB, MULPD, UNPCKLPS with XMM2; COMISD, which writes flags; NOP; a load that comes between.
+        // PADDB, MULPD and UNPCKLPS with XMM2; COMISD, which writes flags; NOP; a second load.
         match r.below(12) {
             0 => code.extend([0x66, 0x0f, 0x2f, 0xca]),
             1 => code.push(0x90),
@@ -82,7 +83,7 @@ pub fn load_change_store(
     operand(code, prefix, &[0x0f, store]);
 }
 
-/// Writes one access of [`fields`].
+/// Appends one access of [`fields`].
 pub fn field_access(
     code: &mut Vec<u8>,
     base: u8,
@@ -90,7 +91,7 @@ pub fn field_access(
     displacement: i32,
     r: &mut Random,
 ) {
-    // Prefix, REX.W, opcode: loads and stores of all sizes, some of them aligned; read-modify-write; conditional instructions.
+    // Prefix, REX.W and opcode: loads and stores of several sizes, some with aligned operands; read-modify-write; conditional instructions.
     let (prefix, wide, opcode): (&[u8], u8, &[u8]) = r.pick(&[
         (&[], 8, &[0x8b]),
         (&[], 8, &[0x89]),
@@ -114,7 +115,7 @@ pub fn field_access(
         (&[0xf2], 0, &[0x0f, 0x10]),
         (&[0x66], 0, &[0x0f, 0x58]),
     ]);
-    // INC and DEC, ROL, RCR and SHL by CL: the register is the opcode's extension.
+    // For INC and DEC, and for ROL, RCR and SHL by CL, the register field is the opcode's extension.
     let register = match opcode {
         [0xff] => r.below(2) as u8,
         [0xd3] => r.pick(&[0, 3, 4]),
@@ -130,7 +131,7 @@ pub fn field_access(
     );
 }
 
-/// Writes REP MOVS or REP STOS of few elements: within a page, across pages, on missing pages, and with overlapping operands.
+/// Appends REP MOVS or REP STOS with few elements: within a page, across pages, on missing pages, or with overlapping operands.
 pub fn string_instruction(code: &mut Vec<u8>, r: &mut Random) {
     let place = |r: &mut Random| {
         let page = r.pick(&[WINDOW, WINDOW, WINDOW, DEVICE]) + r.below(6) * PAGE;
@@ -144,7 +145,7 @@ pub fn string_instruction(code: &mut Vec<u8>, r: &mut Random) {
     load(code, 1, r.pick(&[0, 1, 8, 64, 600]) + r.below(8));
     load(code, 6, from);
     load(code, 7, to);
-    // CLD or STD, where it matters.
+    // CLD or STD.
     if r.chance(700) {
         code.push(if r.chance(900) { 0xfc } else { 0xfd });
     }
@@ -155,13 +156,13 @@ pub fn string_instruction(code: &mut Vec<u8>, r: &mut Random) {
     code.push(r.pick(&[0xa4, 0xa5, 0xaa, 0xab]));
 }
 
-/// Writes a short loop over an array. The loop may reach a missing page or a device.
+/// Appends a short loop over an array, which may reach a missing page or a device.
 pub fn array_loop(code: &mut Vec<u8>, r: &mut Random) {
     let (base, count) = (r.pick(&[3, 6, 7, 9, 12]), r.pick(&[0, 1, 2, 10]));
     let start = r.pick(&[WINDOW, WINDOW, DEVICE]) + r.below(6) * PAGE + r.pick(&[0, 0xf00, 0xfc8]);
     load(code, base.into(), start);
     load(code, count.into(), 1 + r.below(40));
-    // Some loops push or pop as well, up to the end of the stack.
+    // Some loops also push or pop, up to the end of the stack.
     let stack = r
         .chance(400)
         .then(|| (r.pick(&[0x50, 0x58]), 2 + r.below(3)));
@@ -198,10 +199,10 @@ pub fn array_loop(code: &mut Vec<u8>, r: &mut Random) {
     }
 }
 
-/// Writes a short loop over two arrays whose elements often lie in two lines, and now and then in two pages. One of the pages may be
-/// missing or read-only. Two neighbouring pages need not be neighbours in physical memory.
+/// Appends a short loop over two arrays. Its accesses are often split between two lines, and sometimes between two pages. One of the pages
+/// may be missing or read-only. Adjacent pages may not be adjacent in physical memory.
 pub fn split_accesses(code: &mut Vec<u8>, r: &mut Random) {
-    // RBX and RSI, or two that the translator keeps in memory.
+    // RBX and RSI, or two registers that the translator keeps in memory.
     let bases = r.pick(&[[3_u8, 6], [12, 13], [7, 9]]);
     for base in bases {
         let pages = r.pick(&[
@@ -211,7 +212,7 @@ pub fn split_accesses(code: &mut Vec<u8>, r: &mut Random) {
             WINDOW_REVERSED,
             WINDOW_ALIAS,
         ]);
-        // The last two pages of those in the opposite order may be written.
+        // Index 2 is the boundary to the last page, which is writable if the pages are in reverse order.
         let (page, within) = match r.below(3) {
             0 => (2, r.pick(&[0xfc8, 0xfe8, 0xff0, 0xffc])),
             _ => (
@@ -224,7 +225,7 @@ pub fn split_accesses(code: &mut Vec<u8>, r: &mut Random) {
     }
     let count = r.pick(&[0_u8, 1, 2, 10]);
     load(code, count.into(), 1 + r.below(30));
-    // PUSH and POP split as well.
+    // PUSH and POP are split, too.
     if r.chance(200) {
         load(
             code,
@@ -240,7 +241,7 @@ pub fn split_accesses(code: &mut Vec<u8>, r: &mut Random) {
         // VMOVUPS of YMM1 in both directions, VADDPD and VMULPS to YMM1.
         let wide: [(u8, u8); 4] = [(0xfc, 0x10), (0xfc, 0x11), (0xf5, 0x58), (0xf4, 0x59)];
         let vector = |code: &mut Vec<u8>, (last, opcode): (u8, u8)| {
-            // VEX of three bytes, for a base of any number.
+            // A VEX prefix of three bytes, which permits any base.
             code.extend([0xc4, 0xc1 | (!base >> 3 & 1) << 5, last & 0x7f, opcode]);
             operand(code, 1, base, None, displacement);
         };
@@ -269,11 +270,11 @@ pub fn split_accesses(code: &mut Vec<u8>, r: &mut Random) {
     loop_end(code, top, count, r);
 }
 
-/// Writes a conditional jump back to `top`, and an instruction that sets the flags, mostly from this register.
+/// Appends an instruction that sets the flags, mostly from `register`, and a conditional jump back to `top`.
 pub fn loop_end(code: &mut Vec<u8>, top: usize, register: u8, r: &mut Random) {
     let (x, n) = (register >> 3, register & 7);
     match r.below(12) {
-        // SUB, ADD, CMP, AND, OR, XOR of a constant; CMP and ADD of two registers; TEST, NEG, DEC, UCOMISD.
+        // SUB, ADD, CMP, AND, OR and XOR with a constant; CMP and ADD of two registers; TEST, NEG, DEC, UCOMISD.
         0..=2 => code.extend([0x48 | x, 0x83, 0xe8 | n, 1 + r.below(2) as u8]),
         3 => code.extend([0x48 | x, 0x83, 0xc0 | n, r.next() as u8]),
         4 => code.extend([0x48 | x, 0x83, 0xf8 | n, r.next() as u8]),
@@ -295,13 +296,13 @@ pub fn loop_end(code: &mut Vec<u8>, top: usize, register: u8, r: &mut Random) {
     code.extend((back as i32).to_le_bytes());
 }
 
-/// Writes code that brings the upper half of a vector register into use and may clear it, then a loop on the lower half.
+/// Appends code that uses the upper half of a vector register and may clear it, then a loop on the lower half.
 pub fn upper_halves(code: &mut Vec<u8>, r: &mut Random) {
     let n = r.below(8) as u8;
-    // VPCMPEQD YMM, with itself.
+    // VPCMPEQD of a YMM register with itself.
     code.extend([0xc5, 0x85 | (!n & 15) << 3, 0x76, 0xc0 | n << 3 | n]);
     if r.chance(500) {
-        // FNOP, which the interpreter carries out.
+        // FNOP, which the interpreter executes.
         code.extend([0xd9, 0xd0]);
     }
     if r.chance(500) {
@@ -316,7 +317,7 @@ pub fn upper_halves(code: &mut Vec<u8>, r: &mut Random) {
     loop_end(code, top, count, r);
 }
 
-/// Writes a far jump, through memory, to an address in 64-bit or 32-bit code. The encoding is valid in both modes.
+/// Appends a far jump, through memory, to an address in 64-bit or 32-bit code. The encoding is valid in both modes.
 pub fn far_jump(code: &mut Vec<u8>, target: u64, r: &mut Random) {
     let slot = WINDOW + 0x800 + 8 * r.below(64);
     code.push(0xc7);

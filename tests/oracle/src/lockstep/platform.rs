@@ -1,4 +1,4 @@
-//! A machine that answers at random, the same to both, and writes down everything that it is asked.
+//! Platform for lockstep tests: it gives random answers, the same to both sides, and logs every call.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hint::black_box;
@@ -14,39 +14,39 @@ use super::caches::Caches;
 use super::guest::{INTERRUPTS, VCPUS};
 use crate::random::Random;
 
-/// Something that the machine saw.
+/// A call of the platform.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// Effects of hits: the oldest line of a full set, and lines of any set that were written.
+    /// Effects of hits: the least recently used line of a full set, and the lines that became modified.
     Hits(Option<u64>, Vec<u64>),
     /// A reference and its answer.
     Reference(MemRef, Outcome),
-    /// Counters that the vCPU passed to the platform.
+    /// Counters that the vCPU reported to the platform.
     Account(Context, Privilege, Counters),
-    /// Counts by basic block were taken: by context and code.
+    /// Counts by basic block at the end of a window, by context and code.
     Profile(Vec<((Context, Code), BlockCounts)>),
-    /// The vCPU requested the address space.
+    /// The vCPU requested the context of an address space, by its CR3.
     Context(u64),
-    /// A port, a device's memory or an MSR: what, the time, where, the value.
+    /// An access to a port, device memory or an MSR: kind, time, address, and value.
     Device(&'static str, u64, u64, Vec<u8>),
-    /// The vCPU asked for more time at the end of its time slice: the slice's new end, if the machine extended the slice.
+    /// The vCPU requested more time at the end of its time slice. The value is the slice's new end; None: the slice was not extended.
     Extended(Option<u64>),
-    /// An interrupt was taken.
+    /// The vCPU took an interrupt: time and vector.
     Interrupt(u64, u8),
-    /// The vCPU requested attention, and got it or not.
+    /// The vCPU asked whether the platform wants attention; the answer.
     Attention(bool),
-    /// The magic CPUID.
+    /// A hypercall by CPUID.
     Hypercall(Hypercall),
 }
 
-/// Identity of a block, whichever side decoded the block: physical addresses of its pages, width of the code segment, machine code.
+/// Identity of a block that does not depend on the side: physical addresses of its pages, width of the code segment in bits, machine code.
 pub type Code = (u64, u64, u8, Vec<u8>);
 
-/// Platform of a vCPU in lockstep: a log of events, a random model and random devices.
+/// Platform of one side's vCPUs in lockstep: a log of events, a random model and random devices.
 pub struct Machine {
     /// Counters since the last profile was taken.
     counted: BTreeMap<(u16, Context, Privilege), Counters>,
-    /// Events since the log was last taken.
+    /// Events since the log was last cleared.
     pub log: Vec<Event>,
     model: Random,
     devices: Random,
@@ -54,27 +54,27 @@ pub struct Machine {
     slice_extensions: Random,
     due: u64,
     period: u64,
-    /// The end of the running vCPU's time slice.
+    /// End of the running vCPU's time slice, in cycles.
     limit: u64,
     lines: [u64; 16],
     line_shift: u8,
-    /// Modified lines that a miss without an answer has reported.
+    /// Modified lines that were reported with a miss that the model did not serve.
     told: Vec<u64>,
-    /// Caches by vCPU.
+    /// Caches of the toy model, by vCPU.
     caches: [Cache; VCPUS as usize],
-    /// Instead of the toy.
+    /// Real model; None: the toy model answers.
     pub real: Option<Caches>,
-    /// The value of MXCSR when a function of the machine found the guest's value there instead of the host's.
+    /// Wrong value of MXCSR in a call of the platform: the guest's value instead of the host's. None: all calls were right.
     pub foreign_mxcsr: Option<u32>,
 }
 
-/// Lines of a cache by side and set, the latest answered first; empty where L0 filter caches keep one line.
+/// Lines of the toy model's cache by side and set, the most recently answered first. Empty if L0 filter caches keep one line.
 #[derive(Default)]
 struct Cache {
     sets: HashMap<(bool, u64), Vec<u64>>,
-    /// Sets and ways of data, of instructions.
+    /// Numbers of sets and of ways: for data, then for instructions.
     shape: [(u64, usize); 2],
-    /// Lines that may be written if the write is reported to the model.
+    /// Lines that may be written if the write is reported to the model (state exclusive).
     exclusive: HashSet<u64>,
 }
 
@@ -86,15 +86,15 @@ impl Cache {
         (ways > 1).then(|| (self.sets.entry(key).or_default(), ways))
     }
 
-    /// Uses a line, and returns the line that had to leave for it: `oldest`, or the one answered first where the L0 filter cache cannot
-    /// know.
+    /// Uses a line, and returns the line that it replaced. This is `oldest` if the L0 filter cache names it, otherwise the line that was
+    /// answered first.
     fn enter(&mut self, side: Side, line: u64, oldest: Option<u64>) -> Option<u64> {
         let (set, ways) = self.set(side, line)?;
         let held = set.contains(&line);
         set.retain(|&l| l != line);
         if let Some(oldest) = oldest {
             assert!(!held, "no line has to go for one that is there");
-            // Unless an update has made room since the L0 filter cache was asked.
+            // The set is not full if an update has removed a line since the L0 filter cache named `oldest`.
             let full = set.len() == ways;
             if full {
                 assert!(set.contains(&oldest), "not a line to replace");
@@ -114,13 +114,13 @@ impl Cache {
     }
 }
 
-/// An answer of the model.
+/// A random answer of the toy model.
 struct Answer {
-    /// Of the lines that updates are about, the one that the reference's takes the place of.
+    /// Index in `Machine::lines` of the line that the reference's line replaces.
     place: usize,
     stall: u32,
     permission: Permission,
-    /// True if the answer has an update.
+    /// True if the answer also updates another line.
     update: bool,
 }
 
@@ -150,7 +150,7 @@ impl Answer {
 }
 
 impl Machine {
-    /// Makes a machine; `period`: mean cycles between interrupts, zero for none.
+    /// Makes a platform. `period` is the mean number of cycles between interrupts; 0: no interrupts.
     pub fn new(seed: u64, period: u64) -> Self {
         let mut timer = Random::new(seed ^ 3);
         let due = if period == 0 {
@@ -177,12 +177,12 @@ impl Machine {
         }
     }
 
-    /// Computes with floating-point numbers, as a model may: MXCSR must be the host's, and the guest's must not change.
+    /// Computes with floating-point numbers, as a model may. Checks that MXCSR has the host's value, and records a wrong one.
     fn compute(&mut self) {
         let mut mxcsr = 0_u32;
-        // SAFETY: four bytes are written, which the pointer is to.
+        // SAFETY: STMXCSR writes four bytes, to a variable of four bytes.
         unsafe { std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut mxcsr, options(nostack)) };
-        // Rounding to nearest, subnormal numbers as they are, no exception unmasked; flags say nothing.
+        // The host's MXCSR: rounding to nearest, no flush of subnormal numbers, all exceptions masked. The flags are ignored.
         let third = black_box(1.0_f64) / black_box(3.0);
         let subnormal = black_box(f64::MIN_POSITIVE) / black_box(2.0);
         if mxcsr & 0xffc0 != 0x1f80 || third.to_bits() != 0x3fd5_5555_5555_5555 || subnormal == 0.0
@@ -191,7 +191,7 @@ impl Machine {
         }
     }
 
-    /// Attaches a model of this shape; the caches start empty.
+    /// Attaches the toy model with an L0 geometry; its caches are empty.
     pub fn attach(&mut self, geometry: &L0Geometry) {
         self.line_shift = geometry.line_shift;
         let shape = [
@@ -210,10 +210,10 @@ impl Machine {
         }
     }
 
-    /// Writes down what a window counted by block, if it did, and checks that blocks add up to what it counted.
+    /// Logs the counts by block of a window, if there are any. Checks that the sums over blocks are the window's counters.
     ///
     /// # Panics
-    /// If they do not.
+    /// If the sums are not the window's counters.
     pub fn take_profile(&mut self, profile: Option<BlockProfile>) {
         let counted = std::mem::take(&mut self.counted);
         let Some(profile) = profile else {
@@ -266,18 +266,18 @@ impl Machine {
                 "terms of blocks do not add up to the model's"
             );
         }
-        // Code that is decoded anew has another number, and may be one too many on only one side.
+        // Code that is decoded again gets another number, and may exceed the limit of blocks on only one side.
         if complete {
             self.log.push(Event::Profile(merged.into_iter().collect()));
         }
     }
 
-    /// Begins a vCPU's time slice, which ends at `limit` unless the machine extends the slice.
+    /// Begins a vCPU's time slice, which ends at the cycle `limit` unless the platform extends the slice.
     pub fn begin_slice(&mut self, limit: u64) {
         self.limit = limit;
     }
 
-    /// Returns the time of the next interrupt.
+    /// Returns the time of the next interrupt, in cycles.
     pub fn due(&self) -> u64 {
         self.due
     }
@@ -291,7 +291,7 @@ impl Machine {
         self.device(what, now, at, data);
     }
 
-    /// Takes hits into account, which the L0 filter cache must have been allowed to answer.
+    /// Accounts for hits, and checks that the L0 filter cache was permitted to answer them.
     fn account_hits(&mut self, vcpu: u16, hits: Hits<'_>) {
         let cache = &mut self.caches[usize::from(vcpu)];
         let mut modified = std::mem::take(&mut self.told);
@@ -305,7 +305,7 @@ impl Machine {
         }
     }
 
-    /// Returns a change to a vCPU's L0 filter cache that another vCPU might have caused; None where it would concern the line `answered`.
+    /// Returns a random change to a vCPU's L0 filter cache, as another vCPU could cause. None: the change would be of the line `answered`.
     pub fn update(&mut self, vcpu: u16, answered: Option<u64>) -> Option<L0Update> {
         let update = L0Update {
             vcpu,
@@ -367,7 +367,7 @@ impl Platform for Machine {
             return None;
         }
         self.due = now + 1 + self.timer.below(2 * self.period);
-        // Now and then it has gone away.
+        // In some cases the interrupt is no longer pending.
         if self.timer.chance(50) {
             return None;
         }
@@ -422,7 +422,7 @@ impl Platform for Machine {
         } = Answer::draw(&mut self.model, reference.access);
         self.lines[place] = line;
         if update {
-            // The seam's promise: of other lines than the one that is answered.
+            // An update must not be of the line that is answered.
             updates.extend(self.update(reference.vcpu, Some(line)));
         }
         let side = reference.access.side();
@@ -449,7 +449,7 @@ impl Platform for Machine {
         if let Some(real) = &mut self.real {
             return real.miss(modified, oldest, reference);
         }
-        // The answer must not depend on the form of the call, since the interpreter uses only the other form.
+        // The answer must be the same as that of `reference`, since the interpreter only calls `reference`.
         let mut ahead = self.model.clone();
         let answer = Answer::draw(&mut ahead, reference.access);
         if answer.permission == Permission::None || answer.update || ahead.chance(200) {
@@ -465,7 +465,7 @@ impl Platform for Machine {
     }
     fn exported_state(&mut self, vcpu: u16) -> Option<AcceptedExport> {
         let export = self.real.as_mut()?.export_state(vcpu)?;
-        // SAFETY: only `Pair::attach` replaces the model, and then attaches the vCPUs anew; they run one at a time.
+        // SAFETY: only `Pair::attach` replaces the model, and attaches it to all vCPUs again. The vCPUs run one at a time.
         Some(unsafe { export.accept() })
     }
     fn modified(&mut self, vcpu: u16, lines: &[u64]) {

@@ -1,4 +1,4 @@
-//! Random programs: pieces of straight-line code from [`crate::generate`] and `pieces`, joined by branches, or random bytes.
+//! Random programs: pieces of straight-line code from [`crate::generate`] and `pieces`, connected by branches, or random bytes.
 
 use iced_x86::{Encoder, Instruction, InstructionInfoFactory, OpKind, Register};
 
@@ -13,10 +13,10 @@ use crate::generate::Generator;
 use crate::layout::{CODE, PAGE, WINDOW, WRITABLE_LEN};
 use crate::random::Random;
 
-/// Number of places where pieces may start.
+/// Number of addresses at which pieces may start.
 const PLACES: u64 = CODE_LEN as u64 / STRIDE;
 
-/// How often each group is drawn.
+/// Weights with which the groups are drawn.
 const WEIGHTS: [(Group, u64); 10] = [
     (Group::Integer, 40),
     (Group::Bmi, 6),
@@ -30,19 +30,19 @@ const WEIGHTS: [(Group, u64); 10] = [
     (Group::Invalid, 1),
 ];
 
-/// Writer of random programs.
+/// Generator of random programs.
 pub struct Writer {
     generators: Vec<(Generator, u64)>,
     info: InstructionInfoFactory,
-    /// Programs jump between 64-bit and 32-bit code.
+    /// True if programs jump between 64-bit and 32-bit code.
     pub changes_mode: bool,
-    /// Programs copy and fill by string instructions often.
+    /// True if programs often copy and fill memory with string instructions.
     pub strings: bool,
-    /// Programs use whole vector registers, and clear their upper halves, often.
+    /// True if programs often use whole vector registers, and clear their upper halves.
     pub widths: bool,
-    /// Programs load and store often where operands lie in two lines, or two pages.
+    /// True if programs often make accesses that are split between two lines or two pages.
     pub splits: bool,
-    /// The guest has large pages.
+    /// True if the guest has large pages.
     pub large: bool,
 }
 
@@ -66,7 +66,7 @@ impl Default for Writer {
 
 /// Returns random bytes for all pages of code.
 pub fn noise(r: &mut Random) -> Vec<u8> {
-    /// Prefixes, and what leads to other maps of opcodes.
+    /// Prefixes, and bytes that select other opcode maps.
     const ESCAPES: [u8; 20] = [
         0x0f, 0x0f, 0x0f, 0x0f, 0x66, 0x66, 0xf2, 0xf2, 0xf3, 0xf3, 0x48, 0x41, 0xc4, 0xc5, 0x62,
         0x8f, 0xf0, 0x64, 0x67, 0x2e,
@@ -83,17 +83,17 @@ pub fn noise(r: &mut Random) -> Vec<u8> {
     code
 }
 
-/// Returns an endless loop of loads and stores of all sizes, at random or consecutive addresses of the data pages. `splits`: operands often
-/// lie across the ends of pages, and neighbouring pages may lie in the opposite order in memory.
+/// Returns an endless loop of loads and stores of all sizes, at random or consecutive addresses of the data pages. With `splits`, accesses
+/// often cross the ends of pages, and some pages are in reverse order in physical memory.
 pub fn walk(splits: bool, r: &mut Random) -> Vec<u8> {
     let mut code = Vec::new();
     for _ in 0..4 + r.below(12) {
-        // RBX is the next of a stream, or what RAX makes at random.
+        // RBX is the next address of a stream, or a random number from RAX.
         if r.chance(300) {
             code.extend([0x48, 0x81, 0xc3]);
             code.extend(r.pick(&[8_u32, 16, 64, 4096]).to_le_bytes());
         } else {
-            // IMUL and ADD: Knuth's generator, its upper bits.
+            // IMUL and ADD: Knuth's linear congruential generator. Its upper bits are used.
             load(&mut code, 1, 6_364_136_223_846_793_005);
             code.extend([0x48, 0x0f, 0xaf, 0xc1, 0x48, 0x05, 1, 0, 0, 0]);
             code.extend([0x48, 0x89, 0xc3, 0x48, 0xc1, 0xeb, 40]);
@@ -102,7 +102,7 @@ pub fn walk(splits: bool, r: &mut Random) -> Vec<u8> {
         code.extend([0x81, 0xe3]);
         code.extend(within.to_le_bytes());
         for _ in 0..1 + r.below(3) {
-            // Moves either way of one to 32 bytes, ADD to memory: RCX, XMM1 or YMM1, [RBX + displacement].
+            // Moves of 1 to 32 bytes in both directions, and ADD to memory: RCX, XMM1 or YMM1 with [RBX + displacement].
             let access: &[u8] = r.pick(&[
                 &[0x48, 0x8b, 0x8b],
                 &[0x48, 0x8b, 0x8b],
@@ -142,7 +142,7 @@ pub fn walk(splits: bool, r: &mut Random) -> Vec<u8> {
     let back = -(code.len() as i32 + 5);
     code.push(0xe9);
     code.extend(back.to_le_bytes());
-    // Every other place jumps to the loop.
+    // At every multiple of STRIDE behind the loop there is a jump to the loop.
     while code.len() < CODE_LEN {
         if code.len().is_multiple_of(STRIDE as usize) && code.len() + 5 <= CODE_LEN {
             let back = -(code.len() as i32 + 5);
@@ -156,14 +156,14 @@ pub fn walk(splits: bool, r: &mut Random) -> Vec<u8> {
 }
 
 impl Writer {
-    /// Returns random bytes and random instructions, some of them with a changed bit.
+    /// Returns a mixture of random bytes and random instructions, some of them with a flipped bit.
     pub fn bytes(&mut self, r: &mut Random) -> Vec<u8> {
         let mut code = Vec::with_capacity(CODE_LEN + 64);
         while code.len() < PAGE as usize {
             match r.below(8) {
                 0 => code.extend(r.next().to_le_bytes()),
                 1 => code.extend(&r.next().to_le_bytes()[..r.below(4) as usize]),
-                // A branch to somewhere near.
+                // A short branch.
                 2 => code.extend([0x70 | r.next() as u8 & 15, r.next() as u8]),
                 _ => {
                     let start = code.len();
@@ -176,7 +176,7 @@ impl Writer {
                 }
             }
         }
-        // All pages have these bytes, shifted by a few: to draw instructions takes longer than to run them.
+        // All pages have these bytes, shifted by a few bytes, since generating instructions takes longer than running them.
         while code.len() < CODE_LEN {
             code.extend_from_within(..PAGE as usize - 5);
         }
@@ -184,7 +184,7 @@ impl Writer {
         code
     }
 
-    /// Returns pieces of code that jump to each other.
+    /// Returns pieces of code that branch to each other.
     pub fn blocks(&mut self, r: &mut Random) -> Vec<u8> {
         let mut code = vec![r.pick(&[0x90, 0x90, 0xcc]); CODE_LEN];
         let count = 4 + r.below(32);
@@ -192,7 +192,7 @@ impl Writer {
         for _ in 0..count {
             let mut at = CODE + r.below(PLACES) * STRIDE;
             if r.chance(150) {
-                // Across the end of a page.
+                // The piece crosses the end of a page.
                 at = (at & !(PAGE - 1)) + PAGE - 1 - r.below(60);
             }
             starts.push(at);
@@ -210,7 +210,7 @@ impl Writer {
     fn piece(&mut self, start: u64, starts: &[u64], r: &mut Random) -> Vec<u8> {
         let mut code = Vec::new();
         let length = r.pick(&[0, 1, 2, 3, 5, 8, 14]);
-        // Where a loop may begin.
+        // Offset of a possible beginning of a loop.
         let mut top = 0;
         for _ in 0..length {
             let at = start + code.len() as u64;
@@ -234,7 +234,7 @@ impl Writer {
                 continue;
             }
             match r.below(40) {
-                // Code that changes: near, anywhere, another piece.
+                // Code that modifies code: close behind, anywhere, in another piece, or on the next page.
                 0 | 1 => {
                     let target = match r.below(4) {
                         0 => at + 8 + r.below(24),
@@ -252,7 +252,7 @@ impl Writer {
                         absolute(&mut code, 0, target);
                     }
                 }
-                // An immediate that the instruction before changes.
+                // The immediate of the next instruction is modified.
                 2 => {
                     code.extend([0xc6]);
                     absolute(&mut code, 0, at + 9);
@@ -268,7 +268,7 @@ impl Writer {
                     load(&mut code, 0, r.next());
                     code.extend(r.pick(&[[0x0f, 0x05], [0xcd, 0x80]]));
                 }
-                // The stack, where it is of use.
+                // Stack operations, with the stack pointer in the window.
                 6..=8 => {
                     let top = WINDOW + WRITABLE_LEN as u64 - 8 * r.below(600);
                     load(&mut code, 4, top - r.pick(&[0, 0, 0, 4]));
@@ -277,7 +277,7 @@ impl Writer {
                             code.push(r.pick(&[0x50, 0x58]) | r.next() as u8 & 7);
                         }
                     } else {
-                        // A function begins or ends.
+                        // The prologue or epilogue of a function.
                         let opcode = r.pick(&[0x50, 0x58]);
                         for _ in 0..2 + r.below(9) {
                             if r.chance(500) {
@@ -287,7 +287,7 @@ impl Writer {
                         }
                     }
                 }
-                // The clock is read behind a change of the interrupt flag, where an interrupt may end a block's budget.
+                // The clock is read after a change of the interrupt flag, since an interrupt may then end a block's budget.
                 9 if r.chance(300) => {
                     code.push(r.pick(&[0xfa, 0xfb, 0x9d]));
                     code.extend(std::iter::repeat_n(0x90, r.below(24) as usize));
@@ -313,7 +313,7 @@ impl Writer {
                     &[0xfd],
                 ])),
                 10 => {
-                    // A byte of code is read.
+                    // A load from code.
                     code.push(0x8b);
                     absolute(&mut code, r.next() as u8, r.pick(starts));
                 }
@@ -362,13 +362,13 @@ impl Writer {
                 relative(code, target);
             }
             8 | 9 => {
-                // A return, sometimes to nowhere.
+                // A return, sometimes to a random address.
                 if r.chance(800) {
                     load(code, 4, WINDOW + 0x2000 + 8 * r.below(300));
                     load(code, 1, if r.chance(950) { target } else { r.next() });
                     code.push(0x51);
                     if r.chance(400) {
-                        // Behind the last of a function.
+                        // The epilogue of a function in front of the return.
                         let pops = 1 + r.below(8) as u8;
                         code.extend([0x48, 0x83, 0xec, 8 * pops]);
                         for _ in 0..pops {
@@ -397,7 +397,7 @@ impl Writer {
                 code.push(0xff);
                 absolute(code, r.pick(&[4, 2]), slot);
             }
-            // A loop by a counter in memory, or in a register that the loop may change.
+            // A loop with a counter in memory, or in a register that the loop may change.
             14 | 15 => {
                 code.extend([0xff]);
                 absolute(code, 1, slot);
@@ -409,12 +409,12 @@ impl Writer {
                 relative(code, start);
             }
             17 => code.extend([r.pick(&[0xe0, 0xe1, 0xe2, 0xe3]), r.next() as u8]),
-            // On to whatever lies behind.
+            // No branch: execution continues with the bytes behind the piece.
             _ => {}
         }
     }
 
-    /// Writes a random instruction. In `steered` of 1000 cases the registers of its addresses are loaded before it.
+    /// Appends a random instruction. In `steered` of 1000 cases each, the registers of its addresses are loaded first.
     fn instruction(&mut self, code: &mut Vec<u8>, at: u64, r: &mut Random, steered: u64) {
         let all: u64 = self.generators.iter().map(|(_, w)| w).sum();
         let mut n = r.below(all);
@@ -447,7 +447,7 @@ impl Writer {
     }
 }
 
-/// Returns the general registers that form the instruction's addresses, with the stack pointer and a string's count.
+/// Returns the numbers of the general registers in the instruction's addresses, of the stack pointer and of a string's count.
 fn addressing(i: &Instruction, info: &mut InstructionInfoFactory) -> Vec<usize> {
     let mut registers = Vec::new();
     let mut add = |r: Register| {

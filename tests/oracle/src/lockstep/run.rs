@@ -1,4 +1,4 @@
-//! Runs programs on both and compares.
+//! Runs random programs on the interpreter and on the translator, and compares both.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -23,89 +23,89 @@ use crate::generate::{registers, window};
 use crate::layout::{CODE, WINDOW, WRITABLE_LEN};
 use crate::random::Random;
 
-/// Programs that one pair of vCPUs runs, one after the other.
+/// Number of programs that one pair of sides runs, one after the other.
 const PROGRAMS: u64 = 8;
-/// Instructions of a program.
+/// Number of instructions after which a program ends, for each vCPU.
 const LENGTH: u64 = 4000;
-/// Slices of a program at most.
+/// Maximum number of slices of a program.
 const SLICES: u64 = 300;
-/// Longest slice in cycles: it ends, too, where nothing ever retires.
+/// Longest slice in cycles. A slice also ends then if no instruction ever retires.
 const MOST_CYCLES: u64 = 1_000_000;
-/// Attribute of a segment of 64-bit code.
+/// Attribute bit L of a 64-bit code segment.
 const LONG: u16 = 0x2000;
 
-/// The kind of random programs.
+/// Kind of random programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Pieces of code that jump to each other.
+    /// Pieces of code that branch to each other.
     Blocks,
     /// Random bytes as code.
     Bytes,
-    /// Either kind, on two vCPUs that run alternately, with NMIs, 32-bit code among the 64-bit code, and little room for translated code.
+    /// Blocks or bytes, on two vCPUs that run alternately, with NMIs and 32-bit code. Some pairs have a small translation cache.
     Node,
-    /// Blocks, or loads and stores without end, on two such vCPUs, and every window has a real model: see [`super::caches`].
+    /// Blocks, or endless loads and stores, on two such vCPUs. Every window has a real model, see [`super::caches`].
     Caches,
-    /// User code of random bytes, 64-bit or 32-bit, with extra prefixes and escapes of opcodes.
+    /// User code of random bytes, 64-bit or 32-bit, with many prefixes and escapes to other opcode maps.
     Noise,
 }
 
-/// Counts of a run.
+/// Counts of a lockstep test.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Number of seeds.
     pub seeds: u64,
     /// Number of programs.
     pub programs: u64,
-    /// Slices, after each of which both sides were compared.
+    /// Number of slices, each followed by a comparison of both sides.
     pub slices: u64,
-    /// Instructions that each side retired.
+    /// Number of instructions that each side retired.
     pub instructions: u64,
-    /// Events in the logs.
+    /// Number of events in the logs.
     pub events: u64,
     /// Number of blocks translated.
     pub translations: u64,
-    /// Blocks of these that were translated for several nodes.
+    /// Number of these blocks that were translated for several nodes.
     pub shared: u64,
-    /// Number of times that translated code was evicted for lack of room.
+    /// Number of times that translated code was evicted from a full translation cache.
     pub evictions: u64,
-    /// Times that a model was attached or detached in the middle of a program.
+    /// Number of times that a model was attached or detached during a program.
     pub windows: u64,
-    /// Misses of a real model's first level that translated code served itself.
+    /// Number of first-level misses of a real model that translated code served itself.
     pub served: u64,
     /// Number of NMIs.
     pub nmis: u64,
-    /// Slices that began in 32-bit code.
+    /// Number of slices that began in 32-bit code.
     pub compatible: u64,
-    /// Programs that ended because the engine does not know something.
+    /// Number of programs that ended because the engine does not support something.
     pub unknown: u64,
 }
 
-/// Reason for which the comparison ended.
+/// Reason for which the comparison ended early.
 #[derive(Debug, Error)]
 pub enum Failure {
-    /// The guest's memory.
+    /// The guest's memory cannot be allocated.
     #[error(transparent)]
     Memory(#[from] LayoutError),
-    /// The guest's kernel.
+    /// The guest's kernel cannot be assembled.
     #[error(transparent)]
     Kernel(#[from] IcedError),
-    /// The two differ.
+    /// The two sides differ.
     #[error("{kind:?}, seed {seed}, program {program}, slice {slice}: {what}")]
     Differ {
         /// Kind of the programs.
         kind: Kind,
-        /// Seed of the pair's programs.
+        /// Seed of the programs.
         seed: u64,
         /// Number of the program.
         program: u64,
-        /// Number of the program's slice.
+        /// Number of the slice within the program.
         slice: u64,
-        /// The differences, and the last instructions.
+        /// The differences, and the last instructions before them.
         what: String,
     },
 }
 
-/// Side of a comparison: interpreter or translator.
+/// One side of a comparison: the interpreter or the translator.
 struct Side {
     vcpus: Vec<SoftVcpu>,
     ram: Ram,
@@ -119,12 +119,12 @@ impl Side {
 
     fn memory(&self, from: u64, len: usize) -> &[u8] {
         assert!(from + len as u64 <= guest::RAM);
-        // SAFETY: the first region starts at address zero and is as large as RAM; it is written only while the vCPU runs or by
-        // `Ram::write`, neither of which happens while `self` is borrowed.
+        // SAFETY: the first region starts at address 0 and is as large as RAM. RAM is written only while a vCPU runs or by `Ram::write`;
+        // neither happens while the slice is in use.
         unsafe { std::slice::from_raw_parts(self.ram.regions()[0].host.add(from as usize), len) }
     }
 
-    /// Returns the table entries that the kernel changes, without the bits that processors set.
+    /// Returns the page table entries that the kernel changes, without the bits that processors set (A and D).
     fn mapped(&self, image: &Image) -> [u64; 8] {
         image.entries.map(|at| {
             let mut word = [0; 8];
@@ -133,7 +133,7 @@ impl Side {
         })
     }
 
-    /// Sets memory to the contents of `image`.
+    /// Writes the program's initial contents of memory: `image` from address 0, and `large` at `LARGE`.
     fn reset(&self, image: &[u8], large: &[u8]) {
         assert!(self.ram.write(guest::LARGE, large));
         for (k, page) in image.chunks(4096).enumerate() {
@@ -144,10 +144,11 @@ impl Side {
     }
 }
 
-/// Compares on the seeds `from..`, until there were `count` of them or the time is over; the kinds alternate from seed to seed.
+/// Compares both sides on the seeds from `from` on, until `count` seeds ran or the time is over. The kinds alternate from seed to seed.
+/// `begin` is called with each seed.
 ///
 /// # Errors
-/// The first difference, with the instructions that led to it.
+/// The first difference, with the instructions before it; or that the guest cannot be made.
 pub fn run(
     kinds: &[Kind],
     from: u64,
@@ -168,7 +169,7 @@ pub fn run(
         begin(seed);
         tally.seeds += 1;
         let kind = kinds[(seed % kinds.len() as u64) as usize];
-        // A second node finds the code that the first has made.
+        // A second node uses the shared translation blocks that the first node has made.
         let pool = (seed % 3 == 1).then(Arc::<DecodedPool>::default);
         let nodes = if pool.is_some() { 2 } else { 1 };
         let mut ran = Ok(());
@@ -198,16 +199,16 @@ pub fn run(
     Ok(tally)
 }
 
-/// Position of a difference that was found.
+/// Position of a difference.
 struct MismatchPosition {
     program: u64,
     slice: u64,
-    /// Instructions retired before the slice and after it.
+    /// Numbers of retired instructions: before the slice, and the slice's limit.
     instructions: (u64, u64),
     what: String,
 }
 
-/// Cut a slice after some instructions, and stop there.
+/// Order to end a slice after some instructions, and to stop there.
 #[derive(Clone, Copy)]
 struct Cut {
     program: u64,
@@ -215,7 +216,8 @@ struct Cut {
     instructions: u64,
 }
 
-/// Finds the first instruction after which there is a difference.
+/// Runs the programs again, and cuts the slice shorter, to find the first instruction after which there is a difference. Returns a
+/// description.
 fn narrow(
     kind: Kind,
     seed: u64,
@@ -255,13 +257,13 @@ fn narrow(
     )
 }
 
-/// Addresses of breakpoints on code and on data, and DR7, which enables some of them: mostly on data, since programs with any on code
-/// run instruction by instruction.
+/// Returns the addresses of random breakpoints on code and on data, and a DR7 that enables some of them. Most are on data, since programs
+/// with breakpoints on code run instruction by instruction.
 fn breakpoints(r: &mut Random) -> ([u64; 4], u64) {
     let (mut addresses, mut control) = ([0; 4], 0x400);
     let on_code = r.chance(300);
     for (n, address) in addresses.iter_mut().enumerate() {
-        // R/W and LEN fields.
+        // The fields R/W and LEN of DR7.
         let kind = if on_code && r.chance(300) {
             *address = CODE + STRIDE * r.below(CODE_LEN as u64 / STRIDE) + r.below(12);
             0
@@ -274,7 +276,7 @@ fn breakpoints(r: &mut Random) -> ([u64; 4], u64) {
     (addresses, control)
 }
 
-/// Returns the instruction at the instruction pointer, as text.
+/// Returns the next instruction as text, with privilege level and flags.
 fn describe(side: &Side, running: usize) -> String {
     let s = side.vcpus[running].save();
     let ip = s.general.rip;
@@ -309,25 +311,26 @@ struct Pair {
     kind: Kind,
     random: Random,
     sides: [Side; 2],
-    /// The vCPU that ran last.
+    /// Index of the vCPU that ran last.
     running: usize,
     configuration: String,
-    /// The L0 filter cache's geometry in the last window.
+    /// Geometry of the L0 filter cache in the last window.
     shape: Option<L0Geometry>,
-    /// The program is a [`walk`].
+    /// True if the program is a [`walk`].
     walks: bool,
-    /// A slice may be given only in cycles: instructions take about as much as one.
+    /// True if a slice may be limited only in cycles, since an instruction takes at least half a cycle.
     time_passes: bool,
-    /// Value of [`Writer::strings`].
+    /// Value of [`Writer::strings`] for this seed.
     strings: bool,
-    /// See [`Writer::splits`]. Other seeds mean what they meant before there were any.
+    /// Value of [`Writer::splits`] for this seed. It depends on the seed alone, so that other seeds draw the same programs as before this
+    /// option existed.
     splits: bool,
-    /// The guest has large pages. Other seeds mean what they meant before there were any.
+    /// True if the guest has large pages. It depends on the seed alone, as `splits` does.
     large: bool,
-    /// Decides which time slices the machine may extend, in programs that change how much of vector registers is in use. This generator
-    /// is separate, so that the other draws of a seed do not depend on extensions.
+    /// Decides which time slices the platform may extend, in programs that change the used width of vector registers. The generator is
+    /// separate, so that extensions do not change the other draws of a seed. None: no extensions.
     slice_extensions: Option<Random>,
-    /// Decides which breakpoints programs begin with; separate for the same reason.
+    /// Draws the breakpoints with which programs begin; separate for the same reason. None: no breakpoints.
     breakpoints: Option<Random>,
 }
 
@@ -350,15 +353,15 @@ impl Pair {
         };
         let period = r.pick(&[0, 0, 20, 200, 2000]);
         let machines = r.next();
-        // Warm blocks are translated in the middle of things.
+        // Number of executions after which blocks are translated, so that some are translated during a program.
         let after = r.pick(&[0, 0, 0, 1, 5]);
         let (vcpus, room) = match kind {
             Kind::Node | Kind::Caches => (VCPUS, r.pick(&[16 << 10, 32 << 10, usize::MAX])),
             _ => (1, usize::MAX),
         };
         let older_host = r.chance(300);
-        // The limit leaves some blocks without a record of their own. Where translations are thrown away, other blocks are decoded anew in
-        // one side, and what has a record differs.
+        // With this limit some blocks have no record of their own in the profile. If translations are evicted, the sides decode different
+        // blocks again, and different blocks have records.
         let numbered = (r.chance(200) && room == usize::MAX).then(|| 2 + r.below(60) as usize);
         let side = |translate| {
             let ram = guest::ram()?;
@@ -418,7 +421,7 @@ impl Pair {
         self.sides[0].vcpus.len() as u64
     }
 
-    /// Returns a vCPU, without a draw where there is only one.
+    /// Draws a vCPU, or returns the only one without a draw.
     fn any_vcpu(&mut self) -> usize {
         match self.vcpus() {
             1 => 0,
@@ -452,7 +455,7 @@ impl Pair {
             };
             let mut image = base.bytes.clone();
             image[CODE_PHYSICAL as usize..][..CODE_LEN].copy_from_slice(&code);
-            // The other memory for the second page of code.
+            // The other memory, which the kernel may map as the second page of code.
             let other = CODE_PHYSICAL as usize + 0x5000;
             let second = code[4096..8192].to_vec();
             image[other..other + 4096].copy_from_slice(&second);
@@ -512,7 +515,7 @@ impl Pair {
         if r.chance(100) {
             state.control.cr0 |= 8;
         }
-        // Without AVX, without SSE.
+        // Some programs begin without OSXSAVE, without OSFXSR, or without AVX in XCR0.
         match r.below(20) {
             0 => state.control.cr4 &= !(1 << 18),
             1 => state.control.cr4 &= !(1 << 9),
@@ -525,12 +528,12 @@ impl Pair {
         state
     }
 
-    /// Attaches or detaches a model.
+    /// Attaches a random model to all vCPUs, or detaches the model.
     fn attach(&mut self) {
         let r = &mut self.random;
         let again = self.shape.filter(|_| r.chance(500));
         let geometry = r.chance(600).then(|| {
-            // Code made in the last window fits a window of the same shape.
+            // A window with the last window's geometry can use the translated code of the last window.
             if let Some(shape) = again {
                 return shape;
             }
@@ -545,7 +548,8 @@ impl Pair {
         });
         let real = (geometry.is_some() && self.kind == Kind::Caches)
             .then(|| Description::random(r, self.large));
-        // Other programs change where a page lies without saying so, and a vCPU with an L0 filter cache may notice later.
+        // Only in walks: other programs change page mappings without INVLPG, and a vCPU with an L0 filter cache may notice the change
+        // later.
         let mut asks_always = real.is_some() && self.walks && r.chance(500);
         let attributes = r.chance(600);
         for side in &mut self.sides {
@@ -555,7 +559,7 @@ impl Pair {
             let profile = side.vcpus[0].take_block_profile();
             side.machine.take_profile(profile);
             side.machine.real = real.as_ref().map(|real| Caches::new(real, asks_always));
-            // Only who interprets.
+            // Only the interpreter, which is the first side, runs without an L0 filter cache.
             asks_always = false;
             let geometry = match &side.machine.real {
                 Some(real) => Some(real.l0_geometry()),
@@ -582,7 +586,7 @@ impl Pair {
     ) -> Result<(), MismatchPosition> {
         let mut ran = 0;
         let mut mapped = self.sides[0].mapped(base);
-        // vCPUs that do nothing any more.
+        // True for vCPUs that are halted for ever or shut down.
         let mut ended = vec![false; self.sides[0].vcpus.len()];
         for slice in 0..SLICES {
             tally.slices += 1;
@@ -607,7 +611,7 @@ impl Pair {
                 now + MOST_CYCLES
             };
             if limit.cycles < now + MOST_CYCLES && self.time_passes && r.chance(500) {
-                // As a node does: limit only the clock, which is checked at the beginning of each block.
+                // Some slices limit only the clock, as a node does; the clock is checked at the beginning of each block.
                 limit.instructions = u64::MAX;
             }
             limit.extends = self
@@ -636,7 +640,7 @@ impl Pair {
             }
             let now_mapped = self.sides[0].mapped(base);
             if now_mapped != mapped {
-                // The kernel of a node notifies other vCPUs before it continues.
+                // After a change of page tables, a kernel makes other vCPUs flush their TLBs before it continues.
                 mapped = now_mapped;
                 self.shoot_down(running);
             }
@@ -677,7 +681,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Drops the translations that all vCPUs but one have cached.
+    /// Flushes the TLBs of all vCPUs but one.
     fn shoot_down(&mut self, running: usize) {
         for side in &mut self.sides {
             for (n, vcpu) in side.vcpus.iter_mut().enumerate() {
@@ -689,7 +693,7 @@ impl Pair {
         }
     }
 
-    /// Makes random events between slices: devices write memory, other vCPUs take lines away, windows open and close, NMIs come.
+    /// Makes random events between slices: devices write memory, other vCPUs take lines away, windows begin and end, and NMIs arrive.
     fn disturb(&mut self, tally: &mut Tally) {
         let r = &mut self.random;
         if r.chance(60) {
@@ -744,7 +748,7 @@ impl Pair {
                 Err(EngineError::Unsupported(a)),
                 Err(EngineError::Unsupported(b)),
             ] if a.what == b.what && a.bytes == b.bytes && a.state == b.state => {
-                // The privilege level is that of the stack segment (SDM vol. 3A §5.5).
+                // The current privilege level is the DPL of SS (SDM vol. 3A section 5.5).
                 if a.state.segments.data[seg::SS].dpl() == 3 {
                     let _ = writeln!(
                         text,

@@ -1,8 +1,9 @@
 //! Runs one instruction on the host's CPU, in this process.
 //!
-//! At fixed addresses lie a `Frame` that holds the registers to load and those found afterwards, two stubs that load
-//! and store them (`stubs`), the code pages and the data window. The instruction ends by jumping to the exit stub, or by
-//! an exception, whose signal (`signal`) stores the registers from its context and returns to the end of the exit stub.
+//! At fixed addresses are a `Frame`, two stubs (`stubs`), the code pages and the data window. The frame has the registers to load, and the
+//! registers after the instruction. The entry stub loads registers from the frame, and the exit stub stores them. The instruction ends with
+//! a jump to the exit stub, or with an exception. The exception's signal handler (`signal`) stores the registers from the signal context,
+//! and returns to the end of the exit stub.
 
 mod signal;
 mod stubs;
@@ -18,19 +19,19 @@ use crate::layout::{
 };
 use crate::state::{Outcome, State};
 
-/// Where the frame lies.
+/// Address of the frame.
 const FRAME: u64 = 0x1000_0000;
-/// Where the stubs lie.
+/// Address of the stubs.
 const STUBS: u64 = 0x1001_0000;
-/// Offset of the upper halves of YMM0–YMM15 in an XSAVE area of standard format (SDM vol. 1 §13.4.3; CPUID leaf 0xD,
-/// subleaf 2, EBX).
+/// Offset of the upper halves of YMM0 to YMM15 in an XSAVE area of standard format (SDM vol. 1 section 13.4.3; CPUID leaf 0xD, subleaf 2,
+/// EBX).
 const YMM_HIGH: usize = 576;
 /// Bytes of the XSAVE area with x87, SSE and AVX state.
 const XSAVE_LEN: usize = YMM_HIGH + 256;
-/// Value of `Frame::trap` where no exception was raised.
+/// Value of `Frame::trap` if no exception was raised.
 const NO_TRAP: u64 = u64::MAX;
 
-/// Registers before and after, as the stubs see them.
+/// Registers before and after the instruction, in the layout that the stubs use.
 #[repr(C, align(64))]
 struct Frame {
     xsave_in: [u8; 896],
@@ -41,15 +42,15 @@ struct Frame {
     rflags_out: u64,
     /// Address of the instruction.
     entry: u64,
-    /// Instruction pointer at an exception.
+    /// Instruction pointer (RIP) at an exception.
     rip_out: u64,
-    /// Vector, or [`NO_TRAP`].
+    /// Vector of the exception, or [`NO_TRAP`].
     trap: u64,
     /// Error code as the kernel reports it.
     error: u64,
     /// Faulting address as the kernel reports it.
     address: u64,
-    /// Not zero while the instruction under test runs.
+    /// 1 while the instruction under test runs, otherwise 0.
     running: u64,
     host_rsp: u64,
     host_mxcsr: u64,
@@ -60,12 +61,12 @@ struct Frame {
 /// Reason for which instructions cannot be run on this host.
 #[derive(Debug, Error)]
 pub enum NativeError {
-    /// A feature that the harness itself needs.
+    /// A feature that the test harness itself needs is missing.
     #[error(
         "this host's CPU or kernel lacks {0}, without which the comparison cannot save and load registers"
     )]
     Feature(&'static str),
-    /// The kernel refused something.
+    /// The kernel refused a system call.
     #[error("{what}: {source}")]
     Host {
         /// The operation that failed.
@@ -75,18 +76,18 @@ pub enum NativeError {
     },
 }
 
-/// Lock that is held while the fixed addresses are in use.
+/// Lock that a [`Native`] holds, since it uses fixed addresses.
 static IN_USE: Mutex<()> = Mutex::new(());
 
-/// The host's CPU. Only one exists in a process at a time; it belongs to the thread that made it.
+/// The host's CPU as an executor of single instructions. At most one exists in a process at a time. Only the thread that made it uses it.
 pub struct Native {
-    /// Fields are dropped in order: the handlers go before anybody else may come.
+    /// Installed signal handlers. Fields are dropped in order, so the handlers are removed before the lock is released.
     _signals: signal::Handlers,
     _guard: MutexGuard<'static, ()>,
     exit: u64,
-    /// Address and bytes of what was placed last.
+    /// Address and length of the last placed code.
     last: (u64, usize),
-    /// Address behind the instruction that was placed last.
+    /// Address behind the last placed instruction.
     next: u64,
 }
 
@@ -103,7 +104,7 @@ fn check(what: &'static str, ok: bool) -> Result<(), NativeError> {
 
 /// Maps anonymous memory at a fixed, free address.
 fn map(what: &'static str, at: u64, len: usize, protection: i32) -> Result<(), NativeError> {
-    // SAFETY: MAP_FIXED_NOREPLACE maps over nothing that exists.
+    // SAFETY: with MAP_FIXED_NOREPLACE the kernel does not replace an existing mapping.
     let p = unsafe {
         libc::mmap(
             at as *mut libc::c_void,
@@ -120,16 +121,16 @@ fn map(what: &'static str, at: u64, len: usize, protection: i32) -> Result<(), N
     check(what, p as u64 == at)
 }
 
-/// Changes the protection of memory that `map` made.
+/// Changes the protection of memory that `map` has mapped.
 fn protect(what: &'static str, at: u64, len: usize, protection: i32) -> Result<(), NativeError> {
-    // SAFETY: callers pass ranges that `map` made only for this module.
+    // SAFETY: callers pass only ranges that `map` has mapped for this module.
     check(what, unsafe {
         libc::mprotect(at as *mut libc::c_void, len, protection) == 0
     })
 }
 
 impl Native {
-    /// Prepares the fixed addresses and fills the window. Waits while another user of this process has them.
+    /// Maps the fixed addresses and fills the window. Waits while another `Native` of this process exists.
     pub fn new(window: &[u8]) -> Result<Self, NativeError> {
         assert_eq!(window.len(), WINDOW_LEN);
         if !(is_x86_feature_detected!("avx") && is_x86_feature_detected!("xsave")) {
@@ -142,13 +143,13 @@ impl Native {
         let guard = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
         let rw = libc::PROT_READ | libc::PROT_WRITE;
         let frame_len = size_of::<Frame>().next_multiple_of(PAGE as usize);
-        // A former user of this process may have left the mappings; they are made afresh.
+        // An earlier `Native` of this process may have left its mappings, which are removed and made again.
         for (at, len) in [
             (FRAME, frame_len),
             (STUBS, PAGE as usize),
             (VOID_START, (VOID_END - VOID_START) as usize),
         ] {
-            // SAFETY: the ranges belong to this module, and the lock ensures that they are not in use.
+            // SAFETY: the ranges belong to this module, and the lock ensures that no other `Native` uses them.
             unsafe { libc::munmap(at as *mut libc::c_void, len) };
         }
         map("mapping the register frame", FRAME, frame_len, rw)?;
@@ -166,8 +167,7 @@ impl Native {
             CODE_LEN,
             rw | libc::PROT_EXEC,
         )?;
-        // SAFETY: the window, the code pages and the stubs were just mapped for reading and writing, and nothing else
-        // refers to them.
+        // SAFETY: window, code pages and stubs have just been mapped as readable and writable, and no references to them exist.
         let exit = unsafe {
             std::ptr::copy_nonoverlapping(window.as_ptr(), WINDOW as *mut u8, WINDOW_LEN);
             std::ptr::write_bytes(CODE as *mut u8, 0xcc, CODE_LEN);
@@ -187,7 +187,7 @@ impl Native {
             WINDOW_LEN - WRITABLE_LEN,
             libc::PROT_READ,
         )?;
-        // SAFETY: GS is not used by 64-bit user code on Linux.
+        // SAFETY: user code of 64-bit Linux does not use GS.
         check("setting the base of GS", unsafe {
             libc::syscall(libc::SYS_arch_prctl, ARCH_SET_GS, GS_BASE) == 0
         })?;
@@ -200,21 +200,21 @@ impl Native {
         })
     }
 
-    /// Returns the bytes of the window as they are now.
+    /// Returns the present bytes of the window.
     pub fn window(&self) -> &[u8] {
-        // SAFETY: mapped in `new`; written only in `run` and `write`, which borrow `self` mutably.
+        // SAFETY: the window is mapped in `new`. It is written only in `run` and `write`, which borrow `self` mutably.
         unsafe { std::slice::from_raw_parts(WINDOW as *const u8, WINDOW_LEN) }
     }
 
-    /// Changes bytes of the writable part of the window.
+    /// Writes bytes into the writable part of the window.
     pub fn write(&mut self, address: u64, bytes: &[u8]) {
         let offset = address.wrapping_sub(WINDOW) as usize;
         assert!(offset <= WRITABLE_LEN && bytes.len() <= WRITABLE_LEN - offset);
-        // SAFETY: the range was checked to lie in the writable pages.
+        // SAFETY: the range is in the writable pages, as checked above.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
     }
 
-    /// Puts the instruction `bytes` at `rip`. Where it lies at the end of the code pages, bytes may be cut.
+    /// Writes an instruction at `rip`, and a jump to the exit stub behind it. Bytes beyond the end of the code pages are cut off.
     pub fn place(&mut self, rip: u64, bytes: &[u8]) {
         let offset = rip.wrapping_sub(CODE) as usize;
         assert!(offset < CODE_LEN);
@@ -225,7 +225,7 @@ impl Native {
         let displacement = (self.exit as i64 - (self.next as i64 + 5)) as i32;
         code[bytes.len() + 1..bytes.len() + 5].copy_from_slice(&displacement.to_le_bytes());
         let len = (bytes.len() + 5).min(CODE_LEN - offset);
-        // SAFETY: both ranges lie in the code pages, which are writable and which nothing else refers to.
+        // SAFETY: both ranges are in the code pages, which are writable, and no references to them exist.
         unsafe {
             std::ptr::write_bytes(self.last.0 as *mut u8, 0xcc, self.last.1);
             std::ptr::copy_nonoverlapping(code.as_ptr(), rip as *mut u8, len);
@@ -233,12 +233,12 @@ impl Native {
         self.last = (rip, len);
     }
 
-    /// Runs the instruction that was placed at `state.rip`.
+    /// Runs the instruction that [`Native::place`] has placed at `state.rip`.
     pub fn run(&mut self, state: &State) -> Outcome {
         assert_eq!(state.rip, self.last.0);
         let frame = FRAME as *mut Frame;
-        // SAFETY: the frame is mapped and nothing else refers to it while `run` borrows `self`; the entry stub follows the C
-        // calling convention and restores everything it changes; what was placed ends by a jump to the exit stub.
+        // SAFETY: the frame is mapped, and no other reference to it exists while `run` borrows `self`. The entry stub follows the C calling
+        // convention and restores all that it changes. The placed code ends with a jump to the exit stub.
         unsafe {
             let f = &mut *frame;
             f.gpr_in = state.gpr;
@@ -268,17 +268,17 @@ impl Native {
         let mut exception = None;
         if f.trap != NO_TRAP {
             state.rip = f.rip_out;
-            // The resume flag is set in the image that a fault pushes (SDM vol. 3B §17.3.1.1).
+            // The resume flag is set in the RFLAGS image of a fault (SDM vol. 3B section 17.3.1.1).
             state.rflags &= !(1 << 16);
             let vector = f.trap as u8;
             if vector == Vector::Breakpoint as u8 && f.rip_out != start + 1 {
-                // A branch arrived at an INT3.
+                // The instruction branched to an INT3: the branch itself raised no exception.
                 state.rip = f.rip_out - 1;
             } else if vector == Vector::PageFault as u8
                 && f.rip_out != start
                 && f.rip_out == f.address
             {
-                // A branch arrived where there is no code.
+                // The instruction branched to an address without code: the branch itself raised no exception.
             } else {
                 exception = Some(Exception {
                     vector: vector_of(vector),
@@ -295,7 +295,7 @@ impl Native {
     }
 }
 
-/// `ARCH_SET_GS` of arch_prctl(2).
+/// Code of `ARCH_SET_GS` for arch_prctl(2).
 const ARCH_SET_GS: i32 = 0x1001;
 
 fn vector_of(number: u8) -> Vector {
@@ -324,7 +324,7 @@ fn vector_of(number: u8) -> Vector {
     .unwrap_or(Nmi)
 }
 
-/// Registers into an XSAVE area of standard format with all three components present.
+/// Packs registers into an XSAVE area of standard format, with all three components present.
 fn pack(state: &State, area: &mut [u8; 896]) {
     area[..160].copy_from_slice(state.fx.legacy());
     for (i, v) in state.vector.0.iter().enumerate() {
@@ -335,7 +335,7 @@ fn pack(state: &State, area: &mut [u8; 896]) {
     area[512] = 7;
 }
 
-/// Unpacks an XSAVE area into a state; components in their initial configuration may be absent (SDM vol. 1 §13.6).
+/// Unpacks an XSAVE area into a state. Components in their initial configuration may be absent (SDM vol. 1 section 13.6).
 fn unpack(area: &[u8; 896], state: &mut State) {
     let present = area[512];
     let mut header = [0; 160];

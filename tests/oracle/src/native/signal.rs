@@ -1,4 +1,4 @@
-//! Signals that exceptions of the instruction under test become.
+//! Handlers of the signals into which the kernel turns exceptions of the instruction under test.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,23 +13,23 @@ const SIGNALS: [i32; 5] = [
     libc::SIGILL,
     libc::SIGTRAP,
 ];
-/// Bytes of the handlers' stack.
+/// Size of the handlers' stack in bytes.
 const STACK: usize = 256 << 10;
 /// Offset of the kernel's description of an extended FPU frame within the FXSAVE image (`sw_reserved`).
 const SOFTWARE: usize = 464;
 /// Magic number of that description (`FP_XSTATE_MAGIC1`).
 const MAGIC: u32 = 0x4650_5853;
 
-/// Where the handler resumes. Set before the handlers are installed.
+/// Address at which the handler resumes; set before the handlers are installed.
 static RESUME: AtomicU64 = AtomicU64::new(0);
 
-/// Installed handlers; dropping puts the former ones back.
+/// Installed handlers. Dropping restores the former handlers.
 pub struct Handlers {
     old: [libc::sigaction; SIGNALS.len()],
     old_stack: libc::stack_t,
-    /// Keeps the stack alive.
+    /// The alternate stack.
     _stack: Box<[u8]>,
-    /// The alternate stack belongs to this thread.
+    /// Marker: the alternate stack belongs to this thread.
     _not_send: std::marker::PhantomData<*mut ()>,
 }
 
@@ -38,8 +38,8 @@ impl Handlers {
     pub fn install() -> Result<Self, NativeError> {
         RESUME.store(stubs::resume(), Ordering::Relaxed);
         let mut stack = vec![0; STACK].into_boxed_slice();
-        // SAFETY: all-zero is a valid value of these C structures; the pointers passed are valid for the calls, and the
-        // stack outlives its registration (`Drop` puts the former one back first).
+        // SAFETY: all-zero is a valid value of these C structures. The pointers are valid for the calls. The stack outlives its
+        // registration, since `Drop` restores the former one first.
         unsafe {
             let new = libc::stack_t {
                 ss_sp: stack.as_mut_ptr().cast(),
@@ -74,15 +74,15 @@ impl Handlers {
 impl Drop for Handlers {
     fn drop(&mut self) {
         for (signal, old) in SIGNALS.iter().zip(&self.old) {
-            // SAFETY: `old` was filled in by `install`.
+            // SAFETY: `install` has filled in `old`.
             unsafe { libc::sigaction(*signal, old, std::ptr::null_mut()) };
         }
-        // SAFETY: as above.
+        // SAFETY: `install` has filled in `old_stack`.
         unsafe { libc::sigaltstack(&self.old_stack, std::ptr::null_mut()) };
     }
 }
 
-/// Stores what the kernel saved of the interrupted registers, and returns to the end of the exit stub.
+/// Stores the interrupted registers from the signal context in the frame, and returns to the end of the exit stub.
 extern "C" fn handle(signal: i32, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     const ORDER: [i32; 16] = [
         libc::REG_RAX,
@@ -102,8 +102,8 @@ extern "C" fn handle(signal: i32, _info: *mut libc::siginfo_t, context: *mut lib
         libc::REG_R14,
         libc::REG_R15,
     ];
-    // SAFETY: the kernel passes a valid context; while the handlers are installed the frame is mapped, and the interrupted
-    // code is the instruction under test, so that no Rust reference to the frame is live.
+    // SAFETY: the kernel passes a valid context. While the handlers are installed the frame is mapped. The interrupted code is the
+    // instruction under test, which has no Rust reference to the frame; any other exception ends the process.
     unsafe {
         let context = &mut *context.cast::<libc::ucontext_t>();
         let registers = &mut context.uc_mcontext.gregs;
@@ -111,10 +111,10 @@ extern "C" fn handle(signal: i32, _info: *mut libc::siginfo_t, context: *mut lib
         let rip = registers[libc::REG_RIP as usize] as u64;
         let trap = registers[libc::REG_TRAPNO as usize] as u64;
         let address = registers[libc::REG_CR2 as usize] as u64;
-        // In the code pages, or a branch from there to where there is no code.
+        // The instruction pointer is in the reserved range, or at an address without code to which the instruction branched.
         let ours = (VOID_START..VOID_END).contains(&rip) || trap == 14 && rip == address;
         if frame.running == 0 || !ours {
-            // Not ours: let it end the process as it would have without us.
+            // Another exception: the default action ends the process.
             libc::signal(signal, libc::SIG_DFL);
             return;
         }

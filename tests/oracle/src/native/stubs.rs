@@ -1,4 +1,4 @@
-//! Machine code that loads all registers, and stores them again.
+//! Machine code of the stubs: one loads all registers from the frame, one stores them in it.
 
 use std::mem::offset_of;
 
@@ -6,24 +6,24 @@ use iced_x86::code_asm::*;
 
 use super::{FRAME, Frame, STUBS};
 
-/// Address of a field of the frame, plus an offset.
+/// Returns a memory operand: the field of the frame at the offset `field`.
 fn at(field: usize) -> AsmMemoryOperand {
     ptr(FRAME + field as u64)
 }
 
-/// The general registers in the encoding's order.
+/// The general registers, in the order of their numbers in encodings.
 const GPR: [AsmRegister64; 16] = [
     rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15,
 ];
 /// Registers that the C calling convention preserves, besides RSP.
 const SAVED: [AsmRegister64; 6] = [rbx, rbp, r12, r13, r14, r15];
 
-/// Returns the stubs, to lie at [`STUBS`]: entry first. Also returns the address of the exit.
+/// Returns the code of the stubs for the address [`STUBS`], the entry stub first, and the address of the exit stub.
 pub fn assemble() -> (Vec<u8>, u64) {
     build().expect("the stubs consist of encodable instructions")
 }
 
-/// Returns the address of the last part of the exit, which puts the host's state back.
+/// Returns the address of the last part of the exit stub, which restores the host's state.
 pub fn resume() -> u64 {
     build_parts()
         .expect("the stubs consist of encodable instructions")
@@ -79,7 +79,7 @@ fn build_parts() -> Result<(Vec<u8>, u64, u64), IcedError> {
     let resume = STUBS + code.len() as u64;
     let mut back = CodeAssembler::new(64)?;
     let a = &mut back;
-    // Direction, alignment check and nested task flags must not leak into the host.
+    // The flags DF, AC and NT must not stay set in the host.
     a.mov(esp, stack_top as u32)?;
     a.push(2)?;
     a.popfq()?;

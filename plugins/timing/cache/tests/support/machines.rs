@@ -16,7 +16,7 @@ pub fn machines() -> impl Strategy<Value = (CacheConfig, Vec<VcpuPlace>)> {
         Just(VcpuPlace::grid(2, 2, 1)),
         Just(VcpuPlace::grid(2, 2, 2)),
         Just(VcpuPlace::grid(4, 1, 1)),
-        // More cores than a line has holder bits.
+        // More cores than a line's entry has holder bits.
         Just(VcpuPlace::grid(1, 20, 1)),
     ];
     let config = (0..13usize).prop_map(|variant| {
@@ -44,9 +44,10 @@ pub fn machines() -> impl Strategy<Value = (CacheConfig, Vec<VcpuPlace>)> {
                 levels[1] = LevelConfig::new(8192, 2);
                 levels[2] = LevelConfig::new(12288, 2).shared();
             }
-            // First-level sets that are no power of two.
+            // A number of first-level sets that is no power of two.
             8 => levels[0] = LevelConfig::new(768, 2),
-            // The ways of real machines: padded, a line of the host, more than one.
+            // Real machines' numbers of ways: sets that are padded (this variant), that fill a line of the host, or that take more than a
+            // line.
             10 => {
                 levels[0] = LevelConfig::new(3 * 64 * 8, 8);
                 levels[1] = LevelConfig::new(2 * 64 * 12, 12);
@@ -71,7 +72,7 @@ pub fn machines() -> impl Strategy<Value = (CacheConfig, Vec<VcpuPlace>)> {
 }
 
 pub fn traces() -> impl Strategy<Value = Vec<(u16, u8, u64, u32, bool)>> {
-    // Lines near each other are shared and conflict often; some are repeated, as in real programs.
+    // Lines come from a small range, so vCPUs share lines and lines conflict often. Some references are repeated, as in real programs.
     let step = (0..64u16, 0..10u8, 0..96u64, 0..2u32, any::<bool>());
     let runs = (step, 1..4usize).prop_map(|(step, times)| vec![step; times]);
     proptest::collection::vec(runs, 1..400).prop_map(|runs| runs.concat())
@@ -87,7 +88,8 @@ pub fn steps(trace: &[(u16, u8, u64, u32, bool)], places: &[VcpuPlace]) -> Vec<S
                 5..=7 => Access::Write,
                 _ => Access::Fetch,
             },
-            // Every other line of the upper half lies 64 KiB further up, in the same sets.
+            // Every other line of the upper half is at 64 KiB more, in the same sets as without the offset if their number is a power of
+            // two.
             address: line * 64
                 + if line > 48 && line % 2 == 0 {
                     0x1_0000

@@ -1,4 +1,4 @@
-//! An engine reduced to what a cache model sees of it: it counts references, and answers hits from an L0 filter cache.
+//! A minimal engine for tests of the cache model: it counts references, and answers hits from an L0 filter cache.
 #![allow(dead_code)]
 
 pub mod machines;
@@ -14,7 +14,7 @@ use nodescope_plugin_cache::{
     CacheConfig, CacheContents, CacheKind, CacheModel, FlatMemory, LevelConfig,
 };
 
-/// Memory reference of a trace.
+/// Memory reference of a trace, at a physical byte address.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
     pub vcpu: u16,
@@ -32,7 +32,8 @@ struct Slot {
 }
 
 impl Slot {
-    /// Returns whether the L0 filter cache answers, and whether a line that becomes modified must be reported to the model.
+    /// Returns whether the L0 filter cache answers, and whether the line becomes modified by this hit, which the engine must report to the
+    /// model.
     fn hit(&mut self, line: u64, needed: Permission) -> (bool, bool) {
         let found = |&(held, permission): &(u64, Permission)| {
             held == line && permission >= needed.min(Permission::Exclusive)
@@ -87,15 +88,15 @@ pub struct Engine {
     l0_filter: bool,
     fetches_cached: bool,
     places: Vec<VcpuPlace>,
-    /// `[vcpu][side][slot]`: line address and permission.
+    /// `[vcpu][side][slot]`: line addresses and permissions.
     slots: Vec<[Vec<Slot>; 2]>,
-    /// Lines that became modified and were not reported to the model yet, with their vCPU.
+    /// Lines that became modified but are not yet reported to the model, each with the vCPU that wrote it.
     modified: Vec<(u16, u64)>,
     counters: BTreeMap<Key, Counters>,
     pub calls: u64,
-    /// Misses try [`MemoryModel::miss`] first.
+    /// True if misses try [`MemoryModel::miss`] first.
     fast_miss_path: bool,
-    /// Number of misses that [`MemoryModel::miss`] answered.
+    /// Number of misses that [`MemoryModel::miss`] served.
     pub fast_calls: u64,
     pub stall: u64,
 }
@@ -227,15 +228,15 @@ impl Engine {
         u64::from(outcome.stall())
     }
 
-    /// Reports modified lines in the order of the writes, also where several vCPUs made the writes.
+    /// Reports modified lines to the model in the order of the writes, even if several vCPUs wrote.
     fn report_modified(&mut self) {
         for (vcpu, line) in std::mem::take(&mut self.modified) {
             self.model.modified(vcpu, &[line]);
         }
     }
 
-    /// Returns the contents of every cache, in the order that the references make. The order of the first level comes from the L0 filter
-    /// cache where it keeps whole sets.
+    /// Returns the contents of every cache, each set in LRU order. If the L0 filter cache keeps whole sets, the first level's order comes
+    /// from the L0 filter cache, since the model does not know the hits there.
     pub fn contents(&mut self) -> Vec<CacheContents> {
         self.report_modified();
         let mut contents = self.model.contents();
@@ -311,7 +312,7 @@ impl Engine {
         self.model.reset_statistics();
     }
 
-    /// Returns the number of events of a kind, over all keys.
+    /// Returns the number of events of a kind, over all vCPUs, contexts and privileges.
     pub fn count(&self, event: &str) -> u64 {
         self.statistics()
             .iter()
@@ -320,7 +321,7 @@ impl Engine {
             .sum()
     }
 
-    /// Returns every kind of event that occurred with its count, without the informational kinds.
+    /// Returns the count of every kind of event that occurred, without informational kinds (`Term::None`).
     pub fn counts(&self) -> BTreeMap<String, u64> {
         let mut counts = BTreeMap::new();
         for row in self
@@ -333,7 +334,8 @@ impl Engine {
         counts
     }
 
-    /// Checks the equations: the terms add up to the cycles, and so does every row.
+    /// Checks that the cycles of all rows add up to the stalls, that each row's cycles are count times latency, and that hits and misses
+    /// add up to the references.
     pub fn check_equations(&self) {
         let statistics = self.statistics();
         let cycles: u64 = statistics.iter().map(|row| row.cycles).sum();
@@ -375,7 +377,7 @@ pub fn expect<const N: usize>(counts: [(&str, u64); N]) -> BTreeMap<String, u64>
         .collect()
 }
 
-/// Returns small caches: 4 sets x 2 ways, 4 sets x 4 ways, 12 sets x 4 ways a socket; every event has another price.
+/// Returns small caches: 4 sets x 2 ways, 4 sets x 4 ways, and 12 sets x 4 ways for each socket. Every event has a latency of its own.
 pub fn small() -> CacheConfig {
     let mut config = CacheConfig {
         instruction: Some(LevelConfig::new(512, 2)),
@@ -390,7 +392,7 @@ pub fn small() -> CacheConfig {
     config
 }
 
-/// Gives every event a latency of its own; first-level hits stay free.
+/// Sets a latency of its own for every event; first-level hits stay free.
 pub fn price(config: &mut CacheConfig) {
     let mut next = 1;
     let mut price = || {
@@ -424,5 +426,5 @@ pub fn price(config: &mut CacheConfig) {
     coherence.upgrade = price();
 }
 
-/// The side's index agrees with the order used above.
+/// Check that the numbers of the sides are the side indices of `Engine::slots`.
 const _: () = assert!(Side::Data as usize == 0 && Side::Instruction as usize == 1);

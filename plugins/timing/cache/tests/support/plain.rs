@@ -1,5 +1,5 @@
-//! The semantics of `plugins/timing/README.md` written down plainly: sets are lists, caches are searched, every event is
-//! looked up by its name. No holder bits, no early exits, no L0 filter cache.
+//! A simple implementation of the semantics in `plugins/timing/README.md`. Sets are lists, caches are searched, and every event is looked
+//! up by its name. There are no holder bits, no early exits and no L0 filter cache.
 
 use std::collections::BTreeMap;
 
@@ -55,9 +55,9 @@ pub struct Plain {
     places: Vec<VcpuPlace>,
     memory: Box<dyn MemoryTimingModel>,
     caches: Vec<Cache>,
-    /// First-level caches of each vCPU.
+    /// Indices of the first-level data cache and instruction cache of each vCPU. None: fetches are not cached.
     first: Vec<(usize, Option<usize>)>,
-    /// Count and cycles.
+    /// Count and cycles of each event.
     events: BTreeMap<(Key, String), (u64, u64)>,
     requester: Step,
     stall: u64,
@@ -125,7 +125,7 @@ impl Plain {
         }
     }
 
-    /// Cycles of one reference.
+    /// Performs one reference and returns its stall in cycles.
     pub fn step(&mut self, step: Step) -> u64 {
         self.requester = step;
         self.stall = 0;
@@ -154,7 +154,7 @@ impl Plain {
         self.stall
     }
 
-    /// Returns the state in which the cache `inner` may take a line that it requests from `cache`.
+    /// Returns the state in which the inner cache `inner` may take a line that it requests from the cache `cache`, and charges the events.
     fn ask(&mut self, cache: usize, inner: usize, line: u64) -> State {
         let write = self.requester.access == Access::Write;
         let level = self.caches[cache].level;
@@ -246,7 +246,7 @@ impl Plain {
         }
     }
 
-    /// Obtains permission to write a line that `cache` holds as S or F.
+    /// Obtains permission to write a line that `cache` has in state S or F.
     fn own(&mut self, cache: usize, line: u64) {
         if let Some(outer) = self.caches[cache].outer {
             let state = *self.caches[outer].state(line).expect("inclusion");
@@ -330,7 +330,7 @@ impl Plain {
         self.caches[cache].set(line).insert(0, (line, state));
     }
 
-    /// Moves a modified line one level out.
+    /// Counts the write-back of a modified line to the next outer level, or from the outermost level to memory.
     fn write_back(&mut self, cache: usize, line: u64) {
         let level = self.caches[cache].level;
         let name = if level == 0 {
@@ -433,7 +433,7 @@ impl Plain {
         self.stall += u64::from(cycles);
     }
 
-    /// Returns the events of [`Plain::events`] from a model's statistics (which also have sums of the misses of a level).
+    /// Returns a model's statistics in the form of [`Plain::events`], without the rows that only sum the misses of a level.
     pub fn events_of(statistics: &[Statistic]) -> BTreeMap<(Key, String), (u64, u64)> {
         statistics
             .iter()
@@ -445,7 +445,7 @@ impl Plain {
             .collect()
     }
 
-    /// Returns count and cycles of every event, by vCPU, address space, privilege and name.
+    /// Returns count and cycles of every event, by vCPU, context, privilege and name.
     pub fn events(&self) -> &BTreeMap<(Key, String), (u64, u64)> {
         &self.events
     }
@@ -454,7 +454,7 @@ impl Plain {
         self.events.clear();
     }
 
-    /// Contents of every cache, as a model gives them.
+    /// Returns the contents of every cache, in the same form as the model's.
     pub fn contents(&self) -> Vec<CacheContents> {
         let bytes = u64::from(self.config.levels[0].line);
         self.caches
