@@ -6,18 +6,18 @@ use crate::error::CountersError;
 use crate::formulas::Derived;
 use crate::measurement::{Counts, Measurement};
 
-/// `format` of a file.
+/// Value of the member `format` in a file of counters.
 pub const FORMAT: &str = "nodescope-counters";
 
-/// `version` of a file.
+/// Value of the member `version` in a file of counters.
 pub(crate) const VERSION: u32 = 1;
 
 impl Measurement {
-    /// Writes the measurement as a JSON text. Figures are derived from the counts.
+    /// Writes the measurement as a JSON text, with the figures that follow from the counts.
     ///
     /// # Errors
     ///
-    /// As [`Measurement::derive`].
+    /// Fails for the same counts as [`Measurement::derive`].
     pub fn json(&self) -> Result<String, CountersError> {
         let ranks = self.derive_ranks()?;
         let rank = |(rank, counts): (&u32, &Counts)| {
@@ -92,7 +92,7 @@ fn scope(counts: &Counts, derived: &Derived) -> Map<String, Value> {
     value
 }
 
-/// Writes a count without a fraction where it has none.
+/// Makes a JSON number, without a fraction if the value is whole.
 fn number(value: f64) -> Value {
     // Whole numbers up to 2^53 are exact.
     if value.fract() == 0.0 && value < 9.0e15 {

@@ -1,8 +1,8 @@
-//! Hardware counters: of this host by `perf_event_open`, and of other machines from the files of other tools.
+//! Hardware counters, of this host through `perf_event_open`, and of other machines from files of other tools.
 //!
-//! Counters give what the timing models do not know: CPI_core, the cycles per instruction of the core without memory stalls. [`import()`]
-//! reads files, [`count`] counts a program on this host, and [`Derived`] is what both make of the counts. `README.md` has the formats, the
-//! events, the formulas and their limits.
+//! Counters measure what the timing models cannot compute: CPI_core, the cycles per instruction of the core without memory stalls.
+//! [`import()`] reads files, and [`count`] counts a program on this host. [`Derived`] has the figures that follow from the counts of
+//! either. `README.md` has the formats, the events, the formulas and their limits.
 
 pub mod command;
 mod error;

@@ -1,4 +1,4 @@
-//! Counts of a program, by rank where they are known by rank.
+//! Counts of a program, for each MPI rank if the tool counted ranks separately.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,36 +8,36 @@ use crate::formulas::{Contradiction, Derived};
 use crate::names;
 use crate::quantity::Quantity;
 
-/// A place in a file of a measurement.
+/// A position in a file of a measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FilePosition {
     /// The file, as an index into [`Measurement::files`].
     pub file: usize,
-    /// The byte, from 0.
+    /// Offset of the byte in the file, from 0.
     pub offset: usize,
 }
 
-/// Count of an event by a tool.
+/// The count of one event, as a tool reported it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {
     /// Name of the event, as the tool writes it.
     pub event: String,
-    /// The quantity that the event counts; none if no table knows the event.
+    /// The quantity that the event counts; none if the event's name is not in the table of names.
     pub quantity: Option<Quantity>,
-    /// The count, or a share from 0 to 1; none if the tool could not count, with what the tool said in `unread`.
+    /// The count, or a share from 0 to 1. None if the tool could not count; `unread` then has the tool's text.
     pub value: Option<f64>,
     /// The text that the tool wrote in place of a count, such as `<not supported>`.
     pub unread: String,
-    /// Part of the time in which the counter ran, from 0 to 1. Below 1 the count is scaled.
+    /// Part of the time in which the counter ran, from 0 to 1. Below 1, the count is extrapolated to the whole time.
     pub running: f64,
     /// True if only user code is counted.
     pub user_only: bool,
-    /// Position of the count in the file; none for counters of this host.
+    /// Position of the count in its file; none for counts of this host.
     pub position: Option<FilePosition>,
 }
 
 impl Reading {
-    /// Makes the count of an event whose name determines its quantity.
+    /// Makes the reading of an event, with the quantity that its name stands for.
     pub fn new(event: &str, value: f64, position: Option<FilePosition>) -> Reading {
         let known = names::known(event);
         Reading {
@@ -60,17 +60,17 @@ impl Reading {
         }
     }
 
-    /// Adds the count of another part of the machine or of the time.
+    /// Adds the same event's count on another part of the machine, in another interval, or in another rank.
     fn add(&mut self, other: Reading) {
         match (self.value, other.value) {
             (Some(a), Some(b)) => {
-                // Weighed by the counts.
+                // The running parts are averaged with the counts as weights.
                 if a + b > 0.0 {
                     self.running = (self.running * a + other.running * b) / (a + b);
                 }
                 self.value = Some(a + b);
             }
-            // A sum without one of its parts would be wrong.
+            // A sum that lacks a part would be too small, so it becomes unread.
             (Some(_), None) => {
                 self.value = None;
                 self.unread = other.unread;
@@ -81,18 +81,19 @@ impl Reading {
     }
 }
 
-/// Events that counts may have: many more than a processor counts in one run.
+/// Largest number of events in one set of counts, many more than a processor can count in one run.
 const MOST_EVENTS: usize = 1000;
 
 /// The counts of one rank, or of the whole program.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counts {
-    /// The events in the order of the file.
+    /// The readings, in the order of the file or of the events that were opened.
     pub readings: Vec<Reading>,
 }
 
 impl Counts {
-    /// Returns the reading of a quantity: one of only user code if there is one, since the engine's CPI_core is of user code.
+    /// Returns the reading of a quantity, if it was counted. A reading of user code only is preferred, since the engine's CPI_core is of
+    /// user code.
     pub fn reading(&self, quantity: Quantity) -> Option<&Reading> {
         let of = |user: bool| {
             (self.readings.iter()).find(|reading| {
@@ -104,7 +105,8 @@ impl Counts {
         of(true).or_else(|| of(false))
     }
 
-    /// Returns the count of a quantity. Full load queues and full store queues are counted by two events, which add up.
+    /// Returns the count of a quantity. Stalls for full load queues and full store queues are counted by separate events, whose counts are
+    /// added.
     pub fn value(&self, quantity: Quantity) -> Option<f64> {
         let first = self.reading(quantity)?;
         if quantity != Quantity::StallsQueues {
@@ -116,13 +118,13 @@ impl Counts {
         Some(all.filter_map(|reading| reading.value).sum())
     }
 
-    /// Returns the event of a quantity that was to be counted and was not.
+    /// Returns the first event of a quantity that the tool tried to count and could not.
     pub fn not_counted(&self, quantity: Quantity) -> Option<&Reading> {
         (self.readings.iter())
             .find(|reading| reading.quantity == Some(quantity) && reading.value.is_none())
     }
 
-    /// Adds a reading to the one of the same event, or at the end; more events than a tool can have counted are refused.
+    /// Adds a reading to that of the same event, or appends it if the event is new. Fails if there are too many events.
     pub(crate) fn add(&mut self, reading: Reading) -> Result<(), String> {
         match (self.readings.iter_mut()).find(|own| own.event == reading.event) {
             Some(own) => own.add(reading),
@@ -131,7 +133,7 @@ impl Counts {
         Ok(())
     }
 
-    /// Adds a reading of another event.
+    /// Appends the reading of a new event. Fails if there are too many events.
     pub(crate) fn push(&mut self, reading: Reading) -> Result<(), String> {
         if self.readings.len() == MOST_EVENTS {
             return Err(format!(
@@ -142,35 +144,35 @@ impl Counts {
         Ok(())
     }
 
-    /// Returns whether one of the values is a share.
+    /// Returns whether one of the readings is a share.
     pub fn has_shares(&self) -> bool {
         let share = |reading: &Reading| reading.quantity.is_some_and(Quantity::is_share);
         self.readings.iter().any(share)
     }
 }
 
-/// Counts, and where they come from.
+/// Counts of a program, and their source.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measurement {
     /// The tool, such as `perf stat`.
     pub tool: String,
-    /// The processor, if known.
+    /// Name of the processor; none if the tool does not name it.
     pub processor: Option<String>,
-    /// Files that were read; empty for this host.
+    /// Files that were read; empty for counts of this host.
     pub files: Vec<PathBuf>,
-    /// Counts by MPI rank; empty if they are of the program as a whole.
+    /// Counts by MPI rank; empty if only the whole program was counted.
     pub ranks: BTreeMap<u32, Counts>,
-    /// Counts of the program as a whole: the sum of the ranks if there are ranks.
+    /// Counts of the whole program. With ranks, sums over the ranks of the events that every rank has.
     pub whole: Counts,
     /// Sentences about limits of these counts.
     pub notes: Vec<String>,
 }
 
 impl Measurement {
-    /// Makes the sum of the ranks the whole, as far as every rank counted the same events.
+    /// Sets `whole` to the sum over the ranks of each event that every rank has.
     pub fn sum_ranks(&mut self) {
         let mut index: BTreeMap<&str, usize> = BTreeMap::new();
-        // Each sum, and how many ranks are in it.
+        // Each sum, with the number of ranks in it.
         let mut sums: Vec<(Reading, usize)> = Vec::new();
         for reading in self.ranks.values().flat_map(|counts| &counts.readings) {
             match index.get(reading.event.as_str()) {
@@ -192,20 +194,20 @@ impl Measurement {
         };
     }
 
-    /// Computes CPI, CPI_core and the rest for the whole program.
+    /// Computes CPI, CPI_core and the other derived figures of the whole program.
     ///
     /// # Errors
     ///
-    /// Counts that contradict each other, or without cycles and instructions.
+    /// Counts that contradict each other, or that lack cycles or instructions.
     pub fn derive(&self) -> Result<Derived, CountersError> {
         self.derived(&self.whole)
     }
 
-    /// Computes the same by rank.
+    /// Computes CPI, CPI_core and the other derived figures of each rank.
     ///
     /// # Errors
     ///
-    /// As [`Measurement::derive`].
+    /// Fails for the same counts as [`Measurement::derive`].
     pub fn derive_ranks(&self) -> Result<BTreeMap<u32, Derived>, CountersError> {
         let derive = |(rank, counts): (&u32, &Counts)| Ok((*rank, self.derived(counts)?));
         self.ranks.iter().map(derive).collect()
@@ -221,13 +223,13 @@ impl Measurement {
         })
     }
 
-    /// Checks that figures follow from all counts.
+    /// Checks that figures can be derived from the counts of each rank and of the whole.
     pub(crate) fn check(&self) -> Result<(), Contradiction> {
         let mut all = self.ranks.values().chain([&self.whole]);
         all.try_for_each(|counts| Derived::new(counts).map(drop))
     }
 
-    /// Names files relative to a folder where they are in it, so that what is said does not depend on where the folder lies.
+    /// Makes the paths of files inside `folder` relative to it, so that reports do not depend on where the folder is.
     pub fn relative_to(&mut self, folder: &Path) {
         for file in &mut self.files {
             if let Ok(relative) = file.strip_prefix(folder) {
@@ -236,7 +238,7 @@ impl Measurement {
         }
     }
 
-    /// Returns a text that names the tool, the files, the events that CPI_core comes from, and the limits: one line for a report.
+    /// Returns one line for a report that names the tool, the files, the events that CPI_core is computed from, and the limits.
     pub fn source(&self, derived: &Derived) -> String {
         let mut text = self.tool.clone();
         if let Some(processor) = &self.processor {

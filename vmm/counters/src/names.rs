@@ -1,20 +1,20 @@
 //! Names of events as perf, LIKWID, PAPI and VTune write them.
 //!
-//! The tools write one hardware event differently: `cycle_activity.stalls_l1d_miss` (perf), `CYCLE_ACTIVITY_STALLS_L1D_MISS` (LIKWID),
-//! `skx::CYCLE_ACTIVITY:STALLS_L1D_MISS` (PAPI). All become the spelling with capitals and underscores, which one table knows.
+//! The tools spell one hardware event differently: `cycle_activity.stalls_l1d_miss` (perf), `CYCLE_ACTIVITY_STALLS_L1D_MISS` (LIKWID),
+//! `skx::CYCLE_ACTIVITY:STALLS_L1D_MISS` (PAPI). Each name is converted to capitals and underscores and then looked up in one table.
 
 use crate::quantity::Quantity as Q;
 
-/// A name that is known.
+/// The meaning of an event's name that is in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownEvent {
     /// Quantity that the event counts.
     pub quantity: Q,
-    /// True if only user code is counted, as the event's name states.
+    /// True if the name's modifiers restrict the count to user code.
     pub user_only: bool,
 }
 
-/// Events by their common spelling.
+/// Quantities by event name, spelled with capitals and underscores.
 const NAMES: &[(&str, Q)] = &[
     // Cycles and instructions.
     ("CYCLES", Q::Cycles),
@@ -33,7 +33,7 @@ const NAMES: &[(&str, Q)] = &[
     ("EX_RET_INSTR", Q::Instructions),
     ("RETIRED_INSTRUCTIONS", Q::Instructions),
     ("PAPI_TOT_INS", Q::Instructions),
-    // Stalls for memory.
+    // Stalls.
     ("CYCLE_ACTIVITY_STALLS_L1D_MISS", Q::StallsL1dMiss),
     ("CYCLE_ACTIVITY_STALLS_L1D_PENDING", Q::StallsL1dMiss),
     ("MEMORY_ACTIVITY_STALLS_L1D_MISS", Q::StallsL1dMiss),
@@ -133,7 +133,7 @@ const NAMES: &[(&str, Q)] = &[
     ("MEM_LOAD_UOPS_RETIRED_L3_MISS", Q::L3Misses),
     ("LS_DMND_FILLS_FROM_SYS_DRAM", Q::L3Misses),
     ("PAPI_L3_TCM", Q::L3Misses),
-    // Pipeline slots, as the kernel names them.
+    // Pipeline slots, as the kernel and AMD name them.
     ("SLOTS", Q::Slots),
     ("TOPDOWN_SLOTS", Q::Slots),
     ("TOPDOWN_TOTAL_SLOTS", Q::Slots),
@@ -154,7 +154,7 @@ const NAMES: &[(&str, Q)] = &[
     ("DE_SRC_OP_DISP_ALL", Q::SlotsIssued),
 ];
 
-/// Finds the meaning of an event's name.
+/// Returns the meaning of an event's name; none if the name is not in the table.
 pub fn known(name: &str) -> Option<KnownEvent> {
     let (plain, user_only) = plain(name);
     let quantity = NAMES.iter().find(|entry| entry.0 == plain)?.1;
@@ -164,11 +164,11 @@ pub fn known(name: &str) -> Option<KnownEvent> {
     })
 }
 
-/// Returns the common spelling, and whether the name's modifiers restrict the count to user code.
+/// Returns the name in capitals and underscores, and whether its modifiers restrict the count to user code.
 fn plain(name: &str) -> (String, bool) {
-    // PAPI and libpfm write the PMU before two colons.
+    // PAPI and libpfm put the PMU's name and two colons before the event.
     let name = name.rsplit_once("::").map_or(name, |(_, event)| event);
-    // perf writes cpu/event/modifiers for an event of a named PMU.
+    // perf writes `cpu/event/modifiers` for an event of a named PMU.
     let (name, slash) = match name.split_once('/') {
         Some((_, rest)) => match rest.rsplit_once('/') {
             Some((event, modifiers)) => (event, modifiers),
@@ -179,7 +179,7 @@ fn plain(name: &str) -> (String, bool) {
     let mut modifiers = slash.to_owned();
     let mut words = Vec::new();
     for (index, word) in name.split(':').enumerate() {
-        // libpfm's attributes are as u=1; perf's modifiers are lower-case letters, and P.
+        // Attributes of libpfm have the form `u=1`. Modifiers of perf are single letters.
         let short = !word.is_empty() && word.chars().all(|c| "ukhIGHpPSDWe".contains(c));
         if index > 0 && (word.contains('=') || short) {
             if !word.ends_with("=0") {

@@ -1,7 +1,7 @@
-//! Counters of a task, opened with `perf_event_open(2)` and read.
+//! Counters of a task, which are opened with `perf_event_open(2)` and then read.
 //!
-//! The kernel counts inherited events of whole groups only since Linux 4.13, and not on all processors; each counter is therefore read by
-//! itself. Members of a group are on the processor at the same time all the same.
+//! The kernel reads whole groups of inherited events only since Linux 4.13, and not on all processors. Each counter is therefore read
+//! separately. The members of a group still count at the same time.
 
 use std::io;
 
@@ -12,43 +12,43 @@ use crate::error::CountersError;
 use crate::measurement::{Counts, Reading};
 use crate::tables::{Code, Event};
 
-/// The tasks that counters count.
+/// The tasks whose events are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CountTarget {
-    /// Only this task, from now on.
+    /// Only the task of this id, from now on.
     Task(libc::pid_t),
-    /// A task and all that it starts, from now on.
+    /// The task of this id and all tasks that it starts from now on.
     Tree(libc::pid_t),
-    /// Everything that this process starts, from its `exec` on.
+    /// This process's children, from their `exec` on.
     Children,
-    /// The guests that the calling thread executes, once the counters are enabled.
+    /// Guest code that the calling thread executes in KVM, after [`Counters::enable`].
     Guests,
 }
 
-/// Counters of one task or tree.
+/// The open counters of one target.
 #[derive(Debug)]
 pub struct Counters {
-    /// Counter of each event of all groups, in order; none where the processor refused the event.
+    /// Counter of each event of all groups, in order; none if the processor refused the event.
     counters: Vec<Option<Counter>>,
-    /// Indices of the counters that lead a group: members count as long as their leader does.
+    /// Indices of the group leaders in `counters`. Members of a group count only while their leader does.
     leaders: Vec<usize>,
 }
 
-/// The sum of an event's counts over tasks.
+/// Sum of an event's counts over tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
-    /// The count while the counter ran.
+    /// Number of events counted while the counter ran.
     pub count: u64,
-    /// Nanoseconds in which tasks ran that were to be counted.
+    /// Nanoseconds in which the tasks ran with the counter enabled.
     pub enabled: u64,
-    /// Of these, nanoseconds in which the counter ran.
+    /// Nanoseconds of `enabled` in which the counter was on the processor.
     pub running: u64,
-    /// Tasks whose counter the processor refused.
+    /// Number of tasks whose counter the processor refused.
     pub refused: u64,
 }
 
 impl Sum {
-    /// Adds another task's.
+    /// Adds the count and the times of another task.
     pub fn add(&mut self, other: Sum) {
         self.count = self.count.saturating_add(other.count);
         self.enabled = self.enabled.saturating_add(other.enabled);
@@ -56,12 +56,12 @@ impl Sum {
         self.refused += other.refused;
     }
 
-    /// Returns the count for the whole time, as if the counter had counted at the same rate while others had its place; and the part of the
-    /// time in which the counter ran.
+    /// Returns the count extrapolated to the whole enabled time, and the part of that time in which the counter ran, from 0 to 1. None if a
+    /// task's counter was refused or never ran.
     pub fn scaled(self) -> Option<(f64, f64)> {
         match (self.enabled, self.running) {
             (_, _) if self.refused > 0 => None,
-            // No task ran: nothing happened.
+            // No task ran, so no event occurred.
             (0, _) => Some((0.0, 1.0)),
             (_, 0) => None,
             (enabled, running) if running >= enabled => Some((self.count as f64, 1.0)),
@@ -73,11 +73,11 @@ impl Sum {
     }
 }
 
-/// Opens counters. Events of other groups than the first are optional.
+/// Opens a counter for each event. Only the first event is required; another event that the processor refuses has no counter.
 ///
 /// # Errors
 ///
-/// No PMU, no permission, or the task has gone.
+/// A host without a PMU, missing permission, or a task that has ended.
 pub fn open(groups: &[&[Event]], target: CountTarget) -> Result<Counters, CountersError> {
     let mut counters = Vec::new();
     let mut leaders = Vec::new();
@@ -98,7 +98,7 @@ pub fn open(groups: &[&[Event]], target: CountTarget) -> Result<Counters, Counte
                     counters.push(Some(counter));
                 }
                 Err(cause) => match failure(event, cause) {
-                    // A host without hardware counters still has some of the software's.
+                    // A refused first event means that there is no PMU, even if software events of a later group would open.
                     Refusal::Event(cause) if index == 0 && counters.iter().all(Option::is_none) => {
                         return Err(CountersError::NoPmu { cause });
                     }
@@ -122,30 +122,30 @@ fn builder(event: &Event, target: CountTarget, leader: bool) -> Builder<'static>
     match target {
         CountTarget::Task(pid) => builder.observe_pid(pid).enabled(true),
         CountTarget::Tree(pid) => builder.observe_pid(pid).inherit(true).enabled(true),
-        // Members are on as far as their leader is.
+        // A member counts only while its leader does, so members are enabled from the start.
         CountTarget::Children => builder
             .observe_self()
             .inherit(true)
             .enabled(!leader)
             .enable_on_exec(leader),
-        // The processor turns these counters on when it enters a guest. `exclude_kernel` leaves out the guest's kernel.
+        // The processor turns these counters on when it enters a guest. `exclude_kernel` also excludes the guest's kernel.
         CountTarget::Guests => builder.observe_self().exclude_host(true).enabled(!leader),
     };
     builder
 }
 
-/// Extent of a refusal.
+/// The extent of a refusal.
 enum Refusal {
     /// Only this event cannot be counted.
     Event(io::Error),
-    /// Nothing can be counted.
+    /// No event can be counted.
     All(CountersError),
 }
 
 fn failure(event: &Event, cause: io::Error) -> Refusal {
     match cause.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => Refusal::All(CountersError::Forbidden { cause }),
-        // No PMU, an event that the PMU does not know, or a group that cannot be counted at once.
+        // No PMU, an event that the PMU does not have, or a group whose events cannot be counted at once.
         Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV | libc::EINVAL) => {
             Refusal::Event(cause)
         }
@@ -158,11 +158,11 @@ fn failure(event: &Event, cause: io::Error) -> Refusal {
 }
 
 impl Counters {
-    /// Starts or stops all groups.
+    /// Enables or disables the leaders, and so the counting of all groups.
     ///
     /// # Errors
     ///
-    /// Counters that cannot be started or stopped.
+    /// A counter that cannot be enabled or disabled.
     pub fn enable(&mut self, on: bool) -> Result<(), CountersError> {
         for &leader in &self.leaders {
             let Some(counter) = &mut self.counters[leader] else {
@@ -181,11 +181,11 @@ impl Counters {
         Ok(())
     }
 
-    /// Adds what was counted until now to one sum for each event. After the end of a task its counters keep their counts.
+    /// Adds the counts until now to `sums`, which has one sum for each event. Counters keep their counts after their task ends.
     ///
     /// # Errors
     ///
-    /// Counters that cannot be read.
+    /// A counter that cannot be read.
     pub fn read(&mut self, sums: &mut [Sum]) -> Result<(), CountersError> {
         for (counter, sum) in self.counters.iter_mut().zip(sums) {
             let Some(counter) = counter else {
@@ -209,7 +209,7 @@ impl Counters {
     }
 }
 
-/// Makes counts of the sums over a rank's tasks.
+/// Makes the counts of a rank from the sums over its tasks. Counts with a part of the running time are extrapolated.
 pub fn counts(groups: &[&[Event]], sums: &[Sum]) -> Counts {
     let events = groups.iter().copied().flatten();
     let readings = events.zip(sums).map(|(event, sum)| {
@@ -253,7 +253,7 @@ mod tests {
             running: 1000,
             refused: 0,
         });
-        // The sum has its own rate: 1000 in 1250 ns of 2000 ns.
+        // The extrapolation uses the summed times: the count is 1000 in 1250 ns of 2000 ns.
         assert_eq!(two.scaled(), Some((1600.0, 0.625)));
         assert_eq!(Sum { running: 0, ..sum }.scaled(), None);
         assert_eq!(Sum { refused: 1, ..sum }.scaled(), None);

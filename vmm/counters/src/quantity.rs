@@ -1,4 +1,4 @@
-//! Quantities that events count, whatever a tool calls the event.
+//! Quantities that events count, independent of the tools' names of the events.
 
 /// A quantity that an event counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,43 +19,43 @@ pub enum Quantity {
     StallsQueues,
     /// Cycles stalled for any resource. Not only memory, so that no CPI_core follows from it.
     StallsResource,
-    /// Share of pipeline slots lost to memory, as VTune gives it.
+    /// Cycles stalled for any resource. Resources other than memory are included, so no CPI_core can be computed from these cycles.
     ShareMemory,
     /// Floating-point instructions on one single-precision number.
     FpScalarSingle,
     /// Floating-point instructions on one double-precision number.
     FpScalarDouble,
-    /// Instructions on 4 single-precision numbers.
+    /// Floating-point instructions on 4 single-precision numbers.
     Fp128Single,
-    /// Instructions on 2 double-precision numbers.
+    /// Floating-point instructions on 2 double-precision numbers.
     Fp128Double,
-    /// Instructions on 8 single-precision numbers.
+    /// Floating-point instructions on 8 single-precision numbers.
     Fp256Single,
-    /// Instructions on 4 double-precision numbers.
+    /// Floating-point instructions on 4 double-precision numbers.
     Fp256Double,
-    /// Instructions on 16 single-precision numbers.
+    /// Floating-point instructions on 16 single-precision numbers.
     Fp512Single,
-    /// Instructions on 8 double-precision numbers.
+    /// Floating-point instructions on 8 double-precision numbers.
     Fp512Double,
-    /// Number of x87 operations.
+    /// Number of x87 floating-point operations.
     FpX87,
-    /// Scalar operations of either precision (Westmere).
+    /// Scalar SSE operations of either precision (Westmere).
     FpScalar,
-    /// Packed operations of either precision (Westmere), taken to be on 2 numbers.
+    /// Packed SSE operations of either precision (Westmere), taken to be on 2 numbers.
     FpPacked,
     /// Number of floating-point operations.
     Flops,
-    /// Number of double-precision operations.
+    /// Number of double-precision floating-point operations.
     FlopsDouble,
-    /// Number of single-precision operations.
+    /// Number of single-precision floating-point operations.
     FlopsSingle,
-    /// Lines that the first-level data cache had to fetch.
+    /// Misses of the first-level data cache: lines that it fetched, or loads that missed, as the event defines them.
     L1Misses,
-    /// Misses of the second level.
+    /// Misses of the second-level cache.
     L2Misses,
-    /// Misses of the third level, or fills from memory.
+    /// Misses of the third-level cache, or fills from memory where the processor has no such event.
     L3Misses,
-    /// Number of pipeline slots.
+    /// Number of pipeline slots: cycles times the width of the pipeline.
     Slots,
     /// Slots whose operation retired.
     SlotsRetiring,
@@ -63,11 +63,11 @@ pub enum Quantity {
     SlotsBadSpeculation,
     /// Slots that the front end left empty.
     SlotsFrontend,
-    /// Slots that the back end could not take.
+    /// Slots that stayed empty because the back end could take no operation.
     SlotsBackend,
     /// Slots with an issued operation, whether it retired or not.
     SlotsIssued,
-    /// Slots lost while the core recovered from a wrong path.
+    /// Slots lost while the core recovered from a misprediction.
     SlotsRecovery,
     /// Share of slots whose operation retired.
     ShareRetiring,
@@ -75,13 +75,13 @@ pub enum Quantity {
     ShareBadSpeculation,
     /// Share of slots that the front end left empty.
     ShareFrontend,
-    /// Share of slots that the back end could not take.
+    /// Share of slots that stayed empty because the back end could take no operation.
     ShareBackend,
 }
 
 use Quantity as Q;
 
-/// Every quantity: its name in our files, and what it is.
+/// Every quantity in the order of the enum, with its name in files of nodescope and its title.
 const ALL: [(Quantity, &str, &str); 37] = [
     (Q::Cycles, "cycles", "cycles"),
     (Q::Instructions, "instructions", "instructions"),
@@ -147,7 +147,7 @@ const ALL: [(Quantity, &str, &str); 37] = [
 ];
 
 impl Quantity {
-    /// Returns every quantity.
+    /// Returns all quantities, in the order of the enum.
     pub fn all() -> impl Iterator<Item = Quantity> {
         ALL.iter().map(|entry| entry.0)
     }
@@ -156,25 +156,26 @@ impl Quantity {
         &ALL[self as usize]
     }
 
-    /// Returns the name in our files.
+    /// Returns the name in files of nodescope.
     pub fn name(self) -> &'static str {
         self.entry().1
     }
 
-    /// Returns the name for people.
+    /// Returns the title for reports.
     pub fn title(self) -> &'static str {
         self.entry().2
     }
 
-    /// Finds the quantity with a name in our files.
+    /// Returns the quantity with this name in files of nodescope; none if no quantity has it.
     pub fn of_name(name: &str) -> Option<Quantity> {
         ALL.iter()
             .find(|entry| entry.1 == name)
             .map(|entry| entry.0)
     }
 
-    /// Returns the floating-point operations that one count means. FP_ARITH_INST_RETIRED counts fused instructions twice, so that its
-    /// counts need only the width (Intel SDM volume 3B, chapter 20, "Floating-point events").
+    /// Returns the number of floating-point operations in one count; none if the quantity counts no instructions of one width.
+    /// FP_ARITH_INST_RETIRED counts fused instructions twice, so only the width matters (Intel SDM volume 3B, chapter 20, "Floating-point
+    /// events").
     pub fn flops(self) -> Option<f64> {
         Some(match self {
             Q::FpScalarSingle | Q::FpScalarDouble | Q::FpX87 | Q::FpScalar => 1.0,
@@ -186,7 +187,7 @@ impl Quantity {
         })
     }
 
-    /// Returns whether this is a share from 0 to 1, not a count.
+    /// Returns whether the quantity is a share from 0 to 1, not a count.
     pub fn is_share(self) -> bool {
         self.name().starts_with("share_")
     }

@@ -1,4 +1,4 @@
-//! Measurements as a table of text.
+//! Measurements as text tables.
 
 use std::fmt::Write as _;
 
@@ -7,11 +7,11 @@ use crate::formulas::Derived;
 use crate::measurement::Measurement;
 
 impl Measurement {
-    /// Writes the measurement as a text: a table by rank, then the events of the whole program.
+    /// Formats the measurement as text: a table of figures by rank, then the events of the whole program, and notes.
     ///
     /// # Errors
     ///
-    /// As [`Measurement::derive`].
+    /// Fails for the same counts as [`Measurement::derive`].
     pub fn text(&self) -> Result<String, CountersError> {
         let whole = self.derive()?;
         let mut text = String::new();

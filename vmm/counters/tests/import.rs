@@ -1,4 +1,4 @@
-//! Files of every tool, and what is said about ones that are wrong.
+//! Import of files of every tool, and the messages about wrong files.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ fn whole(name: &str) -> Derived {
     read(name).derive().unwrap()
 }
 
-/// Returns CPI, CPI_core and alpha, in thousandths.
+/// Returns CPI, CPI_core and alpha, rounded to thousandths.
 fn figures(derived: &Derived) -> (f64, Option<f64>, Option<f64>) {
     let round = |value: f64| (value * 1000.0).round() / 1000.0;
     let core = derived.core.as_ref().ok().map(|core| round(core.cpi));
@@ -69,7 +69,7 @@ fn ranks_come_from_the_names_of_files_and_from_our_own_files() {
         assert_eq!(ranks.keys().copied().collect::<Vec<_>>(), [0, 1]);
     }
     assert!(read("perf.csv").ranks.is_empty());
-    // A single file of a folder's is of the whole, whatever number its name has.
+    // A single file is of the whole program, even if its name ends with a number.
     assert!(read("papi_hl_output/rank_000001.json").ranks.is_empty());
 }
 
@@ -128,7 +128,7 @@ fn what_was_written_is_read_alike() {
             "{name}"
         );
         assert_eq!(again.tool, measurement.tool);
-        // Reading and writing give the same bytes each time.
+        // Reading the written JSON and writing it again gives the same bytes.
         assert_eq!(text, read(name).json().unwrap());
     }
 }
@@ -155,7 +155,7 @@ fn the_text_shows_every_rank_and_event() {
     );
 }
 
-/// Every broken sibling: where it is refused, and a part of what is said.
+/// Every broken file: line and column where it is refused, and a part of the message.
 const BROKEN: &[(&str, usize, usize, &str)] = &[
     ("perf-number.csv", 5, 1, "\"32x00000000\" is not a number"),
     ("perf-unit.csv", 4, 12, "unknown unit \"furlongs\""),
@@ -339,7 +339,7 @@ fn files_that_do_not_fit_together_are_refused() {
     );
 }
 
-/// Bytes lost and changed anywhere give a measurement or a refusal, never a panic.
+/// Files with lost or changed bytes give a measurement or an error, never a panic.
 #[test]
 fn damaged_files_never_panic() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Counters of this machine. Software events go the way of hardware events, so that a host without a PMU tests it, too.
+//! Counters of this machine. Software events take the same code path as hardware events, so the path is tested on a host without a PMU,
+//! too.
 
 use std::ffi::OsString;
 use std::fs;
@@ -20,20 +21,20 @@ const fn software(name: &'static str, number: u64) -> Event {
     }
 }
 
-/// PERF_COUNT_SW_TASK_CLOCK, PERF_COUNT_SW_PAGE_FAULTS and PERF_COUNT_SW_DUMMY.
+/// PERF_COUNT_SW_TASK_CLOCK and PERF_COUNT_SW_PAGE_FAULTS in one group, PERF_COUNT_SW_DUMMY in another.
 const GROUPS: &[&[Event]] = &[
     &[software("task-clock", 1), software("page-faults", 2)],
     &[software("dummy", 9)],
 ];
 
-/// A shell loop with work of its own in two processes.
+/// A shell script that runs a loop in the shell and another loop in a subshell.
 const WORK: &str = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; (i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done)";
 
 fn command(words: &[&str]) -> Vec<OsString> {
     words.iter().map(OsString::from).collect()
 }
 
-/// Returns whether this system lets a program count itself at all.
+/// Returns whether this system lets a process count its own events; if not, reports the test as skipped.
 fn can_count() -> bool {
     match open(GROUPS, CountTarget::Task(0)) {
         Ok(_) => true,
@@ -59,7 +60,7 @@ fn a_command_is_counted_with_all_that_it_starts() {
     let counted =
         count_command(GROUPS, &command(&["sh", "-c", &format!("{WORK}; exit 3")])).unwrap();
     assert_eq!(counted.status, 3);
-    // Twenty thousand rounds take a shell more than 2 ms, and each program faults in its pages.
+    // 20,000 iterations take a shell more than 2 ms, and each program causes page faults.
     assert!(clock(&counted.sums) > 2e6, "{:?}", counted.sums);
     assert!(counted.sums[1].count > 10, "{:?}", counted.sums);
     assert_eq!(counted.sums[2].count, 0);
@@ -79,7 +80,7 @@ fn ranks_of_a_launcher_are_counted_apart() {
     if !can_count() {
         return;
     }
-    // A launcher that forks, starts one rank twice, and does work of its own.
+    // A launcher that forks, starts rank 0 twice, and computes itself.
     let launcher = format!(
         "PMI_RANK=0 sh -c '{WORK}' & PMI_RANK=1 sh -c '{WORK}; {WORK}; {WORK}; {WORK}' & wait; PMI_RANK=0 true; {WORK}; exit 4"
     );
@@ -99,7 +100,7 @@ fn a_command_without_ranks_is_counted_as_a_whole() {
     let followed = follow(GROUPS, &command(&["sh", "-c", &format!("{WORK}; exit 0")])).unwrap();
     assert!(followed.ranks.is_empty());
     assert!(clock(&followed.others) > 2e6, "{followed:?}");
-    // The two ways see one time, within what the scheduler and caches do to it.
+    // Both methods count the same work, within the differences that the scheduler and the caches cause.
     let whole = count_command(GROUPS, &command(&["sh", "-c", WORK])).unwrap();
     let ratio = clock(&followed.others) / clock(&whole.sums);
     assert!((0.2..5.0).contains(&ratio), "{ratio}");
@@ -138,7 +139,7 @@ fn commands_that_cannot_start_are_named() {
     }
 }
 
-/// Counts ranks under the launchers of both MPIs, with an unmodified command line.
+/// Checks that ranks are counted under the launchers of Open MPI and MPICH, with unmodified command lines.
 #[test]
 fn ranks_of_open_mpi_and_mpich_are_counted() {
     if !can_count() || !have(Need::Mpi, &["mpirun.openmpi", "mpiexec.hydra"]) {
@@ -197,7 +198,7 @@ fn hardware_counters_count_or_say_why_not() {
     }
 }
 
-/// Files that this machine's perf writes are read up to what this machine cannot count.
+/// Checks that files of this machine's perf are read. Only events that perf could not count may cause an error.
 #[test]
 fn files_of_this_machines_perf_are_read() {
     if Command::new("perf").arg("--version").output().is_err() {
@@ -237,7 +238,7 @@ fn files_of_this_machines_perf_are_read() {
             .output()
             .unwrap();
         if !output.status.success() {
-            // Counting whole processors needs rights that tests may lack.
+            // Counting whole CPUs needs permissions that tests may lack.
             continue;
         }
         read += 1;

@@ -1,10 +1,11 @@
-//! Address decode: finds the device that answers an address, and the offset. A device never knows its address.
+//! Address decode: finds the device that answers an address, and the offset into the device's range. A device does not know its own
+//! address.
 
 use std::fmt::Debug;
 
 use thiserror::Error;
 
-/// A device behind registers.
+/// A device with registers in an address range.
 pub trait BusDevice {
     /// Reads `data.len()` bytes at `offset` from the device's first address, at virtual time `now` (cycles).
     fn read(&mut self, offset: u64, data: &mut [u8], now: u64);
@@ -12,10 +13,10 @@ pub trait BusDevice {
     fn write(&mut self, offset: u64, data: &[u8], now: u64);
 }
 
-/// Reason why a range could not be given to a device.
+/// Reason why an address range cannot be assigned to a device.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum BusError {
-    /// Empty, or past the end of the address space.
+    /// A range that is empty or extends past the end of the address space.
     #[error(
         "range of {len:#x} bytes at {base:#x} is empty or wraps around; give it a place in the address space"
     )]
@@ -25,7 +26,7 @@ pub enum BusError {
         /// Length in bytes.
         len: u64,
     },
-    /// Another device has a part of the range.
+    /// A range that overlaps another device's range.
     #[error(
         "range of {len:#x} bytes at {base:#x} overlaps the one at {other:#x}; move one of them"
     )]
@@ -34,7 +35,7 @@ pub enum BusError {
         base: u64,
         /// Length in bytes.
         len: u64,
-        /// First address of the range that is there already.
+        /// First address of the range that is already assigned.
         other: u64,
     },
 }
@@ -46,7 +47,7 @@ struct Range<T> {
     target: T,
 }
 
-/// Map from address ranges to the targets that answer them; `T` names a device of the owner's.
+/// Map from address ranges to targets. `T` names a device of the map's owner.
 #[derive(Clone, Debug)]
 pub struct Bus<T> {
     ranges: Vec<Range<T>>,
@@ -59,7 +60,7 @@ impl<T> Default for Bus<T> {
 }
 
 impl<T: Copy> Bus<T> {
-    /// Gives `base..base + len` to `target`.
+    /// Assigns `base..base + len` to `target`.
     pub fn insert(&mut self, base: u64, len: u64, target: T) -> Result<(), BusError> {
         if len == 0 || base.checked_add(len - 1).is_none() {
             return Err(BusError::Range { base, len });
@@ -78,8 +79,8 @@ impl<T: Copy> Bus<T> {
         Ok(())
     }
 
-    /// Returns the target that answers an access of `size` bytes at `address`, with the offset into its range. None where the
-    /// access is not wholly inside one range: reads of such addresses give all-ones, writes have no effect.
+    /// Returns the target that answers an access of `size` bytes at `address`, and the offset into its range. None if no single range has
+    /// the whole access; such a read gives all-ones, and such a write has no effect.
     #[inline]
     pub fn find(&self, address: u64, size: usize) -> Option<(T, u64)> {
         let at = self.ranges.partition_point(|r| r.base <= address);

@@ -1,4 +1,4 @@
-//! The chipset: all devices of a node behind their addresses. The motherboard hands each access to the chipset.
+//! The chipset: all devices of a node and the decode of their addresses. The motherboard forwards accesses to the chipset.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -15,23 +15,23 @@ use crate::serial::{SERIAL_SIZE, Serial, SerialState};
 use crate::state::RestoreError;
 use crate::virtio::{Device, VIRTIO_MMIO_SIZE, VirtioMmio, VirtioState};
 
-/// A virtio device and its address and interrupt.
+/// A virtio device with its address and interrupt.
 #[derive(Debug)]
 pub struct VirtioPlace {
-    /// Guest-physical address of the first of the device's 4096 bytes of MMIO.
+    /// Guest-physical address of the device's 4096 bytes of MMIO registers.
     pub base: u64,
-    /// Interrupt: level-triggered, active high.
+    /// Global system interrupt: level-triggered, active high.
     pub gsi: u32,
     /// The virtio device itself.
     pub device: Device,
 }
 
-/// Devices of a node and their addresses.
+/// Configuration of a node's devices: addresses, interrupts and clocks.
 #[derive(Debug)]
 pub struct ChipsetConfig {
     /// (x2)APIC IDs in the order of the vCPUs.
     pub apic_ids: Vec<u32>,
-    /// Clocks of the local APIC timers.
+    /// Frequencies of the TSC and of the local APIC timers.
     pub clock: TimerClock,
     /// Guest-physical address of the IOAPIC's page.
     pub ioapic: u64,
@@ -45,20 +45,20 @@ pub struct ChipsetConfig {
     pub rtc_port: u16,
     /// Time of the real-time clock at cycle 0, seconds since 1970-01-01 UTC.
     pub epoch: i64,
-    /// Virtio devices with their places.
+    /// Virtio devices with their addresses and interrupts.
     pub virtio: Vec<VirtioPlace>,
 }
 
-/// Why a chipset cannot be built.
+/// Reason why a chipset cannot be built.
 #[derive(Debug, Error)]
 pub enum ChipsetError {
-    /// Two devices at one address.
+    /// Two devices with overlapping addresses.
     #[error(transparent)]
     Address(#[from] BusError),
-    /// An interrupt that does not exist.
+    /// A global system interrupt without an IOAPIC pin.
     #[error(transparent)]
     Interrupt(#[from] GsiError),
-    /// Two devices on one interrupt.
+    /// Two devices with the same global system interrupt.
     #[error("two devices share global system interrupt {0}; give each its own")]
     Shared(u32),
 }
@@ -72,7 +72,7 @@ enum Target {
     Virtio(usize),
 }
 
-/// State of all devices of a node.
+/// State of all devices of a node, for snapshots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct ChipsetState {
@@ -84,8 +84,8 @@ pub struct ChipsetState {
 }
 
 impl ChipsetState {
-    /// Turns the state into the state of a clone. `fresh` has the clone's own random numbers and the sizes of its disks. Returns false if
-    /// the devices differ, or if the node has written to a disk.
+    /// Turns the state into that of a clone, with the random numbers and disk sizes of `fresh`. Returns false if the devices differ, or if
+    /// the node has written to a disk.
     pub fn become_clone(&mut self, fresh: &Self) -> bool {
         if self.virtio.len() != fresh.virtio.len() {
             return false;
@@ -95,14 +95,14 @@ impl ChipsetState {
     }
 }
 
-/// The devices of a node.
+/// All devices of a node.
 #[derive(Debug)]
 pub struct Chipset {
     /// Local APICs and IOAPIC.
     pub interrupts: Interrupts,
     /// Serial console of the node.
     pub serial: Serial,
-    /// Registers by which the guest powers off and resets.
+    /// Registers through which the guest powers off and resets.
     pub power: PowerControl,
     rtc: Rtc,
     virtio: Vec<(Gsi, VirtioMmio)>,
@@ -112,7 +112,7 @@ pub struct Chipset {
 }
 
 impl Chipset {
-    /// Puts devices at their addresses. `ram` is the memory that the devices reach by DMA.
+    /// Builds the devices and assigns their addresses. `ram` is the guest memory that the devices reach by DMA.
     pub fn new(config: ChipsetConfig, ram: &GuestRam) -> Result<Self, ChipsetError> {
         let mut ports = Bus::default();
         ports.insert(config.serial_port.into(), SERIAL_SIZE, Target::Serial)?;
@@ -144,7 +144,7 @@ impl Chipset {
         })
     }
 
-    /// Executes an IN instruction: reads from the device at a port.
+    /// Executes an IN instruction: reads from the device at a port. A port without a device reads as all-ones.
     pub fn port_read(&mut self, now: u64, port: u16, data: &mut [u8]) {
         match self.ports.find(port.into(), data.len()) {
             Some((target, offset)) => self.read(target, offset, data, now),
@@ -152,14 +152,14 @@ impl Chipset {
         }
     }
 
-    /// Executes an OUT instruction: writes to the device at a port.
+    /// Executes an OUT instruction: writes to the device at a port. A write to a port without a device has no effect.
     pub fn port_write(&mut self, now: u64, port: u16, data: &[u8]) {
         if let Some((target, offset)) = self.ports.find(port.into(), data.len()) {
             self.write(target, offset, data, now);
         }
     }
 
-    /// Reads an address that is not RAM.
+    /// Reads a guest-physical address that is not RAM. An address without a device reads as all-ones.
     pub fn mmio_read(&mut self, vcpu: u16, now: u64, address: u64, data: &mut [u8]) {
         if let Some(offset) = self.interrupts.local_page_offset(vcpu, address) {
             self.interrupts.local_read(vcpu, now, offset, data);
@@ -170,7 +170,7 @@ impl Chipset {
         }
     }
 
-    /// Writes an address that is not RAM.
+    /// Writes a guest-physical address that is not RAM. A write to an address without a device has no effect.
     pub fn mmio_write(&mut self, vcpu: u16, now: u64, address: u64, data: &[u8]) {
         if let Some(offset) = self.interrupts.local_page_offset(vcpu, address) {
             self.interrupts.local_write(vcpu, now, offset, data);
@@ -201,7 +201,7 @@ impl Chipset {
         self.forward(target);
     }
 
-    /// Tells the router about a device's line.
+    /// Updates the interrupt router with the device's interrupt line.
     fn forward(&mut self, target: Target) {
         match target {
             Target::Serial => {
@@ -217,20 +217,20 @@ impl Chipset {
         }
     }
 
-    /// Adds bytes that were typed at the console.
+    /// Queues bytes as input of the serial console.
     pub fn console_input(&mut self, bytes: &[u8]) {
         self.serial.queue_input(bytes);
         self.forward(Target::Serial);
     }
 
-    /// Returns the cycles at which [`Chipset::advance`] must be called next. Local APIC timers do not count; they expire by themselves (
-    /// [`Interrupts::next_event`]). `u64::MAX` for never.
+    /// Returns the virtual time in cycles at which [`Chipset::advance`] must be called next, or `u64::MAX` for never. Local APIC timers are
+    /// not included, since [`Interrupts::next_event`] reports them.
     pub fn next_event(&self) -> u64 {
         let events = self.virtio.iter().map(|(_, v)| v.next_event());
         events.min().unwrap_or(u64::MAX)
     }
 
-    /// Lets devices do their work that is due at `now`.
+    /// Runs the virtio devices' work that is due at `now` (cycles).
     pub fn advance(&mut self, now: u64) {
         for index in 0..self.virtio.len() {
             if self.virtio[index].1.next_event() <= now {
@@ -245,7 +245,7 @@ impl Chipset {
         self.virtio.iter().map(|(_, v)| v)
     }
 
-    /// Returns the device behind the `index`-th virtio transport.
+    /// Returns the virtio device with this index in the configuration; none if there are fewer.
     pub fn virtio_device_mut(&mut self, index: usize) -> Option<&mut Device> {
         self.virtio.get_mut(index).map(|(_, v)| v.device_mut())
     }
@@ -261,7 +261,7 @@ impl Chipset {
         }
     }
 
-    /// Loads a state into a chipset of the same configuration. After an error the chipset must not be used further.
+    /// Loads a state into a chipset of the same configuration. After an error, the chipset must not be used.
     pub fn restore(&mut self, state: &ChipsetState) -> Result<(), RestoreError> {
         if state.virtio.len() != self.virtio.len() {
             return Err(RestoreError::new(
@@ -346,7 +346,7 @@ mod tests {
         }
     }
 
-    /// Makes one request for random bytes, from negotiation to the end of the interrupt, and returns the bytes.
+    /// Requests random bytes from the virtio device, acknowledges the interrupt, and returns the bytes.
     fn request(c: &mut Chipset, ram: &Ram) -> Vec<u8> {
         for (register, value) in [
             (0x70, 3),

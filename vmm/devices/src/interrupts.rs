@@ -1,4 +1,5 @@
-//! The node's interrupt router: global system interrupts go through the IOAPIC, messages directly to the local APICs.
+//! The node's interrupt router: global system interrupts go through the IOAPIC, and message-signalled interrupts go directly to the local
+//! APICs.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -6,12 +7,12 @@ use thiserror::Error;
 use crate::ioapic::{IoApic, IoApicState, PINS};
 use crate::lapic::{CpuAction, LocalApicState, LocalApics, Message, MsrFault, TimerClock};
 
-/// A global system interrupt, the same as the IOAPIC's pin (ACPI 6.5 §5.2.13).
+/// A global system interrupt, whose number is also that of the IOAPIC pin (ACPI 6.5 §5.2.13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct Gsi(u8);
 
-/// There is no such interrupt.
+/// Error for a number that is not that of an IOAPIC pin.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("global system interrupt {0} has no IOAPIC pin; use one below {PINS}")]
 pub struct GsiError(pub u32);
@@ -39,7 +40,7 @@ pub struct InterruptsState {
     pub local: Vec<LocalApicState>,
     /// State of the IOAPIC.
     pub ioapic: IoApicState,
-    /// Messages to vCPUs that the machine has not carried out yet.
+    /// INIT, start-up and NMI messages to vCPUs that the machine has not carried out yet.
     pub actions: Vec<CpuAction>,
 }
 
@@ -51,7 +52,7 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// Returns a router for vCPUs with these (x2)APIC IDs, in their order. The first vCPU is the bootstrap processor.
+    /// Creates a router for vCPUs with these (x2)APIC IDs, in the order of the vCPUs. The first vCPU is the bootstrap processor.
     pub fn new(ids: &[u32], clock: TimerClock) -> Self {
         Self {
             local: LocalApics::new(ids, clock),
@@ -59,7 +60,8 @@ impl Interrupts {
         }
     }
 
-    /// Sets the level of a line. Level-triggered pins ask for service as long as it is high, edge-triggered ones when it rises.
+    /// Sets the level of an interrupt line. A level-triggered pin requests an interrupt while the line is high, an edge-triggered pin when
+    /// the line rises.
     pub fn set_line(&mut self, gsi: Gsi, high: bool) {
         if self.ioapic.set_line(gsi.0, high) {
             self.local.deliver(&self.ioapic.message(gsi.0));
@@ -67,13 +69,14 @@ impl Interrupts {
         self.serve_level(gsi.0);
     }
 
-    /// Raises and lowers a line: one edge.
+    /// Raises and lowers a line, which is one edge.
     pub fn pulse(&mut self, gsi: Gsi) {
         self.set_line(gsi, true);
         self.set_line(gsi, false);
     }
 
-    /// Delivers a message-signalled interrupt. Returns false if no vCPU took the interrupt, or the address is outside the interrupt range.
+    /// Delivers a message-signalled interrupt. Returns false if no local APIC accepted the interrupt, or if the address is not that of a
+    /// message-signalled interrupt.
     pub fn message(&mut self, address: u64, data: u32) -> bool {
         Message::from_msi(address, data).is_some_and(|m| self.local.deliver(&m))
     }
@@ -97,29 +100,30 @@ impl Interrupts {
         }
     }
 
-    /// Reads the IOAPIC's window.
+    /// Reads the IOAPIC's register window.
     pub fn ioapic_read(&mut self, offset: u64, data: &mut [u8]) {
         self.ioapic.read(offset, data);
     }
 
-    /// Writes the IOAPIC's window.
+    /// Writes the IOAPIC's register window.
     pub fn ioapic_write(&mut self, offset: u64, data: &[u8]) {
         self.ioapic.write(offset, data);
         self.serve_all_levels();
     }
 
-    /// Returns the offset of an address in the vCPU's xAPIC page, if there is one now and it holds the address.
+    /// Returns the offset of an address in the vCPU's xAPIC page. None if the local APIC is not in xAPIC mode, or the page does not contain
+    /// the address.
     #[inline]
     pub fn local_page_offset(&self, vcpu: u16, address: u64) -> Option<u32> {
         self.local.page_offset(vcpu, address)
     }
 
-    /// Reads the vCPU's xAPIC page.
+    /// Reads a register in the vCPU's xAPIC page.
     pub fn local_read(&mut self, vcpu: u16, now: u64, offset: u32, data: &mut [u8]) {
         self.local.read_page(vcpu, now, offset, data);
     }
 
-    /// Writes the vCPU's xAPIC page.
+    /// Writes a register in the vCPU's xAPIC page.
     pub fn local_write(&mut self, vcpu: u16, now: u64, offset: u32, data: &[u8]) {
         self.local.write_page(vcpu, now, offset, data);
         self.after_local_write();
@@ -130,52 +134,52 @@ impl Interrupts {
         self.local.read_msr(vcpu, now, msr)
     }
 
-    /// Executes WRMSR of one of these registers.
+    /// Executes WRMSR of IA32_APIC_BASE, IA32_TSC_DEADLINE or an x2APIC register.
     pub fn write_msr(&mut self, vcpu: u16, now: u64, msr: u32, value: u64) -> Result<(), MsrFault> {
         self.local.write_msr(vcpu, now, msr, value)?;
         self.after_local_write();
         Ok(())
     }
 
-    /// Returns the highest vector that the vCPU can take at `now`.
+    /// Returns the highest interrupt vector that the vCPU can take at virtual time `now` (cycles).
     #[inline]
     pub fn pending(&mut self, vcpu: u16, now: u64) -> Option<u8> {
         self.local.pending(vcpu, now)
     }
 
-    /// Takes this vector.
+    /// Acknowledges the interrupt that [`Interrupts::pending`] reports and returns its vector; none if no interrupt is pending.
     pub fn acknowledge(&mut self, vcpu: u16, now: u64) -> Option<u8> {
         self.local.acknowledge(vcpu, now)
     }
 
-    /// Returns the cycles at which the vCPU's own timer expires; `u64::MAX` for never.
+    /// Returns the virtual time in cycles at which the timer of the vCPU's local APIC expires; `u64::MAX` for never.
     #[inline]
     pub fn next_event(&self, vcpu: u16) -> u64 {
         self.local.next_event(vcpu)
     }
 
-    /// Returns CR8: the task priority of a vCPU.
+    /// Returns CR8, the task priority of a vCPU.
     pub fn cr8(&self, vcpu: u16) -> u8 {
         self.local.cr8(vcpu)
     }
 
-    /// Executes MOV to CR8 of a value below 16.
+    /// Executes MOV to CR8 with a value below 16.
     pub fn set_cr8(&mut self, vcpu: u16, priority: u8) {
         self.local.set_cr8(vcpu, priority);
     }
 
-    /// Sets the offset of the vCPU's TSC: the TSC is cycles + `offset` (wrapping) from now on.
+    /// Sets the vCPU's TSC offset. From now on, the TSC is the virtual time in cycles plus `offset` (wrapping).
     pub fn set_tsc_offset(&mut self, vcpu: u16, now: u64, offset: u64) {
         self.local.set_tsc_offset(vcpu, now, offset);
     }
 
-    /// Returns whether INIT, start-up or NMI messages wait for the machine.
+    /// Returns whether INIT, start-up or NMI messages wait for the machine to carry them out.
     #[inline]
     pub fn has_actions(&self) -> bool {
         !self.local.actions().is_empty()
     }
 
-    /// Takes the INIT, start-up and NMI messages since the last call, in order. The machine carries them out.
+    /// Removes and returns the INIT, start-up and NMI messages since the last call, in order. The machine carries them out.
     pub fn take_actions(&mut self) -> Vec<CpuAction> {
         self.local.take_actions()
     }
@@ -185,7 +189,7 @@ impl Interrupts {
         &self.local
     }
 
-    /// Returns the state.
+    /// Returns the state of the local APICs and the IOAPIC.
     pub fn save(&self) -> InterruptsState {
         InterruptsState {
             local: self.local.save(),

@@ -1,4 +1,4 @@
-//! IOAPIC with 24 pins, version 0x20 (82093AA data sheet; the EOI register is that of later chipsets).
+//! IOAPIC with 24 pins, version 0x20 (82093AA data sheet; the EOI register is from later chipsets).
 
 use serde::{Deserialize, Serialize};
 
@@ -15,8 +15,8 @@ const VERSION: u32 = 0x20 | (PINS as u32 - 1) << 16;
 const REMOTE_IRR: u64 = 1 << 14;
 const LEVEL: u64 = 1 << 15;
 const MASKED: u64 = 1 << 16;
-/// Vector, delivery mode, destination mode, polarity, trigger mode, mask, destination; delivery status and remote IRR are
-/// read-only.
+/// Writable bits of a redirection entry: vector, delivery mode, destination mode, polarity, trigger mode, mask, destination. Delivery
+/// status and remote IRR are read-only.
 const WRITABLE: u64 = 0xff00_0000_0001_afff;
 
 /// Complete state of the IOAPIC.
@@ -28,11 +28,11 @@ pub struct IoApicState {
     pub select: u8,
     /// Redirection table: one entry for each input pin.
     pub entries: [u64; PINS],
-    /// Levels of the inputs, one bit a pin.
+    /// Levels of the inputs: bit `n` is pin `n`.
     pub lines: u32,
 }
 
-/// IOAPIC of a node. The owner of the IOAPIC delivers the messages that are due.
+/// IOAPIC of a node. The owner of the IOAPIC delivers its interrupt messages.
 #[derive(Clone, Debug)]
 pub struct IoApic {
     state: IoApicState,
@@ -52,7 +52,7 @@ impl Default for IoApic {
 }
 
 impl IoApic {
-    /// Returns the state.
+    /// Returns a copy of the state.
     pub fn save(&self) -> IoApicState {
         self.state.clone()
     }
@@ -62,7 +62,7 @@ impl IoApic {
         self.state = state.clone();
     }
 
-    /// Reads the register window.
+    /// Reads from the register window.
     pub fn read(&self, offset: u64, data: &mut [u8]) {
         data.fill(0);
         let value = match offset & !3 {
@@ -92,7 +92,7 @@ impl IoApic {
         }
     }
 
-    /// Writes the register window. Afterwards any pin may have a message due.
+    /// Writes to the register window. Afterwards, any level-triggered pin may have a message to deliver.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         let mut bytes = [0; 4];
         let len = data.len().min(4);
@@ -120,7 +120,8 @@ impl IoApic {
         }
     }
 
-    /// Records that a level-triggered interrupt of this vector was served. Afterwards its pins may have a message due again.
+    /// Handles the end of a level-triggered interrupt with this vector. Afterwards, pins with this vector may have a message to deliver
+    /// again.
     pub fn end_of_interrupt(&mut self, vector: u8) {
         for entry in &mut self.state.entries {
             if *entry & LEVEL != 0 && *entry as u8 == vector {
@@ -129,8 +130,8 @@ impl IoApic {
         }
     }
 
-    /// Sets the level of an input. True on a rising edge of an edge-triggered, unmasked pin, which then has a message to
-    /// send; edges of masked pins are lost.
+    /// Sets the level of an input. Returns true on a rising edge of an unmasked, edge-triggered pin, whose message must then be delivered.
+    /// Edges of masked pins are lost.
     pub fn set_line(&mut self, pin: u8, high: bool) -> bool {
         let bit = 1 << pin;
         let rising = high && self.state.lines & bit == 0;
@@ -138,7 +139,7 @@ impl IoApic {
         rising && self.state.entries[usize::from(pin)] & (LEVEL | MASKED) == 0
     }
 
-    /// Returns whether a level-triggered pin has a message to send.
+    /// Returns whether a level-triggered pin has a message to deliver.
     pub fn level_due(&self, pin: u8) -> bool {
         let entry = self.state.entries[usize::from(pin)];
         self.state.lines & 1 << pin != 0 && entry & (LEVEL | MASKED | REMOTE_IRR) == LEVEL
@@ -159,7 +160,7 @@ impl IoApic {
         }
     }
 
-    /// Records that a local APIC took the message of a level-triggered pin.
+    /// Records that a local APIC accepted the message of a level-triggered pin.
     pub fn accepted(&mut self, pin: u8) {
         self.state.entries[usize::from(pin)] |= REMOTE_IRR;
     }

@@ -1,8 +1,8 @@
 //! Devices of a node, driven by virtual time.
 //!
-//! No device reads a clock: time arrives with each access and with `advance`, in cycles of the node's nominal clock, and
-//! each device says when it wants to be called next. Devices know neither their address nor the engine; they reach guest
-//! memory through [`nodescope_memory::GuestRam`]. All devices of a node are driven from one thread.
+//! No device reads a host clock. Accesses and `advance` pass the virtual time in cycles of the node's nominal clock, and a device reports
+//! when it must be called next. Devices know neither their address nor the engine. They reach guest memory through
+//! [`nodescope_memory::GuestRam`]. All devices of a node run on one thread.
 
 pub mod bus;
 pub mod chipset;

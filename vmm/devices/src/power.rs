@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bus::BusDevice;
 
-/// Number of I/O ports that the power registers take.
+/// Number of I/O ports in the range of the power registers.
 pub const POWER_SIZE: u64 = 4;
 /// Offset of the sleep control register.
 pub const SLEEP_CONTROL: u64 = 0;
@@ -13,27 +13,27 @@ pub const SLEEP_CONTROL: u64 = 0;
 pub const SLEEP_STATUS: u64 = 1;
 /// Offset of the reset register.
 pub const RESET: u64 = 2;
-/// Value that the reset register takes (FADT field RESET_VALUE).
+/// Value that resets the node when written to the reset register (FADT field RESET_VALUE).
 pub const RESET_VALUE: u8 = 0x01;
-/// Sleep type of soft-off, for the `_S5` object. No other sleep state is declared, writes of other types do nothing.
+/// Sleep type of soft-off, for the `_S5` object. No other sleep state is declared, and writes of other types have no effect.
 pub const SLEEP_TYPE_S5: u8 = 5;
 
 const SLEEP_ENABLE: u8 = 1 << 5;
 const WAKE_STATUS: u8 = 1 << 7;
 
-/// Power request of the guest.
+/// A guest's request to power off or reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PowerRequest {
-    /// The guest has switched itself off (soft-off).
+    /// The guest powered off (soft-off).
     PowerOff,
-    /// The guest has reset itself.
+    /// The guest requested a reset.
     Reset,
 }
 
 /// Complete state of the power registers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PowerState {
-    /// Request that the machine has not taken yet. The first request counts.
+    /// First request that the machine has not taken yet; none if there is no request. Later requests are ignored.
     pub request: Option<PowerRequest>,
     /// Contents of the sleep status register.
     pub status: u8,
@@ -46,12 +46,12 @@ pub struct PowerControl {
 }
 
 impl PowerControl {
-    /// Returns the guest's request.
+    /// Returns the guest's request without taking it; none if there is no request.
     pub fn request(&self) -> Option<PowerRequest> {
         self.state.request
     }
 
-    /// Takes the guest's request.
+    /// Removes and returns the guest's request; none if there is no request.
     pub fn take_request(&mut self) -> Option<PowerRequest> {
         self.state.request.take()
     }

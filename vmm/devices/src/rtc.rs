@@ -1,6 +1,6 @@
-//! The real-time clock of a PC, an MC146818A, in virtual time: a date to start from and the node's clock.
+//! Real-time clock of a PC, an MC146818A. It starts from a configured date and advances in virtual time.
 //!
-//! The clock keeps the time of day and 114 bytes of memory. The clock raises no interrupts: alarms and periods are stored, not served.
+//! The clock has the time of day and 114 bytes of RAM. It raises no interrupts: alarm and period settings are stored without effect.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::bus::BusDevice;
 use crate::state::RestoreError;
 use crate::time::Hertz;
 
-/// Number of I/O ports that the clock takes: index and data, usually 0x70 and 0x71.
+/// Number of I/O ports of the clock: index and data, usually 0x70 and 0x71.
 pub const RTC_SIZE: u64 = 2;
 
 const SECONDS: u8 = 0x00;
@@ -29,7 +29,8 @@ const B_BINARY: u8 = 1 << 2;
 const B_SET: u8 = 1 << 7;
 const D_VALID: u8 = 1 << 7;
 
-/// Seconds from 1970 to a date that the registers hold, which go to the year 25755, and what a node's clock may have run meanwhile.
+/// Largest distance of the clock's start from 1970, in seconds. Registers hold years up to 25755, and a node's clock may have run before
+/// they were set.
 const MOST_EPOCH: u64 = 1 << 40;
 
 /// Complete state of the real-time clock.
@@ -37,9 +38,9 @@ const MOST_EPOCH: u64 = 1 << 40;
 pub struct RtcState {
     /// Index of the selected register.
     pub index: u8,
-    /// Contents of all 128 registers. The registers of the time are current only while the clock is stopped for setting.
+    /// Contents of all 128 registers. The time registers are updated when they are read, unless the guest has stopped the clock to set it.
     pub registers: Vec<u8>,
-    /// Seconds since 1970-01-01 UTC at cycle 0.
+    /// Time in seconds since 1970-01-01 UTC that the clock shows at cycle 0.
     pub epoch: i64,
 }
 
@@ -50,11 +51,11 @@ pub struct Rtc {
     state: RtcState,
 }
 
-/// Year, month (1 to 12), day of the month, hour, minute, second, day of the week (Sunday is 1).
+/// Date and time: year, month (1 to 12), day of the month (from 1), hour, minute, second, day of the week (1 is Sunday).
 type Civil = [i64; 7];
 
 impl Rtc {
-    /// Returns a clock that shows `epoch` seconds since 1970-01-01 UTC at cycle 0 and advances with `clock`.
+    /// Creates a clock that shows `epoch` seconds since 1970-01-01 UTC at cycle 0 and advances with `clock`.
     pub fn new(clock: Hertz, epoch: i64) -> Self {
         let mut registers = vec![0; 128];
         registers[usize::from(A)] = 0x26; // 32.768 kHz time base, 1024 Hz rate
@@ -75,7 +76,8 @@ impl Rtc {
         self.state.clone()
     }
 
-    /// Loads a state; refused if it has not 128 registers, selects another, or shows a date that no guest can set.
+    /// Loads a state. Refused if it does not have 128 registers, selects a register beyond them, or has a date further from 1970 than any
+    /// that a guest can set.
     pub fn restore(&mut self, state: &RtcState) -> Result<(), RestoreError> {
         if state.registers.len() != 128 {
             return Err(RestoreError::new(
@@ -153,7 +155,7 @@ impl Rtc {
         }
     }
 
-    /// Takes over the time from registers that the guest has set.
+    /// Sets the clock to the time in the registers that the guest has written.
     fn take(&mut self, now: u64) {
         let mut hour = self.decode(HOURS);
         if !self.flag(B_24_HOURS) {
@@ -202,16 +204,16 @@ impl BusDevice for Rtc {
     }
 }
 
-/// Returns the days from 1970-01-01 to a date of the Gregorian calendar.
+/// Returns the number of days from 1970-01-01 to a date of the Gregorian calendar.
 fn days(year: i64, month: i64, day: i64) -> i64 {
-    // Years counted from March, so that the leap day is the last.
+    // Years are counted from March, so that the leap day is the last day.
     let y = if month <= 2 { year - 1 } else { year };
     let m = (month + 9) % 12;
     let leaps = y.div_euclid(4) - y.div_euclid(100) + y.div_euclid(400);
     y * 365 + leaps + (m * 153 + 2) / 5 + day - 1 - 719_468
 }
 
-/// Returns the date and time of so many seconds since 1970-01-01.
+/// Returns the date and time of a number of seconds since 1970-01-01.
 fn civil(seconds: i64) -> Civil {
     let (date, time) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     // Start from an estimate in years of 365 days, which can be some years too late or too early.
@@ -319,7 +321,7 @@ mod tests {
             },
             "128 registers",
         );
-        // The latest that registers can be set to.
+        // The latest date that the registers can be set to.
         write(&mut rtc, B, B_SET | B_24_HOURS | B_BINARY);
         for register in REGISTERS {
             write(&mut rtc, register, 0xff);

@@ -1,5 +1,5 @@
-//! The serial console: a 16550A, with the registers of vm-superio's model. Output collects in a buffer that the machine
-//! drains; input waits in a buffer until the guest has read what came before.
+//! Serial console: a 16550A UART, whose registers vm-superio models. Output collects in a buffer until the machine takes it. Input waits in
+//! a buffer until the FIFO has space.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ use crate::state::RestoreError;
 /// Number of I/O ports that the serial port takes.
 pub const SERIAL_SIZE: u64 = 8;
 
-/// Complete state. The registers are named as in the 16550 data sheet.
+/// Complete state of the serial port. The registers are named as in the 16550 data sheet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct SerialState {
@@ -34,7 +34,7 @@ pub struct SerialState {
     pub input: Vec<u8>,
     /// Output that has not been drained yet.
     pub output: Vec<u8>,
-    /// True if there is an edge that the interrupt router has not seen yet.
+    /// True if the interrupt line has risen and the interrupt router has not been notified yet.
     pub edge: bool,
 }
 
@@ -66,13 +66,13 @@ impl Default for Serial {
 }
 
 impl Serial {
-    /// Adds bytes that were typed at the console.
+    /// Queues bytes as input from the console.
     pub fn queue_input(&mut self, bytes: &[u8]) {
         self.input.extend(bytes);
         self.refill();
     }
 
-    /// Takes the guest's output since the last call.
+    /// Removes and returns the guest's output since the last call.
     pub fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(self.uart.writer_mut())
     }
@@ -82,7 +82,7 @@ impl Serial {
         !self.uart.writer_mut().is_empty()
     }
 
-    /// Returns whether the interrupt line has risen since the last call.
+    /// Returns whether the interrupt line has risen since the last call, and clears this mark.
     pub fn take_edge(&mut self) -> bool {
         self.uart.interrupt_evt().0.take()
     }
@@ -93,7 +93,7 @@ impl Serial {
         if next.is_empty() {
             return;
         }
-        // Refused in loopback mode: the bytes stay and are offered again at the next access.
+        // In loopback mode the UART refuses input. The bytes stay queued, and the next access offers them again.
         if let Ok(taken) = self.uart.enqueue_raw_bytes(&next) {
             self.input.drain(..taken);
         }
@@ -119,7 +119,7 @@ impl Serial {
         }
     }
 
-    /// Loads a state; refused if its FIFO holds more than the device's can.
+    /// Loads a state. Refused if it has more bytes in the FIFO than the FIFO can hold.
     pub fn restore(&mut self, state: &SerialState) -> Result<(), RestoreError> {
         let uart = UartState {
             baud_divisor_low: state.baud_divisor_low,
@@ -136,7 +136,7 @@ impl Serial {
         let output = state.output.clone();
         self.uart = Uart::from_state(&uart, Edge::default(), NoEvents, output)
             .map_err(|e| RestoreError::new("serial port", e.to_string()))?;
-        // Loading raises the line once more if it was up; the router's state knows already.
+        // Loading raises the interrupt line again if it was high. The router's state has that edge already, so the saved mark is restored.
         self.uart.interrupt_evt().0.set(state.edge);
         self.input = state.input.iter().copied().collect();
         Ok(())
@@ -154,7 +154,7 @@ impl BusDevice for Serial {
 
     fn write(&mut self, offset: u64, data: &[u8], _now: u64) {
         if let [byte] = *data {
-            // The writer is a vector and the trigger a flag: neither fails.
+            // The writer is a vector and the trigger a flag, so neither fails.
             let _ = self.uart.write(offset as u8, byte);
             self.refill();
         }

@@ -1,4 +1,4 @@
-//! Errors of loading saved device state.
+//! Error for saved device state that cannot be loaded.
 
 use thiserror::Error;
 
@@ -13,7 +13,7 @@ pub struct RestoreError {
 }
 
 impl RestoreError {
-    /// Returns an error of a device; `device` as in "serial port".
+    /// Creates an error. `device` is a noun for the message, such as "serial port".
     pub fn new(device: &'static str, reason: impl Into<String>) -> Self {
         Self {
             device,

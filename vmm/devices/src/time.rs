@@ -1,4 +1,4 @@
-//! Virtual time: cycles of the node's nominal clock, and their conversion. Nothing here reads a host clock.
+//! Virtual time in cycles of a node's nominal clock, and its conversions. No code here reads a host clock.
 
 use std::num::NonZeroU64;
 
@@ -23,17 +23,18 @@ impl Hertz {
         self.0.get()
     }
 
-    /// Returns the cycles of this clock in so many nanoseconds, rounded up, saturating.
+    /// Returns the number of this clock's cycles in `ns` nanoseconds, rounded up and saturating.
     pub fn cycles_from_ns(self, ns: u64) -> u64 {
         scale_up(ns, self.get() as u128, 1_000_000_000)
     }
 
-    /// Returns the duration of so many cycles in whole seconds and nanoseconds, rounded down.
+    /// Returns the duration of `cycles` in nanoseconds, rounded down and saturating.
     pub fn ns_from_cycles(self, cycles: u64) -> u64 {
         saturate(cycles as u128 * 1_000_000_000 / self.get() as u128)
     }
 
-    /// Returns the cycles of this clock to move `bytes` at `bytes_per_second`, rounded up, saturating; 0 for an infinite rate (None).
+    /// Returns the number of this clock's cycles that moving `bytes` takes, rounded up and saturating. A rate of None is infinite, so the
+    /// result is 0.
     pub fn cycles_for_bytes(self, bytes: u64, bytes_per_second: Option<NonZeroU64>) -> u64 {
         match bytes_per_second {
             Some(rate) => scale_up(bytes, self.get() as u128, rate.get() as u128),

@@ -11,12 +11,12 @@ const LIMIT: Duration = Duration::from_secs(20);
 const VERSION: &str = "latency";
 const WARM_UP: usize = 1000;
 const ROUNDS: usize = 20_000;
-/// Bytes of a quantum without frames, and of one with a frame of Ethernet.
+/// Message sizes in bytes: that of a quantum without frames, and that of a quantum with one Ethernet frame.
 const SIZES: [usize; 2] = [8, 1600];
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Returns the times of the exchanges of messages of a size, sorted, in microseconds.
+/// Measures exchanges of messages with `bytes` of content. Returns their times in microseconds, sorted.
 fn exchange(group: &Group, bytes: usize) -> Result<Vec<f64>, Failure> {
     let own = vec![0; bytes];
     let mut times = Vec::with_capacity(ROUNDS);

@@ -10,10 +10,10 @@ use crate::key::Key;
 use crate::message::{Hello, Message, Welcome};
 use crate::socket::{self, Connection, KeyCheck};
 
-/// Time between two checks of conditions that end the waiting.
+/// Time between two checks of the conditions that end the wait.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Returns the name of this host, for people.
+/// Returns the host name of this host, for messages.
 fn host() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
     name.map_or_else(|_| "unknown host".into(), |name| name.trim().into())
@@ -27,23 +27,23 @@ fn own_hello(version: &str) -> Hello {
     }
 }
 
-/// Workers for which a master waits.
+/// Parameters of a master's wait for its workers.
 pub struct Admission<'a> {
-    /// Number of workers that the master waits for.
+    /// Number of workers to wait for.
     pub workers: usize,
-    /// The master's version. All workers must have this version.
+    /// Version of the master. A worker with another version ends the wait with an error.
     pub version: &'a str,
-    /// Task of the workers.
+    /// Task that all workers receive.
     pub task: serde_json::Value,
-    /// Longest time until all workers are there.
+    /// Longest time until all workers have connected.
     pub limit: Duration,
-    /// Describes the task of a process with this number, for people.
+    /// Describes the task of the process with this rank, for messages.
     pub share: &'a dyn Fn(usize) -> String,
-    /// Checks from time to time whether waiting still makes sense. An error is a sentence for the user.
+    /// Checks between messages whether to continue the wait. An error is a sentence for the user.
     pub look: &'a mut dyn FnMut() -> Result<(), String>,
 }
 
-/// A master that waits for its workers.
+/// A master's socket that waits for its workers.
 pub struct Listener {
     socket: Socket,
     monitor: Socket,
@@ -55,7 +55,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// An invalid address, or an address that is in use.
+    /// An invalid address, an address in use, or a libzmq socket or thread that cannot be created.
     pub fn bind(address: &str, key: &Key) -> Result<Self, GroupError> {
         let context = Context::new();
         let keys = socket::check_keys(&context, key)?;
@@ -80,17 +80,17 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// Message of libzmq.
+    /// An error of libzmq.
     pub fn address(&self) -> Result<String, GroupError> {
         let address = self.socket.get_last_endpoint()?;
         Ok(address.unwrap_or_else(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
     }
 
-    /// Waits until all workers are there, and gives them their numbers and their task.
+    /// Waits until all workers have connected, and sends each its rank and task.
     ///
     /// # Errors
     ///
-    /// A worker that does not come, or is of another version.
+    /// Missing workers after the time limit, a worker with another version, an unreadable message, or an error from `look`.
     pub fn admit(self, admission: Admission<'_>) -> Result<Group, GroupError> {
         let Admission {
             workers,
@@ -165,11 +165,12 @@ impl Listener {
     }
 }
 
-/// Connects to a master, and returns the group and the task once all workers are there. `limit` is the longest time until the master answers.
+/// Connects to a master. Returns the group and the task once all workers have connected. `limit` is the longest time until the master
+/// answers.
 ///
 /// # Errors
 ///
-/// A master that does not answer, or does not admit this process.
+/// A master that does not answer, or that refuses this process.
 pub fn join(
     address: &str,
     key: &Key,
@@ -178,7 +179,7 @@ pub fn join(
 ) -> Result<(Group, serde_json::Value), GroupError> {
     let begin = Instant::now();
     let context = Context::new();
-    // The master may not listen yet.
+    // The master may not listen yet, so connecting is tried again.
     let (mut attempt, mut broken) = (0, 0);
     let master = loop {
         attempt += 1;
@@ -190,7 +191,7 @@ pub fn join(
                     address: address.into(),
                 });
             }
-            // A master that begins or ends may break a connection, too.
+            // A connection may also break because the master is starting or ending.
             Attempt::Broken if broken == TURNED_AWAY => {
                 return Err(GroupError::OtherKey {
                     address: address.into(),
@@ -213,7 +214,7 @@ pub fn join(
     let sent = master.send(&Message::Hello(&hello).encode());
     sent.map_err(|_| gone())?;
     loop {
-        // Others may come much later; the master has the time limit.
+        // Other workers may connect much later. The master limits the time.
         let Some(message) = master.receive(LOOK).map_err(|_| gone())? else {
             continue;
         };
@@ -243,21 +244,21 @@ pub fn join(
     }
 }
 
-/// Attempts after which a master that breaks the connection each time has another key.
+/// Number of broken connections after which the master is taken to have another key.
 const TURNED_AWAY: u32 = 3;
 
 /// Outcome of an attempt to connect.
 enum Attempt {
     Connected(Connection),
-    /// The master knows another key.
+    /// The master refused the key.
     TurnedAway,
-    /// The connection broke before keys were compared.
+    /// The connection broke before the keys were compared.
     Broken,
-    /// There is no master at the address.
+    /// No master answers at the address.
     Nobody,
 }
 
-/// Connects to a master.
+/// Makes one attempt to connect to a master, within `limit`.
 fn connect(
     context: &Context,
     address: &str,

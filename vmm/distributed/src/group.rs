@@ -1,4 +1,4 @@
-//! Processes that exchange messages.
+//! Groups of processes that exchange messages.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,23 +9,23 @@ use zmq::Socket;
 use crate::message::Message;
 use crate::socket::{Connection, KeyCheck, receive};
 
-/// After this time without a message, a process checks whether the other processes are still there.
+/// Time without a message after which a process checks whether the other processes still run.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// The connections of a process to the other processes of its group.
 pub(crate) enum Link {
-    /// Connection of the master: a socket, and the identities of the workers, from process 1 on.
+    /// The master's socket, with the libzmq identities of the workers from rank 1 on.
     Master(Socket, Vec<Vec<u8>>),
-    /// Connection of a worker to the master.
+    /// A worker's connection to the master.
     Worker(Connection),
 }
 
-/// The processes of a run, from the view of one process.
+/// The processes of a run, as one of them sees the group.
 pub struct Group {
     rank: usize,
-    /// Name of each process, for people.
+    /// Name of each process for messages, by rank.
     names: Vec<String>,
-    /// Connections of this process; none while they are being closed.
+    /// Connections of this process; none once they are closed.
     link: Mutex<Option<Link>>,
     _keys: Option<KeyCheck>,
 }
@@ -40,7 +40,7 @@ impl Group {
         }
     }
 
-    /// Returns the name of each process, for people.
+    /// Returns the name of each process for messages, by rank.
     pub fn names(&self) -> &[String] {
         &self.names
     }
@@ -72,7 +72,7 @@ impl Group {
         }
     }
 
-    /// Gathers as the master, which passes each worker's message on to all other workers.
+    /// Gathers on the master, which forwards each worker's message to all other workers.
     fn gather_as_master(
         &self,
         socket: &Socket,
@@ -103,7 +103,7 @@ impl Group {
             let [identity, message] = parts.as_slice() else {
                 continue;
             };
-            // A process that came too late is not part of the run.
+            // A process that connected too late is not part of the run.
             let Some(index) = workers.iter().position(|worker| worker == identity) else {
                 continue;
             };
@@ -152,7 +152,7 @@ impl Group {
     }
 }
 
-/// Sends a message to all workers. Workers that are gone get nothing.
+/// Sends a message to all workers. Errors of dead workers are ignored.
 fn send_to_workers(socket: &Socket, workers: &[Vec<u8>], message: &Message<'_>) {
     for worker in workers {
         let _ = socket.send_multipart([worker, &message.encode()], 0);
@@ -173,7 +173,7 @@ impl Peers for Group {
             Some(Link::Master(socket, workers)) => {
                 let gathered = self.gather_as_master(socket, workers, own);
                 gathered.inspect_err(|error| {
-                    // The other workers end with the run.
+                    // The other workers must end, too, so they receive the reason.
                     send_to_workers(socket, workers, &Message::Leave(0, &error.to_string()));
                 })
             }
@@ -187,7 +187,7 @@ impl Peers for Group {
         match &*self.link() {
             Some(Link::Master(socket, workers)) => send_to_workers(socket, workers, &message),
             Some(Link::Worker(master)) => {
-                // A master that is gone need not know.
+                // If the master is gone, the error has no consequence.
                 let _ = master.send(&message.encode());
             }
             None => {}
@@ -197,7 +197,7 @@ impl Peers for Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The check of keys ends once all other sockets are closed.
+        // The key check's thread ends only after all other sockets are closed.
         self.link().take();
     }
 }

@@ -1,25 +1,24 @@
-//! The key of a run. All processes of the run have the key, and no other process has it.
+//! Key of a run, which all processes of the run share.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// Environment variable with a key.
+/// Environment variable that may have the key as text.
 pub const KEY_VARIABLE: &str = "NODESCOPE_KEY";
 
-/// Characters of a key as text: two keys of 32 bytes in Z85 (ZeroMQ RFC 32).
+/// Characters of a key as text: two CURVE keys of 32 bytes in Z85 (ZeroMQ RFC 32).
 const CHARACTERS: usize = 80;
 
-/// A key pair of CURVE (ZeroMQ RFC 26). All processes of a run have the whole pair, and accept no other pair. A process with the pair
-/// belongs to the run.
+/// A key pair of CURVE (ZeroMQ RFC 26). All processes of a run have the same pair, and accept only connections with this pair.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key {
     pub(crate) public: Vec<u8>,
     pub(crate) secret: Vec<u8>,
 }
 
-/// Why there is no key.
+/// Reason why there is no key.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum KeyError {
@@ -52,17 +51,17 @@ impl Key {
         })
     }
 
-    /// Returns the key as text, from which [`Key::parse`] makes it.
+    /// Returns the key as text, which [`Key::parse`] reads.
     pub fn text(&self) -> String {
         let part = |bytes: &[u8]| zmq::z85_encode(bytes).expect("32 bytes have a form in Z85");
         part(&self.public) + &part(&self.secret)
     }
 
-    /// Reads a key from text; `origin` names the source of the text, for messages.
+    /// Reads a key from text. `origin` names the source of the text for messages.
     ///
     /// # Errors
     ///
-    /// A text that is no key.
+    /// A text that is not a key.
     pub fn parse(text: &str, origin: &str) -> Result<Self, KeyError> {
         let form = || KeyError::Form {
             origin: origin.into(),
@@ -83,7 +82,7 @@ impl Key {
     ///
     /// # Errors
     ///
-    /// No key, or a text that is none.
+    /// No key, a file that cannot be read, or a text that is not a key.
     pub fn find(file: Option<&Path>) -> Result<Self, KeyError> {
         if let Some(path) = file {
             let text = std::fs::read_to_string(path).map_err(|source| KeyError::Read {

@@ -1,8 +1,8 @@
-//! The processes of a run on one or several hosts: how they find each other, and how they exchange messages.
+//! Processes of a run on one or several hosts: connection, keys and exchange of messages.
 //!
-//! One process, the master, listens; the others, the workers, connect to it. Messages go by ZeroMQ (libzmq), encrypted by its CURVE
-//! mechanism with a [`Key`] that all processes have. [`Listener`] is the master's way into a [`Group`], [`join`] a worker's. A group
-//! gives each process the messages of all others ([`Peers`](nodescope_cluster::Peers)); a worker that has died is named.
+//! One process, the master, listens. The others, the workers, connect to it. Messages go through ZeroMQ (libzmq), encrypted by its CURVE
+//! mechanism with a [`Key`] that all processes have. The master creates its [`Group`] with [`Listener`], and a worker with [`join`]. A
+//! group exchanges messages between all processes ([`Peers`](nodescope_cluster::Peers)), and names a worker that has died.
 //!
 //! `README.md` describes shared files, ports, and failures for users.
 
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// Why processes do not come together.
+/// Reason why a group of processes cannot form.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum GroupError {

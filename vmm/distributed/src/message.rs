@@ -1,20 +1,20 @@
-//! Messages between processes: a byte with the kind of the message, and content.
+//! Messages between processes: a byte with the kind, four bytes with a rank, and content.
 
 use serde::{Deserialize, Serialize};
 
-/// Introduction of a worker to the master. Every version of nodescope reads this message.
+/// Introduction of a worker to the master. All versions of nodescope must be able to read it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Hello {
     /// Version of nodescope that the worker runs.
     pub version: String,
     /// Host name of the worker.
     pub host: String,
-    /// Number of the worker's process on the host.
+    /// Process ID of the worker on its host.
     pub process: u32,
 }
 
 impl Hello {
-    /// Returns the name of the worker, for people.
+    /// Returns a name of the worker for messages.
     pub fn name(&self) -> String {
         format!("{}, process {}", self.host, self.process)
     }
@@ -23,9 +23,9 @@ impl Hello {
 /// Admission of a worker by the master.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Welcome {
-    /// Number of the worker among the processes.
+    /// Rank of the worker: its number in the group, from 1.
     pub rank: usize,
-    /// Name of each process, for people.
+    /// Name of each process for messages, by rank.
     pub names: Vec<String>,
     /// Task of the worker.
     pub task: serde_json::Value,
@@ -38,13 +38,13 @@ pub enum Message<'a> {
     Hello(&'a [u8]),
     /// [`Welcome`], as JSON.
     Welcome(&'a [u8]),
-    /// Why the master does not admit a worker.
+    /// Reason why the master does not admit a worker.
     Refused(&'a str),
-    /// Contribution of a process, by its number.
+    /// Contribution of the process with this rank to a gather.
     Gather(usize, &'a [u8]),
-    /// Why a process, by its number, cannot continue.
+    /// Reason why the process with this rank cannot continue.
     Leave(usize, &'a str),
-    /// An empty message. The sender of the message learns whether the receiver is there.
+    /// An empty message, which is only sent to learn whether the receiver is still connected.
     Probe,
 }
 
@@ -56,7 +56,7 @@ const LEAVE: u8 = b'L';
 const PROBE: u8 = b'P';
 
 impl<'a> Message<'a> {
-    /// Returns the message as bytes.
+    /// Encodes the message as bytes.
     pub fn encode(&self) -> Vec<u8> {
         let (kind, rank, content) = match self {
             Message::Hello(content) => (HELLO, 0, *content),
@@ -73,11 +73,11 @@ impl<'a> Message<'a> {
         bytes
     }
 
-    /// Reads a message.
+    /// Decodes a message.
     ///
     /// # Errors
     ///
-    /// A sentence about bytes that are no message.
+    /// A sentence that says why the bytes are not a message.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, String> {
         let Some((&[kind, ref rank @ ..], content)) = bytes.split_first_chunk::<5>() else {
             return Err(format!("it has {} bytes", bytes.len()));

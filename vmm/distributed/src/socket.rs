@@ -1,4 +1,4 @@
-//! Sockets of ZeroMQ: their options, the check of keys, and waiting for messages.
+//! ZeroMQ sockets: their options, the key check, and waits for messages.
 
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -8,19 +8,19 @@ use zmq::{Context, Socket};
 use crate::GroupError;
 use crate::key::Key;
 
-/// Between two signs of life of a connection, and until it counts as broken without one.
+/// Time between two heartbeats of a connection. A connection without an answer for `SILENCE` counts as broken.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(5);
-/// Last message of a process that ends.
+/// Longest time for which the last messages of a closing socket are still sent.
 const LINGER: Duration = Duration::from_secs(2);
-/// A waiting process looks for messages all the time for so long, about what a quantum takes, before it sleeps: waking up takes as long.
+/// Time for which a waiting process polls for messages before it sleeps, about as long as a quantum takes. Waking up takes as long.
 const SPIN: Duration = Duration::from_micros(100);
 
 fn ms(duration: Duration) -> i32 {
     duration.as_millis() as i32
 }
 
-/// Sets what all sockets between processes have in common.
+/// Sets the options that all sockets between processes share.
 fn prepare(socket: &Socket, key: &Key) -> Result<(), zmq::Error> {
     socket.set_sndhwm(0)?;
     socket.set_rcvhwm(0)?;
@@ -32,27 +32,28 @@ fn prepare(socket: &Socket, key: &Key) -> Result<(), zmq::Error> {
     socket.set_curve_secretkey(&key.secret)
 }
 
-/// Returns the master's socket, which knows each worker by an identity.
+/// Creates the master's socket, which addresses each worker by an identity.
 pub fn master(context: &Context, key: &Key) -> Result<Socket, zmq::Error> {
     let socket = context.socket(zmq::ROUTER)?;
     prepare(&socket, key)?;
     socket.set_curve_server(true)?;
-    // A message to a worker that is gone is an error.
+    // A message to a worker that is gone must be an error.
     socket.set_router_mandatory(true)?;
     Ok(socket)
 }
 
-/// Returns a worker's socket. The socket's monitor reports a broken connection.
+/// Creates a worker's socket. A monitor of the socket reports a broken connection.
 pub fn worker(context: &Context, key: &Key) -> Result<Socket, zmq::Error> {
     let socket = context.socket(zmq::DEALER)?;
     prepare(&socket, key)?;
     socket.set_curve_serverkey(&key.public)?;
-    // A run does not continue with a connection that broke. Without any reconnection, libzmq drops messages that have come.
+    // A run does not continue after its connection broke, so the reconnection interval is as long as possible. If reconnection were
+    // switched off, libzmq would drop received messages.
     socket.set_reconnect_ivl(i32::MAX)?;
     Ok(socket)
 }
 
-/// Returns a socket that reports events of a connection.
+/// Creates a monitor: a socket that receives events of another socket's connections.
 pub fn monitor(
     context: &Context,
     of: &Socket,
@@ -70,7 +71,7 @@ pub fn monitor(
     Ok(socket)
 }
 
-/// Takes the next event of a monitor, if there is one within this time.
+/// Receives the next event of a monitor; none if there is none within this time.
 pub fn event(monitor: &Socket, within: Duration) -> Result<Option<zmq::SocketEvent>, zmq::Error> {
     if monitor.poll(zmq::POLLIN, within.as_millis() as i64)? == 0 {
         return Ok(None);
@@ -80,7 +81,7 @@ pub fn event(monitor: &Socket, within: Duration) -> Result<Option<zmq::SocketEve
     Ok(number.map(|bytes| zmq::SocketEvent::from_raw(u16::from_le_bytes(*bytes))))
 }
 
-/// Takes the next message, if there is one within this time.
+/// Receives the next message as its parts; none if there is none within this time.
 pub fn receive(socket: &Socket, within: Duration) -> Result<Option<Vec<Vec<u8>>>, zmq::Error> {
     let begin = Instant::now();
     loop {
@@ -105,25 +106,25 @@ pub fn receive(socket: &Socket, within: Duration) -> Result<Option<Vec<Vec<u8>>>
 /// A worker's connection to the master.
 pub struct Connection {
     pub socket: Socket,
-    /// Socket on which ZeroMQ reports the end of the connection.
+    /// Monitor that reports the end of the connection.
     pub monitor: Socket,
 }
 
 impl Connection {
-    /// Sends a message, unless the connection is known to be broken.
+    /// Sends a message. Fails if libzmq cannot queue it at once, as on a broken connection.
     pub fn send(&self, message: &[u8]) -> Result<(), zmq::Error> {
         self.socket.send(message, zmq::DONTWAIT)
     }
 
-    /// Takes the next message, if there is one within this time.
+    /// Receives the next message; none if there is none within this time.
     ///
     /// # Errors
     ///
-    /// There is none, and none will come: the connection is broken.
+    /// A broken connection without further messages, or an error of libzmq.
     pub fn receive(&self, within: Duration) -> Result<Option<Vec<u8>>, zmq::Error> {
         let mut received = receive(&self.socket, within)?;
         if received.is_none() && event(&self.monitor, Duration::ZERO)?.is_some() {
-            // The last messages may have come in the meantime.
+            // Messages may have arrived before the connection broke.
             received = receive(&self.socket, Duration::ZERO)?;
             if received.is_none() {
                 return Err(zmq::Error::ENOTCONN);
@@ -133,7 +134,8 @@ impl Connection {
     }
 }
 
-/// A thread that admits only connections with the key (ZeroMQ RFC 27). The thread is dropped after all other sockets of its context.
+/// A thread that admits only connections with the key (ZeroMQ RFC 27). The key check must be dropped after all other sockets of its
+/// context.
 pub struct KeyCheck {
     context: Context,
     thread: Option<JoinHandle<()>>,
@@ -141,7 +143,7 @@ pub struct KeyCheck {
 
 impl Drop for KeyCheck {
     fn drop(&mut self) {
-        // Ends the wait for a request.
+        // Ends the thread's wait for requests.
         let _ = self.context.destroy();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -149,14 +151,14 @@ impl Drop for KeyCheck {
     }
 }
 
-/// Starts to check keys.
+/// Starts the thread that checks keys.
 pub fn check_keys(context: &Context, key: &Key) -> Result<KeyCheck, GroupError> {
     let socket = context.socket(zmq::REP)?;
     socket.set_linger(0)?;
     socket.bind("inproc://zeromq.zap.01")?;
     let public = key.public.clone();
     let answer = move || {
-        // Frames of a request: version, number, domain, address, identity, mechanism, credentials.
+        // Parts of a request: version, request number, domain, address, identity, mechanism, credentials.
         while let Ok(request) = socket.recv_multipart(0) {
             let part = |index: usize| request.get(index).map_or(&[][..], Vec::as_slice);
             let (status, text) = match part(5) == b"CURVE" && part(6) == public {

@@ -1,4 +1,4 @@
-//! Groups whose processes are threads.
+//! Tests of groups whose processes are threads.
 
 use std::thread::{JoinHandle, spawn};
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ fn listen(key: &Key) -> (Listener, String) {
     (listener, address)
 }
 
-/// Returns a group of a master and workers, each of which does `work` with its group.
+/// Starts `count` worker threads, each of which joins the group and runs `work`.
 fn workers(key: &Key, address: &str, count: usize, work: fn(Group)) -> Vec<JoinHandle<()>> {
     let worker = |_| {
         let (key, address) = (key.clone(), address.to_owned());
@@ -40,7 +40,7 @@ fn workers(key: &Key, address: &str, count: usize, work: fn(Group)) -> Vec<JoinH
     (0..count).map(worker).collect()
 }
 
-/// Gathers long and short messages for some rounds.
+/// Gathers messages of different lengths for 200 rounds, and checks them.
 fn gather(group: &Group) {
     for round in 0..200_usize {
         let own = |rank: usize| vec![rank as u8; round * 37 % 5000 * (rank + 1)];
@@ -73,7 +73,7 @@ fn a_worker_that_is_gone_is_named() {
         if group.rank() == 2 {
             return;
         }
-        // The master sends the reason why the run ends.
+        // The worker receives from the master the reason why the run ends.
         let error = group.all_gather(b"second").unwrap_err();
         assert!(error.to_string().contains("worker 2"), "{error}");
     });
@@ -119,7 +119,7 @@ fn who_leaves_says_why_and_a_master_that_is_gone_is_missed() {
 fn strangers_and_other_versions_are_refused() {
     let (key, other) = (Key::new().unwrap(), Key::new().unwrap());
     let (listener, address) = listen(&key);
-    // The key of the master is known, but not the pair.
+    // The public key is the master's, but the secret key is another.
     let half = Key {
         public: key.public.clone(),
         ..other.clone()

@@ -1,7 +1,7 @@
-//! Bringing a vCPU out of KVM_RUN: at a time, by a timer of its thread, or when another thread asks for it.
+//! Bringing a vCPU out of KVM_RUN, with a timer of its thread or on request of another thread.
 //!
-//! Both send the thread a signal. The signal's handler sets `immediate_exit` in the page that KVM shares with the vCPU, so that a signal is
-//! not lost that arrives just before KVM_RUN (Documentation/virt/kvm/api.rst, section 5, `immediate_exit`).
+//! In both cases, a signal reaches the thread. Its handler sets `immediate_exit` in the page that KVM shares with the vCPU. So a signal
+//! that arrives just before KVM_RUN is not lost (Documentation/virt/kvm/api.rst, section 5, `immediate_exit`).
 
 use std::cell::{Cell, OnceCell};
 use std::io;
@@ -11,16 +11,16 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use kvm_bindings::kvm_run;
 use nodescope_engine::Kicker;
 
-/// Returns the signal of the alarm. Handlers of other signals are not changed.
+/// Returns the number of the alarm's signal. No handlers of other signals are changed.
 fn signal() -> libc::c_int {
     libc::SIGRTMIN() + 4
 }
 
-/// Time between repeated signals of an alarm, ns.
+/// Period of the repeated signals of an alarm, in ns.
 const AGAIN_NS: i64 = 10_000_000;
 
 thread_local! {
-    /// The page of the vCPU that runs on this thread, or null.
+    /// The kvm_run page of the vCPU that runs on this thread, or null.
     static PAGE: Cell<*mut kvm_run> = const { Cell::new(std::ptr::null_mut()) };
     static ALARM: OnceCell<Alarm> = const { OnceCell::new() };
 }
@@ -28,8 +28,8 @@ thread_local! {
 extern "C" fn leave_guest(_: libc::c_int) {
     let page = PAGE.with(Cell::get);
     if !page.is_null() {
-        // SAFETY: the page is mapped as long as its vCPU exists, and `OnThread` takes it from the thread before the vCPU can go. The thread-local
-        // is initialized by a constant and has no destructor, so reading it is async-signal-safe.
+        // SAFETY: the page is mapped while its vCPU exists, and `OnThread` removes it from the thread before the vCPU can be dropped. The
+        // thread-local is initialized by a constant and has no destructor, so reading it is async-signal-safe.
         unsafe { (&raw mut (*page).immediate_exit).write_volatile(1) };
     }
 }
@@ -37,7 +37,7 @@ extern "C" fn leave_guest(_: libc::c_int) {
 fn install() {
     static INSTALL: Once = Once::new();
     INSTALL.call_once(|| {
-        // SAFETY: zeros are a valid sigaction; the handler is async-signal-safe, see there.
+        // SAFETY: zeros are a valid sigaction, and the handler is async-signal-safe, as `leave_guest` shows.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = leave_guest as *const () as usize;
@@ -47,17 +47,17 @@ fn install() {
     });
 }
 
-/// A timer of the thread that made it.
+/// A POSIX timer that signals the thread that created it.
 struct Alarm {
     timer: libc::timer_t,
 }
 
 impl Alarm {
-    /// Returns a disarmed timer for the calling thread.
+    /// Creates a disarmed timer for the calling thread.
     fn new() -> io::Result<Self> {
         install();
         let mut timer = std::ptr::null_mut();
-        // SAFETY: zeros are a valid sigevent; both pointers are to live locals.
+        // SAFETY: zeros are a valid sigevent, and both pointers are to live locals.
         let code = unsafe {
             let mut event: libc::sigevent = std::mem::zeroed();
             event.sigev_notify = libc::SIGEV_THREAD_ID;
@@ -77,12 +77,12 @@ impl Alarm {
             tv_sec: ns / 1_000_000_000,
             tv_nsec: ns % 1_000_000_000,
         };
-        // The timer fires again and again: a vCPU that stayed in the guest after one signal would never end its quantum.
+        // The timer fires repeatedly. If the guest were entered again after a single signal, the vCPU would never end its quantum.
         let setting = libc::itimerspec {
             it_interval: time(AGAIN_NS),
             it_value: time(first),
         };
-        // SAFETY: the timer is ours and alive; the setting outlives the call.
+        // SAFETY: this value owns the timer, which exists, and the setting outlives the call.
         let code = unsafe { libc::timer_settime(self.timer, 0, &setting, std::ptr::null_mut()) };
         if code < 0 {
             return Err(io::Error::last_os_error());
@@ -93,12 +93,12 @@ impl Alarm {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        // SAFETY: the timer is ours and is not used afterwards.
+        // SAFETY: this value owns the timer, which is not used afterwards.
         unsafe { libc::timer_delete(self.timer) };
     }
 }
 
-/// Fires the thread's alarm in `after` ns, and again until the alarm is armed anew; `None` disarms the alarm.
+/// Arms the calling thread's alarm to fire after `after` ns and then every [`AGAIN_NS`], until it is armed again. `None` disarms it.
 pub(crate) fn arm(after: Option<u64>) -> io::Result<()> {
     ALARM.with(|cell| {
         let alarm = match cell.get() {
@@ -112,24 +112,24 @@ pub(crate) fn arm(after: Option<u64>) -> io::Result<()> {
     })
 }
 
-/// Returns the CPU time of the calling thread, ns.
+/// Returns the CPU time of the calling thread in ns.
 pub(crate) fn thread_time() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the clock exists on every Linux; the pointer is to a live local.
+    // SAFETY: the clock exists on every Linux, and the pointer is to a live local.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Returns the number of the calling thread.
+/// Returns the thread ID of the calling thread.
 pub(crate) fn thread() -> libc::pid_t {
-    // SAFETY: no arguments; always succeeds.
+    // SAFETY: gettid has no arguments and always succeeds.
     unsafe { libc::gettid() }
 }
 
-/// The thread on which a vCPU runs, if it does.
+/// ID of the thread on which a vCPU runs; 0 if the vCPU does not run.
 #[derive(Debug, Default)]
 pub(crate) struct RunningThread(AtomicI32);
 
@@ -137,14 +137,14 @@ impl Kicker for RunningThread {
     fn kick(&self) {
         let thread = self.0.load(Ordering::Acquire);
         if thread != 0 {
-            // SAFETY: the signal's handler is installed before a thread is noted here, and does no harm on any thread.
+            // SAFETY: the signal's handler is installed before a thread's ID is stored here, and has no effect on threads without a vCPU.
             unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal()) };
         }
     }
 }
 
-/// Registration of a thread with a vCPU. As long as this value lives, signals to this thread bring the vCPU of this page out of the guest.
-/// The end of the registration disarms the thread's alarm.
+/// Registration of the calling thread as the one that runs a vCPU. While this value exists, signals to the thread bring the vCPU out of the
+/// guest. Dropping it disarms the thread's alarm.
 pub(crate) struct OnThread<'a>(&'a RunningThread);
 
 impl<'a> OnThread<'a> {
@@ -158,7 +158,7 @@ impl<'a> OnThread<'a> {
 
 impl Drop for OnThread<'_> {
     fn drop(&mut self) {
-        // Setting a timer that exists to a valid time does not fail.
+        // Disarming an existing timer does not fail.
         let _ = arm(None);
         self.0.0.store(0, Ordering::Release);
         PAGE.with(|cell| cell.set(std::ptr::null_mut()));

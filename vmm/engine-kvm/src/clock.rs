@@ -1,8 +1,8 @@
-//! A vCPU's clock: the guest's TSC, which stops while the vCPU does not run.
+//! A vCPU's clock: the guest's TSC, which stands still while the vCPU does not run.
 //!
-//! At each entry of the guest the TSC's offset is set so that the guest reads on without a gap. Time in which the host serves an
-//! exit therefore does not count. Where the thread was taken off its processor, the time that it did not run is taken away again: the
-//! clock advances by the thread's CPU time if the CPU time is less. README.md describes what a guest can see of this.
+//! At each entry to the guest, the TSC offset is set so that the guest's TSC continues without a gap. So the time in which the host serves
+//! an exit does not count. If the host descheduled the thread during the entry, that time is subtracted: the clock advances by at most the
+//! thread's CPU time. README.md describes what a guest can see of this.
 
 use nodescope_engine::EngineError;
 use nodescope_x86::bits::msr;
@@ -11,23 +11,23 @@ use crate::alarm::thread_time;
 use crate::vcpu::KvmVcpu;
 use crate::{msrs, raw};
 
-/// Differences between TSC and CPU time that are errors of the measurement, ns.
+/// Largest difference between TSC and CPU time that is taken for a measurement error, in ns.
 const SLACK_NS: u64 = 20_000;
 
-/// TSC of a vCPU: how the TSC is set and read.
+/// Properties of the host's TSC: how a vCPU's TSC is read and set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tsc {
-    /// Rate of the TSC, Hz.
+    /// Frequency of the guest's TSC in Hz.
     pub hz: u64,
-    /// True if the guest's TSC is the host's plus an offset, so that no call is needed to read it.
+    /// True if the guest's TSC is the host's TSC plus an offset, so that it can be read without an ioctl.
     pub plain: bool,
-    /// True if the host lets the offset be set.
+    /// True if the host allows setting the offset.
     pub settable: bool,
-    /// Guest's TSC less the host's, if `plain`.
+    /// Guest's TSC minus the host's TSC, if `plain`.
     pub offset: u64,
 }
 
-/// State of the clock at the last entry.
+/// Clock values at the last entry to the guest.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Entry {
     cycles: u64,
@@ -48,11 +48,11 @@ impl KvmVcpu {
         msrs::read(&self.fd, msr::TSC)
     }
 
-    /// Makes the guest's TSC show clock + offset. KVM takes a written TSC for an attempt to synchronise CPUs when it is
-    /// near another value, so the offset is set where the host lets it be.
+    /// Sets the guest's TSC to clock + offset. KVM takes a TSC value that is close to another one for an attempt to synchronise CPUs.
+    /// Therefore the offset is set instead if the host allows that.
     ///
-    /// A software KVM gives the guest the host's TSC and ignores the offset. The guest then sees its TSC jump, which is what
-    /// a changed offset means: the offset follows, true is returned, and the platform must hear of it.
+    /// A KVM that runs in software gives the guest the host's TSC and ignores the offset. The guest's TSC then jumps, as if the guest had
+    /// changed the offset. In this case the offset is adjusted and true is returned, and the caller must inform the platform.
     pub(crate) fn load_tsc(&mut self) -> Result<bool, EngineError> {
         let time = &self.state.time;
         let wanted = time.cycles.wrapping_add(time.tsc_offset);
@@ -78,7 +78,7 @@ impl KvmVcpu {
             return Ok(false);
         }
         let skew = msrs::read(&self.fd, msr::TSC)?.wrapping_sub(wanted);
-        // The time between setting and reading is far below a millisecond.
+        // The time between setting and reading the TSC is much less than a millisecond.
         if skew < self.tsc.hz / 1000 {
             return Ok(false);
         }
@@ -87,7 +87,7 @@ impl KvmVcpu {
         Ok(true)
     }
 
-    /// Starts the clock: the guest is about to be entered.
+    /// Records the clock and the thread's CPU time. Must be called just before an entry to the guest.
     pub(crate) fn start_clock(&mut self) {
         self.entry = Entry {
             cycles: self.state.time.cycles,
@@ -95,18 +95,18 @@ impl KvmVcpu {
         };
     }
 
-    /// Stops the clock: the guest has been left.
+    /// Advances the clock by the time of the entry. Must be called after an exit from the guest.
     pub(crate) fn stop_clock(&mut self) -> Result<(), EngineError> {
         let now = self.shown_tsc()?.wrapping_sub(self.state.time.tsc_offset);
         let passed = now.wrapping_sub(self.entry.cycles);
-        // A TSC that could not be set back may even lie before the clock.
+        // If the TSC could not be set, it may be behind the clock. The clock then does not advance.
         if passed >= 1 << 63 {
             return Ok(());
         }
         let ran_ns = thread_time().saturating_sub(self.entry.thread_ns) + SLACK_NS;
         let ran = u128::from(ran_ns) * u128::from(self.tsc.hz) / 1_000_000_000;
         let ran = u64::try_from(ran).unwrap_or(u64::MAX);
-        // Where the TSC cannot be set, the TSC advances by the host's time, even while the thread did not run.
+        // If the TSC cannot be set, the clock advances by the host's time, even while the thread was descheduled.
         let passed = if self.tsc.settable {
             passed.min(ran)
         } else {

@@ -1,35 +1,35 @@
-//! Grace: time that the guest gets beyond its limit on a host whose entries are slow.
+//! Grace: time that a vCPU gets beyond its limit on a host where entering the guest is slow.
 //!
-//! The alarm counts the entry itself. Where an entry takes longer than the vCPU may run, the alarm ends each entry before the guest's next
-//! instruction, and the vCPU would stand still for ever. Hosts that are themselves emulated need up to a millisecond for an entry. Each
-//! fruitless entry doubles the grace of the next one; progress halves the grace. A vCPU that overruns its limit waits for its node.
+//! The alarm's time includes the entry itself. If an entry takes longer than the vCPU may run, the alarm ends each entry before the guest's
+//! next instruction, so the vCPU would never progress. Hosts that are themselves emulated take up to a millisecond for an entry. Each entry
+//! without progress doubles the grace of the next one, and progress halves it. A vCPU that overruns its limit waits for its node.
 
 use std::time::Duration;
 
-/// Grace after the first fruitless entry.
+/// Grace after the first entry without progress.
 const FIRST: Duration = Duration::from_micros(20);
-/// Most grace of an entry.
+/// Largest grace of an entry.
 const MOST: Duration = Duration::from_millis(10);
 
-/// Registers that show whether the guest made progress: RIP, RSP, RCX (of string instructions) and RFLAGS.
+/// Registers that show progress of the guest: RIP, RSP, RCX (for repeated string instructions) and RFLAGS.
 pub(crate) type Position = [u64; 4];
 
 /// Grace of a vCPU's next entry.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Grace {
     time: Duration,
-    /// Position at the last entry that was cut short.
+    /// Position of the last entry that a signal ended; none if the guest has progressed since.
     position: Option<Position>,
 }
 
 impl Grace {
-    /// Adds the grace to the time of an entry; `None` is no limit.
+    /// Adds the grace to the time limit of an entry in ns; `None` is no limit.
     pub(crate) fn extend(&self, ns: Option<u64>) -> Option<u64> {
         let grace = u64::try_from(self.time.as_nanos()).unwrap_or(u64::MAX);
         ns.map(|ns| ns.saturating_add(grace))
     }
 
-    /// Records that a signal ended an entry at this position.
+    /// Records that a signal ended an entry at this position. The grace doubles if the position is that of the last such entry.
     pub(crate) fn cut_short(&mut self, position: Position) {
         if self.position == Some(position) {
             self.time = (2 * self.time).clamp(FIRST, MOST);
@@ -39,7 +39,7 @@ impl Grace {
         }
     }
 
-    /// Records that the guest executed an instruction.
+    /// Records that the guest executed an instruction, which halves the grace.
     pub(crate) fn progress(&mut self) {
         self.position = None;
         self.time /= 2;

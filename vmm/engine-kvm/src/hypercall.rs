@@ -1,4 +1,4 @@
-//! The doorbell: a hypercall through a port, since KVM answers CPUID itself (`vmm/hypercall`, "Transports").
+//! The doorbell: hypercalls through an I/O port, since KVM answers CPUID itself (`vmm/hypercall`, "Transports").
 
 use nodescope_engine::{EngineError, GuestVirtual, Hypercall, MemoryFault, Platform};
 use nodescope_hypercall::{DOORBELL_PORT, LEAF};
@@ -10,7 +10,7 @@ use nodescope_x86::state::seg;
 use crate::vcpu::KvmVcpu;
 use crate::{refused, state};
 
-/// Numbers of registers in `General::gpr`.
+/// Indices of registers in `General::gpr`.
 const RAX: usize = 0;
 const RCX: usize = 1;
 const RDX: usize = 2;
@@ -18,12 +18,12 @@ const RBX: usize = 3;
 const RSI: usize = 6;
 const RDI: usize = 7;
 
-/// Returns whether a write to a port rings the doorbell.
+/// Returns whether a port write is a hypercall through the doorbell.
 pub(crate) fn rings(port: u16, data: &[u8]) -> bool {
     port == DOORBELL_PORT && data == LEAF.to_le_bytes()
 }
 
-/// Memory of the guest through its page tables.
+/// Guest memory by linear address, through the guest's page tables.
 struct Memory<'a> {
     ram: &'a Ram,
     cr3: u64,
@@ -31,7 +31,7 @@ struct Memory<'a> {
 }
 
 impl Memory<'_> {
-    /// Calls `f` with each page's physical address and the part of the buffer that lies there.
+    /// Calls `f` for each page, with the physical address and the range of the buffer that is in the page.
     fn pages(
         &self,
         address: u64,
@@ -77,7 +77,7 @@ impl GuestVirtual for Memory<'_> {
 }
 
 impl KvmVcpu {
-    /// Serves a ring of the doorbell: the registers are those of the magic CPUID, and so is the answer.
+    /// Executes a hypercall through the doorbell. Arguments and results are in the same registers as for the hypercall by CPUID.
     pub(crate) fn ring(&mut self, platform: &mut dyn Platform) -> Result<(), EngineError> {
         let mut regs = state::general(
             &self

@@ -1,4 +1,4 @@
-//! Model-specific registers that move with a vCPU.
+//! Model-specific registers that are part of a vCPU's exchanged state.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,7 @@ use nodescope_x86::bits::msr;
 
 use crate::refused;
 
-/// Returns the number and place of every register of [`Msrs`] but TSC_ADJUST: the platform's side of the engine interface
-/// keeps it, see `run`.
+/// Returns the MSR number and the field of every register in [`Msrs`] except TSC_ADJUST, which the run loop handles (see `run`).
 fn fields(m: &mut Msrs) -> Vec<(u32, &mut u64)> {
     let mut all = vec![
         (msr::STAR, &mut m.star),
@@ -37,7 +36,7 @@ fn fields(m: &mut Msrs) -> Vec<(u32, &mut u64)> {
     all
 }
 
-/// Loads all; those that KVM refuses go to `kept`, and their values stay with the caller's state.
+/// Loads the registers into KVM. Registers that KVM refuses are added to `kept`; the caller's state keeps their values.
 pub(crate) fn load(fd: &VcpuFd, msrs: &Msrs, kept: &mut BTreeSet<u32>) -> Result<(), EngineError> {
     let mut copy = *msrs;
     let mut todo: Vec<_> = fields(&mut copy)
@@ -57,14 +56,14 @@ pub(crate) fn load(fd: &VcpuFd, msrs: &Msrs, kept: &mut BTreeSet<u32>) -> Result
         if done >= todo.len() {
             break;
         }
-        // KVM stops at the first it refuses.
+        // KVM stops at the first register that it refuses.
         kept.insert(todo[done].index);
         todo.drain(..=done);
     }
     Ok(())
 }
 
-/// Reads all back except those in `kept`.
+/// Reads the registers from KVM, except those in `kept`.
 pub(crate) fn store(fd: &VcpuFd, msrs: &mut Msrs, kept: &BTreeSet<u32>) -> Result<(), EngineError> {
     let mut places: Vec<_> = fields(msrs)
         .into_iter()
@@ -88,13 +87,13 @@ pub(crate) fn store(fd: &VcpuFd, msrs: &mut Msrs, kept: &BTreeSet<u32>) -> Resul
         if done >= places.len() {
             break;
         }
-        // Its value stays as it is.
+        // The field of the refused register does not change.
         places.drain(..=done);
     }
     Ok(())
 }
 
-/// Reads a register.
+/// Reads one register from KVM.
 pub(crate) fn read(fd: &VcpuFd, index: u32) -> Result<u64, EngineError> {
     let mut one = batch(&[kvm_msr_entry {
         index,
@@ -110,7 +109,7 @@ pub(crate) fn read(fd: &VcpuFd, index: u32) -> Result<u64, EngineError> {
     }
 }
 
-/// Sets one register.
+/// Writes one register to KVM.
 pub(crate) fn write(fd: &VcpuFd, index: u32, data: u64) -> Result<(), EngineError> {
     let one = batch(&[kvm_msr_entry {
         index,
@@ -144,7 +143,7 @@ mod tests {
         let count = fields(&mut m).len();
         let numbers: BTreeSet<_> = fields(&mut m).iter().map(|(i, _)| *i).collect();
         assert_eq!(numbers.len(), count);
-        // The whole structure but TSC_ADJUST.
+        // All fields of the structure except TSC_ADJUST.
         assert_eq!(count + 1, std::mem::size_of::<Msrs>() / 8);
     }
 }

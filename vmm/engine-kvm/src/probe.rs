@@ -8,18 +8,17 @@ use thiserror::Error;
 /// Abilities of a host's KVM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// True if the processor's own virtualization is there, so that ring 0 runs natively; without it KVM emulates ring 0 in software,
-    /// slowly and incompletely.
+    /// True if the processor's virtualization extensions (VMX or SVM) are available, so that ring 0 of the guest runs natively. Otherwise
+    /// KVM emulates ring 0 in software, slowly and incompletely.
     pub ring0_native: bool,
-    /// True if accesses to the platform's MSRs can be brought to user space.
+    /// True if KVM can forward accesses to the platform's MSRs to user space.
     pub msr_exits: bool,
-    /// Features a guest can use; intersect the CPUID template with them. The features are those that KVM lists and, where ring 3 runs
-    /// natively although KVM is a software one, also the instructions of user code that the host's processor has: a software KVM lists only
-    /// what its emulator of ring 0 knows.
+    /// Features that a guest can use; intersect the CPUID template with them. They are the features that KVM lists. A software KVM lists
+    /// only those of its ring-0 emulator, although ring 3 runs natively. In this case the host's instructions for user code are added.
     pub cpuid: CpuidTable,
 }
 
-/// Why KVM cannot be used.
+/// Reason why KVM cannot be used.
 #[derive(Debug, Error)]
 pub enum Unavailable {
     /// The device cannot be opened.
@@ -27,7 +26,7 @@ pub enum Unavailable {
         "/dev/kvm cannot be opened: {0}; load the kvm module or grant access, or use the portable engine"
     )]
     Open(std::io::Error),
-    /// An interface version other than the stable one.
+    /// An interface version other than 12, the stable one.
     #[error("KVM speaks API version {0}, not 12; use the portable engine")]
     Version(i32),
     /// A capability is missing.
@@ -36,14 +35,14 @@ pub enum Unavailable {
     /// An ioctl of KVM failed.
     #[error("KVM refused {what}: {source}; use the portable engine")]
     Refused {
-        /// Name of the ioctl.
+        /// Description of the request for the message.
         what: &'static str,
         /// Error of the host.
         source: std::io::Error,
     },
 }
 
-/// Probes the host.
+/// Examines KVM on this host.
 pub fn probe() -> Result<Probe, Unavailable> {
     open().and_then(|kvm| examine(&kvm))
 }
@@ -99,29 +98,28 @@ fn examine(kvm: &Kvm) -> Result<Probe, Unavailable> {
     })
 }
 
-/// Returns whether VMX or SVM is visible here (SDM vol. 2A, CPUID leaf 1 ECX bit 5; APM vol. 3, leaf 0x80000001 ECX bit 2).
+/// Returns whether VMX or SVM is visible to this process (SDM vol. 2A, CPUID leaf 1 ECX bit 5; APM vol. 3, leaf 0x80000001 ECX bit 2).
 pub(crate) fn ring0_native() -> bool {
     let vmx = std::arch::x86_64::__cpuid(1).ecx & 1 << 5 != 0;
     let extended = std::arch::x86_64::__cpuid(0x8000_0000).eax;
     vmx || extended > 0x8000_0000 && std::arch::x86_64::__cpuid(0x8000_0001).ecx & 1 << 2 != 0
 }
 
-/// Returns whether the host's processor is QEMU's TCG, whose SVM has two faults that a guest would see. XSETBV does not exit, so that KVM
-/// would keep a guest's XCR0 at its reset value, and lose the components of which it does not know. And the bitmap of I/O ports is used
-/// only where the task register's type is that of an available TSS, which LTR leaves there, but not where the type is a busy one, as the
-/// architecture has it and KVM shows it.
+/// Returns whether the host's processor is QEMU's TCG. Its SVM has two faults that a guest would see. First, XSETBV does not exit, so KVM
+/// would leave a guest's XCR0 at its reset value, and lose further state components. Second, the I/O permission bitmap is only used if the
+/// task register's type is that of an available TSS. By the architecture, and in KVM, the type is that of a busy TSS.
 pub(crate) fn is_tcg() -> bool {
     let signature = std::arch::x86_64::__cpuid(0x4000_0000);
     let text = [signature.ebx, signature.ecx, signature.edx].map(u32::to_le_bytes);
     text.as_flattened() == b"TCGTCGTCGTCG"
 }
 
-/// Feature bits of instructions that user code executes without the system's help beyond XCR0 (SDM vol. 2A, CPUID):
-/// SSE3, PCLMULQDQ, SSSE3, FMA, CX16, SSE4, MOVBE, POPCNT, AES, XSAVE, AVX, F16C, RDRAND.
+/// Bits in CPUID leaf 1 ECX of instructions that user code can execute if XCR0 enables their state (SDM vol. 2A, CPUID): SSE3, PCLMULQDQ,
+/// SSSE3, FMA, CX16, SSE4, MOVBE, POPCNT, AES, XSAVE, AVX, F16C, RDRAND.
 const USER_1_ECX: u32 = 0x76d8_3203;
-/// BMI1, AVX2, BMI2, ERMS, RDSEED, ADX, CLFLUSHOPT.
+/// Bits in CPUID leaf 7 EBX of such instructions for user code: BMI1, AVX2, BMI2, ERMS, RDSEED, ADX, CLFLUSHOPT.
 const USER_7_EBX: u32 = 0x008c_0328;
-/// LAHF, LZCNT, PREFETCHW.
+/// Bits in CPUID leaf 0x80000001 ECX of such instructions for user code: LAHF, LZCNT, PREFETCHW.
 const USER_EXTENDED_ECX: u32 = 0x0000_0121;
 
 fn add_user_instructions(table: &mut CpuidTable) {
@@ -159,7 +157,7 @@ mod tests {
         assert_eq!(t.get(1, 0).ecx, 0, "leaf 0 announces no leaf 1");
         assert_eq!(t.find(1, 0).unwrap().ecx, host & USER_1_ECX);
         assert_eq!(t.find(1, 0).unwrap().edx, 0);
-        // VMX, monitor, x2APIC and similar features are not user code's.
+        // VMX, MONITOR, x2APIC and similar features are not instructions for user code.
         assert_eq!(
             USER_1_ECX & (1 << 3 | 1 << 5 | 1 << 21 | 1 << 24 | 1 << 31),
             0

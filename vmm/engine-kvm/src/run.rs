@@ -1,4 +1,4 @@
-//! The run loop: interrupts in, exits out.
+//! The run loop: injects interrupts, enters the guest and serves its exits.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -15,10 +15,10 @@ use crate::alarm::{self, OnThread};
 use crate::vcpu::KvmVcpu;
 use crate::{hypercall, raw, refused};
 
-/// Longest entry of the guest while it delivers an event, ns.
+/// Longest entry to the guest to deliver one injected event, in ns.
 const SETTLING_NS: u64 = 100_000;
 
-/// An exit of KVM_RUN, detached from the shared page.
+/// An exit of KVM_RUN, with data copied from the shared page where possible.
 enum Event {
     PortOut {
         port: u16,
@@ -43,14 +43,14 @@ enum Event {
     WriteMsr(u32, u64),
     Halt,
     Shutdown,
-    /// The vCPU must be entered again after a check of its state: an interrupt window, a changed task priority.
+    /// The vCPU must be entered again after a check of its state: an interrupt window has opened, or the task priority has changed.
     Again,
-    /// A signal ended the entry: the alarm, or another thread's wish.
+    /// A signal ended the entry, from the alarm or from another thread.
     Cut,
     Stop(String),
 }
 
-/// Request of a served event to the loop.
+/// What the run loop must do after an exit was served.
 enum Served {
     Continue,
     Halt,
@@ -98,7 +98,7 @@ impl KvmVcpu {
             MpState::Running | MpState::Halted => {}
         }
         self.load()?;
-        // The thread's alarm and other threads bring this vCPU out of the guest.
+        // While `on_thread` exists, the thread's alarm and signals from other threads bring this vCPU out of the guest.
         let thread = Arc::clone(&self.thread);
         let page: *mut kvm_run = self.fd.get_kvm_run();
         let on_thread = OnThread::new(&thread, page);
@@ -124,14 +124,15 @@ impl KvmVcpu {
         }
     }
 
-    /// Runs until there is a reason to return: an exit, or the text of a report.
+    /// Runs until the vCPU must return. `Ok(Ok(exit))` is an ordinary exit, and `Ok(Err(text))` an unsupported event to report.
     fn run_loop(
         &mut self,
         platform: &mut dyn Platform,
         limit: Limit,
     ) -> Result<Result<Exit, String>, EngineError> {
         loop {
-            // A signal from here on, whose reason has perhaps been overlooked, brings the vCPU out at once.
+            // The checks below may miss the cause of a signal that arrives from here on. Such a signal sets `immediate_exit`, so KVM_RUN
+            // returns at once.
             self.fd.set_kvm_immediate_exit(0);
             compiler_fence(Ordering::SeqCst);
             let now = self.state.time.cycles;
@@ -143,8 +144,8 @@ impl KvmVcpu {
             }
             let mut pending = platform.interrupt_pending(self.id, now);
             if pending && self.unfinished {
-                // The instruction may end in an exception, as an access to a missing MSR does. KVM drops an interrupt that it is given
-                // before the exception.
+                // The instruction may end in an exception, as an access to a missing MSR does. KVM would drop an interrupt that was
+                // injected before the exception.
                 self.finish_instruction(platform)?;
                 continue;
             }
@@ -189,8 +190,8 @@ impl KvmVcpu {
         }
     }
 
-    /// Returns whether interrupts are enabled, and whether an interrupt can be injected now. KVM knows only after it has run; before that,
-    /// the state knows.
+    /// Returns whether interrupts are enabled, and whether an interrupt can be injected now. If KVM has run the vCPU since its state was
+    /// restored, the answer is KVM's; otherwise it follows from the state.
     fn interruptible(&self) -> (bool, bool) {
         if self.is_held() {
             return self.interruptible;
@@ -200,7 +201,7 @@ impl KvmVcpu {
         (flags, flags && !shadow)
     }
 
-    /// Returns the nanoseconds until the clock shows `until`; `None` for never.
+    /// Returns the nanoseconds until the clock reaches `until`; `None` if `until` is never (`u64::MAX`).
     fn nanoseconds(&self, until: u64, now: u64) -> Option<u64> {
         (until != u64::MAX).then(|| {
             let cycles = u128::from(until.saturating_sub(now));
@@ -208,9 +209,9 @@ impl KvmVcpu {
         })
     }
 
-    /// Lets KVM finish an instruction that waited for an answer, without executing another.
+    /// Enters KVM until it has finished an instruction that waited for user space, without executing another instruction.
     fn finish_instruction(&mut self, platform: &mut dyn Platform) -> Result<(), EngineError> {
-        // An access over two pages of MMIO takes several exits.
+        // An access across two MMIO pages takes several exits.
         const ENTRIES: usize = 64;
         for _ in 0..ENTRIES {
             if !self.unfinished {
@@ -223,7 +224,7 @@ impl KvmVcpu {
                 Served::Continue => {}
                 Served::Halt => self.state.events.mp = MpState::Halted,
                 Served::Shutdown => self.state.events.mp = MpState::Shutdown,
-                // The error comes again, with its report, when the vCPU runs next.
+                // The same error will occur, with its report, when the vCPU runs next.
                 Served::Stop(_) => return Ok(()),
             }
         }
@@ -233,10 +234,10 @@ impl KvmVcpu {
         })
     }
 
-    /// Brings KVM to an instruction boundary. Delivers an event that was injected but not yet taken, since such events are not part of a
-    /// vCPU's state.
+    /// Brings KVM to an instruction boundary. Delivers events that were injected but not taken by the guest yet, since a vCPU's state does
+    /// not contain such events.
     pub(crate) fn settle(&mut self, platform: &mut dyn Platform) -> Result<(), EngineError> {
-        // Each entry of the guest is cut by the timer.
+        // The alarm ends each entry to the guest.
         const ENTRIES: usize = 10_000;
         let thread = Arc::clone(&self.thread);
         let page: *mut kvm_run = self.fd.get_kvm_run();
@@ -271,7 +272,7 @@ impl KvmVcpu {
         })
     }
 
-    /// Executes KVM_RUN once, for so many nanoseconds and the vCPU's grace.
+    /// Executes KVM_RUN once, for at most `ns` nanoseconds plus the vCPU's grace.
     fn enter_for(&mut self, ns: Option<u64>) -> Result<Event, EngineError> {
         alarm::arm(self.grace.extend(ns)).map_err(os("setting the vCPU's timer"))?;
         let event = self.enter()?;
@@ -281,14 +282,14 @@ impl KvmVcpu {
                 let r = regs.map_err(|e| refused("reading general registers", e))?;
                 self.grace.cut_short([r.rip, r.rsp, r.rcx, r.rflags]);
             }
-            // KVM reports these without executing an instruction, too.
+            // KVM may report these events without having executed an instruction.
             Event::Again | Event::Stop(_) => {}
             _ => self.grace.progress(),
         }
         Ok(event)
     }
 
-    /// Executes KVM_RUN once.
+    /// Executes KVM_RUN once, and advances the clock.
     fn enter(&mut self) -> Result<Event, EngineError> {
         self.unfinished = false;
         self.hold();
@@ -304,7 +305,7 @@ impl KvmVcpu {
         Ok(event)
     }
 
-    /// Executes KVM_RUN. Returns why KVM_RUN returned, and whether KVM has an instruction to finish.
+    /// Executes KVM_RUN. Returns the reason of its exit, and whether KVM has an instruction to finish.
     fn enter_guest(&mut self) -> Result<(Event, bool), EngineError> {
         Ok(match self.fd.run() {
             Ok(VcpuExit::IoOut(port, data)) => {
@@ -386,8 +387,8 @@ impl KvmVcpu {
                 len,
             } => {
                 let now = self.state.time.cycles;
-                // SAFETY: KVM laid `len` bytes at `at` in the shared mapping, which lives as long as the vCPU's file;
-                // nothing else refers to them until KVM_RUN is called again.
+                // SAFETY: KVM placed `len` bytes at `at` in the shared mapping, which exists as long as the vCPU's file. Nothing else
+                // refers to these bytes until KVM_RUN is called again.
                 let data = unsafe { std::slice::from_raw_parts_mut(at, len) };
                 for item in data.chunks_mut(size) {
                     platform.port_read(id, now, port, item);
@@ -397,7 +398,7 @@ impl KvmVcpu {
                 let now = self.state.time.cycles;
                 let mut data = [0; 8];
                 platform.mmio_read(id, now, address, &mut data[..len.min(8)]);
-                // SAFETY: the exit was for MMIO, so this is the field in use; any bytes are valid.
+                // SAFETY: the exit was for MMIO, so this is the active field of the union; any bytes are valid.
                 let mmio = unsafe { &mut self.fd.get_kvm_run().__bindgen_anon_1.mmio };
                 mmio.data = data;
             }
@@ -407,14 +408,14 @@ impl KvmVcpu {
             }
             Event::ReadMsr(index) => {
                 let answer = self.read_msr(platform, index)?;
-                // SAFETY: the exit was for an MSR, so this is the field in use.
+                // SAFETY: the exit was for an MSR, so this is the active field of the union.
                 let msr = unsafe { &mut self.fd.get_kvm_run().__bindgen_anon_1.msr };
                 msr.error = answer.is_none().into();
                 msr.data = answer.unwrap_or(0);
             }
             Event::WriteMsr(index, value) => {
                 let done = self.write_msr(platform, index, value)?;
-                // SAFETY: as above.
+                // SAFETY: the exit was for an MSR, so this is the active field of the union.
                 let msr = unsafe { &mut self.fd.get_kvm_run().__bindgen_anon_1.msr };
                 msr.error = (!done).into();
             }
@@ -434,7 +435,7 @@ impl KvmVcpu {
         Ok(platform.msr_read(self.id, now, index).ok())
     }
 
-    /// Writes an MSR. Returns false for a register that the platform refuses. A write of the TSC moves its offset, and TSC_ADJUST by the
+    /// Writes an MSR. Returns false if the platform refuses the register. A write of the TSC changes the TSC offset, and TSC_ADJUST by the
     /// same amount (SDM vol. 3B §17.17.3).
     fn write_msr(
         &mut self,
@@ -480,14 +481,14 @@ impl KvmVcpu {
     }
 }
 
-/// Returns the size in bytes of one item of a port access; string instructions move several at once.
+/// Returns the size in bytes of one item of a port access. String instructions transfer several items in one exit.
 fn io_size(page: &kvm_run) -> usize {
-    // SAFETY: the caller saw a port exit, so this is the field in use.
+    // SAFETY: the caller saw a port exit, so this is the active field of the union.
     usize::from(unsafe { page.__bindgen_anon_1.io.size }).max(1)
 }
 
 fn internal_error(page: &kvm_run) -> String {
-    // SAFETY: the caller saw an internal error, so this is the field in use.
+    // SAFETY: the caller saw an internal error, so this is the active field of the union.
     let internal = unsafe { page.__bindgen_anon_1.internal };
     let cause = match internal.suberror {
         kvm_bindings::KVM_INTERNAL_ERROR_EMULATION => {

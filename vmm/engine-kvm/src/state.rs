@@ -1,4 +1,4 @@
-//! Between `VcpuState` and what KVM holds. Pure conversions here; `vcpu` makes the calls.
+//! Conversions between `VcpuState` and KVM's structures. `vcpu` makes the ioctls.
 
 use kvm_bindings::{
     KVM_VCPUEVENT_VALID_NMI_PENDING, KVM_VCPUEVENT_VALID_SHADOW, KVM_X86_SHADOW_INT_MOV_SS,
@@ -84,9 +84,9 @@ fn segment_out(k: &kvm_segment) -> Segment {
     }
 }
 
-/// Returns whether two values of a segment register agree in all parts that a processor keeps. VMX keeps no attributes of an unusable
-/// segment (`vmx_segment_access_rights` in KVM). Granularity says nothing more once the limit is in bytes, and SVM has it from the limit.
-/// A segment that is loaded has been accessed (`svm_get_segment`).
+/// Returns whether two values of a segment register agree in all parts that every processor stores. VMX stores no attributes of an unusable
+/// segment (`vmx_segment_access_rights` in KVM). The granularity bit is redundant, since the limit is in bytes and SVM derives the bit from
+/// the limit. The accessed bit of a loaded code or data segment is always set (`svm_get_segment`).
 fn equivalent(a: &Segment, b: &Segment) -> bool {
     const ACCESSED: u16 = 1;
     const NO_SYSTEM: u16 = 1 << 4;
@@ -115,7 +115,7 @@ fn table_out(k: &kvm_dtable) -> DescriptorTable {
     }
 }
 
-/// Returns KVM's segment and control registers. The APIC base belongs to the platform; KVM only needs an enabled APIC.
+/// Returns KVM's segment and control registers. The platform owns the real APIC base; KVM only needs an enabled APIC.
 pub(crate) fn sregs(s: &Segments, c: &Control) -> kvm_sregs {
     const APIC_ENABLED: u64 = 0xfee0_0000 | apic_base::ENABLE;
     kvm_sregs {
@@ -161,7 +161,8 @@ pub(crate) fn segments(k: &kvm_sregs) -> Segments {
     }
 }
 
-/// Returns the segment registers of `now`. Registers that are unchanged since `before` keep the attributes that the processor has dropped.
+/// Returns the segment registers of `now`. Registers that are equivalent to those in `before` get back the attributes that the processor
+/// did not store.
 pub(crate) fn with_forgotten(now: &Segments, before: &Segments) -> Segments {
     let one = |now: &Segment, before: &Segment| {
         if equivalent(now, before) {
@@ -224,14 +225,15 @@ pub(crate) fn debug_out(k: &kvm_debugregs) -> Debug {
     }
 }
 
-/// Offset of the XMM registers in the legacy area, of XSTATE_BV, and of the upper YMM halves (SDM vol. 1 §13.4).
+/// Offset in the XSAVE area of the XMM registers. The constants below are the offsets of XSTATE_BV and of the upper YMM halves (SDM vol. 1
+/// §13.4).
 const XMM: usize = 160;
 const XSTATE_BV: usize = 512;
 const YMM_HIGH: usize = 576;
-/// MXCSR_MASK: a constant of the processor, not state.
+/// Bytes of MXCSR_MASK, which is a constant of the processor and not part of the state.
 const MXCSR_MASK: std::ops::Range<usize> = 28..32;
 
-/// Returns the XSAVE area. `components` are the state components that the host can hold.
+/// Returns KVM's XSAVE area. `components` are the state components that the guest may use.
 pub(crate) fn xsave(fx: &FxImage, vector: &Vector256, components: u64) -> kvm_xsave {
     let mut area = [0_u8; 4096];
     area[..XMM].copy_from_slice(fx.legacy());
@@ -262,7 +264,7 @@ pub(crate) fn vector_state(k: &kvm_xsave) -> (FxImage, Vector256) {
     if present & xcr0::X87 != 0 {
         fx.0[..XMM].copy_from_slice(&area[..XMM]);
     }
-    // MXCSR belongs to the SSE and AVX components; a component not present is in its initial state.
+    // MXCSR belongs to the SSE and AVX components. A component that is not present is in its initial state.
     fx.set_mxcsr(mxcsr);
     if present & (xcr0::SSE | xcr0::AVX) != 0 {
         fx.0[24..28].copy_from_slice(&area[24..28]);
@@ -295,11 +297,11 @@ pub(crate) fn events_in(e: &Events) -> kvm_vcpu_events {
     k
 }
 
-/// Returns the pending events. The activity state is not KVM's: the engine's value stays. `ran`: the vCPU has run since it had the events
-/// `before`.
+/// Returns the pending events. The activity state is the engine's own and is taken from `before`. `ran` says whether the vCPU has run since
+/// KVM was given `before`.
 ///
-/// SVM has a single interrupt shadow (APM vol. 2 §15.21.5), which KVM reports as both kinds. A shadow that was given to KVM, and has
-/// not been used, is of the kind that was given. Of the others, MOV SS holds back more than STI.
+/// SVM has a single interrupt shadow (APM vol. 2 §15.21.5), which KVM reports as both kinds. If the vCPU has not run, the shadow is of the
+/// kind that KVM was given. Otherwise it is taken for a MOV SS shadow, which blocks more than an STI shadow.
 pub(crate) fn events_out(k: &kvm_vcpu_events, before: &Events, ran: bool) -> Events {
     let has = |kind| u32::from(k.interrupt.shadow) & kind != 0;
     Events {
@@ -315,7 +317,7 @@ pub(crate) fn events_out(k: &kvm_vcpu_events, before: &Events, ran: bool) -> Eve
     }
 }
 
-/// Returns the differences between two states, one field a line.
+/// Returns the differences between two states, separated by semicolons.
 pub(crate) fn differences(wanted: &VcpuState, found: &VcpuState) -> String {
     let lines = |state: &VcpuState| format!("{state:#x?}");
     let (wanted, found) = (lines(wanted), lines(found));
@@ -378,7 +380,7 @@ mod tests {
         };
         before.data[seg::DS] = null;
         let mut k = sregs(&before, &Control::default());
-        // VMX of an unusable segment, and SVM of a small one.
+        // VMX changes an unusable segment, and SVM a segment with a small limit.
         k.ds.dpl = 0;
         (k.es.g, k.es.type_) = (0, 3);
         let after = |k: &kvm_sregs| with_forgotten(&segments(k), &before);

@@ -1,7 +1,7 @@
-//! A vCPU of KVM behind the engine interface.
+//! A vCPU on KVM, behind the engine interface.
 //!
-//! KVM gets a restored state when the vCPU runs next, and keeps it between runs: reading all of it takes a dozen calls. The state is read
-//! when it is needed.
+//! KVM receives a restored state when the vCPU runs next, and keeps the registers between runs, since reading all of them takes a dozen
+//! ioctls. The state is read from KVM only when it is needed.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -20,63 +20,63 @@ use crate::grace::Grace;
 use crate::vm::{KvmVm, kvm_cpuid};
 use crate::{msrs, raw, refused, state};
 
-/// Types of a 64-bit TSS (SDM vol. 3A §3.5, table 3-2).
+/// Types of an available and of a busy 64-bit TSS (SDM vol. 3A §3.5, table 3-2).
 const AVAILABLE_TSS: u8 = 9;
 const BUSY_TSS: u8 = 11;
 
 /// Configuration of a vCPU.
 #[derive(Clone, Debug)]
 pub struct KvmConfig {
-    /// Number within the node.
+    /// Index of the vCPU within the node.
     pub id: u16,
-    /// Answers of CPUID; see [`with_hypercall_leaf`](crate::vm::with_hypercall_leaf).
+    /// CPUID table of the guest; see [`with_hypercall_leaf`](crate::vm::with_hypercall_leaf).
     pub cpuid: CpuidTable,
-    /// TSC frequency that the guest reads from CPUID, Hz. A host that cannot scale the TSC runs it at its own; see
+    /// TSC frequency in Hz that the guest reads from CPUID. A host that cannot scale the TSC uses its own frequency; see
     /// [`KvmVcpu::tsc_hz`].
     pub tsc_hz: u64,
 }
 
-/// A vCPU of KVM.
+/// A vCPU on KVM.
 pub struct KvmVcpu {
     pub(crate) vm: KvmVm,
     pub(crate) fd: VcpuFd,
     pub(crate) id: u16,
-    /// The state. Where `held`, KVM has newer registers. The clock and the activity state are always current here.
+    /// State of the vCPU. If `held`, KVM has newer registers. The clock and the activity state are always current here.
     pub(crate) state: VcpuState,
     /// True if KVM's registers are older than `state`.
     stale: bool,
     /// True if KVM's registers are newer than `state`.
     held: bool,
-    /// True if KVM has run this vCPU before.
+    /// True if KVM has run this vCPU at least once.
     has_run: bool,
     pub(crate) attached: bool,
     pub(crate) tsc: Tsc,
     pub(crate) entry: Entry,
     pub(crate) grace: Grace,
-    /// State components the guest may use.
+    /// XSAVE state components that the guest may use.
     components: u64,
-    /// Registers that KVM does not hold. The registers' values stay in `state`.
+    /// MSRs that KVM refuses. Their values are only in `state`.
     kept: BTreeSet<u32>,
-    /// True if an exit was served whose instruction KVM finishes when it is entered next.
+    /// True if an exit was served whose instruction KVM will finish at the next entry.
     pub(crate) unfinished: bool,
-    /// True if interrupts were enabled, and true if an interrupt could be injected, when KVM was left last.
+    /// Whether interrupts were enabled, and whether an interrupt could be injected, at the last exit from KVM.
     pub(crate) interruptible: (bool, bool),
     pub(crate) thread: Arc<RunningThread>,
     pub(crate) counters: Option<Arc<Mutex<VcpuCounters>>>,
 }
 
 impl KvmVcpu {
-    /// Returns a vCPU in its reset state.
+    /// Creates a vCPU in its reset state.
     pub fn new(vm: &KvmVm, config: KvmConfig) -> Result<Self, EngineError> {
         let fd = vm
             .inner
             .fd
             .create_vcpu(config.id.into())
             .map_err(|e| refused(format!("creating KVM vCPU {}", config.id), e))?;
-        // Before any MSR: what may be set depends on it.
+        // The CPUID table must be set before any MSR, since it decides which values are valid.
         fd.set_cpuid2(&kvm_cpuid(&config.cpuid)?)
             .map_err(|e| refused(format!("the CPUID table of KVM vCPU {}", config.id), e))?;
-        // Without hardware that scales the TSC, KVM would make a faster one up from the host's time.
+        // Without hardware for TSC scaling, KVM would emulate a faster TSC by the host's time.
         let scales = vm.inner.fd.check_extension(Cap::TscControl);
         let khz = u32::try_from(config.tsc_hz / 1000).unwrap_or(u32::MAX);
         let native = fd.get_tsc_khz().ok().filter(|khz| *khz > 0);
@@ -113,23 +113,22 @@ impl KvmVcpu {
         })
     }
 
-    /// Counts the vCPU with these of the host's counters wherever it runs from now on.
+    /// From now on, counts the guest code of this vCPU with hardware counters of the host.
     pub fn count(&mut self, counters: Arc<Mutex<VcpuCounters>>) {
         self.counters = Some(counters);
     }
 
-    /// Returns the real rate of this vCPU's TSC, Hz: the configured rate if the host could set it.
+    /// Returns the actual frequency of this vCPU's TSC in Hz: the configured one if the host could set it, or else the host's.
     pub fn tsc_hz(&self) -> u64 {
         self.tsc.hz
     }
 
-    /// Returns the registers that this host's KVM did not accept; their values move with the state but the guest does not see
-    /// them.
+    /// Returns the MSRs that this host's KVM refused. Their values stay part of the state, but the guest does not see them.
     pub fn unsupported_msrs(&self) -> Vec<u32> {
         self.kept.iter().copied().collect()
     }
 
-    /// Gives KVM the state, if KVM's own is older.
+    /// Loads the state into KVM, if KVM's registers are older.
     pub(crate) fn load(&mut self) -> Result<(), EngineError> {
         if !self.stale {
             return Ok(());
@@ -143,7 +142,8 @@ impl KvmVcpu {
             sregs.tr.type_ = AVAILABLE_TSS;
         }
         if self.has_run {
-            // The guest's page tables may have changed while another engine ran it. KVM drops its translations when paging changes.
+            // The guest's page tables may have changed while another engine ran the vCPU. A change of paging bits in CR4 makes KVM drop its
+            // translations.
             let mut other = sregs;
             other.cr4 ^= cr4::PGE;
             fd.set_sregs(&other)
@@ -153,7 +153,7 @@ impl KvmVcpu {
             .map_err(|e| refused(on("setting segment and control registers"), e))?;
         if self.components & !(xcr0::X87 | xcr0::SSE) != 0 {
             let wanted = match self.vm.inner.tcg {
-                // Linux enables all components that there are.
+                // Linux enables all components that the processor has.
                 true => self.components,
                 false => s.control.xcr0 | xcr0::X87,
             };
@@ -161,7 +161,7 @@ impl KvmVcpu {
                 .map_err(|e| refused(on("setting XCR0"), e))?;
         }
         let area = state::xsave(&s.fx, &s.vector, self.components);
-        // SAFETY: no dynamically enabled feature (AMX) is ever asked for, so the area has its fixed 4096 bytes.
+        // SAFETY: dynamically enabled features (AMX) are never requested, so the area has its fixed size of 4096 bytes.
         unsafe { fd.set_xsave(&area) }.map_err(|e| refused(on("setting vector state"), e))?;
         msrs::load(fd, &s.msrs, &mut self.kept)?;
         fd.set_debug_regs(&state::debug_in(&s.debug))
@@ -179,13 +179,13 @@ impl KvmVcpu {
         self.held
     }
 
-    /// Records that KVM runs the vCPU: from now on KVM's registers are newer.
+    /// Records that KVM runs the vCPU, so that KVM's registers are newer than the state from now on.
     pub(crate) fn hold(&mut self) {
         self.held = true;
         self.has_run = true;
     }
 
-    /// Takes the state back from KVM; nothing is in flight.
+    /// Reads the state back from KVM, if KVM's registers are newer. No injected event may be outstanding.
     pub(crate) fn store(&mut self) -> Result<(), EngineError> {
         if self.held {
             self.state = self.read_state()?;
@@ -194,7 +194,7 @@ impl KvmVcpu {
         Ok(())
     }
 
-    /// Returns the state with KVM's registers.
+    /// Returns the state with the registers read from KVM.
     fn read_state(&self) -> Result<VcpuState, EngineError> {
         let id = self.id;
         let on = |what: &str| format!("{what} of KVM vCPU {id}");
@@ -206,7 +206,7 @@ impl KvmVcpu {
         let sregs = fd
             .get_sregs()
             .map_err(|e| refused(on("reading segment and control registers"), e))?;
-        // A guest that has not enabled XSETBV has not executed it, whatever KVM was given.
+        // A guest that has not enabled XSETBV cannot have executed it, so KVM's XCR0 is not the guest's.
         let known = !self.vm.inner.tcg || sregs.cr4 & cr4::OSXSAVE != 0;
         let xcr0_value = if known && self.components & !(xcr0::X87 | xcr0::SSE) != 0 {
             let xcrs = fd.get_xcrs().map_err(|e| refused(on("reading XCR0"), e))?;
@@ -227,7 +227,7 @@ impl KvmVcpu {
         s.general = state::general(&regs);
         s.segments = state::with_forgotten(&state::segments(&sregs), &s.segments);
         if !self.vm.inner.ring0_native && cpl == 3 && s.segments.data[seg::CS].dpl() == 3 {
-            // A software KVM runs ring 3 with its own IOPL and forgets the guest's, which user code cannot change.
+            // A software KVM runs ring 3 with its own IOPL and loses the guest's IOPL, which user code cannot change.
             s.general.rflags = s.general.rflags & !rflags::IOPL | flags & rflags::IOPL;
         }
         s.control = state::control(&sregs, xcr0_value);
@@ -307,10 +307,10 @@ impl Vcpu for KvmVcpu {
     }
 
     fn update_l0(&mut self, _: &[L0Update]) {
-        // There is no L0 filter cache: running with a model attached is refused.
+        // KVM has no L0 filter cache, since running with a model is refused.
     }
 
     fn flush_counters(&mut self, _: &mut dyn Platform) {
-        // Nothing is counted here.
+        // KVM counts no events for the platform.
     }
 }

@@ -1,4 +1,4 @@
-//! Virtual machine of KVM: memory slots over the node's RAM, MSR filter, CPUID tables.
+//! A KVM virtual machine: memory slots for the node's RAM, MSR filter, CPUID tables.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use nodescope_x86::{CpuidEntry, CpuidTable};
 use crate::probe::{self, Unavailable};
 use crate::refused;
 
-/// A virtual machine of KVM over a node's RAM; its vCPUs share it.
+/// A KVM virtual machine with a node's RAM, which its vCPUs share.
 #[derive(Clone)]
 pub struct KvmVm {
     pub(crate) inner: Arc<Inner>,
@@ -25,16 +25,16 @@ pub struct KvmVm {
 pub(crate) struct Inner {
     pub fd: VmFd,
     pub ram: Ram,
-    /// True if MSR accesses of the platform come to user space.
+    /// True if KVM forwards accesses to the platform's MSRs to user space.
     pub msr_exits: bool,
-    /// True if ring 0 runs on the processor.
+    /// True if ring 0 of the guest runs natively on the processor.
     pub ring0_native: bool,
     /// True if the host's processor is QEMU's TCG: see [`probe::is_tcg`].
     pub tcg: bool,
 }
 
 impl KvmVm {
-    /// Makes a machine with one memory slot per RAM region.
+    /// Creates a virtual machine with one memory slot for each RAM region.
     pub fn new(ram: &Ram) -> Result<Self, EngineError> {
         let unavailable = |e: Unavailable| EngineError::Host {
             what: "KVM is not usable".into(),
@@ -45,7 +45,7 @@ impl KvmVm {
             .create_vm()
             .map_err(|e| refused("creating a KVM virtual machine", e))?;
         if fd.check_extension(Cap::SetTssAddr) {
-            // Three pages for real mode on old Intel processors, in the hole for devices.
+            // Three pages in the address hole for devices, which KVM needs for real mode on old Intel processors.
             fd.set_tss_address(0xfffb_d000)
                 .map_err(|e| refused("placing KVM's task state segment", e))?;
         }
@@ -57,8 +57,8 @@ impl KvmVm {
                 memory_size: region.len,
                 userspace_addr: region.host as u64,
             };
-            // SAFETY: the region is a mapping of this length that lives as long as `ram`, of which the machine keeps
-            // a clone; slots do not overlap because regions do not.
+            // SAFETY: the region is a mapping of this length that exists as long as `ram`, and the machine owns a clone of `ram`. Slots do
+            // not overlap because regions do not.
             unsafe { fd.set_user_memory_region(slot_description) }.map_err(|e| {
                 refused(
                     format!(
@@ -81,13 +81,13 @@ impl KvmVm {
         })
     }
 
-    /// Returns whether accesses to the platform's MSRs come to user space.
+    /// Returns whether KVM forwards accesses to the platform's MSRs to user space.
     pub fn msr_exits(&self) -> bool {
         self.inner.msr_exits
     }
 
-    /// Tells the code map which pages the guest wrote since the last call, so that the portable engine drops blocks
-    /// that were decoded from them.
+    /// Reports to the code map the code pages that the guest wrote since the last call. The portable engine then drops blocks that were
+    /// decoded from them.
     pub(crate) fn sync_code(&self) -> Result<(), EngineError> {
         for (slot, region) in self.inner.ram.regions().iter().enumerate() {
             let log = self
@@ -108,9 +108,9 @@ impl KvmVm {
     }
 }
 
-/// Brings accesses to the platform's MSRs to user space; false where the host cannot.
+/// Makes KVM forward accesses to the platform's MSRs to user space. Returns false if the host cannot.
 fn route_msrs(fd: &VmFd) -> bool {
-    /// Unknown to KVM, invalid for it, or filtered.
+    /// Reasons for forwarding: MSRs that KVM does not have, accesses that are invalid for KVM, and the filter.
     const ALL_REASONS: u64 = 7;
     let exits = kvm_enable_cap {
         cap: kvm_bindings::KVM_CAP_X86_USER_SPACE_MSR,
@@ -127,7 +127,7 @@ fn route_msrs(fd: &VmFd) -> bool {
         msr_count: 1,
         bitmap: &[0],
     };
-    // x2APIC registers need no filter: without an in-kernel APIC they are invalid for KVM.
+    // x2APIC registers need no filter: without an in-kernel APIC, they are invalid for KVM.
     fd.set_msr_filter(
         MsrFilterDefaultAction::ALLOW,
         &[
@@ -140,8 +140,8 @@ fn route_msrs(fd: &VmFd) -> bool {
     .is_ok()
 }
 
-/// Returns the table with the hypercall's leaf as KVM can answer it: the signature, and a transport other than direct, so that
-/// guest tools know that the call itself was not seen.
+/// Returns the table with the hypercall leaf for KVM: the signature, and the doorbell as the transport. So guest tools know that the engine
+/// did not see the CPUID instruction.
 pub fn with_hypercall_leaf(table: &CpuidTable) -> CpuidTable {
     let mut table = table.clone();
     table.set(CpuidEntry {
@@ -155,7 +155,7 @@ pub fn with_hypercall_leaf(table: &CpuidTable) -> CpuidTable {
     table
 }
 
-/// Returns a table in KVM's form.
+/// Converts a CPUID table to KVM's form.
 pub(crate) fn kvm_cpuid(table: &CpuidTable) -> Result<CpuId, EngineError> {
     let rows: Vec<_> = table
         .entries

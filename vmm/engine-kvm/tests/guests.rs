@@ -1,4 +1,4 @@
-//! Bare-metal guests on KVM. Each test is skipped where KVM is not usable.
+//! Tests with bare-metal guests on KVM. Each test is skipped if KVM is not usable.
 
 mod support;
 
@@ -137,10 +137,10 @@ fn ring_3_runs_vector_code_and_reaches_ports_with_iopl_3() {
         let lane = f32::from_le_bytes(s.vector.0[15][4 * i..4 * i + 4].try_into().unwrap());
         assert_eq!(lane, 2.0 * i as f32);
     }
-    // FLD1 pushed 1.0: top of stack 7, exponent 0x3fff, integer bit.
+    // FLD1 pushed 1.0: the top of the stack is 7, the exponent 0x3fff, and the integer bit is set.
     assert_eq!(s.fx.fsw() >> 11 & 7, 7);
     assert_eq!(s.fx.0[32..42], [0, 0, 0, 0, 0, 0, 0, 0x80, 0xff, 0x3f]);
-    // The OUT is complete: the state is at the jump behind it.
+    // The OUT is complete, and RIP is at the jump after it.
     let mut next = [0];
     ram.read(s.general.rip, &mut next);
     assert!([0xe9, 0xeb].contains(&next[0]), "at {:#x}", s.general.rip);
@@ -262,8 +262,8 @@ fn an_interrupt_ends_a_halt() {
     assert_eq!(v.save().general.gpr[RBX], 5);
 }
 
-/// Runs an endless loop that increments RAX for 10 million cycles, and again until RAX is above a value. On an emulated host, the mere
-/// entry of the guest may take so long.
+/// Runs an endless loop that increments RAX, 10 million cycles at a time, until RAX is above a value. On an emulated host, the entry to the
+/// guest alone may take that long.
 fn run_on(v: &mut KvmVcpu, p: &mut Recorder, above: u64) -> u64 {
     for _ in 0..100 {
         let limit = v.cycles() + 10_000_000;
@@ -316,7 +316,7 @@ fn a_triple_fault_shuts_down() {
 fn what_kvm_cannot_do_is_reported_with_place_and_registers() {
     let Some(host) = host() else { return };
     let ram = memory();
-    // Code where there is no RAM cannot be fetched, by no kind of KVM.
+    // No kind of KVM can fetch code from an address without RAM.
     place(&ram, CODE, |a| {
         a.mov(rbx, 0xabcd_u64).unwrap();
         a.mov(rax, MMIO).unwrap();
@@ -339,7 +339,7 @@ fn what_kvm_cannot_do_is_reported_with_place_and_registers() {
     }
 }
 
-/// Bits that must come back for the state to be the same: all but the clock.
+/// Returns the state without the clock. All other bits must survive the exchange.
 fn without_time(mut s: VcpuState) -> VcpuState {
     s.time = Default::default();
     s
@@ -385,7 +385,7 @@ fn a_state_goes_in_and_comes_out_unchanged() {
         if let Err(error) = v.check_restored() {
             panic!("CPL {cpl}: {error:?}");
         }
-        // A limit in the past: nothing runs, and the clock only goes forward.
+        // The limit is in the past, so nothing runs. The clock never goes back.
         let exit = v.run(&mut Recorder::default(), Limit::cycles(0)).unwrap();
         assert_eq!(exit, Exit::Limit);
         let back = v.save();
@@ -399,7 +399,7 @@ fn a_state_goes_in_and_comes_out_unchanged() {
     );
 }
 
-/// Segments as 64-bit Linux has them, in the form in which the portable engine leaves them.
+/// Checks segments as 64-bit Linux has them, with the attributes that the portable engine leaves.
 #[test]
 fn null_segments_and_descriptors_that_no_processor_keeps_whole_come_back() {
     let Some(host) = host() else { return };
@@ -417,7 +417,7 @@ fn null_segments_and_descriptors_that_no_processor_keeps_whole_come_back() {
             s.segments.data[index] = null(0, cpl);
         }
         s.segments.data[seg::FS].base = 0x7f12_3456_7000;
-        // An interrupt of user code leaves a null stack segment.
+        // An interrupt of user code loads a null stack segment.
         if cpl == 0 {
             s.segments.data[seg::SS] = null(0, 0);
         } else {
@@ -478,13 +478,14 @@ fn registers_of_the_platform_come_to_it() {
     assert_eq!(p.msr_writes, [(0x6e0, 2 << 32 | 0x1000)]);
     assert_eq!(s.general.gpr[RBX], 0x2a);
     assert_eq!(s.msrs.tsc_adjust, 500);
-    // At least 500: more where the host's KVM cannot set a guest's TSC.
+    // The offset may be above 500 if the host's KVM cannot set a guest's TSC.
     assert_eq!(p.tsc_offset, Some(s.time.tsc_offset));
     assert!(s.time.tsc_offset >= 500);
     assert_eq!(s.general.gpr[6], 0x9f, "the refused register raised #GP");
 }
 
-/// Checks a refused register: KVM raises the exception when it is entered next, and then drops an interrupt that it has been given before.
+/// Checks an access to a refused MSR. KVM raises its exception at the next entry, and would then drop an interrupt that was injected
+/// before.
 #[test]
 fn an_interrupt_survives_a_register_that_is_refused() {
     let Some(host) = host() else { return };
@@ -511,7 +512,7 @@ fn an_interrupt_survives_a_register_that_is_refused() {
     });
     place(&ram, HANDLER, |a| {
         a.inc(rsi).unwrap();
-        // Behind the error code and the two bytes of WRMSR.
+        // Skips the error code and the two bytes of WRMSR.
         a.add(rsp, 8).unwrap();
         a.add(qword_ptr(rsp), 2).unwrap();
         a.iretq().unwrap();
@@ -577,8 +578,8 @@ fn what_this_engine_lacks_is_refused_by_name() {
     assert_eq!(v.run(&mut p, FOREVER).unwrap(), Exit::Halted);
 }
 
-/// Checks a limit of one cycle, which is shorter than an entry of the guest. Without grace the alarm ends each entry before an instruction on
-/// most hosts.
+/// Checks a limit of one cycle, which is shorter than an entry to the guest. On most hosts, the alarm would end each entry before an
+/// instruction without grace.
 #[test]
 fn a_vcpu_makes_progress_however_short_its_limits_are() {
     let Some(host) = host() else { return };

@@ -1,5 +1,5 @@
-//! A vCPU moves between the portable engine and KVM at instruction boundaries, vector state included, and ends as if
-//! it had never moved.
+//! Tests of hand-offs: a vCPU moves between the portable engine and KVM at instruction boundaries, with its vector state, and ends in the
+//! same state as without hand-offs.
 
 mod support;
 
@@ -18,7 +18,7 @@ const FOREVER: Limit = Limit {
     extends: false,
 };
 
-/// CPI of the portable engine, in 1/65536: one cycle an instruction.
+/// CPI of the portable engine in units of 1/65536: one cycle for each instruction.
 const CPI_ONE: u32 = 1 << 16;
 
 fn soft(ram: &Ram, cpuid: &CpuidTable) -> SoftVcpu {
@@ -32,7 +32,7 @@ fn soft(ram: &Ram, cpuid: &CpuidTable) -> SoftVcpu {
     })
 }
 
-/// Emits four rounds, each ended by a port access: integer, x87, SSE and AVX arithmetic on memory.
+/// Emits four rounds of integer, x87, SSE and AVX arithmetic on memory. Each round ends with a port access.
 fn program(a: &mut CodeAssembler) {
     let mut round = a.create_label();
     let mut inner = a.create_label();
@@ -90,10 +90,10 @@ fn data(ram: &Ram) -> Vec<u8> {
     bytes
 }
 
-/// Returns the state without what the engines count differently.
+/// Returns the state without the parts that may differ between the engines: the clock and some x87 pointers.
 fn architectural(mut s: VcpuState) -> VcpuState {
     s.time = Default::default();
-    // Last x87 instruction and operand pointers: processors differ in when they save them.
+    // Last x87 instruction and operand pointers. Processors differ in when they save them.
     s.fx.0[6..24].fill(0);
     s
 }
@@ -117,7 +117,7 @@ fn a_program_that_changes_engines_ends_as_one_that_stays() {
     let mut portable = soft(&ram, &table);
     let mut kvm = vcpu(&ram, &host);
     portable.restore(&start());
-    // Into the middle of the first round, at an arbitrary instruction.
+    // Stops in the middle of the first round, at an arbitrary instruction.
     let exit = portable
         .run(&mut stop_at(0x78), Limit::instructions(1234))
         .unwrap();
@@ -161,7 +161,7 @@ fn a_state_survives_the_way_over_kvm() {
         let before = portable.save();
         kvm.restore(&before);
         kvm.check_restored().unwrap();
-        // A limit that is reached already: nothing runs.
+        // The limit is reached already, so nothing runs.
         kvm.run(&mut stop_at(0x78), Limit::cycles(0)).unwrap();
         let after = kvm.save();
         assert_eq!(architectural(after.clone()), architectural(before));
@@ -169,19 +169,19 @@ fn a_state_survives_the_way_over_kvm() {
     }
 }
 
-/// Checks code that the portable engine keeps decoded: what the guest wrote to it under KVM must not run in its old form.
+/// Checks code that the portable engine has decoded. After the guest wrote to the code under KVM, the old form must not run.
 #[test]
 fn code_that_changed_under_kvm_runs_changed_on_the_portable_engine() {
     let Some(host) = host() else { return };
     let ram = memory();
     let table = cpuid(&host);
-    // Routine: mov eax, 1; out dx, al; jmp self.
+    // The routine: mov eax, 1; out dx, al; jmp to itself.
     place(&ram, HANDLER, |a| {
         a.mov(eax, 1).unwrap();
         a.out(dx, al).unwrap();
         a.jmp(HANDLER).unwrap();
     });
-    // Patch the immediate, then report the patch.
+    // Patches the immediate, then writes to a port.
     place(&ram, CODE, |a| {
         a.mov(rdi, HANDLER + 1).unwrap();
         a.mov(byte_ptr(rdi), 2).unwrap();
@@ -215,7 +215,7 @@ fn code_that_changed_under_kvm_runs_changed_on_the_portable_engine() {
     assert_eq!(p.out, [(0x50, vec![2])], "the patched routine ran");
 }
 
-/// Checks that a page that KVM wrote to leaves accessed and dirty bits that the portable engine sees, and the other way round.
+/// Checks that each engine sees accessed and dirty bits that the other engine set in page tables.
 #[test]
 fn page_table_marks_are_common() {
     let Some(host) = host() else { return };

@@ -1,4 +1,4 @@
-//! Instructions a second of small integer loops: `cargo run --release -p nodescope-engine-soft --example integer_speed`.
+//! Measures instructions per second of small integer loops: `cargo run --release -p nodescope-engine-soft --example integer_speed`.
 
 #[path = "../tests/machine/mod.rs"]
 mod machine;
@@ -9,7 +9,7 @@ use nodescope_engine::{Limit, Vcpu};
 
 type Program = fn(&mut CodeAssembler);
 
-/// Emits register arithmetic: nine instructions an iteration.
+/// Emits register arithmetic, nine instructions per iteration.
 fn registers(a: &mut CodeAssembler) {
     let mut top = a.create_label();
     a.set_label(&mut top).unwrap();
@@ -24,7 +24,7 @@ fn registers(a: &mut CodeAssembler) {
     a.jne(top).unwrap();
 }
 
-/// Loads and stores: eight instructions an iteration.
+/// Emits loads and stores, eight instructions per iteration.
 fn memory(a: &mut CodeAssembler) {
     let mut top = a.create_label();
     a.set_label(&mut top).unwrap();
@@ -38,7 +38,7 @@ fn memory(a: &mut CodeAssembler) {
     a.jne(top).unwrap();
 }
 
-/// Calls: nine instructions an iteration.
+/// Emits calls, eight instructions per iteration.
 fn calls(a: &mut CodeAssembler) {
     let mut top = a.create_label();
     let mut function = a.create_label();
@@ -54,7 +54,7 @@ fn calls(a: &mut CodeAssembler) {
     a.ret().unwrap();
 }
 
-/// Emits dependent loads.
+/// Emits loads whose address depends on the load before.
 fn chase(a: &mut CodeAssembler) {
     let mut top = a.create_label();
     a.set_label(&mut top).unwrap();
@@ -63,13 +63,13 @@ fn chase(a: &mut CodeAssembler) {
     a.jne(top).unwrap();
 }
 
-/// Returns the CPU time of this process in seconds: other load on the machine does not count.
+/// Returns the CPU time of this process in seconds, so that other load on the machine does not count.
 fn cpu_seconds() -> f64 {
     let mut t = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: `t` is valid for the call to fill in.
+    // SAFETY: `t` is a live local, which the call fills in.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut t) };
     t.tv_sec as f64 + t.tv_nsec as f64 * 1e-9
 }

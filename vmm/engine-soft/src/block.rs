@@ -2,7 +2,7 @@
 //!
 //! A basic block is straight-line code in one page. An instruction that crosses into the next page is a block of its own. The key of a
 //! block is its physical address and mode. So a block survives changes of address spaces, and all vCPUs of a node use it. Each vCPU finds
-//! most blocks through a table of its own ([`crate::lookup`]).
+//! most blocks through its own block table ([`crate::lookup`]).
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -21,46 +21,46 @@ use crate::profile::UNNUMBERED;
 
 /// A basic block: decoded straight-line code. Its host code is a translation block ([`crate::native`]).
 pub struct Block {
-    /// The block's operations. Other nodes may share them.
+    /// Decoded operations of the block, which other nodes may share.
     pub decoded: Arc<Decoded>,
-    /// Guest-physical address of the first byte.
+    /// Guest-physical address of the block's first byte.
     pub physical: u64,
-    /// Guest-physical address of the second page's first byte, for an instruction that crosses.
+    /// Guest-physical address of the second page's first byte if the instruction crosses pages, or else 0.
     pub second_page: u64,
-    /// Generations of the block's page or pages at the time of decoding.
+    /// Write generations of the block's page or pages at the time of decoding.
     generation: [u32; 2],
-    /// The generation counters of these pages.
+    /// Write generation counters of the block's page or pages.
     current_generation: [*const AtomicU32; 2],
-    /// Times that the block was interpreted since its last translation.
+    /// Number of times that the interpreter executed the block since host code was last added.
     executions: Cell<u32>,
-    /// `executions` at the last eviction of unused blocks.
+    /// Value of `executions` at the last eviction of unused blocks.
     executions_at_eviction: Cell<u32>,
     /// Mode that the block was decoded in.
     mode: Mode,
-    /// The block cannot be translated.
+    /// True if the block cannot be translated.
     refused: Cell<bool>,
-    /// The block's numbers in the profile ([`crate::profile`]), as user and as kernel code, once the block has numbers.
+    /// Numbers of the block in the profile ([`crate::profile`]), as user and as kernel code. `UNNUMBERED` until the profile assigns them.
     pub numbers: [Cell<u32>; 2],
-    /// The block's host code for each linear address, key and state of the model. Most blocks have one.
+    /// Host code of the block for each linear address, key and kind of run (with or without a model). Most blocks have one.
     natives: RefCell<SmallVec<[HostCode; 1]>>,
 }
 
 /// Host code of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCode {
-    /// Linear address that the code was made for.
+    /// Linear address for which the code was translated.
     pub ip: u64,
     pub code: CodeAddress,
-    /// The page of shared code that the code belongs to; None where the code is this node's own.
+    /// The page of shared translation blocks that the code belongs to; None if the code is the node's own.
     pub page: Option<SharedPage>,
-    /// Mode and privilege that the code was made for.
+    /// Mode and privilege for which the code was translated.
     pub key: u8,
-    /// The code was made for a window.
+    /// True if the code was translated for a window.
     pub attached: bool,
 }
 
 impl Block {
-    /// Creates a block; `counters` are the generation counters of the page(s) it lies in.
+    /// Creates a block. `counters` are the write generation counters of its page or pages.
     pub fn new(
         decoded: Arc<Decoded>,
         physical: u64,
@@ -95,7 +95,7 @@ impl Block {
         self.decoded.len
     }
 
-    /// Counts an execution by the interpreter; returns the count, or zero for a block that cannot be translated.
+    /// Counts an execution by the interpreter. Returns the count, or zero for a block that cannot be translated.
     pub fn count_execution(&self) -> u32 {
         if self.refused.get() {
             return 0;
@@ -111,7 +111,7 @@ impl Block {
         self.refused.set(true);
     }
 
-    /// Returns the block's host code for a linear address, if there is any.
+    /// Returns the block's host code for a linear address, key and kind of run; none if it has not been translated for them.
     pub fn native(&self, ip: u64, key: u8, attached: bool) -> Option<HostCode> {
         self.natives
             .borrow()
@@ -120,15 +120,15 @@ impl Block {
             .copied()
     }
 
-    /// Adds host code for a linear address. The count of executions starts again, since code for another address may not pay: libraries
-    /// lie at another address in each process, and most code of a window runs a few times only.
+    /// Adds host code for a linear address. The execution count restarts, so that code for another address is only made if it pays.
+    /// Libraries have different addresses in each process, and most code of a window runs a few times only.
     pub fn add_native(&self, native: HostCode) {
         self.natives.borrow_mut().push(native);
         self.executions.set(0);
     }
 
-    /// Returns whether the block must stay at an eviction. A block stays if the interpreter ran it since the last eviction, or if the
-    /// node's own host code or the profile refers to it. A block whose code was written to never runs again.
+    /// Returns whether an eviction must keep the block. A block is kept if the node's own host code or the profile refers to it. A block is
+    /// also kept if the interpreter ran it since the last eviction and its code has not been written to.
     fn is_kept(&self) -> bool {
         let numbered = self.numbers.iter().any(|n| n.get() != UNNUMBERED);
         let own = self.natives.borrow().iter().any(|n| n.page.is_none());
@@ -140,10 +140,11 @@ impl Block {
         ran && self.is_current()
     }
 
-    /// Returns whether the code is unchanged since it was decoded.
+    /// Returns whether the block's pages have not been written to since it was decoded.
     #[inline]
     pub fn is_current(&self) -> bool {
-        // SAFETY: the counters belong to the code map of guest RAM, which the vCPU that owns this block keeps alive.
+        // SAFETY: the counters belong to the code maps of guest RAM, which the owner of the node's blocks ([`crate::code::SharedCode`])
+        // keeps alive.
         unsafe {
             (*self.current_generation[0]).load(Ordering::Relaxed) == self.generation[0]
                 && (*self.current_generation[1]).load(Ordering::Relaxed) == self.generation[1]
@@ -151,7 +152,7 @@ impl Block {
     }
 }
 
-/// Hashes the few words of a key by multiplication: they are addresses, not chosen by an adversary of this process.
+/// Hash of keys of a few words by multiplication. The keys are addresses, and no adversary chooses them.
 #[derive(Default)]
 pub struct AddressHasher(u64);
 
@@ -172,23 +173,23 @@ impl Hasher for AddressHasher {
     }
 }
 
-/// Blocks that a node decodes between two evictions of unused blocks: with a decode pool of its own, and where nodes share the pool. A node
-/// with its own pool would decode an evicted block anew, and keeps some 60 MB of blocks. Nodes that share the pool soon find an evicted
-/// block again, and keep some 8 MB.
+/// Most blocks that a node adds between two evictions of unused blocks, for a node with its own decode pool and for nodes that share a
+/// pool. A node with its own pool would decode evicted blocks again, so some 60 MB of blocks are kept. Nodes that share the pool find the
+/// operations of evicted blocks there, so some 8 MB suffice.
 const MAX_UNTRANSLATED: [usize; 2] = [1 << 17, 1 << 15];
 
 /// Basic blocks of a node, decoded or translated.
 pub struct Blocks {
-    /// Blocks in one page, by [`Blocks::key`]. The pointers lead into `blocks`.
+    /// Blocks that lie in one page, by [`Blocks::key`]. The pointers are to blocks in `blocks`.
     in_page: HashMap<u64, NonNull<Block>, BuildHasherDefault<AddressHasher>>,
-    /// Blocks that cross into a second page, by key and second page.
+    /// Blocks that cross into a second page, by key and second page's address.
     across: HashMap<(u64, u64), NonNull<Block>, BuildHasherDefault<AddressHasher>>,
-    /// Boxed, since vCPUs keep their addresses while the vector grows.
+    /// All blocks. They are boxed, since vCPUs store pointers to them while the vector grows.
     #[expect(clippy::vec_box)]
     blocks: Vec<Box<Block>>,
-    /// Blocks that survived the last eviction.
+    /// Number of blocks that the last eviction kept.
     kept: usize,
-    /// Limits set by [`Blocks::set_room`].
+    /// Most blocks that may be added between two evictions, without and with a shared pool.
     max_untranslated: [usize; 2],
 }
 
@@ -209,29 +210,30 @@ impl Blocks {
         }
     }
 
-    /// Sets how many blocks may be decoded between two evictions, at least one. Called before anything is decoded.
+    /// Sets the number of blocks that may be added between two evictions, at least one. Must be called before any block is inserted.
     pub fn set_room(&mut self, blocks: usize) {
         *self = Self::with_room([blocks.max(1); 2]);
     }
 
-    /// Returns the block at a physical address, if its code is unchanged since it was decoded.
+    /// Returns the block at a physical address, with `second` as its second page or 0. None if there is none, or if its pages were written
+    /// to since it was decoded.
     pub fn find(&self, physical: u64, second: u64, mode: Mode) -> Option<&Block> {
         let key = Self::key(physical, mode);
         let block = match second {
             0 => self.in_page.get(&key),
             _ => self.across.get(&(key, second)),
         }?;
-        // SAFETY: blocks are boxed, and live as long as the maps hold them; the result borrows `self`.
+        // SAFETY: blocks are boxed, and remain in `blocks` as long as the maps point to them. The result borrows `self`.
         let block = unsafe { block.as_ref() };
         block.is_current().then_some(block)
     }
 
-    /// Returns the key of an address and a mode. No physical address needs the two uppermost bits.
+    /// Returns the key for an address and a mode. Physical addresses do not use the two uppermost bits.
     fn key(physical: u64, mode: Mode) -> u64 {
         physical << 2 | mode as u64
     }
 
-    /// Returns whether there is room for another block; `shared`: other nodes share the pool.
+    /// Returns whether another block may be added without an eviction. `shared` says whether other nodes share the decode pool.
     pub fn has_room(&self, shared: bool) -> bool {
         self.blocks.len() < self.kept + self.max_untranslated[usize::from(shared)]
     }
@@ -249,7 +251,8 @@ impl Blocks {
         &self.blocks[self.blocks.len() - 1]
     }
 
-    /// Evicts the blocks that did not run lately and have neither host code nor a number in the profile.
+    /// Evicts the blocks that the interpreter has not run since the last eviction, unless the node's own host code or the profile refers to
+    /// them.
     pub fn evict_unused(&mut self) {
         self.blocks.retain(|block| block.is_kept());
         self.in_page.clear();

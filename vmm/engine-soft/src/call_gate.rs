@@ -1,4 +1,4 @@
-//! Call gates in long mode (SDM vol. 3A §5.8.3.1): far JMP and CALL through a descriptor with the target.
+//! Call gates in long mode (SDM vol. 3A §5.8.3.1): far JMP and CALL to the target in a descriptor.
 
 use nodescope_x86::state::seg;
 use nodescope_x86::{Exception, Segment, Vector};
@@ -8,12 +8,12 @@ use crate::deliver::{attributes, unpack};
 use crate::memory::is_canonical;
 use crate::op::{RIP, Trap};
 
-/// Type of a call gate's descriptor.
+/// Type of a call-gate descriptor.
 const CALL_GATE: u16 = 0xc;
 
 impl Cpu {
-    /// Returns the code segment's selector and the address of a call gate. None where the selector is not that of a call gate:
-    /// [`Cpu::code_segment`] then raises the exception.
+    /// Returns the code segment's selector and the address in a call gate. None if the selector is not that of a call gate, or outside long
+    /// mode. [`Cpu::code_segment`] then handles the selector.
     pub fn call_gate(&mut self, selector: u16) -> Result<Option<(u16, u64)>, Trap> {
         if !self.long_mode() {
             return Ok(None);
@@ -39,10 +39,11 @@ impl Cpu {
         Ok(Some(((low >> 16) as u16, target)))
     }
 
-    /// Returns the upper eight bytes of a system descriptor of long mode, whose type field must be zero.
+    /// Returns the upper eight bytes of a long-mode system descriptor. Raises `#GP` if they are outside the table or if their type field is
+    /// not zero.
     pub fn upper_descriptor(&mut self, selector: u16) -> Result<u64, Trap> {
         let fault = Exception::gp(u32::from(selector) & !3);
-        // No selector names the half behind the last descriptor of a table of 64 KiB.
+        // No selector can name the upper half of the last descriptor in a table of 64 KiB.
         let high = match selector.checked_add(8) {
             Some(upper) => self.descriptor(upper)?,
             None => None,
@@ -56,7 +57,7 @@ impl Cpu {
         Ok(high)
     }
 
-    /// Returns the 64-bit code segment of a call gate. Its selector has the new privilege level.
+    /// Returns the 64-bit code segment of a call gate. The RPL of its selector is the new privilege level.
     pub fn gate_segment(&mut self, selector: u16, is_call: bool) -> Result<Segment, Trap> {
         let error = u32::from(selector) & !3;
         let Some((raw, at)) = self.descriptor(selector)? else {
@@ -78,7 +79,7 @@ impl Cpu {
         Ok(s)
     }
 
-    /// Calls the target of a gate; `next` is the return address. Nothing but memory below the new stack changes on a fault.
+    /// Calls the target of a gate. `next` is the return address. On a fault, only memory below the new stack pointer may have changed.
     pub fn call_through_gate(&mut self, gate: (u16, u64), next: u64) -> Result<(), Trap> {
         let (selector, target) = gate;
         let cs = self.gate_segment(selector, true)?;
@@ -123,7 +124,7 @@ impl Cpu {
     }
 }
 
-/// Returns SS after a change to an inner privilege level in long mode.
+/// Returns the null SS that long mode loads on a change to an inner privilege level.
 pub fn null_stack_segment(cpl: u8) -> Segment {
     Segment {
         selector: cpl.into(),

@@ -1,5 +1,5 @@
-//! Decoded and translated code of a node: one copy for all vCPUs, since they run the same kernel and mostly the same programs. One vCPU at
-//! a time uses the code.
+//! Decoded and translated code of a node. All its vCPUs share one copy, since they run the same kernel and mostly the same programs. Only
+//! one vCPU at a time uses the code.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,44 +10,44 @@ use crate::native::{SharedPages, TranslationCache};
 use crate::pool::DecodedPool;
 use crate::profile::Profile;
 
-/// Guest RAM and the code in it, as far as it has been decoded. Clones refer to one and the same code.
+/// Guest RAM, with the decoded and translated code of it. Clones refer to the same code.
 #[derive(Clone)]
 pub struct SharedCode(Arc<Shared>);
 
 struct Shared {
-    /// Blocks point to its code maps.
+    /// Guest RAM, to whose code maps the blocks point.
     ram: Ram,
     code: Mutex<Code>,
 }
 
-/// Code of a node, behind the lock of [`SharedCode`].
+/// Code of a node, protected by the lock of [`SharedCode`].
 #[derive(Default)]
 pub struct Code {
     /// Decoded basic blocks.
     pub blocks: Blocks,
-    /// Decoded operations, which other nodes may use, too, and native code that carries out vector and x87 instructions.
+    /// Decode pool, which other nodes may share. It also has native code for vector and x87 instructions.
     pub pool: Arc<DecodedPool>,
-    /// Translated blocks that are the node's own.
+    /// Translation blocks that belong to this node alone.
     pub translation_cache: TranslationCache,
-    /// Pages of the node whose translated code is shared with other nodes.
+    /// Pages of the node with shared translation blocks.
     pub shared_pages: SharedPages,
-    /// Counts of windows by block.
+    /// Counts of events in windows, by block.
     pub profile: Profile,
-    /// Number of times that blocks were thrown away. Pointers to earlier blocks must not be used afterwards.
+    /// Number of times that blocks were evicted. Pointers to blocks from before must not be used afterwards.
     clears: u64,
 }
 
-// SAFETY: the raw pointers inside refer to counters of guest RAM, which `Shared` keeps alive, and to blocks of the same
-// value; it is used by one thread at a time.
+// SAFETY: the raw pointers inside point to counters of guest RAM, which `Shared` keeps alive, and to blocks in the same value. Only one
+// thread at a time uses the value.
 unsafe impl Send for Code {}
 
 impl SharedCode {
-    /// Makes the code of a node; nothing is decoded yet.
+    /// Creates the code of a node with a decode pool of its own, without any blocks.
     pub fn new(ram: Ram) -> Self {
         Self::with_pool(ram, Arc::default())
     }
 
-    /// Makes the code of a node that uses the decoded operations of the other nodes with this pool.
+    /// Creates the code of a node that shares this decode pool with other nodes.
     pub fn with_pool(ram: Ram, pool: Arc<DecodedPool>) -> Self {
         let code = Code {
             pool,
@@ -64,9 +64,9 @@ impl SharedCode {
         &self.0.ram
     }
 
-    /// Locks the code; vCPUs of a node run one after the other.
+    /// Locks the code. The vCPUs of a node run one after the other.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Code> {
-        // A panic ends the study, so that nothing uses the code afterwards.
+        // A panic ends the study, so a poisoned lock's code is not used to run guests.
         self.0.code.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -78,17 +78,17 @@ impl std::fmt::Debug for SharedCode {
 }
 
 impl Code {
-    /// Returns how often blocks were thrown away.
+    /// Returns the number of times that blocks were evicted.
     pub fn clears(&self) -> u64 {
         self.clears
     }
 
-    /// Returns whether other nodes share the pool. A lone node would keep entries there that no other node looks up.
+    /// Returns whether other nodes share the decode pool. Entries of a node that is alone would never be looked up by another one.
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.pool) > 1
     }
 
-    /// Makes room for another block: throws blocks away where there is none. Not while translated code runs.
+    /// Evicts blocks if there is no room for another block. Must not be called while translated code runs.
     pub fn make_room_for_a_block(&mut self) {
         if !self.pool.has_room() {
             self.clear();
@@ -98,8 +98,8 @@ impl Code {
         }
     }
 
-    /// Throws away all blocks and translations. Not while translated code runs. Where the pool's native code takes up much room, this node
-    /// continues with a pool of its own, since other nodes may still run code of the old pool.
+    /// Drops all blocks and translation blocks. Must not be called while translated code runs. If the decode pool is full, this node
+    /// continues with a new one, since other nodes may still run code of the old pool.
     pub fn clear(&mut self) {
         self.clears += 1;
         self.translation_cache.clear();

@@ -1,21 +1,21 @@
-//! Cycles per instruction, and the number of instructions that fit into cycles.
+//! Cycles per instruction, and division of cycles by it.
 
-/// Cycles per instruction in 1/65536, with the reciprocal for divisions.
+/// Cycles per instruction in units of 1/65536, with the reciprocal for fast divisions.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Cpi {
     value: u32,
-    /// floor((2^64 - 1) / value): a host divides 64 bits in up to ninety cycles, and each stall divides.
+    /// floor((2^64 - 1) / value). A 64-bit division takes a host up to ninety cycles, and each stall needs one.
     reciprocal: u64,
 }
 
 impl Cpi {
-    /// Offset of the value, for translated code.
+    /// Offset of `value` in bytes, for translated code.
     pub const VALUE: usize = std::mem::offset_of!(Self, value);
-    /// Offset of the reciprocal, for translated code.
+    /// Offset of `reciprocal` in bytes, for translated code.
     pub const RECIPROCAL: usize = std::mem::offset_of!(Self, reciprocal);
 
-    /// Makes a value of the study's number. If instructions take no time, divisions use the least time that there is.
+    /// Creates a CPI from a value in units of 1/65536. If the value is 0, divisions use 1/65536.
     pub fn new(value: u32) -> Self {
         Self {
             value,
@@ -23,25 +23,25 @@ impl Cpi {
         }
     }
 
-    /// Returns the cycles in 1/65536.
+    /// Returns the cycles per instruction in units of 1/65536.
     #[inline(always)]
     pub fn value(self) -> u32 {
         self.value
     }
 
-    /// Returns the cycles in 1/65536, at least 1.
+    /// Returns the cycles per instruction in units of 1/65536, at least 1.
     #[inline(always)]
     pub fn divisor(self) -> i64 {
         i64::from(self.value).max(1)
     }
 
-    /// Returns the number of instructions that begin within `cycles` (in 1/65536, more than zero): the quotient, rounded up.
+    /// Returns the number of instructions that begin within `cycles` (in units of 1/65536, more than zero). The quotient is rounded up.
     #[inline(always)]
     pub fn instructions(self, cycles: i64) -> i64 {
         debug_assert!(cycles > 0);
         let divisor = self.divisor() as u64;
         let dividend = cycles as u64 + divisor - 1;
-        // The reciprocal is less than 2^64 / divisor by at most 1, so that the estimate is the quotient or one less.
+        // The reciprocal is below 2^64 / divisor by at most 1, so the estimate is the quotient or one less.
         let estimate = ((u128::from(dividend) * u128::from(self.reciprocal)) >> 64) as u64;
         let rest = dividend - estimate * divisor;
         (estimate + u64::from(rest >= divisor)) as i64

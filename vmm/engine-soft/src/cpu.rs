@@ -1,4 +1,4 @@
-//! The interpreter's view of a vCPU: hot state first.
+//! State of a vCPU for the interpreter and translated code, with the most frequently used fields first.
 
 use std::ptr::NonNull;
 
@@ -15,7 +15,7 @@ use crate::mmu::PageWalkCache;
 use crate::op::{Op, RIP, Trap, attr};
 use crate::softmmu::{DataTlb, InstructionL0};
 
-/// Operating mode as far as decoding and address arithmetic care (SDM vol. 3A §2.2).
+/// Operating mode, as far as decoding and address arithmetic depend on it (SDM vol. 3A §2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// 16-bit code: real mode or a 16-bit code segment.
@@ -27,7 +27,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Returns the bitness that the decoder takes.
+    /// Returns the number of bits for the decoder: 16, 32 or 64.
     pub fn bits(self) -> u32 {
         match self {
             Mode::Bits16 => 16,
@@ -37,25 +37,24 @@ impl Mode {
     }
 }
 
-/// The interpreter's vCPU.
+/// State of a vCPU on the portable engine.
 #[repr(C)]
 pub struct Cpu {
-    /// General registers, then the constant zero, then the address of the current block's first instruction.
+    /// The 16 general registers, then the constant zero, then the instruction pointer of the current block's first instruction.
     pub gpr: [u64; 18],
-    /// Flags, always exact.
+    /// RFLAGS, which is always exact here.
     pub rflags: u64,
-    /// Segment bases as address arithmetic uses them (ES, CS, SS, DS, FS, GS, zero): in 64-bit mode all but FS and GS
-    /// are zero.
+    /// Segment bases for address arithmetic (ES, CS, SS, DS, FS, GS, zero). In 64-bit mode, all but those of FS and GS are zero.
     pub segment_base: [u64; 7],
-    /// The current block ends here; cleared to end it early (self-modifying code).
+    /// End of the current block's operations. Cleared to end the block early, as after self-modifying code.
     pub block_end: *const Op,
-    /// The first operation of the running block, while [`Cpu::current`] is one of it.
+    /// First operation of the running block. Valid while [`Cpu::current`] is an operation of that block.
     pub block_start: *const Op,
-    /// The operation that runs, or ran last.
+    /// The operation that runs now, or ran last.
     pub current: *const Op,
     /// Softmmu TLB of loads and stores, and L0 filter cache for data.
     pub data_tlb: DataTlb,
-    /// L0 filter cache for instructions, while a model is attached.
+    /// L0 filter cache for instructions, which is used while a model is attached.
     pub instruction_l0: InstructionL0,
 
     /// Vector registers of the guest.
@@ -65,89 +64,89 @@ pub struct Cpu {
 
     /// Current privilege level.
     pub cpl: u8,
-    /// Mode in which instructions are decoded.
+    /// Mode in which instructions are decoded and executed.
     pub mode: Mode,
-    /// Segment registers and tables; `segments.data[i].base` is authoritative, `segment_base` derived.
+    /// Segment registers and descriptor tables. `segments.data[i].base` is the guest's base, from which `segment_base` is derived.
     pub segments: Segments,
-    /// Control registers (CR8 lives in the local APIC).
+    /// Control registers, except CR8, which is in the local APIC.
     pub control: Control,
     /// Debug registers of the guest.
     pub debug: Debug,
-    /// The breakpoints that the debug registers enable.
+    /// Breakpoints that the debug registers enable.
     pub breakpoints: Breakpoints,
     /// Model-specific registers of the guest.
     pub msrs: Msrs,
-    /// Shadow, NMI, activity.
+    /// Interrupt shadow, NMI state and activity state.
     pub events: Events,
-    /// Clocks at the last synchronisation; see [`Cpu::now`].
+    /// Clock and instruction count at the last synchronisation; see [`Cpu::now`].
     pub time: Time,
 
-    /// Why the last [`Trap`] was raised.
+    /// Exception that the last [`Trap`] raised.
     pub exception: Option<Exception>,
-    /// Reason, set instead of `exception`, for which the study must stop.
+    /// Reason to stop the study, which a [`Trap`] sets instead of `exception`.
     pub stop: Option<String>,
 
     /// Page-walk cache.
     pub page_walks: PageWalkCache,
-    /// Decoded blocks that this vCPU has found.
+    /// Block table of this vCPU: decoded blocks that it has found.
     pub blocks: BlockTable,
-    /// Decoded and translated code of the node, valid while `run` is on the stack.
+    /// Decoded and translated code of the node. Set only during `run`.
     pub code: Option<NonNull<Code>>,
     /// RAM of the guest.
     pub ram: nodescope_memory::Ram,
-    /// CPUID template of this vCPU.
+    /// CPUID table of this vCPU.
     pub cpuid: nodescope_x86::CpuidTable,
-    /// The instructions that CPUID announces.
+    /// Features that CPUID announces.
     pub features: Features,
-    /// Number within the node.
+    /// Index of the vCPU within the node.
     pub id: u16,
-    /// Seed of RDRAND and RDSEED and how many values were drawn.
+    /// Seed of RDRAND and RDSEED, and the number of values drawn.
     pub random: crate::ops::random::RandomSource,
-    /// State that vector and x87 instructions share with the host's registers.
+    /// State for vector and x87 instructions that run in the host's registers.
     pub simd: crate::ops::simd::SimdState,
-    /// Translator's part of the vCPU: translated code and its state.
+    /// The translator's state of the vCPU.
     pub native: crate::native::Native,
     /// Bounce buffer for vector operands that are not contiguous in host memory.
     pub scratch: Scratch,
 
-    /// The machine, valid while `run` is on the stack.
+    /// The platform. Set only during `run`.
     pub platform: Option<NonNull<dyn Platform>>,
-    /// Model attached: references are reported and events counted.
+    /// True if a model is attached: references are reported and events are counted.
     pub attached: bool,
-    /// Address space of the running code, valid while attached and known.
+    /// Address space of the running code. Valid only if `context_known`.
     pub context: Context,
-    /// True if the address space was requested from the platform since the model was attached.
+    /// True if the platform has been asked for the address space since the model was attached.
     pub context_known: bool,
-    /// Counts since the last flush: user, kernel.
+    /// Event counts since the last flush, of user code and of kernel code.
     pub counters: [Counters; 2],
-    /// Scratch for a model's answer.
+    /// Buffer for the updates of L0 filter caches in a model's answer.
     pub updates: Vec<L0Update>,
-    /// Cycles added to the clock by models and by long instructions since the last synchronisation.
+    /// Cycles that models and long instructions added to the clock since the last synchronisation.
     pub stall: u64,
-    /// The part of `stall` that models charged.
+    /// The part of `stall` that models added.
     pub model_stall: u64,
-    /// Instructions retired up to the current block, since the last synchronisation.
+    /// Instructions retired before the current block since the last synchronisation.
     pub retired: u64,
-    /// Cycles an instruction takes, in 1/65536.
+    /// Cycles per instruction.
     pub cpi: crate::cpi::Cpi,
     /// Time slice and budget of the running vCPU.
     pub time_slice: crate::time_slice::TimeSlice,
-    /// True if the access just made went to the platform: the run loop must check the machine after this instruction.
+    /// True if an access of the current instruction went to the platform. The run loop must then check the platform after the instruction.
     pub touched_platform: bool,
-    /// Sum of the code maps' marks when this vCPU last looked.
+    /// Sum of the code maps' marks at this vCPU's last check.
     pub marks_seen: u64,
-    /// The rewrites of each region's code map when this vCPU last looked.
+    /// Number of rewrites of each region's code map at this vCPU's last check.
     pub rewrites_seen: Vec<u64>,
-    /// Distinguishes blocks that decode or translate differently at the same address; see [`Cpu::block_key`].
+    /// Key that distinguishes blocks that decode or translate differently at the same address; see [`Cpu::block_key`].
     pub code_key: u8,
 }
 
-/// A buffer for operands that cross pages or lie in device memory.
+/// Buffer for operands that cross pages or are in device memory.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct Scratch(pub [u8; 512]);
 
-/// Unsigned integers that general registers and memory operands hold.
+/// Unsigned integers that can be in general registers and memory operands.
 pub trait Int: Copy + PartialEq + Eq + std::fmt::Debug + 'static {
     /// Width in bits.
     const BITS: u32;
@@ -173,12 +172,12 @@ macro_rules! int {
 int!(u8, u16, u32, u64);
 
 impl Cpu {
-    /// Reads a general register given as a byte offset into the register file.
+    /// Reads the general register at a byte offset into the register file.
     #[inline(always)]
     pub fn reg<T: Int>(&self, offset: u8) -> T {
         debug_assert!(usize::from(offset) + T::BYTES <= 128);
-        // SAFETY: lowering only makes offsets of one of the 16 registers (or of AH, CH, DH, BH with an 8-bit width), so the
-        // read lies within `gpr`; any bit pattern is a valid integer; unaligned reads are allowed.
+        // SAFETY: lowering only makes offsets of one of the 16 registers (or of AH, CH, DH, BH with an 8-bit width), so the read is within
+        // `gpr`. Any bit pattern is a valid integer, and the read may be unaligned.
         unsafe {
             self.gpr
                 .as_ptr()
@@ -189,12 +188,12 @@ impl Cpu {
         }
     }
 
-    /// Writes a general register given as a byte offset; a 32-bit write clears the upper half (SDM vol. 1 §3.4.1.1).
+    /// Writes the general register at a byte offset into the register file. A 32-bit write clears the upper half (SDM vol. 1 §3.4.1.1).
     #[inline(always)]
     pub fn set_reg<T: Int>(&mut self, offset: u8, value: T) {
         debug_assert!(usize::from(offset) + T::BYTES <= 128);
         let at = self.gpr.as_mut_ptr().cast::<u8>();
-        // SAFETY: as in `reg`; 32- and 64-bit registers start at multiples of 8, so the 8-byte write stays within its slot.
+        // SAFETY: as in `reg`. 32- and 64-bit registers start at multiples of 8, so the 8-byte write is within the register.
         unsafe {
             let at = at.add(offset.into());
             if T::BITS == 32 {
@@ -205,7 +204,8 @@ impl Cpu {
         }
     }
 
-    /// Returns the effective address of the memory operand without segment base (what LEA computes before truncation).
+    /// Returns the effective address of the memory operand, without the segment base: the value of LEA before truncation to the operand
+    /// size.
     #[inline(always)]
     pub fn offset(&self, op: &Op) -> u64 {
         // SAFETY: lowering only makes `base` and `index` up to RIP (17), the last element.
@@ -227,7 +227,7 @@ impl Cpu {
         }
     }
 
-    /// Returns the linear address of the memory operand.
+    /// Returns the linear address of the memory operand, including the segment base.
     #[inline(always)]
     pub fn linear(&self, op: &Op) -> u64 {
         if op.attr & (attr::ADDRESS_32 | attr::ADDRESS_16) != 0 {
@@ -247,7 +247,8 @@ impl Cpu {
             .wrapping_add(op.disp as u64)
     }
 
-    /// Returns the result of [`Cpu::linear`] for 16- and 32-bit addresses, which 64-bit code hardly uses: kept out of the handlers.
+    /// Returns the result of [`Cpu::linear`] for 16- and 32-bit address sizes, which 64-bit code rarely uses. A separate function keeps the
+    /// handlers short.
     #[cold]
     #[inline(never)]
     fn linear_narrow(&self, op: &Op) -> u64 {
@@ -261,25 +262,25 @@ impl Cpu {
         }
     }
 
-    /// Returns the address of an instruction.
+    /// Returns the instruction pointer of this operation.
     #[inline(always)]
     pub fn ip(&self, op: &Op) -> u64 {
         self.gpr[RIP as usize].wrapping_add(op.offset.into())
     }
 
-    /// Returns the address of the instruction after this one.
+    /// Returns the instruction pointer of the instruction after this operation.
     #[inline(always)]
     pub fn next_ip(&self, op: &Op) -> u64 {
         self.gpr[RIP as usize].wrapping_add(u64::from(op.offset) + u64::from(op.len))
     }
 
-    /// Sets the address of the next instruction; return `Flow::Branch` or another ending flow after it.
+    /// Sets the instruction pointer of the next instruction. The handler must return `Flow::Branch` or another ending flow afterwards.
     #[inline(always)]
     pub fn set_ip(&mut self, ip: u64) {
         self.gpr[RIP as usize] = ip;
     }
 
-    /// Replaces the six status flags.
+    /// Replaces the six status flags in RFLAGS.
     #[inline(always)]
     pub fn set_status_flags(&mut self, flags: u64) {
         self.rflags = self.rflags & !rflags::STATUS | flags & rflags::STATUS;
@@ -291,30 +292,30 @@ impl Cpu {
         self.blocks_and_code().1
     }
 
-    /// Returns [`Cpu::code`], and the blocks that this vCPU has found.
+    /// Returns the block table of this vCPU, and the code as [`Cpu::code`] does.
     #[inline(always)]
     pub fn blocks_and_code(&mut self) -> (&mut BlockTable, &mut Code) {
         let mut code = self.code.expect("called only while the vCPU runs");
-        // SAFETY: code that sets the pointer holds the lock, and clears the pointer before it gives up the lock; the result borrows
-        // `self`, the only access to the pointer.
+        // SAFETY: the code that sets the pointer holds the lock, and clears the pointer before it releases the lock. The result borrows
+        // `self`, through which alone the pointer is accessed.
         (&mut self.blocks, unsafe { code.as_mut() })
     }
 
-    /// Raises an exception: return the trap from the handler.
+    /// Raises an exception. The handler must return the result.
     #[cold]
     pub fn raise(&mut self, exception: Exception) -> Trap {
         self.exception = Some(exception);
         Trap
     }
 
-    /// Stops the study, since the engine does not implement something.
+    /// Stops the study because the engine does not implement something. The handler must return the result.
     #[cold]
     pub fn unsupported(&mut self, what: impl Into<String>) -> Trap {
         self.stop = Some(what.into());
         Trap
     }
 
-    /// Returns whether paging is on and the code runs in 64-bit mode or compatibility mode.
+    /// Returns whether long mode is active (EFER.LMA), in 64-bit mode or compatibility mode.
     pub fn long_mode(&self) -> bool {
         self.control.efer & nodescope_x86::bits::efer::LMA != 0
     }

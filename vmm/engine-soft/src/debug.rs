@@ -1,8 +1,8 @@
 //! Hardware breakpoints (SDM vol. 3B §17.2 and §17.3).
 //!
-//! Breakpoints on code are looked for before each instruction; as long as there are any, instructions run one at a time.
-//! Breakpoints on data cost nothing elsewhere: their pages are kept out of the softmmu TLB, so that every access to them takes the slow
-//! path and is seen there.
+//! Code breakpoints are checked before each instruction. While any are enabled, instructions run one at a time. Data breakpoints do not
+//! slow other accesses: their pages are kept out of the softmmu TLB, so every access to these pages takes the slow path and is checked
+//! there.
 
 use nodescope_x86::bits::{cr4, dr6, dr7, rflags};
 use nodescope_x86::{Exception, Vector};
@@ -10,26 +10,26 @@ use nodescope_x86::{Exception, Vector};
 use crate::cpu::Cpu;
 use crate::op::Trap;
 
-/// Values of the R/W field: the access that a breakpoint waits for.
+/// Values of a breakpoint's R/W field in DR7: the kind of access that triggers it. The fourth value, 3, is for reads and writes of data.
 const EXECUTION: u64 = 0;
 const WRITE: u64 = 1;
 const PORT: u64 = 2;
 
-/// The breakpoints that are enabled, one bit for each address register.
+/// Enabled breakpoints. Bit `n` of each set is the breakpoint of DR`n`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Breakpoints {
     code: u8,
     data: u8,
     ports: u8,
-    /// First address that each breakpoint waits for: of code, of data, or a port.
+    /// First address of each breakpoint: linear for code and data, or a port number.
     first: [u64; 4],
-    /// Bytes from there, for data and ports.
+    /// Length of each data or port breakpoint in bytes.
     len: [u8; 4],
-    /// Breakpoints that the running instruction has met.
+    /// Breakpoints that accesses of the running instruction have triggered.
     met: u8,
 }
 
-/// An access of an instruction, as breakpoints see it.
+/// Kind of access that data and port breakpoints are checked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
     /// Read of data.
@@ -40,7 +40,7 @@ pub enum Watched {
     Port,
 }
 
-/// Returns the numbers of the bits that are set.
+/// Returns the indices of the set bits, from 0 to 3.
 fn numbers(set: u8) -> impl Iterator<Item = usize> {
     (0..4).filter(move |n| set >> n & 1 != 0)
 }
@@ -52,7 +52,7 @@ impl Breakpoints {
             if control >> (2 * n) & 3 == 0 {
                 continue;
             }
-            // Lengths of 1, 2, 8 and 4 bytes; addresses are aligned to them.
+            // The encodings mean lengths of 1, 2, 8 and 4 bytes. Addresses are aligned to the length.
             let len = [1, 2, 8, 4][(control >> (18 + 4 * n) & 3) as usize];
             b.len[n] = len;
             b.first[n] = address & !u64::from(len - 1);
@@ -62,7 +62,7 @@ impl Breakpoints {
                     b.first[n] = address;
                 }
                 PORT if debugging_extensions => b.ports |= 1 << n,
-                // Undefined.
+                // Without CR4.DE, this value is undefined.
                 PORT => {}
                 _ => b.data |= 1 << n,
             }
@@ -70,18 +70,18 @@ impl Breakpoints {
         b
     }
 
-    /// Returns whether any breakpoint waits for code.
+    /// Returns whether any code breakpoint is enabled.
     pub fn on_code(&self) -> bool {
         self.code != 0
     }
 
-    /// Returns the breakpoints that wait for code at an address.
+    /// Returns the code breakpoints at a linear address, as a bit set.
     fn at(&self, linear: u64) -> u8 {
         let here = numbers(self.code).filter(|&n| self.first[n] == linear);
         here.fold(0, |all, n| all | 1 << n)
     }
 
-    /// Returns whether data is watched in a part of memory of `1 << shift` bytes.
+    /// Returns whether a data breakpoint begins in the aligned memory block of `1 << shift` bytes at `linear`.
     #[inline(always)]
     pub fn watch(&self, linear: u64, shift: u32) -> bool {
         self.data != 0 && self.watch_slow(linear, shift)
@@ -94,18 +94,18 @@ impl Breakpoints {
 }
 
 impl Cpu {
-    /// Takes over the debug registers. Call after every change of one of them, or of CR4.DE.
+    /// Recomputes the breakpoints from the debug registers. Must be called after every change of a debug register or of CR4.DE.
     pub fn refresh_breakpoints(&mut self) {
         let extensions = self.control.cr4 & cr4::DE != 0;
         let new = Breakpoints::new(self.debug.dr, self.debug.dr7, extensions);
         if (new.data | self.breakpoints.data) != 0 && new != self.breakpoints {
-            // Pages that are watched now must leave the TLB, and pages that were watched may enter it again.
+            // Pages with breakpoints must leave the TLB, and pages that no longer have any may enter it again.
             self.data_tlb.flush();
         }
         self.breakpoints = new;
     }
 
-    /// Checks an access to data for breakpoints. If there is one, a trap follows the instruction.
+    /// Checks an access for breakpoints. If one is triggered, a trap follows the instruction.
     #[inline(always)]
     pub fn watch_access(&mut self, linear: u64, len: usize, access: Watched) {
         let b = &self.breakpoints;
@@ -132,18 +132,19 @@ impl Cpu {
         let met = met.fold(0, |all, n| all | 1 << n);
         if met != 0 {
             self.breakpoints.met |= met;
-            // The run loop must look.
+            // The run loop must check after this instruction.
             self.touched_platform = true;
             self.end_block();
         }
     }
 
-    /// Forgets breakpoints that were met by accesses other than an instruction's own.
+    /// Clears triggered breakpoints of accesses that were not an instruction's own.
     pub fn forget_breakpoints_met(&mut self) {
         self.breakpoints.met = 0;
     }
 
-    /// Returns the trap that follows an instruction, for these bits of DR6 and the breakpoints that it has met.
+    /// Returns the debug trap after an instruction, if `because` (bits of DR6) is not 0 or breakpoints were triggered. Sets these bits in
+    /// DR6.
     pub fn trap_behind(&mut self, because: u64) -> Option<Exception> {
         let met = u64::from(std::mem::take(&mut self.breakpoints.met)) | because;
         (met != 0).then(|| {
@@ -152,7 +153,7 @@ impl Cpu {
         })
     }
 
-    /// Returns the fault before the instruction at the instruction pointer, if it has a breakpoint and is not resumed.
+    /// Returns the debug fault before the instruction at the instruction pointer, if it has a code breakpoint and RF is clear.
     pub fn fault_before(&mut self) -> Option<Exception> {
         if self.rflags & rflags::RF != 0 {
             return None;
@@ -165,7 +166,7 @@ impl Cpu {
         })
     }
 
-    /// Raises `#DB` where a debugger guards the debug registers against access.
+    /// Raises `#DB` for an access to a debug register if DR7.GD is set.
     pub fn guard_debug_registers(&mut self) -> Result<(), Trap> {
         if self.debug.dr7 & dr7::GD == 0 {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Delivery of exceptions and interrupts, segment loads, IRET (SDM vol. 3A chapters 5 and 6).
+//! Delivery of exceptions and interrupts, segment loads and IRET (SDM vol. 3A chapters 5 and 6).
 
 use nodescope_engine::EngineError;
 use nodescope_plugin_api::Privilege;
@@ -10,7 +10,7 @@ use crate::call_gate::null_stack_segment;
 use crate::cpu::{Cpu, Mode};
 use crate::op::{RIP, Trap};
 
-/// Attribute bits of segment descriptors, as [`crate::cpu::Cpu::segments`] holds them.
+/// Attribute bits of segment descriptors, in the format of [`crate::cpu::Cpu::segments`].
 pub mod attributes {
     pub const PRESENT: u16 = 1 << 7;
     pub const LONG: u16 = 1 << 13;
@@ -19,7 +19,7 @@ pub mod attributes {
     pub const SYSTEM_NOT: u16 = 1 << 4;
 }
 
-/// Origin of an event.
+/// Origin of an event to deliver.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
     Exception,
@@ -49,7 +49,7 @@ impl Cpu {
         crate::ops::simd::recompute_simd_availability(self);
     }
 
-    /// Changes only the privilege level (system accesses made on behalf of user code).
+    /// Changes the privilege level and the data TLB's privilege, without recomputing other state.
     pub fn set_cpl(&mut self, cpl: u8) {
         self.cpl = cpl;
         let privilege = if cpl == 3 {
@@ -60,8 +60,8 @@ impl Cpu {
         self.data_tlb.set_privilege(privilege);
     }
 
-    /// Runs `f` with supervisor rights, by which descriptor tables, TSS and the frames of delivery are accessed at any CPL (SDM vol. 3A
-    /// §4.6.1).
+    /// Runs `f` at CPL 0. Accesses to descriptor tables, the TSS and the stack frame of a delivery have supervisor rights at any CPL (SDM
+    /// vol. 3A §4.6.1).
     pub fn as_supervisor<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
         let cpl = self.cpl;
         self.set_cpl(0);
@@ -70,12 +70,13 @@ impl Cpu {
         result
     }
 
-    /// Delivers an external interrupt or NMI.
+    /// Delivers an external interrupt or NMI. Faults of the delivery are delivered in turn, as for [`Cpu::deliver_exception`].
     pub fn deliver_interrupt(&mut self, vector: u8) -> Result<(), EngineError> {
         self.deliver(vector, None, Source::External)
     }
 
-    /// Delivers an exception; faults during delivery become double faults, then shutdown (SDM vol. 3A §6.15).
+    /// Delivers an exception. A fault during delivery is delivered in its place, or becomes a double fault. A fault during the delivery of
+    /// a double fault shuts the vCPU down (SDM vol. 3A §6.15).
     pub fn deliver_exception(&mut self, exception: Exception) -> Result<(), EngineError> {
         if exception.vector == Vector::PageFault {
             self.control.cr2 = exception.address;
@@ -84,13 +85,13 @@ impl Cpu {
         self.deliver(exception.vector as u8, error, Source::Exception)
     }
 
-    /// Delivers the interrupt of INT n, INT3 or INTO. The saved instruction pointer is the current `gpr[RIP]`. Faults belong to the
-    /// instruction and are returned.
+    /// Delivers the interrupt of INT n, INT3 or INTO. The saved instruction pointer is the current `gpr[RIP]`. Faults of the delivery are
+    /// faults of the instruction and are returned.
     pub fn software_interrupt(&mut self, vector: u8) -> Result<(), Trap> {
         self.try_deliver(vector, None, Source::Software)
     }
 
-    /// Delivers the interrupt of INT1, from any privilege, as [`Cpu::software_interrupt`] does.
+    /// Delivers the interrupt of INT1 like [`Cpu::software_interrupt`], but without a check of the gate's privilege level.
     pub fn debug_interrupt(&mut self) -> Result<(), Trap> {
         self.try_deliver(Vector::Debug as u8, None, Source::Exception)
     }
@@ -130,7 +131,8 @@ impl Cpu {
         }
     }
 
-    /// Delivers an event through the IDT or the real-mode table. Nothing but memory below the new stack changes on a fault.
+    /// Delivers an event through the IDT or the real-mode vector table. On a fault, only memory below the new stack pointer may have
+    /// changed.
     fn try_deliver(&mut self, vector: u8, error: Option<u32>, source: Source) -> Result<(), Trap> {
         if self.control.cr0 & cr0::PE == 0 {
             return self.deliver_real(vector);
@@ -204,7 +206,8 @@ impl Cpu {
             frame[0] = error.into();
             n = 1;
         }
-        // RF is set in the image for faults so that the instruction restarts under a breakpoint (SDM vol. 3B §17.3.1.1).
+        // RF is set in the saved flags of a fault, so that the instruction can restart in spite of a code breakpoint (SDM vol. 3B
+        // §17.3.1.1).
         let fault = source == Source::Exception && !matches!(vector, 1 | 3 | 4 | 8 | 18);
         let flags = self.rflags | if fault { rflags::RF } else { 0 };
         frame[n] = self.gpr[RIP as usize];
@@ -271,7 +274,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Reads from the TSS.
+    /// Reads eight bytes at an offset in the TSS.
     pub fn tss_u64(&mut self, offset: u64) -> Result<u64, Trap> {
         let tr = self.segments.tr;
         if offset + 7 > u64::from(tr.limit) {
@@ -284,8 +287,7 @@ impl Cpu {
         self.as_supervisor(|c| c.load::<u64>(at))
     }
 
-    /// Reads a descriptor from GDT or LDT. None where the selector is null or beyond the table. The second value is its
-    /// linear address.
+    /// Reads a descriptor in the GDT or LDT, and returns it with its linear address. None if the selector is null or beyond the table.
     pub fn descriptor(&mut self, selector: u16) -> Result<Option<(u64, u64)>, Trap> {
         if selector & !3 == 0 {
             return Ok(None);
@@ -304,7 +306,7 @@ impl Cpu {
         Ok(Some((value, at)))
     }
 
-    /// Executes MOV/POP/LDS… to a data or stack segment register (SDM vol. 2B, MOV).
+    /// Loads a data or stack segment register, as MOV, POP and LDS do (SDM vol. 2B, MOV).
     pub fn load_segment(&mut self, index: usize, selector: u16) -> Result<(), Trap> {
         if self.control.cr0 & cr0::PE == 0 {
             let s = &mut self.segments.data[index];
@@ -320,7 +322,7 @@ impl Cpu {
             {
                 return Err(self.raise(Exception::gp(0)));
             }
-            // A null selector leaves FS and GS bases as Intel processors do: zero.
+            // A null selector clears the bases of FS and GS, as on Intel processors.
             self.segments.data[index] = Segment {
                 selector,
                 unusable: true,
@@ -363,7 +365,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Sets the accessed bit in the descriptor.
+    /// Sets the accessed bit in a segment and in its descriptor in memory, if it is clear.
     pub fn set_accessed(&mut self, s: &mut Segment, raw: u64, at: u64) -> Result<(), Trap> {
         if s.attributes & 1 == 0 {
             s.attributes |= 1;
@@ -372,7 +374,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Returns the code segment of a far transfer to the same or (for returns) an outer privilege level.
+    /// Returns the code segment of a far transfer to the same privilege level, or of a return to the same or an outer one.
     pub fn code_segment(&mut self, selector: u16, returning: bool) -> Result<Segment, Trap> {
         let error = u32::from(selector) & !3;
         let Some((raw, at)) = self.descriptor(selector)? else {
@@ -382,7 +384,7 @@ impl Cpu {
         let rpl = (selector & 3) as u8;
         let type_ = s.attributes & 0xf;
         if s.attributes & attributes::SYSTEM_NOT == 0 || type_ & 8 == 0 {
-            // Long mode has neither task gates nor tasks (SDM vol. 3A §7.7). Call gates are excluded before.
+            // Long mode has no task switches (SDM vol. 3A §7.7). Call gates were handled before.
             if s.attributes & attributes::SYSTEM_NOT == 0 && !returning && !self.long_mode() {
                 return Err(self.unsupported(format!(
                     "far transfer through gate or task selector {selector:#x}"
@@ -425,7 +427,7 @@ impl Cpu {
         if !self.long_mode() {
             return Err(self.unsupported("IRET in protected mode without long mode"));
         }
-        // There are no tasks to return to (SDM vol. 2A, IRET, operation in IA-32e mode).
+        // Long mode has no tasks to return to (SDM vol. 2A, IRET, operation in IA-32e mode).
         if self.rflags & rflags::NT != 0 {
             return Err(self.raise(Exception::gp(0)));
         }
@@ -483,7 +485,7 @@ impl Cpu {
         if size == 2 {
             mask &= 0xffff;
         }
-        // RF concerns only breakpoints on code.
+        // RF only matters if code breakpoints are enabled.
         if !self.breakpoints.on_code() {
             mask &= !rflags::RF;
         }
@@ -499,7 +501,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Makes data segments null that the outer level may not use (SDM vol. 2A, IRET and RET).
+    /// Clears data segment registers that the outer privilege level may not use (SDM vol. 2A, IRET and RET).
     pub fn drop_inner_segments(&mut self) {
         for i in [seg::ES, seg::FS, seg::GS, seg::DS] {
             let s = self.segments.data[i];
@@ -514,7 +516,7 @@ impl Cpu {
         }
     }
 
-    /// Returns SS of a return to an outer (or the same) level.
+    /// Returns the stack segment for a return to the same or an outer privilege level.
     pub fn return_stack_segment(
         &mut self,
         selector: u16,
@@ -568,7 +570,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Returns a flat 64-bit code segment or data segment as SYSCALL and SYSRET load them (SDM vol. 2B, SYSCALL).
+    /// Returns a flat code or data segment as SYSCALL and SYSRET load it (SDM vol. 2B, SYSCALL).
     pub fn flat_segment(selector: u16, code: bool, long: bool, dpl: u8) -> Segment {
         let kind = if code { 0xb } else { 3 };
         let size = if long {
@@ -590,14 +592,14 @@ impl Cpu {
         }
     }
 
-    /// Sets LMA by CR0.PG and EFER.LME (SDM vol. 3A §9.8.5).
+    /// Recomputes EFER.LMA from CR0.PG and EFER.LME (SDM vol. 3A §9.8.5).
     pub fn update_long_mode(&mut self) {
         let active = self.control.cr0 & cr0::PG != 0 && self.control.efer & efer::LME != 0;
         self.control.efer = self.control.efer & !efer::LMA | if active { efer::LMA } else { 0 };
     }
 }
 
-/// Returns a segment register's value from an eight-byte descriptor (SDM vol. 3A §3.4.5).
+/// Converts an eight-byte descriptor to a segment register's value (SDM vol. 3A §3.4.5).
 pub fn unpack(selector: u16, raw: u64) -> Segment {
     let limit = (raw & 0xffff | raw >> 32 & 0xf_0000) as u32;
     let granular = raw >> 55 & 1 != 0;

@@ -1,4 +1,4 @@
-//! Fast miss path, for most misses of a model's first level: the TLB has the page, the line replaces the oldest line of its set, and the
+//! Fast miss path, for most misses of a model's first level. The TLB has the page, the line replaces the oldest line of its set, and the
 //! model's fast miss path serves the miss ([`nodescope_plugin_api::MemoryModel::miss`]).
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -9,8 +9,8 @@ use crate::cpu::Cpu;
 use crate::softmmu::{Isa, WayDirectory};
 
 impl Cpu {
-    /// Serves a miss as [`Cpu::resolve_operand`] does, by the fast miss path. Returns None where the slow path must serve the miss. Then
-    /// nothing was done that makes a difference to the slow path.
+    /// Serves a miss by the fast miss path, with the result of [`Cpu::resolve_operand`]. None if the slow path must serve the miss; then
+    /// nothing has changed that the slow path depends on.
     #[inline(always)]
     pub fn fast_miss(
         &mut self,
@@ -24,17 +24,16 @@ impl Cpu {
         {
             return None;
         }
-        // A set is less than a page, so that finding it need not wait for the page's physical address.
+        // A set index has only bits of the offset in the page, so the look-up of the set does not wait for the physical address.
         let oldest = self.data_tlb.directory.sets.oldest(isa, linear)?;
         let page = self.data_tlb.find_page(linear, write)?;
         let place = page.host as *mut u8;
         let (physical, writable) = (page.physical, page.writable);
-        // The host loads the guest's data while the model works.
-        // SAFETY: a prefetch has no effect that a program could see.
+        // The prefetch loads the guest's data into the host's cache while the model works. SAFETY: a prefetch has no architectural effect.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(place.cast()) };
         let line = physical & !(LINE - 1);
         if self.data_tlb.directory.sets.holds(isa, line) {
-            // The line is known at another linear address, or to the other privilege.
+            // The line is cached under another linear address, or for the other privilege.
             return None;
         }
         let reference = MemRef {
@@ -48,7 +47,7 @@ impl Cpu {
             now: self.now_at_block_start(),
         };
         let mut platform = self.platform.expect("called only below run()");
-        // SAFETY: as in `Cpu::platform`; nothing else uses the platform until this function returns.
+        // SAFETY: as in `Cpu::platform`. Nothing else uses the platform until this function returns.
         let platform = unsafe { platform.as_mut() };
         let modified = self.data_tlb.directory.modified.drain();
         let outcome = platform.miss(modified, oldest.line, &reference)?;
@@ -68,7 +67,7 @@ impl Cpu {
         Some(place)
     }
 
-    /// Advances the clock by the stall of a model's answer.
+    /// Adds the stall of a model's answer, in cycles, to the clock and the counters.
     #[inline(always)]
     pub fn add_stall(&mut self, stall: u32) {
         let stall = u64::from(stall);

@@ -1,5 +1,5 @@
-//! Instructions of the guest's processor: the instructions whose features its CPUID announces. All others raise `#UD`, or have the meaning
-//! that their encoding has on processors without the feature.
+//! Instruction-set features of the guest's processor, which its CPUID announces. Instructions of other features raise `#UD`, or have the
+//! meaning of their encoding on processors without the feature.
 
 use iced_x86::{CpuidFeature, Decoder, DecoderError, DecoderOptions, Instruction};
 use nodescope_x86::CpuidTable;
@@ -8,25 +8,25 @@ use nodescope_x86::cpuid::CpuidRegister::{self, Eax, Ebx, Ecx, Edx};
 use crate::cpu::Mode;
 use crate::fetch::MAX_INSTRUCTION;
 
-/// A bit of CPUID: leaf, subleaf, register, bit.
+/// A bit of CPUID: leaf, subleaf, register, bit number.
 type Bit = (u32, u32, CpuidRegister, u32);
 
-/// The bits of CPUID that announce a feature.
+/// Condition under which a processor has a feature.
 enum Announced {
     /// Every processor with 64-bit mode has the feature.
     Always,
-    /// Any of these bits announces it; where the list is empty, the guest never has it.
+    /// The processor has the feature if CPUID has any of these bits; never if the list is empty.
     By(&'static [Bit]),
 }
 
-/// The bit of leaf 8000_0001H ECX by which LAHF and SAHF exist in 64-bit mode (SDM vol. 2A, LAHF).
+/// Bit of leaf 8000_0001H ECX for LAHF and SAHF in 64-bit mode (SDM vol. 2A, LAHF).
 const LAHF_IN_64_BIT_MODE: Bit = (0x8000_0001, 0, Ecx, 0);
 
-/// Bits of CPUID that announce a feature of the decoder (SDM vol. 2A, CPUID; APM vol. 3, appendix E).
+/// Returns how CPUID announces a feature of the decoder (SDM vol. 2A, CPUID; APM vol. 3, appendix E).
 fn announced(feature: CpuidFeature) -> Announced {
     use CpuidFeature as F;
     let bits: &'static [Bit] = match feature {
-        // PAUSE is a NOP on processors that do not know PAUSE; the others have no bit.
+        // PAUSE is a NOP on processors without it. The other features in this list have no bit.
         F::INTEL8086
         | F::INTEL186
         | F::INTEL286
@@ -175,26 +175,25 @@ fn announced(feature: CpuidFeature) -> Announced {
         F::MCOMMIT => &[(0x8000_0008, 0, Ebx, 8)],
         F::WBNOINVD => &[(0x8000_0008, 0, Ebx, 9)],
 
-        // Features that only other vendors or only older processors have, features of system management mode, and features that an MSR
-        // announces.
+        // Features that only other vendors or only older processors have, of system management mode, or that an MSR announces.
         _ => &[],
     };
     Announced::By(bits)
 }
 
-/// Words of [`Features`].
+/// Number of words of the bit set in [`Features`].
 const WORDS: usize = 4;
 
-/// The features that a CPUID table announces, by the decoder's names.
+/// The features that a CPUID table announces, as a bit set over the decoder's feature numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     there: [u64; WORDS],
-    /// Options of the decoder that depend on CPUID.
+    /// Decoder options that depend on CPUID.
     options: u32,
 }
 
 impl Features {
-    /// Returns the features of this table.
+    /// Returns the features that this CPUID table announces.
     pub fn new(cpuid: &CpuidTable) -> Self {
         let has = |(leaf, subleaf, register, bit): Bit| cpuid.has(leaf, subleaf, register, bit);
         let mut there = [0; WORDS];
@@ -213,7 +212,7 @@ impl Features {
         Self { there, options }
     }
 
-    /// Returns whether the guest's processor has all features that an instruction needs.
+    /// Returns whether the guest's processor has all features that an instruction requires.
     pub fn have(&self, instruction: &Instruction) -> bool {
         instruction
             .cpuid_features()
@@ -222,13 +221,13 @@ impl Features {
     }
 }
 
-/// Options by which encodings have the meaning that they had before a later feature: hints are NOPs, prefixes are ignored.
+/// Decoder options that give encodings their meaning from before a later feature: hints are NOPs, and some prefixes are ignored.
 const BEFORE_THE_FEATURE: u32 = DecoderOptions::FORCE_RESERVED_NOP
     | DecoderOptions::NO_WBNOINVD
     | DecoderOptions::NO_MPFX_0FBC
     | DecoderOptions::NO_MPFX_0FBD;
 
-/// Decoder of instructions as the guest's processor decodes them. Instructions that the processor lacks are invalid.
+/// Decoder that decodes instructions like the guest's processor. Instructions that the processor lacks are invalid.
 pub struct GuestDecoder<'a> {
     decoder: Decoder<'a>,
     bytes: &'a [u8],
@@ -237,7 +236,7 @@ pub struct GuestDecoder<'a> {
 }
 
 impl<'a> GuestDecoder<'a> {
-    /// Decodes these bytes at an instruction pointer.
+    /// Creates a decoder of these bytes, the first of which is at instruction pointer `ip`.
     pub fn new(features: Features, mode: Mode, bytes: &'a [u8], ip: u64) -> Self {
         Self {
             decoder: Decoder::with_ip(mode.bits(), bytes, ip, features.options),
@@ -247,7 +246,7 @@ impl<'a> GuestDecoder<'a> {
         }
     }
 
-    /// Returns whether there are bytes left.
+    /// Returns whether bytes are left to decode.
     pub fn can_decode(&self) -> bool {
         self.decoder.can_decode()
     }
@@ -257,12 +256,13 @@ impl<'a> GuestDecoder<'a> {
         self.decoder.position()
     }
 
-    /// Returns whether the last instruction needs more bytes than there are.
+    /// Returns whether the bytes ended within the last instruction.
     pub fn was_cut(&self) -> bool {
         self.decoder.last_error() == DecoderError::NoMoreBytes
     }
 
-    /// Returns whether the last instruction has more bytes than it may have: the decoder calls such instructions invalid, too.
+    /// Returns whether the last instruction is invalid because it is longer than 15 bytes. The decoder reports other invalid instructions
+    /// alike.
     pub fn is_too_long(&self, instruction: &Instruction) -> bool {
         if !instruction.is_invalid() || instruction.len() < MAX_INSTRUCTION {
             return false;
@@ -277,8 +277,8 @@ impl<'a> GuestDecoder<'a> {
                 )
         };
         let prefixes = bytes.iter().take_while(|&&b| is_prefix(b)).count();
-        // The instruction is decoded again without repeated prefixes, REX before another prefix, LOCK and segments; it is longer by
-        // their bytes.
+        // The instruction is decoded again without repeated prefixes, REX before another prefix, LOCK and segment prefixes. Its real length
+        // includes these bytes.
         let mut shorter: Vec<u8> = (0..prefixes)
             .filter(|&n| {
                 let behind = &bytes[n + 1..prefixes];
@@ -294,7 +294,8 @@ impl<'a> GuestDecoder<'a> {
         prefixes >= MAX_INSTRUCTION || is_known
     }
 
-    /// Decodes the next instruction.
+    /// Decodes the next instruction. If the processor lacks its feature, the result is the older meaning of its encoding, or an invalid
+    /// instruction.
     pub fn decode(&mut self) -> Instruction {
         let start = self.decoder.position();
         let instruction = self.decoder.decode();
@@ -322,7 +323,7 @@ mod tests {
 
     use super::*;
 
-    /// Makes a table with only these bits.
+    /// Makes a CPUID table with only these bits.
     fn table(bits: &[Bit]) -> CpuidTable {
         let mut table = CpuidTable::default();
         for &(leaf, subleaf, register, bit) in bits {
@@ -353,7 +354,7 @@ mod tests {
             (&[0xc4, 0xe2, 0x75, 0xdc, 0xc2], &[VAES], Vaesenc),
             (XGETBV, &[(1, 0, Ecx, 26)], Xgetbv),
             (&[0x9f], &[LAHF_IN_64_BIT_MODE], Lahf),
-            // Either bit.
+            // Either of two bits announces XTEST.
             (&[0x0f, 0x01, 0xd6], &[(7, 0, Ebx, 4)], Xtest),
             (&[0x0f, 0x01, 0xd6], &[(7, 0, Ebx, 11)], Xtest),
         ] {
@@ -364,7 +365,7 @@ mod tests {
 
     #[test]
     fn all_features_of_an_instruction_are_needed() {
-        // VAESENC of 128 bits.
+        // VAESENC with 128-bit operands.
         let bytes = &[0xc4, 0xe2, 0x71, 0xdc, 0xc2];
         let (aes, avx) = ((1, 0, Ecx, 25), (1, 0, Ecx, 28));
         assert_eq!(decode(&[aes], bytes).0, Mnemonic::INVALID);

@@ -1,4 +1,4 @@
-//! Instruction fetch: from the instruction pointer to a decoded block.
+//! Instruction fetch, from the instruction pointer to a decoded block.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -18,23 +18,24 @@ use crate::op::{Op, RIP, Trap};
 use crate::pool::Decoded;
 use crate::softmmu::Baseline;
 
-/// Longest block in instructions.
+/// Largest number of instructions in a block.
 pub const MAX_BLOCK: usize = 48;
 /// Longest instruction in bytes (SDM vol. 2A §2.3.11).
 pub const MAX_INSTRUCTION: usize = 15;
 
-/// Operations that were decoded in sequence.
+/// Result of decoding consecutive instructions.
 struct Decoding {
     ops: Vec<Op>,
-    /// Length in bytes.
+    /// Length of the decoded instructions in bytes.
     len: usize,
-    /// The bytes end within the next instruction.
+    /// True if the bytes end within the next instruction.
     cut: bool,
-    /// The operations are the same wherever in the address space the bytes lie.
+    /// True if the operations are the same for any address of the bytes.
     movable: bool,
 }
 
-/// Returns whether 64-bit code means the same at each address: targets of 16 or 32 bits are cut to size, others are relative.
+/// Returns whether a 64-bit instruction decodes to the same operation at each address. Branch targets of 16 or 32 bits and EIP-relative
+/// operands are truncated, so they depend on the address. Other targets are relative.
 fn is_movable(instruction: &Instruction) -> bool {
     let cut = |n| {
         matches!(
@@ -46,7 +47,7 @@ fn is_movable(instruction: &Instruction) -> bool {
 }
 
 impl Cpu {
-    /// Returns a key that distinguishes blocks which decode or translate differently at the same address; kept in [`Cpu::code_key`].
+    /// Returns a key that distinguishes blocks that decode or translate differently at the same address. [`Cpu::code_key`] caches it.
     pub fn block_key(&self) -> u8 {
         Self::key_of(self.mode, self.cpl)
     }
@@ -65,7 +66,7 @@ impl Cpu {
         }
     }
 
-    /// Returns the block at the instruction pointer; raises faults of the fetch.
+    /// Returns the block at the instruction pointer. Raises the faults of the fetch.
     #[inline(always)]
     pub fn block(&mut self) -> Result<Entry, Trap> {
         let ip = self.gpr[RIP as usize];
@@ -96,7 +97,7 @@ impl Cpu {
             return Ok(block);
         }
         let in_page = 4096 - (linear & 0xfff) as usize;
-        // SAFETY: the page is mapped RAM; the copy ends at its end.
+        // SAFETY: the page is mapped RAM, and the slice ends at the end of the page.
         let bytes = unsafe {
             std::slice::from_raw_parts(page.host.add((linear & 0xfff) as usize), in_page)
         };
@@ -111,7 +112,7 @@ impl Cpu {
             let block = Block::new(decoded, physical, 0, mode, [cell, cell]);
             return Ok(self.add_block(linear, key, block));
         }
-        // The first instruction reaches into the next page.
+        // The first instruction extends into the next page.
         let second = self.code_page(linear.wrapping_add(in_page as u64))?;
         if second.host.is_null() {
             return Err(self.fetch_from_device(second.physical));
@@ -151,8 +152,8 @@ impl Cpu {
         Ok(self.add_block(linear, key, block))
     }
 
-    /// Ends the study where the kernel fetches from a device, since its code is in RAM. User code reads ones where there is no RAM, and
-    /// ones are an invalid opcode.
+    /// Raises the fault of a fetch from an address without RAM. A fetch by the kernel stops the study, since its code is in RAM. User code
+    /// would read ones there, which are an invalid opcode.
     fn fetch_from_device(&mut self, physical: u64) -> Trap {
         if self.cpl == 3 {
             return self.raise(Exception::ud());
@@ -162,7 +163,7 @@ impl Cpu {
         ))
     }
 
-    /// Returns the page that code at an address is fetched from.
+    /// Returns the page of the code at a linear address.
     fn code_page(&mut self, linear: u64) -> Result<Page, Trap> {
         if let Some(page) = self.blocks.page(linear, self.code_key) {
             return Ok(*page);
@@ -177,9 +178,9 @@ impl Cpu {
         table.remember(linear, key, code.blocks.insert(block))
     }
 
-    /// Returns the block that begins with `bytes`, which end where its page does; None where its first instruction needs more bytes. Where
-    /// there is no room for another block, all blocks are thrown away first, since the data that operations refer to lives as long
-    /// as their block.
+    /// Decodes the block at the beginning of `bytes`, which end with the page, or finds it in the decode pool. None if its first
+    /// instruction needs more bytes. An eviction, if one is needed, comes first, since it may replace the pool whose native code the
+    /// operations call.
     fn decoded(&mut self, bytes: &[u8], ip: u64) -> Option<Arc<Decoded>> {
         self.make_room_for_a_block();
         let shares = self.mode == Mode::Bits64 && self.code().is_shared();
@@ -209,7 +210,7 @@ impl Cpu {
         table.see_clears(code.clears());
     }
 
-    /// Decodes until a branch, the end of the bytes or the longest block; there is room for a block.
+    /// Decodes until a branch, the end of the bytes or the longest block. The decode pool must have room for a block's native code.
     fn decode(&mut self, bytes: &[u8], ip: u64) -> Decoding {
         thread_local! {
             static INFO: RefCell<InstructionInfoFactory> = RefCell::new(InstructionInfoFactory::new());
@@ -226,7 +227,7 @@ impl Cpu {
         while decoding.ops.len() < MAX_BLOCK && decoder.can_decode() {
             let instruction = decoder.decode();
             if decoder.was_cut() && bytes.len() - decoding.len < MAX_INSTRUCTION {
-                // Cut off by the page's end: it starts the next block.
+                // The page's end cuts the instruction, which begins the next block.
                 decoding.cut = true;
                 break;
             }
@@ -263,7 +264,8 @@ impl Cpu {
         decoding
     }
 
-    /// Reports the lines that an entry to this block fetches.
+    /// Counts the cache lines of instructions that an entry to this block fetches, and reports the misses of the L0 filter cache to the
+    /// model.
     #[inline(always)]
     pub fn fetch_lines(&mut self, block: &Block, executed_len: u32) {
         let shift = self.instruction_l0.shift();
@@ -277,7 +279,7 @@ impl Cpu {
         self.fetch_lines_slow(block, executed_len);
     }
 
-    /// Counts a fetch, unless it follows from executions ([`crate::profile`]).
+    /// Counts a fetch, unless the profile derives fetches from executions ([`crate::profile`]).
     #[inline(always)]
     fn count_fetch(&mut self) {
         if !self.numbered() {

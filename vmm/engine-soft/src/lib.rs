@@ -1,10 +1,12 @@
-//! The portable engine: decodes guest code into blocks of operations and interprets them.
+//! The portable engine: decodes guest code into blocks of operations, interprets them, and translates warm blocks to host code.
 //!
 //! Reading order:
 //!
 //! - [`vcpu`]: the engine interface. `run`: the run loop.
-//! - `block`: decoded blocks. `code`: code that the vCPUs of a node share. `pool`: code that nodes share. `lookup`: the block table.
-//! - `features`: instructions of the guest's processor. `lower`: from an instruction to an operation. `ops`: handlers of operations.
+//! - `block`: decoded blocks. `code`: code that the vCPUs of a node share. `pool`: decoded operations that nodes share. `lookup`: the block
+//!   table.
+//! - `features`: instruction-set features of the guest's processor. `lower`: from an instruction to an operation. `ops`: handlers of
+//!   operations.
 //! - `memory`: loads and stores. `softmmu`: the softmmu TLB and the L0 filter cache. `fast_miss`: the fast miss path. `mmu`: page walks.
 //! - `deliver`: exceptions and interrupts. `call_gate`: call gates. `debug`: breakpoints.
 //! - `native`: the translator.

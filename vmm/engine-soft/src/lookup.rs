@@ -8,15 +8,15 @@ use crate::cpu::Mode;
 use crate::mmu::Page;
 use crate::op::Op;
 
-/// Entries of the table from instruction pointer to block.
+/// Number of slots in the table.
 const SLOTS: usize = 1 << 14;
 
-/// Entry for a block, as the run loop uses it.
+/// Result of a look-up: a block, as the run loop uses it.
 #[derive(Clone, Copy)]
 pub struct Entry {
     /// First operation of the block.
     pub ops: *const Op,
-    /// Block that the entry is for.
+    /// The block itself.
     pub block: *const Block,
     /// Number of operations.
     pub count: u32,
@@ -29,16 +29,16 @@ struct Slot {
     ops: *const Op,
     block: *const Block,
     count: u32,
-    /// Epoch under which the block was found, above [`KEY_BITS`] of mode and privilege.
+    /// Epoch in which the block was found, above [`KEY_BITS`] with mode and privilege.
     tag: u32,
 }
 
-/// Words of the bitmap of linear pages that hold code.
+/// Words of 64 bits in the bitmap of linear pages that have code.
 const PAGE_WORDS: usize = 64;
-/// Words of the bitmap of physical pages that hold blocks.
+/// Words of 64 bits in the bitmap of physical pages that have blocks.
 const SOURCE_WORDS: usize = 512;
 
-/// Bits of a slot's tag that hold the key; no key has all of them set.
+/// Number of a tag's low bits for the key. No key has all of them set.
 const KEY_BITS: u32 = 3;
 
 const EMPTY: Slot = Slot {
@@ -60,34 +60,34 @@ impl Slot {
     }
 }
 
-/// Counts of changes to a [`BlockTable`], by which users of earlier answers see that these are out of date.
+/// Counts of changes to a [`BlockTable`]. A user of earlier answers compares them to detect that the answers are stale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Times that translations of the lower / upper half of the address space may have changed.
+    /// Number of times that translations, or code, of the lower and the upper half of the address space may have changed.
     pub changes: [u64; 2],
-    /// Times that code was written to.
+    /// Number of times that code was written to.
     pub rewrites: u64,
     /// Value of [`crate::code::Code::clears`] at the last check.
     pub clears: u64,
 }
 
-/// Table of the blocks that a vCPU has found.
+/// Block table: the blocks that a vCPU has found, by instruction pointer.
 ///
-/// A slot with a current tag is valid without a further check. The tag goes stale when a translation or any code may have changed. Then the
-/// slot is compared with the page's translation again, and the block with the code map.
+/// A slot with a current tag is valid without a further check. The tag becomes stale when a translation or code may have changed. A stale
+/// slot is compared with the page's current translation, and its block with the code map, before its next use.
 pub struct BlockTable {
     slots: Box<[Slot]>,
-    /// Advances (in steps of `1 << KEY_BITS`) when translations of the lower / upper half of the address space, or code
-    /// there, may have changed.
+    /// Epoch of the lower and the upper half of the address space. It advances in steps of `1 << KEY_BITS` when translations or code of
+    /// that half may have changed.
     epoch: [u32; 2],
-    /// Linear pages of each half that slots were filled for under its epoch, by the low bits of the page number.
+    /// Bitmaps of the linear pages of each half for which slots were filled in this epoch, by the low bits of the page number.
     pages: [[u64; PAGE_WORDS]; 2],
-    /// Physical pages of these slots' blocks, by the low bits of the page number.
+    /// Bitmaps of the physical pages of these slots' blocks, by the low bits of the page number.
     sources: [[u64; SOURCE_WORDS]; 2],
-    /// Translations of the pages of each half that code was fetched from under its epoch, by linear page and key. A page's code stays in
-    /// one place as long as the epoch lasts, so that blocks of a page may jump to each other, whichever vCPU chained them.
+    /// Translations of the pages of each half from which code was fetched in this epoch, by linear page and key. A page's translation does
+    /// not change within an epoch. Therefore blocks of a page may be chained to each other, whichever vCPU chained them.
     places: [HashMap<(u64, u8), Page, BuildHasherDefault<AddressHasher>>; 2],
-    /// Code in the upper half was fetched, under its epoch, through a page that is not global.
+    /// True if code in the upper half was fetched through a page that is not global, in this epoch.
     pub upper_not_global: bool,
     /// Counts that [`BlockTable::counts`] returns.
     counts: Counts,
@@ -118,16 +118,16 @@ impl BlockTable {
         self.epoch[(ip >> 63) as usize] | u32::from(key)
     }
 
-    /// Returns the block at an instruction pointer, if the block was found there before under the same translation. `key` distinguishes
-    /// modes and privileges.
+    /// Returns the block at a linear address if it was found before in this epoch, or none. `key` distinguishes modes and privileges.
     #[inline(always)]
     pub fn find(&self, ip: u64, key: u8) -> Option<Entry> {
-        // SAFETY: `slot_of` is less than the number of slots.
+        // SAFETY: `slot_of` returns less than the number of slots.
         let slot = unsafe { self.slots.get_unchecked(Self::slot_of(ip)) };
         (slot.ip == ip && slot.tag == self.tag(ip, key)).then(|| slot.entry())
     }
 
-    /// Returns the block at a physical address, for an instruction pointer that now maps there.
+    /// Returns the block at a physical address that the linear address `ip` now maps to, and adds it to the table. None if the node has no
+    /// current block there.
     pub fn find_physical(
         &mut self,
         blocks: &Blocks,
@@ -140,8 +140,8 @@ impl BlockTable {
         let tag = self.tag(ip, key);
         let slot = &mut self.slots[Self::slot_of(ip)];
         if slot.ip == ip && slot.tag != EMPTY.tag && (slot.tag ^ tag) << (32 - KEY_BITS) == 0 {
-            // SAFETY: blocks are freed only all together, and slots that may point to freed ones are emptied before the next
-            // look-up (`see_clears`).
+            // SAFETY: blocks are freed only by evictions, each of which advances `Code::clears`. `see_clears` then empties the slots before
+            // this vCPU's next look-up, so the slot's block still exists.
             let block = unsafe { &*slot.block };
             if block.physical == physical && block.second_page == second && block.is_current() {
                 slot.tag = tag;
@@ -155,18 +155,18 @@ impl BlockTable {
         Some(self.remember(ip, key, block))
     }
 
-    /// Returns the page of an address, if code was fetched from it before under the same translations.
+    /// Returns the page of a linear address, if code was fetched from it in this epoch.
     pub fn page(&self, linear: u64, key: u8) -> Option<&Page> {
         self.places[(linear >> 63) as usize].get(&(linear >> 12, key))
     }
 
-    /// Adds the page of an address from which code is fetched.
+    /// Adds the page of a linear address from which code is fetched.
     pub fn add_page(&mut self, linear: u64, key: u8, page: Page) {
         self.note_pages(linear, 1);
         self.places[(linear >> 63) as usize].insert((linear >> 12, key), page);
     }
 
-    /// Adds a block at an instruction pointer.
+    /// Adds a block at a linear address.
     pub fn remember(&mut self, ip: u64, key: u8, block: &Block) -> Entry {
         let entry = Entry {
             ops: block.ops().as_ptr(),
@@ -191,7 +191,8 @@ impl BlockTable {
         self.counts
     }
 
-    /// Makes entries of a physical page stale, whose code was written to.
+    /// Makes entries of the physical page at `physical` stale, since its code was written to. Other entries of the same half become stale,
+    /// too.
     pub fn forget_code(&mut self, physical: u64) {
         self.counts.rewrites += 1;
         let (word, bit) = Self::source_bit(physical);
@@ -208,7 +209,8 @@ impl BlockTable {
         self.forget_translations();
     }
 
-    /// Empties the table if the node's blocks were thrown away since the last call. `clears`: how often they were thrown away so far.
+    /// Empties the table if blocks of the node were evicted since the last call. `clears` is the number of evictions so far
+    /// ([`crate::code::Code::clears`]).
     #[inline]
     pub fn see_clears(&mut self, clears: u64) {
         if self.counts.clears != clears {
@@ -217,7 +219,8 @@ impl BlockTable {
         }
     }
 
-    /// Makes entries of non-global pages stale, since their translations may have changed.
+    /// Makes entries of non-global pages stale, since their translations may have changed. Entries of global pages in the same half may
+    /// become stale, too.
     pub fn forget_local_translations(&mut self) {
         self.bump(0);
         if self.upper_not_global {
@@ -229,11 +232,12 @@ impl BlockTable {
     pub fn forget_translations(&mut self) {
         self.bump(0);
         self.bump(1);
-        // The next fetch through a page that is not global sets it again.
+        // The next fetch through a page that is not global sets the mark again.
         self.upper_not_global = false;
     }
 
-    /// Makes the entries of one page stale, since its translation may have changed.
+    /// Makes the entries of one linear page stale, since its translation may have changed. Other entries of the same half become stale,
+    /// too.
     pub fn forget_page(&mut self, linear: u64) {
         let (half, word, bit) = Self::page_bit(linear);
         if self.pages[half][word] & bit != 0 {
@@ -241,14 +245,14 @@ impl BlockTable {
         }
     }
 
-    /// Returns half, word and bit of a page in `pages`.
+    /// Returns half, word and bit of a linear page in `pages`.
     fn page_bit(linear: u64) -> (usize, usize, u64) {
         let page = (linear >> 12) as usize;
         let half = (linear >> 63) as usize;
         (half, page / 64 % PAGE_WORDS, 1 << (page % 64))
     }
 
-    /// Notes the linear page(s) of a block for which a slot was filled.
+    /// Records the linear pages of a block for which a slot was filled.
     fn note_pages(&mut self, ip: u64, len: u32) {
         for at in [ip, ip.wrapping_add(u64::from(len) - 1)] {
             let (half, word, bit) = Self::page_bit(at);
@@ -262,7 +266,7 @@ impl BlockTable {
         (page / 64 % SOURCE_WORDS, 1 << (page % 64))
     }
 
-    /// Notes the physical page(s) of a block for which a slot was filled.
+    /// Records the physical pages of a block for which a slot was filled.
     fn note_sources(&mut self, ip: u64, block: &Block) {
         let half = (ip >> 63) as usize;
         let second = (block.second_page != 0).then_some(block.second_page);
@@ -312,7 +316,7 @@ mod tests {
         assert_eq!(found(&table), [false, true]);
         table.forget_code(0x34_5000);
         assert_eq!(found(&table), [false, false]);
-        // Found again after translations have changed, it is noted again.
+        // A block that is found again after a change of translations is recorded again.
         table.remember(low, 0, &user);
         table.forget_translations();
         let blocks = Blocks::default();

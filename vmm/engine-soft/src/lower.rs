@@ -1,4 +1,5 @@
-//! From a decoded instruction to an operation: the memory operand and attributes here, the rest in the group's own `lower`.
+//! Lowering of a decoded instruction to an operation. This module does the memory operand and the attributes; the `lower` function of an
+//! instruction group does the rest.
 
 use iced_x86::{Instruction, OpKind, Register};
 
@@ -7,21 +8,21 @@ use crate::op::{FLAT, Handler, Op, RIP, ZERO, attr};
 use crate::ops;
 use crate::ops::simd::Stubs;
 
-/// Instruction that is lowered, as the groups of `ops` see it.
+/// An instruction that is lowered, as the instruction groups in `ops` receive it.
 pub struct Lowering<'a> {
-    /// The instruction; its IP is the guest's own.
+    /// The decoded instruction; its IP is the guest's instruction pointer.
     pub instruction: &'a Instruction,
     /// Mode in which the instruction was decoded.
     pub mode: Mode,
-    /// The address of the block's first instruction.
+    /// Instruction pointer of the block's first instruction.
     pub block_ip: u64,
-    /// The operation; memory operand, attributes, offset and length are filled in.
+    /// The operation, in which memory operand, attributes, offset and length are set already.
     pub op: &'a mut Op,
     /// Native code for vector and x87 instructions.
     pub stubs: &'a mut Stubs,
 }
 
-/// Lowers one instruction. Unknown instructions become an operation that stops the study when (and only when) it is executed.
+/// Lowers one instruction. An unknown instruction becomes an operation that stops the study only if it is executed.
 pub fn lower(instruction: &Instruction, mode: Mode, block_ip: u64, stubs: &mut Stubs) -> Op {
     let mut op = Op {
         handler: ops::system::unknown,
@@ -75,7 +76,7 @@ pub fn lower(instruction: &Instruction, mode: Mode, block_ip: u64, stubs: &mut S
     op
 }
 
-/// Describes the memory operand, where there is one, in the operation.
+/// Sets the fields of the memory operand, if the instruction has one.
 fn memory_operand(i: &Instruction, mode: Mode, block_ip: u64, op: &mut Op) {
     let has = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
     if !has {
@@ -85,7 +86,8 @@ fn memory_operand(i: &Instruction, mode: Mode, block_ip: u64, op: &mut Op) {
     op.disp = i.memory_displacement64() as i64;
     if base == Register::RIP || base == Register::EIP {
         op.base = RIP;
-        // iced reports the absolute target; the block may be mapped elsewhere too.
+        // iced-x86 gives the absolute target. The displacement is made relative to the block, since it may also be mapped at other
+        // addresses.
         op.disp = i.ip_rel_memory_address().wrapping_sub(block_ip) as i64;
         if base == Register::EIP {
             op.attr |= attr::ADDRESS_32;
@@ -95,7 +97,7 @@ fn memory_operand(i: &Instruction, mode: Mode, block_ip: u64, op: &mut Op) {
         address_size(base, op);
     }
     if index != Register::None {
-        // The group lowers vector indices (gathers).
+        // The instruction groups lower vector indices (gathers).
         if index.is_gpr() {
             op.index = index.number() as u8;
             address_size(index, op);
@@ -103,7 +105,7 @@ fn memory_operand(i: &Instruction, mode: Mode, block_ip: u64, op: &mut Op) {
         op.scale = i.memory_index_scale().trailing_zeros() as u8;
     }
     if base == Register::None && index == Register::None {
-        // Without registers, only the displacement shows the address size.
+        // Without registers, only the displacement size shows the address size.
         match (mode, i.memory_displ_size()) {
             (Mode::Bits64, 4) => {
                 op.attr |= if op.disp < 0 || op.disp > i64::from(i32::MAX) {
@@ -121,7 +123,7 @@ fn memory_operand(i: &Instruction, mode: Mode, block_ip: u64, op: &mut Op) {
         }
     }
     op.segment = segment(i.memory_segment(), mode);
-    // Prefixes other than FS and GS do not count in 64-bit mode.
+    // In 64-bit mode, segment prefixes other than FS and GS have no effect.
     let stack = matches!(
         base,
         Register::RSP | Register::RBP | Register::ESP | Register::EBP
@@ -139,7 +141,7 @@ fn address_size(register: Register, op: &mut Op) {
     }
 }
 
-/// Returns the index into `Cpu::segment_base`; in 64-bit mode only FS and GS have a base (SDM vol. 1 §3.4.2.1).
+/// Returns the segment's index into `Cpu::segment_base`. In 64-bit mode only FS and GS have a base (SDM vol. 1 §3.4.2.1).
 pub fn segment(register: Register, mode: Mode) -> u8 {
     match register {
         Register::FS => 4,
@@ -152,7 +154,7 @@ pub fn segment(register: Register, mode: Mode) -> u8 {
     }
 }
 
-/// Returns the byte offset of a general register into the register file, as [`Op::dst`] and [`Op::src`] hold it.
+/// Returns the byte offset of a general register in the register file, for [`Op::dst`] and [`Op::src`].
 pub fn register_offset(register: Register) -> u8 {
     let number = register.full_register().number() as u8 * 8;
     match register {

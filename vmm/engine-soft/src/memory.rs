@@ -1,11 +1,11 @@
-//! Loads and stores of guest-linear memory.
+//! Loads and stores at guest-linear addresses.
 //!
-//! The fast path of a load or store asks the [`crate::softmmu::DataTlb`]. One compare proves that the address is translated and permitted.
-//! In a window the compare also proves that the line is the most recently used of its first-level cache set, in a state that allows the
-//! access. Without a model an entry holds a page, with a model a line; the look-up is the same.
+//! The fast path of a load or store looks up the [`crate::softmmu::DataTlb`]. One compare proves that the address is translated and the
+//! access permitted. In a window the compare also proves that the line is the most recently used one of its first-level cache set, in a
+//! state that allows the access. Without a model an entry is for a page, with a model for a line; the look-up is the same.
 //!
-//! The slow path follows where the fast path fails: the other lines of the set, the page's entry, a page walk, a device, a report to the
-//! model.
+//! If the fast path fails, the slow path tries the other lines of the set, the page's entry and a page walk. It accesses a device if there
+//! is no RAM, and reports to the model.
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
@@ -18,10 +18,10 @@ use crate::mmu::{Intent, Page};
 use crate::op::{Op, Trap, ZERO, attr};
 use crate::softmmu::{Baseline, Isa, LARGE_SHIFT, PAGE_SHIFT, PageMapping, Placement};
 
-/// Value that lives in guest memory: any bit pattern is valid.
+/// A value that can be read from and written to guest memory.
 ///
 /// # Safety
-/// Implementors are plain data without padding or invalid patterns, at most 32 bytes.
+/// Implementors must be plain data of at most 32 bytes, without padding or invalid bit patterns.
 pub unsafe trait Plain: Copy {}
 // SAFETY: integers and byte arrays accept any bit pattern.
 unsafe impl Plain for u8 {}
@@ -38,50 +38,50 @@ unsafe impl Plain for [u8; 10] {}
 // SAFETY: as above.
 unsafe impl Plain for [u8; 32] {}
 
-/// Translated piece of an access in RAM.
+/// A translated piece of an access, in RAM.
 struct Translated {
     linear: u64,
     physical: u64,
     host: *mut u8,
     len: usize,
-    /// Later writes to the page need no further check.
+    /// True if later writes to the page need no further check.
     writable: bool,
 }
 
-/// Target of a piece of an access (within one page and one line).
+/// Target of a piece of an access, within one page and one line.
 enum Target {
-    /// RAM at this host address.
+    /// RAM, at this host address.
     Host(*mut u8),
-    /// A device at this physical address.
+    /// A device, at this physical address.
     Device(u64),
 }
 
 impl Cpu {
-    /// Loads from a linear address.
+    /// Loads a value from a linear address.
     #[inline(always)]
     pub fn load<T: Plain>(&mut self, linear: u64) -> Result<T, Trap> {
         let e = self.data_tlb.entry(linear);
         if let Some(offset) = self.data_tlb.hit(e.read, linear, size_of::<T>()) {
-            // SAFETY: the entry proves that the page (or line) is mapped guest RAM at `host` and the access stays within; any
-            // bit pattern is a valid T.
+            // SAFETY: the entry proves that the page (or line) is mapped guest RAM at `host`, and that it contains the access. Any bit
+            // pattern is a valid T.
             return Ok(unsafe { ((e.host + offset) as *const T).read_unaligned() });
         }
         self.load_slow(linear)
     }
 
-    /// Stores to a linear address.
+    /// Stores a value at a linear address.
     #[inline(always)]
     pub fn store<T: Plain>(&mut self, linear: u64, value: T) -> Result<(), Trap> {
         let e = self.data_tlb.entry(linear);
         if let Some(offset) = self.data_tlb.hit(e.write, linear, size_of::<T>()) {
-            // SAFETY: as in `load`; the write tag proves that the page is writable, dirty and holds no decoded code.
+            // SAFETY: as in `load`. The write tag proves that the page is writable and dirty and has no decoded code.
             unsafe { ((e.host + offset) as *mut T).write_unaligned(value) };
             return Ok(());
         }
         self.store_slow(linear, value)
     }
 
-    /// Loads an operand that the same instruction will store to. Faults as a write does (SDM vol. 3A §4.7), before any effect.
+    /// Loads an operand to which the same instruction will store. Faults like a write (SDM vol. 3A §4.7), before any effect.
     #[inline(always)]
     pub fn load_rmw<T: Plain>(&mut self, linear: u64) -> Result<T, Trap> {
         let e = self.data_tlb.entry(linear);
@@ -110,7 +110,7 @@ impl Cpu {
             && !page.host.is_null()
         {
             // The load must treat the page as writable, and must use the store's translation. The guest may have changed the translation
-            // without an invalidation. The check for writing has seen the change, but the entries for reading have not.
+            // without an invalidation. The check for writing has used the new translation, but read entries may have the old one.
             let place = self.translated_in_page(&page, linear, len);
             self.enter_page(&place, &page);
             if self.attached {
@@ -120,7 +120,8 @@ impl Cpu {
         self.load(linear)
     }
 
-    /// Enters a page into the TLB, and the large page around it.
+    /// Enters a page into the TLB, and the large page around it if there is one. In a window, the large page's entry may replace the small
+    /// page's. Pages with data breakpoints are not entered.
     fn enter_page(&mut self, place: &Translated, page: &Page) {
         if self.breakpoints.watch(place.linear, PAGE_SHIFT) {
             return;
@@ -146,7 +147,7 @@ impl Cpu {
         self.data_tlb.enter_page(&at, page.global());
     }
 
-    /// Translates an access within a page of RAM.
+    /// Translates an access within a page of RAM to its host address.
     fn translated_in_page(&self, page: &Page, linear: u64, len: usize) -> Translated {
         let physical = page.physical | linear & 0xfff;
         let region = &self.ram.regions()[page.region as usize];
@@ -154,7 +155,7 @@ impl Cpu {
         Translated {
             linear,
             physical,
-            // SAFETY: the offset lies within the page.
+            // SAFETY: the offset is within the page.
             host: unsafe { page.host.add((linear & 0xfff) as usize) },
             len,
             writable: !has_code && page.write_ready(self, self.privilege()),
@@ -166,7 +167,7 @@ impl Cpu {
     fn load_slow<T: Plain>(&mut self, linear: u64) -> Result<T, Trap> {
         let len = size_of::<T>();
         if let Some(host) = self.data_tlb.promote(linear, len, false) {
-            // SAFETY: as in `load`: entries of the way directory prove as much as entries of the TLB.
+            // SAFETY: as in `load`. Entries of the way directory prove as much as entries of the TLB.
             return Ok(unsafe { host.cast::<T>().read_unaligned() });
         }
         if len <= self.data_tlb.room(linear)
@@ -186,7 +187,7 @@ impl Cpu {
     fn store_slow<T: Plain>(&mut self, linear: u64, value: T) -> Result<(), Trap> {
         let len = size_of::<T>();
         if let Some(host) = self.data_tlb.promote(linear, len, true) {
-            // SAFETY: as in `store`: entries of the way directory prove as much as entries of the TLB.
+            // SAFETY: as in `store`. Entries of the way directory prove as much as entries of the TLB.
             unsafe { host.cast::<T>().write_unaligned(value) };
             return Ok(());
         }
@@ -203,14 +204,14 @@ impl Cpu {
         self.write_bytes(linear, bytes)
     }
 
-    /// Reads bytes at a linear address, split at pages and lines.
+    /// Reads bytes at a linear address, in pieces within pages and lines.
     pub fn read_bytes(&mut self, linear: u64, buf: &mut [u8]) -> Result<(), Trap> {
         if let Some(split) = self.split(linear, buf.len(), false) {
-            // SAFETY: the split access is for these bytes.
+            // SAFETY: the split access was made for these bytes.
             unsafe { split.read(buf) };
             return Ok(());
         }
-        // All pages are translated before anything is read: reading a device may have effects.
+        // All pages are translated before anything is read, since reading a device may have effects.
         self.check_span(linear, buf.len(), Intent::Read)?;
         let mut at = 0;
         for_each_piece(self.data_tlb.shift(), linear, buf.len(), |piece, len| {
@@ -232,10 +233,10 @@ impl Cpu {
         })
     }
 
-    /// Writes bytes at a linear address, split at pages and lines. Writes nothing where any page faults.
+    /// Writes bytes at a linear address, in pieces within pages and lines. If any page faults, nothing is written.
     pub fn write_bytes(&mut self, linear: u64, bytes: &[u8]) -> Result<(), Trap> {
         if let Some(split) = self.split(linear, bytes.len(), true) {
-            // SAFETY: the split access is for these bytes.
+            // SAFETY: the split access was made for these bytes.
             unsafe { split.write(bytes) };
             return Ok(());
         }
@@ -260,13 +261,14 @@ impl Cpu {
         })
     }
 
-    /// Checks that a span can be written, without writing: raises `#PF` as a write.
+    /// Checks that `len` bytes can be written, without writing. Raises the `#PF` or `#GP` of a write.
     pub fn probe_write(&mut self, linear: u64, len: usize) -> Result<(), Trap> {
         self.translate_checked(linear, Intent::Write)?;
         self.check_span(linear, len, Intent::Write)
     }
 
-    /// Returns a contiguous host view of `len` bytes to read from: guest RAM itself, or the bounce buffer (`len` <= 512).
+    /// Returns a host address from which `len` contiguous bytes can be read: in guest RAM, or in the bounce buffer with a copy (`len` <=
+    /// 512).
     #[inline]
     pub fn read_span(&mut self, linear: u64, len: usize) -> Result<*const u8, Trap> {
         let e = self.data_tlb.entry(linear);
@@ -293,8 +295,8 @@ impl Cpu {
         Ok(self.scratch.0.as_ptr())
     }
 
-    /// Returns a contiguous host buffer to write `len` bytes to. [`Cpu::commit_span`] with the same arguments makes the bytes reach the
-    /// guest. Faults are raised here, before anything is written.
+    /// Returns a host address to which `len` contiguous bytes can be written: in guest RAM, or in the bounce buffer. [`Cpu::commit_span`]
+    /// with the same arguments must follow to complete the write. Faults are raised here, before anything is written.
     #[inline]
     pub fn write_span(&mut self, linear: u64, len: usize) -> Result<*mut u8, Trap> {
         let e = self.data_tlb.entry(linear);
@@ -307,7 +309,7 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     fn write_span_slow(&mut self, linear: u64, len: usize) -> Result<*mut u8, Trap> {
-        // As in translated code, there is no page walk where the TLB has the page as writable.
+        // As in translated code, there is no page walk if the TLB has a writable entry of the page.
         let known = if len > self.data_tlb.room(linear) {
             self.attached
                 && (self.native.served(linear, len, true).is_some()
@@ -321,8 +323,8 @@ impl Cpu {
         Ok(self.scratch.0.as_mut_ptr())
     }
 
-    /// Returns the host address of guest memory from `linear` on, and the number of bytes that the fast path may read there: to the end of
-    /// the page, or of the line while a model is attached. None where a load would take the slow path.
+    /// Returns the host address of guest memory at `linear`, and the number of bytes that the fast path may read there. The range ends with
+    /// the page, or with the line while a model is attached. None if a load would take the slow path.
     #[inline]
     pub fn direct_read_range(&self, linear: u64) -> Option<(*const u8, usize)> {
         let e = self.data_tlb.entry(linear);
@@ -330,7 +332,7 @@ impl Cpu {
         Some(((e.host + offset) as *const u8, self.data_tlb.room(linear)))
     }
 
-    /// Returns the range of [`Cpu::direct_read_range`] for writes.
+    /// Returns the host address and length as [`Cpu::direct_read_range`] does, for writes.
     #[inline]
     pub fn direct_write_range(&self, linear: u64) -> Option<(*mut u8, usize)> {
         let e = self.data_tlb.entry(linear);
@@ -338,7 +340,7 @@ impl Cpu {
         Some(((e.host + offset) as *mut u8, self.data_tlb.room(linear)))
     }
 
-    /// Makes a write to `place` (from [`Cpu::write_span`] of the same span) take effect.
+    /// Completes a write to `place`, which [`Cpu::write_span`] returned for the same bytes.
     #[inline]
     pub fn commit_span(&mut self, linear: u64, len: usize, place: *mut u8) -> Result<(), Trap> {
         if std::ptr::eq(place, self.scratch.0.as_ptr()) {
@@ -361,7 +363,7 @@ impl Cpu {
         self.write_bytes(linear, &scratch.0[..len])
     }
 
-    /// Translates the second and later pages of a span. The access itself translates the first page.
+    /// Translates all pages of a span if it extends over more than one. The access itself translates a single page.
     fn check_span(&mut self, linear: u64, len: usize, intent: Intent) -> Result<(), Trap> {
         if len == 0 {
             return Ok(());
@@ -380,7 +382,7 @@ impl Cpu {
 
     fn translate_checked(&mut self, linear: u64, intent: Intent) -> Result<Page, Trap> {
         if self.long_mode() && !is_canonical(linear) {
-            // By the address, `name_stack_fault` recognises the operand.
+            // The address lets `name_stack_fault` recognise the operand.
             return Err(self.raise(Exception {
                 address: linear,
                 ..Exception::gp(0)
@@ -389,14 +391,14 @@ impl Cpu {
         self.translate(linear, intent)
     }
 
-    /// Makes the fault of a non-canonical address `#SS` where the address is relative to SS, `#GP` elsewhere (SDM vol. 1 §3.3.7.1).
+    /// Changes the fault of a non-canonical address to `#SS` if the address is relative to SS, or else to `#GP` (SDM vol. 1 §3.3.7.1).
     #[cold]
     pub fn name_stack_fault(&mut self, op: &Op) {
         let Some(e) = self.exception else { return };
         if e.vector != Vector::GeneralProtection || e.address == 0 {
             return;
         }
-        // An instruction that pushes or pops besides its operand, which reaches over eight bytes at most.
+        // An instruction that pushes or pops and also has a memory operand, which extends over eight bytes at most.
         let operand = op.base != ZERO || op.index != ZERO || op.disp != 0;
         let beside =
             op.attr & attr::STACK != 0 && !(operand && e.address.wrapping_sub(self.linear(op)) < 8);
@@ -409,7 +411,7 @@ impl Cpu {
         self.exception = Some(Exception::with_error(vector, 0));
     }
 
-    /// Translates one piece, reports it to an attached model, and refills the TLB.
+    /// Translates one piece of an access, reports it to an attached model, and refills the TLB.
     fn target(
         &mut self,
         linear: u64,
@@ -445,8 +447,7 @@ impl Cpu {
     }
 
     /// Returns the host address of an operand within one page (and line), for the slow path of translated code. The access is reported to
-    /// the model and fills the TLB, as loads and stores of the interpreter do. Returns None, with nothing done, where a page walk is
-    /// needed.
+    /// the model and fills the TLB, like loads and stores of the interpreter. None if a page walk is needed; then nothing has changed.
     #[inline(always)]
     pub fn resolve_operand(
         &mut self,
@@ -468,15 +469,15 @@ impl Cpu {
             if !self.attached {
                 return Some(place.host);
             }
-            // The host loads the guest's data while the model works.
-            // SAFETY: a prefetch has no effect that a program could see.
+            // The prefetch loads the guest's data into the host's cache while the model works. SAFETY: a prefetch has no architectural
+            // effect.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(place.host.cast()) };
             match (read, write) {
                 (true, true) => {
                     self.reference_line(&place, Access::Read, false);
                     self.reference_line(&place, Access::Write, false);
                 }
-                // Translated code has looked through all ways for the line.
+                // Translated code has already searched all ways for the line.
                 (_, false) => self.report_miss(isa, &place, Access::Read),
                 (_, true) => self.report_miss(isa, &place, Access::Write),
             }
@@ -485,8 +486,8 @@ impl Cpu {
         self.resolve_by_page_walk_cache(linear, len, read, write)
     }
 
-    /// Resolves an operand as [`Cpu::resolve_operand`] does, where no model is attached and the TLB has the operand's large page. Returns
-    /// None, with nothing done, elsewhere.
+    /// Returns the host address of an operand if no model is attached and the TLB has its large page. None otherwise; then nothing has
+    /// changed.
     #[inline(always)]
     pub fn resolve_in_large_page(
         &mut self,
@@ -516,11 +517,11 @@ impl Cpu {
         }
         let place = self.translated_in_page(&page, linear, len);
         if write && !place.writable {
-            // The page has code.
+            // The page has code, so the slow path must handle the write.
             return None;
         }
         if self.attached && read && write {
-            // As in `load_rmw_slow`.
+            // As in `load_rmw_slow`, the load must use the store's translation.
             self.data_tlb.flush_if_moved(linear, place.host as u64);
         }
         if read {
@@ -532,8 +533,8 @@ impl Cpu {
         Some(place.host)
     }
 
-    /// Translates an access within one page and line, if the TLB has the page or the large page around it. Without a model the small page's
-    /// entry was asked before, and is filled from the large page's entry.
+    /// Translates an access within one page and line, if the TLB has the page or the large page around it. Without a model, the small
+    /// page's entry has missed already and is refilled from the large page's entry.
     #[inline(always)]
     fn look_up_page(&mut self, linear: u64, len: usize, write: bool) -> Option<Translated> {
         let page = if self.attached {
@@ -550,8 +551,8 @@ impl Cpu {
         })
     }
 
-    /// Looks up the page as [`Cpu::look_up_page`] does, for an operand that is read and then written. An entry may have a line of the page
-    /// at another host address: then the guest has changed the translation without an invalidation, and the page is flushed.
+    /// Looks up the page as [`Cpu::look_up_page`] does, for an operand that is read and then written. If an entry has a line of the page at
+    /// another host address, the guest has changed the translation without an invalidation. Then the page is flushed.
     fn look_up_page_for_both(&mut self, linear: u64, len: usize) -> Option<Translated> {
         let place = self.look_up_page(linear, len, true)?;
         if self.attached {
@@ -561,7 +562,7 @@ impl Cpu {
         Some(place)
     }
 
-    /// Enters a page into the TLB, and references a line of it.
+    /// Enters a page into the TLB, and references one line of it.
     #[inline]
     fn enter_and_reference(
         &mut self,
@@ -576,14 +577,14 @@ impl Cpu {
         }
     }
 
-    /// Reports an access within one line to the attached model, unless the L0 filter cache permits the access after all.
+    /// Reports an access within one line to the attached model, unless the L0 filter cache permits the access.
     fn reference_line(&mut self, place: &Translated, access: Access, extra: bool) {
         let write = access == Access::Write;
         if extra {
-            // The instruction's own count is one; each further line of the access is counted here.
+            // An instruction counts one access by itself. Each further line of the access is counted here.
             self.count_accesses(u64::from(!write), u64::from(write));
         }
-        // The L0 filter cache permits the access only where code on the page or a split access led here.
+        // The L0 filter cache can permit the access here if code on the page or a split access caused the slow path.
         if !self
             .data_tlb
             .permits(place.linear, place.host as u64, write)
@@ -596,8 +597,8 @@ impl Cpu {
         }
     }
 
-    /// Reports an access within one line that the L0 filter cache does not permit. Returns the host address; None, with nothing done, where
-    /// the TLB does not have the page.
+    /// Reports an access within one line that the L0 filter cache does not permit. Returns the operand's host address. None if the TLB does
+    /// not have the page; then nothing has changed.
     #[inline(always)]
     pub fn report_miss_in_known_page(
         &mut self,
@@ -611,7 +612,7 @@ impl Cpu {
         Some(place.host)
     }
 
-    /// Reports an access that the L0 filter cache does not permit.
+    /// Reports an access that the L0 filter cache does not permit, and fills the line into the cache.
     #[inline(always)]
     fn report_miss(&mut self, isa: impl Isa, place: &Translated, access: Access) {
         let reference = MemRef {
@@ -640,8 +641,8 @@ impl Cpu {
         }
     }
 
-    /// Reports a reference to `line` to the attached model, with the effects of hits since the last report, and applies the model's changes
-    /// to the L0 filter cache. Returns the model's answer, and the line's way if whole sets are kept.
+    /// Reports a reference to `line` to the attached model, with the effects of hits since the last report. Applies the model's updates to
+    /// the L0 filter cache. Returns the model's answer, and the line's way if the L0 filter cache has whole sets.
     #[inline(always)]
     pub fn report_reference(
         &mut self,
@@ -650,7 +651,7 @@ impl Cpu {
         line: u64,
     ) -> (Outcome, Option<Placement>) {
         let mut platform = self.platform.expect("called only below run()");
-        // SAFETY: as in `Cpu::platform`; nothing else uses the platform until this function returns.
+        // SAFETY: as in `Cpu::platform`. Nothing else uses the platform until this function returns.
         let platform = unsafe { platform.as_mut() };
         let side = reference.access.side();
         let sets = match side {
@@ -680,18 +681,18 @@ impl Cpu {
         self.updates = updates;
     }
 
-    /// Reports lines that became modified to the attached model, before another vCPU runs.
+    /// Reports lines that were modified by hits to the attached model. Must be called before another vCPU runs.
     pub fn report_modified(&mut self) {
         if self.data_tlb.directory.modified.count != 0 {
             let id = self.id;
             let mut platform = self.platform.expect("called only below run()");
-            // SAFETY: as in `Cpu::platform`; nothing else uses the platform until this function returns.
+            // SAFETY: as in `Cpu::platform`. Nothing else uses the platform until this function returns.
             let platform = unsafe { platform.as_mut() };
             platform.modified(id, self.data_tlb.directory.modified.drain());
         }
     }
 
-    /// Lowers the L0 filter cache's permission for a line.
+    /// Applies a model's update of a line's permission to the L0 filter cache.
     pub fn apply_l0_update(&mut self, update: &L0Update) {
         match update.side {
             Side::Data => self.data_tlb.update(update),
@@ -699,25 +700,25 @@ impl Cpu {
         }
     }
 
-    /// Returns the counters of the current privilege.
+    /// Returns the event counters of the current privilege.
     pub fn counters_mut(&mut self) -> &mut nodescope_plugin_api::Counters {
         &mut self.counters[usize::from(self.cpl != 3)]
     }
 
-    /// Ends the current block after the running instruction.
+    /// Ends the current block after the running operation.
     #[inline]
     pub fn end_block(&mut self) {
         self.block_end = std::ptr::null();
     }
 }
 
-/// Returns whether bits 63:47 are all equal (4-level paging).
+/// Returns whether bits 63:47 are all equal, as 4-level paging requires.
 #[inline]
 pub fn is_canonical(linear: u64) -> bool {
     ((linear as i64) << 16 >> 16) as u64 == linear
 }
 
-/// Calls `f` for each piece of a span that lies within one unit of `1 << shift` bytes.
+/// Calls `f` with address and length of each piece of a span within one aligned unit of `1 << shift` bytes.
 fn for_each_piece(
     shift: u32,
     linear: u64,

@@ -21,30 +21,31 @@ pub enum Intent {
     Fetch,
 }
 
-/// Result of a page walk.
+/// Result of a page walk for one page.
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
-    /// Linear page number, `u64::MAX` where the slot is empty.
+    /// Linear page number; `u64::MAX` if the slot is empty.
     tag: u64,
     /// Guest-physical address of the page.
     pub physical: u64,
-    /// Host address of the page, null for device memory.
+    /// Host address of the page; null if the page is not in RAM.
     pub host: *mut u8,
-    /// Region of RAM that has the page (index into `Ram::regions`).
+    /// Index in `Ram::regions` of the region that has the page.
     pub region: u32,
-    /// CPL 3 may access the page.
+    /// True if CPL 3 may access the page.
     user: bool,
-    /// Writable (at CPL 3, or with CR0.WP).
+    /// True if the page tables permit writes. Without CR0.WP, the kernel may write in any case.
     writable: bool,
-    /// The page is executable.
+    /// True if the page tables permit instruction fetches.
     executable: bool,
-    /// Survives a CR3 write.
+    /// True if the translation survives a write of CR3.
     global: bool,
-    /// The dirty bit is known to be set.
+    /// True if the dirty bit is set.
     dirty: bool,
-    /// The page is a part of a large page, of which 2 MiB lie in one piece on the host: regions of RAM consist of such pieces.
+    /// True if the page is a part of a large page. The 2 MiB around it are contiguous on the host, since RAM regions consist of such
+    /// pieces.
     large: bool,
-    /// [`PageWalkCache::epoch`] at the time of the walk. A page that is not global is valid only in this epoch.
+    /// [`PageWalkCache::epoch`] at the time of the walk. The translation of a page that is not global is valid only in this epoch.
     epoch: u32,
 }
 
@@ -62,31 +63,31 @@ const EMPTY: Page = Page {
     epoch: 0,
 };
 
-/// Slots for pages.
+/// Number of slots for 4-KiB pages.
 const SLOTS: usize = 8192;
-/// Slots for parts of large pages.
+/// Number of slots for 2-MiB parts of large pages.
 const LARGE_SLOTS: usize = 512;
-/// log2 of the bytes of such a part.
+/// log2 of the size in bytes of a large page's part.
 const LARGE_SHIFT: u32 = 21;
 
-/// Page-walk cache: direct-mapped, by linear address.
+/// Page-walk cache, a direct-mapped table by linear address.
 pub struct PageWalkCache {
     pages: Box<[Page]>,
-    /// Parts of 2 MiB of large pages, by their first addresses. No page of such a part is in `pages`.
+    /// Parts of 2 MiB of large pages, by linear address. Pages in such a part are not in `pages`.
     large_pages: Box<[Page]>,
-    /// Advances when pages that are not global are dropped.
+    /// Number of times that translations of non-global pages were dropped.
     epoch: u32,
-    /// Large pages of which some 4 KiB may be cached in this or other tables: log2 of the size, and the linear address in units of this
-    /// size. One INVLPG drops all of a large page (SDM vol. 3A §4.10.4.1).
+    /// Large pages of which parts may be cached here or in other tables, as log2 of the size and the linear address in units of that size.
+    /// One INVLPG must drop the whole large page (SDM vol. 3A §4.10.4.1).
     large: HashSet<(u32, u64)>,
-    /// The large page that was noted last.
+    /// The large page that was added last.
     last_large: (u32, u64),
 }
 
 /// log2 of the sizes of large pages.
 const LARGE: [u32; 2] = [21, 30];
 
-// SAFETY: the host pointers refer to guest RAM, which `Cpu::ram` keeps alive and which the machine's threads use one at a time.
+// SAFETY: the host pointers point to guest RAM, which `Cpu::ram` keeps alive and which the node's threads use one at a time.
 unsafe impl Send for PageWalkCache {}
 
 impl Default for PageWalkCache {
@@ -110,7 +111,7 @@ impl PageWalkCache {
         self.last_large = (0, 0);
     }
 
-    /// Returns whether an address may lie in a large page that is cached in pieces.
+    /// Returns whether a linear address may be in a large page of which parts are cached.
     pub fn in_large_page(&self, linear: u64) -> bool {
         LARGE
             .iter()
@@ -124,7 +125,7 @@ impl PageWalkCache {
         }
     }
 
-    /// Drops all pages except global pages.
+    /// Drops all pages that are not global.
     pub fn flush_non_global(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
         if self.epoch == 0 {
@@ -132,7 +133,7 @@ impl PageWalkCache {
         }
     }
 
-    /// Drops the translation of one page, which is not in a large page.
+    /// Drops the translation of the 4-KiB page at a linear address. Parts of large pages are not dropped.
     pub fn flush_page(&mut self, linear: u64) {
         let slot = &mut self.pages[(linear >> 12) as usize % SLOTS];
         if slot.tag == linear >> 12 {
@@ -140,7 +141,7 @@ impl PageWalkCache {
         }
     }
 
-    /// Returns the page of an address, if the cache has it.
+    /// Returns the page of a linear address, if the cache has it.
     #[inline]
     fn find(&self, linear: u64) -> Option<Page> {
         let page = &self.pages[(linear >> 12) as usize % SLOTS];
@@ -167,7 +168,7 @@ impl PageWalkCache {
 
     fn insert(&mut self, linear: u64, page: Page) {
         if page.large {
-            // The guest may have replaced a small page by the large page without an invalidation.
+            // The guest may have replaced a small page with the large page without an invalidation.
             self.flush_page(linear);
             let offset = linear & ((1 << LARGE_SHIFT) - 1) & !0xfff;
             self.large_pages[(linear >> LARGE_SHIFT) as usize % LARGE_SLOTS] = Page {
@@ -183,7 +184,7 @@ impl PageWalkCache {
 }
 
 impl Cpu {
-    /// Translates a linear address at the current privilege; sets accessed and dirty bits, raises `#PF`.
+    /// Translates a linear address at the current privilege. Sets accessed and dirty bits, and raises `#PF`.
     pub fn translate(&mut self, linear: u64, intent: Intent) -> Result<Page, Trap> {
         self.translate_at(linear, intent, self.privilege())
     }
@@ -198,8 +199,8 @@ impl Cpu {
         }
     }
 
-    /// Returns the cached translation of an address, if it permits an access at the current privilege; None where a walk would be needed or
-    /// a fault raised. Changes nothing.
+    /// Returns the cached translation of a linear address, if it permits an access at the current privilege. None if a walk or a fault
+    /// would be needed. Changes nothing.
     #[inline]
     pub fn cached_page(&self, linear: u64, intent: Intent) -> Option<Page> {
         self.cached_at(linear, intent, self.cpl == 3)
@@ -212,7 +213,7 @@ impl Cpu {
         })
     }
 
-    /// Translates at a given privilege: descriptor tables and TSS are read as supervisor at any CPL.
+    /// Translates a linear address at a given privilege. Sets accessed and dirty bits, and raises `#PF`.
     pub fn translate_at(
         &mut self,
         linear: u64,
@@ -269,7 +270,8 @@ impl Cpu {
                 return Err(self.raise(Exception::page_fault(linear, code)));
             }
             let leaf = level == 0 || (level <= 2 && entry & pte::LARGE != 0);
-            // Reserved bits (SDM vol. 3A §4.7): NX without EFER.NXE, the size bit at level 4, low address bits of large pages.
+            // Reserved bits (SDM vol. 3A §4.7): NX without EFER.NXE, the size bit at level 4, low address bits of large pages, and address
+            // bits beyond the physical address width.
             let mut reserved = 0;
             if !nxe {
                 reserved |= pte::NO_EXECUTE;
@@ -330,31 +332,31 @@ impl Cpu {
         }
     }
 
-    /// Fills in the place of a page in host memory.
+    /// Fills in the region and the host address of a page, if it is in RAM.
     fn page(&self, mut page: Page) -> Page {
         page.epoch = self.page_walks.epoch;
         for (i, r) in self.ram.regions().iter().enumerate() {
             let offset = page.physical.wrapping_sub(r.start);
             if offset < r.len {
                 page.region = i as u32;
-                // SAFETY: `offset` lies within the region's mapping.
+                // SAFETY: `offset` is within the region's mapping.
                 page.host = unsafe { r.host.add(offset as usize) };
                 return page;
             }
         }
-        // The page belongs to a device.
+        // The page is not in RAM: it belongs to a device.
         page.large = false;
         page
     }
 
-    /// Reads eight aligned bytes of RAM.
+    /// Reads eight aligned bytes at a physical address; none if the address is not in RAM.
     pub fn read_physical_u64(&self, at: u64) -> Option<u64> {
         let r = self.ram.region(at)?;
-        // SAFETY: aligned eight bytes within the region, which the host has mapped.
+        // SAFETY: the eight bytes are aligned and within the region, which the host has mapped.
         Some(unsafe { r.host.add((at - r.start) as usize).cast::<u64>().read() })
     }
 
-    /// Writes eight aligned bytes of RAM.
+    /// Writes eight aligned bytes at a physical address, if it is in RAM.
     pub fn write_physical_u64(&mut self, at: u64, value: u64) {
         if let Some(r) = self.ram.region(at) {
             let offset = (at - r.start) as usize;
@@ -368,7 +370,7 @@ impl Cpu {
     }
 }
 
-/// Returns whether access rights permit an access (SDM vol. 3A §4.6).
+/// Returns whether the access rights of a page permit an access (SDM vol. 3A §4.6).
 fn allowed(cpu: &Cpu, page: &Page, intent: Intent, user: bool) -> bool {
     if user && !page.user {
         return false;
@@ -390,17 +392,17 @@ fn smap_permits(cpu: &Cpu, page: &Page) -> bool {
 }
 
 impl Page {
-    /// Returns whether the translation may also serve writes at this privilege without a further check.
+    /// Returns whether the translation also permits writes at this privilege without a further check.
     pub fn write_ready(&self, cpu: &Cpu, privilege: Privilege) -> bool {
         self.dirty && allowed(cpu, self, Intent::Write, privilege == Privilege::User)
     }
 
-    /// Returns whether the page survives a CR3 write.
+    /// Returns whether the translation survives a write of CR3.
     pub fn global(&self) -> bool {
         self.global
     }
 
-    /// Returns whether the page is a part of a large page, which lies in one piece on the host.
+    /// Returns whether the page is a part of a large page, of which the 2 MiB around it are contiguous on the host.
     pub fn large(&self) -> bool {
         self.large
     }
@@ -410,7 +412,8 @@ impl Page {
 mod tests {
     use super::*;
 
-    /// A guest has replaced small pages by a large page without an invalidation, and another part of the large page was walked.
+    /// Checks that a large page replaces a cached small page at the same address. The guest made the change without an invalidation, and
+    /// another part of the large page was walked before.
     #[test]
     fn a_large_page_takes_the_place_of_a_small_one_of_the_same_address() {
         let mut page_walks = PageWalkCache::default();

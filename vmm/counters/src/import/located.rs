@@ -1,4 +1,4 @@
-//! Texts in which every value knows its place.
+//! Parts of an imported file's text, each with its byte offset in the file for error messages.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -7,15 +7,15 @@ use serde_json::value::RawValue;
 
 use crate::measurement::FilePosition;
 
-/// The text of a file.
+/// The text of one imported file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Text<'a> {
-    /// The file's index in the measurement.
+    /// Index of the file in [`Measurement::files`](crate::measurement::Measurement::files).
     pub file: usize,
     pub text: &'a str,
 }
 
-/// A problem and its place.
+/// A reason to refuse a file, and the position of the byte that it is about.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub position: FilePosition,
@@ -23,7 +23,7 @@ pub(crate) struct Refusal {
 }
 
 impl<'a> Text<'a> {
-    /// Finds the place of a byte.
+    /// Returns the position of the byte at `offset`.
     pub fn position(&self, offset: usize) -> FilePosition {
         FilePosition {
             file: self.file,
@@ -31,7 +31,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Refuses the file for what stands at a byte.
+    /// Makes the refusal of the file for its content at byte `offset`.
     pub fn refuse(&self, offset: usize, message: impl Into<String>) -> Refusal {
         Refusal {
             position: self.position(offset),
@@ -39,12 +39,12 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Finds where a part of this text begins.
+    /// Returns the byte offset at which `part`, a slice of this text, begins.
     pub fn offset(&self, part: &str) -> usize {
         (part.as_ptr() as usize).saturating_sub(self.text.as_ptr() as usize)
     }
 
-    /// Reads the text, or a part of it, as one JSON value.
+    /// Reads `part`, which is the text or a slice of it, as one JSON value.
     pub fn json(self, part: &'a str) -> Result<Node<'a>, Refusal> {
         let start = self.offset(part);
         match serde_json::from_str::<&RawValue>(part) {
@@ -57,7 +57,7 @@ impl<'a> Text<'a> {
     }
 
     fn syntax(&self, start: usize, part: &str, error: &serde_json::Error) -> Refusal {
-        // Columns of serde_json are bytes from 1; 0 at the end of a line.
+        // serde_json counts columns in bytes from 1. Column 0 means the end of the line before.
         let line_start: usize = part
             .split_inclusive('\n')
             .take(error.line().saturating_sub(1))
@@ -81,7 +81,7 @@ impl<'a> Text<'a> {
     }
 }
 
-/// Finds line and column of a byte, from 1; the column in characters.
+/// Returns line and column of the byte at `offset`, both from 1. The column counts characters.
 pub(crate) fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
     let before = text.get(..offset).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |at| at + 1);
@@ -91,7 +91,7 @@ pub(crate) fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
     )
 }
 
-/// Shortens a part of a file for a message.
+/// Shortens a part of a file to 40 characters for a message.
 pub(crate) fn short(text: &str) -> String {
     match text.char_indices().nth(40) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -99,7 +99,7 @@ pub(crate) fn short(text: &str) -> String {
     }
 }
 
-/// Lists the first names of many.
+/// Lists the first 8 names and says how many more there are.
 pub(crate) fn some(names: &BTreeSet<String>) -> String {
     const SHOWN: usize = 8;
     let first: Vec<String> = names.iter().take(SHOWN).map(|name| short(name)).collect();
@@ -109,31 +109,31 @@ pub(crate) fn some(names: &BTreeSet<String>) -> String {
     }
 }
 
-/// A value of a JSON text.
+/// A JSON value in an imported file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Node<'a> {
     text: Text<'a>,
     raw: &'a str,
 }
 
-/// A member of an object.
+/// A member of a JSON object.
 pub(crate) struct Member<'a> {
     pub key: Cow<'a, str>,
     pub value: Node<'a>,
 }
 
 impl<'a> Node<'a> {
-    /// Finds where the value stands.
+    /// Returns the position of the value's first byte.
     pub fn position(&self) -> FilePosition {
         self.text.position(self.text.offset(self.raw))
     }
 
-    /// Refuses the file for this value.
+    /// Makes the refusal of the file for this value.
     pub fn refuse(&self, message: impl Into<String>) -> Refusal {
         self.text.refuse(self.text.offset(self.raw), message)
     }
 
-    /// Reads the members of an object, in order.
+    /// Reads the members of an object, in the order of the file. A repeated key is refused.
     pub fn object(&self) -> Result<Vec<Member<'a>>, Refusal> {
         if !self.raw.starts_with('{') {
             return Err(self.refuse(format!("{} is no object; write {{...}} here", self.short())));
@@ -155,12 +155,12 @@ impl<'a> Node<'a> {
         Ok(list)
     }
 
-    /// Returns whether the value is an object.
+    /// Returns whether the value is a JSON object.
     pub fn is_object(&self) -> bool {
         self.raw.starts_with('{')
     }
 
-    /// Reads the members of a list.
+    /// Reads the elements of a JSON array.
     pub fn array(&self) -> Result<Vec<Node<'a>>, Refusal> {
         if !self.raw.starts_with('[') {
             return Err(self.refuse(format!("{} is no list; write [...] here", self.short())));
@@ -174,39 +174,39 @@ impl<'a> Node<'a> {
         Ok(list.into_iter().map(node).collect())
     }
 
-    /// Reads a text.
+    /// Reads a JSON string.
     pub fn string(&self) -> Result<String, Refusal> {
         serde_json::from_str(self.raw)
             .map_err(|_| self.refuse(format!("{} is no text; write it in quotes", self.short())))
     }
 
-    /// Reads a count, written as a number or as a text of one.
+    /// Reads a count, which may be a JSON number or a string with a number.
     pub fn count(&self) -> Result<f64, Refusal> {
         let text = self.string().unwrap_or_else(|_| self.raw.to_owned());
         count(&text).map_err(|message| self.refuse(message))
     }
 
-    /// Reads a whole number.
+    /// Reads a whole number below 2^32, which may be a JSON number or a string with a number.
     pub fn whole(&self) -> Result<u32, Refusal> {
         let text = self.string().unwrap_or_else(|_| self.raw.to_owned());
         text.parse()
             .map_err(|_| self.refuse(format!("{} is not a whole number below 2^32", self.short())))
     }
 
-    /// Reads true or false.
+    /// Reads a JSON boolean.
     pub fn truth(&self) -> Result<bool, Refusal> {
         self.raw
             .parse()
             .map_err(|_| self.refuse(format!("{} is neither true nor false", self.short())))
     }
 
-    /// Returns the value as it stands in the file, shortened.
+    /// Returns the value as the file writes it, shortened to 40 characters.
     fn short(&self) -> String {
         short(self.raw)
     }
 }
 
-/// Members in the order of the text; a map would lose the order and hide what stands twice.
+/// Members of an object in the order of the text. A map would lose the order and hide repeated keys.
 struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'de> serde::Deserialize<'de> for Members<'de> {
@@ -232,7 +232,7 @@ impl<'de> serde::Deserialize<'de> for Members<'de> {
     }
 }
 
-/// Reads a number that is no less than 0: digits, with a fraction or an exponent.
+/// Reads a finite number of 0 or more: it begins with a digit and may have a fraction or an exponent.
 pub(crate) fn count(text: &str) -> Result<f64, String> {
     let plain = text.starts_with(|c: char| c.is_ascii_digit())
         && text

@@ -1,4 +1,4 @@
-//! Counters from files of other tools, and from our own. The format is known by the content.
+//! Import of counters from files of other tools and of `nodescope counters`. The content of a file decides which format it has.
 
 mod likwid;
 mod located;
@@ -19,7 +19,7 @@ use crate::error::CountersError;
 use crate::measurement::{Counts, FilePosition, Measurement};
 use located::{Refusal, Text, line_and_column};
 
-/// Bytes of the largest file that is read.
+/// Largest size of a file that is read, in bytes.
 const LARGEST: u64 = 16 << 20;
 
 /// The content of one file.
@@ -27,17 +27,19 @@ const LARGEST: u64 = 16 << 20;
 struct Part {
     tool: String,
     processor: Option<String>,
-    /// Ranks that the file names; else `whole` has the counts.
+    /// Counts by rank, if the file names ranks; otherwise the counts are in `whole`.
     ranks: BTreeMap<u32, Counts>,
     whole: Counts,
     notes: Vec<String>,
 }
 
-/// Reads files, or folders of files, into one measurement. Several files are of one rank each, by the number at the end of the name.
+/// Reads files, or all files of folders, into one measurement. If several files are given, each file that names no ranks itself is of the
+/// rank at the end of its name.
 ///
 /// # Errors
 ///
-/// Files that cannot be read, are of no known format, are damaged, or contradict themselves or each other: with file, line and column.
+/// Files that cannot be read, have no known format, are damaged, or contradict themselves or each other. The error names the file and, if
+/// the problem has a position, line and column.
 pub fn import(paths: &[PathBuf]) -> Result<Measurement, CountersError> {
     let mut files = Vec::new();
     for path in paths {
@@ -71,7 +73,7 @@ pub fn import(paths: &[PathBuf]) -> Result<Measurement, CountersError> {
         );
     }
     ranks::join(&mut measurement, parts)?;
-    // Counts that cannot be are refused when they are read, not when they are used.
+    // Contradictory counts are refused here, when the file is read, not when the counts are used.
     match measurement.check() {
         Ok(()) => Ok(measurement),
         Err(problem) => Err(match problem.position {
@@ -119,9 +121,9 @@ fn read(path: &Path) -> Result<String, CountersError> {
     })
 }
 
-/// Reads one file, by what its content looks like.
+/// Reads one file in the format that its content shows.
 fn parse(text: Text<'_>) -> Result<Part, Refusal> {
-    // perf begins with a comment of the time.
+    // `perf stat -o` begins with a comment that has the time.
     let lines = text
         .text
         .lines()

@@ -1,4 +1,4 @@
-//! Our own files: what `nodescope counters --json` writes. `README.md` has the schema.
+//! Files of nodescope itself, which `nodescope counters --json` writes. `README.md` has the schema.
 
 use super::Part;
 use super::located::{Node, Refusal, Text};
@@ -7,10 +7,10 @@ use crate::json::{FORMAT, VERSION};
 use crate::measurement::{Counts, Measurement, Reading};
 use crate::quantity::Quantity;
 
-/// By how much figures of a file may differ from those of its counts: they are rounded.
+/// Largest relative difference between a derived figure in a file and the figure computed from its counts. Figures in a file are rounded.
 const ROUNDED: f64 = 1e-5;
 
-/// Reads a file.
+/// Reads a file of `nodescope counters --json`.
 pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
     let root = text.json(text.text)?;
     let members = root.object()?;
@@ -78,7 +78,7 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
     Ok(part)
 }
 
-/// Compares the whole with the sum of the ranks.
+/// Refuses a file whose counts of the whole program differ from the sum of its ranks.
 fn check_sum(part: &Part, whole: &Counts, node: &Node<'_>) -> Result<(), Refusal> {
     if part.ranks.is_empty() {
         return Ok(());
@@ -110,7 +110,7 @@ fn check_sum(part: &Part, whole: &Counts, node: &Node<'_>) -> Result<(), Refusal
     Ok(())
 }
 
-/// Reads a rank or the whole: its number, if it has one, and its counts.
+/// Reads the counts of a rank or of the whole program, and the rank's number if the object has one.
 fn scope(node: &Node<'_>) -> Result<(Option<u32>, Counts), Refusal> {
     let mut rank = None;
     let mut counts = Counts::default();
@@ -153,7 +153,7 @@ fn scope(node: &Node<'_>) -> Result<(Option<u32>, Counts), Refusal> {
     Ok((rank, counts))
 }
 
-/// Compares the figures that a file gives with those of its counts.
+/// Refuses derived figures that differ from those computed from the counts.
 fn check_derived(node: &Node<'_>, counts: &Counts) -> Result<(), Refusal> {
     let derived = Derived::new(counts).map_err(|problem| Refusal {
         position: problem.position.unwrap_or(node.position()),

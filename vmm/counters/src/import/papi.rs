@@ -1,7 +1,7 @@
 //! PAPI's high-level output, `papi_hl_output/rank_000000.json` (PAPI 6.0 and later; papi wiki, "PAPI-HL"): the counts of regions, by thread.
 //!
-//! A region's counts include those of the regions inside it, so that the outermost regions are added up. `cycles` of a region are ticks of the
-//! time-stamp counter, not cycles of the core, and are left out.
+//! A region's counts include those of the regions inside it, so only the outermost regions are added up. `cycles` of a region are ticks of
+//! the time-stamp counter, not cycles of the core, and are left out.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::Part;
 use super::located::{Member, Node, Refusal, Text, some};
 use crate::measurement::{Counts, Reading};
 
-/// Members of a region that are no events.
+/// Members of a region that are not counts of events.
 const NO_EVENTS: [&str; 6] = [
     "name",
     "parent_region_id",
@@ -18,7 +18,7 @@ const NO_EVENTS: [&str; 6] = [
     "real_time_nsec",
     "virtual_time_nsec",
 ];
-/// Members of the file beside the threads.
+/// Members of the file other than the threads.
 const HEAD: [&str; 6] = [
     "papi_version",
     "cpu_info",
@@ -28,13 +28,13 @@ const HEAD: [&str; 6] = [
     "event_definitions",
 ];
 
-/// Returns whether an object is PAPI's.
+/// Returns whether a JSON text has PAPI's format: an object with a member `threads`.
 pub(super) fn is_papi(text: Text<'_>) -> Result<bool, Refusal> {
     let object = text.json(text.text)?.object()?;
     Ok(object.iter().any(|member| member.key == "threads"))
 }
 
-/// Reads a file.
+/// Reads a file of PAPI's high-level output.
 pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
     let root = text.json(text.text)?;
     let mut part = Part {
@@ -97,7 +97,7 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
     Ok(part)
 }
 
-/// Lists the threads: an object by number since PAPI 7, a list in PAPI 6.
+/// Lists the threads, which are an object with the thread numbers as keys since PAPI 7, and an array in PAPI 6.
 fn members<'a>(node: &Node<'a>) -> Result<Vec<Node<'a>>, Refusal> {
     if node.is_object() {
         return Ok(node
@@ -109,7 +109,7 @@ fn members<'a>(node: &Node<'a>) -> Result<Vec<Node<'a>>, Refusal> {
     node.array()
 }
 
-/// Lists the regions of a thread with their names. PAPI 6 has a list of objects with the name as the key.
+/// Lists the regions of a thread. The name is none where the region has a member `name`; PAPI 6 has the name as the key instead.
 fn regions<'a>(node: &Node<'a>) -> Result<Vec<(Node<'a>, Option<String>)>, Refusal> {
     if node.is_object() {
         return Ok(node
@@ -155,7 +155,7 @@ fn add(
                 "unknown column {key:?}; event_definitions has no such event"
             )));
         }
-        // With PAPI_hl_read a count is an object of values on the way.
+        // With PAPI_hl_read, a count is an object of intermediate values and a total.
         let value = match value.is_object() {
             true => {
                 let inner = value.object()?;

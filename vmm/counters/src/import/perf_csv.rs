@@ -1,5 +1,5 @@
-//! `perf stat -x,`: lines of value, unit, event, variance with `-r`, running time, its part in percent, and a metric (perf-stat(1), "CSV
-//! FORMAT"). `--per-core`, `-A`, `-I` and others put fields before the value.
+//! `perf stat -x,`: lines of value, unit, event, variance with `-r`, running time, percentage of running time, and a metric (perf-stat(1),
+//! "CSV FORMAT"). `--per-core`, `-A`, `-I` and others put fields before the value.
 
 use std::collections::BTreeSet;
 
@@ -8,30 +8,31 @@ use super::located::{Refusal, Text, count, short};
 use super::table::{Row, rows};
 use crate::measurement::{Counts, FilePosition, Reading};
 
-/// Separators that people use with `-x`.
+/// Separators that `perf stat -x` is often given.
 const SEPARATORS: [char; 4] = [',', ';', '\t', '|'];
 
-/// Units of perf's values; hardware events have none.
+/// Units of perf's values. Hardware events have none.
 const UNITS: [&str; 7] = ["", "msec", "ns", "Joules", "Bytes", "MiB", "Watts"];
 
-/// Finds the separator of a line of perf's, if it is one.
+/// Returns the first separator that occurs at least 4 times in a line; none if the line is not perf's CSV.
 pub(super) fn separator(line: &str) -> Option<char> {
     SEPARATORS
         .into_iter()
         .find(|&separator| line.matches(separator).count() >= 4)
 }
 
-/// A line of perf's about one event, whatever the format.
+/// A line of `perf stat` about one event, in CSV or JSON.
 pub(super) struct Line<'a> {
     pub event: &'a str,
-    /// A number, or why there is none.
+    /// The count, or the text that perf wrote in place of a count.
     pub value: Result<f64, &'a str>,
     /// Part of the time in which the counter ran, from 0 to 1.
     pub running: f64,
     pub position: FilePosition,
 }
 
-/// Adds a line to the counts: lines of CPUs, cores or intervals are parts of one sum. `scope` is what they are of.
+/// Adds a line to the counts. Lines of one event in different scopes are summed. `scope` names the CPU, core or interval of the line, and a
+/// scope that occurs twice for one event is refused.
 pub(super) fn add(
     counts: &mut Counts,
     seen: &mut BTreeSet<(String, String)>,
@@ -55,7 +56,7 @@ pub(super) fn add(
     counts.add(reading)
 }
 
-/// Reads a file.
+/// Reads a file of `perf stat -x`.
 pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
     let first = text
         .text
@@ -66,7 +67,7 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
     let mut seen = BTreeSet::new();
     for row in rows(text, separator, false)? {
         let fields = row.fields();
-        // Further metrics of the event before have lines of their own, with nothing before the metric.
+        // Lines with five empty fields in a row hold only another metric of the event in the line before.
         if fields
             .windows(5)
             .any(|five| five.iter().all(|field| field.is_empty()))
@@ -91,7 +92,7 @@ fn read<'a>(row: &Row<'_>, fields: &[&'a str]) -> Result<(String, Line<'a>), Ref
     let name = |field: &&str| {
         field.starts_with(|c: char| c.is_ascii_alphabetic() || c == '{') && !UNITS.contains(field)
     };
-    // The event is the first word at or behind the third field that is no unit.
+    // The event is the first name, other than a unit, from the third field on.
     let Some(event) = (2..fields.len()).find(|&at| name(&fields[at])) else {
         let why = if row.is_cut() {
             "the file ends in the middle of a line; it is cut, so copy it again"
@@ -123,7 +124,7 @@ fn read<'a>(row: &Row<'_>, fields: &[&'a str]) -> Result<(String, Line<'a>), Ref
         Ok(count(said).map_err(|message| row.refuse(value_at, message))?)
     };
     let mut next = event + 1;
-    // -r: the deviation of the runs.
+    // `perf stat -r` adds the deviation between the runs.
     if let Some(deviation) = fields.get(next).and_then(|field| field.strip_suffix('%')) {
         count(deviation).map_err(|message| row.refuse(next, message))?;
         next += 1;
@@ -155,7 +156,7 @@ fn read<'a>(row: &Row<'_>, fields: &[&'a str]) -> Result<(String, Line<'a>), Ref
             format!("{percent} % of the time is more than all of it"),
         ));
     }
-    // A metric and its unit may follow.
+    // A metric and its unit may follow. Fields after them are refused.
     if let Some(extra) = fields
         .iter()
         .skip(next + 4)

@@ -1,4 +1,4 @@
-//! `perf stat -j`: one object a line (perf-stat(1), "JSON FORMAT").
+//! `perf stat -j`: one object on each line (perf-stat(1), "JSON FORMAT").
 
 use std::collections::BTreeSet;
 
@@ -7,11 +7,11 @@ use super::located::{Node, Refusal, Text};
 use super::perf_csv::{Line, add};
 use crate::measurement::Counts;
 
-/// Members that state which part of the machine or of the time a count is of.
+/// Members that name the part of the machine or of the time that a count covers.
 const SCOPES: [&str; 10] = [
     "cpu", "core", "die", "socket", "node", "cache", "cluster", "thread", "cgroup", "interval",
 ];
-/// Members that do not matter for a count.
+/// Members that a count does not depend on.
 const UNUSED: [&str; 8] = [
     "aggregate-number",
     "counters",
@@ -24,7 +24,7 @@ const UNUSED: [&str; 8] = [
 ];
 const UNITS: [&str; 5] = ["", "msec", "ns", "Joules", "MiB"];
 
-/// Reads a file.
+/// Reads a file of `perf stat -j`.
 pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
     let mut counts = Counts::default();
     let mut seen = BTreeSet::new();
@@ -68,7 +68,7 @@ fn object(
         }
     }
     let Some((event, node)) = event else {
-        // Further metrics of the event before.
+        // An object without an event holds another metric of the event before.
         return match value {
             Some(value) => {
                 Err(value.refuse("has no event; perf stat -j writes one with each counter-value"))

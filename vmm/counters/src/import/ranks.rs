@@ -1,4 +1,4 @@
-//! Assignment of files to ranks.
+//! Assignment of imported files to MPI ranks.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use crate::error::CountersError;
 use crate::measurement::{Counts, Measurement, Reading};
 use crate::quantity::Quantity;
 
-/// Lists a file, or the files of a folder, sorted by name. Files with a dot before their names are nobody's measurement.
+/// Lists the path itself if it is a file, or else the files of the folder, sorted by path. Hidden files are left out.
 pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>, CountersError> {
     let io = |source| CountersError::Io {
         path: path.to_path_buf(),
@@ -36,7 +36,7 @@ pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>, CountersError> {
     Ok(files)
 }
 
-/// Joins the contents of the files.
+/// Joins the contents of the files into one measurement.
 pub(super) fn join(measurement: &mut Measurement, parts: Vec<Part>) -> Result<(), CountersError> {
     let several = parts.len() > 1;
     for (file, part) in parts.into_iter().enumerate() {
@@ -82,7 +82,7 @@ pub(super) fn join(measurement: &mut Measurement, parts: Vec<Part>) -> Result<()
             }
         }
     }
-    // Shares of the whole follow only from counts.
+    // Shares of the ranks cannot be added, so they become counts before the ranks are summed.
     if measurement.ranks.values().any(Counts::has_shares) {
         for counts in measurement.ranks.values_mut() {
             to_counts(counts);
@@ -95,7 +95,8 @@ pub(super) fn join(measurement: &mut Measurement, parts: Vec<Part>) -> Result<()
     Ok(())
 }
 
-/// Makes counts of cycles and slots of the shares, so that ranks can be added.
+/// Turns the shares of a rank into counts of cycles and slots, so that ranks can be added. The rank's cycles are the weight, with one slot
+/// a cycle.
 fn to_counts(counts: &mut Counts) {
     let Some(cycles) = counts.value(Quantity::Cycles) else {
         return;
@@ -123,7 +124,7 @@ fn to_counts(counts: &mut Counts) {
     }
 }
 
-/// Returns the number at the end of a file's name, before its endings.
+/// Returns the rank in a file's name: the number at the end of the last dot-separated part that ends with digits.
 fn rank_of(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?;
     let parts: Vec<&str> = name.split('.').collect();

@@ -1,17 +1,17 @@
-//! Lines of separated fields, each with its place.
+//! Lines of separated fields, each with its byte offset in the file.
 
 use csv::{ReaderBuilder, StringRecord};
 
 use super::located::{Refusal, Text};
 use crate::measurement::FilePosition;
 
-/// A line of a file.
+/// A line of a file, split into fields.
 pub(crate) struct Row<'a> {
     text: Text<'a>,
-    /// Offset of the line's first byte in the file; `end` is the offset after the line.
+    /// Offset of the line's first byte in the file. `end` is the offset after its last byte.
     start: usize,
     end: usize,
-    /// Offset of each field's first byte, behind the blanks before it.
+    /// Offset of each field's first byte in the file, after leading blanks.
     offsets: Vec<usize>,
     fields: StringRecord,
 }
@@ -22,12 +22,12 @@ impl Row<'_> {
         self.fields.iter().map(str::trim).collect()
     }
 
-    /// Refuses the file for a field; one that is not there is refused where it should be.
+    /// Makes the refusal of the file for the field of this index. A missing field is reported at the end of the line.
     pub fn refuse(&self, field: usize, message: impl Into<String>) -> Refusal {
         self.text.refuse(self.offset(field), message)
     }
 
-    /// Finds the place of a field.
+    /// Returns the position of the field of this index, or of the end of the line if there is no such field.
     pub fn position(&self, field: usize) -> FilePosition {
         self.text.position(self.offset(field))
     }
@@ -38,13 +38,13 @@ impl Row<'_> {
         self.offsets.get(field).copied().unwrap_or(end)
     }
 
-    /// Returns whether the file ends with this line, without an end of the line.
+    /// Returns whether this line is the last one and has no line end, as in a truncated file.
     pub fn is_cut(&self) -> bool {
         self.end == self.text.text.len() && !self.text.text.ends_with('\n')
     }
 }
 
-/// Finds where the fields of a line begin, which begins at `start` itself.
+/// Returns the offset of each field of a line, where `start` is the offset of the line in the file.
 fn offsets(line: &str, start: usize, separator: char, quotes: bool) -> Vec<usize> {
     let blanks = |at: usize| line[at..].len() - line[at..].trim_start_matches(' ').len();
     let mut offsets = vec![start + blanks(0)];
@@ -60,8 +60,8 @@ fn offsets(line: &str, start: usize, separator: char, quotes: bool) -> Vec<usize
     offsets
 }
 
-/// Splits a text into its lines and fields; comments and empty lines are left out. Not every tool puts fields in quotes: elsewhere a quote is a
-/// character as others.
+/// Splits a text into its lines and fields, without comments and empty lines. `quotes` says whether a quote encloses a field; otherwise it
+/// is an ordinary character.
 pub(crate) fn rows(text: Text<'_>, separator: char, quotes: bool) -> Result<Vec<Row<'_>>, Refusal> {
     let mut reader = ReaderBuilder::new()
         .delimiter(separator as u8)
@@ -83,7 +83,7 @@ pub(crate) fn rows(text: Text<'_>, separator: char, quotes: bool) -> Result<Vec<
                 return Err(text.refuse(at, format!("is no line of fields: {error}")));
             }
         }
-        // The reader's position is before comments and empty lines that it skips.
+        // The reader's position is before the comments and empty lines that it skips.
         let from = fields
             .position()
             .map_or(0, |position| position.byte() as usize);

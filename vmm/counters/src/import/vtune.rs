@@ -7,10 +7,10 @@ use super::table::{Row, rows};
 use crate::measurement::Reading;
 use crate::quantity::Quantity as Q;
 
-/// VTune writes tabs unless `-csv-delimiter` names another separator.
+/// Separators of a report. VTune writes tabs unless `-csv-delimiter` names another one.
 const SEPARATORS: [char; 3] = [',', '\t', ';'];
 
-/// Metrics that are used, by VTune's names.
+/// Metrics of the summary that are read, by VTune's names.
 const METRICS: [(&str, Q); 7] = [
     ("Clockticks", Q::Cycles),
     ("Instructions Retired", Q::Instructions),
@@ -21,15 +21,15 @@ const METRICS: [(&str, Q); 7] = [
     ("Memory Bound", Q::ShareMemory),
 ];
 
-/// VTune rounds its rates.
+/// Largest relative difference between VTune's CPI Rate, which is rounded, and cycles divided by instructions.
 const ROUNDED: f64 = 0.01;
 
-/// Returns whether a line is the head of VTune's summary.
+/// Returns whether a line is the header of VTune's summary.
 pub(super) fn is_header(line: &str) -> bool {
     line.contains("Metric Name") && line.contains("Metric Value")
 }
 
-/// Reads a file.
+/// Reads a file of `vtune -report summary -format csv`.
 pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
     let first = text
         .text
@@ -46,7 +46,7 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
         ..Part::default()
     };
     let mut rate = None;
-    // The table of events has lines of another kind, below a head of its own.
+    // The table of hardware events has its own header, and its lines have other fields.
     let mut events = false;
     let mut rows = rows.iter();
     let Some(head) = rows.next() else {
@@ -83,7 +83,7 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
             events = false;
         }
         if metric == "CPU" || metric == "Name" {
-            // The platform's processor, which VTune names at the end.
+            // The processor's name is in the platform part at the end of the report.
             if metric == "Name" {
                 part.processor = part
                     .processor
@@ -108,7 +108,7 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
         let Some((title, quantity)) = METRICS.iter().find(|(title, _)| *title == metric) else {
             continue;
         };
-        // Metrics that the processor cannot measure, and ones of too few samples.
+        // VTune writes N/A for metrics that the processor cannot measure or that have too few samples.
         if fields
             .get(value)
             .is_some_and(|field| field.starts_with("N/A"))
@@ -167,7 +167,8 @@ fn of(reading: Reading, quantity: Q) -> Reading {
     }
 }
 
-/// Adds a reading; a metric that VTune repeats for another group of cores is not of the whole.
+/// Adds a reading to the whole. A metric that the report repeats with the same value is added once; with another value, the file is
+/// refused.
 fn add(part: &mut Part, row: &Row<'_>, at: usize, reading: Reading) -> Result<(), Refusal> {
     let known = part
         .whole

@@ -1,6 +1,6 @@
-//! AMD: Zen 1 to 5.
+//! Events of AMD's Zen 1 to 5.
 //!
-//! The third level has counters that belong to no program, so that fills from memory stand for its misses.
+//! The third level's counters are shared by all programs, so fills from memory are counted in place of its misses.
 
 use super::{CYCLES, Event, Group, INSTRUCTIONS, Table, raw, scaled};
 use crate::quantity::Quantity as Q;
@@ -8,10 +8,10 @@ use crate::quantity::Quantity as Q;
 const VENDOR: &str = "AuthenticAMD";
 
 const L2_DATA_MISSES: Event = raw("L2_CACHE_MISSES_FROM_DC_MISSES", 0x64, 0x08, 0, Q::L2Misses);
-/// Demand fills of the first level from memory of this and of other nodes (PMCx043).
+/// Demand fills of the first level from memory of the local and of other NUMA nodes (PMCx043).
 const FROM_MEMORY: Event = raw("LS_DMND_FILLS_FROM_SYS.DRAM", 0x43, 0x48, 0, Q::L3Misses);
 
-/// Requests of the data cache to the second level (PMCx060), of Zen 1 and 2.
+/// Misses on Zen 1 and 2. First-level misses are the data cache's requests to the second level (PMCx060).
 const MISSES_OLD: Group = &[
     raw(
         "L2_CACHE_ACCESSES_FROM_DC_MISSES",
@@ -23,7 +23,7 @@ const MISSES_OLD: Group = &[
     L2_DATA_MISSES,
     FROM_MEMORY,
 ];
-/// Requests to the second level of Zen 3 and later.
+/// Misses on Zen 3 and later, with another unit mask for requests to the second level.
 const MISSES: Group = &[
     raw(
         "L2_CACHE_ACCESSES_FROM_DC_MISSES",
@@ -36,7 +36,7 @@ const MISSES: Group = &[
     FROM_MEMORY,
 ];
 
-/// Cycles without dispatch because the load queue or the store queue has no room (PMCx0AE).
+/// Cycles without dispatch because the load queue or the store queue is full (PMCx0AE).
 const QUEUES: Group = &[
     CYCLES,
     INSTRUCTIONS,
@@ -55,7 +55,7 @@ const QUEUES: Group = &[
         Q::StallsQueues,
     ),
 ];
-/// Cycles without retirement whose oldest operation is a load that is not complete (PMCx0D6).
+/// Cycles without retirement while the oldest operation is an incomplete load (PMCx0D6).
 const NO_RETIRE: Group = &[
     CYCLES,
     INSTRUCTIONS,
@@ -68,11 +68,11 @@ const NO_RETIRE: Group = &[
     ),
 ];
 
-/// Operations, counted as such: a fused multiply and add is two (PMCx003). The event takes two counters.
+/// Floating-point operations on Zen 1, where a fused multiply-add counts as two (PMCx003). The event occupies two counters.
 const FLOPS_ZEN1: Group = &[raw("FP_RET_SSE_AVX_OPS.ALL", 0x03, 0xff, 0, Q::Flops)];
-/// Operations of either precision, from Zen 2 on.
+/// Floating-point operations of either precision, on Zen 2, Zen 3 and Zen 5.
 const FLOPS: Group = &[raw("FP_RET_SSE_AVX_OPS.ALL", 0x03, 0x0f, 0, Q::Flops)];
-/// Operations of either precision and on bfloat16 numbers.
+/// Floating-point operations of either precision and on bfloat16 numbers, on Zen 4.
 const FLOPS_ZEN4: Group = &[raw("FP_RET_SSE_AVX_OPS.ALL", 0x03, 0x1f, 0, Q::Flops)];
 
 const FRONTEND: Event = raw(
@@ -91,7 +91,7 @@ const BACKEND: Event = raw(
 );
 const DISPATCHED: Event = raw("DE_SRC_OP_DISP.ALL", 0xaa, 0x07, 0, Q::SlotsIssued);
 const RETIRED: Event = raw("EX_RET_OPS", 0xc1, 0x00, 0, Q::SlotsRetiring);
-/// Zen 4 dispatches 6 operations a cycle, Zen 5 dispatches 8.
+/// Pipeline slots of Zen 4, which dispatches 6 operations a cycle. Zen 5 dispatches 8.
 const SLOTS_ZEN4: Group = &[
     scaled(
         "6 slots for each LS_NOT_HALTED_CYC",

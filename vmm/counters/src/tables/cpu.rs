@@ -1,27 +1,27 @@
-//! The processor of this host.
+//! Identification of this host's processor.
 
 use std::fs;
 
 /// A processor as `/proc/cpuinfo` describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cpu {
-    /// Vendor, the field `vendor_id`.
+    /// Vendor, from the field `vendor_id`.
     pub vendor: String,
-    /// `cpu family`: the displayed family of CPUID leaf 1.
+    /// Displayed family of CPUID leaf 1, from the field `cpu family`.
     pub family: u32,
-    /// `model`: the displayed model.
+    /// Displayed model of CPUID leaf 1, from the field `model`.
     pub model: u32,
-    /// Name of the model, the field `model name`.
+    /// Name of the model, from the field `model name`.
     pub name: String,
 }
 
 impl Cpu {
-    /// Reads the processor of this host; empty where the system does not name it.
+    /// Reads the processor of this host. Fields that `/proc/cpuinfo` lacks are empty or 0.
     pub fn host() -> Cpu {
         Cpu::parse(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
     }
 
-    /// Reads the first processor of a text of `/proc/cpuinfo`.
+    /// Reads the first processor in a text of `/proc/cpuinfo`.
     pub fn parse(text: &str) -> Cpu {
         let first = text.split("\n\n").next().unwrap_or_default();
         let value = |key: &str| {

@@ -1,4 +1,4 @@
-//! Intel: Westmere to Sapphire Rapids.
+//! Events of Intel's Westmere to Sapphire Rapids.
 
 use super::{CYCLES, Event, Group, INSTRUCTIONS, Table, raw, scaled};
 use crate::quantity::Quantity as Q;
@@ -8,14 +8,14 @@ const VENDOR: &str = "GenuineIntel";
 const SMT: &str = "with two threads on a core, the top-down shares of one are approximate";
 const REISSUED: &str = "floating-point operations count again when they are issued again, so that alpha is rather too high";
 
-/// Misses of data in the first level: lines that it took in. All Intel cores of the tables have this event.
+/// Lines that the first-level data cache took in. Westmere has the same event under another name.
 const L1_MISSES: Event = raw("L1D.REPLACEMENT", 0x51, 0x01, 0, Q::L1Misses);
-/// The architectural event for misses of the last level (SDM volume 3B, table 20-1).
+/// Misses of the last-level cache, an architectural event (SDM volume 3B, table 20-1).
 const L3_MISSES: Event = raw("LONGEST_LAT_CACHE.MISS", 0x2e, 0x41, 0, Q::L3Misses);
-/// Demand misses of the second level, from Haswell on.
+/// Demand misses of the second-level cache, from Haswell on.
 const L2_MISSES: Event = raw("L2_RQSTS.ALL_DEMAND_MISS", 0x24, 0x27, 0, Q::L2Misses);
 
-/// Slots are four for each unhalted cycle, up to Skylake.
+/// Pipeline slots up to Skylake: four for each unhalted cycle.
 const SLOTS_4: Event = scaled(
     "topdown-total-slots (CPU_CLK_UNHALTED.THREAD_P)",
     0x3c,
@@ -41,7 +41,7 @@ const RECOVERY: Event = scaled(
     Q::SlotsRecovery,
     4,
 );
-/// Recovery from Skylake on.
+/// Slots lost to recovery from a misprediction, from Skylake on.
 const RECOVERY_SKL: Event = scaled(
     "INT_MISC.RECOVERY_CYCLES",
     0x0d,
@@ -51,7 +51,8 @@ const RECOVERY_SKL: Event = scaled(
     4,
 );
 
-/// Slots as the processor splits them in PERF_METRICS (SDM volume 3B, section 20.3.9.3). The kernel wants the slots first in their group.
+/// Slots as the processor splits them in PERF_METRICS (SDM volume 3B, section 20.3.9.3). The kernel requires `TOPDOWN.SLOTS` first in the
+/// group.
 const SLOTS_METRICS: Group = &[
     raw("TOPDOWN.SLOTS", 0x00, 0x04, 0, Q::Slots),
     raw("topdown-retiring", 0x00, 0x80, 0, Q::SlotsRetiring),
@@ -123,7 +124,7 @@ const WIDTH_512: Group = &[
     ),
 ];
 
-/// Sandy Bridge and Ivy Bridge count what is executed, not what retires.
+/// Floating-point operations of Sandy Bridge and Ivy Bridge, which count executed operations, not retired ones.
 const EXECUTED_SSE: Group = &[
     raw(
         "FP_COMP_OPS_EXE.SSE_SCALAR_DOUBLE",

@@ -1,8 +1,8 @@
-//! Events of processors, as data: one line an event, in groups that the processor can count at once.
+//! Tables of processors' hardware events, in groups whose events the processor can count at once.
 //!
-//! Encodings of Intel's events are those of the Software Developer's Manual, volume 3B, chapter 20, and of Intel's event files; fields of a
-//! code are those of IA32_PERFEVTSELx there (section 20.2.1). AMD's are from the Processor Programming References, section "Performance
-//! Monitor Counters"; their fields are those of PERF_CTL (APM volume 2, section 13.2.1).
+//! Encodings of Intel's events are from the Software Developer's Manual, volume 3B, chapter 20, and from Intel's event files. Their fields
+//! are those of IA32_PERFEVTSELx (section 20.2.1). AMD's events are from the Processor Programming References, section "Performance Monitor
+//! Counters". Their fields are those of PERF_CTL (APM volume 2, section 13.2.1).
 
 mod amd;
 mod cpu;
@@ -12,33 +12,33 @@ pub use cpu::Cpu;
 
 use crate::quantity::Quantity;
 
-/// Codes that are programmed into a counter.
+/// Code of an event that is programmed into a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
-    /// The kernel's own event for unhalted cycles, which has a counter of its own where the processor has one.
+    /// The kernel's generic event for unhalted cycles, which uses the fixed counter of processors that have one.
     Cycles,
-    /// The kernel's own event for instructions.
+    /// The kernel's generic event for retired instructions.
     Instructions,
-    /// A software event of the kernel, by its number in `perf_event_open(2)`. Hosts without a PMU have these.
+    /// A software event of the kernel, by its number in `perf_event_open(2)`. Hosts without a PMU can count these events.
     Software(u64),
-    /// An event of the processor.
+    /// An event of the processor, by its encoding.
     Raw {
-        /// Event select; AMD's have 12 bits.
+        /// Event select: 8 bits on Intel, 12 bits on AMD.
         event: u16,
-        /// Unit mask: subset of the event.
+        /// Unit mask, which selects sub-events.
         umask: u8,
-        /// Counter mask: cycles with at least that many events.
+        /// Counter mask. If not 0, cycles with at least this many events are counted in place of events.
         cmask: u8,
-        /// True to count cycles with fewer events than the counter mask, in place of as many.
+        /// True to count cycles with fewer events than `cmask`, in place of cycles with at least `cmask` events.
         inv: bool,
-        /// True to count beginnings of the condition, not its cycles.
+        /// True to count the cycles in which the condition begins, not all of its cycles.
         edge: bool,
     },
 }
 
 impl Code {
-    /// Returns the number that the kernel takes as a raw event, if it is one. Bits 32 to 35 have the upper bits of AMD's event select; Intel's
-    /// events have none.
+    /// Returns the kernel's raw event number, or none for a generic or software event. Bits 35:32 have the upper bits of AMD's event
+    /// select.
     pub fn raw(self) -> Option<u64> {
         let Code::Raw {
             event,
@@ -61,16 +61,16 @@ impl Code {
     }
 }
 
-/// An event to count.
+/// An event of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// The manufacturer's name, or the kernel's.
+    /// Name from the manufacturer or the kernel.
     pub name: &'static str,
-    /// The code that is programmed.
+    /// Code that is programmed into the counter.
     pub code: Code,
-    /// Quantity that the event counts, if the formulas know one.
+    /// Quantity that the event counts; none if no formula uses the event.
     pub quantity: Option<Quantity>,
-    /// By what a count is multiplied to give the quantity: slots are counted as cycles.
+    /// Factor from the count to the quantity. For example, a count of cycles times 4 gives pipeline slots.
     pub scale: u8,
 }
 
@@ -80,19 +80,19 @@ pub type Group = &'static [Event];
 /// Table of a processor family's events.
 #[derive(Debug)]
 pub struct Table {
-    /// The processors, for people.
+    /// Name of the processors for reports.
     pub name: &'static str,
     /// Vendor, the field `vendor_id` of `/proc/cpuinfo`.
     pub vendor: &'static str,
-    /// Family, and its models from the first to the last.
+    /// Ranges of models: family, first model and last model.
     pub models: &'static [(u32, u32, u32)],
-    /// Groups, the most important one first: without its cycles and instructions nothing is counted.
+    /// Groups of events, the most important group first. Cycles and instructions in the first group are required.
     pub groups: &'static [Group],
-    /// Limits of this processor's counters, as sentences.
+    /// Sentences about the limits of this processor's counters.
     pub limits: &'static [&'static str],
 }
 
-/// Event of unhalted cycles, which all processors have.
+/// Event of unhalted cycles, for all processors.
 const CYCLES: Event = Event {
     name: "cycles",
     code: Code::Cycles,
@@ -100,7 +100,7 @@ const CYCLES: Event = Event {
     scale: 1,
 };
 
-/// Event of retired instructions, which all processors have.
+/// Event of retired instructions, for all processors.
 const INSTRUCTIONS: Event = Event {
     name: "instructions",
     code: Code::Instructions,
@@ -108,12 +108,12 @@ const INSTRUCTIONS: Event = Event {
     scale: 1,
 };
 
-/// Makes an event of select, mask and counter mask.
+/// Makes an event from its event select, unit mask and counter mask.
 const fn raw(name: &'static str, event: u16, umask: u8, cmask: u8, quantity: Quantity) -> Event {
     scaled(name, event, umask, cmask, quantity, 1)
 }
 
-/// Makes an event whose count is multiplied.
+/// Makes an event whose count is multiplied by `scale`.
 const fn scaled(
     name: &'static str,
     event: u16,
@@ -136,13 +136,13 @@ const fn scaled(
     }
 }
 
-/// Returns every table.
+/// Returns the tables of all processors.
 pub fn all() -> impl Iterator<Item = &'static Table> {
     intel::TABLES.iter().chain(amd::TABLES)
 }
 
 impl Table {
-    /// Finds the table of a processor.
+    /// Returns the table of a processor; none if no table has its vendor, family and model.
     pub fn of(cpu: &Cpu) -> Option<&'static Table> {
         all().find(|table| {
             let fits = |&(family, first, last): &(u32, u32, u32)| {
@@ -265,11 +265,11 @@ mod tests {
             let [CYCLES, INSTRUCTIONS, ..] = table.groups[0] else {
                 panic!("{}", table.name)
             };
-            // With two threads a core Intel's have four counters each besides the fixed ones, AMD's have six.
+            // With two threads on a core, Intel's processors have four general-purpose counters for each thread, and AMD's have six.
             let intel = table.vendor == "GenuineIntel";
             let most = if intel { 4 } else { 6 };
             for group in table.groups {
-                // Event 0x3c without a mask is counted by a fixed counter, and so are slots (event 0).
+                // On Intel, fixed counters count event 0x3c without a mask, and slots (event 0).
                 let general = |event: &&Event| {
                     let code = event.code.raw().map(|code| code & 0xffff);
                     code.is_some_and(|code| !intel || (code & 0xff != 0 && code != 0x3c))
@@ -281,7 +281,7 @@ mod tests {
                 );
                 for event in *group {
                     let known = crate::names::known(event.name);
-                    // Names of slots counted in other units are no names of slots in files of other tools.
+                    // Slots that are computed from other units have names that files of other tools do not use for slots.
                     if event.scale == 1
                         && !event.name.starts_with("UOPS")
                         && !event.name.starts_with("IDQ")

@@ -9,35 +9,35 @@ use super::registers::*;
 use super::timer::{Timer, TimerClock, TimerMode};
 use super::vectors::VectorSet;
 
-/// Mode that IA32_APIC_BASE selects.
+/// The mode that IA32_APIC_BASE selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApicMode {
-    /// Globally disabled: the vCPU behaves as one without a local APIC.
+    /// Globally disabled: the vCPU behaves as if it had no local APIC.
     Disabled,
-    /// Registers in a page of memory, 8-bit IDs.
+    /// xAPIC mode: the registers are in a page of memory, and IDs have 8 bits.
     XApic,
-    /// Registers are MSRs, 32-bit IDs.
+    /// x2APIC mode: the registers are MSRs, and IDs have 32 bits.
     X2Apic,
 }
 
-/// An access that raises `#GP(0)`.
+/// Error for an MSR access that raises `#GP(0)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MsrFault;
 
-/// Effect of a register write outside this local APIC.
+/// Effect of a register write beyond this local APIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     None,
-    /// End of a level-triggered interrupt of this vector, for the IOAPIC.
+    /// End of a level-triggered interrupt with this vector, which the IOAPIC must be notified of.
     EndOfInterrupt(u8),
-    /// An interrupt command, in the format of the interrupt command register.
+    /// An interrupt to send, as a value of the interrupt command register.
     Command(u64),
 }
 
 /// Complete state of one local APIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalApicState {
-    /// Initial (x2APIC) ID; fixed.
+    /// Initial (x2APIC) ID, which never changes.
     pub id: u32,
     /// Base address and mode: MSR IA32_APIC_BASE.
     pub base: u64,
@@ -49,27 +49,28 @@ pub struct LocalApicState {
     pub dfr: u32,
     /// Spurious interrupt vector register.
     pub svr: u32,
-    /// In-service register: vectors of interrupts that the vCPU handles.
+    /// In-service register: vectors of interrupts that the vCPU is handling.
     pub isr: VectorSet,
-    /// Level-triggered among the requested and in service.
+    /// Trigger mode register: vectors whose interrupt was level-triggered when it was last requested.
     pub tmr: VectorSet,
-    /// Interrupt request register: vectors of interrupts that wait.
+    /// Interrupt request register: vectors of interrupts that wait to be handled.
     pub irr: VectorSet,
-    /// Error status register as read.
+    /// Error status register, as software reads it.
     pub esr: u32,
-    /// Errors since the register was last written.
+    /// Errors since software last wrote the error status register.
     pub errors: u32,
-    /// Interrupt command register, destination in bits 63:32.
+    /// Interrupt command register, with the destination in bits 63:32.
     pub icr: u64,
     /// Local vector table: timer, thermal, performance, LINT0, LINT1, error.
     pub lvt: [u32; 6],
-    /// State of the APIC timer.
+    /// State of the local APIC timer.
     pub timer: Timer,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct LocalApic {
-    /// When the timer expires, and the vector that could be taken now: the fields of the check before each block.
+    /// Virtual time in cycles at which the timer expires. The check before each block reads only `next` and `deliverable`, the vector that
+    /// the vCPU can take now.
     next: u64,
     deliverable: Option<u8>,
     clock: TimerClock,
@@ -117,8 +118,8 @@ impl LocalApic {
         &self.state
     }
 
-    /// Sets power-on or INIT values (SDM "Local APIC State After It Receives an INIT-Deassert IPI" and following); ID and
-    /// IA32_APIC_BASE stay.
+    /// Sets the state after power-on or INIT (SDM "Local APIC State After It Receives an INIT-Deassert IPI" and following). ID and
+    /// IA32_APIC_BASE do not change.
     pub fn reset(&mut self) {
         let s = &mut self.state;
         s.tpr = 0;
@@ -144,7 +145,7 @@ impl LocalApic {
         }
     }
 
-    /// Changes IA32_APIC_BASE (SDM "x2APIC State Transitions"). The BSP flag stays as it is.
+    /// Writes IA32_APIC_BASE (SDM "x2APIC State Transitions"). The BSP flag does not change.
     pub fn set_base(&mut self, value: u64) -> Result<(), MsrFault> {
         const FLAGS: u64 = apic_base::BSP | apic_base::X2APIC | apic_base::ENABLE;
         let address = value & !0xfff;
@@ -178,7 +179,7 @@ impl LocalApic {
         self.state.svr & SVR_ENABLE != 0
     }
 
-    /// Returns the logical ID in x2APIC mode: cluster in the upper half, one bit in the lower.
+    /// Returns the logical ID in x2APIC mode: the cluster in bits 31:16, and one bit in bits 15:0.
     fn logical_id(&self) -> u32 {
         (self.state.id & !0xf) << 12 | 1 << (self.state.id & 0xf)
     }
@@ -205,12 +206,12 @@ impl LocalApic {
         }
     }
 
-    /// Returns whether a fixed interrupt would be taken up at all.
+    /// Returns whether the local APIC is enabled, by IA32_APIC_BASE and by software, so that it can accept fixed interrupts.
     pub fn accepts(&self) -> bool {
         self.mode() != ApicMode::Disabled && self.software_enabled()
     }
 
-    /// Takes up a fixed interrupt. Returns false where the interrupt is refused.
+    /// Accepts a fixed interrupt. Returns false if the local APIC is disabled or the vector is below 16.
     pub fn accept(&mut self, vector: u8, trigger: Trigger) -> bool {
         if !self.accepts() {
             return false;
@@ -244,7 +245,7 @@ impl LocalApic {
         }
     }
 
-    /// Returns the processor priority register.
+    /// Computes the processor priority register.
     pub fn ppr(&self) -> u8 {
         let in_service = self.state.isr.highest().unwrap_or(0);
         if self.state.tpr >> 4 >= in_service >> 4 {
@@ -254,7 +255,7 @@ impl LocalApic {
         }
     }
 
-    /// Recomputes the fields of the check before each block.
+    /// Recomputes `next` and `deliverable` from the state.
     fn refresh(&mut self) {
         self.next = self.state.timer.next();
         let class = self.ppr() >> 4;
@@ -327,7 +328,7 @@ impl LocalApic {
         self.refresh();
     }
 
-    /// Reads a register of both modes or of xAPIC mode. Returns `None` where there is no such register.
+    /// Reads a register through the xAPIC page, or through an MSR except for the 64-bit ICR. None if the current mode has no such register.
     pub fn read(&mut self, register: u32, now: u64) -> Option<u32> {
         self.pending(now);
         let x2 = self.mode() == ApicMode::X2Apic;
@@ -359,8 +360,7 @@ impl LocalApic {
         })
     }
 
-    /// Writes a register. Returns `None` where there is no such register that can be written. Reserved bits are ignored, as xAPIC mode
-    /// does.
+    /// Writes a register. None if the current mode has no such writable register. Reserved bits are ignored, as in xAPIC mode.
     pub fn write(&mut self, register: u32, value: u32, now: u64) -> Option<Effect> {
         self.pending(now);
         let x2 = self.mode() == ApicMode::X2Apic;
@@ -380,7 +380,7 @@ impl LocalApic {
             }
             ESR => s.esr = std::mem::take(&mut s.errors),
             ICR_LOW => {
-                // Delivery status (bit 12) always reads idle.
+                // Delivery status (bit 12) always reads as idle.
                 let low = value & 0x000c_cfff;
                 s.icr = s.icr & !u64::from(u32::MAX) | u64::from(low);
                 return Some(Effect::Command(s.icr));
@@ -418,7 +418,7 @@ impl LocalApic {
         }
     }
 
-    /// Executes WRMSR of an x2APIC register: reserved bits fault (SDM "Reserved Bit Checking").
+    /// Executes WRMSR of an x2APIC register. Reserved bits fault (SDM "Reserved Bit Checking").
     pub fn write_msr(&mut self, msr: u32, value: u64, now: u64) -> Result<Effect, MsrFault> {
         if self.mode() != ApicMode::X2Apic {
             return Err(MsrFault);
@@ -428,7 +428,7 @@ impl LocalApic {
             TPR | SELF_IPI => 0xff,
             EOI | ESR => 0,
             SVR => u64::from(0xff | SVR_ENABLE | SVR_SUPPRESS_EOI),
-            // Bit 12 was delivery status and software may write back what it read in xAPIC mode.
+            // Bit 12 is delivery status in xAPIC mode. Software may write back the value that it read there.
             ICR_LOW => 0xffff_ffff_000c_dfff,
             LVT_TIMER..=LVT_ERROR => {
                 // Delivery status (bit 12) and remote IRR (bit 14) are read-only, not reserved.
@@ -444,7 +444,7 @@ impl LocalApic {
         match register {
             ICR_LOW => self.state.icr = value & 0xffff_ffff_0000_0000,
             SELF_IPI => {
-                // Fixed, edge, shorthand "self".
+                // Fixed delivery, edge-triggered, destination shorthand "self".
                 return Ok(Effect::Command(0x4_0000 | value));
             }
             _ => {}

@@ -3,33 +3,33 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Trigger mode of an interrupt message: edge or level.
+/// Trigger mode of an interrupt message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Trigger {
     /// Edge-triggered: each message is one interrupt.
     Edge,
-    /// The interrupt stays requested until its source is served. The IOAPIC is notified of the EOI.
+    /// Level-triggered: the interrupt is requested until its source is served. The IOAPIC is notified of the EOI.
     Level,
 }
 
-/// Effect of a message on its receiver.
+/// Delivery mode of an interrupt message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// Interrupt every destination.
+    /// Interrupts every destination.
     Fixed,
-    /// Interrupt the destination of the lowest priority; the lowest vCPU among equals.
+    /// Interrupts the destination with the lowest priority; among equals, the one with the lowest vCPU index.
     LowestPriority,
-    /// System management: nothing here has a system management mode, so it is dropped.
+    /// System management interrupt. The message is dropped, since vCPUs have no system management mode.
     Smi,
-    /// Raise a non-maskable interrupt.
+    /// Raises a non-maskable interrupt.
     Nmi,
-    /// Reset to the wait-for-startup state.
+    /// Resets the vCPU to the wait-for-startup state.
     Init,
-    /// Start at page `vector`.
+    /// Starts the vCPU in real mode at page `vector`.
     Startup,
-    /// From an 8259, of which there is none: dropped.
+    /// Interrupt of an external 8259. The message is dropped, since a node has no 8259.
     External,
-    /// A reserved encoding: the message is dropped.
+    /// A reserved encoding. The message is dropped.
     Reserved,
 }
 
@@ -52,16 +52,16 @@ impl Delivery {
 /// Receivers of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// The APIC of this ID.
+    /// The local APIC with this ID.
     Physical(u32),
-    /// APICs whose logical destination matches: 8 bits in xAPIC mode, cluster and mask in x2APIC mode.
+    /// Local APICs with a matching logical ID: 8 bits in xAPIC mode, cluster and mask in x2APIC mode.
     Logical(u32),
     /// Every local APIC of the node.
     All,
 }
 
 impl Destination {
-    /// Returns the receivers of the 8-bit destination of an IOAPIC entry, an MSI address or an xAPIC ICR.
+    /// Decodes the 8-bit destination of an IOAPIC entry, an MSI address or an xAPIC ICR.
     pub fn narrow(destination: u8, logical: bool) -> Self {
         match (destination, logical) {
             (d, true) => Self::Logical(d.into()),
@@ -70,7 +70,7 @@ impl Destination {
         }
     }
 
-    /// Returns the receivers of the 32-bit destination of an x2APIC ICR.
+    /// Decodes the 32-bit destination of an x2APIC ICR.
     pub fn wide(destination: u32, logical: bool) -> Self {
         match (destination, logical) {
             (u32::MAX, _) => Self::All,
@@ -80,22 +80,21 @@ impl Destination {
     }
 }
 
-/// Message of an interrupt to local APICs.
+/// An interrupt message to local APICs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
     /// Receivers of the message.
     pub destination: Destination,
-    /// Effect of the message.
+    /// Delivery mode of the message.
     pub delivery: Delivery,
-    /// Vector (or start page).
+    /// Interrupt vector, or the page number of a start-up message.
     pub vector: u8,
-    /// Trigger mode: edge or level.
+    /// Trigger mode of the message.
     pub trigger: Trigger,
 }
 
 impl Message {
-    /// Decodes a message-signalled interrupt: a write of `data` to `address` in 0xfee0_0000..0xfef0_0000. None for any
-    /// other address.
+    /// Decodes a message-signalled interrupt: a write of `data` to `address` in 0xfee0_0000..0xfef0_0000. None for any other address.
     pub fn from_msi(address: u64, data: u32) -> Option<Self> {
         if address >> 20 != 0xfee {
             return None;
@@ -107,7 +106,7 @@ impl Message {
             delivery: Delivery::of(data.into()),
             vector: data as u8,
             trigger: match data & 0xc000 {
-                // Level with "assert"; a de-assertion message carries no interrupt and devices here never send one.
+                // Level-triggered with "assert". A de-assert message would carry no interrupt; devices here never send one.
                 0xc000 => Trigger::Level,
                 _ => Trigger::Edge,
             },
@@ -115,7 +114,7 @@ impl Message {
     }
 }
 
-/// Action of an interrupt message on a vCPU beyond its local APIC. The machine carries the action out.
+/// Action of an interrupt message on a vCPU, which the machine carries out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CpuAction {
     /// INIT: reset the vCPU and wait for a start-up message. The vCPU's local APIC has been reset already.
@@ -123,14 +122,14 @@ pub enum CpuAction {
         /// Index of the vCPU that receives the message.
         vcpu: u16,
     },
-    /// Start in real mode at page `vector` (CS base `vector << 12`) if the vCPU waits for it.
+    /// Start-up: starts the vCPU in real mode at page `vector` (CS base `vector << 12`) if it waits for a start-up message.
     Startup {
         /// Index of the vCPU that receives the message.
         vcpu: u16,
-        /// Number of the page at which the vCPU starts.
+        /// Number of the 4096-byte page at which the vCPU starts.
         vector: u8,
     },
-    /// Raise a non-maskable interrupt.
+    /// Non-maskable interrupt.
     Nmi {
         /// Index of the vCPU that receives the message.
         vcpu: u16,

@@ -44,13 +44,13 @@ impl LocalApics {
         self.apics.len()
     }
 
-    /// Returns the state of all, in the order of the vCPUs.
+    /// Returns the states of all local APICs, in the order of the vCPUs.
     pub fn save(&self) -> Vec<LocalApicState> {
         self.apics.iter().map(|a| a.state().clone()).collect()
     }
 
-    /// Loads states that [`LocalApics::save`] gave and the actions not carried out then; false, with nothing changed, if the
-    /// number of vCPUs or their IDs do not fit, or an action is for another vCPU.
+    /// Loads states from [`LocalApics::save`] and the actions that were not carried out yet. Returns false and changes nothing if the
+    /// number of vCPUs or their IDs differ, or if an action is for a vCPU that does not exist.
     pub fn restore(&mut self, states: &[LocalApicState], actions: &[CpuAction]) -> bool {
         let known = |action: &CpuAction| usize::from(action.vcpu()) < self.apics.len();
         if !actions.iter().all(known) {
@@ -78,39 +78,41 @@ impl LocalApics {
         self.apics[usize::from(vcpu)].mode()
     }
 
-    /// Returns the highest vector that the vCPU can take at `now` (timer expiries up to then included), were its interrupts enabled.
+    /// Returns the highest vector that the vCPU could take at `now` (cycles) if its interrupts were enabled. Timer expiries until `now` are
+    /// included.
     #[inline]
     pub fn pending(&mut self, vcpu: u16, now: u64) -> Option<u8> {
         self.apic(vcpu).pending(now)
     }
 
-    /// Takes the interrupt that [`LocalApics::pending`] shows: it is in service from now on.
+    /// Acknowledges the interrupt that [`LocalApics::pending`] reports: its vector moves to the in-service register. None if no interrupt
+    /// is pending.
     pub fn acknowledge(&mut self, vcpu: u16, now: u64) -> Option<u8> {
         self.apic(vcpu).acknowledge(now)
     }
 
-    /// Returns the cycles at which the vCPU's timer expires; `u64::MAX` for never.
+    /// Returns the virtual time in cycles at which the vCPU's timer expires; `u64::MAX` for never.
     #[inline]
     pub fn next_event(&self, vcpu: u16) -> u64 {
         self.apics[usize::from(vcpu)].next_event()
     }
 
-    /// Returns CR8: task priority bits 7:4.
+    /// Returns CR8, which is bits 7:4 of the task priority register.
     pub fn cr8(&self, vcpu: u16) -> u8 {
         self.apics[usize::from(vcpu)].state().tpr >> 4
     }
 
-    /// Executes MOV to CR8; the engine has checked that `priority` is below 16.
+    /// Executes MOV to CR8. The engine has already checked that `priority` is below 16.
     pub fn set_cr8(&mut self, vcpu: u16, priority: u8) {
         self.apic(vcpu).set_tpr(priority << 4);
     }
 
-    /// Sets the offset of the vCPU's TSC: the TSC is cycles + `offset` (wrapping) from now on.
+    /// Sets the vCPU's TSC offset. From now on, the TSC is the virtual time in cycles plus `offset` (wrapping).
     pub fn set_tsc_offset(&mut self, vcpu: u16, now: u64, offset: u64) {
         self.apic(vcpu).set_tsc_offset(now, offset);
     }
 
-    /// Returns whether RDMSR and WRMSR of this register belong here.
+    /// Returns whether the local APIC implements this MSR.
     pub fn has_msr(msr: u32) -> bool {
         matches!(
             msr,
@@ -129,7 +131,7 @@ impl LocalApics {
         }
     }
 
-    /// Executes WRMSR of one of these registers.
+    /// Executes WRMSR of IA32_APIC_BASE, IA32_TSC_DEADLINE or an x2APIC register.
     pub fn write_msr(&mut self, vcpu: u16, now: u64, msr: u32, value: u64) -> Result<(), MsrFault> {
         let apic = self.apic(vcpu);
         match msr {
@@ -147,7 +149,8 @@ impl LocalApics {
         }
     }
 
-    /// Returns the offset of an address in the vCPU's xAPIC page, if its local APIC is in xAPIC mode and the page holds the address.
+    /// Returns the offset of an address in the vCPU's xAPIC page. None if its local APIC is not in xAPIC mode, or the page does not contain
+    /// the address.
     #[inline]
     pub fn page_offset(&self, vcpu: u16, address: u64) -> Option<u32> {
         let apic = &self.apics[usize::from(vcpu)];
@@ -155,7 +158,8 @@ impl LocalApics {
             .then_some(address as u32 & 0xfff)
     }
 
-    /// Reads the xAPIC page. Registers are 32 bits wide at multiples of 16; bytes outside of them read as zero.
+    /// Reads a register in the xAPIC page. Registers are 32 bits wide at multiples of 16. An access with bytes beyond these 32 bits reads
+    /// as zero.
     pub fn read_page(&mut self, vcpu: u16, now: u64, offset: u32, data: &mut [u8]) {
         data.fill(0);
         let apic = self.apic(vcpu);
@@ -171,7 +175,7 @@ impl LocalApics {
         }
     }
 
-    /// Writes the xAPIC page. Only aligned 32-bit writes reach a register; the SDM leaves others undefined.
+    /// Writes a register in the xAPIC page. Only 32-bit writes at multiples of 16 have an effect; the SDM leaves others undefined.
     pub fn write_page(&mut self, vcpu: u16, now: u64, offset: u32, data: &[u8]) {
         let (Ok(bytes), 0) = (<[u8; 4]>::try_from(data), offset & 0xf) else {
             return;
@@ -191,24 +195,25 @@ impl LocalApics {
         }
     }
 
-    /// Takes the vector of a level-triggered interrupt whose end the last write signalled, for the IOAPIC.
+    /// Removes and returns the vector of the level-triggered interrupt that the last write ended; the IOAPIC must be notified. None if
+    /// there is none.
     #[inline]
     pub fn take_ended(&mut self) -> Option<u8> {
         self.ended.take()
     }
 
-    /// Takes the actions of messages on vCPUs since the last call, in order.
+    /// Removes and returns the actions of messages on vCPUs since the last call, in order.
     pub fn take_actions(&mut self) -> Vec<CpuAction> {
         std::mem::take(&mut self.actions)
     }
 
-    /// Returns the actions that [`LocalApics::take_actions`] would take.
+    /// Returns the actions that [`LocalApics::take_actions`] would return.
     #[inline]
     pub fn actions(&self) -> &[CpuAction] {
         &self.actions
     }
 
-    /// Sends the message of an interrupt command of `from`.
+    /// Sends the message that a write of `icr` by vCPU `from` commands.
     fn command(&mut self, from: u16, icr: u64) {
         let apic = self.apic(from);
         let delivery = Delivery::of(icr);
@@ -220,7 +225,7 @@ impl LocalApics {
                 apic.error(ESR_SEND_VECTOR);
                 return;
             }
-            // The de-assert message synchronised arbitration IDs long ago; it does nothing now.
+            // The INIT level de-assert message synchronised arbitration IDs on old processors and has no effect now.
             Delivery::Init if level && icr & 1 << 14 == 0 => return,
             _ => {}
         }
@@ -243,7 +248,7 @@ impl LocalApics {
         self.send(&targets, delivery, vector, Trigger::Edge);
     }
 
-    /// Delivers a message from the IOAPIC or a device. Returns whether any local APIC took the message.
+    /// Delivers a message from the IOAPIC or a device. Returns whether any local APIC accepted the message.
     pub fn deliver(&mut self, message: &Message) -> bool {
         let targets: Vec<u16> = (0..self.apics.len() as u16)
             .filter(|&v| self.apics[usize::from(v)].is_addressed(message.destination))

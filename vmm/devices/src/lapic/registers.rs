@@ -1,5 +1,5 @@
-//! Register offsets of the local APIC in its xAPIC page; an x2APIC MSR is 0x800 + offset / 16
-//! (SDM vol. 3A, "Local APIC Register Address Map" and "x2APIC Register Address Space").
+//! Register offsets of the local APIC in its xAPIC page. The x2APIC MSR of a register is 0x800 + offset / 16 (SDM vol. 3A, "Local APIC
+//! Register Address Map" and "x2APIC Register Address Space").
 #![allow(missing_docs)]
 
 pub const ID: u32 = 0x020;
@@ -31,7 +31,7 @@ pub const TIMER_CURRENT: u32 = 0x390;
 pub const TIMER_DIVIDE: u32 = 0x3e0;
 pub const SELF_IPI: u32 = 0x3f0;
 
-/// Version 0x14 (integrated), six local vector table entries, EOI-broadcast suppression.
+/// Value of the version register: version 0x14 (integrated), six local vector table entries, EOI-broadcast suppression.
 pub const VERSION_VALUE: u32 = 0x14 | 5 << 16 | 1 << 24;
 
 /// Number of the MSR IA32_APIC_BASE.
@@ -46,22 +46,22 @@ pub const MSR_X2APIC_LAST: u32 = 0x8ff;
 /// Address of the xAPIC page after reset.
 pub const DEFAULT_BASE: u64 = 0xfee0_0000;
 
-/// SVR: software enable.
+/// SVR bit: software enable.
 pub const SVR_ENABLE: u32 = 1 << 8;
-/// SVR: EOIs of level-triggered interrupts are not broadcast.
+/// SVR bit: EOIs of level-triggered interrupts are not broadcast to the IOAPIC.
 pub const SVR_SUPPRESS_EOI: u32 = 1 << 12;
 
-/// Local vector table: masked.
+/// Local vector table bit: masked.
 pub const LVT_MASKED: u32 = 1 << 16;
 
-/// ESR: a message with an illegal vector was to be sent.
+/// ESR bit: software tried to send a message with an illegal vector.
 pub const ESR_SEND_VECTOR: u32 = 1 << 5;
-/// ESR: a message with an illegal vector came.
+/// ESR bit: a message with an illegal vector was received.
 pub const ESR_RECEIVE_VECTOR: u32 = 1 << 6;
-/// ESR: access to a register that does not exist.
+/// ESR bit: access to a register that does not exist.
 pub const ESR_REGISTER: u32 = 1 << 7;
 
-/// Bits that may be set in an LVT entry, in the order of the entries from [`LVT_TIMER`].
+/// Writable bits of the LVT entries, in order of their offsets from [`LVT_TIMER`].
 pub const LVT_WRITABLE: [u32; 6] = [
     0x0007_00ff, // timer: mode 18:17, mask, vector
     0x0001_07ff, // thermal: mask, delivery mode, vector

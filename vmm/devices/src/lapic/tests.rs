@@ -1,4 +1,4 @@
-//! Local APICs as a guest sees them.
+//! Tests of local APICs through their registers and messages.
 
 use nodescope_x86::bits::apic_base;
 
@@ -15,7 +15,7 @@ fn clock() -> TimerClock {
     }
 }
 
-/// Returns `count` local APICs, software-enabled, in x2APIC mode or not.
+/// Returns software-enabled local APICs with these IDs, in x2APIC mode if `x2`, or else in xAPIC mode.
 fn apics(ids: &[u32], x2: bool) -> LocalApics {
     let mut a = LocalApics::new(ids, clock());
     for vcpu in 0..ids.len() as u16 {
@@ -55,7 +55,7 @@ fn fixed(vector: u8, destination: Destination) -> Message {
     }
 }
 
-/// Returns the vCPUs that have this vector pending, and acknowledges and ends it in each.
+/// Returns the vCPUs whose highest pending vector is `vector`. Acknowledges and ends the interrupt in each.
 fn receivers(a: &mut LocalApics, vector: u8) -> Vec<u16> {
     let all = 0..a.count() as u16;
     let got: Vec<u16> = all.filter(|&v| a.pending(v, NOW) == Some(vector)).collect();

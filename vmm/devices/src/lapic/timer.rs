@@ -1,51 +1,51 @@
 //! The local APIC timer in virtual time (SDM vol. 3A, "APIC Timer").
 //!
-//! Instead of counting down, the timer remembers when it was started and computes what it shows and when it expires,
-//! so that nothing happens between expiries and periods do not drift.
+//! The timer does not count down. It stores when it was started, and computes its current count and next expiry from the virtual time. So
+//! no work is needed between expiries, and periods do not drift.
 
 use serde::{Deserialize, Serialize};
 
 use crate::time::{Hertz, saturate, scale_up};
 
-/// Clocks that the timer works from.
+/// Frequencies that the timer uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimerClock {
-    /// Frequency of the cycles in which time is given: the nominal TSC frequency.
+    /// Frequency of the node's cycles, in which times are given: the nominal TSC frequency.
     pub tsc: Hertz,
     /// Input of the divider in one-shot and periodic mode: the core crystal clock (CPUID leaf 0x15).
     pub input: Hertz,
 }
 
 impl TimerClock {
-    /// Returns the timer ticks in so many cycles, rounded down.
+    /// Returns the number of timer ticks in `cycles`, rounded down.
     fn ticks(&self, cycles: u64, divisor: u32) -> u64 {
         let product = cycles as u128 * self.input.get() as u128;
         saturate(product / (self.tsc.get() as u128 * divisor as u128))
     }
 
-    /// Returns the cycles until so many ticks have passed, rounded up.
+    /// Returns the number of cycles in `ticks` timer ticks, rounded up.
     fn cycles(&self, ticks: u64, divisor: u32) -> u64 {
         let num = self.tsc.get() as u128 * divisor as u128;
         scale_up(ticks, num, self.input.get() as u128)
     }
 }
 
-/// Bits 18:17 of the timer's local vector table entry.
+/// Timer mode, bits 18:17 of the timer's local vector table entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TimerMode {
     /// Counts down once.
     #[default]
     OneShot,
-    /// Starts again from the initial count.
+    /// Restarts from the initial count after each expiry.
     Periodic,
     /// Expires when the TSC reaches IA32_TSC_DEADLINE.
     TscDeadline,
-    /// Reserved encoding; never expires.
+    /// Reserved encoding; the timer never expires.
     Reserved,
 }
 
 impl TimerMode {
-    /// Decodes from a local vector table entry.
+    /// Decodes the mode in a local vector table entry.
     pub fn of(lvt: u32) -> Self {
         match lvt >> 17 & 3 {
             0 => Self::OneShot,
@@ -56,25 +56,25 @@ impl TimerMode {
     }
 }
 
-/// State of one timer.
+/// State of one local APIC timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timer {
     mode: TimerMode,
     /// Contents of the initial count register.
     initial: u32,
-    /// Divide configuration register as written: bits 3, 1 and 0.
+    /// Bits 3, 1 and 0 of the divide configuration register, as written.
     divide: u32,
-    /// When the running count was started, cycles.
+    /// Virtual time in cycles at which the current count was started.
     start: u64,
-    /// Ticks from `start` to the first expiry; 0 when stopped.
+    /// Ticks from `start` to the first expiry; 0 if the timer is stopped.
     first: u32,
     /// Number of expiries since `start`.
     fired: u64,
-    /// IA32_TSC_DEADLINE: TSC value, 0 when disarmed.
+    /// IA32_TSC_DEADLINE as a TSC value; 0 if the timer is disarmed.
     deadline: u64,
-    /// Difference of the TSC and the cycles of the vCPU's clock.
+    /// Offset from the virtual time in cycles to the vCPU's TSC.
     tsc_offset: u64,
-    /// Time at which the timer expires next, cycles; `u64::MAX` for never.
+    /// Virtual time in cycles of the next expiry; `u64::MAX` for never.
     next: u64,
 }
 
@@ -95,13 +95,13 @@ impl Default for Timer {
 }
 
 impl Timer {
-    /// Returns the cycles at which it expires next; `u64::MAX` for never.
+    /// Returns the virtual time in cycles of the next expiry; `u64::MAX` for never.
     #[inline]
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// Resets to the state after power-on or INIT. The TSC runs on.
+    /// Resets the timer to its state after power-on or INIT. The TSC offset does not change.
     pub fn reset(&mut self) {
         *self = Self {
             tsc_offset: self.tsc_offset,
@@ -145,7 +145,7 @@ impl Timer {
         left as u32
     }
 
-    /// Writes the initial count register: starts the count, 0 stops it. Ignored in TSC-deadline mode.
+    /// Writes the initial count register, which starts the count; 0 stops it. Ignored in TSC-deadline mode.
     pub fn set_initial(&mut self, clock: &TimerClock, now: u64, count: u32) {
         if self.mode == TimerMode::TscDeadline {
             return;
@@ -154,14 +154,14 @@ impl Timer {
         self.begin(clock, now, count);
     }
 
-    /// Writes the divide configuration register. A running count continues from its present value.
+    /// Writes the divide configuration register. A running count continues from its current value.
     pub fn set_divide(&mut self, clock: &TimerClock, now: u64, divide: u32) {
         let left = self.current(clock, now);
         self.divide = divide & 0b1011;
         self.begin(clock, now, left);
     }
 
-    /// Sets the mode of the local vector table entry. A change of mode disarms the timer.
+    /// Sets the mode from the local vector table entry. A change of the mode disarms the timer.
     pub fn set_mode(&mut self, mode: TimerMode) {
         if mode != self.mode {
             self.mode = mode;
@@ -171,12 +171,12 @@ impl Timer {
         }
     }
 
-    /// Returns IA32_TSC_DEADLINE: 0 when disarmed and in other modes.
+    /// Returns IA32_TSC_DEADLINE, which is 0 if the timer is disarmed or in another mode.
     pub fn deadline(&self) -> u64 {
         self.deadline
     }
 
-    /// Writes IA32_TSC_DEADLINE: 0 disarms. Ignored in other modes.
+    /// Writes IA32_TSC_DEADLINE; 0 disarms the timer. Ignored in other modes.
     pub fn set_deadline(&mut self, now: u64, deadline: u64) {
         if self.mode == TimerMode::TscDeadline {
             self.deadline = deadline;
@@ -184,7 +184,7 @@ impl Timer {
         }
     }
 
-    /// Sets the TSC's offset: TSC = cycles + `offset` (wrapping) from now on.
+    /// Sets the TSC offset. From now on, the TSC is the virtual time in cycles plus `offset` (wrapping).
     pub fn set_tsc_offset(&mut self, now: u64, offset: u64) {
         self.tsc_offset = offset;
         if self.deadline != 0 {
@@ -210,8 +210,8 @@ impl Timer {
         };
     }
 
-    /// Records an expiry at [`Timer::next`], and plans the next one. Expiries that were missed count as one,
-    /// as they do when an interrupt stays pending.
+    /// Handles the expiries up to `now` and computes the next one. Several missed expiries count as one, as they do on hardware while the
+    /// interrupt stays pending.
     pub fn expire(&mut self, clock: &TimerClock, now: u64) {
         self.next = u64::MAX;
         match self.mode {

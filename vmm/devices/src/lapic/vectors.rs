@@ -1,8 +1,8 @@
-//! A set of interrupt vectors: IRR, ISR or TMR (SDM vol. 3A, "Interrupt Acceptance for Fixed Interrupts").
+//! Set of interrupt vectors, for IRR, ISR and TMR (SDM vol. 3A, "Interrupt Acceptance for Fixed Interrupts").
 
 use serde::{Deserialize, Serialize};
 
-/// 256 bits, one for each vector.
+/// A set of interrupt vectors as 256 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VectorSet([u64; 4]);
 
@@ -25,7 +25,7 @@ impl VectorSet {
         self.0[vector as usize >> 6] >> (vector & 63) & 1 != 0
     }
 
-    /// Returns the highest vector, which has the highest priority.
+    /// Returns the highest vector in the set, which has the highest priority; none if the set is empty.
     #[inline]
     pub fn highest(&self) -> Option<u8> {
         (0..4)
@@ -34,7 +34,7 @@ impl VectorSet {
             .map(|i| (i * 64 + 63) as u8 - self.0[i].leading_zeros() as u8)
     }
 
-    /// Returns the `index`-th 32-bit register (0 to 7) that shows the set.
+    /// Returns the 32-bit APIC register (`index` 0 to 7) that shows a part of the set.
     pub fn register(&self, index: usize) -> u32 {
         (self.0[index >> 1] >> (32 * (index & 1))) as u32
     }

@@ -1,17 +1,17 @@
-//! Limits a device's work ahead of virtual time.
+//! Limit of a device's work ahead of virtual time.
 //!
-//! A guest can ask for any amount of work with one notification. A device carries out requests at once as long as their end is near
-//! in virtual time; the rest stays in its queue until virtual time has come closer. So a guest's requests cannot take unbounded
-//! time or memory of the host. A guest that asks for more than a device can do waits, as on a real device.
+//! A guest can request any amount of work with one notification. A device carries out requests at once while the end of its work is close
+//! to the current virtual time. Other requests stay in the queue until virtual time has advanced. So a guest cannot take unbounded time or
+//! memory of the host, and waits as on a real device.
 
 /// Limit of the work that a device carries out ahead of virtual time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ahead {
-    /// End of the work that was carried out, cycles.
+    /// Virtual time in cycles at which the work carried out so far ends.
     pub until: u64,
-    /// Largest distance of `until` from now at which another request is carried out, cycles; at least 1.
+    /// Distance in cycles from now to `until` from which no further request is carried out; at least 1.
     pub most: u64,
-    /// True if requests were left in the queue.
+    /// True if requests were left in the queue because of the limit.
     pub waiting: bool,
 }
 
@@ -24,19 +24,19 @@ impl Ahead {
         }
     }
 
-    /// Returns whether another request may be carried out; if not, the rest waits.
+    /// Returns whether another request may be carried out at `now` (cycles); if not, marks requests as waiting.
     pub fn may_proceed(&mut self, now: u64) -> bool {
         self.waiting = self.until.saturating_sub(now) >= self.most;
         !self.waiting
     }
 
-    /// Adds a request, which takes so many cycles after the earlier requests.
+    /// Adds the work of a request, which takes `cycles` after the earlier requests.
     pub fn spend(&mut self, now: u64, cycles: u64) {
         self.until = self.until.max(now).saturating_add(cycles);
     }
 
-    /// Returns when the requests that wait may continue; `u64::MAX` if there are none. A loaded state may hold any `until`; requests that
-    /// wait without need may continue at once.
+    /// Returns the virtual time in cycles at which waiting requests may continue; `u64::MAX` if none wait. If a loaded state has requests
+    /// that need not wait, the time is in the past.
     pub fn next_event(&self) -> u64 {
         match self.waiting {
             true => self.until.saturating_sub(self.most - 1),
@@ -44,8 +44,8 @@ impl Ahead {
         }
     }
 
-    /// Returns whether there are requests that wait and may be carried out now. The requests wait no longer, even if the caller leaves them
-    /// where their queue is gone.
+    /// Returns whether requests wait and may continue at `now` (cycles). If so, they no longer count as waiting, even if the caller drops
+    /// them because their queue is gone.
     pub fn resume(&mut self, now: u64) -> bool {
         self.waiting && self.may_proceed(now)
     }
@@ -68,7 +68,7 @@ mod tests {
         assert!(ahead.may_proceed(156));
         ahead.spend(156, 1);
         assert_eq!((ahead.until, ahead.next_event()), (256, u64::MAX));
-        // An idle device gains nothing from having been idle.
+        // Time in which a device was idle does not extend the limit.
         ahead.spend(1000, 1);
         assert_eq!(ahead.until, 1001);
         ahead.spend(1000, u64::MAX);

@@ -1,4 +1,4 @@
-//! Interface between the transport and a device.
+//! Interface between the virtio transport and a device.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,28 +12,28 @@ use crate::state::RestoreError;
 pub trait VirtioDevice {
     /// Returns the device ID (virtio 1.2 §5).
     fn id(&self) -> u32;
-    /// Returns the device-specific feature bits that are offered. The transport adds its own.
+    /// Returns the device-specific feature bits that the device offers. The transport adds its own.
     fn features(&self) -> u64;
-    /// Returns the largest size of each queue.
+    /// Returns the largest size of each queue in entries, in the order of the queues.
     fn queue_sizes(&self) -> &'static [u16];
-    /// Returns the device configuration space.
+    /// Returns the bytes of the device configuration space.
     fn config(&self) -> Vec<u8>;
-    /// Activates the device: the driver is ready and has accepted these features.
+    /// Activates the device at `now` (cycles): the driver is ready and has accepted `features`.
     fn activate(&mut self, features: u64, now: u64);
-    /// Forgets everything about the driver.
+    /// Resets the device to its state without a driver.
     fn reset(&mut self);
-    /// Drops outstanding work of a queue that the driver took back.
+    /// Drops outstanding work of a queue that the driver has reset.
     fn reset_queue(&mut self, queue: usize);
-    /// Notifies the device of available buffers of a queue.
+    /// Handles the driver's notification that a queue has available buffers, at `now` (cycles).
     fn notify(&mut self, queue: usize, queues: &mut Queues<'_>, now: u64)
     -> Result<(), QueueFault>;
-    /// Does the work that is due at `now`.
+    /// Does the work that is due at `now` (cycles).
     fn advance(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<(), QueueFault>;
-    /// Returns the cycles at which `advance` wants to be called next; `u64::MAX` for never.
+    /// Returns the virtual time in cycles at which `advance` must be called next; `u64::MAX` for never.
     fn next_event(&self) -> u64;
 }
 
-/// Virtio device of any kind.
+/// A virtio device of any kind.
 #[derive(Debug)]
 #[allow(missing_docs)]
 pub enum Device {
@@ -52,7 +52,7 @@ pub enum DeviceState {
 }
 
 impl DeviceState {
-    /// Turns the state into the state of a clone: see [`crate::chipset::ChipsetState::become_clone`].
+    /// Turns the state into that of a clone: see [`crate::chipset::ChipsetState::become_clone`].
     pub(crate) fn become_clone(&mut self, fresh: &Self) -> bool {
         match (self, fresh) {
             (Self::Block(own), Self::Block(fresh)) => {
@@ -95,7 +95,7 @@ impl Device {
         }
     }
 
-    /// Loads a state of the same kind.
+    /// Loads a state of a device of the same kind.
     pub fn restore(&mut self, state: &DeviceState) -> Result<(), RestoreError> {
         match (self, state) {
             (Self::Block(d), DeviceState::Block(s)) => d.restore(s),

@@ -1,4 +1,5 @@
-//! Drivers that break the rules of queues, or ask for more than a device can do: each notification comes to an end, and soon.
+//! Tests with drivers that break the rules of queues, or request more than a device can do. The host time of each notification must be
+//! bounded.
 
 use std::num::NonZeroU64;
 
@@ -66,7 +67,7 @@ fn header(sector: u64) -> Vec<u8> {
 
 #[test]
 fn a_read_that_writes_the_next_request_ends() {
-    // Each sector holds an available ring with one more entry, and, behind it, the header of a request for the next sector.
+    // Each sector has an available ring with one more entry, followed by the header of a request for the next sector.
     const SECTORS: u16 = 5000;
     let at = available(0);
     let mut contents = Vec::new();
@@ -102,7 +103,7 @@ fn chains_longer_than_their_queue_are_refused() {
     d.kick(0, 0);
     let fault = d.device.fault().unwrap();
     assert!(fault.contains("more descriptors than the queue"), "{fault}");
-    // One that ends where it began.
+    // A chain whose last descriptor points to its first.
     let mut d = Driver::new(disk(&[0; 512], 0), VERSION_1);
     d.add(0, &vec![(DATA, 512, true); usize::from(SIZE)]);
     let flags = descriptors(0) + 16 * u64::from(SIZE - 1) + 12;
@@ -113,7 +114,7 @@ fn chains_longer_than_their_queue_are_refused() {
 
 #[test]
 fn a_disk_works_ahead_within_bounds_and_ends_requests_when_it_always_did() {
-    // 1 MB/s: 64 KiB take 65.536 ms.
+    // At 1 MB/s, 64 KiB take 65.536 ms.
     let mut d = Driver::new(disk(&[7; 1 << 18], 1_000_000), VERSION_1);
     for number in 0..3 {
         let at = HEADER + 16 * number;
@@ -129,14 +130,14 @@ fn a_disk_works_ahead_within_bounds_and_ends_requests_when_it_always_did() {
     while d.device.next_event() < u64::MAX {
         assert!(d.device.next_event() > now, "time goes on");
         now = d.device.next_event();
-        // A second notification changes nothing.
+        // A second notification has no effect.
         d.kick(0, now);
         d.device.advance(now);
         ends.extend(d.take_used(0).iter().map(|_| now));
         assert!(ends.len() < 2 || there(&d, 1));
     }
     assert_eq!(ends, [65_537_000, 131_073_000, 196_609_000]);
-    // A reset cancels the requests that were not carried out; the time is spent all the same.
+    // A reset cancels the requests that were not carried out. The time of those carried out remains spent.
     let mut d = Driver::new(disk(&[7; 1 << 18], 1_000_000), VERSION_1);
     let ask = |d: &mut Driver| {
         assert!(d.ram.write(HEADER, &header(0)));
@@ -189,7 +190,7 @@ fn random_bytes_take_time() {
     }
     let mut given = 0;
     for round in 1..=1000_u16 {
-        // The driver offers these buffers again, as fast as a program can.
+        // The driver makes the same buffers available again, as fast as a program can.
         let index = round.wrapping_mul(SIZE);
         assert!(d.ram.write(available(0) + 2, &index.to_le_bytes()));
         d.kick(0, 0);
@@ -198,7 +199,7 @@ fn random_bytes_take_time() {
             break;
         }
     }
-    // 1 MiB at once, and a queue of requests at most.
+    // At most 1 MiB at once, and one queue of requests.
     assert!(
         given * 4096 <= (1 << 20) + u32::from(SIZE) * 4096,
         "{given}"
@@ -209,7 +210,7 @@ fn random_bytes_take_time() {
 
 #[test]
 fn frames_wait_in_the_queue_while_the_link_is_busy() {
-    // A frame of 1514 bytes takes 10 Mbit/s 1.2304 ms.
+    // A frame of 1514 bytes takes 1.2304 ms at 10 Mbit/s.
     let mut d = Driver::new(net(Some(10_000_000)), VERSION_1);
     assert!(d.ram.write(DATA, &[0; 12]));
     let frame = [(DATA, 12 + 1514, false)];
@@ -222,10 +223,10 @@ fn frames_wait_in_the_queue_while_the_link_is_busy() {
         }
         sent += 1;
     }
-    // 256 KiB, in frames with their overhead.
+    // 256 KiB of frames with their overhead on the wire.
     assert_eq!(sent, (256 << 10) / 1538 + 1);
     assert_eq!(as_net(&mut d).take_frames().len(), sent);
-    // From now on one each time that one has been sent.
+    // From now on, the device takes one frame each time that another has been sent.
     let mut times = Vec::new();
     for _ in 0..100 {
         let now = d.device.next_event();
@@ -247,13 +248,13 @@ fn frames_wait_in_the_queue_while_the_link_is_busy() {
             .map(|frame| frame.time)
             .eq(times.iter().copied())
     );
-    // A reset makes no room.
+    // A reset does not let the device take more frames.
     d.set(VIRTIO_MMIO_STATUS, 0);
     d.set_up(VERSION_1);
     d.add(1, &frame);
     d.kick(1, times[99]);
     assert!(d.take_used(1).is_empty());
-    // The waiting frames are sent, and no others.
+    // The frames that were taken are sent, and no others.
     d.device.advance(d.device.next_event());
     assert_eq!(as_net(&mut d).take_frames().len(), 1);
     d.device.advance(u64::MAX);
@@ -276,7 +277,7 @@ fn frames_that_arrive_are_not_counted_against_those_that_leave() {
     for _ in 1..FRAMES {
         d.add(1, &out);
     }
-    // Both queues have nearly as many chains as places, and all of them are taken in one call.
+    // Both queues have nearly as many chains as entries, and the device takes all of them in one call.
     let later = 1000 * MS;
     for _ in 0..FRAMES {
         d.add(0, &[(2 * DATA, 2048, true)]);
@@ -289,8 +290,7 @@ fn frames_that_arrive_are_not_counted_against_those_that_leave() {
     }
 }
 
-/// Returns a guest that has receive buffers without room, each of as many descriptors as the queue may have, and a frame that waits for
-/// room.
+/// Returns a driver with a waiting frame and receive buffers of 0 bytes, each with as many descriptors as the queue may have.
 fn guest_with_empty_buffers() -> Driver {
     let mut d = Driver::new(net(None), VERSION_1 | MRG_RXBUF);
     let parts = vec![(DATA, 0, true); usize::from(SIZE)];
@@ -301,7 +301,7 @@ fn guest_with_empty_buffers() -> Driver {
     d
 }
 
-/// Has the device look for room at each cycle, as a program can. Returns how often it looked, and when that ended.
+/// Makes the device check its receive buffers at each cycle, as a program can. Returns the number of checks, and the time of the last one.
 fn ask_in_vain(d: &mut Driver, from: u64) -> (u64, u64) {
     let look = u64::from(SIZE - 1) * u64::from(SIZE) * 20;
     let until = |d: &Driver| match d.device.save().device {
@@ -322,18 +322,18 @@ fn ask_in_vain(d: &mut Driver, from: u64) -> (u64, u64) {
 fn looks_for_room_in_receive_buffers_are_bounded() {
     let mut d = guest_with_empty_buffers();
     let (looks, now) = ask_in_vain(&mut d, 1);
-    // 2^20 cycles at once, 4800 for each look.
+    // Checks for 2^20 cycles are done at once, at 4800 cycles each.
     assert_eq!(looks, (1 << 20) / 4800 + 1);
     let next = d.device.next_event();
     assert!(next > now && next < now + 4800, "{next}");
-    // One more look each time that one is over; without a notification there is no other.
+    // One more check is possible each time that the time of one is over. Without a notification there is none.
     d.device.advance(next - 1);
     assert_eq!(d.device.next_event(), next);
     d.device.advance(next);
     assert_eq!(d.device.next_event(), u64::MAX);
     assert_eq!(ask_in_vain(&mut d, next).0, 0);
     assert_eq!(d.device.next_event(), next + 4800);
-    // A buffer with room does not make the look come sooner, and needs no other notification.
+    // A buffer that is large enough does not bring the next check forward, and needs no further notification.
     d.add(0, &[(DATA, 2048, true)]);
     d.kick(0, next + 1);
     let mut other = Driver::new(net(None), VERSION_1);
@@ -370,7 +370,7 @@ fn resets_make_no_time_for_more_looks() {
 fn frames_of_a_driver_that_takes_them_arrive_at_their_time() {
     let mut d = Driver::new(net(None), VERSION_1 | MRG_RXBUF);
     let mut now = 0;
-    // Ten times more looks than are done at once, in bursts for all buffers.
+    // Ten times more checks than are done at once, in bursts for all buffers.
     for _ in 0..(10 << 20) / (20 * u64::from(SIZE - 1)) {
         now += 1000;
         for _ in 1..SIZE {
@@ -396,7 +396,7 @@ fn a_guest_that_takes_no_frames_fills_bounded_memory() {
         });
     }
     assert_eq!(as_net(&mut d).counters().dropped_backlog, 200 - 127);
-    // They are dropped when it might take them, which makes room.
+    // Frames are dropped when the guest adds buffers, and then new frames are accepted.
     d.add(0, &[(DATA, 100, true)]);
     d.kick(0, 2);
     assert_eq!(as_net(&mut d).counters().dropped_size, 127);
@@ -408,7 +408,7 @@ fn a_guest_that_takes_no_frames_fills_bounded_memory() {
     assert_eq!(as_net(&mut d).counters().dropped_backlog, 200 - 127);
 }
 
-/// Registers of one device, and what its rings and buffers lie in, written at random.
+/// Checks that a device returns from every call, whatever a driver writes to its registers, rings and buffers.
 #[test]
 fn whatever_a_driver_does_a_device_comes_back() {
     let mut random = 1_u64;
@@ -426,12 +426,12 @@ fn whatever_a_driver_does_a_device_comes_back() {
         };
         let features = VERSION_1 | [0, EVENT_IDX, 1 << 28][next(3) as usize];
         let mut d = Driver::new(device, features);
-        // Rings that overlap each other and the buffers: everything lies within two pages.
+        // Rings that overlap each other and the buffers: all are within two pages.
         let mut now = 0;
         for _ in 0..60 {
             match next(8) {
                 0 | 1 => {
-                    // A descriptor that means something: near addresses, any flags, a table among them.
+                    // A plausible descriptor: an address within the pages, any flags, sometimes an indirect table.
                     let mut bytes = (0x1000 + next(0x2000)).to_le_bytes().to_vec();
                     let length = [next(64), 16 * next(40), next(1 << 32)][next(3) as usize];
                     bytes.extend((length as u32).to_le_bytes());
@@ -449,7 +449,7 @@ fn whatever_a_driver_does_a_device_comes_back() {
                 }
                 4 => d.set_at(4 * next(0x40) as u32, next(1 << 32) as u32, now),
                 5 => {
-                    // Rings anywhere among the rest.
+                    // Rings at any address within the same pages.
                     d.set(VIRTIO_MMIO_STATUS, 0);
                     for status in [1, 3] {
                         d.set(VIRTIO_MMIO_STATUS, status);
@@ -477,8 +477,7 @@ fn whatever_a_driver_does_a_device_comes_back() {
                     d.kick(next(3) as usize, now);
                 }
             }
-            // Advances the device as a node would: there are at most a thousand events in this time, each later than the one
-            // before.
+            // Advances the device as a node would. A few events suffice, each of which must be later than the one before.
             for _ in 0..4 {
                 let event = d.device.next_event();
                 if event == u64::MAX {
@@ -491,7 +490,7 @@ fn whatever_a_driver_does_a_device_comes_back() {
         }
         let state = d.device.save();
         let mut other = VirtioMmio::new(any_device(round % 3), d.ram.memory().clone());
-        // A state may hold what no driver could have set up; it is loaded or refused.
+        // A state may have values that no driver could set up. It must be loaded or refused.
         let _ = other.restore(&state);
         let mut byte = [0; 4];
         other.read(0, &mut byte, now);
@@ -499,7 +498,7 @@ fn whatever_a_driver_does_a_device_comes_back() {
     }
 }
 
-/// Restores a state in which requests wait, though their queue is not set up and the device has nothing to wait for.
+/// Restores states with waiting requests although the queue is not set up. The device must not report events without end.
 #[test]
 fn restored_requests_that_wait_for_nothing_are_no_endless_event() {
     for kind in 0..3 {
@@ -528,7 +527,7 @@ fn any_device(kind: u32) -> Device {
     }
 }
 
-/// Gives a frame to a network device; does nothing for other devices.
+/// Delivers a frame to a network device; has no effect on other devices.
 fn as_frame(d: &mut Driver, time: u64, len: usize) {
     if let Device::Net(net) = d.device.device_mut() {
         net.inject(Frame {

@@ -1,8 +1,8 @@
 //! Virtio 1.2 devices behind the MMIO transport (virtio 1.2 §4.2), on split virtqueues.
 //!
-//! Each device folder has the same anatomy: `device.rs` (features, configuration, life cycle), `queue.rs` (what is done with
-//! each buffer) and `state.rs` (what is saved). `queues.rs` keeps drivers to the rules of queues, `ahead.rs` what a device does at once
-//! within bounds.
+//! Each device folder has the same files: `device.rs` (features, configuration, life cycle), `queue.rs` (handling of buffers) and
+//! `state.rs` (saved state). `queues.rs` checks the queues that drivers set up. `ahead.rs` limits the work that a device does ahead of
+//! virtual time.
 
 mod ahead;
 pub mod block;

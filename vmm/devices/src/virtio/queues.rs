@@ -1,4 +1,4 @@
-//! A device's view of its virtqueues: chains of buffers in guest memory, checked before use.
+//! A device's view of its virtqueues: chains of buffers in guest memory, which are checked before use.
 
 use nodescope_memory::{CodeSlice, GuestRam};
 use serde::{Deserialize, Serialize};
@@ -8,61 +8,61 @@ use virtio_queue::{Queue, QueueOwnedT, QueueState, QueueT, Reader, Writer};
 
 use crate::state::RestoreError;
 
-/// The driver broke the rules of a queue; the device needs a reset.
+/// A violation of the rules of queues by the driver. The device needs a reset.
 #[derive(Debug, Error)]
 pub enum QueueFault {
-    /// The rings are malformed.
+    /// Malformed rings.
     #[error("virtqueue {queue}: {cause}")]
     Ring {
-        /// Number of the queue.
+        /// Index of the queue.
         queue: usize,
         /// Error that the virtqueue library found.
         cause: virtio_queue::Error,
     },
-    /// Buffers come without end.
+    /// Rings that receive new buffers without end while the device works on them.
     #[error(
         "virtqueue {queue}: the rings never become empty while the device works on them: they overlap each other, or buffers lie over them"
     )]
     Changing {
-        /// Number of the queue.
+        /// Index of the queue.
         queue: usize,
     },
-    /// A chain of descriptors breaks the rules.
+    /// A chain of descriptors that breaks a rule.
     #[error("virtqueue {queue}, descriptor {head}: {what}")]
     Chain {
-        /// Number of the queue.
+        /// Index of the queue.
         queue: usize,
-        /// First descriptor of the chain.
+        /// Index of the chain's first descriptor.
         head: u16,
-        /// Rule that the chain breaks.
+        /// The rule that the chain breaks, as text for the error.
         what: &'static str,
     },
 }
 
-/// A chain of buffers taken from a queue.
+/// A chain of buffers that was taken from a queue.
 pub struct Chain<'a> {
     /// Index of the chain's first descriptor, which identifies the chain.
     pub head: u16,
-    /// Number of descriptors of the chain.
+    /// Number of descriptors in the chain.
     pub descriptors: u16,
-    /// The part that the driver has filled.
+    /// Buffers that the driver has filled.
     pub reader: Reader<'a, CodeSlice>,
-    /// The part that the device is to fill.
+    /// Buffers that the device fills.
     pub writer: Writer<'a, CodeSlice>,
 }
 
-/// The queues of a device while it works on them.
+/// The queues of a device, during one call of the device.
 pub struct Queues<'a> {
     ram: &'a GuestRam,
     queues: &'a mut [Queue],
     interrupt: &'a mut u32,
-    /// Of each queue: chains that were taken and not put back, and times that buffers came while the device worked.
+    /// For each queue, the number of chains taken and not put back, plus the number of times that `listen` found new buffers.
     taken: [u32; MOST_QUEUES],
 }
 
-/// Number of times that drivers may fill a queue again while the device works on it.
+/// Number of times that a driver may refill a queue while the device works on it.
 pub(super) const REFILLS: u32 = 16;
-/// Most queues that a device has.
+/// Largest number of queues of a device.
 const MOST_QUEUES: usize = 2;
 
 impl<'a> Queues<'a> {
@@ -81,13 +81,13 @@ impl<'a> Queues<'a> {
         self.queues.get(queue).is_some_and(|q| q.ready())
     }
 
-    /// Returns the size of a queue, as the driver has chosen it.
+    /// Returns the size of a queue in entries, as the driver chose it.
     pub fn size(&self, queue: usize) -> u16 {
         self.queues[queue].size()
     }
 
-    /// Counts an event that can happen only as often as a queue has places where no vCPU of the node runs while a device works on its
-    /// queues. On KVM the other vCPUs run, and may add chains meanwhile.
+    /// Counts a taken chain or a refill, and fails after [`REFILLS`] times the queue's size. While no vCPU runs, a queue's entries bound
+    /// this count. On KVM, other vCPUs run and may add chains meanwhile.
     fn count(&mut self, queue: usize) -> Result<(), QueueFault> {
         if self.taken[queue] >= u32::from(self.queues[queue].size()) * REFILLS {
             return Err(QueueFault::Changing { queue });
@@ -96,7 +96,7 @@ impl<'a> Queues<'a> {
         Ok(())
     }
 
-    /// Takes the next chain; None when there is none.
+    /// Takes the next available chain; None if there is none.
     pub fn pop(&mut self, queue: usize) -> Result<Option<Chain<'a>>, QueueFault> {
         let q = &mut self.queues[queue];
         let Some(chain) = q.iter(self.ram).map_err(ring(queue))?.next() else {
@@ -107,8 +107,8 @@ impl<'a> Queues<'a> {
             let what = "the available ring names a descriptor past the table";
             return Err(QueueFault::Chain { queue, head, what });
         }
-        // "The driver MUST NOT create a descriptor chain longer than the Queue Size of the device" (virtio 1.2 §2.7.5). This holds
-        // for indirect tables, too (§2.7.5.3.1).
+        // "The driver MUST NOT create a descriptor chain longer than the Queue Size of the device" (virtio 1.2 §2.7.5). The rule holds for
+        // indirect tables, too (§2.7.5.3.1).
         let size = q.size();
         let descriptors = chain.clone().take(usize::from(size) + 1).count();
         if descriptors > usize::from(size) {
@@ -126,21 +126,21 @@ impl<'a> Queues<'a> {
         }))
     }
 
-    /// Puts back the last `count` chains taken.
+    /// Puts back the last `count` chains that were taken.
     pub fn unpop(&mut self, queue: usize, count: u16) {
         let q = &mut self.queues[queue];
         q.set_next_avail(q.next_avail().wrapping_sub(count));
         self.taken[queue] = self.taken[queue].saturating_sub(count.into());
     }
 
-    /// Gives a chain back with `written` bytes filled. [`Queues::signal`] must follow.
+    /// Returns a chain to the driver, with `written` bytes filled. [`Queues::signal`] must follow.
     pub fn add_used(&mut self, queue: usize, head: u16, written: u32) -> Result<(), QueueFault> {
         self.queues[queue]
             .add_used(self.ram, head, written)
             .map_err(ring(queue))
     }
 
-    /// Interrupts the driver for the chains given back since the last call, if it wants to know.
+    /// Interrupts the driver for the chains returned since the last call, unless the driver has suppressed interrupts.
     pub fn signal(&mut self, queue: usize) -> Result<(), QueueFault> {
         let q = &mut self.queues[queue];
         if q.needs_notification(self.ram).map_err(ring(queue))? {
@@ -149,7 +149,7 @@ impl<'a> Queues<'a> {
         Ok(())
     }
 
-    /// Asks for a notification, after the queue seemed empty. Returns true if buffers have come meanwhile.
+    /// Enables the driver's notifications after the queue was found empty. Returns true if buffers were added meanwhile.
     pub fn listen(&mut self, queue: usize) -> Result<bool, QueueFault> {
         let more = self.queues[queue]
             .enable_notification(self.ram)
@@ -170,9 +170,9 @@ fn ring(queue: usize) -> impl Fn(virtio_queue::Error) -> QueueFault {
 pub struct QueueElement {
     /// Largest size that the device offers, in entries.
     pub max_size: u16,
-    /// Next entry of the available ring to take.
+    /// Index of the next entry of the available ring to take.
     pub next_avail: u16,
-    /// Next entry of the used ring to fill.
+    /// Index of the next entry of the used ring to fill.
     pub next_used: u16,
     /// True if VIRTIO_F_EVENT_IDX was negotiated.
     pub event_idx: bool,
@@ -180,11 +180,11 @@ pub struct QueueElement {
     pub size: u16,
     /// True once the driver has set the queue up.
     pub ready: bool,
-    /// Descriptor table, guest-physical address.
+    /// Guest-physical address of the descriptor table.
     pub descriptors: u64,
-    /// Available ring, guest-physical address.
+    /// Guest-physical address of the available ring.
     pub available: u64,
-    /// Used ring, guest-physical address.
+    /// Guest-physical address of the used ring.
     pub used: u64,
 }
 

@@ -11,10 +11,10 @@ pub const SIZE: u16 = 16;
 pub const VERSION_1: u64 = 1 << 32;
 pub const EVENT_IDX: u64 = 1 << 29;
 
-/// A part of a request: address, length, whether the device writes it.
+/// A part of a request: guest-physical address, length in bytes, and whether the device writes the part.
 pub type Part = (u64, u32, bool);
 
-/// Rings of one queue, 4 KiB each queue from 0x1000 on.
+/// The driver's positions in the rings of one queue. The rings of each queue take 4 KiB, from 0x1000 on.
 #[derive(Clone, Debug, Default)]
 struct Rings {
     next_descriptor: u16,
@@ -40,7 +40,7 @@ pub fn used(queue: usize) -> u64 {
 }
 
 impl Driver {
-    /// Returns a device that has not been touched.
+    /// Creates a driver that has not set up its device yet.
     pub fn cold(device: Device) -> Self {
         let ram = Ram::new(&[16 << 20]).unwrap();
         Self {
@@ -50,7 +50,7 @@ impl Driver {
         }
     }
 
-    /// Returns a device that was set up with these features, at time 0.
+    /// Creates a driver that has set up its device with these features, at time 0.
     pub fn new(device: Device, features: u64) -> Self {
         let mut d = Self::cold(device);
         d.set_up(features);
@@ -146,7 +146,7 @@ impl Driver {
         assert!(self.ram.write(at, &d));
     }
 
-    /// Makes a request available. Returns its head. The caller keeps fewer than [`SIZE`] descriptors in flight.
+    /// Makes a request available and returns its head. The caller must not have more than [`SIZE`] descriptors in flight.
     pub fn add(&mut self, queue: usize, parts: &[Part]) -> u16 {
         let head = self.rings[queue].next_descriptor % SIZE;
         for (i, &part) in parts.iter().enumerate() {
@@ -169,7 +169,7 @@ impl Driver {
         head
     }
 
-    /// Makes a request available through an indirect table at `table`. Returns its head.
+    /// Makes a request available through an indirect table at `table`, and returns its head.
     pub fn add_indirect(&mut self, queue: usize, table: u64, parts: &[Part]) -> u16 {
         for (i, &part) in parts.iter().enumerate() {
             let more = if i + 1 < parts.len() {
@@ -204,7 +204,7 @@ impl Driver {
         );
     }
 
-    /// Asks for an interrupt once the used index passes this.
+    /// Requests an interrupt once the used index passes `index`.
     pub fn set_used_event(&mut self, queue: usize, index: u16) {
         assert!(self.ram.write(
             available(queue) + 4 + 2 * u64::from(SIZE),
@@ -212,13 +212,13 @@ impl Driver {
         ));
     }
 
-    /// Returns whether a driver with event indices would notify the device of the entry added last.
+    /// Returns whether a driver with event indices would notify the device of the last added entry.
     pub fn wants_kick(&self, queue: usize) -> bool {
         let event = self.word(used(queue) + 4 + 8 * u64::from(SIZE));
         event == self.rings[queue].available.wrapping_sub(1)
     }
 
-    /// Takes the requests given back since the last call: head and length.
+    /// Returns the requests that the device returned since the last call, as head and length.
     pub fn take_used(&mut self, queue: usize) -> Vec<(u16, u32)> {
         let index = self.word(used(queue) + 2);
         let mut all = Vec::new();
@@ -233,7 +233,7 @@ impl Driver {
         all
     }
 
-    /// Interrupts causes, acknowledged.
+    /// Returns the causes of the interrupt, and acknowledges them.
     pub fn take_interrupt(&mut self) -> u32 {
         let causes = self.get(VIRTIO_MMIO_INTERRUPT_STATUS);
         assert_eq!(self.device.irq_level(), causes != 0);
@@ -244,7 +244,7 @@ impl Driver {
 }
 
 impl Driver {
-    /// Takes over another driver's position in the rings.
+    /// Copies another driver's positions in the rings.
     pub fn follow(&mut self, other: &Driver) {
         self.rings = other.rings.clone();
     }

@@ -1,4 +1,4 @@
-//! Virtio devices as a driver sees them.
+//! Tests of virtio devices through the driver's interface.
 
 mod impossible;
 
@@ -48,12 +48,12 @@ fn as_net(d: &mut Driver) -> &mut Net {
     }
 }
 
-/// Makes a block request: type, sector, data part.
+/// Makes a block request with this type, first sector and data part. Returns its head.
 fn request(d: &mut Driver, kind: u32, sector: u64, data: Option<Part>) -> u16 {
     let mut header = kind.to_le_bytes().to_vec();
     header.extend([0; 4]);
     header.extend(sector.to_le_bytes());
-    // Each sector's header lies elsewhere so that several requests can be in flight.
+    // Requests for different sectors have their headers at different addresses, so several can be in flight.
     let at = 0x8000 + sector % 64 * 16;
     assert!(d.ram.write(at, &header));
     assert!(d.ram.write(STATUS, &[0xee]));
@@ -233,7 +233,7 @@ fn images_are_shared_read_only_and_overlays_keep_their_changes() {
     assert!(Image::open(std::path::Path::new("/nonexistent/image")).is_err());
 }
 
-/// Every block of 4 KiB holds one and the same byte.
+/// A check that expects all bytes of each block of 4 KiB to be equal.
 #[derive(Debug)]
 struct Uniform;
 
@@ -264,10 +264,10 @@ fn a_damaged_block_is_found_when_it_is_first_read_and_the_host_is_told() {
         d.kick(0, 0);
         d.bytes(STATUS, 1)[0]
     };
-    // The first two blocks, the last, and what is around the damaged one.
+    // The first two blocks, the last block, and the sectors around the damaged block.
     assert_eq!([status(0, 16), status(24, 2), status(15, 1)], [0; 3]);
     assert!(image.fault().is_none());
-    // The sector is whole, its block is not.
+    // The sector itself is intact, but its block is damaged.
     assert_eq!([status(16, 1), status(15, 2), status(23, 2)], [1; 3]);
     let fault = image.fault().unwrap().to_string();
     let expected = format!(
@@ -280,7 +280,7 @@ fn a_damaged_block_is_found_when_it_is_first_read_and_the_host_is_told() {
 
 #[test]
 fn latency_overlaps_and_bandwidth_does_not() {
-    // 1 GB/s at 1 GHz: a byte a cycle; 1000 cycles of latency.
+    // At 1 GB/s and 1 GHz, a byte takes one cycle. The latency is 1000 cycles.
     let mut d = Driver::new(memory_block(timing(1000, 1_000_000_000)), VERSION_1);
     let a = request(&mut d, 0, 0, Some((DATA, 512, true)));
     let b = request(&mut d, 0, 1, Some((DATA, 1024, true)));
@@ -525,7 +525,7 @@ fn the_same_seed_gives_the_same_bytes() {
     assert_eq!(d.take_used(0), [(0, 4096)]);
 }
 
-/// Saves a device, writes the state as JSON, and reads it back into a device made by `make`, over a copy of the memory.
+/// Saves a device's state and restores it from JSON into the device `make`, with a copy of guest memory.
 fn copy(d: &Driver, make: Device) -> Driver {
     let state = d.device.save();
     let text = serde_json::to_string(&state).unwrap();
@@ -611,13 +611,13 @@ fn states_of_other_devices_are_refused() {
     assert!(block.restore(&state).is_err());
 }
 
-/// Generates guest memory around the rings, for every device: whatever the rings hold, nothing panics and nothing outside guest memory is
-/// touched (accesses are checked by vm-memory); the device answers or needs a reset.
+/// Generates bytes in and around the rings, for every device. Whatever the rings contain, no device may panic or access memory outside the
+/// guest's (vm-memory checks accesses). The device must answer or need a reset.
 fn arbitrary_rings() -> impl Strategy<Value = Vec<(u16, u8)>> {
     prop::collection::vec((0u16..0x1000, any::<u8>()), 0..400)
 }
 
-/// Descriptors that often point to memory.
+/// Generates descriptors that often point into guest memory.
 fn arbitrary_descriptor() -> impl Strategy<Value = (u64, u32, u16, u16)> {
     let address = prop_oneof![0u64..0x20_0000, 0x1f_ff00u64..0x20_0100, any::<u64>()];
     let len = prop_oneof![0u32..64, 0u32..0x1_0000, any::<u32>()];

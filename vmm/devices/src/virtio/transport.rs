@@ -13,13 +13,13 @@ use super::queues::{QueueElement, QueueFault, Queues};
 use crate::bus::BusDevice;
 use crate::state::RestoreError;
 
-/// Bytes of MMIO that a device takes.
+/// Bytes of MMIO for the registers of one device.
 pub const VIRTIO_MMIO_SIZE: u64 = 0x1000;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"virt");
 const VERSION: u32 = 2;
 const VENDOR: u32 = u32::from_le_bytes(*b"NSCP");
-/// Added in virtio 1.2; not in the header that the constants come from.
+/// Offset of register QueueReset, which virtio 1.2 added. The header from which the other constants come lacks it.
 const QUEUE_RESET: u32 = 0x0c0;
 
 const ACKNOWLEDGE: u32 = 1;
@@ -37,23 +37,23 @@ const TRANSPORT_FEATURES: u64 = 1 << VIRTIO_F_VERSION_1
 /// State of the transport.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TransportState {
-    /// Register DeviceFeaturesSel: the half of the device's features that the driver reads.
+    /// Register DeviceFeaturesSel: the 32-bit half of the device's features that the driver reads.
     pub device_features_select: u32,
-    /// Register DriverFeaturesSel: the half of the driver's features that the driver writes.
+    /// Register DriverFeaturesSel: the 32-bit half of the driver's features that the driver writes.
     pub driver_features_select: u32,
-    /// Features that the driver has accepted.
+    /// Feature bits that the driver accepted.
     pub driver_features: u64,
-    /// Register QueueSel: number of the queue that the driver accesses.
+    /// Register QueueSel: index of the queue that the driver accesses.
     pub queue_select: u32,
     /// Register Status: progress of the driver's initialisation.
     pub status: u32,
-    /// Register InterruptStatus: reasons of the interrupt.
+    /// Register InterruptStatus: causes of the interrupt.
     pub interrupt: u32,
-    /// Register ConfigGeneration: changes with the configuration.
+    /// Register ConfigGeneration, which would change with the configuration.
     pub generation: u32,
     /// State of each queue.
     pub queues: Vec<QueueElement>,
-    /// Why the device needs a reset.
+    /// Reason why the device needs a reset; none if it does not.
     pub fault: Option<String>,
 }
 
@@ -66,7 +66,7 @@ pub struct VirtioState {
     pub device: DeviceState,
 }
 
-/// A virtio device on the MMIO transport. The device's interrupt is a level: high while [`VirtioMmio::irq_level`] returns true.
+/// A virtio device on the MMIO transport. Its interrupt is level-triggered: the line is high while [`VirtioMmio::irq_level`] returns true.
 #[derive(Debug)]
 pub struct VirtioMmio {
     ram: GuestRam,
@@ -84,7 +84,7 @@ pub struct VirtioMmio {
 }
 
 impl VirtioMmio {
-    /// Attaches a device to guest memory.
+    /// Attaches a device to the MMIO transport and to guest memory.
     pub fn new(device: Device, ram: GuestRam) -> Self {
         let sizes = device.get().queue_sizes().iter();
         let queues = sizes
@@ -106,7 +106,7 @@ impl VirtioMmio {
         }
     }
 
-    /// Returns the level of the interrupt line.
+    /// Returns whether the interrupt line is high.
     #[inline]
     pub fn irq_level(&self) -> bool {
         self.interrupt != 0
@@ -117,12 +117,13 @@ impl VirtioMmio {
         &self.device
     }
 
-    /// Returns the device behind the transport, to change it. Callers call [`VirtioMmio::advance`] afterwards if the change made work due.
+    /// Returns the device behind the transport for changes. The caller must call [`VirtioMmio::advance`] afterwards if the change made work
+    /// due.
     pub fn device_mut(&mut self) -> &mut Device {
         &mut self.device
     }
 
-    /// Returns why the device needs a reset: the driver's mistake.
+    /// Returns the driver's error that made a reset necessary; none if the device needs no reset.
     pub fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
     }
@@ -131,7 +132,7 @@ impl VirtioMmio {
         self.status & (DRIVER_OK | NEEDS_RESET | FAILED) == DRIVER_OK
     }
 
-    /// Returns the cycles at which `advance` wants to be called next; `u64::MAX` for never.
+    /// Returns the virtual time in cycles at which `advance` must be called next; `u64::MAX` for never.
     pub fn next_event(&self) -> u64 {
         if self.active() {
             self.device.get().next_event()
@@ -140,7 +141,7 @@ impl VirtioMmio {
         }
     }
 
-    /// Does the work that is due at `now`.
+    /// Does the device's work that is due at `now` (cycles).
     pub fn advance(&mut self, now: u64) {
         if self.active() {
             let mut queues = Queues::new(&self.ram, &mut self.queues, &mut self.interrupt);
@@ -163,7 +164,7 @@ impl VirtioMmio {
         }
     }
 
-    /// Sets the device status "needs reset" (virtio 1.2 §2.1.2): nothing works until the driver resets the device.
+    /// Sets the device status "needs reset" (virtio 1.2 §2.1.2). The device does no work until the driver resets it.
     fn need_reset(&mut self, why: String) {
         self.fault.get_or_insert(why);
         self.status |= NEEDS_RESET;
@@ -196,13 +197,13 @@ impl VirtioMmio {
         if value == 0 {
             return self.reset();
         }
-        // The driver only adds bits; "needs reset" is the device's.
+        // The driver can only set bits. Only the device sets "needs reset".
         let mut new =
             value & (ACKNOWLEDGE | DRIVER | DRIVER_OK | FEATURES_OK | FAILED) & !self.status;
         if new & FEATURES_OK != 0
             && (self.driver_features & !self.features() != 0 || !self.has(VIRTIO_F_VERSION_1))
         {
-            // Refused: the driver reads the status back and finds the bit clear.
+            // The features are refused: the driver reads the status back and finds FEATURES_OK clear.
             new &= !(FEATURES_OK | DRIVER_OK);
         }
         if new & DRIVER_OK != 0 && (self.status | new) & FEATURES_OK == 0 {
@@ -215,7 +216,7 @@ impl VirtioMmio {
         }
     }
 
-    /// Reads a register below the configuration space.
+    /// Reads the register at an offset below the configuration space.
     fn register(&self, register: u32) -> u32 {
         let half = |features: u64, select: u32| match select {
             0 => features as u32,
@@ -234,7 +235,7 @@ impl VirtioMmio {
             VIRTIO_MMIO_INTERRUPT_STATUS => self.interrupt,
             VIRTIO_MMIO_STATUS => self.status,
             VIRTIO_MMIO_CONFIG_GENERATION => self.generation,
-            // No shared memory regions: their lengths read as -1.
+            // There are no shared memory regions, so their lengths read as -1.
             VIRTIO_MMIO_SHM_LEN_LOW..=VIRTIO_MMIO_SHM_BASE_HIGH => u32::MAX,
             _ => 0,
         }
@@ -339,7 +340,7 @@ impl VirtioMmio {
         }
     }
 
-    /// Loads a state of the same kind of device.
+    /// Loads a state of the same kind of device with the same queues.
     pub fn restore(&mut self, state: &VirtioState) -> Result<(), RestoreError> {
         let t = &state.transport;
         let sizes = t.queues.iter().map(|q| q.max_size);
@@ -352,7 +353,7 @@ impl VirtioMmio {
             .map(Queue::try_from)
             .collect::<Result<Vec<_>, _>>()?;
         for queue in &queues {
-            // A valid queue lies in RAM as a whole.
+            // All parts of a valid queue are in RAM.
             if queue.ready() && !queue.is_valid(&self.ram) {
                 return Err(RestoreError::new("virtqueue", "it does not lie in RAM"));
             }
@@ -377,7 +378,8 @@ impl VirtioMmio {
 }
 
 impl BusDevice for VirtioMmio {
-    /// Reads a register. Registers take aligned 32-bit accesses only, other reads give zeroes. The configuration space takes all accesses.
+    /// Reads a register or the configuration space. Registers can only be read with aligned 32-bit accesses; other accesses read as zero.
+    /// The configuration space allows accesses of any size.
     fn read(&mut self, offset: u64, data: &mut [u8], _now: u64) {
         data.fill(0);
         match offset.checked_sub(VIRTIO_MMIO_CONFIG.into()) {
@@ -394,7 +396,7 @@ impl BusDevice for VirtioMmio {
         }
     }
 
-    /// Writes a register. No device here has a configuration field that the driver may write.
+    /// Writes a register with an aligned 32-bit access. Writes to the configuration space have no effect.
     fn write(&mut self, offset: u64, data: &[u8], now: u64) {
         if let (Ok(bytes), 0) = (<[u8; 4]>::try_from(data), offset & 3)
             && offset < VIRTIO_MMIO_CONFIG.into()

@@ -1,4 +1,4 @@
-//! A bare-metal guest: code from an assembler, page tables, descriptors, and a platform that records what it is asked.
+//! A bare-metal guest for tests: code from an assembler, page tables, descriptors, and a platform that records accesses.
 #![allow(dead_code, missing_docs)]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -23,13 +23,13 @@ pub const GDT: u64 = 0x1000;
 pub const IDT: u64 = 0x2000;
 pub const TSS: u64 = 0x3000;
 pub const PML4: u64 = 0x9000;
-/// A 4-KiB page table for linear 0x4000_0000 to 0x4020_0000.
+/// A page table for 4-KiB pages at linear 0x4000_0000 to 0x4020_0000.
 pub const SMALL_PAGES: u64 = 0xf000;
 pub const SMALL_BASE: u64 = 0x4000_0000;
-/// An address where there is no RAM, mapped onto itself.
+/// An address without RAM, which is identity-mapped.
 pub const MMIO: u64 = 0x3000_0000;
 
-/// Returns the host's KVM; none, and the test is skipped, where it cannot be used.
+/// Examines the host's KVM. None if KVM cannot be used; the skip is then reported.
 pub fn host() -> Option<Probe> {
     let found = probe()
         .map_err(|e| e.to_string())
@@ -43,7 +43,7 @@ pub fn host() -> Option<Probe> {
     }
 }
 
-/// Returns a CPUID table with AVX and what a 64-bit guest needs, less what the host lacks.
+/// Returns a CPUID table with AVX and the features that a 64-bit guest needs, as far as the host has them.
 pub fn cpuid(host: &Probe) -> CpuidTable {
     let mask = host.cpuid.xcr0_supported() & (xcr0::X87 | xcr0::SSE | xcr0::AVX);
     let row = |leaf, subleaf, r: [u32; 4]| CpuidEntry {
@@ -81,7 +81,7 @@ pub fn cpuid(host: &Probe) -> CpuidTable {
     ])
 }
 
-/// Records accesses; answers reads with what the test put there.
+/// A platform that records accesses and answers reads with values that the test has set.
 #[derive(Default)]
 pub struct Recorder {
     pub out: Vec<(u16, Vec<u8>)>,
@@ -90,7 +90,7 @@ pub struct Recorder {
     pub mmio_values: BTreeMap<u64, u64>,
     pub msrs: BTreeMap<u32, u64>,
     pub msr_writes: Vec<(u32, u64)>,
-    /// Interrupts that writes of these MSRs raise.
+    /// Interrupt vectors that become pending when these MSRs are written, by MSR.
     pub msr_interrupts: BTreeMap<u32, u8>,
     pub interrupts: VecDeque<u8>,
     pub stop_at_port: Option<u16>,
@@ -172,8 +172,8 @@ impl Platform for Recorder {
     fn account(&mut self, _: u16, _: Context, _: Privilege, _: &Counters) {}
 }
 
-/// Returns RAM with descriptors and page tables: the first GiB onto itself in 2-MiB pages, user-accessible, and a table of small pages for
-/// the test to fill.
+/// Returns RAM with descriptors and page tables. The first GiB is identity-mapped with user-accessible 2-MiB pages. A table of 4-KiB pages
+/// is left for the test to fill.
 pub fn memory() -> Ram {
     let ram = Ram::new(&[16 << 20]).unwrap();
     let quad = |at: u64, value: u64| assert!(ram.write(at, &value.to_le_bytes()));
@@ -205,7 +205,7 @@ pub fn memory() -> Ram {
     ram
 }
 
-/// Writes an interrupt gate.
+/// Writes an interrupt gate to the IDT.
 pub fn gate(ram: &Ram, vector: u8, handler: u64) {
     let low = (handler & 0xffff) | 0x8 << 16 | 0xee00 << 32 | (handler >> 16 & 0xffff) << 48;
     let at = IDT + 16 * u64::from(vector);
@@ -213,14 +213,14 @@ pub fn gate(ram: &Ram, vector: u8, handler: u64) {
     assert!(ram.write(at + 8, &(handler >> 32).to_le_bytes()));
 }
 
-/// Assembles code at an address.
+/// Assembles code and writes it to an address.
 pub fn place(ram: &Ram, at: u64, build: impl FnOnce(&mut CodeAssembler)) {
     let mut a = CodeAssembler::new(64).unwrap();
     build(&mut a);
     assert!(ram.write(at, &a.assemble(at).unwrap()));
 }
 
-/// Returns the state of 64-bit mode at CPL 0 or 3, at [`CODE`].
+/// Returns a state in 64-bit mode at CPL 0 or 3, with RIP at [`CODE`].
 pub fn state(cpl: u16) -> VcpuState {
     let mut s = VcpuState::reset();
     s.general.gpr = [0; 16];
@@ -264,7 +264,7 @@ pub fn state(cpl: u16) -> VcpuState {
     s
 }
 
-/// Returns a vCPU over this RAM.
+/// Creates a KVM vCPU with this RAM.
 pub fn vcpu(ram: &Ram, host: &Probe) -> KvmVcpu {
     let vm = KvmVm::new(ram).unwrap();
     KvmVcpu::new(
@@ -278,7 +278,7 @@ pub fn vcpu(ram: &Ram, host: &Probe) -> KvmVcpu {
     .unwrap()
 }
 
-/// Returns the report inside an error, for tests that want one.
+/// Returns the report of an error that has one; otherwise panics.
 pub fn report(error: nodescope_engine::EngineError) -> StopReport {
     match error {
         nodescope_engine::EngineError::Unsupported(r) => *r,

@@ -1,5 +1,5 @@
-//! The slow path of look-ups: the routine that translated code calls after a miss, and the function that the routine calls. Every miss of a
-//! model's first level comes here, except misses that a miss routine serves, and misses of split accesses ([`super::split`]).
+//! The slow path of look-ups: the routine that translated code calls after a miss, and the functions that the routine calls. They serve
+//! every miss of a model's first level, except misses that a miss routine serves and misses of split accesses ([`super::split`]).
 
 use iced_x86::{Code, MemoryOperand, Register};
 
@@ -13,8 +13,9 @@ use crate::softmmu::{Avx2, Baseline, Isa};
 
 use Register::{R8, R9, R10, R11, RAX, RDI, RDX, RSI, RSP};
 
-/// Assembles the routine. ECX describes the access (see [`describe`]), whose address is in [`super::Native::linear`]. The routine returns
-/// the host address, or zero, in RAX. It saves only registers that a function may change, and leaves the vector registers live.
+/// Assembles the slow-path routine. ECX describes the access (see [`describe`]), whose linear address is in [`super::Native::linear`]. The
+/// routine returns the host address, or zero, in RAX. It saves only registers that a function may change, and preserves the guest's vector
+/// registers.
 pub fn routine(a: &mut Assembler, host: Host) -> u64 {
     let Host { avx, bmi, .. } = host;
     if avx && bmi {
@@ -24,10 +25,11 @@ pub fn routine(a: &mut Assembler, host: Host) -> u64 {
     }
 }
 
-/// Function that a routine calls.
+/// A function that a routine calls.
 pub type Function = unsafe extern "sysv64" fn(*mut Cpu, u32) -> *mut u8;
 
-/// Assembles a routine that calls the functions in order, until one of them returns an address other than null.
+/// Assembles a routine that calls the functions in order, until one of them returns an address other than null. Returns the routine's
+/// address.
 pub fn call_out(a: &mut Assembler, host: Host, functions: &[Function]) -> u64 {
     let start = a.here();
     for (n, host) in changed_registers() {
@@ -53,8 +55,8 @@ pub fn call_out(a: &mut Assembler, host: Host, functions: &[Function]) -> u64 {
     };
     let done = a.label();
     if host.avx {
-        // MXCSR is set to the host's value before any function is called: the compiler assumes it, and models may compute with
-        // floating-point numbers.
+        // MXCSR is set to the host's value before any function is called, since compiled code assumes this value and models may compute
+        // with floating-point numbers.
         let no_vectors = a.label();
         a.mi(Code::Cmp_rm8_imm8, field_of_cpu(field!(vectors_live)), 0);
         a.jcc(cc::E, no_vectors);
@@ -85,8 +87,8 @@ pub fn call_out(a: &mut Assembler, host: Host, functions: &[Function]) -> u64 {
     start
 }
 
-/// Returns the guest registers, by number, that are in host registers which a function may change. By the calling convention a function
-/// preserves RBX, RBP and R12 to R15.
+/// Returns the guest registers, by index, whose host registers a called function may change. By the calling convention a function preserves
+/// RBX, RBP and R12 to R15.
 pub fn changed_registers() -> impl Iterator<Item = (usize, Register)> {
     HOST.iter()
         .enumerate()
@@ -94,7 +96,7 @@ pub fn changed_registers() -> impl Iterator<Item = (usize, Register)> {
         .filter(|(_, host)| [RDX, RSI, RDI, R8, R9, R10, R11].contains(host))
 }
 
-/// Assembles a store of the guest's vector registers; `wide`: some upper half of them may not be zero.
+/// Assembles stores of the guest's vector registers. `wide` says that some of their upper halves may not be zero.
 pub fn store_vectors(a: &mut Assembler, wide: bool) {
     for n in 0..16 {
         if wide {
@@ -108,7 +110,7 @@ pub fn store_vectors(a: &mut Assembler, wide: bool) {
     }
 }
 
-/// Assembles a load of the guest's vector registers, the reverse of [`store_vectors`].
+/// Assembles loads of the guest's vector registers, the reverse of [`store_vectors`].
 pub fn load_vectors(a: &mut Assembler, wide: bool) {
     for n in 0..16 {
         if wide {
@@ -119,14 +121,14 @@ pub fn load_vectors(a: &mut Assembler, wide: bool) {
     }
 }
 
-/// Returns the description of an access in one word, for [`access`]: size, read, write, number of operations of its block.
+/// Returns the description of an access for [`access`], in one word: size, read, write, and the number of operations in its block.
 pub fn describe(memory: Memory, count: u32) -> u32 {
     memory.size | u32::from(memory.read) << 8 | u32::from(memory.write) << 9 | count << 16
 }
 
 impl Cpu {
-    /// Sets the count of retired instructions to its value at the beginning of the access's block. Returns the number of the block's
-    /// instructions.
+    /// Sets the count of retired instructions to its value at the beginning of the access's block. Returns the number of operations in the
+    /// block.
     #[inline(always)]
     pub(super) fn arrive_at_block_start(&mut self, what: u32) -> i64 {
         let count = i64::from(what >> 16);
@@ -135,8 +137,8 @@ impl Cpu {
     }
 }
 
-/// Carries out a look-up that missed, for the address in [`super::Native::linear`]. Returns the host address of the operand. Returns null,
-/// and does nothing, where the interpreter must carry out the operation.
+/// Serves a look-up that missed, for the address in [`super::Native::linear`]. Returns the host address of the operand. Returns null if the
+/// interpreter must execute the operation; then nothing has changed.
 ///
 /// # Safety
 /// As for `interpret` in [`super::runtime`].
@@ -145,7 +147,7 @@ unsafe extern "sysv64" fn access(cpu: *mut Cpu, what: u32) -> *mut u8 {
     unsafe { access_on(Baseline, cpu, what) }
 }
 
-/// [`access`] for hosts with AVX2.
+/// Serves a look-up as [`access`] does, on hosts with AVX2.
 ///
 /// # Safety
 /// As for `interpret` in [`super::runtime`], and the host has AVX2, BMI1 and BMI2.
@@ -155,7 +157,7 @@ unsafe extern "sysv64" fn access_avx2(cpu: *mut Cpu, what: u32) -> *mut u8 {
     unsafe { access_on(Avx2::assume(), cpu, what) }
 }
 
-/// [`access`] for the most common misses of a model. Returns null, and does nothing, for others.
+/// Serves the most common misses of a model as [`access`] does. Returns null for other misses, for which nothing has changed.
 ///
 /// # Safety
 /// As for `interpret` in [`super::runtime`], and the host has AVX2, BMI1 and BMI2.

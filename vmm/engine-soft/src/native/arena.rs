@@ -1,23 +1,23 @@
-//! Memory for translated code and for the chain slots through which translation blocks jump to each other.
+//! Memory for translated code, and for the chain slots through which translation blocks jump to each other.
 //!
-//! Chain slots are plain memory after the code. Blocks are chained and unchained by a write of a pointer to a slot, so that code is never
-//! patched. (A processor stalls when code near its instruction pointer is patched.)
+//! Chain slots are plain memory after the code. Blocks are chained and unchained by writing a pointer to a slot, so code is never patched.
+//! (A processor stalls when code near its instruction pointer is patched.)
 
 use std::num::NonZeroU64;
 
 use crate::executable::{Executable, ExecutableError, HUGE};
 
-/// Bytes of code, in line and out of line, that one node keeps before all of it is thrown away.
+/// Bytes of code, in line and out of line, of one node. All code is evicted when they are used up.
 const CODE: usize = IN_LINE + OUT_OF_LINE;
 pub const IN_LINE: usize = 20 << 20;
 const OUT_OF_LINE: usize = 28 << 20;
-/// Bytes of code in the area of a huge page from which on the area becomes a huge page.
+/// Bytes of code within a huge page from which on the host is asked for a huge page.
 const WORTH: usize = HUGE / 8;
 const _: () = assert!(IN_LINE.is_multiple_of(HUGE) && CODE.is_multiple_of(HUGE));
-/// Chain slots of one node before all its code is thrown away.
+/// Number of chain slots of one node. All code is evicted when they are used up.
 pub const MAX_CHAIN_SLOTS: usize = 1 << 19;
 
-/// An address of code in an arena. Only arenas make these values. The code stays there until its arena is cleared.
+/// Address of code in an arena. Only arenas make these values. The code remains there until its arena is cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct CodeAddress(NonZeroU64);
@@ -34,21 +34,21 @@ impl CodeAddress {
     }
 }
 
-/// A chain slot of an arena, by its number.
+/// Index of a chain slot in its arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChainSlot(u32);
 
-/// Code that was just appended: address and length of the parts in line and out of line.
+/// Code that was just appended: address and length of the in-line part and of the out-of-line part.
 #[derive(Clone, Copy, Debug)]
 pub struct Pushed([(CodeAddress, usize); 2]);
 
 impl Pushed {
-    /// Returns the address of the first instruction.
+    /// Returns the address of the in-line part's first instruction.
     pub fn start(&self) -> CodeAddress {
         self.0[0].0
     }
 
-    /// Returns an address within the code; None where the address is elsewhere.
+    /// Returns `address` as a code address; none if it is not within the appended code.
     pub fn at(&self, address: u64) -> Option<CodeAddress> {
         let within = |(start, len): &(CodeAddress, usize)| {
             (start.get()..start.get() + *len as u64).contains(&address)
@@ -58,23 +58,23 @@ impl Pushed {
     }
 }
 
-/// Code and chain slots of one node.
+/// Arena for the code and the chain slots of one node.
 pub struct Arena {
     memory: Executable,
     used: usize,
     out_of_line: usize,
     chain_slots: usize,
-    /// Code below this is never thrown away.
+    /// Number of bytes of in-line code that survive [`Arena::clear`].
     kept: usize,
-    /// Code in line below this is in huge pages, as far as the host gives them.
+    /// Number of bytes of in-line code for which huge pages were requested.
     huge: usize,
-    /// Bytes of code in line that may be used.
+    /// Number of bytes of in-line code that may be used.
     room: usize,
 }
 
 impl Arena {
-    /// Reserves address space. At most `room` bytes, and [`IN_LINE`], are used for code in line. The host provides pages when they are
-    /// written.
+    /// Reserves address space. At most `room` bytes are used for in-line code, and never more than [`IN_LINE`]. The host allocates pages
+    /// when they are written.
     pub fn new(room: usize) -> Result<Self, ExecutableError> {
         Ok(Self {
             memory: Executable::new(c"nodescope-code", CODE, MAX_CHAIN_SLOTS * 8)?,
@@ -87,18 +87,18 @@ impl Arena {
         })
     }
 
-    /// Returns the address at which the next code will run.
+    /// Returns the address of the next in-line code.
     pub fn next(&self) -> u64 {
         self.memory.address() + self.used as u64
     }
 
-    /// Returns the address at which the next out-of-line code will run.
+    /// Returns the address of the next out-of-line code.
     pub fn next_out_of_line(&self) -> u64 {
         self.memory.address() + self.out_of_line as u64
     }
 
-    /// Appends code that was assembled for [`Arena::next`], and its out-of-line part for [`Arena::next_out_of_line`]. Returns None where
-    /// there is no room.
+    /// Appends code that was assembled for [`Arena::next`], and its out-of-line part for [`Arena::next_out_of_line`]. None if there is not
+    /// enough space.
     pub fn push(&mut self, in_line: &[u8], out_of_line: &[u8]) -> Option<Pushed> {
         if in_line.len() > self.room.saturating_sub(self.used)
             || out_of_line.len() > CODE - self.out_of_line
@@ -110,7 +110,7 @@ impl Arena {
             (self.next_out_of_line(), out_of_line.len()),
         ];
         for (code, to) in [(in_line, self.used), (out_of_line, self.out_of_line)] {
-            // SAFETY: the bytes from `to` on are not in use.
+            // SAFETY: the bytes from `to` on have not been given to any code.
             unsafe { self.memory.write(to, code) };
         }
         self.used = (self.used + in_line.len())
@@ -127,12 +127,12 @@ impl Arena {
         Some(Pushed(parts.map(|(at, len)| (start(at), len))))
     }
 
-    /// Returns the address of a chain slot.
+    /// Returns the address of a chain slot in memory.
     pub fn address_of(&self, slot: ChainSlot) -> u64 {
         self.memory.data_address() + u64::from(slot.0) * 8
     }
 
-    /// Allocates a chain slot, which leads nowhere yet; returns None where there are no more.
+    /// Allocates a chain slot, which contains zero until it is set; none if all are in use.
     pub fn allocate_chain_slot(&mut self) -> Option<ChainSlot> {
         if self.chain_slots == MAX_CHAIN_SLOTS {
             return None;
@@ -143,7 +143,7 @@ impl Arena {
         Some(slot)
     }
 
-    /// Makes an allocated chain slot lead to code.
+    /// Makes an allocated chain slot point to code.
     pub fn set_chain_slot(&mut self, slot: ChainSlot, code: CodeAddress) {
         self.write_chain_slot(slot, code.get());
     }
@@ -153,16 +153,16 @@ impl Arena {
             (slot.0 as usize) < self.chain_slots,
             "the slot was allocated"
         );
-        // SAFETY: code jumps to the address in the slot. That is an address of code, or zero while no code uses the slot.
+        // SAFETY: code jumps to the address in the slot, which is an address of code. The slot is zero only while no code uses it.
         unsafe { self.memory.write_data(slot.0 as usize, value) };
     }
 
-    /// Marks all code so far as code that survives [`Arena::clear`].
+    /// Marks all in-line code so far as code that survives [`Arena::clear`].
     pub fn keep(&mut self) {
         self.kept = self.used;
     }
 
-    /// Throws away all chain slots, and all code that is not kept.
+    /// Drops all chain slots, and all code except that marked by [`Arena::keep`].
     pub fn clear(&mut self) {
         self.used = self.kept;
         self.out_of_line = IN_LINE;

@@ -1,54 +1,53 @@
-//! A thin assembler over iced-x86's encoder: straight-line code, forward and backward jumps within one piece, and jumps
-//! to fixed addresses.
+//! Assembler on top of iced-x86's encoder: straight-line code, forward and backward jumps within it, and jumps to fixed addresses.
 
 use iced_x86::{Code, Encoder, IcedError, Instruction, MemoryOperand, Register};
 
 use super::code_map::{Part, Piece};
 
-/// A label: a place in the code, which is bound now or later.
+/// A label: a position in the code, which may be bound after it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label(usize);
 
-/// Conditions as the opcode numbers them (SDM vol. 2A, appendix B.1.4.7).
+/// Condition codes of jumps, as opcodes encode them (SDM vol. 2A, appendix B.1.4.7).
 pub mod cc {
     /// Equal, or zero.
     pub const E: u8 = 4;
-    /// Not equal, not zero.
+    /// Not equal, or not zero.
     pub const NE: u8 = 5;
-    /// Below, for unsigned numbers.
+    /// Below, unsigned.
     pub const B: u8 = 2;
-    /// Unsigned above or equal.
+    /// Above or equal, unsigned.
     pub const AE: u8 = 3;
-    /// Unsigned below or equal.
+    /// Below or equal, unsigned.
     pub const BE: u8 = 6;
-    /// Above, for unsigned numbers.
+    /// Above, unsigned.
     pub const A: u8 = 7;
-    /// Signed less or equal.
+    /// Less or equal, signed.
     pub const LE: u8 = 14;
 }
 
-/// Register that points to the vCPU.
+/// Host register that points to the vCPU.
 pub const CPU: Register = Register::R15;
-/// Register that holds the number of instructions left in the budget.
+/// Host register with the number of instructions left in the budget.
 pub const LEFT: Register = Register::R14;
 
 /// Code under construction.
 pub struct Assembler {
     encoder: Encoder,
     base: u64,
-    /// Address at which the out-of-line part will run, and the position in the stream at which that part begins.
+    /// Address of the out-of-line part, and the position in the stream at which it begins.
     out_of_line_base: u64,
     out_of_line_from: Option<usize>,
     position: usize,
     labels: Vec<Option<usize>>,
     fixups: Vec<(usize, Label)>,
     failed: Option<IcedError>,
-    /// Positions in the stream at which another part begins.
+    /// Positions in the stream at which code of another [`Part`] begins.
     parts: Vec<(usize, Part)>,
 }
 
 impl Assembler {
-    /// Starts a piece of code that will run at `base`, and at `out_of_line_base` from [`Assembler::begin_out_of_line`] on.
+    /// Creates an assembler for code that will run at `base`, and at `out_of_line_base` from [`Assembler::begin_out_of_line`] on.
     pub fn new(base: u64, out_of_line_base: u64) -> Self {
         Self {
             encoder: Encoder::new(64),
@@ -63,7 +62,7 @@ impl Assembler {
         }
     }
 
-    /// Sets the part that the following code belongs to; returns the part before.
+    /// Sets the [`Part`] of the following code for the code map, and returns the part before.
     pub fn part(&mut self, part: Part) -> Part {
         let (from, before) = *self.parts.last().expect("there is always one");
         if from == self.position {
@@ -75,7 +74,7 @@ impl Assembler {
         before
     }
 
-    /// Returns the pieces of the code so far, with their parts.
+    /// Returns the pieces of the code so far, with their parts, for the code map.
     pub fn pieces(&self) -> impl Iterator<Item = Piece> {
         let out_of_line = self.out_of_line_from.unwrap_or(self.position);
         let ends = self.parts[1..].iter().map(|(from, _)| *from);
@@ -103,12 +102,12 @@ impl Assembler {
         }
     }
 
-    /// Begins the out-of-line code. It lies elsewhere, so that the code of fast paths lies close together.
+    /// Begins the out-of-line code, which gets other addresses, so that the code of fast paths is contiguous.
     pub fn begin_out_of_line(&mut self) {
         self.out_of_line_from = Some(self.position);
     }
 
-    /// Returns the code, with all jumps resolved: in line, then out of line.
+    /// Returns the in-line and the out-of-line code, with all jumps resolved. Fails with the first instruction that could not be encoded.
     pub fn finish(mut self) -> Result<(Vec<u8>, Vec<u8>), IcedError> {
         if let Some(error) = self.failed {
             return Err(error);
@@ -123,13 +122,13 @@ impl Assembler {
         Ok((code, out_of_line))
     }
 
-    /// Returns a new label, not yet bound.
+    /// Creates a label, which is not bound yet.
     pub fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() - 1)
     }
 
-    /// Binds a label here.
+    /// Binds a label to the current position.
     pub fn bind(&mut self, label: Label) {
         self.labels[label.0] = Some(self.position);
     }
@@ -144,7 +143,7 @@ impl Assembler {
         }
     }
 
-    /// Appends an instruction that iced-x86 has made, or keeps the error.
+    /// Appends an instruction that iced-x86 has constructed. An error is returned later by [`Assembler::finish`].
     pub fn made(&mut self, instruction: Result<Instruction, IcedError>) {
         match instruction {
             Ok(instruction) => self.put(&instruction),
@@ -172,83 +171,83 @@ impl Assembler {
         self.bytes(&(distance as i32).to_le_bytes());
     }
 
-    /// Appends a jump.
+    /// Appends an unconditional jump to a label.
     pub fn jmp(&mut self, label: Label) {
         self.bytes(&[0xe9]);
         self.distance(label);
     }
 
-    /// Appends a jump on a condition (see [`cc`]).
+    /// Appends a conditional jump (see [`cc`]) to a label.
     pub fn jcc(&mut self, condition: u8, label: Label) {
         self.bytes(&[0x0f, 0x80 | condition]);
         self.distance(label);
     }
 
-    /// Appends a jump on a condition (see [`cc`]) to an address within reach.
+    /// Appends a conditional jump (see [`cc`]) to an address within 2 GiB.
     pub fn jcc_to(&mut self, condition: u8, address: u64) {
         self.bytes(&[0x0f, 0x80 | condition]);
         self.distance_to(address);
     }
 
-    /// Appends a jump to an address within reach.
+    /// Appends an unconditional jump to an address within 2 GiB.
     pub fn jmp_to(&mut self, address: u64) {
         self.bytes(&[0xe9]);
         self.distance_to(address);
     }
 
-    /// Appends a call of an address within reach.
+    /// Appends a call of an address within 2 GiB.
     pub fn call_to(&mut self, address: u64) {
         self.bytes(&[0xe8]);
         self.distance_to(address);
     }
 
-    /// Appends a jump through a pointer at an address within reach.
+    /// Appends a jump through the pointer at an address within 2 GiB.
     pub fn jmp_through(&mut self, slot: u64) {
         self.bytes(&[0xff, 0x25]);
         self.distance_to(slot);
     }
 
-    /// Appends an instruction of one register.
+    /// Appends an instruction with one register operand.
     pub fn r(&mut self, code: Code, a: Register) {
         self.made(Instruction::with1(code, a));
     }
 
-    /// Appends an instruction of two registers.
+    /// Appends an instruction with two register operands.
     pub fn rr(&mut self, code: Code, a: Register, b: Register) {
         self.made(Instruction::with2(code, a, b));
     }
 
-    /// Appends an instruction of a register and memory.
+    /// Appends an instruction with a register and a memory operand.
     pub fn rm(&mut self, code: Code, a: Register, m: MemoryOperand) {
         self.made(Instruction::with2(code, a, m));
     }
 
-    /// Appends an instruction of three registers.
+    /// Appends an instruction with three register operands.
     pub fn rrr(&mut self, code: Code, a: Register, b: Register, c: Register) {
         self.made(Instruction::with3(code, a, b, c));
     }
 
-    /// Appends an instruction of two registers and memory.
+    /// Appends an instruction with two registers and a memory operand.
     pub fn rrm(&mut self, code: Code, a: Register, b: Register, m: MemoryOperand) {
         self.made(Instruction::with3(code, a, b, m));
     }
 
-    /// Appends an instruction of memory and a register.
+    /// Appends an instruction with a memory operand and a register.
     pub fn mr(&mut self, code: Code, m: MemoryOperand, a: Register) {
         self.made(Instruction::with2(code, m, a));
     }
 
-    /// Appends an instruction of a register and an immediate.
+    /// Appends an instruction with a register and an immediate.
     pub fn ri(&mut self, code: Code, a: Register, value: i32) {
         self.made(Instruction::with2(code, a, value));
     }
 
-    /// Appends an instruction of memory and an immediate.
+    /// Appends an instruction with a memory operand and an immediate.
     pub fn mi(&mut self, code: Code, m: MemoryOperand, value: i32) {
         self.made(Instruction::with2(code, m, value));
     }
 
-    /// Appends an instruction of one memory operand.
+    /// Appends an instruction with one memory operand.
     pub fn m(&mut self, code: Code, m: MemoryOperand) {
         self.made(Instruction::with1(code, m));
     }
@@ -258,7 +257,7 @@ impl Assembler {
         self.put(&Instruction::with(code));
     }
 
-    /// Appends the shortest load of a 64-bit constant; leaves flags unchanged.
+    /// Appends the shortest MOV of a 64-bit constant to a register, which leaves flags unchanged.
     pub fn constant(&mut self, register: Register, value: u64) {
         if value <= u64::from(u32::MAX) {
             let narrow = super::registers::sized(register, 4);
@@ -274,17 +273,17 @@ impl Assembler {
         }
     }
 
-    /// Appends a load of 64 bits from the vCPU.
+    /// Appends a load of 64 bits from a field of the vCPU.
     pub fn load(&mut self, register: Register, field: usize) {
         self.rm(Code::Mov_r64_rm64, register, field_of_cpu(field));
     }
 
-    /// Appends a store of 64 bits to the vCPU.
+    /// Appends a store of 64 bits to a field of the vCPU.
     pub fn store(&mut self, field: usize, register: Register) {
         self.mr(Code::Mov_rm64_r64, field_of_cpu(field), register);
     }
 
-    /// Appends a copy of a 64-bit register.
+    /// Appends a copy of a 64-bit register, unless both are the same.
     pub fn copy(&mut self, to: Register, from: Register) {
         if to != from {
             self.rr(Code::Mov_r64_rm64, to, from);
@@ -292,27 +291,27 @@ impl Assembler {
     }
 }
 
-/// Returns the operand of a field of the vCPU.
+/// Returns the memory operand of the vCPU's field at a byte offset.
 pub fn field_of_cpu(offset: usize) -> MemoryOperand {
     MemoryOperand::with_base_displ_size(CPU, offset as i64, 1)
 }
 
-/// Returns the operand of a field of the vCPU, indexed by a register in bytes.
+/// Returns the memory operand of the vCPU's field at a byte offset plus `index`, a register with bytes.
 pub fn indexed_field(offset: usize, index: Register) -> MemoryOperand {
     MemoryOperand::with_base_index_scale_displ_size(CPU, index, 1, offset as i64, 1)
 }
 
-/// Returns the operand at a register's address.
+/// Returns the memory operand at the address in a register.
 pub fn at(base: Register) -> MemoryOperand {
     MemoryOperand::with_base(base)
 }
 
-/// Returns the operand of the 32-bit word with this number, counted from a register's address.
+/// Returns the memory operand of the 32-bit word with index `number` in an array at the address in `base`.
 pub fn word_of(base: Register, number: Register) -> MemoryOperand {
     MemoryOperand::new(base, number, 4, 0, 0, false, Register::None)
 }
 
-/// Returns the operand at a register's address plus a displacement.
+/// Returns the memory operand at the address in a register plus a displacement.
 pub fn at_offset(base: Register, displacement: i64) -> MemoryOperand {
     MemoryOperand::with_base_displ_size(base, displacement, 1)
 }

@@ -1,11 +1,11 @@
 //! Address coalescing: one look-up serves several operands of a block.
 //!
-//! Often the addresses of a block's operands differ by a constant: fields of a structure, variables in a stack frame, a place that is read
-//! and then written. Such operands are a *span*. The first of them looks up the whole span, and the span's host address is kept for the
+//! Often the addresses of a block's operands differ by a constant: fields of a structure, variables in a stack frame, memory that is read
+//! and then written. Such operands form a *span*. The first of them looks up the whole span, and the span's host address is stored for the
 //! others. Only blocks without a model do so, since a model counts each reference and each line.
 //!
-//! A span may leave its page, or the page may not permit all accesses. Then each operand is looked up individually, out of line. This
-//! happens, too, after an operation of the interpreter, which may have changed translations of pages.
+//! A span may cross the end of its page, or the page may not permit all accesses. Then each operand is looked up individually, out of line.
+//! The same happens after an operation of the interpreter, which may have changed translations of pages.
 
 use iced_x86::{Code, Instruction, InstructionInfoFactory, Register};
 
@@ -18,38 +18,38 @@ use super::runtime::field;
 
 use Register::{AL, CL, RAX, RCX};
 
-/// Number of spans whose host addresses are kept at a time.
+/// Number of spans whose host addresses can be stored at a time.
 pub const SPAN_SLOTS: usize = 4;
-/// Most bytes of a span. At a random address, one in sixteen of the longest spans crosses the end of a page.
+/// Largest length of a span in bytes. At a random address, one in sixteen of the longest spans crosses the end of a page.
 const MAX_SPAN: i64 = 256;
 
-/// Way in which an operand is looked up.
+/// How an operand is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperandLookup {
-    /// By a look-up of its own.
+    /// By its own look-up.
     Individual,
-    /// By the span's look-up, which this operand makes.
+    /// As the first operand of a span, which looks up the whole span.
     FirstOfSpan(Span),
-    /// By the span's look-up, which an earlier operand made.
+    /// As a later operand of a span, by the stored host address of the span.
     InSpan(Span),
-    /// Already: the host address is in RAX.
+    /// Without a look-up: the host address is in RAX already.
     AddressInRax,
 }
 
-/// The bytes that one look-up serves.
+/// A span: bytes that one look-up serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// Index into [`super::Native::span_hosts`].
     slot: usize,
-    /// Lowest displacement of an operand.
+    /// Lowest displacement of the span's operands.
     lowest: i64,
-    /// Length in bytes.
+    /// Length of the span in bytes.
     len: u32,
-    /// Some operand is written.
+    /// True if some operand of the span is written.
     write: bool,
 }
 
-/// The parts of an address that all operands of a span have in common.
+/// Parts of an address that all operands of a span share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     base: Register,
@@ -57,14 +57,14 @@ struct Key {
     scale: u32,
 }
 
-/// Operands that may become a span.
+/// Operands that may form a span.
 struct Group {
     key: Key,
     members: Vec<usize>,
     lowest: i64,
     end: i64,
     write: bool,
-    /// A register of the key has changed.
+    /// True if a register of the key has changed, or the interpreter may have run, so that the group takes no more operands.
     closed: bool,
 }
 
@@ -85,7 +85,7 @@ fn operand(i: &Instruction, plan: &Plan) -> Option<(Key, i64, Memory)> {
     Some((key, i.memory_displacement64() as i64, memory))
 }
 
-/// Returns how the operand of each instruction of a block is looked up. Operands of fused pairs ([`super::fusion`]) are left out.
+/// Returns how the operand of each instruction in a block is looked up. Operands of fused pairs ([`super::fusion`]) do not join spans.
 pub fn coalesce_addresses(
     instructions: &[Instruction],
     plans: &[Plan],
@@ -134,7 +134,7 @@ pub fn coalesce_addresses(
         }
     }
     groups.retain(|g| g.members.len() > 1);
-    // The last operation that uses each slot.
+    // Index of the last operation that uses each slot.
     let mut free = [None; SPAN_SLOTS];
     for group in &groups {
         let (first, last) = (group.members[0], group.members.last().copied());
@@ -156,17 +156,17 @@ pub fn coalesce_addresses(
     lookups
 }
 
-/// Out-of-line code: the individual look-up of a span's operand.
+/// Individual look-up of a span's operand, to be emitted out of line.
 pub struct UncoalescedOperand {
     entry: Label,
     resume: Label,
-    /// The entry of the interpreter's call for the operation.
+    /// Entry to the interpreter call for the operation.
     interpret: Label,
     instruction: Instruction,
     memory: Memory,
-    /// Offset of the operand from the span's first byte.
+    /// Offset in bytes of the operand from the span's first byte.
     offset: i32,
-    /// The slot to clear, for the operand that should have looked up the span.
+    /// The slot to clear, if the operand is the one that looks up the span.
     cleared_slot: Option<usize>,
 }
 
@@ -175,7 +175,7 @@ fn span_host(slot: usize) -> iced_x86::MemoryOperand {
 }
 
 impl Emitter {
-    /// Emits a look-up of an instruction's memory operand. The operand's host address is RAX plus the returned displacement.
+    /// Emits the look-up of an instruction's memory operand. The operand's host address is RAX plus the returned displacement.
     pub fn coalesced_operand(&mut self, i: &Instruction, memory: Memory, operation: usize) -> i32 {
         let (span, first) = match self.operand_lookups[operation] {
             OperandLookup::Individual => {
@@ -209,7 +209,7 @@ impl Emitter {
             self.a.jcc(cc::E, entry);
         }
         if memory.aligned {
-            // A page's host address has the alignment of the page.
+            // Host addresses of pages are page-aligned, so the host address shows the operand's alignment.
             let mask = memory.size as i32 - 1;
             if offset & mask == 0 {
                 self.a.ri(Code::Test_rm8_imm8, AL, mask);
@@ -234,7 +234,7 @@ impl Emitter {
         offset
     }
 
-    /// Emits the out-of-line code of spans.
+    /// Emits the individual look-ups of spans' operands, out of line.
     pub fn emit_uncoalesced(&mut self) {
         self.a.part(Part::LookUp);
         for operand in std::mem::take(&mut self.uncoalesced) {

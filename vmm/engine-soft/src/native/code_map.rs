@@ -1,7 +1,8 @@
-//! A map of translated code for profilers. Each piece of code has a line: address and length in hexadecimal, and the name of its part.
+//! Map of translated code for profilers. Each piece of code has a line with its address and length in hexadecimal, and the name of its
+//! part.
 //!
 //! The format is that of `perf` for generated code (tools/perf/Documentation/jit-interface.txt of Linux). `perf` does not use such a map
-//! for code in a file in memory, as this code is. Addresses of samples must be looked up in the map by another program.
+//! for code in a memory file, such as this code. Another program must look up the sampled addresses in the map.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -9,25 +10,25 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// The part of translated code that a piece belongs to.
+/// Part of translated code: what a piece of code does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Part {
-    /// The guest's instructions, and copies of registers for them.
+    /// Guest instructions, and the copies of registers for them.
     #[default]
     Operation,
-    /// The fast path of accesses: addresses of operands, and the look-up in line.
+    /// Fast path of accesses: address computation of operands, and the in-line look-up.
     LookUp,
-    /// The slow path of accesses, up to the model or a miss routine.
+    /// Slow path of accesses, up to the model or a miss routine.
     SlowPath,
-    /// Miss routines, which work on a model's exported state.
+    /// Miss routines, which use a model's exported cache state.
     Model,
     /// Stores, loads and rematerialisation of the guest's flags.
     Flags,
-    /// Prologues of translation blocks: budget, counters, lines of instructions.
+    /// Translation block prologues: budget, counters, instruction lines.
     Prologue,
     /// Branches, and look-ups of their targets.
     Branch,
-    /// Calls of the interpreter, and the entry and exit of translated code.
+    /// Calls of the interpreter, and entry and exit of translated code.
     Call,
 }
 
@@ -47,24 +48,24 @@ impl Part {
     }
 }
 
-/// A piece of code: its address, its length in bytes, and its part.
+/// A piece of code: address, length in bytes, and part.
 pub type Piece = (u64, usize, Part);
 
 static MAP: OnceLock<Mutex<File>> = OnceLock::new();
 
-/// Writes the map to a file from now on. The map has all translated code that this process makes after the call. Where memory of code was
-/// used again, the last line of an address is right.
+/// Starts to write the map to a file. The map has all code that this process translates after the call. If memory was reused, the last line
+/// of an address is the valid one.
 ///
 /// # Errors
 ///
-/// The file cannot be made, or there is a map already.
+/// A file that cannot be created, or a map that is being written already.
 pub fn write_code_map(path: &Path) -> io::Result<()> {
     let file = Mutex::new(File::create(path)?);
     MAP.set(file)
         .map_err(|_| io::Error::new(io::ErrorKind::AlreadyExists, "a map is being written"))
 }
 
-/// Writes pieces of code to the map, if there is one.
+/// Adds pieces of code to the map, if one is being written.
 pub(super) fn note(pieces: impl Iterator<Item = Piece>) {
     if let Some(file) = MAP.get() {
         let written = file
@@ -100,7 +101,7 @@ mod tests {
         assert_eq!(was, Part::Operation);
         nops(&mut a, 3);
         assert_eq!(a.part(was), Part::LookUp);
-        // The part before has no code between these two calls.
+        // There is no code between these two calls, so the first part is dropped.
         a.part(Part::Flags);
         nops(&mut a, 1);
         a.begin_out_of_line();

@@ -1,4 +1,4 @@
-//! Templates: the fast path of memory accesses, and native passthrough of instructions.
+//! Emitters of the fast path of memory accesses, and of native passthrough.
 
 use iced_x86::{Code, Instruction, MemoryOperand, OpKind, Register};
 
@@ -23,56 +23,56 @@ pub const WRITE: usize = std::mem::offset_of!(crate::softmmu::TlbEntry, write);
 pub const HOST_ADDRESS: usize = std::mem::offset_of!(crate::softmmu::TlbEntry, host);
 const SEGMENT_BASE: usize = std::mem::offset_of!(Cpu, segment_base);
 
-/// Emitter of the code of one block.
+/// Emitter of a translation block's code.
 pub struct Emitter {
-    /// The code so far.
+    /// Assembler with the code so far.
     pub a: Assembler,
     pub layout: TlbLayout,
     pub entries: usize,
     pub routines: Routines,
-    /// Code for a privilege other than user.
+    /// True if the code is for the kernel's privilege, not the user's.
     pub kernel: bool,
-    /// Code for a window, with a model attached.
+    /// True if the code is for a window, with a model attached.
     pub attached: bool,
-    /// Address of the [`super::TranslationBlock`], which the routines need.
+    /// Host address of the [`super::TranslationBlock`], which routines need.
     pub translation: u64,
-    /// Number of the block's operations.
+    /// Number of operations in the block.
     pub count: u32,
-    /// Offset of the block's record, where costs are attributed to blocks ([`crate::profile`]).
+    /// Offset of the block's record, if costs are attributed to blocks ([`crate::profile`]).
     pub record_offset: Option<i32>,
-    /// Calls of the interpreter, to be emitted out of line.
+    /// Interpreter calls that are still to be emitted out of line.
     pub interpreter_calls: Vec<InterpreterCall>,
-    /// Index of the first call that belongs to the operations that are emitted now. Operations may be emitted more than once.
+    /// Index in `interpreter_calls` of the first call for the operations that are emitted now. Operations may be emitted more than once.
     pub first_interpreter_call: usize,
-    /// Slow paths of look-ups, to be emitted out of line.
+    /// Slow paths of look-ups that are still to be emitted out of line.
     pub slow_paths: Vec<SlowPath>,
     /// How the operand of each operation is looked up.
     pub operand_lookups: Vec<OperandLookup>,
-    /// Individual look-ups of spans' operands, to be emitted out of line.
+    /// Individual look-ups of spans' operands that are still to be emitted out of line.
     pub uncoalesced: Vec<UncoalescedOperand>,
-    /// Slow paths of fused loads and stores, to be emitted out of line.
+    /// Slow paths of load/store fusion that are still to be emitted out of line.
     pub fused_pairs: Vec<FusedPair>,
-    /// Slow paths of push/pop runs, to be emitted out of line.
+    /// Slow paths of push/pop runs that are still to be emitted out of line.
     pub push_pop_runs: Vec<super::stack::PushPopRun>,
-    /// [`super::Native::vectors_wide`] is set.
+    /// True if [`super::Native::vectors_wide`] is known to be set.
     pub wide: bool,
-    /// The guest's flags are in the host's flags.
+    /// True if the guest's flags are in the host's flags.
     pub flags_in_host: bool,
-    /// The guest's flags are in [`super::Native::flags`], or are not needed any more.
+    /// True if the guest's flags are in [`super::Native::flags`], or are not needed any more.
     pub flags_in_memory: bool,
-    /// Makes the guest's flags again, where that is possible.
+    /// Instructions that compute the guest's flags again; none if that is impossible.
     pub rematerialisation: Option<FlagsRematerialisation>,
-    /// Flags needed after each instruction, from [`super::flags::flags_needed_after`].
+    /// For each instruction, whether the flags after it may be needed: see [`super::flags::flags_needed_after`].
     pub flags_needed: Vec<bool>,
 }
 
-/// Returns the number of the general register that a register is a part of.
+/// Returns the index of the full register that contains a general register.
 pub fn number(register: Register) -> usize {
     register.full_register().number()
 }
 
 impl Emitter {
-    /// Starts a block; `kernel`: for a privilege other than user; `attached`: for a window.
+    /// Creates an emitter. `kernel` says that the code is for the kernel's privilege, and `attached` that it is for a window.
     pub fn new(
         a: Assembler,
         layout: TlbLayout,
@@ -107,7 +107,7 @@ impl Emitter {
         }
     }
 
-    /// Calls `emit`, whose code belongs to `part`.
+    /// Calls `emit`, whose code is recorded as `part` in the code map.
     pub fn within<R>(&mut self, part: Part, emit: impl FnOnce(&mut Self) -> R) -> R {
         let outer = self.a.part(part);
         let result = emit(self);
@@ -115,7 +115,7 @@ impl Emitter {
         result
     }
 
-    /// Returns the host register of a guest register; loads a guest register that is in memory into `scratch`.
+    /// Returns the host register of a guest register. A guest register that is in memory is loaded into `scratch`.
     pub fn fetch(&mut self, guest: usize, scratch: Register) -> Register {
         match HOST[guest] {
             Some(host) => host,
@@ -155,8 +155,8 @@ impl Emitter {
         );
     }
 
-    /// Returns the operand's address on host registers; None where the address has no register. Guest registers that are in memory are
-    /// loaded to RAX and RCX.
+    /// Returns the operand's address in terms of host registers, without the segment base; none if the address has no register. Guest
+    /// registers that are in memory are loaded into RAX and RCX.
     fn mapped_address(&mut self, i: &Instruction) -> Option<MemoryOperand> {
         let (base, index) = (i.memory_base(), i.memory_index());
         if base == Register::None && index == Register::None {
@@ -176,7 +176,7 @@ impl Emitter {
         } else {
             i.memory_index_scale()
         };
-        // Without a base the encoding has a displacement of four bytes.
+        // Without a base register, the encoding requires a displacement of four bytes.
         let displ_size = match (base, displacement) {
             (Register::None, _) => 4,
             (_, 0) => 0,
@@ -193,7 +193,7 @@ impl Emitter {
         ))
     }
 
-    /// Returns the linear address as an operand on host registers, if these hold all its parts.
+    /// Returns the operand's linear address as a memory operand, if host registers have all of its parts.
     pub fn plain_address(&mut self, i: &Instruction) -> Option<MemoryOperand> {
         let kept = |r: Register| r == Register::None || HOST[number(r)].is_some();
         let segment = matches!(i.memory_segment(), Register::FS | Register::GS);
@@ -204,7 +204,7 @@ impl Emitter {
         self.mapped_address(i)
     }
 
-    /// Emits the computation of a guest LEA.
+    /// Emits a guest's LEA.
     pub fn lea(&mut self, i: &Instruction) {
         let destination = i.op0_register();
         let n = number(destination);
@@ -233,8 +233,8 @@ impl Emitter {
         }
     }
 
-    /// Emits the look-up of the linear address in RAX: RAX becomes the host address, or the interpreter carries out the operation. Uses RCX
-    /// and flags.
+    /// Emits the look-up of the linear address in RAX, after which RAX is the host address. The slow path may have the interpreter execute
+    /// the operation instead. Uses RCX and flags.
     pub fn look_up(&mut self, memory: Memory, operation: usize, address: Option<MemoryOperand>) {
         let outer = self.a.part(Part::LookUp);
         let interpret = self.interpreter_entry(operation);
@@ -265,8 +265,8 @@ impl Emitter {
         self.a.part(outer);
     }
 
-    /// Emits the comparison of the linear address in RAX with its entry of the TLB. After a hit RAX is the offset from the entry's base,
-    /// and RCX is the entry's offset. After a miss execution continues at `miss`.
+    /// Emits the comparison of the linear address in RAX with its TLB entry. After a hit, RAX is the offset from the entry's base, and RCX
+    /// is the entry's offset in the table. After a miss, execution continues at `miss`.
     pub fn compare(&mut self, memory: Memory, miss: Label) {
         let tag = if memory.write { WRITE } else { READ };
         let TlbLayout {
@@ -292,13 +292,13 @@ impl Emitter {
         a.part(outer);
     }
 
-    /// Emits code that makes the host address in RAX from the offset in RAX and the entry in RCX.
+    /// Emits code that computes the host address in RAX from the offset in RAX and the entry in RCX.
     pub fn add_host_address(&mut self) {
         let host = indexed_field(self.entries + HOST_ADDRESS, RCX);
         self.within(Part::LookUp, |e| e.a.rm(Code::Add_r64_rm64, RAX, host));
     }
 
-    /// Emits a look-up of an instruction's memory operand; RAX becomes the host address.
+    /// Emits the look-up of an instruction's memory operand, after which RAX is the host address.
     pub fn operand(&mut self, i: &Instruction, memory: Memory, operation: usize) {
         self.clobber_flags();
         self.within(Part::LookUp, |e| {
@@ -318,7 +318,7 @@ impl Emitter {
         }
     }
 
-    /// Emits a load of a register or memory operand (64 bits) into RCX.
+    /// Emits a load of a 64-bit register or memory operand into RCX.
     pub fn value(&mut self, i: &Instruction, operation: usize) {
         if i.op0_kind() == OpKind::Register {
             self.clobber_flags();
@@ -331,7 +331,8 @@ impl Emitter {
             let memory = Memory {
                 read: true,
                 write: false,
-                // The interpreter may have to carry out the push of a call. It reads the target once more, and reports that read.
+                // In a window, a miss leaves the whole instruction to the interpreter. If the slow path reported the read here, the
+                // interpreter would report it again when the call's push needs it.
                 conditional: self.attached,
                 size: 8,
                 aligned: false,
@@ -341,7 +342,7 @@ impl Emitter {
         }
     }
 
-    /// Emits a note of whether upper halves of vector registers are in use; leaves flags unchanged.
+    /// Emits a store of whether upper halves of vector registers are in use, if an instruction changes that. Leaves flags unchanged.
     fn note_width(&mut self, i: &Instruction) {
         use iced_x86::Mnemonic::{Vzeroall, Vzeroupper};
         let clears = matches!(i.mnemonic(), Vzeroupper | Vzeroall);
@@ -359,7 +360,8 @@ impl Emitter {
         self.a.mi(Code::Mov_rm8_imm8, field, wide.into());
     }
 
-    /// Emits an instruction as it is, with moved operands. Returns false where that cannot be done; then nothing was emitted.
+    /// Emits a native passthrough: the instruction with host registers as its operands. Returns false if that is impossible; then nothing
+    /// was emitted.
     pub fn passthrough(&mut self, p: &Passthrough, operation: usize) -> bool {
         let i = &p.instruction;
         if i.op0_kind() == OpKind::Register && is_high_byte(i.op0_register()) {
@@ -419,7 +421,7 @@ impl Emitter {
             self.a.load(*home, gpr(*guest));
         }
         let mut moved = *i;
-        // The address in RAX or RCX includes the segment's base.
+        // The address in RAX or RCX includes the segment base.
         moved.set_segment_prefix(Register::None);
         let mut stored: Option<(usize, Register)> = None;
         let mut also: Option<(usize, Register)> = None;
@@ -486,7 +488,7 @@ impl Emitter {
 }
 
 impl Emitter {
-    /// Emits an operation on the second byte of a register and a constant. It works on AH, since most host registers have no name for their
+    /// Emits an operation with AH, CH, DH or BH and a constant. The operation uses AH, since most host registers have no name for their
     /// second byte.
     fn high_byte(&mut self, p: &Passthrough, operation: usize) {
         let host = HOST[number(p.instruction.op0_register())].expect("the first four have one");

@@ -1,8 +1,8 @@
-//! Lazy flags: the guest's status flags are in the host's flags as long as nothing clobbers these.
+//! Lazy flags: the guest's status flags remain in the host's flags as long as no host instruction clobbers them.
 //!
-//! Where translated code may leave, the flags must be in [`super::Native::flags`]. LAHF and SETO store them there before an instruction
-//! clobbers the host's flags; most look-ups do. Often this is unnecessary: a comparison, an addition or a logical operation can be repeated
-//! as long as its operands are unchanged (rematerialisation). Then the flags are stored only on slow paths, out of line.
+//! Where translated code may exit, the flags must be in [`super::Native::flags`]. LAHF and SETO store them there before an instruction
+//! clobbers the host's flags, as most look-ups do. Often this is unnecessary: a comparison, an addition or a logical operation can be
+//! repeated as long as its operands are unchanged (rematerialisation). Then the flags are stored only on slow paths, out of line.
 
 use iced_x86::{Code, Instruction, Mnemonic, OpAccess, OpKind, Register};
 
@@ -14,18 +14,19 @@ use super::runtime::field;
 
 use Register::EAX;
 
-/// Host instructions that make the flags of an earlier guest instruction again, and change no register.
+/// Lazy flags rematerialisation: host instructions that compute the flags of an earlier guest instruction again, and leave registers
+/// unchanged.
 #[derive(Clone, Copy, Debug)]
 pub struct FlagsRematerialisation {
-    /// The inverse instruction, which restores the operands, where that is needed.
+    /// The inverse instruction, which restores the operands; none if the instruction did not change them.
     pub undo: Option<Instruction>,
-    /// Instruction whose flags are needed.
+    /// The instruction whose flags are needed.
     pub repeat: Instruction,
-    /// Guest registers that must be unchanged: see [`bit`].
+    /// Bit set of the guest registers that must be unchanged: see [`bit`].
     pub registers: u32,
 }
 
-/// Returns a guest register's bit in a set: general registers first, then vector registers.
+/// Returns the bit of a register in a set: general registers are bits 0 to 15, vector registers bits 16 to 31. 0 for other registers.
 fn bit(register: Register) -> u32 {
     if register.is_gpr() {
         1 << register.full_register().number()
@@ -36,7 +37,7 @@ fn bit(register: Register) -> u32 {
     }
 }
 
-/// Returns the set of guest registers that an instruction writes.
+/// Returns the bit set of the guest registers that an instruction may write.
 pub fn written(i: &Instruction, info: &mut iced_x86::InstructionInfoFactory) -> u32 {
     use OpAccess::{CondWrite, ReadCondWrite, ReadWrite, Write};
     info.info(i)
@@ -47,7 +48,8 @@ pub fn written(i: &Instruction, info: &mut iced_x86::InstructionInfoFactory) -> 
 }
 
 impl FlagsRematerialisation {
-    /// Returns the rematerialisation for a guest instruction that ran as `moved`, on only host registers; None where there is none.
+    /// Returns the rematerialisation of the flags of a guest instruction, which ran as `moved` with only host registers. None if it is
+    /// impossible.
     pub fn new(p: &Passthrough, moved: &Instruction) -> Option<Self> {
         if p.memory.is_some() || p.flags_in || p.rax || p.cl || p.count.is_some() {
             return None;
@@ -67,7 +69,7 @@ impl FlagsRematerialisation {
             Some(undo)
         };
         let undo = match guest.mnemonic() {
-            // These instructions write no operand, or write the same value once more.
+            // These instructions write no operand, or write the same value again when repeated.
             Mnemonic::Cmp
             | Mnemonic::Test
             | Mnemonic::And
@@ -95,7 +97,7 @@ impl FlagsRematerialisation {
     }
 }
 
-/// Returns the SUB of an ADD's form, and the ADD of a SUB's form.
+/// Returns the SUB with the form of an ADD, and the ADD with the form of a SUB.
 fn opposite(code: Code) -> Option<Code> {
     use Code::*;
     const PAIRS: [(Code, Code); 15] = [
@@ -127,7 +129,7 @@ fn opposite(code: Code) -> Option<Code> {
 }
 
 impl Emitter {
-    /// Emits code that brings the flags to memory, if they are not there. Uses RAX.
+    /// Emits code that stores the flags to memory, unless they are there. Uses RAX.
     pub fn save_flags(&mut self) {
         if !self.flags_in_memory {
             self.load_flags();
@@ -146,7 +148,7 @@ impl Emitter {
         });
     }
 
-    /// Emits the instructions that make the flags again, in the host's flags.
+    /// Emits the instructions that compute the flags again, in the host's flags.
     pub fn rematerialise_flags(&mut self, rematerialisation: &FlagsRematerialisation) {
         self.within(Part::Flags, |e| {
             if let Some(undo) = &rematerialisation.undo {
@@ -156,13 +158,13 @@ impl Emitter {
         });
     }
 
-    /// Returns whether the flags can be rematerialised, so that writes of registers matter to them.
+    /// Returns whether the flags can be rematerialised, so that writes of registers affect them.
     pub fn has_rematerialisation(&self) -> bool {
         self.rematerialisation.is_some()
     }
 
-    /// Prepares for an instruction that writes these guest registers; `flags`: the instruction writes flags, too. Stores flags that could
-    /// not be rematerialised afterwards.
+    /// Prepares for an instruction that writes these guest registers, and also flags if `flags`. Stores flags that could not be
+    /// rematerialised afterwards.
     pub fn before_writes(&mut self, operation: usize, written: u32, flags: bool) {
         if !flags
             && self.flags_needed[operation]
@@ -175,21 +177,21 @@ impl Emitter {
         }
     }
 
-    /// Forgets a rematerialisation after an instruction that wrote these guest registers; `flags`: the instruction wrote flags, too.
+    /// Drops a rematerialisation after an instruction that wrote these guest registers, and also flags if `flags`.
     pub fn after_writes(&mut self, written: u32, flags: bool) {
         if !flags
             && self
                 .rematerialisation
                 .is_some_and(|r| r.registers & written != 0)
         {
-            // The flags are not needed any more.
+            // `before_writes` has not stored the flags, so they are not needed any more.
             self.rematerialisation = None;
             self.flags_in_memory = true;
             self.flags_in_host = false;
         }
     }
 
-    /// Emits code that brings the flags into the host's flags. Uses RAX.
+    /// Emits code that brings the guest's flags into the host's flags. Uses RAX.
     pub fn load_flags(&mut self) {
         if !self.flags_in_host {
             match self.rematerialisation {
@@ -203,17 +205,17 @@ impl Emitter {
         }
     }
 
-    /// Emits the reverse of [`Emitter::store_flags`].
+    /// Emits a load of the host's flags from memory, the reverse of [`Emitter::store_flags`]. Uses RAX.
     pub fn restore_flags(&mut self) {
         self.within(Part::Flags, |e| {
             e.a.rm(Code::Movzx_r32_rm16, EAX, field_of_cpu(field!(flags)));
-            // Overflows where AL is 1.
+            // The addition overflows if AL is 1, which restores OF.
             e.a.ri(Code::Add_rm8_imm8, Register::AL, 0x7f);
             e.a.plain(Code::Sahf);
         });
     }
 
-    /// Prepares for code that destroys the host's flags: stores them unless they can be rematerialised.
+    /// Prepares for code that clobbers the host's flags: stores them, unless they can be rematerialised.
     pub fn clobber_flags(&mut self) {
         if self.rematerialisation.is_none() {
             self.save_flags();
@@ -222,8 +224,8 @@ impl Emitter {
     }
 }
 
-/// Returns, for each instruction of a block, whether the flags after the instruction may be needed: by a later instruction, or where code
-/// is left, before a later instruction writes new flags.
+/// Returns, for each instruction of a block, whether the flags after it may be needed before a later instruction writes new flags. A later
+/// instruction, or an exit from the code, may need them.
 pub fn flags_needed_after(plans: &[Plan]) -> Vec<bool> {
     let mut needed = vec![true; plans.len()];
     let mut live = true;

@@ -1,8 +1,8 @@
-//! Load/store fusion: one look-up serves a load and a store to the loaded place soon after, as in `y[i] += a * x[i]`.
+//! Load/store fusion: one look-up serves a load and a store to the loaded address soon after it, as in `y[i] += a * x[i]`.
 //!
-//! Between load and store there are only instructions on vector registers. These instructions cannot change the cache line's place and
-//! cannot fail: translated code uses vector registers only while all floating-point exceptions are masked ([`super::Native`]). So load and
-//! store are looked up as one read-modify-write access. Where no line is found that may be written, each of the two is looked up
+//! Between load and store there are only instructions on vector registers. These instructions cannot change the address of the cache line
+//! and cannot fault: translated code uses vector registers only while all floating-point exceptions are masked ([`super::Native`]). So load
+//! and store are looked up as one read-modify-write access. If this look-up finds no writable line, load and store are looked up
 //! individually, out of line.
 
 use iced_x86::{Instruction, OpKind, Register};
@@ -16,21 +16,21 @@ use super::plan::{Memory, Passthrough, Plan};
 
 use Register::AL;
 
-/// Most instructions from a load to its store, both included.
+/// Largest number of instructions from a load to its store, both included.
 const MAX_DISTANCE: usize = 8;
 
-/// Out-of-line code: the slow path of a fused pair. It repeats all instructions of the pair, with individual look-ups.
+/// Slow path of a fused pair, to be emitted out of line. It repeats all instructions of the pair, with individual look-ups.
 pub struct FusedPair {
     entry: Label,
     resume: Label,
-    /// Number of the load among the block's operations.
+    /// Index of the load among the block's operations.
     first: usize,
     operations: Vec<Passthrough>,
-    /// The emitter's state at the look-up.
+    /// State of the emitter at the look-up.
     state: EmitterState,
 }
 
-/// Returns the plan of an instruction whose only operands are vector registers and perhaps memory.
+/// Returns the plan of an instruction with only vector registers and at most a memory operand; none for other instructions.
 fn vector_only<'a>(i: &Instruction, plan: &'a Plan) -> Option<&'a Passthrough> {
     let Plan::Passthrough(p) = plan else {
         return None;
@@ -42,7 +42,7 @@ fn vector_only<'a>(i: &Instruction, plan: &'a Plan) -> Option<&'a Passthrough> {
     (p.vector && vectors && !flags && !p.rax && !p.cl && p.count.is_none()).then_some(p)
 }
 
-/// Returns, for each load of a block that can be fused with a store, the index of the store.
+/// Returns, for each instruction of a block, the index of the store that it can be fused with, if it is such a load.
 pub fn find_fused_pairs(instructions: &[Instruction], plans: &[Plan]) -> Vec<Option<usize>> {
     let mut pairs = vec![None; plans.len()];
     let mut behind = 0;
@@ -57,7 +57,7 @@ pub fn find_fused_pairs(instructions: &[Instruction], plans: &[Plan]) -> Vec<Opt
     pairs
 }
 
-/// Returns the index of the store that can be fused with the load at the beginning of `instructions`.
+/// Returns the index of the store that can be fused with the first of `instructions`; none if that is not such a load.
 fn fusible_store(instructions: &[Instruction], plans: &[Plan]) -> Option<usize> {
     let address = |i: &Instruction| {
         (
@@ -95,7 +95,7 @@ fn fusible_store(instructions: &[Instruction], plans: &[Plan]) -> Option<usize> 
 }
 
 impl Emitter {
-    /// Emits a fused pair, with all instructions from the load, which is operation `first` of the block, to the store.
+    /// Emits a fused pair. `plans` are all instructions from the load, which is operation `first` of the block, to the store.
     pub fn fused_pair(&mut self, first: usize, plans: &[Plan]) {
         let operations: Vec<Passthrough> = plans
             .iter()
@@ -163,7 +163,7 @@ impl Emitter {
         }
     }
 
-    /// Emits the slow paths of fused pairs.
+    /// Emits the slow paths of fused pairs, out of line.
     pub fn emit_pair_slow_paths(&mut self) {
         self.a.part(Part::Operation);
         for pair in std::mem::take(&mut self.fused_pairs) {

@@ -1,9 +1,9 @@
-//! The jump cache: tables from an instruction pointer to its translation block, for branches that are not chained. These are indirect
-//! branches and branches across pages.
+//! Jump cache: tables from an instruction pointer to its translation block, for branches that are not chained. These are indirect branches
+//! and branches across pages.
 //!
-//! Each privilege has two tables. Translated code asks the first-level (L1) table in line. After a miss a routine asks the second-level
-//! (L2) table, and copies the entry to the first level. The run loop also adds blocks at which time slices begin. No branch has asked for
-//! these blocks, so that the run loop adds them only to the second level.
+//! Each privilege has two tables. Translated code looks up the first-level (L1) table in line. After a miss, a routine looks up the
+//! second-level (L2) table and copies the entry to the first level. The run loop also adds blocks at which time slices begin. No branch has
+//! looked these up, so they are added only to the second level.
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 
@@ -16,37 +16,37 @@ use crate::memory::is_canonical;
 
 use Register::{EAX, ECX, RAX, RCX};
 
-/// Entries of an L1 table. A kernel and the libraries of its processes jump to some thousands of places.
+/// Number of entries in an L1 table. A kernel and the libraries of its processes have some thousands of branch targets.
 pub const L1_ENTRIES: usize = 1 << L1_SHIFT;
 /// log2 of [`L1_ENTRIES`].
 pub const L1_SHIFT: u32 = 13;
-/// Entries of an L2 table.
+/// Number of entries in an L2 table. `L2_SHIFT` is its log2.
 const L2_ENTRIES: usize = 1 << L2_SHIFT;
 const L2_SHIFT: u32 = 15;
-/// Bits of an instruction pointer that may differ between canonical addresses. All bits above equal the highest of these.
+/// Number of low bits in which canonical addresses may differ. All bits above are equal to the highest of them.
 const CANONICAL: u32 = 48;
-/// log2 of the size of an entry.
+/// log2 of the size of an entry in bytes.
 const ENTRY_SHIFT: u32 = size_of::<JumpCacheEntry>().trailing_zeros();
 const _: () = assert!(
     size_of::<JumpCacheEntry>() == 16,
     "machine code reads two words"
 );
 
-/// An entry: an instruction pointer and its code.
+/// An entry: an instruction pointer, and the address of its code.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct JumpCacheEntry {
-    /// The instruction pointer. In an L2 table, its uppermost bits are combined with the table's generation by exclusive or.
+    /// Instruction pointer. In an L2 table, its uppermost bits are XORed with the table's generation.
     pub ip: u64,
     pub code: Option<CodeAddress>,
 }
 
-/// Offsets of the fields within an entry.
+/// Offset of `ip` in an entry, in bytes. `CODE` is that of `code`.
 pub const IP: usize = std::mem::offset_of!(JumpCacheEntry, ip);
 pub const CODE: usize = std::mem::offset_of!(JumpCacheEntry, code);
 
-/// An empty L1 table. An empty entry holds an address that belongs to another entry. So no branch finds the empty entry, not even a branch
-/// to an address that is not canonical.
+/// An empty L1 table. An empty entry contains an address whose index is that of another entry. So no branch finds the empty entry, not even
+/// a branch to an address that is not canonical.
 static EMPTY_L1: [JumpCacheEntry; L1_ENTRIES] = {
     let mut table = [JumpCacheEntry { ip: 0, code: None }; L1_ENTRIES];
     let mut at = 0;
@@ -57,33 +57,34 @@ static EMPTY_L1: [JumpCacheEntry; L1_ENTRIES] = {
     table
 };
 
-/// First generation of an L2 table. An empty entry has generation zero, and no canonical address finds the entry.
+/// First generation of an L2 table, and the step between generations. Empty entries have generation zero, so no canonical address finds
+/// them.
 const FIRST_GENERATION: u64 = 1 << CANONICAL;
 
-/// The jump cache of a vCPU. Tables are indexed by privilege: kernel, user.
+/// Jump cache of a vCPU. All arrays are indexed by privilege: 0 for the kernel, 1 for user code.
 #[repr(C)]
 pub struct JumpCache {
     l1: [[JumpCacheEntry; L1_ENTRIES]; 2],
     l2: [Box<[JumpCacheEntry; L2_ENTRIES]>; 2],
-    /// Generation of each L2 table, which advances when the table is emptied. Entries of another generation are not found.
+    /// Generation of each L2 table, which advances when the table is emptied. Entries of other generations are not found.
     generations: [u64; 2],
-    /// Halves of the address space of which a privilege's tables have entries.
+    /// For each privilege, whether its tables may have entries of the lower and of the upper half of the address space.
     halves: [[bool; 2]; 2],
-    /// Indexes of the L1 entries in use; an index may occur several times. A full list means that any entry may be in use.
+    /// Indices of the L1 entries in use; an index may occur several times. If the list is full, any entry may be in use.
     used: [Vec<u16>; 2],
 }
 
 impl Default for JumpCache {
     fn default() -> Self {
-        // Pages of the table that are never written to take no memory of the host.
+        // Pages of the table that were never written to take no memory of the host.
         let l2 = || {
             let layout = Layout::new::<[JumpCacheEntry; L2_ENTRIES]>();
-            // SAFETY: the layout has a size.
+            // SAFETY: the size of the layout is not zero.
             let table = unsafe { alloc_zeroed(layout) }.cast::<[JumpCacheEntry; L2_ENTRIES]>();
             if table.is_null() {
                 handle_alloc_error(layout);
             }
-            // SAFETY: allocated as a box of this type would be; its entries are two words each, which may be zero.
+            // SAFETY: the memory was allocated with the layout of this type. Its entries are two words each, which may be zero.
             unsafe { Box::from_raw(table) }
         };
         Self {
@@ -106,12 +107,12 @@ impl JumpCache {
         (ip ^ ip >> L2_SHIFT) as usize & (L2_ENTRIES - 1)
     }
 
-    /// Returns the offset of a privilege's L1 table within the jump cache.
+    /// Returns the byte offset of a privilege's L1 table in the jump cache.
     pub const fn l1_table(privilege: usize) -> usize {
         std::mem::offset_of!(Self, l1) + privilege * size_of::<[JumpCacheEntry; L1_ENTRIES]>()
     }
 
-    /// Returns the code for an instruction pointer.
+    /// Returns the code for an instruction pointer in the tables of a privilege; none if neither table has it.
     #[inline]
     pub fn find(&self, table: usize, ip: u64) -> Option<CodeAddress> {
         let l1 = self.l1[table][Self::l1_index(ip)];
@@ -123,7 +124,8 @@ impl JumpCache {
         l2.code.filter(|_| there)
     }
 
-    /// Adds the code for an instruction pointer to the second level; `l1`: to the first level, too, since a branch has asked for the code.
+    /// Adds the code for a canonical instruction pointer to the second level. `l1` says to add it to the first level, too, since a branch
+    /// has looked it up.
     pub fn add(&mut self, table: usize, ip: u64, code: CodeAddress, l1: bool) {
         if !is_canonical(ip) {
             return;
@@ -140,20 +142,20 @@ impl JumpCache {
                 code: Some(code),
             };
         }
-        // A branch that finds the entry in the second level copies the entry to this index of the first level.
+        // A branch that finds the entry in the second level copies it to this index of the first level.
         if self.used[table].len() < L1_ENTRIES / 8 {
             self.used[table].push(at as u16);
         }
     }
 
-    /// Empties all tables.
+    /// Empties the tables of both privileges.
     pub fn flush(&mut self) {
         for table in 0..2 {
             self.flush_table(table);
         }
     }
 
-    /// Empties the tables that have entries of one half of the address space.
+    /// Empties the tables of each privilege that has entries of this half of the address space.
     pub fn flush_half(&mut self, half: usize) {
         for table in 0..2 {
             if self.halves[table][half] {
@@ -163,7 +165,7 @@ impl JumpCache {
     }
 
     fn flush_table(&mut self, table: usize) {
-        // A process that ran for a short time has used few entries.
+        // A process that ran for a short time has used few entries, which are emptied individually.
         if self.used[table].len() < L1_ENTRIES / 8 {
             for &at in &self.used[table] {
                 let at = usize::from(at);
@@ -182,7 +184,7 @@ impl JumpCache {
     }
 }
 
-/// Assembles code that computes, in RAX, the offset of the entry for the address in RCX within an L1 table. Changes flags.
+/// Assembles code that computes the byte offset in RAX of the L1 entry for the address in RCX. Changes flags.
 pub fn emit_l1_offset(a: &mut Assembler) {
     a.rr(Code::Mov_r32_rm32, EAX, ECX);
     a.ri(Code::Shr_rm32_imm8, EAX, L1_SHIFT as i32);
@@ -191,7 +193,7 @@ pub fn emit_l1_offset(a: &mut Assembler) {
     a.ri(Code::Shl_rm32_imm8, EAX, ENTRY_SHIFT as i32);
 }
 
-/// Assembles a look-up in the first level: a jump to the code for the address in RCX, if the L1 table has it. Uses RAX and flags.
+/// Assembles a look-up in the first level: jumps to the code for the address in RCX, if the L1 table has it. Uses RAX and flags.
 pub fn emit_l1_lookup(a: &mut Assembler, table: usize) {
     let l1 = field!(jump_cache) + JumpCache::l1_table(table);
     let elsewhere = a.label();
@@ -276,7 +278,7 @@ mod tests {
         cache.add(1, ip, code(1), false);
         for generation in 1..=1_u64 << (64 - CANONICAL) {
             cache.flush();
-            // The entry of an old generation matches an address that is not canonical, and must not be found by it.
+            // An entry of an old generation would match an address that is not canonical. Such an address must not find it.
             assert_eq!(cache.find(1, ip), None, "{generation}");
             assert_eq!(
                 cache.find(1, ip ^ generation << CANONICAL),

@@ -15,28 +15,30 @@ use crate::virtio::{QueueFault, Queues, VirtioDevice};
 
 const QUEUE_SIZE: u16 = 256;
 
-/// Bytes and time that data may be moved ahead: a request that begins within it is carried out at once.
+/// Limit of the data that is moved ahead of virtual time, in bytes at the disk's bandwidth. The limit of `AHEAD_NS` nanoseconds applies as
+/// well.
 const AHEAD_BYTES: u64 = 16 << 20;
 const AHEAD_NS: u64 = 10_000_000;
-/// Bytes a second of disks whose bandwidth is higher, or not limited, as far as it is about what is carried out at once.
+/// Bandwidth in bytes a second that limits the work ahead for disks with a higher or unlimited bandwidth. Transfers in virtual time do not
+/// use it.
 const FASTEST: NonZeroU64 = NonZeroU64::new(64_000_000_000).unwrap();
 
 fn work_rate(timing: &BlockTiming) -> NonZeroU64 {
     timing.bytes_per_second.unwrap_or(FASTEST).min(FASTEST)
 }
 
-/// Timing of requests in virtual time. Transfers follow one another; latencies overlap.
+/// Timing of requests in virtual time. Transfers follow one another, and latencies overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockTiming {
-    /// Clock that cycles count.
+    /// Frequency of the clock whose cycles measure virtual time.
     pub clock: Hertz,
     /// Time from the end of the transfer to the interrupt, nanoseconds.
     pub latency_ns: u64,
-    /// Bandwidth; None for no limit.
+    /// Bandwidth in bytes a second; None for no limit.
     pub bytes_per_second: Option<NonZeroU64>,
 }
 
-/// Virtio block device.
+/// A virtio block device.
 #[derive(Debug)]
 pub struct Block {
     pub(super) disk: Disk,
@@ -44,13 +46,13 @@ pub struct Block {
     pub(super) timing: BlockTiming,
     pub(super) completions: VecDeque<Completion>,
     pub(super) busy_until: u64,
-    /// The work carried out ahead of virtual time. Unlike `busy_until` it survives a reset; otherwise a guest could have endless
-    /// work done in no time.
+    /// Work carried out ahead of virtual time. Unlike `busy_until`, its end survives a reset. Otherwise a guest could get unbounded work
+    /// done in no virtual time.
     pub(super) work: Ahead,
 }
 
 impl Block {
-    /// Returns a device with these contents. Of `serial`, the first 20 bytes show in the guest as the disk's serial number.
+    /// Creates a device with this disk. The guest sees the first 20 bytes of `serial` as the disk's serial number.
     pub fn new(disk: Disk, serial: &str, timing: BlockTiming) -> Self {
         let mut id = [0; VIRTIO_BLK_ID_BYTES as usize];
         for (to, from) in id.iter_mut().zip(serial.bytes()) {
@@ -71,8 +73,8 @@ impl Block {
         }
     }
 
-    /// Returns the cycles that a request counts for what is carried out at once: those of its transfer, which nearly always are more than
-    /// what the device does for a request and for each of its descriptors.
+    /// Returns the cycles that a request counts against the limit of work ahead: those of its transfer, or those for a fixed overhead per
+    /// request and descriptor if that is more.
     pub(super) fn work(&self, moved: u64, descriptors: u16) -> u64 {
         let rate = Some(work_rate(&self.timing));
         let overhead = 100 + 20 * u64::from(descriptors);
@@ -83,7 +85,7 @@ impl Block {
             .max(overhead)
     }
 
-    /// Returns the contents.
+    /// Returns the disk.
     pub fn disk(&self) -> &Disk {
         &self.disk
     }
@@ -99,7 +101,7 @@ impl Block {
         }
     }
 
-    /// Loads a state of a device with the same image.
+    /// Loads a state into a device with the same image. Refused if the state does not fit the disk or has impossible descriptors.
     pub fn restore(&mut self, state: &BlockState) -> Result<(), RestoreError> {
         if state.completions.iter().any(|c| c.head >= QUEUE_SIZE) {
             return Err(RestoreError::new(
@@ -133,7 +135,7 @@ impl VirtioDevice for Block {
         &[QUEUE_SIZE]
     }
 
-    /// Returns struct virtio_blk_config: capacity, size_max, seg_max, geometry, blk_size (virtio 1.2 §5.2.4).
+    /// Returns the bytes of struct virtio_blk_config: capacity, size_max, seg_max, geometry, blk_size (virtio 1.2 §5.2.4).
     fn config(&self) -> Vec<u8> {
         let mut config = vec![0; 60];
         config[0..8].copy_from_slice(&self.disk.sectors().to_le_bytes());

@@ -1,4 +1,4 @@
-//! Contents of a block device: an image file shared by nodes, memory of the node's own, or memory over an image.
+//! Contents of a block device: an image file that nodes share, memory of the node, or memory over an image.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,28 +16,28 @@ use crate::state::RestoreError;
 /// Bytes in a sector.
 pub const SECTOR: u64 = 512;
 
-/// Bytes that are held together once written.
+/// Size in bytes of a cluster, the unit in which written data is stored in memory.
 const CLUSTER: u64 = 4096;
 
-/// The expected contents of each block of an image file.
+/// A check of an image file's contents, block by block.
 pub trait BlockCheck: std::fmt::Debug + Send + Sync {
-    /// Returns the bytes of a block; the last block of a file may be shorter.
+    /// Returns the size of a block in bytes. The last block of a file may be shorter.
     fn block_bytes(&self) -> u64;
-    /// Returns whether a block, by its number, must hold these contents.
+    /// Returns whether `contents` are the expected ones of the block with this index, from 0.
     fn holds(&self, block: u64, contents: &[u8]) -> bool;
 }
 
-/// Why an image file could not give what a guest asked for. The host is at fault, not the guest.
+/// Reason why an image file could not be read for a guest. The host is at fault, not the guest.
 #[derive(Clone, Debug, Error)]
 pub enum ImageFault {
-    /// The file holds something else than it did when it was made.
+    /// The file's contents are not those with which it was made.
     #[error("{}: damaged: the {bytes} bytes at offset {offset} are not those that the image was made with", path.display())]
     Damaged {
         /// Path of the image file.
         path: PathBuf,
-        /// Offset at which the damaged block begins, bytes.
+        /// Offset in bytes at which the damaged block begins.
         offset: u64,
-        /// Length of the block, bytes.
+        /// Length of the block in bytes.
         bytes: usize,
     },
     /// The host cannot read the file.
@@ -45,25 +45,25 @@ pub enum ImageFault {
     Read {
         /// Path of the image file.
         path: PathBuf,
-        /// Offset of the bytes that cannot be read.
+        /// Offset in bytes of the data that cannot be read.
         offset: u64,
         /// Error of the host.
         source: Arc<io::Error>,
     },
 }
 
-/// An image file, read-only and shared between nodes. The file must not change while it is in use.
+/// A read-only image file that nodes share. The file must not change while it is in use.
 #[derive(Debug)]
 pub struct Image {
     path: PathBuf,
     file: File,
     len: u64,
     check: Option<Checked>,
-    /// The first failure of a read.
+    /// First failure of a read, if any.
     fault: OnceLock<ImageFault>,
 }
 
-/// The expected contents of blocks, and a bit for each block that was found to hold them.
+/// The check of an image's blocks, with a bit for each block that has passed it.
 #[derive(Debug)]
 struct Checked {
     check: Box<dyn BlockCheck>,
@@ -71,12 +71,12 @@ struct Checked {
 }
 
 impl Image {
-    /// Opens an image file.
+    /// Opens an image file without a check.
     pub fn open(path: &Path) -> io::Result<Arc<Self>> {
         Self::with_check(path, None)
     }
 
-    /// Opens an image file of which each block is checked when it is first read.
+    /// Opens an image file. `check` checks each block when it is first read.
     pub fn open_checked(path: &Path, check: Box<dyn BlockCheck>) -> io::Result<Arc<Self>> {
         Self::with_check(path, Some(check))
     }
@@ -98,7 +98,7 @@ impl Image {
         }))
     }
 
-    /// Returns the first failure of a read. The guest got an error of the disk, which is not the guest's fault.
+    /// Returns the first failure of a read; none if all succeeded. The guest saw a disk error that the host caused.
     pub fn fault(&self) -> Option<&ImageFault> {
         self.fault.get()
     }
@@ -113,7 +113,7 @@ impl Image {
         self.len == 0
     }
 
-    /// Reads at a position; bytes past the end are zero.
+    /// Reads at byte offset `at`. Bytes past the end of the file are zero.
     fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
         let within = self.len.saturating_sub(at).min(buf.len() as u64) as usize;
         let (inside, outside) = buf.split_at_mut(within);
@@ -127,13 +127,13 @@ impl Image {
         });
         read.map_err(|fault| {
             let error = io::Error::other(fault.to_string());
-            // The first failure is kept.
+            // Only the first failure is stored.
             let _ = self.fault.set(fault);
             error
         })
     }
 
-    /// Checks the blocks of `len` bytes at a position, but those that were checked before.
+    /// Checks the blocks that contain `len` bytes from offset `at`, except those that have passed already.
     fn check_blocks(&self, at: u64, len: usize) -> Result<(), ImageFault> {
         let Some(Checked { check, seen }) = &self.check else {
             return Ok(());
@@ -141,7 +141,7 @@ impl Image {
         let size = check.block_bytes();
         for block in at / size..=(at + len as u64 - 1) / size {
             let (word, bit) = (&seen[(block / 64) as usize], 1 << (block % 64));
-            // Nothing else depends on the bit; two threads may check a block twice.
+            // No other data depends on the bit. Two threads may check the same block.
             if word.load(Ordering::Relaxed) & bit != 0 {
                 continue;
             }
@@ -170,18 +170,18 @@ impl Image {
     }
 }
 
-/// Contents of a block device.
+/// Contents of a block device of one node.
 #[derive(Clone, Debug)]
 pub struct Disk {
     base: Option<Arc<Image>>,
     sectors: u64,
     read_only: bool,
-    /// Clusters that were written, by index.
+    /// Written clusters of 4096 bytes, by cluster index.
     written: BTreeMap<u64, Box<[u8]>>,
 }
 
 impl Disk {
-    /// Returns an image that the guest can only read.
+    /// Makes a disk from an image that the guest can only read.
     pub fn read_only(image: Arc<Image>) -> Self {
         Self {
             read_only: true,
@@ -189,7 +189,7 @@ impl Disk {
         }
     }
 
-    /// Returns an image whose changes stay in this node's memory.
+    /// Makes a disk from an image, with the node's changes in its own memory.
     pub fn overlay(image: Arc<Image>) -> Self {
         Self {
             sectors: image.len().div_ceil(SECTOR),
@@ -199,7 +199,7 @@ impl Disk {
         }
     }
 
-    /// Returns the memory of so many bytes, rounded down to whole sectors, zero at first; only what is written takes space on the host.
+    /// Makes a disk of `bytes`, rounded down to whole sectors, that is zero at first. Only written clusters take host memory.
     pub fn memory(bytes: u64) -> Self {
         Self {
             base: None,
@@ -209,22 +209,22 @@ impl Disk {
         }
     }
 
-    /// Returns the size in sectors.
+    /// Returns the size in sectors of 512 bytes.
     pub fn sectors(&self) -> u64 {
         self.sectors
     }
 
-    /// Returns the image under the disk's written clusters, if there is one.
+    /// Returns the image under the written clusters; none for a disk in memory.
     pub fn image(&self) -> Option<&Arc<Image>> {
         self.base.as_ref()
     }
 
-    /// Returns whether the guest cannot write.
+    /// Returns whether the guest can only read the disk.
     pub fn is_read_only(&self) -> bool {
         self.read_only
     }
 
-    /// Returns whether `len` bytes from a sector on lie on the disk and end with a sector.
+    /// Returns whether `len` is a whole number of sectors, and these are on the disk from `sector` on.
     pub(super) fn holds(&self, sector: u64, len: u64) -> bool {
         len.is_multiple_of(SECTOR)
             && sector
@@ -232,7 +232,7 @@ impl Disk {
                 .is_some_and(|end| end <= self.sectors)
     }
 
-    /// Returns the pieces of `len` bytes at a byte position that lie in one cluster each: cluster, offset in it, length.
+    /// Splits `len` bytes from byte offset `at` at cluster boundaries, into (cluster, offset in the cluster, length).
     fn pieces(at: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
         let mut done = 0;
         std::iter::from_fn(move || {
@@ -244,7 +244,7 @@ impl Disk {
         })
     }
 
-    /// Reads from a byte position on the disk.
+    /// Reads from byte offset `at` on the disk.
     pub(super) fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
         match &self.base {
             Some(image) => image.read(at, buf)?,
@@ -264,7 +264,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Writes at a byte position on the disk.
+    /// Writes at byte offset `at` on the disk.
     pub(super) fn write(&mut self, at: u64, buf: &[u8]) -> io::Result<()> {
         if self.read_only {
             return Err(io::ErrorKind::ReadOnlyFilesystem.into());

@@ -1,4 +1,5 @@
-//! Requests of a block device (virtio 1.2 §5.2.6). Data moves when the request is taken; its end shows when it is due.
+//! Requests of a block device (virtio 1.2 §5.2.6). Data moves when a request is taken from the queue. The driver sees the request's end
+//! when it is due in virtual time.
 
 use std::io::{self, Read, Write};
 
@@ -9,11 +10,11 @@ use super::disk::SECTOR;
 use super::state::Completion;
 use crate::virtio::{Chain, QueueFault, Queues};
 
-/// Most bytes copied at a time between the disk and the guest.
+/// Most bytes that are copied at a time between the disk and the guest.
 const PIECE: usize = 64 << 10;
 
-/// Most bytes of one request. Linux makes none of more than a few MiB; an indirect table of 256 descriptors could name all memory 256
-/// times.
+/// Most bytes in one request. Linux makes requests of a few MiB at most. Without a limit, an indirect table of 256 descriptors could name
+/// all guest memory 256 times.
 const LONGEST: usize = 64 << 20;
 
 const OK: u8 = VIRTIO_BLK_S_OK as u8;
@@ -45,14 +46,14 @@ impl Block {
                     written,
                 });
             }
-            // The driver need not announce buffers that the device already knows of.
+            // The driver need not notify the device of buffers that it added before `listen`.
             if self.work.waiting || !queues.listen(queue)? {
                 return self.complete(queues, now);
             }
         }
     }
 
-    /// Notifies the driver of all requests that are due.
+    /// Returns to the driver all requests that are due, and signals it if there were any.
     pub(super) fn complete(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<(), QueueFault> {
         if !queues.is_ready(0) {
             return Ok(());
@@ -68,8 +69,8 @@ impl Block {
         if any { queues.signal(0) } else { Ok(()) }
     }
 
-    /// Carries out one request. Returns the bytes written to the guest, and the bytes moved in either direction. Fails for chains that
-    /// are no requests.
+    /// Carries out one request. Returns the number of bytes written to the guest, and of bytes moved in either direction. Fails for a chain
+    /// that is not a valid request.
     fn carry_out(&mut self, chain: Chain<'_>) -> Result<(u32, u64), &'static str> {
         let (mut reader, mut data) = (chain.reader, chain.writer);
         let mut header = [0; 16];
@@ -130,7 +131,8 @@ impl Block {
         Ok((u32::try_from(written).unwrap_or(u32::MAX), moved))
     }
 
-    /// Moves `len` bytes from a sector on, in pieces: `step(device, byte position, bytes)`. The status to report.
+    /// Moves `len` bytes from a sector on, piece by piece, with `step(device, byte position, bytes)`. Returns the status byte of the
+    /// request.
     fn transfer(
         &mut self,
         sector: u64,

@@ -1,12 +1,12 @@
-//! The Internet checksum (RFC 1071) of TCP and UDP, filled in on the way out and verified on the way in.
+//! The Internet checksum (RFC 1071) of TCP and UDP, which the device fills in for frames it sends and verifies for frames it receives.
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// Returns the one's complement sum of 16-bit big-endian words, the last padded with zero, added to `sum`.
+/// Adds the one's complement sum of big-endian 16-bit words to `sum` and returns the result. The last word is padded with zero.
 pub(super) fn add(sum: u32, bytes: &[u8]) -> u32 {
-    // In either byte order the sum is the same but for the order of its own bytes, and carries may wait (RFC 1071 §2): words of 32
-    // bits in 64 have room for those of 16 GiB.
+    // The byte order changes only the byte order of the sum, and carries may be added later (RFC 1071 §2). A 64-bit sum of 32-bit words
+    // cannot overflow below 16 GiB.
     let (words, rest) = bytes.as_chunks::<4>();
     let mut wide: u64 = words
         .iter()
@@ -26,13 +26,13 @@ fn add_word(sum: u32, word: u16) -> u32 {
     (sum & 0xffff) + (sum >> 16)
 }
 
-/// Returns the checksum that a sum amounts to.
+/// Returns the checksum of a sum: the complement of its lower 16 bits plus carries.
 pub(super) fn fold(sum: u32) -> u16 {
     !((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// Completes a partial checksum: the field at `start + offset` holds the pseudo-header's sum; it gets the checksum of
-/// everything from `start`. None if the field is outside the frame.
+/// Completes a partial checksum. The field at `start + offset` has the sum of the pseudo-header, and gets the checksum of all bytes from
+/// `start`. None if the field is outside the frame.
 pub(super) fn fill(frame: &mut [u8], start: u16, offset: u16) -> Option<()> {
     let start = usize::from(start);
     let at = start + usize::from(offset);
@@ -40,15 +40,14 @@ pub(super) fn fill(frame: &mut [u8], start: u16, offset: u16) -> Option<()> {
         return None;
     }
     let sum = fold(add(0, &frame[start..]));
-    // For UDP zero means "none", and 0xffff is the same number in one's complement.
+    // For UDP, a checksum of zero means that there is none. 0xffff is the same number in one's complement.
     let sum = if sum == 0 { 0xffff } else { sum };
     frame[at..at + 2].copy_from_slice(&sum.to_be_bytes());
     Some(())
 }
 
-/// Returns whether [`fill`] makes a frame that [`verify`] accepts. The check reads the headers only: the field gets the
-/// complement of what is summed, which leaves the pseudo-header's sum over what the field holds now. False where padding
-/// behind the packet is summed, too.
+/// Returns whether [`fill`] would make a frame that [`verify`] accepts, from the headers alone. True if the field at `offset` from `start`
+/// has the sum of the pseudo-header. False if bytes follow the packet, since they would be summed as well.
 pub(super) fn completes(frame: &[u8], start: u16, offset: u16) -> bool {
     let Some(packet) = Packet::parse(frame) else {
         return false;
@@ -59,11 +58,12 @@ pub(super) fn completes(frame: &[u8], start: u16, offset: u16) -> bool {
         return false;
     }
     let partial = u16::from_be_bytes([packet.payload[field], packet.payload[field + 1]]);
-    // Zero has two forms in one's complement, so that the two are subtracted, not compared.
+    // Zero has two forms in one's complement, so the sums are subtracted, not compared.
     fold(add_word(packet.pseudo(), !partial)) == 0
 }
 
-/// Returns whether this is an unfragmented TCP or UDP packet over IPv4 whose checksums are right.
+/// Returns whether the frame is an unfragmented TCP or UDP packet over IPv4 with correct checksums. A UDP packet without a checksum gives
+/// false.
 pub(super) fn verify(frame: &[u8]) -> bool {
     let Some(packet) = Packet::parse(frame) else {
         return false;
@@ -72,11 +72,11 @@ pub(super) fn verify(frame: &[u8]) -> bool {
     !absent && fold(add(packet.pseudo(), packet.payload)) == 0
 }
 
-/// An unfragmented TCP or UDP packet over IPv4, the checksum of whose IP header is right.
+/// An unfragmented TCP or UDP packet over IPv4 with a correct IP header checksum.
 struct Packet<'a> {
     ip: &'a [u8],
     payload: &'a [u8],
-    /// Offset of the payload in the frame, bytes.
+    /// Offset of the IP payload in the frame, in bytes.
     payload_at: usize,
 }
 
@@ -109,12 +109,12 @@ impl<'a> Packet<'a> {
         self.ip[9]
     }
 
-    /// Returns where in the payload the checksum is.
+    /// Returns the offset of the checksum field in the IP payload.
     fn field(&self) -> usize {
         if self.protocol() == TCP { 16 } else { 6 }
     }
 
-    /// Returns where in the frame the packet ends.
+    /// Returns the offset in the frame at which the packet ends.
     fn end(&self) -> usize {
         self.payload_at + self.payload.len()
     }
@@ -124,13 +124,13 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Returns whether this is a part of an IPv4 packet; `ip` begins with the IP header.
+/// Returns whether an IPv4 packet is a fragment. `ip` begins with the IP header.
 pub(super) fn is_fragment(ip: &[u8]) -> bool {
-    // "More fragments", or an offset.
+    // The flag "more fragments", or a fragment offset.
     u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff != 0
 }
 
-/// Returns the sum of the IPv4 pseudo-header; `ip` begins with the IP header.
+/// Returns the sum of the IPv4 pseudo-header for `len` bytes of payload. `ip` begins with the IP header.
 pub(super) fn pseudo(ip: &[u8], len: usize, protocol: u8) -> u32 {
     let addresses = add(0, &ip[12..20]);
     add_word(add_word(addresses, protocol.into()), len as u16)
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
     use crate::virtio::net::segment::tests::packet;
 
-    /// Returns a UDP/IPv4 frame with `len` bytes of payload, its checksum left to the device.
+    /// Returns a UDP/IPv4 frame with `len` bytes of payload and a partial checksum, which the device must complete.
     fn datagram(len: usize) -> Vec<u8> {
         let mut f = packet(len);
         f.drain(42..54);
@@ -153,7 +153,7 @@ mod tests {
         f
     }
 
-    /// Sets the IP header's length and checksum, and the field at `at` to the pseudo-header's sum.
+    /// Sets the length and checksum in the IP header, and the field at offset `at` to the sum of the pseudo-header.
     fn set_partial(f: &mut [u8], at: usize) {
         let total = (f.len() - 14) as u16;
         f[16..18].copy_from_slice(&total.to_be_bytes());
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn zero_is_as_good_as_its_other_form() {
         for (mut frame, at) in [(packet(101), 50), (datagram(101), 40)] {
-            // The address makes up what lacks to 0xffff.
+            // The address is changed so that the sum becomes 0xffff.
             let sum = pseudo(&frame[14..], frame.len() - 34, frame[23]) as u16;
             let word = u16::from_be_bytes([frame[32], frame[33]]) + (0xffff - sum);
             frame[32..34].copy_from_slice(&word.to_be_bytes());
@@ -276,14 +276,15 @@ mod tests {
             );
         }
         assert_eq!(both(datagram(101), 34, 16), (false, false));
-        // A right IP header sums to zero, which changes nothing; that is left to the receiver to find out.
+        // A correct IP header sums to zero, so `fill` stores a valid checksum. `completes` does not detect this case and leaves it to the
+        // receiver.
         assert_eq!(both(packet(101), 14, 36), (false, true));
         assert_eq!(both(packet(101), u16::MAX, u16::MAX), (false, false));
     }
 
     #[test]
     fn what_is_no_sound_packet_is_noticed() {
-        // Fragments, another protocol, another version, a header too short, a length past the end; a tag before the header.
+        // Fragments, another protocol, another IP version, a header too short, a length past the end, and a VLAN tag before the header.
         for (at, value) in [
             (20, 0x60),
             (21, 1),

@@ -17,22 +17,22 @@ use crate::virtio::{QueueFault, Queues, VirtioDevice};
 pub(super) const RECEIVE: usize = 0;
 pub(super) const TRANSMIT: usize = 1;
 
-/// Cycles that a frame takes a device whose link takes no time.
+/// Cycles to send a frame if the device has no link configured.
 const FRAME: u64 = 100;
-/// Cycles that the check of a descriptor of a receive buffer takes. A driver that takes frames spends far more on each.
+/// Cycles to check a descriptor of a receive buffer. A driver spends far more on each frame.
 pub(super) const DESCRIPTOR: u64 = 20;
-/// Cycles of checks of receive buffers that are done at once: the buffers of 200 full queues, as drivers fill them.
+/// Limit of the checks of receive buffers ahead of virtual time, in cycles: enough for the buffers of 200 full queues as drivers fill them.
 const RECEIVE_AHEAD: u64 = 1 << 20;
-/// Bytes of frames that are on their way to the guest or wait for its buffers. The switch keeps half as much for a node
-/// (`vmm/fabric`), and a driver that takes what comes has little waiting.
+/// Most bytes of frames that have yet to arrive or wait for the guest's buffers. The switch stores half as much for a node (`vmm/fabric`).
+/// A driver that receives frames promptly has few waiting.
 const MOST_INCOMING: usize = 128 << 20;
 
-/// Work that the device takes from the guest's network stack, as ordinary network cards do.
+/// Offloads: work that the device does for the guest's network stack, as network cards do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offloads {
-    /// True if the device fills in TCP and UDP checksums, and verifies those of frames that come.
+    /// True if the device fills in TCP and UDP checksums of sent frames, and verifies those of received frames.
     pub checksum: bool,
-    /// True if the device cuts TCP segments of up to 64 KiB into frames (TSO over IPv4); needs `checksum`.
+    /// True if the device splits TCP segments of up to 64 KiB into frames (TSO over IPv4). Requires `checksum`.
     pub segmentation: bool,
 }
 
@@ -45,11 +45,11 @@ pub struct NetConfig {
     pub mtu: u16,
     /// Offloads that the device offers to the driver.
     pub offloads: Offloads,
-    /// Frames that may wait for the guest to provide buffers; more are dropped.
+    /// Most frames that may wait while the guest has no buffers. Further frames are dropped.
     pub backlog: usize,
 }
 
-/// Virtio network device.
+/// A virtio network device.
 #[derive(Debug)]
 pub struct Net {
     pub(super) config: NetConfig,
@@ -58,20 +58,21 @@ pub struct Net {
     pub(super) incoming: VecDeque<Frame>,
     pub(super) blocked: bool,
     pub(super) counters: NetCounters,
-    /// Bytes of `incoming`, and what each frame takes besides.
+    /// Bytes of memory that the frames in `incoming` take, with an overhead for each frame.
     pub(super) incoming_bytes: usize,
-    /// The link on which the device sends, if sending takes time.
+    /// The link on which the device sends; none if sending takes no time in the model.
     pub(super) link: Option<Link>,
-    /// The frames that the link has yet to send.
+    /// Limit of the frames that are taken from the queue before the link has sent the earlier ones.
     pub(super) sending: Ahead,
-    /// Checks of receive buffers. The checks take no part of the time of a frame, unless a guest has the device check many in vain.
+    /// Limit of the checks of receive buffers. The checks delay frames only if a guest makes the device check many buffers that cannot
+    /// receive a frame.
     pub(super) receiving: Ahead,
-    /// Not part of the state: no frame depends on them.
+    /// Reusable frame buffers. They are not part of the state, since no frame depends on them.
     pub(super) spares: Spares,
 }
 
 impl Net {
-    /// Returns a device with its link up.
+    /// Creates a device whose link status is up.
     pub fn new(config: NetConfig) -> Self {
         Self {
             config,
@@ -88,8 +89,8 @@ impl Net {
         }
     }
 
-    /// Puts the device on a link that takes time: where the link has more to send than a card's buffer holds, frames stay in the
-    /// driver's queue.
+    /// Connects the device to a link with a bandwidth. If the link has more to send than a network card would buffer, further frames stay
+    /// in the driver's queue.
     pub fn on(self, link: Link) -> Self {
         Self {
             link: Some(link),
@@ -98,7 +99,7 @@ impl Net {
         }
     }
 
-    /// Keeps the device and the link busy with a frame of so many bytes.
+    /// Adds the time in which the link sends a frame of `bytes`.
     pub(super) fn spend(&mut self, now: u64, bytes: usize) {
         let cycles = self.link.map_or(FRAME, |link| link.cycles(bytes));
         self.sending.spend(now, cycles);
@@ -109,24 +110,24 @@ impl Net {
         &self.config
     }
 
-    /// Returns whether a driver uses the device. Frames that arrive before are dropped.
+    /// Returns whether a driver has activated the device. Frames that arrive before activation are dropped.
     pub fn is_active(&self) -> bool {
         self.features != 0
     }
 
-    /// Takes the frames that the guest has sent since the last call, in the order of sending. Times of frames of different vCPUs may be
-    /// out of order.
+    /// Removes and returns the frames that the guest has sent since the last call, in the order of sending. Their times may be out of
+    /// order, since vCPUs send at different times.
     pub fn take_frames(&mut self) -> Vec<Frame> {
         std::mem::take(&mut self.outgoing)
     }
 
-    /// Returns whether [`Net::take_frames`] would return any.
+    /// Returns whether [`Net::take_frames`] would return any frames.
     pub fn has_frames(&self) -> bool {
         !self.outgoing.is_empty()
     }
 
-    /// Delivers a frame, which arrives at its time. Among equal times, frames that were injected first arrive first. A frame for which
-    /// there is no memory is dropped: the guest has not taken the frames before it.
+    /// Queues a frame that arrives at its time. Frames with equal times arrive in the order of injection. The frame is dropped if the
+    /// frames that wait for the guest take too much memory already.
     pub fn inject(&mut self, frame: Frame) {
         let bytes = self.incoming_bytes + frame.memory();
         if bytes > MOST_INCOMING {
@@ -143,7 +144,7 @@ impl Net {
         &self.counters
     }
 
-    /// Forgets frames that came and will not be handed over.
+    /// Drops a range of `incoming` without delivering its frames.
     pub(super) fn drop_incoming(&mut self, range: std::ops::Range<usize>) {
         let bytes: usize = self.incoming.drain(range).map(|f| f.memory()).sum();
         self.incoming_bytes -= bytes;
@@ -168,7 +169,7 @@ impl Net {
         }
     }
 
-    /// Loads a state.
+    /// Loads a state. Refused if its frames, counters or features are impossible.
     pub fn restore(&mut self, state: &NetState) -> Result<(), RestoreError> {
         if !state.incoming.is_sorted_by_key(|f| f.time) {
             return Err(RestoreError::new(
@@ -186,7 +187,7 @@ impl Net {
             let reason = "it has more frames than it can have";
             return Err(RestoreError::new("network device", reason));
         }
-        // Features that the transport adds do not matter here.
+        // Feature bits of the transport are not checked here.
         let own = (1 << VIRTIO_TRANSPORT_F_START) - 1;
         if state.features & own & !self.features() != 0 {
             let reason = "features are in use that are not offered";
@@ -229,7 +230,7 @@ impl VirtioDevice for Net {
         &[256, 256]
     }
 
-    /// Returns struct virtio_net_config: mac, status, max_virtqueue_pairs, mtu (virtio 1.2 §5.1.4).
+    /// Returns the bytes of struct virtio_net_config: mac, status, max_virtqueue_pairs, mtu (virtio 1.2 §5.1.4).
     fn config(&self) -> Vec<u8> {
         let mut config = vec![0; 12];
         config[..6].copy_from_slice(&self.config.mac);
@@ -249,7 +250,7 @@ impl VirtioDevice for Net {
     fn reset(&mut self) {
         self.features = 0;
         self.blocked = false;
-        // Frames that the device had begun to send are on their way, and its checks of buffers are done.
+        // Frames that were taken are still sent, and the time of checked buffers remains spent.
         self.sending.waiting = false;
         self.receiving.waiting = false;
     }

@@ -1,27 +1,27 @@
-//! The link that a card sends on, as far as the card must know it: how long it is busy with a frame.
+//! Sending side of a network device's link: the time that each frame occupies the link.
 
 use crate::time::{Hertz, scale_up};
 
-/// Shortest Ethernet frame without its checksum: shorter ones are padded on the wire (IEEE 802.3 §3.2.8).
+/// Shortest Ethernet frame in bytes, without its check sequence. Shorter frames are padded on the wire (IEEE 802.3 §3.2.8).
 const MIN_FRAME: usize = 60;
-/// Checksum, preamble, start delimiter and the gap between frames, in bytes (IEEE 802.3 §3.1.1, §4.4.2).
+/// Check sequence, preamble, start delimiter and the gap between frames, in bytes (IEEE 802.3 §3.1.1, §4.4.2).
 const OVERHEAD: usize = 24;
-/// A card's buffer holds what its link sends in so many nanoseconds, within these bounds in bytes.
+/// Time of sending that a card's buffer holds, in nanoseconds. `SMALLEST_BUFFER` and `LARGEST_BUFFER` bound the buffer in bytes.
 const BUFFER_NS: u64 = 10_000_000;
 const SMALLEST_BUFFER: u64 = 256 << 10;
 const LARGEST_BUFFER: u64 = 16 << 20;
 
-/// Link of a network device to the switch, in the direction of sending.
+/// Link from a network device to the switch, in the sending direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Clock that cycles count.
+    /// Frequency of the clock whose cycles measure virtual time.
     pub clock: Hertz,
-    /// Bits per second; not 0.
+    /// Bandwidth in bits per second; not 0.
     pub bandwidth: u64,
 }
 
 impl Link {
-    /// Returns the cycles for which a frame of so many bytes keeps it busy.
+    /// Returns the cycles for which a frame of `bytes` occupies the link.
     pub(super) fn cycles(&self, bytes: usize) -> u64 {
         self.cycles_of_bits(8 * (bytes.max(MIN_FRAME) + OVERHEAD) as u64)
     }
@@ -30,7 +30,7 @@ impl Link {
         scale_up(bits, self.clock.get().into(), self.bandwidth.max(1).into())
     }
 
-    /// Returns the cycles that it may have frames for and still be given more.
+    /// Returns the limit in cycles of the frames that a card buffers: while they take less time, the card takes further frames.
     pub(super) fn most_ahead(&self) -> u64 {
         let buffer = scale_up(BUFFER_NS, self.bandwidth.into(), 8_000_000_000);
         self.cycles_of_bits(8 * buffer.clamp(SMALLEST_BUFFER, LARGEST_BUFFER))

@@ -1,4 +1,4 @@
-//! Network device (virtio 1.2 §5.1): frames out to the fabric, frames in at their delivery time.
+//! Network device (virtio 1.2 §5.1). It passes sent frames to the fabric, and delivers received frames at their time.
 
 mod checksum;
 mod device;

@@ -1,4 +1,4 @@
-//! Frames through the receive and transmit queues (virtio 1.2 §5.1.6).
+//! Transfer of frames through the receive and transmit queues (virtio 1.2 §5.1.6).
 
 use std::io::{Read, Write};
 
@@ -10,11 +10,11 @@ use super::segment::TcpPacket;
 use super::state::Frame;
 use crate::virtio::{Chain, QueueFault, Queues};
 
-/// Bytes of struct virtio_net_hdr with num_buffers, as VIRTIO_F_VERSION_1 has it.
+/// Bytes of struct virtio_net_hdr with num_buffers, its form with VIRTIO_F_VERSION_1.
 const HEADER: usize = 12;
-/// Shortest frame that has all of an Ethernet header.
+/// Shortest frame in bytes: an Ethernet header.
 pub(super) const SHORTEST: usize = 14;
-/// Longest frame: a TCP segment of 64 KiB with its headers.
+/// Longest frame in bytes: an IP packet of 65,535 bytes, such as a TCP segment for segmentation, and an Ethernet header.
 pub(super) const LONGEST: usize = 65_535 + 14;
 
 /// Offload fields of the header that precedes a frame.
@@ -54,26 +54,26 @@ impl Net {
                 self.send(chain, now);
                 queues.add_used(TRANSMIT, head, 0)?;
             }
-            // The driver need not announce buffers that the device already knows of.
+            // The driver need not notify the device of buffers that it added before `listen`.
             if self.sending.waiting || !queues.listen(TRANSMIT)? {
                 return queues.signal(TRANSMIT);
             }
         }
     }
 
-    /// Sends the frame of one chain. Chains that are no frames are counted and dropped.
+    /// Sends the frame in one chain. A chain without a valid frame is counted and dropped.
     fn send(&mut self, chain: Chain<'_>, now: u64) {
         let sent = self
             .read(chain)
             .and_then(|(header, bytes)| self.offload(header, bytes, now));
         if sent.is_none() {
             self.counters.refused += 1;
-            // It takes the device as long as the shortest frame takes the link.
+            // A refused chain takes as long as the shortest frame on the link.
             self.spend(now, 0);
         }
     }
 
-    /// Returns the frame that a chain holds and the header that precedes it. None if its length is impossible.
+    /// Returns the header and the frame in a chain. None if the length is impossible or the chain cannot be read.
     fn read(&mut self, mut chain: Chain<'_>) -> Option<(Header, Vec<u8>)> {
         let len = chain.reader.available_bytes().checked_sub(HEADER)?;
         if !(SHORTEST..=LONGEST).contains(&len) {
@@ -86,7 +86,8 @@ impl Net {
         Some((Header::parse(&header), bytes))
     }
 
-    /// Does the work that the driver left to the device, and sends the frame. None if the work is impossible or was not negotiated.
+    /// Completes the checksum or splits the segment as the header requests, and sends the frame. None if the work is impossible or was not
+    /// negotiated.
     fn offload(&mut self, header: Header, mut bytes: Vec<u8>, time: u64) -> Option<()> {
         if header.needs_checksum() && !self.negotiated(VIRTIO_NET_F_CSUM) {
             return None;
@@ -113,7 +114,7 @@ impl Net {
         }
     }
 
-    /// Sends a large TCP packet in frames. None if it cannot be cut, or not into frames short enough.
+    /// Splits a large TCP packet into frames and sends them. None if it cannot be split, or if the frames would be too long.
     fn send_segments(&mut self, header: Header, large: Vec<u8>, time: u64) -> Option<()> {
         let packet = TcpPacket::parse(&large, header)?;
         if packet.segment_len(0) > self.frame_limit() {
@@ -138,7 +139,7 @@ impl Net {
         self.outgoing.push(frame);
     }
 
-    /// Returns the length of the longest frame that may be sent.
+    /// Returns the length in bytes of the longest frame that may be sent.
     fn frame_limit(&self) -> usize {
         usize::from(self.config.mtu) + SHORTEST + 4 // with a VLAN tag
     }
@@ -172,8 +173,9 @@ impl Net {
 }
 
 impl Net {
-    /// Writes one frame to the guest's buffers, over several of them where that was agreed on. False if there are not enough. The check of
-    /// the buffers counts in either case: a guest may request another check at any time.
+    /// Writes the first frame to the guest's buffers, to several if VIRTIO_NET_F_MRG_RXBUF was negotiated. Returns false if there are too
+    /// few buffers. The checks of buffers take time in any case, since a guest can cause them at any time. A frame too long for a single
+    /// buffer is dropped.
     fn hand_over(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<bool, QueueFault> {
         let Some(frame) = self.incoming.front() else {
             return Ok(false);
@@ -183,12 +185,12 @@ impl Net {
         let mut room = 0;
         while room < need {
             if chains.len() == usize::from(queues.size(RECEIVE)) {
-                // All buffers that a driver can give are too few, until it gives others.
+                // All buffers that the queue can hold are too small together, until the driver adds others.
                 queues.unpop(RECEIVE, chains.len() as u16);
                 return Ok(false);
             }
             let Some(chain) = queues.pop(RECEIVE)? else {
-                // Ask for a notification before putting the chains back: it is the next one that is missing.
+                // Request a notification before putting the chains back, so that it is for the next buffer, which is missing.
                 if queues.listen(RECEIVE)? {
                     continue;
                 }
@@ -204,7 +206,7 @@ impl Net {
             }
         }
         if room < need {
-            // One buffer that is too small: it stays with the device, the frame goes.
+            // The single buffer is too small. It returns to the queue, and the frame is dropped.
             queues.unpop(RECEIVE, 1);
             self.counters.dropped_size += 1;
             self.retire();
@@ -234,7 +236,7 @@ impl Net {
         Ok(true)
     }
 
-    /// Removes the first frame, which has been handed over or dropped.
+    /// Removes the first frame, which was delivered or dropped.
     fn retire(&mut self) {
         if let Some(frame) = self.incoming.pop_front() {
             self.incoming_bytes -= frame.memory();

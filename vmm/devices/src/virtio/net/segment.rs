@@ -1,28 +1,28 @@
-//! Cutting one large TCP segment into frames, as a network card with TCP segmentation offload does.
+//! TCP segmentation offload: splits one large TCP segment into frames, as a network card does.
 
 use super::checksum::{add, fold, is_fragment, pseudo};
 use super::queue::Header;
 
-/// Offset of the IP header in a frame, bytes.
+/// Offset of the IP header in a frame, in bytes.
 const IP: usize = 14;
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
 const CWR: u8 = 0x80;
 
-/// A large TCP/IPv4 packet that is to be cut.
+/// A large TCP/IPv4 packet to be split.
 pub(super) struct TcpPacket<'a> {
     frame: &'a [u8],
-    /// Offset of the TCP header in the frame, bytes.
+    /// Offset of the TCP header in the frame, in bytes.
     tcp_at: usize,
-    /// Offset of the payload in the frame, bytes.
+    /// Offset of the payload in the frame, in bytes.
     data_at: usize,
-    /// Bytes of payload in a segment.
+    /// Payload of a segment in bytes. The last segment may have less.
     size: usize,
 }
 
 impl<'a> TcpPacket<'a> {
-    /// Returns a packet to cut into segments of `gso_size` bytes of payload. None if the frame is no such packet, or the header
-    /// contradicts it.
+    /// Parses a packet to be split into segments of `gso_size` bytes of payload. None if the frame is not a TCP/IPv4 packet with payload,
+    /// or if the header does not fit it.
     pub fn parse(frame: &'a [u8], header: Header) -> Option<Self> {
         let ip = frame.get(IP..)?;
         if frame[12..14] != [8, 0] || ip.len() < 20 || ip[0] >> 4 != 4 || ip[9] != 6 {
@@ -52,18 +52,18 @@ impl<'a> TcpPacket<'a> {
         (self.frame.len() - self.data_at).div_ceil(self.size)
     }
 
-    /// Returns the bytes of the frame of one segment; the first is the longest.
+    /// Returns the length in bytes of the frame of segment `i`, from 0. The first frame is the longest.
     pub fn segment_len(&self, i: usize) -> usize {
         let rest = self.frame.len() - i * self.size;
         rest.min(self.data_at + self.size)
     }
 
-    /// Returns whether [`super::checksum::verify`] accepts the segments. All sums are made here, but fragments of packets have none.
+    /// Returns whether [`super::checksum::verify`] accepts the segments. It accepts no fragments of IP packets.
     pub fn gives_valid_segments(&self) -> bool {
         !is_fragment(&self.frame[IP..])
     }
 
-    /// Writes the frame of one segment to `out`, which has its length.
+    /// Writes the frame of segment `i` to `out`, whose length must be [`TcpPacket::segment_len`].
     pub fn write_segment(&self, i: usize, out: &mut [u8]) {
         let (headers, data) = out.split_at_mut(self.data_at);
         headers.copy_from_slice(&self.frame[..self.data_at]);
@@ -110,7 +110,7 @@ pub(super) mod tests {
     use super::*;
     use crate::virtio::net::checksum::{fill, verify};
 
-    /// Returns a TCP/IPv4 frame with `len` bytes of payload, its TCP checksum left to the device.
+    /// Returns a TCP/IPv4 frame with `len` bytes of payload and a partial TCP checksum, which the device must complete.
     pub fn packet(len: usize) -> Vec<u8> {
         let mut f = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
         f.extend([
@@ -128,11 +128,11 @@ pub(super) mod tests {
         f
     }
 
-    /// Returns the frames of all segments. None if the packet cannot be cut.
+    /// Returns the frames of all segments. None if the packet cannot be split.
     fn cut(frame: &[u8], header: Header) -> Option<Vec<Vec<u8>>> {
         let packet = TcpPacket::parse(frame, header)?;
         let segment = |i| {
-            // Earlier bytes are overwritten.
+            // The buffer has other contents, which must be overwritten.
             let mut out = vec![0xa5; packet.segment_len(i)];
             packet.write_segment(i, &mut out);
             out

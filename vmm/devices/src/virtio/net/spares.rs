@@ -1,26 +1,27 @@
-//! Buffers of frames that have gone, kept for frames to come.
+//! Pool of frame buffers for reuse.
 //!
-//! They keep their lengths: bytes that are about to be overwritten need not be zeroed where there have been others before.
+//! Buffers in the pool keep their lengths. Bytes that a buffer has already need not be zeroed before they are overwritten.
 
-/// Most buffers kept; a TCP segment of 64 KiB fills 45 frames of 1500 bytes.
+/// Most buffers in the pool. A TCP segment of 64 KiB fills 45 frames of 1500 bytes.
 const COUNT: usize = 64;
-/// Most bytes of buffers that are kept.
+/// Largest sum of the buffers' capacities, in bytes.
 const BYTES: usize = 1 << 20;
 
-/// The buffers that a device keeps.
+/// A device's pool of frame buffers.
 #[derive(Debug, Default)]
 pub(super) struct Spares {
-    /// From the shortest to the longest, so that one that just fits is found.
+    /// Buffers sorted by capacity, from the smallest, so that the smallest sufficient one is found.
     buffers: Vec<Vec<u8>>,
-    /// Sum of the buffers' capacities, bytes.
+    /// Sum of the buffers' capacities, in bytes.
     bytes: usize,
 }
 
 impl Spares {
-    /// Returns a buffer of `len` bytes with any contents.
+    /// Returns a buffer of `len` bytes, from the pool if a suitable one is there. Its contents are unspecified.
     pub fn take(&mut self, len: usize) -> Vec<u8> {
         let at = self.buffers.partition_point(|b| b.capacity() < len);
-        // A short frame in a long buffer would hold the memory as long as it is on its way, and come back with its own length.
+        // A buffer of more than twice the length would waste memory while the frame is under way, and would return to the pool with a short
+        // length.
         if self.buffers.get(at).is_none_or(|b| b.capacity() / 2 > len) {
             return vec![0; len];
         }
@@ -30,7 +31,8 @@ impl Spares {
         buffer
     }
 
-    /// Keeps a buffer. Where there are too many, the shortest go: they cost least to allocate.
+    /// Adds a buffer to the pool. If the pool has too many buffers or bytes, the smallest buffers are freed, since they are cheapest to
+    /// allocate.
     pub fn put(&mut self, buffer: Vec<u8>) {
         let capacity = buffer.capacity();
         let at = self.buffers.partition_point(|b| b.capacity() < capacity);

@@ -1,4 +1,4 @@
-//! Offloads from the driver's side: what one guest leaves to its device arrives whole and valid at another.
+//! Tests of offloads: what one guest leaves to its device arrives complete and valid at another guest.
 
 use super::segment::tests::packet;
 use super::*;
@@ -32,7 +32,7 @@ fn net(d: &mut Driver) -> &mut Net {
     }
 }
 
-/// Sends a frame whose TCP checksum is left to the device, in segments of `gso_size` unless 0.
+/// Sends a frame with a partial TCP checksum, in segments of `gso_size` bytes unless `gso_size` is 0.
 fn send(d: &mut Driver, frame: &[u8], gso_size: u16) -> Vec<Frame> {
     let mut bytes = vec![1, u8::from(gso_size != 0), 54, 0];
     bytes.extend(gso_size.to_le_bytes());
@@ -73,7 +73,7 @@ fn checksums_are_filled_in_and_damaged_frames_are_not_called_valid() {
     let mut a = driver(CSUM);
     let mut frame = send(&mut a, &packet(99), 0).remove(0);
     assert!(frame.checksum_valid);
-    // A change of bytes on the way does not update their sum.
+    // The bytes are changed below without their checksum, so it must be verified again.
     frame.checksum_valid = false;
     let mut b = driver(GUEST_CSUM);
     for (damage, flags) in [(0, 2), (1, 0)] {
@@ -104,7 +104,7 @@ fn offloads_that_were_not_agreed_on_or_make_long_frames_are_refused() {
     }
 }
 
-/// Returns the header and the bytes that the guest gets of a frame.
+/// Returns the header and the bytes of a frame as the guest receives them.
 fn received(d: &mut Driver, frame: Frame) -> Vec<u8> {
     net(d).inject(frame);
     d.add(0, &[(DATA, 2048, true)]);
@@ -118,7 +118,7 @@ fn guests_get_the_same_whether_the_sum_is_known_or_made() {
     let mut wrong_partial = packet(99);
     wrong_partial[50] ^= 1;
     let mut fragment = packet(99);
-    // From "don't fragment" to "more fragments", and the header's checksum by as much the other way.
+    // The flag "don't fragment" becomes "more fragments", and the header checksum is adjusted.
     fragment[20] -= 0x20;
     fragment[24] += 0x20;
     let mut padded = packet(99);

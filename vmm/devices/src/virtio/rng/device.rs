@@ -9,21 +9,21 @@ use crate::state::RestoreError;
 use crate::virtio::ahead::Ahead;
 use crate::virtio::{QueueFault, Queues, VirtioDevice};
 
-/// Virtio entropy device.
+/// A virtio entropy device.
 #[derive(Debug)]
 pub struct Rng {
     pub(super) generator: ChaCha20Rng,
-    /// A byte takes a cycle, and a request [`REQUEST`] at least.
+    /// Limit of the work ahead of virtual time. A request takes one cycle for each byte, but at least [`REQUEST`].
     pub(super) work: Ahead,
 }
 
-/// Cycles that a request takes.
+/// Least cycles that a request takes.
 pub(super) const REQUEST: u64 = 500;
-/// Cycles of requests that are carried out at once. A driver has one under way.
+/// Limit of the requests that are carried out ahead of virtual time, in cycles. A driver normally has one request under way.
 const AHEAD: u64 = 1 << 20;
 
 impl Rng {
-    /// Returns a device whose bytes depend only on the seed. Nodes and clones need different seeds.
+    /// Creates a device whose random bytes depend only on the seed. Nodes and clones need different seeds.
     pub fn new(seed: [u8; 32]) -> Self {
         Self {
             generator: ChaCha20Rng::from_seed(seed),
@@ -63,7 +63,7 @@ impl VirtioDevice for Rng {
         Vec::new()
     }
     fn activate(&mut self, _features: u64, _now: u64) {}
-    /// Resets the device. The generator continues: a guest that resets the device does not get the same bytes again.
+    /// Resets the device. The generator's position does not change, so a guest that resets the device does not get the same bytes again.
     fn reset(&mut self) {
         self.work.waiting = false;
     }

@@ -1,4 +1,4 @@
-//! Entropy device (virtio 1.2 §5.4): deterministic, from the node's seed.
+//! Entropy device (virtio 1.2 §5.4), whose random numbers follow from the node's seed.
 
 mod device;
 mod queue;

@@ -1,4 +1,4 @@
-//! Filling buffers with random bytes.
+//! Requests for random bytes.
 
 use std::io::Write;
 
@@ -7,7 +7,7 @@ use rand_chacha::rand_core::RngCore;
 use super::device::{REQUEST, Rng};
 use crate::virtio::{QueueFault, Queues};
 
-/// Most bytes given for one request; the driver asks again for more.
+/// Most bytes returned for one request. The driver makes another request if it needs more.
 const MOST: usize = 4096;
 
 impl Rng {

@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 /// Complete state of an entropy device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RngState {
-    /// Random number generator: its seed and its position.
+    /// Random number generator with its seed and position.
     pub generator: ChaCha20Rng,
-    /// When what was given would be over, cycles.
+    /// Virtual time in cycles at which the requests carried out so far end.
     pub work_until: u64,
-    /// True if requests were left in the queue until that time is near.
+    /// True if requests were left in the queue because of the limit of work ahead.
     pub waiting: bool,
 }
 
 impl RngState {
-    /// Begins another sequence of random bytes.
+    /// Replaces the generator by one with this seed.
     pub fn reseed(&mut self, seed: [u8; 32]) {
         self.generator = ChaCha20Rng::from_seed(seed);
     }

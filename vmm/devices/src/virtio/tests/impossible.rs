@@ -1,4 +1,4 @@
-//! States that no driver can bring about, as a damaged file may have them.
+//! Tests with states that no driver can cause, as in a damaged file.
 
 use super::*;
 use crate::virtio::net::NetState;

@@ -1,4 +1,4 @@
-//! Searching and reordering one set of an exported cache, in the layout of [`nodescope_plugin_api::exported`].
+//! Generated code that searches and reorders a set of an exported cache, in the layout of [`nodescope_plugin_api::exported`].
 
 use std::mem::offset_of;
 
@@ -14,24 +14,24 @@ use Register::{
     YMM18, YMM19,
 };
 
-/// Words in a vector.
+/// Number of 32-bit words in an XMM register.
 const LANES: u32 = 4;
 
-/// Exported cache: the layout of its sets, and its index in [`ExportedCaches::words`].
+/// An exported cache: the layout of its sets, and its index in [`ExportedCaches::words`].
 #[derive(Clone, Copy)]
 pub struct Cache {
     pub shape: SetShape,
     pub number: usize,
-    /// The host has AVX-512: masks, and vector registers that no guest uses ([`super::VECTORS`]).
+    /// True if the host has AVX-512, with mask registers and vector registers that no guest uses ([`super::VECTORS`]).
     pub avx512: bool,
 }
 
-/// Words that one instruction processes, where the host has AVX-512.
+/// Words of a set that one AVX-512 instruction processes.
 #[derive(Clone, Copy)]
 struct Chunk {
-    /// Number of the first word.
+    /// Index of the first word in the set.
     first: u32,
-    /// Eight words; else four.
+    /// True for eight words, false for four.
     wide: bool,
 }
 
@@ -44,14 +44,14 @@ impl Chunk {
         if self.wide { wide } else { narrow }
     }
 
-    /// Returns the memory operand of the chunk in a set, `before` words earlier.
+    /// Returns the memory operand of the chunk's words in a set, moved `before` words towards lower addresses.
     fn at(self, set: Register, before: u32) -> MemoryOperand {
         at_offset(set, 4 * (i64::from(self.first) - i64::from(before)))
     }
 }
 
 fn multiply(a: &mut Assembler, register: Register, by: u32) {
-    // A cache has fewer words than fit a signed number.
+    // The number of words in a cache fits a signed 32-bit number.
     let product = Instruction::with3(Code::Imul_r64_rm64_imm32, register, register, by as i32);
     a.made(product);
 }
@@ -72,7 +72,7 @@ impl Cache {
         self.shape.ways.div_ceil(LANES)
     }
 
-    /// Returns all words of a set in chunks, padding included.
+    /// Returns the words of a set in chunks, with padding.
     fn chunks(self) -> Vec<Chunk> {
         let mut first = 0;
         let mut chunks = Vec::new();
@@ -89,7 +89,7 @@ impl Cache {
         chunks
     }
 
-    /// Divides the line's number by the number of sets, into RAX. Keeps all other registers.
+    /// Computes the line's number divided by the number of sets in RAX. Preserves all other registers.
     fn quotient(self, a: &mut Assembler, line: Register) {
         match self.shape.sets {
             SetCount::Power(log) => {
@@ -101,7 +101,7 @@ impl Cache {
                 a.copy(RDX, line);
                 a.rr(Code::Add_r64_rm64, RDX, RDX);
                 a.constant(RAX, factor);
-                // The upper half of the product.
+                // RAX becomes the upper half of the product.
                 a.rrr(Code::VEX_Mulx_r64_r64_rm64, RAX, RAX, RAX);
                 a.r(Code::Pop_r64, RDX);
                 a.ri(Code::Shr_rm64_imm8, RAX, shift as i32);
@@ -109,7 +109,7 @@ impl Cache {
         }
     }
 
-    /// Computes the remainder of the division in RAX: the number of the line's set. Keeps all other registers.
+    /// Computes the line's number modulo the number of sets, which is the index of its set, in RAX. Preserves all other registers.
     fn remainder(self, a: &mut Assembler, line: Register) {
         match self.shape.sets {
             SetCount::Power(log) => {
@@ -125,7 +125,7 @@ impl Cache {
         }
     }
 
-    /// Computes the distance of the line's set from the first word in RAX, in bytes.
+    /// Computes the byte offset of the line's set from the cache's first word in RAX.
     pub fn distance(self, a: &mut Assembler, line: Register) {
         let bytes = 4 * self.shape.stride;
         self.remainder(a, line);
@@ -143,14 +143,14 @@ impl Cache {
         a.copy(set, RAX);
     }
 
-    /// Computes the line's tag in RAX, in the bits where a word has its tag.
+    /// Computes the line's tag in EAX, shifted to the tag's bits in a word.
     pub fn tag(self, a: &mut Assembler, line: Register) {
         self.quotient(a, line);
         a.ri(Code::Add_rm32_imm8, EAX, 1);
         a.ri(Code::Shl_rm32_imm8, EAX, self.shape.tag_shift as i32);
     }
 
-    /// Prepares [`Cache::find`] and [`Cache::has`] for the tag in EAX.
+    /// Loads the vector registers that [`Cache::find`] and [`Cache::has`] use with the tag in EAX.
     pub fn look_for(self, a: &mut Assembler) {
         if self.avx512 {
             a.rr(Code::EVEX_Vpbroadcastd_ymm_k1z_r32, YMM16, EAX);
@@ -162,14 +162,14 @@ impl Cache {
         a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, XMM3, self.mask());
     }
 
-    /// Compares a vector of words with the tag that was prepared: `to` becomes ones in the words that have the tag.
+    /// Compares a vector of words with the prepared tag. Register `to` becomes all ones in the words that have the tag.
     fn compare(self, a: &mut Assembler, set: Register, vector: u32, to: Register) {
         let words = at_offset(set, i64::from(16 * vector));
         a.rrm(Code::VEX_Vpand_xmm_xmm_xmmm128, to, XMM3, words);
         a.rrr(Code::VEX_Vpcmpeqd_xmm_xmm_xmmm128, to, to, XMM0);
     }
 
-    /// Compares a chunk with the tag that was prepared: the mask `to` gets ones for the words that have the tag.
+    /// Compares a chunk with the prepared tag. Mask register `to` gets ones for the words that have the tag.
     fn compare_chunk(self, a: &mut Assembler, set: Register, chunk: Chunk, to: Register) {
         let (mask, wanted, scratch) = chunk.pick((YMM17, YMM16, YMM18), (XMM17, XMM16, XMM18));
         let and = chunk.pick(
@@ -184,7 +184,7 @@ impl Cache {
         a.rrr(equal, to, scratch, wanted);
     }
 
-    /// Clears ZF if the set has the line of the prepared tag, else sets ZF. Uses RAX.
+    /// Clears ZF if a word of the set has the prepared tag, or else sets ZF. May change RAX.
     pub fn has(self, a: &mut Assembler, set: Register) {
         if self.avx512 {
             for chunk in self.chunks() {
@@ -205,7 +205,7 @@ impl Cache {
         a.rr(Code::VEX_Vptest_xmm_xmmm128, XMM1, XMM1);
     }
 
-    /// Finds the way that has the line of the prepared tag, or jumps to `absent`. Uses RAX.
+    /// Computes the index of the way with the prepared tag in `way`, or jumps to `absent` if there is none. Uses RAX.
     pub fn find(self, a: &mut Assembler, set: Register, way: Register, absent: Label) {
         let way = sized(way, 4);
         if self.avx512 {
@@ -230,7 +230,7 @@ impl Cache {
                 a.jcc(cc::E, absent);
             }
             vectors => {
-                // Most often no word has the tag.
+                // Usually no word has the tag.
                 self.has(a, set);
                 a.jcc(cc::E, absent);
                 for vector in 0..vectors {
@@ -248,7 +248,7 @@ impl Cache {
     }
 
     fn find_in_chunks(self, a: &mut Assembler, set: Register, way: Register, absent: Label) {
-        // Two chunks of eight in a mask of sixteen.
+        // Two masks of eight bits become one mask of sixteen.
         for (pair, chunks) in self.chunks().chunks(2).enumerate() {
             for (chunk, to) in chunks.iter().zip([K1, K2]) {
                 self.compare_chunk(a, set, *chunk, to);
@@ -264,11 +264,11 @@ impl Cache {
             }
         }
         a.rr(Code::Tzcnt_r32_rm32, way, EAX);
-        // CF is set where no bit is set.
+        // TZCNT sets CF if no bit is set.
         a.jcc(cc::B, absent);
     }
 
-    /// Jumps to `other` unless a word has the tag in EAX. Uses `scratch`.
+    /// Jumps to `other` unless the word in memory has the tag in EAX. Uses `scratch`.
     pub fn is_tag(self, a: &mut Assembler, word: MemoryOperand, scratch: Register, other: Label) {
         let scratch = sized(scratch, 4);
         a.rr(Code::Mov_r32_rm32, scratch, EAX);
@@ -277,7 +277,8 @@ impl Cache {
         a.jcc(cc::NE, other);
     }
 
-    /// Moves the words of a set up to a way on by one, and puts `word` first; without a way, moves all words. Uses RAX.
+    /// Moves each word of a set before `way` to the next position, overwriting the word of `way`, and stores `word` first. Without a way,
+    /// moves all words and drops the last. Uses RAX.
     fn shift(self, a: &mut Assembler, set: Register, way: Option<Register>, word: Register) {
         if let Some(way) = way {
             a.rr(Code::Xor_r32_rm32, EAX, EAX);
@@ -294,7 +295,7 @@ impl Cache {
                 Code::EVEX_Vmovdqu32_xmm_k1z_xmmm128,
             );
             let mask = if way.is_none() {
-                // Words beyond the ways stay 0.
+                // Words beyond the ways must remain 0.
                 if !whole {
                     let ways = self.shape.ways - chunk.first;
                     a.constant(RAX, (1_u64 << ways) - 1);
@@ -319,7 +320,7 @@ impl Cache {
                 if !whole {
                     a.rr(load, moved, before);
                 }
-                // Each word gets the word before it.
+                // Each word gets the value of the word before it.
                 let align = chunk.pick(
                     Code::EVEX_Valignd_ymm_k1z_ymm_ymmm256b32_imm8,
                     Code::EVEX_Valignd_xmm_k1z_xmm_xmmm128b32_imm8,
@@ -343,7 +344,7 @@ impl Cache {
         }
     }
 
-    /// Makes a way the most recently used, with this word. Uses RAX.
+    /// Makes a way of a set the most recently used one, with `word` as its new word. Uses RAX.
     pub fn make_mru(self, a: &mut Assembler, set: Register, way: Register, word: Register) {
         if self.avx512 {
             self.shift(a, set, Some(way), word);
@@ -354,13 +355,13 @@ impl Cache {
             a.rr(Code::VEX_Vpbroadcastd_xmm_xmmm32, to, to);
         };
         broadcast(a, XMM3, way);
-        // The new word comes before the first word.
+        // `word` comes before the first word.
         broadcast(a, XMM0, word);
         for vector in 0..self.vectors() {
             let words = at_offset(set, i64::from(16 * vector));
             let numbers = offset_of!(ExportedCaches, way_numbers) as i64 + i64::from(16 * vector);
             a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, XMM1, words);
-            // Each word up to the way gets the word before it.
+            // Each word up to the way gets the value of the word before it.
             a.made(Instruction::with4(
                 Code::VEX_Vpalignr_xmm_xmm_xmmm128_imm8,
                 XMM2,
@@ -388,7 +389,7 @@ impl Cache {
         }
     }
 
-    /// Puts this word before the other words of a set, and drops the last word. Uses RAX.
+    /// Stores `word` before the other words of a set, and drops the last word. Uses RAX.
     pub fn replace_lru(self, a: &mut Assembler, set: Register, word: Register) {
         if self.avx512 {
             self.shift(a, set, None, word);
@@ -402,7 +403,7 @@ impl Cache {
             a.mr(Code::VEX_Vmovdqu_xmmm128_xmm, from(rest + 1), XMM1);
         }
         if rest == LANES - 1 && self.shape.ways > LANES {
-            // Four words from the beginning; one of them has moved already.
+            // The last vector move covers four words from the beginning, one of which has moved already.
             a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, XMM1, from(0));
             a.mr(Code::VEX_Vmovdqu_xmmm128_xmm, from(1), XMM1);
             rest = 0;
@@ -414,7 +415,7 @@ impl Cache {
         a.mr(Code::Mov_rm32_r32, at(set), sized(word, 4));
     }
 
-    /// Computes the line of a word of this cache in `line`. The line `like` is in the same set. Uses RAX.
+    /// Computes the line's number for a word of this cache, in `line`. The line `like` must be in the same set. Uses RAX.
     pub fn line_of(self, a: &mut Assembler, word: Register, like: Register, line: Register) {
         a.rr(Code::Mov_r32_rm32, sized(line, 4), sized(word, 4));
         a.ri(
