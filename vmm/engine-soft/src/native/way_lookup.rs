@@ -292,7 +292,8 @@ fn data(a: &mut Assembler, host: Host, shift: u32, kernel: bool, access: DataAcc
     }
     a.bind(other_way);
     if host.avx512 {
-        // Another line with this key, or a line that was in this way before.
+        // The key is equal, but the tag is not: another line has this key, or the way had another line before. Compare the tags of all
+        // ways.
         first_way(a);
         let none = search(a, tags, RDX, RSI, shift);
         a.jmp(found);

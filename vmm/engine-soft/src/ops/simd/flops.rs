@@ -23,7 +23,7 @@ pub fn count(instruction: &Instruction, op: &mut Op) {
     }
 }
 
-/// Class and number of operations, if any.
+/// Returns the class and the number of floating-point operations; None if the instruction has none.
 pub fn of(instruction: &Instruction) -> Option<(FlopClass, u8)> {
     use Mnemonic::*;
     if super::classify::is_x87(instruction) {
