@@ -1,8 +1,8 @@
 //! x87: the guest's state is in the host's x87 unit while the guest uses x87 or MMX instructions.
 //!
 //! Rust code for x86-64 never touches x87 or MMX registers, so the guest's state can remain in the host's unit between operations.
-//! [`enter`] loads the state for the first x87 or MMX instruction. [`release`] stores it again; the run loop calls `release` before other
-//! code may use the thread. The copy in `cpu.fx` is current only after [`sync`] or [`release`].
+//! [`enter`] loads the state for the first x87 or MMX instruction. [`release`] stores it again when the vCPU stops running. The copy in
+//! `cpu.fx` is current only after [`sync`] or [`release`].
 //!
 //! Exceptions (SDM vol. 1 §8.6): the host never executes a waiting instruction while an unmasked exception is pending. This file checks for
 //! a pending exception first, and raises `#MF` in the guest instead.
