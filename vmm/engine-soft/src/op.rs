@@ -28,7 +28,7 @@ pub type Done = Result<Flow, Trap>;
 /// result belongs to.
 pub type Handler = fn(&mut Cpu, &Op) -> Done;
 
-/// Makes a handler that continues with the next operation by itself (threaded code). The handler ends in a jump to the next operation's
+/// Makes a handler that calls the next operation's handler itself (threaded code). The handler ends in a jump to the next operation's
 /// handler. The host then predicts each jump by its own history, and no return to the run loop is needed before the block ends.
 ///
 /// Where the compiler makes a call of the jump, the stack grows by a few words for each operation of the block at most.
@@ -115,13 +115,13 @@ pub struct Op {
     pub offset: u16,
     /// Length in bytes.
     pub len: u8,
-    /// Data reads of the instruction, for counting (string instructions count as they go).
+    /// Number of data reads of the instruction, for counting. String instructions count their accesses when they execute.
     pub loads: u8,
-    /// Data writes of the instruction, for counting.
+    /// Number of data writes of the instruction, for counting.
     pub stores: u8,
     /// Index of the [`nodescope_plugin_api::FlopClass`], meaningful where `flops` is not zero.
     pub flop_class: u8,
-    /// Floating-point operations (lanes; an FMA counts two for each).
+    /// Number of floating-point operations: one for each lane, two for each lane of an FMA.
     pub flops: u8,
     /// Further detail for the handler.
     pub aux: u32,

@@ -1,8 +1,8 @@
 //! Decoded code that nodes share.
 //!
-//! The nodes of a cluster mostly run the same kernel and the same programs. What a block decodes to depends on its bytes, its offset
-//! within the page and the decoder's features, never on addresses, so that one copy serves all nodes. A node keeps by itself where
-//! the block lies and whether its bytes are still the decoded ones ([`crate::block::Block`]).
+//! The nodes of a cluster mostly run the same kernel and the same programs. The decoded operations of a block depend on its bytes, its
+//! offset within the page and the decoder's features, never on addresses, so that one copy serves all nodes. Each node has its own record
+//! of the block's address and of whether the block's bytes are still the decoded bytes ([`crate::block::Block`]).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault};
@@ -33,7 +33,7 @@ pub struct Decoded {
 }
 
 impl Decoded {
-    /// Returns operations of `len` bytes with their sums.
+    /// Makes a block's code of `len` bytes from its operations, and sums up their counts.
     pub fn new(ops: Vec<Op>, len: u32) -> Self {
         let mut flops = [0_u32; FLOP_CLASSES];
         for op in &ops {
@@ -49,16 +49,17 @@ impl Decoded {
     }
 }
 
-/// Bytes of the code that an entry is looked up by.
+/// Number of leading code bytes in the hash of an entry.
 const PREFIX: usize = 16;
-/// Locks of the pool: nodes run on a few host threads.
+/// Number of shards, each with a lock: nodes run on a few host threads.
 const SHARDS: usize = 64;
 /// Number of operations of a shard from which on unused entries are thrown away.
 const SWEEP: usize = 1 << 14;
 
 /// Decoded operations, with the bytes that they were decoded from.
 struct Entry {
-    /// Bytes that decide what is decoded: the block's, or all of the page's where the page's end has cut the block.
+    /// Bytes that decide how the code is decoded: the bytes of the block, or all bytes up to the page's end if the page's end has cut the
+    /// block.
     bytes: Box<[u8]>,
     features: Features,
     decoded: Arc<Decoded>,
@@ -86,7 +87,8 @@ impl Default for Shard {
 }
 
 impl Shard {
-    /// Throws away the entries that no node uses. The next time is when as many again have come, so that an entry costs little.
+    /// Throws away the entries that no node uses. The next sweep follows when the number of operations has doubled, so that sweeps cost
+    /// little per entry.
     fn sweep(&mut self) {
         let mut operations = 0;
         self.entries.retain(|_, bucket| {
@@ -99,12 +101,12 @@ impl Shard {
     }
 }
 
-/// Counts of blocks that were decoded, and that were found decoded.
+/// Counts of blocks that were decoded, and of blocks whose decoded operations were in the pool already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCounts {
     /// Blocks that were decoded.
     pub decoded: u64,
-    /// Blocks that were found decoded.
+    /// Blocks whose decoded operations were in the pool already.
     pub shared: u64,
 }
 
@@ -113,7 +115,7 @@ pub struct PoolCounts {
 pub struct DecodedPool {
     shards: [Mutex<Shard>; SHARDS],
     stubs: Mutex<Stubs>,
-    /// Translated code that refers to them.
+    /// Translated code that refers to the decoded operations.
     pub(crate) translation_cache: SharedTranslationCache,
     decoded: AtomicU64,
     shared: AtomicU64,
@@ -133,7 +135,7 @@ impl std::fmt::Debug for DecodedPool {
     }
 }
 
-/// Locks a mutex. A panic ends the study: nothing runs on what it left behind.
+/// Locks a mutex. After a panic the study ends, so no code uses the state that the panic left.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -149,7 +151,7 @@ impl DecodedPool {
         }
     }
 
-    /// Returns an empty pool with as much room for native code.
+    /// Returns an empty pool with the same maximum size of native code.
     pub fn another(&self) -> Self {
         Self::with(self.stubs().another())
     }
@@ -169,7 +171,7 @@ impl DecodedPool {
         self.translation_cache.len()
     }
 
-    /// Returns how often blocks were decoded, and found decoded.
+    /// Returns how many blocks were decoded, and how many were in the pool already.
     pub fn counts(&self) -> PoolCounts {
         PoolCounts {
             decoded: self.decoded.load(Ordering::Relaxed),
@@ -177,7 +179,8 @@ impl DecodedPool {
         }
     }
 
-    /// Returns what the 64-bit code `bytes`, which ends where its page does, decodes to, if that is known.
+    /// Returns the decoded operations of a block of 64-bit code, if the pool has them. `bytes` are all bytes from the block's beginning to
+    /// the end of its page.
     pub fn find(&self, bytes: &[u8], features: &Features) -> Option<Arc<Decoded>> {
         let hash = hash(bytes);
         let shard = locked(self.shard(hash));
@@ -187,7 +190,8 @@ impl DecodedPool {
         Some(found.decoded.clone())
     }
 
-    /// Keeps what the 64-bit code `bytes`, which ends where its page does, decodes to. `cut`: the page's end has cut the block.
+    /// Adds the decoded operations of a block of 64-bit code. `bytes` are all bytes from the block's beginning to the end of its page.
+    /// `cut` is true if the page's end has cut the block.
     pub fn insert(&self, bytes: &[u8], features: &Features, decoded: &Arc<Decoded>, cut: bool) {
         let hash = hash(bytes);
         let deciding = if cut {
@@ -206,7 +210,7 @@ impl DecodedPool {
             shard.sweep();
         }
         let bucket = shard.entries.entry(hash).or_default();
-        // Most have no other that is bucket.
+        // Most buckets have a single entry.
         bucket.reserve_exact(1);
         bucket.push(entry);
         self.decoded.fetch_add(1, Ordering::Relaxed);
@@ -217,7 +221,7 @@ impl DecodedPool {
     }
 }
 
-/// Hashes the offset within the page and the first bytes of code that ends where its page does.
+/// Hashes the first bytes of code and its offset within the page. `bytes` end where the page ends, so their number gives the offset.
 fn hash(bytes: &[u8]) -> u64 {
     let mut head = [0; PREFIX];
     let len = bytes.len().min(PREFIX);

@@ -30,10 +30,10 @@ use crate::op::RIP;
 #[repr(C, align(128))]
 pub struct Record {
     executions: u64,
-    /// Executions that counters were made of.
+    /// Executions whose counts are in the counters already.
     settled: u64,
     long_cycles: u64,
-    /// Data accesses beyond those that the block's instructions have each time.
+    /// Data loads beyond those that the block's instructions make in each execution.
     more_loads: u64,
     more_stores: u64,
     charges: Charges,
@@ -42,20 +42,20 @@ pub struct Record {
 const _: () = assert!(size_of::<Record>() == 128);
 
 impl Record {
-    /// Offset of the executions.
+    /// Offset of the executions, in bytes.
     pub const EXECUTIONS: usize = offset_of!(Record, executions);
 
-    /// Offset of the count of further reads.
+    /// Offset of the count of further reads, in bytes.
     pub const MORE_LOADS: usize = offset_of!(Record, more_loads);
-    /// Offset of the count of further writes.
+    /// Offset of the count of further writes, in bytes.
     pub const MORE_STORES: usize = offset_of!(Record, more_stores);
 
-    /// Returns the offset of the count of a source's answers.
+    /// Returns the offset of the count of a source's answers, in bytes.
     pub const fn answers(source: Source) -> usize {
         offset_of!(Record, charges) + offset_of!(Charges, answers) + 8 * source as usize
     }
 
-    /// Returns the offset of the cycles of a term.
+    /// Returns the offset of the cycles of a term, in bytes.
     pub const fn cycles(term: StallTerm) -> usize {
         offset_of!(Record, charges) + offset_of!(Charges, cycles) + 8 * term as usize
     }
@@ -77,15 +77,15 @@ impl Record {
     }
 }
 
-/// Most blocks with a record of their own. The misses of later blocks are attributed to block 0, and their instructions are counted one by
-/// one.
+/// Maximum number of blocks with a record of their own. The misses of later blocks are attributed to block 0, and their instructions are
+/// counted one by one.
 const MOST_BLOCKS: usize = 1 << 18;
-/// Memory of a node's records, if a guest touches all of them.
+/// Maximum memory of a node's records in bytes, if a guest touches all of them.
 const MOST_BYTES: usize = 1 << 30;
-/// Most contexts of all vCPUs with records of their own. Later contexts share the records of the last one.
+/// Maximum number of contexts of all vCPUs with records of their own. Later contexts share the records that were made last.
 const MOST_CONTEXTS: usize = 1 << 12;
 
-/// Number of a block that has none yet.
+/// Mark of a block that has no number yet.
 pub const UNNUMBERED: u32 = u32::MAX;
 
 /// Location of a block: physical addresses of its pages, width of the code segment, privilege.
@@ -113,12 +113,12 @@ impl Records {
     fn get(&self, block: u32) -> Record {
         let at = block as usize * size_of::<Record>();
         debug_assert!(at < self.0.len());
-        // SAFETY: within the mapping, which is aligned to a page; every bit pattern is a record. Translated code, the only other
-        // writer, runs under the lock of the code that owns this.
+        // SAFETY: within the mapping, which is aligned to a page; every bit pattern is a record. Translated code, the only other writer,
+        // runs under the lock of the code that owns these records.
         unsafe { self.0.as_ptr().add(at).cast::<Record>().read() }
     }
 
-    /// Makes all records zero; they stay where they are.
+    /// Makes all records zero. Their addresses do not change.
     fn clear(&mut self) {
         // SAFETY: nothing refers to the bytes but raw pointers of vCPUs, none of which runs. Anonymous memory reads as zero
         // afterwards (madvise(2), MADV_DONTNEED).
@@ -144,7 +144,7 @@ fn place(block: &ProfiledBlock) -> BlockLocation {
 #[derive(Default)]
 pub struct Profile {
     blocks: Vec<ProfiledBlock>,
-    /// The last block of each place: code that is decoded anew keeps its number.
+    /// Number of the last block of each location: a block that is decoded anew keeps its number.
     at: BTreeMap<BlockLocation, u32>,
     records: BTreeMap<RecordsOwner, Records>,
     /// Owner of the records that were made last.
@@ -152,7 +152,7 @@ pub struct Profile {
     partial: BTreeMap<(RecordsOwner, u32), PartialCounts>,
     lost_blocks: u64,
     lost_contexts: u64,
-    /// Fewer blocks than [`MOST_BLOCKS`], for tests.
+    /// Limit in place of [`MOST_BLOCKS`], for tests.
     pub fewer_blocks: Option<usize>,
 }
 
@@ -165,7 +165,8 @@ impl Profile {
             && contexts * blocks * size_of::<Record>() <= MOST_BYTES
     }
 
-    /// Returns the records of a context of a vCPU; null where the host has no memory for any.
+    /// Returns the records of a context of a vCPU. Beyond the limits, these are the records that were made last. Null where the host has no
+    /// memory for any.
     pub fn records(&mut self, owner: RecordsOwner) -> *mut Record {
         let full = !self.records.contains_key(&owner)
             && !self.has_room(self.records.len() + 1, self.blocks.len());
@@ -194,7 +195,7 @@ impl Profile {
         records.pointer()
     }
 
-    /// Returns the numbers given so far.
+    /// Returns the blocks and contexts that have numbers so far.
     pub fn numbers(&self) -> CodeNumbers {
         let others = self
             .records
@@ -208,7 +209,7 @@ impl Profile {
         }
     }
 
-    /// Takes over the numbers of another node's code. Returns false if there are more than fit.
+    /// Takes over the numbers of another node's code. Returns false, and does nothing, if there are more numbers than fit.
     pub fn restore_numbers(&mut self, numbers: CodeNumbers) -> bool {
         if !self.has_room(numbers.contexts.len(), numbers.blocks.len()) {
             return false;
@@ -231,7 +232,8 @@ impl Profile {
         }
     }
 
-    /// Numbers a block.
+    /// Returns the number of a block: the number that a block of equal location and bytes has already, else a new number. Returns 0 beyond
+    /// the limit.
     fn number(&mut self, block: ProfiledBlock) -> u32 {
         self.begin();
         let place = place(&block);
@@ -418,7 +420,8 @@ impl Cpu {
         }
     }
 
-    /// Counts a part of the running block, which ended behind `executed` of its operations, with `fetched` bytes to be fetched.
+    /// Counts an execution of the running block that ended after `executed` of its operations. `fetched`: the number of the block's bytes
+    /// whose lines were fetched.
     #[cold]
     #[inline(never)]
     pub fn cut_profiled(&mut self, block: &Block, executed: usize, fetched: u32) {
@@ -452,7 +455,7 @@ impl Cpu {
         partial.entry((owner, number)).or_default().add(&cut);
     }
 
-    /// Makes counters of what this vCPU has executed since the last time.
+    /// Reports the counters of the blocks that this vCPU has executed since the last call to the platform.
     pub fn settle_profile(&mut self) {
         if !self.profiling() {
             return;
@@ -491,7 +494,7 @@ impl Cpu {
         }
     }
 
-    /// Charges a stall, with which a model has answered.
+    /// Charges the stall of a model's answer to the running block.
     #[inline(always)]
     pub fn charge_stall(&mut self, stall: u32) {
         if self.profiling() {
@@ -503,7 +506,7 @@ impl Cpu {
     }
 }
 
-/// Lines that a block fetches.
+/// Returns the number of lines that a block fetches.
 fn lines_of(block: &ProfiledBlock, shift: u32) -> u64 {
     lines_in(
         block.physical,
@@ -513,7 +516,8 @@ fn lines_of(block: &ProfiledBlock, shift: u32) -> u64 {
     )
 }
 
-/// Lines of `1 << shift` bytes that so many bytes lie in, of which those beyond the page's end are in a second page.
+/// Returns the number of lines of `1 << shift` bytes in which `bytes` bytes from `physical` on lie. Those beyond the page's end are in a
+/// second page.
 fn lines_in(physical: u64, second_page: u64, bytes: u32, shift: u32) -> u64 {
     let lines = |from: u64, bytes: u64| match bytes {
         0 => 0,
@@ -524,7 +528,7 @@ fn lines_in(physical: u64, second_page: u64, bytes: u32, shift: u32) -> u64 {
     lines(physical, first) + lines(second_page, bytes - first)
 }
 
-/// Returns the offset of the record of a block.
+/// Returns the offset of a block's record, in bytes.
 pub fn record_offset(number: u32) -> u64 {
     u64::from(number) * size_of::<Record>() as u64
 }

@@ -17,12 +17,12 @@ use crate::time_slice::TimeSlice;
 /// cycles, a guest whose handlers fault at once would stop the study's clock. The number is about the cost of delivery on a processor.
 const DELIVERY_CYCLES: u64 = 100;
 
-/// Instructions that may be executed beyond the beginning of a block, less the first.
+/// Maximum number of instructions of a block behind its first instruction.
 const LAST: i64 = MAX_BLOCK as i64 - 1;
 
 /// Reason for which the inner loop ended.
 enum End {
-    /// The budget is spent, or the machine must be checked.
+    /// The budget is spent, or the run loop must check the machine.
     Look,
     /// The vCPU executed HLT.
     Halt,
@@ -32,9 +32,9 @@ enum End {
 
 /// Next step of the run loop.
 enum Next {
-    /// Translated code, in which blocks are begun for so many instructions.
+    /// Translated code. Blocks may begin for this many instructions.
     Code(CodeAddress, i64),
-    /// A block, by the interpreter.
+    /// A block that the interpreter executes.
     Block(Entry),
 }
 
@@ -59,8 +59,8 @@ impl Cpu {
         retired * u64::from(self.cpi.value()) + u64::from(self.time.cycle_fraction)
     }
 
-    /// Returns the run loop's budget at the beginning of the running block, if blocks may begin until the clock shows `until`, which lies
-    /// ahead.
+    /// Returns the run loop's budget at the beginning of the running block, in 1/65536 of a cycle, if blocks may begin until the clock
+    /// shows `until`. `until` must not have passed.
     pub fn budget_at_block_start(&self, until: u64) -> i64 {
         let cycles = until - self.now_at_block_start();
         let fraction = self.fixed(self.retired) & 0xffff;
@@ -80,7 +80,7 @@ impl Cpu {
         unsafe { p.as_mut() }
     }
 
-    /// Folds retired instructions and stalls into the clock.
+    /// Adds the time of retired instructions and stalls to the clock, and clears their counts.
     pub fn synchronise_clock(&mut self) {
         let fixed = self.fixed(self.retired);
         self.time.cycles += (fixed >> 16) + self.stall;
@@ -93,7 +93,7 @@ impl Cpu {
         self.block_start = self.current;
     }
 
-    /// Runs until a limit or an event.
+    /// Runs until a limit or an event. Returns an error where the study must end.
     pub fn run_until(&mut self, limit: Limit) -> Result<Exit, EngineError> {
         self.time_slice = TimeSlice::new(limit);
         self.notice_code_changes();
@@ -207,18 +207,18 @@ impl Cpu {
     /// Delivers an exception that no other delivery raised; the clock is synchronised.
     fn deliver_anew(&mut self, exception: Exception) -> Result<(), EngineError> {
         if self.time.delivered_at == Some(self.time.instructions) {
-            // The first instruction of a handler raised the exception. A handler with a stack of its own could go on so for ever.
+            // The first instruction of a handler raised the exception. A handler with a stack of its own could repeat this for ever.
             self.stall += DELIVERY_CYCLES;
         }
         self.time.delivered_at = Some(self.time.instructions);
         self.deliver_exception(exception)
     }
 
-    /// Executes whole blocks until a number of cycles has passed, but no more than a number of instructions. For this number, the last
-    /// block may be cut. `deliver`: the caller delivers interrupts.
+    /// Executes whole blocks until a number of cycles has passed, but no more than a number of instructions. To keep to this number, the
+    /// last block may be cut. `deliver`: the caller delivers interrupts.
     ///
-    /// Time slices therefore end, and interrupts are taken, at the same instructions in the interpreter and in translated code, which
-    /// checks its budget at the beginnings of blocks. And a vCPU continues at the beginning of a block that the block table may have.
+    /// Time slices end, and interrupts are taken, at the same instructions in the interpreter and in translated code, which checks its
+    /// budget at the beginnings of blocks. A vCPU also continues at the beginning of a block, which the block table may have.
     fn run_blocks(&mut self, cycles: u64, instructions: u64, deliver: bool) -> End {
         if self.attached {
             self.run_blocks_as::<true>(cycles, instructions, deliver)
@@ -246,7 +246,7 @@ impl Cpu {
             let (retired, stall) = (self.retired, self.stall);
             let done = loop {
                 let before = self.retired;
-                // While this is above zero, any block may begin and finish.
+                // While `whole` is above zero, any block may begin and finish.
                 let whole = left.min(most - LAST);
                 let next = match self.known_code(whole) {
                     Some(code) => Next::Code(code, whole),
@@ -299,7 +299,8 @@ impl Cpu {
         End::Look
     }
 
-    /// Returns the way to run a block: translated or interpreted. `whole`: see [`Cpu::known_code`]; `most`: no more instructions.
+    /// Returns how a block runs: as translated code, or by the interpreter. `whole`: see [`Cpu::known_code`]; `most`: the maximum number of
+    /// instructions.
     #[inline(always)]
     fn next_of(&mut self, entry: Entry, whole: i64, most: i64) -> Next {
         // Near the end of the budget, this block may still be short enough.
@@ -360,10 +361,10 @@ impl Cpu {
         }
     }
 
-    /// Executes at most `most` operations of a block with a model attached: reports fetches, counts events.
+    /// Executes at most `most` operations of a block with a model attached. Reports the block's fetches to the model, and counts events.
     fn run_attached(&mut self, entry: Entry, most: i64) -> Done {
-        // SAFETY: blocks are freed only when the cache is cleared, which happens when a block is inserted: not before this
-        // one has been executed.
+        // SAFETY: blocks are freed only when the cache is cleared, which happens when a block is inserted: not before this block has been
+        // executed.
         let block = unsafe { &*entry.block };
         let count = most.min(i64::from(entry.count)) as usize;
         let partial = count < block.ops().len();
@@ -453,7 +454,7 @@ impl Cpu {
             .expect("a trap without exception or stop reason"))
     }
 
-    /// Describes where the engine stopped.
+    /// Returns an error that describes where the engine stopped, and `what` stopped it.
     pub fn stop_report(&mut self, what: String) -> EngineError {
         let mut bytes = Vec::new();
         let linear = self.code_linear(self.gpr[RIP as usize]);
@@ -478,7 +479,7 @@ impl Cpu {
         }))
     }
 
-    /// Takes notice of changes to code since this vCPU last ran. Pages that other vCPUs decoded must not be written without a check. Code
+    /// Updates this vCPU for changes to code since it last ran. Pages that other vCPUs decoded must not be written without a check. Code
     /// that other vCPUs or devices wrote must not run in its old form.
     fn notice_code_changes(&mut self) {
         let marks = self.ram.regions().iter().map(|r| r.code.marks()).sum();
@@ -509,12 +510,12 @@ impl Cpu {
         }
     }
 
-    /// Asks the platform for the index of the address space.
+    /// Asks the platform for the index of the address space, and selects the records of this context.
     pub fn refresh_context(&mut self) {
         let (id, cr3) = (self.id, self.control.cr3);
         let context = self.platform().context(id, cr3);
         if !self.context_known {
-            // The vCPU's sleep since the model was attached belongs to this address space, too.
+            // The time in which the vCPU slept since the model was attached belongs to this address space, too.
             self.context = context;
             self.context_known = true;
         } else if context != self.context {

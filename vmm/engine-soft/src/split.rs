@@ -17,7 +17,8 @@ pub struct Split {
 }
 
 impl Split {
-    /// Makes a split access of the host addresses of both pieces: guest RAM to which the TLB permits the access.
+    /// Makes a split access from the host addresses of both pieces, guest RAM to which the TLB permits the access. `first`: bytes of the
+    /// first piece.
     pub fn new(hosts: [*mut u8; 2], first: usize) -> Self {
         Self { hosts, first }
     }
@@ -31,12 +32,12 @@ impl Split {
     /// Reads from both pieces.
     ///
     /// # Safety
-    /// This is the answer to a read of `to.len()` bytes ([`Cpu::split`], [`Cpu::split_on`], or the routines of `native/split.rs`), and the
-    /// same operation still runs.
+    /// `self` is the answer to a read of `to.len()` bytes ([`Cpu::split`], [`Cpu::split_on`], or the routines of `native/split.rs`), and
+    /// the same operation still runs.
     pub unsafe fn read(&self, to: &mut [u8]) {
         let (lower, upper) = to.split_at_mut(self.first);
         for (host, to) in self.hosts.into_iter().zip([lower, upper]) {
-            // SAFETY: guest RAM holds so many bytes from here, by the caller's promise; `to` is not guest RAM.
+            // SAFETY: guest RAM has `to.len()` bytes from `host` on, by the caller's promise; `to` is not guest RAM.
             unsafe { std::ptr::copy_nonoverlapping(host, to.as_mut_ptr(), to.len()) };
         }
     }
@@ -44,7 +45,7 @@ impl Split {
     /// Writes to both pieces.
     ///
     /// # Safety
-    /// This is the answer to a write of `from.len()` bytes, as in [`Split::read`], and the same operation still runs.
+    /// `self` is the answer to a write of `from.len()` bytes, as in [`Split::read`], and the same operation still runs.
     pub unsafe fn write(&self, from: &[u8]) {
         let (lower, upper) = from.split_at(self.first);
         for (host, from) in self.hosts.into_iter().zip([lower, upper]) {
@@ -88,10 +89,10 @@ impl Cpu {
         Some(Split::new([lower, upper], first))
     }
 
-    /// Returns whether the TLB proves that both pieces of an access succeed, so that nothing can fail once the first line was looked
-    /// up. The first line must be the most recently used of its set and permit the access, or the TLB must have its page. The TLB must have
-    /// the second page, too. If the first line is the most recently used, a way of the second line's set that permits the access suffices
-    /// for the second line. Changes nothing.
+    /// Returns whether the TLB proves that both pieces of an access succeed, so that nothing can fail once the first line was looked up.
+    /// The first line must be the most recently used of its set and permit the access, or the TLB must have its page. The TLB must have the
+    /// second page, too. If the first line is the most recently used, it suffices for the second line that a way of its set permits the
+    /// access. Changes nothing.
     pub fn split_is_known(&self, linear: u64, len: usize, write: bool) -> bool {
         let first = self.data_tlb.room(linear);
         if len <= first || len - first > self.data_tlb.room(0) {
@@ -114,7 +115,7 @@ impl Cpu {
         }
     }
 
-    /// Looks up one of the pieces, and reports a miss to the model.
+    /// Looks up one of the pieces, and reports a miss to the model. Returns the piece's host address.
     #[inline(always)]
     fn piece(&mut self, isa: impl Isa, linear: u64, len: usize, write: bool) -> Option<*mut u8> {
         if let Some(host) = self.data_tlb.find_most_recent(linear, len, write) {

@@ -8,13 +8,13 @@ use crate::cpu::Cpu;
 /// The running time slice.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TimeSlice {
-    /// The vCPU's clock at its end.
+    /// The vCPU's clock at the end of the time slice, in cycles.
     pub limit: u64,
-    /// The platform may extend the slice.
+    /// True if the platform may extend the time slice.
     pub extends: bool,
-    /// The vCPU's clock where no more blocks may begin: at `limit`, or where an interrupt is due.
+    /// The vCPU's clock from which on no more blocks may begin, in cycles: `limit`, or where an interrupt is due.
     pub until: u64,
-    /// By how much translated code has moved `until` since the run loop looked last, in 1/65536 of a cycle.
+    /// Time by which translated code has moved `until` since the run loop last took this value, in 1/65536 of a cycle.
     pub extension: i64,
 }
 
@@ -30,7 +30,7 @@ impl TimeSlice {
 }
 
 impl Cpu {
-    /// Returns whether the time slice is over when the clock shows `now`, and the platform does not extend the slice.
+    /// Returns whether the time slice is over when the clock shows `now`. At its limit, first asks the platform to extend the time slice.
     pub fn is_time_slice_over(&mut self, now: u64) -> bool {
         while now >= self.time_slice.limit {
             if !self.time_slice.extends {

@@ -1,4 +1,4 @@
-//! The portable engine behind the engine interface.
+//! Implementation of the engine interface by the portable engine.
 
 use std::ptr::NonNull;
 
@@ -22,7 +22,7 @@ pub struct SoftConfig {
     pub code: SharedCode,
     /// Answers of CPUID.
     pub cpuid: CpuidTable,
-    /// Cycles an instruction takes, in 1/65536.
+    /// Cycles that an instruction takes, in units of 1/65536 cycle.
     pub cpi: u32,
     /// Seed of RDRAND and RDSEED.
     pub seed: u64,
@@ -35,7 +35,7 @@ pub struct SoftConfig {
 pub enum Translate {
     /// No block is translated.
     Never,
-    /// Blocks that were interpreted this many times.
+    /// Blocks are translated after they were interpreted this many times.
     After(u32),
 }
 
@@ -63,9 +63,9 @@ pub struct SoftVcpu {
     code: SharedCode,
 }
 
-// SAFETY: the raw pointers inside refer to guest RAM and to decoded blocks that `code` keeps alive and that are used under
-// its lock, to state that a model exports, only while it is attached, and to a platform only while `run` is on the stack; a
-// vCPU is used by one thread at a time, and so is the model of its node, with it.
+// SAFETY: the raw pointers inside refer to guest RAM and to decoded blocks, which `code` keeps alive and which are used under its lock.
+// Pointers to a model's exported state are used only while the model is attached, and the pointer to a platform only while `run` is on the
+// stack. One thread at a time uses a vCPU, together with the model of its node.
 unsafe impl Send for SoftVcpu {}
 
 impl SoftVcpu {
@@ -168,7 +168,8 @@ impl SoftVcpu {
         self.with_platform(platform, |cpu| cpu.run_undelivered(instructions))
     }
 
-    /// Replaces the registers that user code can change, and keeps everything else, cached translations included. For instruction tests.
+    /// Replaces the registers that user code can change, and leaves all other state unchanged, cached translations included. For
+    /// instruction tests.
     pub fn set_user_registers(&mut self, general: &General, fx: &FxImage, vector: &Vector256) {
         self.cpu.set_general(general);
         self.cpu.fx = *fx;
@@ -180,21 +181,21 @@ impl SoftVcpu {
         (self.cpu.general(), &self.cpu.fx, &self.cpu.vector)
     }
 
-    /// Makes translated code do without AVX-512, as on a host that has none; results are the same. For all vCPUs of a node, before any
-    /// runs.
+    /// Makes translated code do without AVX-512, as on a host without AVX-512; results are the same. Must be called for all vCPUs of a
+    /// node, before any of them runs.
     pub fn without_avx512(&mut self) {
         self.cpu.native.without_avx512();
     }
 
-    /// Throws the node's translated code, and the code of its vector instructions, away when so many bytes are in use, sooner than by
-    /// itself. For tests, before a vCPU has run.
+    /// Limits the node's translated code, and the code of its vector instructions, to this many bytes each: a full memory is emptied. For
+    /// tests, before a vCPU has run.
     pub fn limit_code(&mut self, bytes: usize) {
         let mut code = self.code.lock();
         code.translation_cache.set_room(bytes);
         code.pool.stubs().set_room(bytes);
     }
 
-    /// Keeps at most so many decoded blocks that have no translation. For tests, before a vCPU has run.
+    /// Limits the number of decoded blocks that have no translation. For tests, before a vCPU has run.
     pub fn limit_blocks(&mut self, blocks: usize) {
         self.code.lock().blocks.set_room(blocks);
     }
@@ -209,7 +210,7 @@ impl SoftVcpu {
         self.cpu.native.activity()
     }
 
-    /// Blocks of the node that were translated since all were last thrown away.
+    /// Returns the number of blocks of the node that were translated since all were last thrown away.
     pub fn translations(&self) -> usize {
         self.code.lock().translation_cache.len()
     }

@@ -574,7 +574,7 @@ fn port_strings_move_one_element_a_turn() {
 
 #[test]
 fn compatibility_mode_wraps_at_4_gib() {
-    // push eax; pop ebx; jmp -2 with EIP near zero is not tried: the stack and LOOP use 32 bits.
+    // push eax; pop ebx; loop to the beginning: the stack and LOOP's count use 32 bits.
     let m = Machine::with_bytes(&[0x50, 0x5b, 0xe2, 0xfc])
         .bits32()
         .set(RAX, 0x1234_5678)

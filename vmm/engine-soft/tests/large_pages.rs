@@ -9,7 +9,7 @@ use nodescope_engine_soft::Translate;
 use nodescope_oracle::bare;
 use nodescope_x86::bits::cr4;
 
-/// A large page, which the machine maps to itself.
+/// Address of a large page, which the machine maps to itself.
 const LARGE: u64 = 4 << 20;
 /// A function in the large page: `mov eax, 1; ret`.
 const FUNCTION: u64 = LARGE + 0x3000;
@@ -130,7 +130,7 @@ fn loading_cr3_renews_all_parts_of_a_large_page() {
     assert_eq!(run(m), (6, 60));
 }
 
-/// The guest removes a large page from its tables without INVLPG. Until then a processor may continue to write to the page (SDM vol. 3A
+/// The guest removes a large page from its tables without INVLPG. Until INVLPG a processor may continue to write to the page (SDM vol. 3A
 /// §4.10.3). Interpreter and translated code do the same, although only the softmmu TLB still has the page.
 #[test]
 fn a_large_page_in_the_tlb_is_written_to_without_a_page_walk() {

@@ -1,5 +1,4 @@
-//! Time slices that end within translated code: all of the guest's state is in its place, whether or not the machine could extend the
-//! slice.
+//! Time slices that end within translated code: the guest's whole state is right, whether or not the machine could extend the slice.
 
 #[path = "machine/mod.rs"]
 mod machine;
@@ -10,8 +9,8 @@ use nodescope_engine::{Exit, Limit, Vcpu};
 use nodescope_oracle::bare;
 use nodescope_x86::VcpuState;
 
-/// Runs a program for 1,000 cycles, in translated code or only by the interpreter. The machine never extends the time slice; `extends`:
-/// the vCPU asks it to.
+/// Runs a program for 1,000 cycles, in translated code or only by the interpreter. The machine never extends the time slice; `extends`: the
+/// vCPU asks for an extension.
 fn after_a_time_slice(code: fn(&mut CodeAssembler), extends: bool, translated: bool) -> VcpuState {
     let mut m = Machine::new(code);
     if !translated {
@@ -73,7 +72,7 @@ fn upper_halves_that_were_cleared_stay_so() {
         let [mut again, mut narrow] = [(); 2].map(|()| a.create_label());
         a.set_label(&mut again).unwrap();
         a.vpcmpeqd(ymm3, ymm3, ymm3).unwrap();
-        // The interpreter carries this out, so that the registers are stored and loaded again.
+        // The interpreter carries out XGETBV, so that the registers are stored and loaded again.
         a.xgetbv().unwrap();
         a.vzeroupper().unwrap();
         a.mov(edx, 90).unwrap();

@@ -5,7 +5,7 @@ use std::fmt;
 use nodescope_x86::VcpuState;
 use thiserror::Error;
 
-/// Report of an engine that stopped: the place and the state.
+/// Report of an engine that stopped: location, obstacle and state.
 #[derive(Clone, Debug)]
 pub struct StopReport {
     /// Index of the vCPU within its node.
@@ -70,13 +70,13 @@ impl fmt::Display for StopReport {
     }
 }
 
-/// Why an engine cannot continue.
+/// Reason why an engine cannot continue.
 #[derive(Debug, Error)]
 pub enum EngineError {
-    /// An instruction or state that the engine does not know; going on would give a wrong result.
+    /// An instruction or state that the engine does not implement; to continue would give a wrong result.
     #[error("unsupported: {0}")]
     Unsupported(Box<StopReport>),
-    /// The host refused something.
+    /// An operation that the host refused.
     #[error("{what}: {source}")]
     Host {
         /// The operation that the host refused.

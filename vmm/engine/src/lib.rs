@@ -15,12 +15,13 @@ use nodescope_plugin_api::{BlockProfile, Context, L0Geometry, L0Update, Profiled
 use nodescope_x86::VcpuState;
 use serde::{Deserialize, Serialize};
 
-/// Why a vCPU returned to the machine.
+/// Reason why a vCPU returned to the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// The clock reached the limit.
+    /// The clock or the number of instructions reached the limit.
     Limit,
-    /// HLT with no interrupt to take. The clock shows the time of HLT.
+    /// The vCPU waits: it executed HLT and has no interrupt to take, or waits for a start-up IPI. After HLT, the clock shows the time of
+    /// HLT.
     Halted,
     /// The platform asked for attention during an access (`Platform::attention`).
     Attention,
@@ -28,9 +29,9 @@ pub enum Exit {
     Shutdown,
 }
 
-/// Limit of a vCPU's run. Both bounds are absolute. The vCPU stops soon after its clock has reached the bound in cycles, where the engine
-/// next reads the clock (the portable engine at the beginning of basic blocks, which have 48 instructions at most), and exactly at the
-/// bound in instructions.
+/// Limit of a vCPU's run. Both bounds are absolute. The bound in cycles is checked where the engine reads the clock, so that the vCPU stops
+/// soon after its clock has reached it (the portable engine at the beginning of basic blocks, which have 48 instructions at most). The vCPU
+/// stops exactly at the bound in instructions, which only the portable engine supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// The vCPU's clock in cycles.
@@ -42,7 +43,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Runs until the clock shows `cycles`.
+    /// Returns a limit in cycles: the vCPU runs until its clock shows `cycles`.
     pub fn cycles(cycles: u64) -> Self {
         Self {
             cycles,
@@ -50,7 +51,7 @@ impl Limit {
             extends: false,
         }
     }
-    /// Runs until `instructions` have been retired since power-on.
+    /// Returns a limit in instructions: the vCPU runs until `instructions` have been retired since power-on.
     pub fn instructions(instructions: u64) -> Self {
         Self {
             cycles: u64::MAX,
@@ -65,7 +66,7 @@ impl Limit {
 pub struct CodeNumbers {
     /// Blocks by their numbers.
     pub blocks: Vec<ProfiledBlock>,
-    /// Contexts of vCPUs that have records, the last one last.
+    /// Contexts that have records, each with the index of its vCPU. The context whose records were made last comes last.
     pub contexts: Vec<(u16, Context)>,
     /// Number of blocks beyond the largest number of blocks.
     pub lost_blocks: u64,
@@ -73,7 +74,7 @@ pub struct CodeNumbers {
     pub lost_contexts: u64,
 }
 
-/// Makes a vCPU that runs on another thread check its interrupts and [`Platform::attention`] soon.
+/// Handle that makes a vCPU on another thread check its interrupts and [`Platform::attention`] soon.
 pub trait Kicker: Send + Sync {
     /// Kicks the vCPU. Does nothing where the vCPU does not run.
     fn kick(&self);
@@ -94,8 +95,8 @@ pub trait Vcpu: Send {
     /// Returns the instructions retired since power-on.
     fn instructions(&self) -> u64;
 
-    /// Returns the kicker that makes this running vCPU check its interrupts. An engine whose vCPUs run on threads of their own, in parallel
-    /// with the others of their node, has one.
+    /// Returns the kicker that makes this running vCPU check its interrupts. An engine has a kicker if each of its vCPUs runs on a thread
+    /// of its own, in parallel with the others of the node. None for other engines.
     fn kicker(&self) -> Option<Arc<dyn Kicker>> {
         None
     }
@@ -117,7 +118,7 @@ pub trait Vcpu: Send {
     /// Loads all state.
     fn restore(&mut self, state: &VcpuState);
 
-    /// Attributes counts to basic blocks from the next [`Vcpu::attach`] on, or no longer.
+    /// Attributes counts to basic blocks from the next [`Vcpu::attach`] on, or stops doing so if `on` is false.
     fn attribute_to_code(&mut self, on: bool) {
         let _ = on;
     }
@@ -130,22 +131,22 @@ pub trait Vcpu: Send {
         None
     }
 
-    /// Numbers of code that windows have given to all vCPUs that share code with this one.
+    /// Returns the numbers of code that windows have given to all vCPUs that share code with this one.
     fn code_numbers(&self) -> CodeNumbers {
         CodeNumbers::default()
     }
 
-    /// Restores these numbers, before anything is attributed to code. Returns false for more numbers than there can be.
+    /// Restores these numbers, before anything is attributed to code. Returns false if there are more numbers than the engine supports.
     fn restore_code_numbers(&mut self, numbers: CodeNumbers) -> bool {
         numbers == CodeNumbers::default()
     }
 
-    /// Attaches a model (with the shape of its L0 filter cache) or detaches the model; counting starts or stops with it.
+    /// Attaches a model whose L0 filter cache has this geometry, or detaches the model (None). Counting starts or stops at the same time.
     fn attach(&mut self, geometry: Option<L0Geometry>);
 
     /// Applies changes that a model made to this vCPU's L0 filter cache while another vCPU ran.
     fn update_l0(&mut self, updates: &[L0Update]);
 
-    /// Hands counters gathered since the last call to `Platform::account`.
+    /// Passes the counters gathered since the last such call to [`Platform::account`].
     fn flush_counters(&mut self, platform: &mut dyn Platform);
 }

@@ -24,7 +24,7 @@ pub trait GuestVirtual {
     fn write(&mut self, address: u64, buf: &[u8]) -> Result<(), MemoryFault>;
 }
 
-/// Registers of the magic CPUID, or of the doorbell's OUT.
+/// Hypercall: the registers of the magic CPUID, or of the doorbell's OUT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hypercall {
     /// Index of the vCPU within its node.
@@ -64,11 +64,11 @@ pub trait Platform {
     /// Writes a guest-physical address that is not RAM.
     fn mmio_write(&mut self, vcpu: u16, now: u64, physical: u64, data: &[u8]);
 
-    /// Executes RDMSR of a register that the vCPU does not hold itself (local APIC, TSC deadline).
+    /// Executes RDMSR of a register that is not part of the vCPU's own state (local APIC, TSC deadline).
     fn msr_read(&mut self, vcpu: u16, now: u64, msr: u32) -> Result<u64, MsrFault>;
-    /// Executes WRMSR of such a register.
+    /// Executes WRMSR of a register that is not part of the vCPU's own state.
     fn msr_write(&mut self, vcpu: u16, now: u64, msr: u32, value: u64) -> Result<(), MsrFault>;
-    /// Records a write of the TSC: TSC = cycles + offset from now on.
+    /// Records a write of the TSC: from now on, TSC = the vCPU's clock in cycles + `offset`.
     fn tsc_offset_changed(&mut self, vcpu: u16, now: u64, offset: u64);
 
     /// Returns the task priority as CR8 (APIC TPR bits 7:4).
@@ -79,12 +79,12 @@ pub trait Platform {
     fn interrupt_pending(&mut self, vcpu: u16, now: u64) -> bool;
     /// Takes the interrupt, which is then in service. Returns its vector, or `None` if there is no interrupt any more.
     fn acknowledge(&mut self, vcpu: u16, now: u64) -> Option<u8>;
-    /// Returns the clock at which an interrupt may become pending for this vCPU without an access of its own (its timer); `u64::MAX` if
-    /// never. The engine asks again after every access to the platform.
+    /// Returns the value of the vCPU's clock, in cycles, at which an interrupt may become pending without an access by this vCPU (its
+    /// timer); `u64::MAX` if never. The engine asks again after every access to the platform.
     fn next_event(&mut self, vcpu: u16) -> u64;
-    /// Returns a later limit for a vCPU whose clock has reached its limit ([`crate::Limit::cycles`]), or `None` where the vCPU must
-    /// return. The platform returns a limit where it would let the vCPU run on at once. The engine asks only where
-    /// [`crate::Limit::extends`] is true, and not again after `None`. The vCPU returns at the last limit.
+    /// Returns a later limit for a vCPU whose clock has reached its limit ([`crate::Limit::cycles`]), or `None` where the vCPU must return.
+    /// The platform returns a limit if it would only let the vCPU run again at once. The engine asks only if [`crate::Limit::extends`] is
+    /// true, and not again after `None`. The vCPU returns at the last limit.
     fn extend(&mut self, vcpu: u16) -> Option<u64> {
         let _ = vcpu;
         None
@@ -100,7 +100,8 @@ pub trait Platform {
     /// when the vCPU starts to run, when CR3 changes, and after accesses to the platform.
     fn context(&mut self, vcpu: u16, cr3: u64) -> Context;
     /// Passes a memory reference that the L0 filter cache could not answer to the model. Updates of the running vCPU's own L0 filter cache
-    /// are pushed to `updates`; the platform keeps those of other vCPUs until they run. `hits` are the hits that were answered before.
+    /// are pushed to `updates`; the platform keeps updates of other vCPUs until these run. `hits` are the hits that the L0 filter cache has
+    /// answered before.
     fn reference(
         &mut self,
         hits: Hits<'_>,
@@ -115,12 +116,12 @@ pub trait Platform {
         let _ = vcpu;
         None
     }
-    /// Takes the charges as [`nodescope_plugin_api::MemoryModel::take_charges`] does.
+    /// Returns the charges as [`nodescope_plugin_api::MemoryModel::take_charges`] does.
     fn take_charges(&mut self) -> Charges {
         Charges::default()
     }
-    /// Lines that the running vCPU wrote under [`nodescope_plugin_api::Permission::Exclusive`], reported before another vCPU runs.
+    /// Reports the lines that the running vCPU wrote under [`nodescope_plugin_api::Permission::Exclusive`], before another vCPU runs.
     fn modified(&mut self, vcpu: u16, lines: &[u64]);
-    /// Adds counters of the running vCPU since the last call, for one address space and privilege.
+    /// Adds the counters that the running vCPU gathered since the last call, for one address space and privilege.
     fn account(&mut self, vcpu: u16, context: Context, privilege: Privilege, counters: &Counters);
 }

@@ -13,7 +13,7 @@ use thiserror::Error;
 
 use crate::SentFrame;
 
-/// A capture could not be written.
+/// Error of a capture that could not be written.
 #[derive(Debug, Error)]
 #[error("cannot write the packet capture {path}: {cause}")]
 pub struct CaptureError {
@@ -52,7 +52,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Creates the file.
+    /// Creates the file, without packets.
     pub fn create(path: &Path) -> Result<Self, CaptureError> {
         let fail = |cause: String| CaptureError {
             path: path.into(),
@@ -75,7 +75,7 @@ impl Capture {
         })
     }
 
-    /// Creates the file with the packets of an earlier one, to be followed by further ones.
+    /// Creates the file with the packets of an earlier capture. Further packets follow them.
     pub fn resume(path: &Path, mut earlier: impl Read) -> Result<Self, CaptureError> {
         let capture = Self::create(path)?;
         let mut header = earlier.by_ref().take(HEADER);
@@ -91,7 +91,7 @@ impl Capture {
         written.map_err(|error| self.failed(&error))
     }
 
-    /// Returns the file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }

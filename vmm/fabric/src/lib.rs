@@ -1,7 +1,7 @@
 //! The network between the nodes: a virtual switch in virtual time, frame counts, captures.
 //!
-//! The switch is called between quanta with all frames that the nodes sent in the last one. A quantum is no longer than
-//! [`Switch::lookahead`] where any node can send as it begins, so every delivery lies in a later quantum and the result does not depend
+//! The switch is called between quanta, with all frames that the nodes sent in the last quantum. If any node can send at the beginning of a
+//! quantum, the quantum is no longer than [`Switch::lookahead`]. So every delivery lies in a later quantum, and the result does not depend
 //! on the order in which the host ran the nodes.
 
 mod capture;

@@ -1,10 +1,10 @@
 //! A cut-through switch with one full-duplex port for each node.
 //!
-//! A frame occupies its sender's link for `(bytes + overhead) * 8 / bandwidth`, arrives one latency after its last bit was
-//! sent, and waits where the receiver's link is still busy with another frame. Between two otherwise idle nodes the
-//! one-way time is therefore serialisation + latency. A link to a receiver serves frames in the order in which their senders'
-//! links began to send them: a frame that still waits at its sender keeps no other from a link that is free. The switch holds so many
-//! bytes for each receiver, and for all together; a frame for which there is no room is dropped.
+//! A frame occupies its sender's link for `(bytes + overhead) * 8 / bandwidth` seconds, arrives one latency after its last bit was sent,
+//! and waits while the receiver's link is busy with another frame. Between two otherwise idle nodes the one-way time is therefore
+//! serialisation + latency. A receiver's link serves frames in the order in which their senders' links began to send them. A frame that
+//! still waits at its sender therefore does not delay frames of other senders. The switch has a limited buffer for each receiver and for
+//! all receivers together, and drops a frame that does not fit.
 
 use std::collections::VecDeque;
 
@@ -13,16 +13,16 @@ use thiserror::Error;
 
 use crate::PS_PER_SECOND;
 
-/// Shortest Ethernet frame without its checksum: shorter ones are padded on the wire (IEEE 802.3 §3.2.8).
+/// Shortest Ethernet frame without its checksum, in bytes: shorter frames are padded on the wire (IEEE 802.3 §3.2.8).
 const MIN_FRAME: u64 = 60;
 /// Checksum, preamble, start delimiter and the gap between frames, in bytes (IEEE 802.3 §3.1.1, §4.4.2).
 const OVERHEAD: u64 = 24;
 
-/// Bounds of the bytes, with overhead, that may wait for one receiver's link. Within these bounds the limit is the link's bytes in half a
-/// second.
+/// Bounds of the buffer for one receiver's link, in bytes with overhead. Within these bounds, the buffer has the bytes that the link
+/// carries in half a second.
 const SMALLEST_BUFFER: u64 = 1 << 20;
 const LARGEST_BUFFER: u64 = 64 << 20;
-/// Bytes that may wait for all.
+/// Bytes, with overhead, that may wait for the links of all receivers together.
 const SHARED_BUFFER: u64 = 512 << 20;
 
 /// A link between a node and the switch.
@@ -58,7 +58,7 @@ pub enum LinkError {
 /// A frame as a node sent it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentFrame {
-    /// Virtual time at which the node handed it to its link, in picoseconds.
+    /// Virtual time at which the node handed the frame to its link, in picoseconds.
     pub time_ps: u64,
     /// Port of the sending node.
     pub port: usize,
@@ -147,7 +147,7 @@ pub enum SwitchStateError {
 }
 
 impl Switch {
-    /// Returns a switch with one port for each node: its MAC address and its link.
+    /// Returns a switch with a port for each node, from the node's MAC address and link. Fails for a link that is impossible.
     pub fn new(ports: &[([u8; 6], LinkConfig)]) -> Result<Self, LinkError> {
         for (port, (_, link)) in ports.iter().enumerate() {
             if link.bandwidth == 0 {
@@ -224,29 +224,29 @@ impl Switch {
         self.ports.iter().map(|p| p.counts).collect()
     }
 
-    /// Returns when the first of the frames that wait begins to be sent.
+    /// Returns the time at which the first of the waiting frames begins to be sent, in picoseconds; None if no frame waits.
     pub fn next_ps(&self) -> Option<u64> {
         self.next().map(|(start, _)| start)
     }
 
-    /// Returns the time of [`Switch::next_ps`] and the port that sends then.
+    /// Returns the time of [`Switch::next_ps`] and the port that begins to send at that time.
     fn next(&self) -> Option<(u64, usize)> {
         (self.ports.iter().enumerate())
             .filter_map(|(port, p)| Some((p.waiting.front()?.time_ps.max(p.send_free_ps), port)))
             .min()
     }
 
-    /// Returns whether the switch can hold another frame for a port at a time.
+    /// Returns whether the buffer can take another frame for a port at a time in picoseconds.
     fn has_room(&self, port: usize, at_ps: u64) -> bool {
         let queued = self.ports[port].queued(at_ps);
-        // Fast path: nearly always so few bytes wait that the other ports need not be asked.
+        // Fast path: nearly always few bytes wait for this port, so the other ports need not be asked.
         queued <= SMALLEST_BUFFER
             || queued <= (self.ports[port].link.bandwidth / 16).min(LARGEST_BUFFER)
                 && self.ports.iter().map(|p| p.queued(at_ps)).sum::<u64>() <= SHARED_BUFFER
     }
 
-    /// Forwards the frames of one quantum, in any order, and those that still wait, as far as they begin to be sent before
-    /// `until_ps`, the quantum's end; deliveries come sorted by time, then receiver.
+    /// Forwards the frames of one quantum, in any order, and frames that wait since earlier quanta. Frames that do not begin to be sent
+    /// before `until_ps`, the quantum's end, wait. Returns the deliveries sorted by time, then by receiver.
     pub fn forward(&mut self, mut frames: Vec<SentFrame>, until_ps: u64) -> Vec<Delivery> {
         // Stable: frames of one node keep the order in which it sent them.
         frames.sort_by_key(|f| f.time_ps);
@@ -275,7 +275,7 @@ impl Switch {
                     continue;
                 }
                 let receiver = &mut self.ports[port];
-                // The slower link's rate and the longer of the two latencies rule a path.
+                // The slower link's rate and the longer of the two latencies determine the time of a path.
                 let own = serialisation_ps(frame.bytes.len() as u64, receiver.link.bandwidth);
                 let first_bit = start + link.latency_ps.max(receiver.link.latency_ps);
                 let last_bit = sent + link.latency_ps.max(receiver.link.latency_ps);
@@ -290,7 +290,7 @@ impl Switch {
                     checksum_valid: frame.checksum_valid,
                 });
             }
-            // Nearly all frames have one receiver, and the bytes need not be copied for the last.
+            // Nearly all frames have one receiver. The last receiver gets the sender's buffer, so the bytes need not be copied.
             match deliveries[first..].split_last_mut() {
                 Some((last, others)) => {
                     for other in others {
@@ -308,7 +308,7 @@ impl Switch {
 }
 
 impl Port {
-    /// Returns the number of bytes that wait for the port's link at a time.
+    /// Returns the number of bytes, with overhead, that wait for the port's link at a time in picoseconds.
     fn queued(&self, at_ps: u64) -> u64 {
         let wait = u128::from(self.receive_free_ps.saturating_sub(at_ps));
         (wait * u128::from(self.link.bandwidth) / (8 * u128::from(PS_PER_SECOND))) as u64

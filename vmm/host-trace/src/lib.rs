@@ -1,12 +1,12 @@
 //! Traces of MPI programs on real machines.
 //!
-//! On real hardware the tracer's hypercalls go nowhere, so it writes each of them, with the time, to a log: a file for each process
-//! (`guest-images/tracer/mpi-log.h` defines it). This crate builds the tracer ([`tracer`]), reads such logs ([`log`]), and merges
-//! them into a trace like that of a run in guests ([`merge()`]).
+//! On real hardware no one serves the tracer's hypercalls. The tracer therefore writes each of them, with the time, to a log: a file for
+//! each process, whose format `guest-images/tracer/mpi-log.h` defines. This crate builds the tracer ([`tracer`]), reads such logs
+//! ([`log`]), and merges them into a trace like that of a run in guests ([`merge()`]).
 //!
-//! Times are those of the machine's own clock, and differ from run to run. Instructions are not counted: all stamps have 0. Within a node
-//! the clocks of all processes are one; between nodes they agree as well as the nodes' clocks of day do, which matters to analyses of when
-//! messages arrived, and not to predictions, which use what each rank does between its calls.
+//! Times are those of the machine's own clock, and differ from run to run. Instructions are not counted: all stamps have 0. All processes
+//! of a node use the same clock. Clocks of different nodes agree only as well as the nodes' clocks of day. This matters to analyses of when
+//! messages arrived, but not to predictions, which use what each rank does between its calls.
 
 pub mod log;
 mod merge;
@@ -20,7 +20,7 @@ use nodescope_trace::WriteError;
 
 pub use merge::{SUFFIX, Summary, merge};
 
-/// Why there is no trace.
+/// Reason why no trace was made.
 #[derive(Debug, thiserror::Error)]
 pub enum HostTraceError {
     /// A file or folder cannot be used.

@@ -15,7 +15,7 @@ pub const MAGIC: [u8; 8] = *b"NSCALLS\n";
 pub const VERSION: u32 = 1;
 /// Bytes of a log's header.
 pub const HEADER: usize = 72;
-/// Bytes of a frame without its payload.
+/// Bytes of a log frame without its payload.
 pub const FRAME: usize = 48;
 
 /// A moment on three clocks.
@@ -43,7 +43,8 @@ pub struct Header {
 }
 
 impl Header {
-    /// Picoseconds of the node's monotonic clock at a tick. 64 bits would hold 213 days of them, and a node may run for longer.
+    /// Returns the time of the node's monotonic clock at a tick, in picoseconds. 64 bits would be enough for only 213 days, and a node may
+    /// run for longer.
     pub fn time(&self, ticks: u64) -> i128 {
         let (first, last) = (self.first, self.last);
         let span = i128::from(last.ticks) - i128::from(first.ticks);
@@ -54,13 +55,13 @@ impl Header {
         } else {
             (span, nanoseconds)
         };
-        // A damaged log's moments may be anything; 128 bits hold those of a real one.
+        // A damaged log may have any moments; 128 bits suffice for those of a real log.
         let since = i128::from(ticks) - i128::from(first.ticks);
         let since = since.saturating_mul(nanoseconds).saturating_mul(1000) / span;
         (i128::from(first.monotonic) * 1000).saturating_add(since)
     }
 
-    /// Nanoseconds from the zero of the monotonic clock to 1970, to be added to get the time of day.
+    /// Returns the nanoseconds to add to a time of the monotonic clock, to get the time of day since 1970.
     pub fn epoch(&self) -> i128 {
         i128::from(self.first.real) - i128::from(self.first.monotonic)
     }
@@ -75,7 +76,7 @@ pub struct LogEntry {
     pub inner: u64,
     /// Ticks: when the tracer began before the MPI function, or was done after it.
     pub outer: u64,
-    /// Ticks: when the hypercall was logged, which is the order of the log.
+    /// Ticks: when the hypercall was logged. The log is in this order.
     pub written: u64,
 }
 
@@ -89,7 +90,7 @@ pub struct LogReader {
     length: u64,
 }
 
-/// A payload, as the memory that the arguments point to.
+/// Payload of a log frame, read like the guest memory that the hypercall's arguments point to.
 struct Payload<'a>(&'a [u8]);
 
 impl GuestVirtual for Payload<'_> {
@@ -174,11 +175,11 @@ impl LogReader {
         &self.header
     }
 
-    /// Returns the next hypercall; none at the end, which is where the process was when it ended, however it did.
+    /// Returns the next hypercall; None at the log's end, where the process ended normally or was killed.
     ///
     /// # Errors
     ///
-    /// A file that cannot be read, or that has in it what the tracer does not write.
+    /// A file that cannot be read, or whose contents the tracer would not write.
     pub fn next_entry(&mut self) -> Result<Option<LogEntry>, HostTraceError> {
         if self.at + FRAME as u64 > self.length {
             return Ok(None);

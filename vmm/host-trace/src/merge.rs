@@ -23,7 +23,7 @@ pub struct Summary {
     pub nodes: Vec<String>,
     /// Number of MPI calls.
     pub calls: u64,
-    /// From the first stamp to the last, picoseconds.
+    /// Time from the first stamp to the last, picoseconds.
     pub span: u64,
     /// Time of the tracer itself around calls, over all ranks, picoseconds.
     pub own: u64,
@@ -35,7 +35,7 @@ struct Process {
     /// Entry of the log that is merged next.
     next: LogEntry,
     node: usize,
-    /// Picoseconds to add to a time of the node's monotonic clock, to get the time of the trace.
+    /// Picoseconds to add to a time of the node's monotonic clock, to get the time in the trace.
     shift: i128,
 }
 

@@ -49,7 +49,7 @@ pub fn library(mpi: Mpi, sources: &Path, cache: &Path) -> Result<PathBuf, HostTr
     build(mpi.name(), &file, sources, cache)
 }
 
-/// Returns the OpenMP tracer's library, likewise.
+/// Returns the OpenMP tracer's library, built from `sources` unless it is in `cache` already.
 ///
 /// # Errors
 ///
@@ -58,7 +58,7 @@ pub fn openmp_library(sources: &Path, cache: &Path) -> Result<PathBuf, HostTrace
     build("openmp", "libnodescope-openmp.so", sources, cache)
 }
 
-/// Builds a library by its name among the arguments of the script `build`, unless the library is in `cache` already.
+/// Builds the library that the script `build` makes for the argument `name`, unless the library is in `cache` already.
 fn build(name: &str, file: &str, sources: &Path, cache: &Path) -> Result<PathBuf, HostTraceError> {
     let folder = cache.join(format!("{name}-{}", key(sources)?));
     let library = folder.join(file);
@@ -78,7 +78,7 @@ fn build(name: &str, file: &str, sources: &Path, cache: &Path) -> Result<PathBuf
         let text = String::from_utf8_lossy(&output.stderr);
         return Err(HostTraceError::Build(text.trim().to_owned()));
     }
-    // Whoever was faster has built the same.
+    // If another process has made the folder first, its library is the same.
     let work = work.keep();
     if fs::rename(&work, &folder).is_err() {
         let _ = fs::remove_dir_all(&work);

@@ -75,22 +75,22 @@ use arena::{Arena, ChainSlot};
 use jump_cache::JumpCache;
 use runtime::Routines;
 
-/// Bits of each field of [`Native::packed`].
+/// Width in bits of each field of [`Native::packed`].
 const PACKED_BITS: u32 = 21;
-/// The fetches in [`Native::packed`].
+/// Mask of the fetches in [`Native::packed`].
 const FETCHES: u64 = (1 << PACKED_BITS) - 1;
-/// Most instructions that run before the packed counters are emptied.
+/// Maximum number of instructions that run before the packed counters are emptied.
 const LONGEST: i64 = 1 << 17;
 
 /// Reason for which translated code returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 enum Exit {
-    /// At an exit of a block, whose number is in [`Native::exit`].
+    /// At a direct exit, whose number is in [`Native::exit`].
     Direct = 1,
     /// At an indirect branch; the instruction pointer is set.
     Indirect = 2,
-    /// At the beginning of a block (as `Direct`) that must be interpreted.
+    /// At the beginning of a block that must be interpreted. [`Native::exit`] is the number of an exit to this block.
     Interpret = 3,
     /// After an operation of the interpreter; [`Native::done`] is its result.
     Interpreted = 4,
@@ -107,16 +107,16 @@ const SHARED_EXIT: u32 = 1 << 31;
 #[derive(Clone, Copy, Debug)]
 pub struct BlockExit {
     ip: u64,
-    /// The chain slot that leads to the successor, where there is one.
+    /// The chain slot that leads to the successor; None for an exit that is not chained.
     chain_slot: Option<ChainSlot>,
-    /// The page of shared code that the exit belongs to.
+    /// The page of shared code that the exit belongs to; None for an exit of the node's own code.
     page: Option<SharedPage>,
 }
 
 /// A translation block: the host code of a basic block at one linear address.
 pub struct TranslationBlock {
     decoded: Arc<Decoded>,
-    /// The basic block, where the code is made for a window.
+    /// The basic block, if the code is made for a window; else null.
     block: *const Block,
     ip: u64,
     count: u32,
@@ -156,15 +156,15 @@ pub struct Native {
     default_mxcsr: u32,
     /// The guest's status flags, in the form of [`Native::pack_flags`].
     flags: u16,
-    /// The guest's vector registers and MXCSR are in the host's registers.
+    /// Nonzero if the guest's vector registers and MXCSR are in the host's registers.
     vectors_live: u8,
-    /// The guest's vector registers may be in the host's registers.
+    /// Nonzero if the guest's vector registers are permitted to be in the host's registers.
     vectors_allowed: u8,
-    /// `vectors_live` before a call.
+    /// Value of `vectors_live` before translated code called a function.
     vectors_were_live: u8,
-    /// Some upper half of a vector register may not be zero.
+    /// Nonzero if the upper half of some vector register may not be zero.
     vectors_wide: u8,
-    /// Holds a value during a look-up.
+    /// Temporary copy of a host register, during a look-up for example.
     spill: u64,
     /// The address of an access whose look-up missed.
     linear: u64,
@@ -178,36 +178,36 @@ pub struct Native {
     miss_routines: miss_routines::MissRoutines,
     /// The model's exported cache state, which the miss routines use.
     exported: miss_routines::ExportedPointer,
-    /// The guest's vector registers while a miss routine runs.
+    /// The guest's vector registers that a miss routine uses, while the routine runs.
     spilled: [[u8; 32]; 8],
     /// Host addresses of the two pieces of a split access ([`split`]) that are not neighbours in host memory, or zero.
     split_hosts: [u64; 2],
-    /// The bytes of such an access.
+    /// The bytes of a split access whose two pieces are not neighbours in host memory.
     bounce: [u8; 32],
     /// Address of the code that follows [`Exit::Continue`].
     next: u64,
     /// Targets of branches that are not chained.
     jump_cache: JumpCache,
 
-    /// The context that `records` belong to, once that is known.
+    /// The context that `records` belong to; None while `records` must be looked up.
     pub records_of: Option<Context>,
-    /// The translator may be used.
+    /// True if the translator may be used.
     enabled: bool,
-    /// Times that a block is interpreted before it is translated.
+    /// Number of times that a block is interpreted before it is translated.
     translation_threshold: u32,
     /// `left` when translated code was entered, less the instructions that stalls have taken from the budget since.
     total: i64,
     entered_at: u64,
-    /// The value of [`Cpu::retired`] up to which the counters have the instructions.
+    /// The value of [`Cpu::retired`] up to which instructions are in the counters.
     settled: u64,
     privilege: usize,
     /// True if the exported cache state that [`Native::miss_routines`] need was requested from the model.
     miss_routines_requested: bool,
     /// The run loop's budget: see [`Native::left_after_stall`].
     budget: Budget,
-    /// The budget ends in time for the next interrupt.
+    /// True if the budget ends in time for the next interrupt.
     ends_at_interrupt: bool,
-    /// `ends_at_interrupt` was set while translated code ran: the run loop must check the machine where the budget ends.
+    /// True if `ends_at_interrupt` was set while translated code ran: the run loop must check the machine where the budget ends.
     must_attend: bool,
     done: Done,
     /// The split access whose lines the model was already asked for. The interpreter's operation need not ask again.
@@ -218,7 +218,7 @@ pub struct Native {
     unchained_exit: Option<u32>,
     /// The instruction pointer of the last miss of a branch in the jump cache.
     missed_ip: Option<u64>,
-    /// The next block needs vector registers, which may not be in the host's registers now: the block must be interpreted.
+    /// True if the next block must be interpreted: it needs vector registers, which may not be in the host's registers now.
     interpret_next: bool,
     /// The block table's counts at the last check that the jump cache is up to date.
     seen: Counts,
@@ -233,19 +233,19 @@ pub struct TranslationCache {
     routines: Routines,
     /// The routine that enters translated code: `extern "sysv64" fn(cpu, code) -> exit`.
     enter: Option<CodeAddress>,
-    /// Boxed, since code holds their addresses while the vector grows.
+    /// The translation blocks, boxed: code contains their addresses, which must not change while the vector grows.
     #[expect(clippy::vec_box)]
     blocks: Vec<Box<TranslationBlock>>,
     exits: Vec<BlockExit>,
-    /// The page of the block that is being translated, in the cache that nodes share.
+    /// The page of the block that is being translated for all nodes; None during other translations.
     page: Option<SharedPage>,
     /// Shared code by its page, offset within the page, and key.
     by_page: HashMap<(SharedPage, u16, u8), CodeAddress, BuildHasherDefault<AddressHasher>>,
-    /// No room is left: all code must be thrown away.
+    /// True if the memory for code is used up: all code must be thrown away.
     full: bool,
     /// The L0 filter cache's geometry in the window that code was last made for, and whether that code attributes costs to blocks.
     pub window: Option<(nodescope_plugin_api::L0Geometry, bool)>,
-    /// Bytes of code in line before all code is thrown away.
+    /// Size of the memory for in-line code, in bytes. All code is thrown away when this memory is full.
     room: usize,
     /// Miss routines, by the parameters that their code depends on.
     miss_routines: miss_routines::MissRoutineCache,
@@ -287,12 +287,12 @@ impl TranslationCache {
         (self.exits.len() as u32 - 1) | shared
     }
 
-    /// Sets how many bytes of code in line are kept at most. Called before anything is translated.
+    /// Sets the size of the memory for in-line code, in bytes. Must be called before anything is translated.
     pub fn set_room(&mut self, bytes: usize) {
         self.room = bytes;
     }
 
-    /// Chains an exit to the code of a block.
+    /// Chains an exit to the code of a block, if the exit has a chain slot and leads to `ip`.
     fn chain(&mut self, n: u32, ip: u64, code: CodeAddress) {
         let block_exit = self.exits[n as usize];
         if let Some(chain_slot) = block_exit.chain_slot
@@ -335,7 +335,7 @@ pub struct Activity {
 struct Host {
     avx: bool,
     bmi: bool,
-    /// AVX-512 F, VL, BW and DQ.
+    /// True if the host has AVX-512 F, VL, BW and DQ.
     avx512: bool,
     /// Result of [`keeps_undefined_flags`].
     keeps_flags: bool,
@@ -367,7 +367,7 @@ impl Host {
 /// The run loop's budget, from the beginning of a block on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Budget {
-    /// Cycles in 1/65536.
+    /// Cycles, in units of 1/65536 cycle.
     pub cycles: i64,
     /// Number of instructions.
     pub instructions: i64,
@@ -375,7 +375,7 @@ pub struct Budget {
     pub retired: u64,
     /// [`Cpu::stall`] at the beginning of that block.
     pub stall: u64,
-    /// Interrupts are delivered when they are due.
+    /// True if interrupts are delivered when they are due.
     pub deliver: bool,
 }
 
@@ -437,7 +437,7 @@ impl Native {
         self.host.avx512 = false;
     }
 
-    /// Returns counts of what translated code did so far.
+    /// Returns counts of what translated code has done so far.
     pub fn activity(&self) -> Activity {
         self.activity
     }
@@ -472,7 +472,8 @@ impl Native {
 }
 
 impl Cpu {
-    /// Returns whether the guest's vector registers may be in the host's: the guest may use SSE and AVX, and masks all exceptions.
+    /// Returns whether the guest's vector registers may be in the host's registers: the guest may use SSE and AVX, and masks all
+    /// exceptions.
     fn vectors_allowed(&self) -> bool {
         self.native.host.avx
             && crate::ops::simd::vectors_available(self)
@@ -501,9 +502,9 @@ impl Cpu {
         self.native.seen = seen;
     }
 
-    /// Returns the host code for the instruction pointer, if the jump cache has it, and the code may run without a check of its basic
-    /// block. That holds if translated code did not return because of this block, and if blocks may begin for `whole` more instructions,
-    /// which is more than zero, whatever the length of the last block.
+    /// Returns the host code for the instruction pointer, if the jump cache has it and the run loop need not look at the basic block first.
+    /// Returns None if translated code returned because of this block. Also returns None unless `whole` is positive: the number of
+    /// instructions for which blocks may begin, whatever the length of the last block.
     #[inline]
     pub fn known_code(&mut self, whole: i64) -> Option<CodeAddress> {
         let native = &self.native;
@@ -562,12 +563,12 @@ impl Cpu {
         }
     }
 
-    /// Finds or makes the host code of a block that has none in this node. Another node may have code for the page. A block is translated
-    /// when its count of executions exceeds the threshold.
+    /// Finds or makes the host code of a block for which this node has found none. Another node may have shared code for the page. A block
+    /// is translated when its count of executions exceeds the threshold.
     fn find_or_translate(&mut self, block: &Block, ip: u64) -> Option<CodeAddress> {
         let n = block.count_execution();
         let shares = self.shares_code();
-        // All nodes run the block, so that its translation pays earlier.
+        // All nodes run shared code, so its translation pays after fewer executions on each node.
         let threshold =
             self.native.translation_threshold >> if shares { SHARED_THRESHOLD_SHIFT } else { 0 };
         if n <= threshold && !(shares && n.is_power_of_two()) {
@@ -592,7 +593,7 @@ impl Cpu {
     /// Runs translated code. Blocks may begin for `left` instructions.
     ///
     /// # Safety
-    /// [`Cpu::known_code`] or [`Cpu::translated`] has just answered with this code, for this vCPU's state.
+    /// [`Cpu::known_code`] or [`Cpu::translated`] has just returned this code, for this vCPU's state.
     pub unsafe fn run_translated(&mut self, code: CodeAddress, left: i64, budget: Budget) -> Done {
         let limited = left.min(LONGEST);
         self.native.budget = budget;
@@ -649,7 +650,7 @@ impl Cpu {
         }
     }
 
-    /// Throws away all blocks where there is no room for more code, and forgets the blocks that another vCPU has thrown away.
+    /// Throws away all blocks if the memory for code is used up, and forgets the blocks that another vCPU has thrown away.
     pub fn make_room(&mut self) {
         let (table, code) = self.blocks_and_code();
         let full = code.translation_cache.full;
@@ -660,7 +661,7 @@ impl Cpu {
         self.native.activity.evictions += u64::from(full);
     }
 
-    /// Returns whether the next block must be interpreted although the block has code; resets that mark.
+    /// Returns whether the next block must be interpreted although it has code, and resets that state.
     #[inline]
     pub fn take_interpret_next(&mut self) -> bool {
         std::mem::take(&mut self.native.interpret_next)

@@ -17,12 +17,12 @@ pub struct InterpreterCall {
     entry: Label,
     resume: Label,
     operation: usize,
-    /// The code at `resume` expects the flags in the host's flags.
+    /// True if the code at `resume` expects the guest's flags in the host's flags.
     flags_in_host: bool,
     /// The code at `resume` expects that [`super::Native::vectors_wide`] is set. The interpreter leaves it set only if some upper half was
     /// in use before.
     wide: bool,
-    /// Makes the flags, where they are not in memory.
+    /// Instructions that make the flags; None if the flags are in memory.
     rematerialisation: Option<FlagsRematerialisation>,
 }
 
@@ -30,7 +30,7 @@ pub struct InterpreterCall {
 pub struct SlowPath {
     /// The beginning of the slow path.
     pub entry: Label,
-    /// The place where the instruction continues, with the host address in RAX.
+    /// The point where the instruction continues, with the host address in RAX.
     pub resume: Label,
     /// The entry of the interpreter's call, for an access that only the interpreter can carry out.
     pub interpret: Label,
@@ -38,11 +38,11 @@ pub struct SlowPath {
     pub memory: Memory,
     /// The operand's linear address, if host registers hold all its parts.
     pub address: Option<MemoryOperand>,
-    /// The place at which the code continues if no way of the set permits the access. None: a function is called for the access.
+    /// The point where the code continues if no way of the set permits the access. None: a function is called for the access.
     pub fallback: Option<Label>,
 }
 
-/// The emitter's knowledge of flags and vector registers at a place of a block: its fields of these names.
+/// State of flags and vector registers at a point of a block: copies of the [`Emitter`]'s fields of these names.
 #[derive(Clone, Copy)]
 pub struct EmitterState {
     pub flags_in_host: bool,
@@ -58,7 +58,7 @@ impl Emitter {
         self.flags_in_host = false;
         self.rematerialisation = None;
         self.call_interpreter(operation);
-        // The next instruction that uses an upper half sets the mark.
+        // The next instruction that uses an upper half must set the vCPU's mark again.
         self.wide = false;
     }
 
@@ -70,7 +70,7 @@ impl Emitter {
         });
     }
 
-    /// Returns the emitter's state at this place.
+    /// Returns the emitter's state at this point.
     pub fn state(&self) -> EmitterState {
         EmitterState {
             flags_in_host: self.flags_in_host,
@@ -80,7 +80,7 @@ impl Emitter {
         }
     }
 
-    /// Restores the state of an earlier place, for code that begins there. Operations that were emitted before may be emitted again, with
+    /// Restores the state of an earlier point, for code that begins there. Operations that were emitted before may be emitted again, with
     /// out-of-line code of their own.
     pub fn restore_state(&mut self, state: EmitterState) {
         self.first_interpreter_call = self.interpreter_calls.len();
@@ -90,7 +90,7 @@ impl Emitter {
         self.wide = state.wide;
     }
 
-    /// Returns the label of the code that calls the interpreter for an operation. [`Emitter::resume`] binds the place that the code returns
+    /// Returns the label of the code that calls the interpreter for an operation. [`Emitter::resume`] binds the point that the code returns
     /// to.
     pub fn interpreter_entry(&mut self, operation: usize) -> Label {
         let mut last = self.interpreter_calls[self.first_interpreter_call..]
@@ -117,7 +117,7 @@ impl Emitter {
         entry
     }
 
-    /// Marks the end of an operation: an operation that the interpreter carried out continues here.
+    /// Marks the end of an operation: after a call of the interpreter for the operation, the code continues here.
     pub fn resume(&mut self, operation: usize) {
         let wanted = self.flags_in_host && !self.flags_in_memory;
         if let Some(last) = self.interpreter_calls[self.first_interpreter_call..].last_mut()
@@ -252,7 +252,7 @@ impl Emitter {
         }
     }
 
-    /// Emits a look-up of both lines of an access, whose address is in RAX.
+    /// Emits a call of the routine that looks up both lines of a split access, whose address is in RAX.
     fn split(&mut self, slow_path: &SlowPath) {
         let SlowPath { memory, resume, .. } = *slow_path;
         let routines = &self.routines.split;
@@ -265,7 +265,7 @@ impl Emitter {
         self.a.jmp(slow_path.interpret);
     }
 
-    /// Emits a look-up of the other lines of the set, for an access within a line, whose address is in RAX.
+    /// Emits a call of the routine that looks up the other lines of the set, for an access within a line, whose address is in RAX.
     fn way_lookup(&mut self, slow_path: &SlowPath) {
         let SlowPath { memory, resume, .. } = *slow_path;
         let access = match (memory.read, memory.write) {
@@ -283,7 +283,7 @@ impl Emitter {
         self.a.jcc(cc::NE, resume);
     }
 
-    /// Binds the place where a branch's call of the interpreter would return to. It never returns, since a branch ends the block.
+    /// Binds the point where a branch's call of the interpreter would return to. The call never returns, since a branch ends the block.
     pub fn resume_by_interpreter(&mut self, operation: usize) {
         for call in self.interpreter_calls.iter().rev() {
             if call.operation == operation {

@@ -21,7 +21,7 @@ const STATUS: u32 = RflagsBits::CF
     | RflagsBits::SF
     | RflagsBits::OF;
 
-/// The way in which translated code carries out an instruction.
+/// The method by which translated code carries out an instruction.
 #[derive(Clone, Debug)]
 pub enum Plan {
     /// By a call of the interpreter.
@@ -111,7 +111,7 @@ pub struct Memory {
     pub read: bool,
     /// True if the instruction writes the operand.
     pub write: bool,
-    /// Written only on a condition: after a miss, the interpreter carries out the operation.
+    /// True if the operand is written only on a condition: after a miss, the interpreter carries out the operation.
     pub conditional: bool,
     /// Size of the operand in bytes.
     pub size: u32,
@@ -128,20 +128,20 @@ pub struct Passthrough {
     pub memory: Option<Memory>,
     /// True if the instruction reads or writes RAX without naming it.
     pub rax: bool,
-    /// The instruction shifts by CL.
+    /// True if the host's instruction shifts or rotates by CL.
     pub cl: bool,
-    /// The instruction is a rotation by this constant, which becomes a rotation by CL. OF is undefined, and hosts leave it differently
-    /// after the two forms.
+    /// Count of a rotation by a constant, which becomes a rotation by CL; None for other instructions. OF is undefined, and hosts leave it
+    /// differently after the two forms.
     pub count: Option<u8>,
-    /// The instruction uses vector registers.
+    /// True if the instruction uses vector registers.
     pub vector: bool,
-    /// The guest's flags must be in the host's flags before the instruction.
+    /// True if the guest's flags must be in the host's flags before the instruction.
     pub flags_in: bool,
-    /// The instruction writes flags.
+    /// True if the instruction writes flags.
     pub flags_out: bool,
-    /// Set the flags to a fixed value first: the host leaves undefined flags as they were, and results must be repeatable.
+    /// True if the flags must get a fixed value first: the host leaves undefined flags as they were, and results must be repeatable.
     pub preset_flags: bool,
-    /// Operands that are written, one bit each.
+    /// Bit mask of the operands that are written: bit n for operand n.
     pub written: u8,
 }
 
@@ -199,7 +199,7 @@ fn explicit(code: Code) -> Code {
     }
 }
 
-/// Returns whether an integer instruction of the baseline may run on the host as it is.
+/// Returns whether an integer instruction without any extension of [`Host::bmi`] may run on the host as it is.
 fn is_plain_integer(m: Mnemonic) -> bool {
     use Mnemonic::*;
     matches!(
@@ -291,7 +291,8 @@ fn is_vector_feature(f: CpuidFeature) -> bool {
     )
 }
 
-/// Returns whether a vector instruction has conditional or several memory operands, or concerns the vector state itself.
+/// Returns whether a vector instruction must be interpreted: for example, it has conditional or several memory operands, or concerns the
+/// vector state itself.
 fn is_odd_vector(m: Mnemonic) -> bool {
     use Mnemonic::*;
     matches!(
@@ -344,8 +345,8 @@ fn is_nop(i: &Instruction) -> bool {
     )
 }
 
-/// Returns whether a memory operand must be aligned (SDM vol. 2A §2.4, exception classes). Operands of 16 bytes of legacy SSE instructions
-/// must, with few exceptions. Operands of VEX instructions must only for aligned and non-temporal moves.
+/// Returns whether a memory operand must be aligned (SDM vol. 2A §2.4, exception classes). With few exceptions, operands of 16 bytes of
+/// legacy SSE instructions must be aligned. Operands of VEX instructions must be aligned only for aligned and non-temporal moves.
 fn must_be_aligned(i: &Instruction, size: u32) -> bool {
     use Mnemonic::*;
     match i.encoding() {
@@ -404,7 +405,7 @@ fn branch(i: &Instruction) -> Option<Branch> {
     })
 }
 
-/// Returns whether the templates can compute a memory operand's address, which has 64-bit registers or none.
+/// Returns whether the templates can compute a memory operand's address: its registers, if any, are 64-bit registers.
 fn has_plain_address(i: &Instruction) -> bool {
     let wide = |r: Register| r == Register::None || r.is_gpr64() || r == Register::RIP;
     let (base, index) = (i.memory_base(), i.memory_index());
@@ -512,7 +513,7 @@ pub fn plan(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> P
     passthrough(i, info, host).map_or(Plan::Interpret, |p| Plan::Passthrough(Box::new(p)))
 }
 
-/// Returns the count of a rotation by a constant other than zero and one.
+/// Returns the count of a rotation by a constant; None for other instructions, and for counts of zero and one.
 fn rotation(i: &Instruction) -> Option<u8> {
     by_register(i.code())?;
     let wide = match i.op0_kind() {
@@ -523,7 +524,7 @@ fn rotation(i: &Instruction) -> Option<u8> {
     (count > 1).then_some(count)
 }
 
-/// Returns the rotation by CL that corresponds to a rotation by a constant.
+/// Returns the rotation by CL that corresponds to a rotation by a constant; None for other instructions.
 fn by_register(code: Code) -> Option<Code> {
     use Code::*;
     Some(match code {
@@ -634,7 +635,7 @@ fn passthrough(
         }
         _ => return None,
     };
-    // With a bit number in a register, these access memory beyond the operand.
+    // With a bit number in a register, these instructions access memory beyond the operand.
     if memory.is_some()
         && matches!(
             m,

@@ -27,7 +27,7 @@ pub struct Prologue {
     fetch: Label,
     fetched: Label,
     lines_missed: Vec<(u64, Label, Label)>,
-    /// Makes the flags, where they are not in memory.
+    /// Instructions that make the flags; None if the flags are in memory.
     rematerialisation: Option<FlagsRematerialisation>,
 }
 
@@ -101,8 +101,8 @@ impl Cpu {
         prologue
     }
 
-    /// Emits a prologue's slow paths: the spent budget, and instruction lines that miss. `exit_number`: the exit that leads to the block
-    /// itself.
+    /// Emits a prologue's slow paths, for a spent budget and for instruction lines that miss. `exit_number` is the number of the exit that
+    /// leads to the block itself.
     pub fn emit_prologue_slow_paths(
         &self,
         e: &mut Emitter,

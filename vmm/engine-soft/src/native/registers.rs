@@ -35,7 +35,7 @@ pub const STACK: Register = R13;
 /// Host register of the guest's frame pointer.
 pub const FRAME: Register = RBP;
 
-/// Returns the register of `size` bytes within a 64-bit register.
+/// Returns the part of `size` bytes (1, 2, 4 or 8) of a 64-bit register.
 pub fn sized(full: Register, size: usize) -> Register {
     let n = full.number() as u32;
     match size {

@@ -43,10 +43,11 @@ pub struct Routines {
     pub leave: u64,
     /// Leaves like `leave`, for a block that must be interpreted.
     pub leave_to_interpret: u64,
-    /// By privilege (kernel, user): continues at the address in RCX, which the first level of the [`super::jump_cache`] lacks, if the
-    /// second level has the address; otherwise leaves with it.
+    /// Jumps to the code for the address in RCX after a miss in the first level of the [`super::jump_cache`], if the second level has the
+    /// address. Otherwise leaves translated code with this address. One routine for kernel and one for user.
     pub leave_indirect: [u64; 2],
-    /// As `leave_indirect`, for a constant address; otherwise leaves through the exit whose number is in [`Native::exit`].
+    /// Does the same as `leave_indirect`, for a constant address, but otherwise leaves through the exit whose number is in
+    /// [`Native::exit`].
     pub leave_across: [u64; 2],
     /// Calls [`interpret`]; RAX is the translation block, ECX the operation.
     pub interpret: u64,
@@ -56,7 +57,7 @@ pub struct Routines {
     pub fetch: u64,
     /// Address of [`super::time_slice::routine`]'s code.
     pub budget_spent: u64,
-    /// Loads the guest's vector registers. Returns with ZF set, and nothing done, where they may not be used.
+    /// Loads the guest's vector registers. Returns with ZF set, and nothing done, where vector registers may not be used.
     pub load_vectors: u64,
     /// Addresses of the routines in [`super::string`].
     pub strings: StringRoutines,
@@ -82,7 +83,7 @@ pub fn upper_half(n: usize) -> MemoryOperand {
     field_of_cpu(VECTOR + 32 * n + 16)
 }
 
-/// Assembles a store of the guest's MXCSR, which is then set to the host's control bits. Changes flags.
+/// Assembles a store of the guest's MXCSR. The host's MXCSR then gets default control bits. Changes flags.
 pub fn save_mxcsr(a: &mut Assembler) {
     a.m(Code::Stmxcsr_m32, field_of_cpu(MXCSR));
     a.mi(Code::Test_rm32_imm32, field_of_cpu(MXCSR), MXCSR_CONTROL);
@@ -129,15 +130,15 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     save_mxcsr(&mut a);
     a.plain(Code::Retnq);
 
-    // Loads the vector registers; changes RAX and flags. ZF is set, and nothing done, where they may not be used.
+    // Loads the vector registers; changes RAX and flags. If vector registers may not be used, sets ZF and does nothing else.
     let load_vectors = a.here();
     if avx {
         a.mi(Code::Cmp_rm8_imm8, field_of_cpu(field!(vectors_allowed)), 0);
         let refused = a.label();
         a.jcc(cc::E, refused);
         a.m(Code::Ldmxcsr_m32, field_of_cpu(MXCSR));
-        // Where all upper halves are zero, leave them in their initial state. While any upper half is in use, a legacy SSE instruction
-        // depends on the old value of its destination.
+        // If all upper halves are zero, leave them in their initial state: while any upper half is in use, a legacy SSE instruction depends
+        // on the old value of its destination.
         a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, XMM0, upper_half(0));
         a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, XMM1, upper_half(1));
         for n in 2..16 {
@@ -311,13 +312,13 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     Ok((a.finish()?.0, routines))
 }
 
-/// A bit in the number of an operation, which is a branch: its target is not canonical, and only the exception is still to be raised. The
-/// interpreter's operation would read the target again, and report this read to a model again.
+/// Bit in an operation number, for a branch whose target is not canonical: only the exception is still to be raised. The interpreter's
+/// operation would read the target again, and report this read to a model again.
 pub const NON_CANONICAL_TARGET: u32 = 1 << 31;
 
 impl Native {
-    /// Packs the status flags in the form of translated code: OF in bit 0, SF ZF AF PF CF in bits 15:8. SETO AL and LAHF leave them so in
-    /// AX.
+    /// Packs the status flags in the form of translated code: OF in bit 0, and SF, ZF, AF, PF and CF in bits 15:8 as LAHF places them. SETO
+    /// AL and LAHF leave this form in AX.
     pub fn pack_flags(rflags: u64) -> u16 {
         (rflags as u16 & 0xd5) << 8 | (rflags >> 11 & 1) as u16
     }
@@ -328,8 +329,8 @@ impl Native {
     }
 }
 
-/// Carries out one operation of a block by its function of the interpreter. Returns zero where translated code continues after the
-/// operation.
+/// Carries out one operation of a block by the interpreter's function. Returns zero if translated code continues after the operation, else
+/// an [`Exit`].
 ///
 /// # Safety
 /// Only translated code calls this, with the vCPU that runs the code, and a translation block that lives as long as its code.
@@ -349,7 +350,7 @@ unsafe extern "sysv64" fn interpret(
     )
 }
 
-/// Reports the lines that a block fetches, where not all of them hit.
+/// Reports the lines that a block fetches to the model, if not all of them hit in the L0 filter cache. Returns zero.
 ///
 /// # Safety
 /// As for [`interpret`].
@@ -363,8 +364,8 @@ unsafe extern "sysv64" fn fetch(cpu: *mut Cpu, translation: *const TranslationBl
 }
 
 impl Cpu {
-    /// Brings the vCPU's fields to the state that the interpreter expects at an operation of this block. `counted`: the block has run its
-    /// prologue.
+    /// Brings the vCPU's fields to the state that the interpreter expects at an operation of this block. `counted` is true if the block's
+    /// prologue has counted the block.
     fn arrive(&mut self, translation: &TranslationBlock, counted: bool) {
         self.gpr[RIP as usize] = translation.ip;
         self.set_status_flags(Native::unpack_flags(self.native.flags));
@@ -376,9 +377,10 @@ impl Cpu {
         }
     }
 
-    /// Moves the translator's counts to the vCPU's counters, without the counts of the running block.
+    /// Moves the translator's counts to the vCPU's counters, without the running block's counts of stores, loads and FLOPs if the block is
+    /// `counted`.
     fn settle_counters(&mut self, translation: &TranslationBlock, counted: bool) {
-        // The running block's lines are fetched already, so that its fetches are moved.
+        // The running block's lines are fetched already, so its fetches are moved, too.
         let own = if counted {
             translation.packed & !super::FETCHES
         } else {
@@ -393,7 +395,7 @@ impl Cpu {
         }
     }
 
-    /// Moves the counts of loads, stores, fetches and instructions to the vCPU's counters, without `keep`.
+    /// Moves the counts of loads, stores, fetches and instructions to the vCPU's counters, except the packed counts `keep`, which remain.
     pub(super) fn settle_packed(&mut self, keep: u64) {
         let packed = self.native.packed - keep;
         self.native.packed = keep;
@@ -584,7 +586,7 @@ impl Cpu {
         true
     }
 
-    /// Ends the budget in time for the next interrupt, since interrupts have been enabled. Returns false where one is due.
+    /// Ends the budget in time for the next interrupt, since interrupts have been enabled. Returns false if an interrupt is due already.
     fn end_at_next_interrupt(&mut self) -> bool {
         let retired = self.native.retired_at(self.native.left);
         self.retired = retired;
@@ -615,7 +617,7 @@ impl Cpu {
         true
     }
 
-    /// Returns whether translated code may use the vector registers as it did before it called the interpreter.
+    /// Returns whether the guest's vector registers may be loaded again, or were not loaded before the call of the interpreter.
     fn vectors_as_before(&mut self) -> bool {
         let allowed = self.vectors_allowed();
         self.native.vectors_allowed = allowed.into();

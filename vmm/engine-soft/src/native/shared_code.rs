@@ -1,14 +1,14 @@
 //! Translated code that nodes share.
 //!
 //! The nodes of a cluster run the same kernel and the same programs, mostly at the same linear addresses. Code outside of windows refers to
-//! the vCPU only by a register, so that one copy serves all nodes. Shared code is kept by *page*: by the contents of 4 KiB and their
-//! linear address. Blocks of a page are chained for all nodes. Branches between pages use each vCPU's own jump cache.
+//! the vCPU only by a register, so that one copy serves all nodes. The key of shared code is its *page*: contents (4 KiB) and linear
+//! address. Blocks of a page are chained for all nodes. Branches between pages use each vCPU's own jump cache.
 //!
 //! A node that uses the code of a page counts all bytes of the page as code. A write to any of these bytes therefore ends the use of the
 //! shared code, as it ends the use of decoded blocks. Pages that are often written to have code of their own in each node.
 //!
-//! Shared code is never thrown away before the last node ends, since any thread may be running it. When its room is used up, nodes make
-//! code of their own.
+//! Shared code is never thrown away before the last node ends, since any thread may be running it. When the memory for shared code is used
+//! up, nodes make code of their own.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -21,14 +21,14 @@ use crate::cpu::{Cpu, Mode};
 use crate::features::Features;
 use crate::softmmu::TlbLayout;
 
-/// Writes to a page's code after which a node no longer shares the page's code.
+/// Maximum number of writes to a page's code: after more writes, a node no longer shares the page's code.
 const MOST_REWRITES: u32 = 16;
 
 /// A page of shared code, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SharedPage(NonZeroU32);
 
-/// Everything that code depends on, apart from its page. Nodes that differ here do not share code.
+/// Everything that all shared code depends on besides its page. Nodes with different values do not share code.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct MadeFor {
     features: Features,
@@ -44,11 +44,11 @@ struct Shared {
     pages: HashMap<(blake3::Hash, u64), SharedPage>,
 }
 
-/// The shared code of a cluster's nodes. Any thread may run it without the lock. To find, make or chain code, a thread takes the lock.
+/// The shared code of a cluster's nodes. A thread may run the code without the lock, but takes the lock to find, make or chain code.
 #[derive(Default)]
 pub struct SharedTranslationCache {
     shared: Mutex<Shared>,
-    /// Exits of the code, for threads that leave it without the lock.
+    /// Exits of the code, for threads that leave the code without the lock.
     exits: boxcar::Vec<BlockExit>,
 }
 
@@ -98,8 +98,8 @@ impl Cpu {
         !self.attached && self.mode == Mode::Bits64 && self.code().is_shared()
     }
 
-    /// Returns the page of shared code that a block lies in. Returns None where the page is often written to, or the block lies in two
-    /// pages.
+    /// Returns the page of shared code that a block lies in. Returns None where the code cannot be shared, for example because the page is
+    /// often written to or the block lies in two pages.
     pub(super) fn shared_page(&mut self, block: &Block, ip: u64) -> Option<SharedPage> {
         if block.second_page != 0 || !block.is_current() {
             return None;
@@ -147,7 +147,8 @@ impl Cpu {
         Some(page)
     }
 
-    /// Returns the code that another node has made of a block of this page, and adds it to the block.
+    /// Returns the code that another node has made of a block of this page, and adds the code to the block. Returns None where there is no
+    /// such code.
     pub(super) fn shared_code(
         &mut self,
         block: &Block,
@@ -165,7 +166,7 @@ impl Cpu {
         Some(code)
     }
 
-    /// Translates a block for all nodes. Returns None where there is no room.
+    /// Translates a block for all nodes. Returns None where the block cannot be translated, or the memory for shared code is used up.
     #[cold]
     #[inline(never)]
     pub(super) fn translate_shared(
@@ -189,7 +190,7 @@ impl Cpu {
             return Some(code);
         }
         shared.translation_cache.page = Some(page);
-        // The emitter uses the node's translation cache: the shared cache takes its place meanwhile.
+        // The emitter uses the node's translation cache, so exchange it for the shared cache meanwhile.
         std::mem::swap(
             &mut self.code().translation_cache,
             &mut shared.translation_cache,

@@ -1,12 +1,13 @@
 //! Split accesses, which lie in two cache lines, in windows in which the L0 filter cache keeps whole sets. Both lines are looked up. Where
 //! the lines are neighbours in host memory, too, the host carries out one access.
 //!
-//! The code follows the rule of [`Cpu::split_is_known`] and has the effects of [`Cpu::split`]. The interpreter carries out all other
-//! split accesses. At that time either both lines or none must have been asked for:
+//! The code follows the rule of [`Cpu::split_is_known`] and has the effects of [`Cpu::split`]. The interpreter carries out all other split
+//! accesses. When the interpreter takes over, either both lines or none must have been asked for:
 //!
-//! - The first line may be the most recently used line of its set. To ask for this line changes nothing, so that the second line may be
-//!   asked for next.
-//! - Otherwise the first line is asked for only if both lines lie in one page that the TLB has. Then the second line cannot fail.
+//! - The first line may be the most recently used line of its set. A look-up of this line changes nothing, so that the second line may be
+//!   looked up next.
+//! - Otherwise the first line is looked up only if both lines lie in one page that the TLB has. Then the look-up of the second line cannot
+//!   fail.
 
 use iced_x86::{Code, Register};
 
@@ -165,7 +166,7 @@ fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -
     a.ri(Code::And_rm32_imm32, EDX, 0xfff);
     a.ri(Code::Cmp_rm32_imm32, EDX, 0x1000 - LINE);
     a.jcc(cc::AE, slow);
-    // Tests that the TLB has a page, or a large page, and permits the access.
+    // Sets ZF if the TLB has the page, or large page, and permits the access.
     let page_tag = |a: &mut Assembler, first: usize, (shift, mask): (u32, u32), size: u64| {
         a.copy(RDX, RAX);
         a.ri(Code::Shr_rm64_imm8, RDX, shift as i32);

@@ -16,21 +16,22 @@ use Register::{RAX, RCX};
 /// Most operations of a push/pop run.
 const MAX_RUN: usize = 8;
 
-/// Out-of-line code: the slow path of a push/pop run. It carries out each operation individually, since the run may lie in two lines or
-/// pages, and some operations may fault.
+/// Out-of-line code: the slow path of a push/pop run. The slow path carries out each operation individually, since the run may lie in two
+/// lines or pages, and some operations may fault.
 pub struct PushPopRun {
     entry: Label,
     resume: Label,
-    /// Number of each operation, its instruction, and the guest registers that it writes.
+    /// For each operation: its number in the block, its instruction, and the set of guest registers that it writes.
     operations: Vec<(usize, Instruction, u32)>,
     push: bool,
-    /// The number of a return after the operations.
+    /// Operation number of the return at the end of the run; None if the run does not end in a return.
     returns: Option<usize>,
     state: EmitterState,
 }
 
-/// Returns the number of operations of the push/pop run that begins with the first operation, and whether a return after them belongs to
-/// the run; None where the run would have less than two operations. `unit`: the number of bytes that one look-up can serve.
+/// Returns the number of PUSH or POP operations of the push/pop run that begins with the first operation, and whether a return after them
+/// belongs to the run. Returns None where the run would have less than two operations. `unit`: the number of bytes that one look-up can
+/// serve.
 pub fn push_pop_run(
     instructions: &[Instruction],
     plans: &[Plan],
@@ -76,13 +77,13 @@ impl Emitter {
         self.look_up(memory, operation, None);
     }
 
-    /// Emits a change of the guest's stack pointer; leaves flags unchanged.
+    /// Emits a change of the guest's stack pointer by this number of bytes; leaves flags unchanged.
     pub fn move_stack(&mut self, by: i64) {
         self.a.rm(Code::Lea_r64_m, STACK, at_offset(STACK, by));
     }
 
     /// Emits a push/pop run. `operations`: number and instruction of each operation, and the guest registers that it writes. `returns`: the
-    /// number of a return after them, which finds its target in RCX.
+    /// number of the return at the run's end. The run loads the return's target into RCX.
     pub fn push_pop_run(
         &mut self,
         operations: Vec<(usize, Instruction, u32)>,

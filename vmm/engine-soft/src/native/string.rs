@@ -1,7 +1,7 @@
 //! Templates of REP MOVS and REP STOS, by which kernels and libraries copy and clear short pieces of memory.
 //!
-//! Each kind has a routine. If all elements lie in pages that the TLB has, the routine carries out all of them at once, as the
-//! interpreter does ([`crate::ops::string`]). The interpreter carries out all other cases.
+//! Each operation has a routine for each privilege. The routine carries out all elements at once, as the interpreter does
+//! ([`crate::ops::string`]), if each operand lies within one page of 4 KiB that the TLB has. The interpreter carries out all other cases.
 
 use iced_x86::{Code, IcedError, Instruction, OpKind, Register};
 use nodescope_x86::bits::rflags;
@@ -20,7 +20,7 @@ use Register::{EAX, ECX, R11, R12, RAX, RBX, RCX, RDI, RDX, RSI};
 /// Bytes of a page.
 const PAGE: i32 = 1 << 12;
 
-/// Host registers of guest registers that these instructions imply.
+/// Host registers of the guest's RAX and RCX, which these instructions imply.
 const VALUE: Register = R11;
 const COUNT: Register = R12;
 const _: () = assert!(

@@ -32,13 +32,13 @@ macro_rules! time {
     };
 }
 
-// The templates name the host registers of these guest registers.
+// The templates use RDX as the host register of the guest's RDX.
 const _: () = {
     assert!(matches!(HOST[2], Some(RDX)));
 };
 
 impl Emitter {
-    /// Emits one of [`System`]; `count` is the number of instructions of the block.
+    /// Emits the template of a system instruction; `count` is the number of instructions of the block.
     pub fn system(&mut self, what: System, operation: usize, count: i32) {
         self.clobber_flags();
         match what {
@@ -75,7 +75,8 @@ impl Emitter {
         self.a.store(GS_IN_USE, RCX);
     }
 
-    /// Emits STI. No interrupt is due while the budget, which ends in time for the next interrupt, is not spent.
+    /// Emits STI. The interpreter carries it out if the budget is spent or need not end in time for the next interrupt: otherwise no
+    /// interrupt can be due.
     fn enable_interrupts(&mut self, operation: usize) {
         self.check_ring_0(operation);
         let interpret = self.interpreter_entry(operation);
@@ -156,8 +157,8 @@ impl Emitter {
         self.a.rr(Code::Mov_r32_rm32, EDX, EAX);
     }
 
-    /// Emits DIV or IDIV of 32 or 64 bits. The guest's flags stay (`ops/integer/multiply.rs`). The interpreter carries out divisions that
-    /// may trap, signed divisions of dividends that do not fit one register, and divisions by -1.
+    /// Emits DIV or IDIV of 32 or 64 bits, which leaves the guest's flags unchanged (`ops/integer/multiply.rs`). The interpreter carries
+    /// out divisions that may trap, signed divisions of dividends that do not fit one register, and divisions by -1.
     pub fn divide(&mut self, i: &Instruction, signed: bool, operation: usize) {
         let wide = match i.op0_kind() {
             OpKind::Register => i.op0_register().is_gpr64(),
@@ -179,7 +180,7 @@ impl Emitter {
             let memory = Memory {
                 read: true,
                 write: false,
-                // The interpreter may have to carry out the division, and reads the operand again.
+                // The interpreter may have to carry out the division, and would read the operand again.
                 conditional: self.attached,
                 size: size as u32,
                 aligned: false,

@@ -1,5 +1,5 @@
-//! Extends the time slice within translated code. A block's prologue finds the budget spent. Where the platform needs nothing from the
-//! vCPU, the routine here computes a new budget, and translated code continues without a return to the run loop.
+//! Extension of the time slice within translated code, after a block's prologue has found the budget spent. If the platform needs nothing
+//! from the vCPU, the routine computes a new budget, and translated code continues without a return to the run loop.
 
 use iced_x86::{Code, Register};
 use nodescope_x86::bits::rflags;
@@ -71,7 +71,7 @@ pub fn routine(a: &mut Assembler, host: Host, leave: u64) -> u64 {
     load_registers(a);
     a.m(Code::Jmp_rm64, field_of_cpu(field!(next)));
     if host.avx {
-        // The upper halves are zero now, but memory may hold older values of them.
+        // The upper halves of all vector registers are zero, but were not stored: memory may have older values of them.
         a.bind(narrow);
         a.rr(Code::Xorps_xmm_xmmm128, XMM0, XMM0);
         for n in 0..16 {
@@ -89,7 +89,7 @@ pub fn routine(a: &mut Assembler, host: Host, leave: u64) -> u64 {
 /// Extends the time slice, see [`Cpu::extend_time_slice`]. Returns nonzero where more blocks may begin.
 ///
 /// # Safety
-/// Only translated code calls this, with the vCPU it runs on.
+/// Only translated code calls this function, with the vCPU that runs the code.
 unsafe extern "sysv64" fn extend_time_slice(cpu: *mut Cpu) -> u32 {
     // SAFETY: `enter` was given an exclusive reference, which nothing uses while translated code runs.
     let cpu = unsafe { &mut *cpu };
@@ -115,7 +115,8 @@ impl Cpu {
         self.retired = retired;
         let instructions = old.instructions - retired.wrapping_sub(old.retired) as i64;
         let now = self.now_at_block_start();
-        // In all other cases an interrupt is due, or the packed counters must be emptied.
+        // If the time slice's limit is not reached, the budget was spent because an interrupt is due or the packed counters must be
+        // emptied.
         if instructions <= 0 || now < self.time_slice.limit || self.is_time_slice_over(now) {
             return false;
         }

@@ -1,5 +1,5 @@
-//! Templates of SYSCALL and SYSRET. Translated code of the other privilege continues at once, as [`Cpu::continue_with_next_block`] allows
-//! after an operation of the interpreter.
+//! Templates of SYSCALL and SYSRET. After them, translated code of the other privilege continues without the run loop, under the conditions
+//! of [`Cpu::continue_with_next_block`].
 
 use iced_x86::{Code, Register};
 use nodescope_x86::bits::{efer, rflags};
@@ -31,7 +31,7 @@ macro_rules! msr {
 /// Flags that SYSRET takes from R11 (SDM vol. 2B).
 const RETURNED: u64 = 0x3c_7fd7 & !rflags::RF;
 
-/// The privilege that the instruction leads to.
+/// The privilege after the instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum To {
     Kernel,
@@ -135,7 +135,7 @@ impl Emitter {
             .mr(Code::Mov_rm16_r16, field_of_cpu(field!(flags)), AX);
     }
 
-    /// Emits a load of CS with the selector in CX, and of SS with a selector that differs by `stack`. Uses RCX.
+    /// Emits a load of CS with the selector in CX, and of SS with that selector plus `stack`. Uses RCX.
     fn set_segments(&mut self, stack: i32, to: To) {
         let dpl = if to == To::User { 3 } else { 0 };
         for (segment, code) in [(seg::CS, true), (seg::SS, false)] {
@@ -167,8 +167,8 @@ impl Emitter {
         }
     }
 
-    /// Emits the change of privilege, with the effects of `Cpu::refresh_mode`, and a jump to the code for the address in RCX. Mode and
-    /// segment bases stay.
+    /// Emits the change of privilege, with the effects of `Cpu::refresh_mode`, and a jump to the code for the address in RCX. The mode and
+    /// the segment bases do not change.
     fn end_transfer(&mut self, to: To) {
         let (kernel, cpl) = (to == To::Kernel, if to == To::Kernel { 0 } else { 3 });
         let key = Cpu::key_of(Mode::Bits64, cpl);

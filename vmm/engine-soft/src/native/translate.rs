@@ -31,7 +31,8 @@ struct Pending {
 }
 
 impl Cpu {
-    /// Translates a block for a linear address. Returns None where there is no room, or the host gives no executable memory.
+    /// Translates a block for a linear address. Returns None where the block cannot be translated, the memory for code is used up, or the
+    /// host gives no executable memory.
     #[cold]
     #[inline(never)]
     pub(super) fn translate_block(&mut self, block: &Block, ip: u64) -> Option<CodeAddress> {
@@ -49,7 +50,7 @@ impl Cpu {
         self.emit_or_forget(block, ip, &instructions)
     }
 
-    /// Emits a block. Where that fails, removes its exits, which are never reached.
+    /// Emits a block. On failure, removes the block's exits, which are never reached.
     pub(super) fn emit_or_forget(
         &mut self,
         block: &Block,
@@ -100,7 +101,7 @@ impl Cpu {
         }
     }
 
-    /// Decodes the block's bytes again.
+    /// Decodes the block's bytes again. Returns None if the instructions do not agree with the block's operations.
     pub(super) fn instructions_of(&self, block: &Block, ip: u64) -> Option<Vec<Instruction>> {
         let mut bytes = vec![0_u8; block.len() as usize];
         let in_first = (block.len() as usize).min(4096 - (block.physical & 0xfff) as usize);
@@ -294,7 +295,7 @@ impl Cpu {
                 field_of_cpu(field!(exit)),
                 pending.exit_number as i32,
             );
-            // At an exit without a chain slot, RCX is the address.
+            // The stub of an exit without a chain slot has the target's address in RCX.
             let in_tables = block_exit.chain_slot.is_none() && is_canonical(block_exit.ip);
             e.a.jmp_to(if in_tables {
                 routines.leave_across[usize::from(!kernel)]
@@ -344,7 +345,7 @@ impl Cpu {
         });
     }
 
-    /// Emits all operations of a block, after one of its prologues.
+    /// Emits all operations of a block, after one of its prologues. Returns None if no chain slot is free.
     fn operations(
         &mut self,
         e: &mut Emitter,
@@ -473,7 +474,7 @@ impl Cpu {
         native.page.is_none().then_some(Known::Code(native.code))
     }
 
-    /// Emits an exit to a constant address. The flags are in memory.
+    /// Emits an exit to a constant address. The flags are in memory. Returns None if no chain slot is free.
     fn leave_to(&mut self, e: &mut Emitter, exits: &mut Exits, target: u64) -> Option<()> {
         match self.known(exits, target) {
             Some(Known::Start) => {
@@ -509,8 +510,8 @@ impl Cpu {
         Some(())
     }
 
-    /// Returns the label of the loop prologue, for a conditional jump to the block's own beginning. Returns None where the flags, which are
-    /// in the host's flags, could not be rematerialised there.
+    /// Returns the label of the loop prologue, for a conditional jump to the block's own beginning. Returns None for other jumps, for long
+    /// blocks, and where the flags, which are only in the host's flags, could not be rematerialised in the loop prologue.
     fn loop_prologue(&mut self, e: &mut Emitter, exits: &mut Exits, target: u64) -> Option<Label> {
         let lazy = e.flags_in_host && !e.flags_in_memory && e.flags_needed.len() <= LONGEST_LOOP;
         let to_start = matches!(self.known(exits, target), Some(Known::Start));
@@ -600,7 +601,7 @@ impl Cpu {
 }
 
 /// Returns whether an instruction at this address may reach into the next page. A block of such an instruction depends on the translations
-/// of two pages. Branches find it by the jump cache, which is flushed when one of them may have changed.
+/// of two pages. Branches find this block by the jump cache, which is flushed when one of the translations may have changed.
 fn may_cross(ip: u64) -> bool {
     (ip & 0xfff) + MAX_INSTRUCTION as u64 > 4096
 }
@@ -624,9 +625,9 @@ struct Body<'a> {
 /// The exits of a block that is being emitted.
 struct Exits {
     pending: Vec<Pending>,
-    /// The page within which the block may be chained.
+    /// Number of the page within which the block may be chained; None if the block lies in two pages.
     page: Option<u64>,
-    /// The block's first instruction.
+    /// Linear address of the block's first instruction.
     ip: u64,
     /// The first prologue. It lies after the check of vector registers, which a jump from the block itself need not repeat.
     start: Label,

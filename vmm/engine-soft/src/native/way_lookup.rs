@@ -1,7 +1,7 @@
 //! Way look-up: routines for look-ups that miss the most recently used line of a set. The routines try the other lines of the set before
 //! any function is called, with the effect of [`DataTlb::promote`] and [`InstructionL0::promote`].
 //!
-//! The offset of a way counts words of eight bytes from the first way of the directory.
+//! A way's offset is in bytes, among words of eight bytes for each way, from the first way of the directory.
 
 use std::mem::offset_of;
 
@@ -28,8 +28,8 @@ pub struct WayLookupRoutines {
 }
 
 impl WayLookupRoutines {
-    /// Returns the routine for data. On entry, RAX and [`super::Native::linear`] are the address of an access, and RCX is the offset of its
-    /// entry. On return, RAX is the host address, or zero. The routine keeps all other registers, but not the flags.
+    /// Returns the routine for data. On entry, RAX and [`super::Native::linear`] are the address of an access, and RCX is the offset of the
+    /// address's TLB entry. On return, RAX is the host address, or zero. The routine keeps all other registers, but not the flags.
     pub fn data(&self, way_shift: u32, kernel: bool, access: DataAccess) -> u64 {
         self.data[ways_index(way_shift)][usize::from(kernel)][access as usize]
     }
@@ -48,7 +48,7 @@ pub enum DataAccess {
     Read,
     /// The operand is only written.
     Write,
-    /// Read and then written.
+    /// The operand is read and then written.
     ReadWrite,
 }
 
@@ -62,7 +62,7 @@ pub(super) fn ways_index(way_shift: u32) -> usize {
     usize::from(way_shift == 4)
 }
 
-/// log2 of the ways of a set.
+/// log2 of the ways of a set, for each supported set size.
 pub(super) const WAY_SHIFTS: [u32; 2] = [3, 4];
 
 pub(super) const DATA_TLB: usize = offset_of!(Cpu, data_tlb);
@@ -78,7 +78,7 @@ const LINES: usize = offset_of!(LruSets, lines);
 
 /// log2 of the bytes from the entries of a set to the entries of the next set. A set has an entry for user and an entry for kernel.
 const PAIR_SHIFT: u32 = size_of::<[TlbEntry; 2]>().trailing_zeros();
-/// Bytes of a line; no other size is supported.
+/// Bytes of a line. No other size is supported.
 const LINE: i32 = 64;
 
 /// Assembles all routines.
@@ -138,9 +138,9 @@ fn stamp(a: &mut Assembler, sets: usize, way: Register, scratch: Register) {
     );
 }
 
-/// Assembles a comparison of a set's keys: RSI becomes the offset of the way whose line has the number in RAX, by the line's key. The code
-/// jumps to `absent` if no way has the key. RCX is the offset of the set's entries. All keys are compared at a time, since a branch on the
-/// way could hardly be predicted. The registers are free, since guests have no AVX-512.
+/// Assembles a comparison of a set's keys with the line number in RAX. RSI becomes the offset of the way with this key. The code jumps to
+/// `absent` if no way has the key. RCX is the offset of the set's entries. All keys are compared at a time, since a branch on the way could
+/// hardly be predicted. The vector and mask registers are free, since guests have no AVX-512.
 fn compare_keys(a: &mut Assembler, shift: u32, absent: Label) {
     const _: () = assert!(PAIR_SHIFT == 6);
     let keys = |vector: usize| indexed_field(KEYS + 32 * vector, RSI);
@@ -230,7 +230,7 @@ fn data(a: &mut Assembler, host: Host, shift: u32, kernel: bool, access: DataAcc
         a.bind(write_allowed);
     }
     stamp(a, SETS, RSI, RAX);
-    // The line becomes its set's entry.
+    // The line becomes the TLB entry of its set.
     let entry = |offset: usize| indexed_field(own + offset, RCX);
     a.mr(Code::Mov_rm64_r64, entry(offset_of!(TlbEntry, read)), RDX);
     // Word by word: the host forwards no store to a load of another size.
@@ -292,7 +292,8 @@ fn data(a: &mut Assembler, host: Host, shift: u32, kernel: bool, access: DataAcc
     }
     a.bind(other_way);
     if host.avx512 {
-        // Another line with this key, or a line that was in this way before.
+        // The key is equal, but the tag is not: another line has this key, or the way had another line before. Compare the tags of all
+        // ways.
         first_way(a);
         let none = search(a, tags, RDX, RSI, shift);
         a.jmp(found);

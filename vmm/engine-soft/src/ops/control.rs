@@ -1,4 +1,4 @@
-//! Near transfers of control: JMP, Jcc, CALL, RET, LOOP, JCXZ. Far ones are with the system instructions.
+//! Near transfers of control: JMP, Jcc, CALL, RET, LOOP, JCXZ. Far transfers are among the system instructions.
 //!
 //! Branch targets are kept relative to the block's first instruction, since a block may be mapped at several addresses.
 
@@ -73,7 +73,8 @@ fn jcxz<T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     branch_if::<T>(cpu, op, taken)
 }
 
-/// Executes LOOP (`op.src` 0), LOOPE (1: ZF must be set), LOOPNE (2: ZF must be clear).
+/// Executes LOOP (`op.src` 0), LOOPE (1: branches only with ZF set) and LOOPNE (2: branches only with ZF clear). `op.aux` is the count
+/// register's width in bytes.
 fn loop_branch<T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let left = count(cpu, op.aux).wrapping_sub(1);
     let left = match op.aux {
@@ -115,7 +116,7 @@ fn call_indirect<M: Stack, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done 
     Ok(Flow::Branch)
 }
 
-/// Executes RET; releases `op.imm` more bytes.
+/// Executes RET. Releases `op.imm` bytes of the stack besides the return address.
 fn ret<M: Stack, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let target: T = cpu.load(M::linear(cpu, M::moved(cpu, 0)))?;
     check::<T>(cpu, target.to_u64())?;
@@ -125,7 +126,7 @@ fn ret<M: Stack, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Branch)
 }
 
-/// Takes over the target of a near branch. Returns the operand size in bytes.
+/// Stores the target of a near branch in the operation. Returns the operand size in bytes; None for other operands.
 fn take_target(l: &mut Lowering<'_>) -> Option<usize> {
     let width = match l.instruction.op_kind(0) {
         OpKind::NearBranch16 => 2,

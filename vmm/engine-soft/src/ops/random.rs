@@ -1,6 +1,7 @@
 //! RDRAND and RDSEED from a seed: deterministic, different for each vCPU.
 
-/// A counter-based generator (SplitMix64): its state is the seed, and how many values were drawn (in the vCPU's state).
+/// A counter-based generator (SplitMix64). Each value depends on the seed and on its number; the vCPU's state has the number of values
+/// drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RandomSource {
     /// Seed of this vCPU.

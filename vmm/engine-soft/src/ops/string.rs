@@ -1,9 +1,9 @@
 //! String instructions: MOVS, STOS, LODS, SCAS, CMPS, INS, OUTS, single and repeated (SDM vol. 1 §7.3.9, vol. 2B REP).
 //!
-//! Registers move with each element. A fault or an interrupt leaves them at the next element, and RIP at the instruction. A
-//! handler does at most [`CHUNK`] elements; an unfinished instruction returns with RIP unmoved and is not counted as
-//! retired. Copies and fills work on ranges of memory in which the fast path would hit: pages, or lines while a model is attached. The
-//! model therefore sees the references of single accesses.
+//! RSI, RDI and RCX change with each element. A fault or an interrupt leaves them at the next element, and RIP at the instruction. A
+//! handler does at most [`CHUNK`] elements; an unfinished instruction returns without advancing RIP and is not counted as retired. Copies
+//! and fills work on ranges of memory in which the fast path would hit: pages, or lines while a model is attached. The model therefore sees
+//! the references of single accesses.
 
 use iced_x86::Mnemonic;
 use nodescope_x86::bits::rflags;
@@ -73,7 +73,7 @@ fn destination<A: Addressing>(cpu: &Cpu) -> u64 {
     linear(cpu, ES, A::get(cpu, RDI))
 }
 
-/// Moves a pointer by `elements` in the direction of DF.
+/// Advances a pointer by `elements`, backward if DF is set.
 #[inline(always)]
 fn advance<A: Addressing, T: Width>(cpu: &mut Cpu, register: u8, elements: u64) {
     let bytes = elements * T::BYTES as u64;
@@ -99,13 +99,13 @@ trait Action {
     fn cycles<T: Width>(elements: u64) -> u64;
     /// Processes one element; changes nothing where it fails.
     fn one<A: Addressing, T: Width>(cpu: &mut Cpu, op: &Op) -> Result<(), Trap>;
-    /// Processes several elements at once, at most `limit`, as far as that is possible without a fault or a report (DF is clear). Returns
-    /// the number of elements.
+    /// Processes several elements at once, at most `limit`, as long as no access can fault or must be reported. Called with DF clear.
+    /// Returns the number of elements.
     #[inline(always)]
     fn bulk<A: Addressing, T: Width>(_: &mut Cpu, _: &Op, _limit: u64) -> u64 {
         0
     }
-    /// Returns whether the repetition ends after an element, besides by count.
+    /// Returns whether the repetition ends after this element although the count is not zero.
     #[inline(always)]
     fn ends(_: &Cpu, _: &Op) -> bool {
         false
@@ -118,7 +118,7 @@ struct Lods;
 struct Scas;
 struct Cmps;
 
-/// Returns the elements of `T` that fit in `room` bytes of a range before the offset in `register` wraps.
+/// Returns the number of elements of `T` that fit in `room` bytes of a range before the offset in `register` wraps.
 #[inline(always)]
 fn fit<A: Addressing, T: Width>(cpu: &Cpu, register: u8, room: usize) -> u64 {
     let size = T::BYTES as u64;
@@ -153,14 +153,15 @@ impl Action for Movs {
             .min(limit);
         let bytes = n as usize * T::BYTES;
         if (to as usize).wrapping_sub(from as usize) < bytes {
-            // The destination overtakes the source: elements written are read again, in order.
+            // The destination overtakes the source: elements that were written are read again, in order.
             let (from, to) = (from.cast::<T>(), to.cast::<T>());
             for i in 0..n as usize {
                 // SAFETY: the ranges are guest RAM of at least `bytes` bytes; any pattern is a valid T.
                 unsafe { to.add(i).write_unaligned(from.add(i).read_unaligned()) };
             }
         } else {
-            // SAFETY: as above; `copy` allows overlap, and moves up to down as the guest's loop does.
+            // SAFETY: as above; `copy` allows overlap. The destination does not overtake the source, so the result is that of the guest's
+            // loop.
             unsafe { std::ptr::copy(from, to, bytes) };
         }
         count_accesses(cpu, n, n);
@@ -252,7 +253,7 @@ impl Action for Cmps {
 
     #[inline(always)]
     fn one<A: Addressing, T: Width>(cpu: &mut Cpu, op: &Op) -> Result<(), Trap> {
-        // Where both would fault, hardware reports the second operand (seen on Cascade Lake).
+        // If both operands would fault, hardware reports the second operand (seen on Cascade Lake).
         let b: T = cpu.load(destination::<A>(cpu))?;
         let a: T = cpu.load(source::<A>(cpu, op))?;
         count_accesses(cpu, 2, 0);
@@ -365,7 +366,7 @@ fn port<const INPUT: bool, A: Addressing, T: Width>(cpu: &mut Cpu, op: &Op) -> D
     Ok(Flow::Attend)
 }
 
-/// A handler for the address size.
+/// Chooses the handler for an address size of 8, 4 or else 2 bytes.
 macro_rules! by_address {
     ($bytes:expr, $a:ident => $handler:expr) => {
         match $bytes {
@@ -394,7 +395,7 @@ fn lower_action<O: Action>(l: &mut Lowering<'_>, width: usize) -> Option<Handler
     }
 }
 
-/// Takes over the source's segment. Returns the address size in bytes.
+/// Stores the source's segment in the operation. Returns the address size in bytes; None without a memory operand.
 fn take_memory(l: &mut Lowering<'_>) -> Option<usize> {
     use iced_x86::OpKind::*;
     l.op.segment = segment(l.instruction.memory_segment(), l.mode);

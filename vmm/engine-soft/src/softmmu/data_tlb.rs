@@ -6,12 +6,12 @@ use super::isa::Isa;
 use super::lru_sets::{DIRECTORY_WAYS, LruVictim, Placement};
 use super::way_directory::{WayDirectory, WayEntry, WritePermission};
 
-/// Slots for pages, for each privilege.
+/// Number of slots for pages, for each privilege.
 const PAGES: usize = 2048;
-/// Slots for lines, for each privilege. The slots of user and kernel for one set are neighbours, in one line of the host, unless lines of
-/// the model are as small as an entry.
+/// Number of slots for lines, for each privilege. The slots of user and kernel for one set are neighbours, in one line of the host, unless
+/// lines of the model are as small as an entry.
 const LINES: usize = 128;
-/// Slots for large pages, for each privilege: enough for a program that accesses a gigabyte at random.
+/// Number of slots for large pages, for each privilege: enough for a program that accesses a gigabyte at random.
 const LARGE_PAGES: usize = 512;
 /// First slot of large pages, behind the slots of pages.
 const FIRST_LARGE: usize = 2 * PAGES;
@@ -19,7 +19,7 @@ const FIRST_LARGE: usize = 2 * PAGES;
 const FIRST_LINE: usize = FIRST_LARGE + 2 * LARGE_PAGES;
 /// Words of a bitmap with a bit for each slot of a page or large page.
 const BITMAP_WORDS: usize = FIRST_LINE / 64;
-/// Words of a bitmap with a bit for each word of such a bitmap.
+/// Words of a bitmap with a bit for each word of the first bitmap.
 const SUMMARY_WORDS: usize = BITMAP_WORDS.div_ceil(64);
 /// Number of slots.
 const SLOTS: usize = FIRST_LINE + 2 * LINES;
@@ -29,9 +29,9 @@ const SLOTS: usize = FIRST_LINE + 2 * LINES;
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(32))]
 pub struct TlbEntry {
-    /// First linear address of the page or line, if reads may go ahead.
+    /// First linear address of the page or line, if reads need no further check; else an address that no access of the slot has.
     pub read: u64,
-    /// First linear address of the page or line, if writes may go ahead.
+    /// First linear address of the page or line, if writes need no further check; else an address that no access of the slot has.
     pub write: u64,
     /// Host address of the page or line.
     pub host: u64,
@@ -55,7 +55,7 @@ pub struct PageMapping {
     pub physical: u64,
     /// Host address of the access.
     pub host: u64,
-    /// Writes to the page need no further check.
+    /// True if writes to the page need no further check.
     pub writable: bool,
 }
 
@@ -70,21 +70,21 @@ pub struct DataTlb {
     shift: u32,
     /// Bytes of a unit.
     unit: u64,
-    /// Right shift that makes an index in bytes of an address.
+    /// Right shift of an address that makes an index in bytes, before `mask`.
     index_shift: u32,
     /// Mask of the index: slots in use, minus one, times the bytes from one slot to the next.
     mask: u64,
     /// First byte of the current entries of the current privilege.
     base: u64,
-    /// 0: user, 1: kernel.
+    /// Privilege whose entries are used: 0 for user, 1 for kernel.
     privilege: usize,
     /// Pages of user and kernel, large pages of user and kernel, lines of user and kernel.
     pub entries: [TlbEntry; SLOTS],
-    /// A bit for each slot that may hold a page: pages that do not survive a change of address space, and global pages.
+    /// Two bitmaps of the slots that may hold a page: pages that do not survive a change of address space, and global pages.
     occupied: [[u64; BITMAP_WORDS]; 2],
     /// A bit for each word of `occupied` that is not 0.
     occupied_words: [[u64; SUMMARY_WORDS]; 2],
-    /// The model allows a single entry.
+    /// True if the model allows a single entry.
     single_line: bool,
     /// Directory of the lines of each set, where whole sets are kept.
     pub directory: WayDirectory,
@@ -95,13 +95,13 @@ pub struct DataTlb {
 pub struct TlbLayout {
     /// Bytes of a unit: the page or line that an entry holds.
     pub unit: u32,
-    /// Shift of the linear address.
+    /// Right shift of the linear address, in bits.
     pub index_shift: u32,
     /// Mask of the shifted address.
     pub mask: u32,
     /// Offsets of user's and the kernel's entries.
     pub first: [usize; 2],
-    /// log2 of the way indices of a set, 0 where only the most recently used lines are kept.
+    /// log2 of the way indices of a set; 0 where only the most recently used lines are kept.
     pub way_shift: u32,
 }
 
@@ -162,7 +162,7 @@ impl DataTlb {
 
     /// Offsets of user's and the kernel's pages from the first entry, in bytes.
     pub const PAGES: [usize; 2] = [0, PAGES << ENTRY_SHIFT];
-    /// An address shifted right by so much, and masked, is the offset of its page's entry among those of a privilege.
+    /// Shift and mask: an address shifted right and masked by them is the offset of its page's entry among those of a privilege.
     pub const PAGE_INDEX: (u32, u32) = (
         PAGE_SHIFT - ENTRY_SHIFT,
         ((PAGES - 1) << ENTRY_SHIFT) as u32,
@@ -398,7 +398,7 @@ impl DataTlb {
         (self.unit - (linear & (self.unit - 1))) as usize
     }
 
-    /// Returns the line of a physical address.
+    /// Returns the first physical address of the unit of a physical address.
     pub fn line(&self, physical: u64) -> u64 {
         physical & !(self.unit - 1)
     }
@@ -442,7 +442,7 @@ impl DataTlb {
     }
 
     /// Enters the large page of an address, which lies in one piece on the host. `at.writable` holds for the whole large page. While the
-    /// current entries hold lines, a writable large page has no entries for its small pages, so that all look-ups find the same.
+    /// current entries hold lines, a writable large page has no entries for its small pages, so that all look-ups find the same mapping.
     pub fn enter_large_page(&mut self, at: &PageMapping, global: bool) {
         let slot = self.large_slot(at.linear);
         let first = at.linear >> LARGE_SHIFT << LARGE_SHIFT;
@@ -524,7 +524,7 @@ impl DataTlb {
         })
     }
 
-    /// Fills in the line of an address after a model has answered a reference, with the model's permission. `writable`: the page is
+    /// Fills in the line of an address after a model has answered a reference, with the permission of that answer. `writable`: the page is
     /// writable; `placement`: the line's way, if whole sets are kept.
     #[inline(always)]
     pub fn fill_line(
@@ -646,7 +646,8 @@ impl DataTlb {
         }
     }
 
-    /// Returns the host address of an access of `len` bytes, if the most recently used line of its set has and permits the access.
+    /// Returns the host address of an access of `len` bytes, if the most recently used line of its set contains the whole access and
+    /// permits it.
     #[inline(always)]
     pub fn find_most_recent(&self, linear: u64, len: usize, write: bool) -> Option<*mut u8> {
         let entry = self.entry(linear);
@@ -655,7 +656,7 @@ impl DataTlb {
         Some((entry.host + offset) as *mut u8)
     }
 
-    /// Returns the way of the line of an address, if whole sets are kept and that line permits the access.
+    /// Returns the way of the line of an address; None if whole sets are not kept, or no way has the line and permits the access.
     #[inline]
     pub fn find_way(&self, linear: u64, write: bool) -> Option<usize> {
         if !self.directory.sets.enabled() {
@@ -676,7 +677,7 @@ impl DataTlb {
     }
 
     /// Serves an access of `len` bytes from another line than the most recently used line of the set, and makes that line the most recently
-    /// used. Returns the host address. Translated code does the same in `native/way_lookup.rs`.
+    /// used. Returns the host address; None if no line serves the access. Translated code does the same in `native/way_lookup.rs`.
     #[inline]
     pub fn promote(&mut self, linear: u64, len: usize, write: bool) -> Option<*mut u8> {
         if !self.directory.sets.enabled() || len == 0 || len > self.room(linear) {
@@ -707,7 +708,7 @@ impl DataTlb {
         Some((host + (linear - tag)) as *mut u8)
     }
 
-    /// Lowers the permission for a line.
+    /// Lowers the permission for a line, as a model demands.
     pub fn update(&mut self, update: &L0Update) {
         let whole_sets = self.directory.sets.enabled();
         let way = match whole_sets {

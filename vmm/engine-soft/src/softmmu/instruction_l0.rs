@@ -15,7 +15,7 @@ pub struct InstructionL0 {
     mask: u32,
     /// The most recently used line of each set.
     lines: [u64; 64],
-    /// Lines of each set, in the order of their use.
+    /// Lines of each set, with their LRU order.
     pub sets: LruSets,
 }
 
@@ -31,7 +31,7 @@ impl Default for InstructionL0 {
 }
 
 impl InstructionL0 {
-    /// Takes over a model's geometry and empties all slots.
+    /// Sets a model's geometry and empties all slots.
     pub fn configure(&mut self, geometry: Option<L0Geometry>) {
         *self = Self::default();
         if let Some(g) = geometry {
@@ -95,7 +95,7 @@ impl InstructionL0 {
         }
     }
 
-    /// Lowers the permission for a line.
+    /// Removes a line whose permission a model withdraws. Lower permissions for writes do not concern fetches.
     pub fn update(&mut self, update: &L0Update) {
         if update.permission != Permission::None {
             return;

@@ -4,10 +4,10 @@ use std::arch::x86_64::*;
 
 /// Instruction set of the host that code is compiled for. A value proves that the host has the instructions.
 pub trait Isa: Copy {
-    /// Returns a bit for each word that equals `wanted`.
+    /// Returns a mask in which bit n is set if word n equals `wanted`.
     fn equal<const N: usize>(self, words: &[u64; N], wanted: u64) -> u32;
 
-    /// Returns the least word that is not `except`, 2^63 - 1 if there is no such word. All words are less than 2^63.
+    /// Returns the least word other than `except`; 2^63 - 1 if there is no such word. All words must be less than 2^63.
     fn least_except<const N: usize>(self, words: &[u64; N], except: u64) -> u64;
 }
 
@@ -42,7 +42,7 @@ impl Avx2 {
         Avx2(())
     }
 
-    /// Returns the lesser of each two words.
+    /// Compares the words at equal positions, and returns a vector of the lesser ones.
     ///
     /// # Safety
     /// The host has AVX2.
@@ -52,7 +52,7 @@ impl Avx2 {
         unsafe { _mm256_blendv_epi8(a, b, _mm256_cmpgt_epi64(a, b)) }
     }
 
-    /// Returns the lesser of each two words, as [`Avx2::less`] does, for vectors of two words.
+    /// Does the same as [`Avx2::less`], for vectors of two words.
     ///
     /// # Safety
     /// The host has AVX.
@@ -62,7 +62,7 @@ impl Avx2 {
         unsafe { _mm_blendv_epi8(a, b, _mm_cmpgt_epi64(a, b)) }
     }
 
-    /// Returns a bit for each word that equals the words of a vector.
+    /// Returns a mask in which bit n is set if word n equals the words of a vector.
     // Without closures: a closure that is not inlined is compiled for every host, and AVX2 instructions become calls.
     #[inline(always)]
     fn bits<const N: usize>(words: &[u64; N], wanted: __m256i) -> u32 {
@@ -121,7 +121,7 @@ mod tests {
             nodescope_test_needs::skip(nodescope_test_needs::Need::Cpu, "the host has no AVX2");
             return;
         }
-        // SAFETY: asked above.
+        // SAFETY: checked above.
         let avx2 = unsafe { Avx2::assume() };
         let words: [u64; 16] =
             std::array::from_fn(|n| [3, 7, u64::MAX >> 1, 0, 7][n % 5] + (n as u64 & 1));

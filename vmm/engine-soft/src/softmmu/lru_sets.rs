@@ -7,9 +7,9 @@ use super::way_directory::WayDirectory;
 
 /// Largest number of sets.
 const SETS: usize = 64;
-/// Most lines of a set.
+/// Largest number of lines of a set.
 const MAX_WAYS: usize = 16;
-/// Number of way indices.
+/// Number of way indices of all sets.
 pub const DIRECTORY_WAYS: usize = SETS * MAX_WAYS;
 /// Line of an empty way.
 pub const NO_LINE: u64 = u64::MAX;
@@ -19,7 +19,8 @@ const UNUSED_WAY: u64 = u64::MAX - 1;
 const UNUSED_STAMP: u64 = u64::MAX >> 1;
 /// Distance of consecutive time stamps. The bits below have the offset of the stamped way's stamp from the first stamp, in bytes.
 pub const TICK: u64 = 8 * DIRECTORY_WAYS as u64;
-/// Stamp that no way ever has. `NO_STAMP` excepts no way in a search for the oldest stamp, and marks an oldest stamp that is not known.
+/// Stamp that no way ever has. As exception in a search for the oldest stamp, `NO_STAMP` excepts no way. As oldest stamp, it means that the
+/// oldest stamp is unknown.
 const NO_STAMP: u64 = 1;
 
 /// Returns the stamp that a way gets at a time, a multiple of [`TICK`]. At time 0 the way has no line.
@@ -46,11 +47,11 @@ pub struct LruSets {
     /// Physical lines, or [`NO_LINE`], or [`UNUSED_WAY`].
     pub lines: [u64; DIRECTORY_WAYS],
     /// Oldest stamp of each set when it was last computed. It still is the oldest if its way has this stamp: stamps only grow, except where
-    /// a line leaves, which puts [`NO_STAMP`] here.
+    /// a line leaves. Then this becomes [`NO_STAMP`].
     pub oldest_stamps: [u64; SETS],
     /// Time of the last stamp: advances by [`TICK`] with every stamp.
     pub clock: u64,
-    /// log2 of the way indices of a set, 8 or 16 ways; 0: whole sets are not kept.
+    /// log2 of the way indices of a set: 3 or 4; 0 where whole sets are not kept.
     way_shift: u32,
     /// The number of sets, minus one.
     last_set: usize,
@@ -60,7 +61,7 @@ pub struct LruSets {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
     way: usize,
-    /// The line that must leave first: the set is full.
+    /// The line that must leave first, because the set is full; None if the set has an empty way.
     pub oldest: Option<u64>,
 }
 
@@ -69,7 +70,7 @@ pub struct Placement {
 pub struct LruVictim {
     way: usize,
     stamp: u64,
-    /// Number of the least recently used line.
+    /// Physical address of the least recently used line.
     pub line: u64,
 }
 
@@ -143,7 +144,7 @@ impl LruSets {
         first..first + (1 << self.way_shift)
     }
 
-    /// Returns a bit for each way of a set that holds a line.
+    /// Returns a mask in which bit n is set if way n of the set holds the line.
     #[inline(always)]
     fn holding(&self, isa: impl Isa, set: usize, line: u64) -> u32 {
         if self.way_shift == 3 {
@@ -178,7 +179,8 @@ impl LruSets {
         self.stamps[way] = stamp(self.clock, way);
     }
 
-    /// Returns the way of a line: its own, or the way that it gets, with the line that the cache replaces to make room.
+    /// Returns the way of a line: the way that has the line, or the way that the line gets. For the latter, also returns the line that must
+    /// leave first, if the set is full.
     #[inline(always)]
     pub fn placement(&self, isa: impl Isa, line: u64) -> Placement {
         let set = self.set(line);
@@ -216,20 +218,20 @@ impl LruSets {
         self.holding(isa, self.set(line), line) != 0
     }
 
-    /// Replaces the oldest line of a set by a line, which becomes the most recently used. Returns its way.
+    /// Replaces the oldest line of a set by another line, which becomes the most recently used. Returns that line's way.
     #[inline(always)]
     pub fn replace_oldest(&mut self, isa: impl Isa, oldest: &LruVictim, line: u64) -> usize {
         let way = oldest.way % DIRECTORY_WAYS;
         let set = self.set(line) % SETS;
-        // The next miss reads the oldest stamp first. It is computed now, so that the next miss need not wait for it.
+        // The next miss reads the oldest stamp first. Compute this stamp now, so that the next miss need not wait for it.
         self.oldest_stamps[set] = self.oldest_stamp_except(isa, set, oldest.stamp);
         self.lines[way] = line;
         self.promote(way);
         way
     }
 
-    /// Fills in a line at the result of [`LruSets::placement`], in place of `replaced` or where there was room, and makes the line the most
-    /// recently used. Returns its way. Returns None, with nothing done, if the set has changed otherwise.
+    /// Fills in a line at the result of [`LruSets::placement`], in place of `replaced` or in an empty way, and makes the line the most
+    /// recently used. Returns the line's way. Returns None, with nothing done, if the set has changed otherwise.
     #[inline(always)]
     pub fn fill_at(
         &mut self,
@@ -266,7 +268,7 @@ impl LruSets {
         way
     }
 
-    /// Removes a line that has left the cache. Returns the way that it had.
+    /// Removes a line that has left the cache. Returns the way that had the line; None if no way had it.
     #[inline]
     pub fn remove(&mut self, line: u64) -> Option<usize> {
         let way = self.find(line)?;

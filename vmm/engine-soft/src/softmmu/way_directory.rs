@@ -5,9 +5,9 @@ use nodescope_plugin_api::Permission;
 
 use super::lru_sets::{DIRECTORY_WAYS, LruSets};
 
-/// Directory of the ways of the modelled first-level data cache, by the way indices of [`LruSets`]. The directory and the guest's data are
-/// more than the host's first-level cache holds. The keys, which each look-up compares, are therefore kept apart from the entries, of which
-/// a look-up reads one.
+/// Directory of the ways of the modelled first-level data cache, by the way indices of [`LruSets`]. The directory and the guest's data
+/// together do not fit in the host's first-level cache. The keys, which each look-up compares, are therefore separate from the entries, of
+/// which a look-up reads one.
 #[repr(C)]
 pub struct WayDirectory {
     /// Physical lines and their order.
@@ -19,7 +19,7 @@ pub struct WayDirectory {
     pub entries: [WayEntry; DIRECTORY_WAYS],
     /// Lines that became modified since the last report to the model.
     pub modified: ModifiedLines,
-    /// No entry has a valid tag.
+    /// True if no entry has a valid tag.
     pub no_tags: bool,
 }
 
@@ -34,7 +34,7 @@ pub struct Keys(pub [u32; DIRECTORY_WAYS]);
 pub struct WayEntry {
     /// Linear address of the line, as of the last access.
     pub read: u64,
-    /// Linear address of the line if it may be written, else [`WritePermission::address`].
+    /// Linear address for writes: the line's address if it may be written, else a changed address ([`WritePermission::address`]).
     pub write: u64,
     /// Host address of the line.
     pub host: u64,
@@ -72,8 +72,8 @@ impl WayEntry {
     }
 }
 
-/// Permission to write a line. An entry for writes has the line's address, changed in the bits of the permission's number, counted in
-/// lines. A changed address never hits an entry of its set, unless there is only one set.
+/// Permission to write a line. It is encoded in an entry's address for writes: the line's address XOR the permission's number times the
+/// bytes of a line. A changed address never hits an entry of its set, unless there is only one set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum WritePermission {
@@ -86,7 +86,7 @@ pub enum WritePermission {
 }
 
 impl WritePermission {
-    /// Returns the permission for a line that a model permits so much of, on a page that is writable or not.
+    /// Returns the permission for a line, from the model's permission and from whether the page is writable.
     #[inline(always)]
     pub fn of(held: Permission, writable: bool) -> Self {
         match held {
@@ -109,12 +109,12 @@ impl WritePermission {
 pub struct ModifiedLines {
     /// Number of lines.
     pub count: u64,
-    /// Physical line numbers of the lines.
+    /// Physical addresses of the lines.
     pub lines: [u64; ModifiedLines::CAPACITY],
 }
 
 impl ModifiedLines {
-    /// Most lines. A further write asks the model.
+    /// Maximum number of lines. When the list is full, a further write asks the model.
     pub const CAPACITY: usize = 64;
     const EMPTY: ModifiedLines = ModifiedLines {
         count: 0,
@@ -128,13 +128,13 @@ impl ModifiedLines {
         &self.lines[..count]
     }
 
-    /// Returns whether there is room for one more line.
+    /// Returns whether one more line fits.
     #[inline]
     pub fn has_room(&self) -> bool {
         (self.count as usize) < Self::CAPACITY
     }
 
-    /// Adds a line. Returns whether there was room.
+    /// Adds a line. Returns false, with nothing done, if the list is full.
     #[inline]
     pub fn push(&mut self, line: u64) -> bool {
         let Some(next) = self.lines.get_mut(self.count as usize) else {
@@ -191,7 +191,7 @@ impl WayDirectory {
         entry.write = writes.address(entry.read);
     }
 
-    /// Clears the tags of all ways. Lines and their order stay.
+    /// Clears the tags of all ways. The sets keep their lines and LRU order.
     pub fn clear_tags(&mut self) {
         if !self.no_tags {
             for entry in &mut self.entries[..self.sets.used_ways()] {

@@ -202,7 +202,7 @@ fn a_repeated_instruction_traps_after_the_element() {
     .breakpoint(1, DATA + 20, WRITE, BYTE);
     assert_eq!(s.trapped(), (1, CODE, QUIET | 2));
     assert_eq!((s.m.reg(RCX), s.m.reg(RDI)), (43, DATA + 21));
-    // The loop continues after the trap.
+    // The repeated instruction continues after the trap.
     s.m.state.general.rip = CODE;
     s.m.state.debug.dr6 = QUIET;
     s.m.state.events = Default::default();

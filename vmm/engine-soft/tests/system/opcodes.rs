@@ -21,7 +21,7 @@ const AREA: u64 = 2 << 20;
 const SLOT: usize = 16;
 /// Number of instructions that are placed at a time: 16-bit code reaches no more.
 const SLOTS: usize = (64 << 10) / SLOT;
-/// The displacement in instructions: operands lie after the code.
+/// Displacement in memory operands: they lie after the code.
 const BEHIND: i32 = 0x10_0000;
 /// The byte between instructions: INT3.
 const FILLER: u8 = 0xcc;

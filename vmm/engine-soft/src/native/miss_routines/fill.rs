@@ -19,7 +19,7 @@ use crate::softmmu::{DataTlb, LruSets, TICK, TlbEntry, WayDirectory, WayEntry, W
 
 use Register::{EAX, ECX, R10, R11, R11D, RAX, RBX, RDX};
 
-/// An instruction takes a cycle ([`Cpi::value`]).
+/// Value of [`Cpi::value`] at which an instruction takes one cycle.
 const ONE: u32 = 1 << 16;
 
 const CLOCK: usize = SETS + offset_of!(LruSets, clock);
@@ -39,8 +39,8 @@ impl MissRoutine<'_> {
             self.shorten_budget(a);
         }
         self.new_tlb_entry(a);
-        // The next miss reads the oldest stamp first. It is computed now, so that the next miss need not wait for it. The new line's stamp
-        // is the youngest.
+        // Compute the set's oldest stamp now: the next miss reads this stamp first and need not wait for it. The new line's stamp is the
+        // youngest.
         self.oldest_stamp(a);
         a.rr(Code::Mov_r32_rm32, R11D, ECX);
         a.ri(Code::Shr_rm32_imm8, R11D, LINE_SHIFT - 3);
@@ -66,7 +66,7 @@ impl MissRoutine<'_> {
         a.mr(Code::Mov_rm64_r64, indexed_field(STAMPS, WAY), RAX);
     }
 
-    /// Does the work of [`Cpu::add_stall`]. [`STALL`] becomes [`Cpu::stall`].
+    /// Does the work of [`Cpu::add_stall`]. [`STALL`] then has the new value of [`Cpu::stall`].
     fn add_stall(&self, a: &mut Assembler) {
         let counters = offset_of!(Cpu, counters)
             + size_of::<Counters>() * usize::from(self.kernel)
@@ -79,14 +79,15 @@ impl MissRoutine<'_> {
         a.store(stall, STALL);
     }
 
-    /// Does the work of [`Cpu::shorten_budget`] where an instruction takes a cycle: each stall cycle costs one instruction. If the budget
-    /// had another bound, it ends too soon, and the run loop continues.
+    /// Does the work of [`Cpu::shorten_budget`] where an instruction takes one cycle: takes one instruction from the budget for each stall
+    /// cycle. A budget with another bound than cycles ends too soon then, and the run loop continues.
     fn shorten_budget_by_stall(&self, a: &mut Assembler) {
         a.rr(Code::Sub_r64_rm64, LEFT, STALL);
         a.mr(Code::Sub_rm64_r64, field_of_cpu(field!(total)), STALL);
     }
 
-    /// Does the work of [`Cpu::shorten_budget`], whose number of operations cancels out. Uses RAX, RDX, R10, R11 and [`STALL`].
+    /// Does the work of [`Cpu::shorten_budget`] for any number of cycles per instruction. The block's number of operations cancels out.
+    /// Uses RAX, RDX, R10, R11 and [`STALL`].
     fn shorten_budget(&self, a: &mut Assembler) {
         let budget = |field: usize| field_of_cpu(field!(budget) + field);
         let (cycles, cpi, bound, spent) = (RDX, R10, R11, STALL);
@@ -123,7 +124,7 @@ impl MissRoutine<'_> {
         a.rm(Code::Cmp_r64_rm64, bound, most);
         a.rm(Code::Cmovg_r64_rm64, bound, most);
         a.bind(bounded);
-        // Less what has retired since, at the beginning of the block.
+        // Subtract the instructions that retired from the budget's beginning up to the beginning of this block.
         a.rm(Code::Sub_r64_rm64, bound, field_of_cpu(field!(entered_at)));
         a.rm(Code::Sub_r64_rm64, bound, field_of_cpu(field!(total)));
         a.rm(
@@ -191,7 +192,7 @@ impl MissRoutine<'_> {
             entry(own, offset_of!(TlbEntry, host)),
             host,
         );
-        // A way's offset counts words of eight bytes.
+        // WAY is a byte offset among words of 8 bytes; an entry is four times as large.
         let way_entry = |field: usize| {
             let at = (WAY_ENTRIES + field) as i64;
             MemoryOperand::new(CPU, WAY, 4, at, 1, false, Register::None)
@@ -232,7 +233,7 @@ impl MissRoutine<'_> {
             );
         }
         a.mi(Code::Mov_rm8_imm8, field_of_cpu(NO_TAGS), 0);
-        // An address that belongs to another slot.
+        // Invalidate the entry of the other privilege: its tags become an address that belongs to another slot.
         a.ri(Code::Xor_rm64_imm8, tag, WayDirectory::LINE as i32);
         for field in [offset_of!(TlbEntry, read), offset_of!(TlbEntry, write)] {
             a.mr(Code::Mov_rm64_r64, entry(other, field), tag);

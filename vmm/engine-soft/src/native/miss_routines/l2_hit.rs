@@ -1,4 +1,4 @@
-//! L2 hit path: the second level has the line, and no other cache is asked.
+//! L2 hit path: the second level has the line. Neither the third level nor a peer is read.
 
 use iced_x86::{Code, Register};
 use nodescope_plugin_api::exported::STATE_BITS;
@@ -13,7 +13,8 @@ use crate::native::way_lookup::DataAccess;
 use Register::{EAX, R11, R11D, RBX};
 
 impl MissRoutine<'_> {
-    /// Assembles the path. The code behind it has [`super::STATE`] and [`STALL`]; the code at `l2_miss` has the line's set in [`L2_SET`].
+    /// Assembles the path. After a hit, the code that follows has [`super::STATE`] and [`STALL`]. The code at `l2_miss` has the address of
+    /// the line's set in [`L2_SET`].
     pub fn l2_hit(&self, a: &mut Assembler, l2_miss: Label) -> VictimWordLabels {
         let second = self.outer(1);
         let events = &self.shape.events;
@@ -28,7 +29,7 @@ impl MissRoutine<'_> {
         let others = OtherHolders::Constant(holders & !self.shape.data_holder_bit);
         self.check_permission(a, word, MODIFIED_STATE, others);
         let victim_labels = self.find_victim_word(a);
-        // From here on the miss is served.
+        // The miss is certainly served from here on: state may be changed.
         self.charge(a, 1);
         self.tallies(a);
         count(a, self.of(events.miss[0]));

@@ -1,5 +1,5 @@
-//! L3 hit path and memory path: the second level does not have the line. The third level has it, or no cache of the node, and no other
-//! cache is changed.
+//! L3 hit path and memory path: the second level does not have the line. Either the third level has the line, or no cache of the node has
+//! it. Only the third level and this vCPU's caches are changed.
 
 use std::mem::offset_of;
 
@@ -19,9 +19,10 @@ use crate::profile::Record;
 use Register::{EAX, R9, R11, R11D, R12, R13, RAX};
 
 impl MissRoutine<'_> {
-    /// Assembles the paths, which continue at `fill` with [`STATE`] and [`STALL`]. [`L2_SET`] is the line's set.
+    /// Assembles the paths, which set [`STATE`] and [`STALL`] and continue at `fill`. On entry, [`L2_SET`] is the address of the line's set
+    /// in the second level.
     pub fn l2_miss(&self, a: &mut Assembler, fill: Label) {
-        // With one more register.
+        // The paths need one more register, R13.
         let (slow, put_back) = (a.label(), a.label());
         a.r(Code::Push_r64, R13);
         let path = MissRoutine { slow, ..*self };
@@ -52,12 +53,12 @@ impl MissRoutine<'_> {
         victim_labels
     }
 
-    /// Serves a line that the third level has in this way.
+    /// Serves a line that the third level has. `way` is the number of the line's way.
     fn fill_from_l3(&self, a: &mut Assembler, second: Cache, third: Cache, way: Register) {
         let word = word_of(L3_SET, way);
         a.rm(Code::Mov_r32_rm32, EAX, word);
         self.check_permission(a, word, EXCLUSIVE_STATE, OtherHolders::InL3);
-        // From here on the miss is served.
+        // The miss is certainly served from here on: state may be changed.
         let events = &self.shape.events;
         self.charge(a, 2);
         self.tallies(a);
@@ -80,7 +81,8 @@ impl MissRoutine<'_> {
         self.fill_inner_levels(a, second);
     }
 
-    /// Serves a line that the third level does not have. Peers are searched for the line's tag first.
+    /// Serves a line that the third level does not have. First searches the peers for the line's tag: jumps to `slow` if a peer has the
+    /// line.
     fn fill_from_memory(&self, a: &mut Assembler, second: Cache, third: Cache) {
         for peer in 0..self.shape.peers {
             self.set_of_peer(a, third, peer, R13);
@@ -90,7 +92,7 @@ impl MissRoutine<'_> {
         self.check_l3_victim(a, second, third);
         a.copy(RAX, LINE);
         self.check_home(a);
-        // From here on the miss is served.
+        // The miss is certainly served from here on: state may be changed.
         let events = &self.shape.events;
         self.charge(a, 3);
         self.tallies(a);
@@ -111,7 +113,7 @@ impl MissRoutine<'_> {
         self.request(a, events.memory[1], 1);
         a.bind(clean);
         self.count_inner_write_backs(a, second);
-        // A stall is a number of 32 bits.
+        // A stall is limited to 32 bits.
         a.constant(RAX, u32::MAX.into());
         a.rr(Code::Cmp_r64_rm64, STALL, RAX);
         a.rr(Code::Cmova_r64_rm64, STALL, RAX);
@@ -136,11 +138,11 @@ impl MissRoutine<'_> {
         }
     }
 
-    /// Prefetches the sets of the third level and of its peers, which are large. Uses R13.
+    /// Prefetches the line's set of the third level and of each peer, since these caches are large. Uses R13.
     fn prefetch(&self, a: &mut Assembler, third: Cache) {
         let set = |a: &mut Assembler, set| {
             a.m(Code::Prefetcht0_m8, at(set));
-            // More than a line of the host.
+            // A set of more than 16 words takes more than one line of the host.
             if third.shape.stride > 16 {
                 let last = 4 * i64::from(third.shape.stride - 1);
                 a.m(Code::Prefetcht0_m8, at_offset(set, last));
@@ -161,7 +163,7 @@ impl MissRoutine<'_> {
         a.rm(Code::Sub_r64_rm64, set, third.words());
     }
 
-    /// Leaves for `slow` if a first level has the line that leaves the second level. Uses RAX, R11 and R13.
+    /// Jumps to `slow` if a first level has the line that leaves the second level. Uses RAX, R11 and R13.
     fn check_l2_victim(&self, a: &mut Assembler, second: Cache) {
         let data = (self.data(), self.shape.data_holder_bit);
         let instruction = self.shape.instruction.map(|(shape, bit)| {
@@ -190,7 +192,7 @@ impl MissRoutine<'_> {
         }
     }
 
-    /// Leaves for `slow` if a second level has the line that leaves the third level, or if that line is modified and its home is unknown.
+    /// Jumps to `slow` if a second level has the line that leaves the third level, or if that line is modified and its home is unknown.
     /// Uses RAX, R9 and R11 to R13.
     fn check_l3_victim(&self, a: &mut Assembler, second: Cache, third: Cache) {
         let (holders, position, line) = (R9, R12, R11);
@@ -205,7 +207,7 @@ impl MissRoutine<'_> {
         a.bind(one);
         a.rr(Code::Tzcnt_r32_rm32, sized(position, 4), sized(holders, 4));
         second.distance(a, line);
-        // Bit 3 is the first.
+        // The lowest holder bit of a word is bit 3, and belongs to the first pointer.
         let inside = offset_of!(ExportedCaches, inner_caches) as i64 - 8 * i64::from(STATE_BITS);
         let words = MemoryOperand::new(EXPORTED, position, 8, inside, 1, false, Register::None);
         a.rm(Code::Add_r64_rm64, RAX, words);
@@ -226,7 +228,7 @@ impl MissRoutine<'_> {
         a.bind(clean);
     }
 
-    /// Leaves for `slow` if the home of the line in RAX is unknown. Uses RAX and R13.
+    /// Jumps to `slow` if the home of the line in RAX is unknown. Uses RAX and R13.
     fn check_home(&self, a: &mut Assembler) {
         a.ri(Code::Shl_rm64_imm8, RAX, LINE_SHIFT);
         a.rm(Code::Mov_r64_rm64, R13, exported!(recent_home));
@@ -241,8 +243,8 @@ impl MissRoutine<'_> {
         a.jcc(cc::A, self.slow);
     }
 
-    /// Times a request to the known home, and counts it as the first of two events if the home is the own socket. RAX is the address of the
-    /// tallies. Uses R9, R11 and R13.
+    /// Adds the latency of a request to the recent home to [`STALL`]. Counts the request as the first of the two `events` if the home is
+    /// the vCPU's own socket, else as the second. RAX is the address of the tallies. Uses R9, R11 and R13.
     fn request(&self, a: &mut Assembler, events: [u32; 2], latencies: usize) {
         let (tally, latency, home) = (R13, R11, R9);
         let [local, remote] = events.map(|event| size_of::<Tally>() as u64 * u64::from(event));
@@ -265,7 +267,7 @@ impl MissRoutine<'_> {
         a.constant(home, remote);
         a.rr(Code::Cmovne_r64_rm64, tally, home);
         a.rr(Code::Add_r64_rm64, tally, RAX);
-        // As `Tally::add`.
+        // Do the work of `Tally::add`.
         let field = |offset: usize| at_offset(tally, offset as i64);
         let latency_field = field(Tally::LATENCY);
         let (first, same) = (a.label(), a.label());
@@ -294,7 +296,8 @@ impl MissRoutine<'_> {
         }
     }
 
-    /// Charges a request to the known home. Uses R9 and R13.
+    /// Charges the `latency` of a request to the recent home to the current record. If the request `answers` the miss, counts the answer,
+    /// too. Uses R9 and R13.
     fn charge_request(&self, a: &mut Assembler, latency: Register, answers: bool) {
         let (record, home) = (R13, R9);
         let (remote, done) = (a.label(), a.label());
@@ -346,7 +349,7 @@ fn last(cache: Cache, set: Register) -> MemoryOperand {
     at_offset(set, 4 * i64::from(cache.shape.ways - 1))
 }
 
-/// Sets ZF if the line of a word is modified. Uses R13.
+/// Sets ZF if the word's state is modified, else clears ZF. Uses R13.
 fn is_modified(a: &mut Assembler, word: MemoryOperand) {
     a.rm(Code::Mov_r32_rm32, sized(R13, 4), word);
     a.ri(Code::And_rm32_imm8, sized(R13, 4), STATES);

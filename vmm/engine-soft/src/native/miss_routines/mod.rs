@@ -40,36 +40,36 @@ use Register::{
     EAX, K1, K2, R8, R8D, R9, R10, R11, R11D, R12, R13, RAX, RBP, RBX, RCX, RDI, RDX, RSI, YMM16,
 };
 
-/// Address of the exported caches.
+/// Address of [`ExportedCaches`].
 const EXPORTED: Register = RDX;
-/// Number of the wanted line.
+/// Physical address of the wanted line divided by the bytes of a line.
 const LINE: Register = RDI;
-/// Offset of its set's first way in the way directory.
+/// Offset of the first way of the wanted line's set in the way directory, in bytes among words of 8 bytes.
 const FIRST_WAY: Register = RSI;
-/// Offset of its set's entries in the TLB.
+/// Offset of the pair of TLB entries of the wanted line's set, in bytes.
 const ENTRY: Register = RCX;
-/// Offset of the way that the line gets, from the first way of all sets.
+/// Offset of the way that the wanted line gets, in bytes among words of 8 bytes, from the first way of the first set.
 const WAY: Register = R8;
 /// Physical address of the line that is replaced.
 const VICTIM: Register = R9;
 /// Address of the first level's word of the line that is replaced.
 const VICTIM_WORD: Register = RBP;
-/// Offset of the entry of the line's page, or large page.
+/// Offset of the TLB entry of the wanted line's page or large page, in bytes, among the page entries of the privilege.
 const PAGE: Register = R10;
-/// The line's set in the second level.
+/// Address of the wanted line's set in the second level.
 const L2_SET: Register = R10;
-/// The line's set in the third level.
+/// Address of the wanted line's set in the third level.
 const L3_SET: Register = RBX;
-/// Register with the stall cycles of the miss.
+/// Stall cycles of the miss.
 const STALL: Register = R12;
-/// The state of the line in the first level.
+/// State of the wanted line in the first level.
 const STATE: Register = R9;
 
 /// Registers that a miss routine saves and changes. The routine also changes RAX and RCX, and RSI and RDX, which its caller has saved.
 /// Code that uses R13 saves that register itself.
 const CHANGED: [Register; 8] = [RDI, R8, R9, R10, R11, R12, RBX, RBP];
-/// Vector registers that a miss routine saves and changes on a host without AVX-512. With AVX-512, a miss routine uses registers from the
-/// sixteenth on and masks, which no guest has.
+/// Number of vector registers that a miss routine saves and changes on a host without AVX-512. With AVX-512, a miss routine uses mask
+/// registers and the vector registers from XMM16 on, which no guest has.
 const VECTORS: usize = 5;
 
 const DATA_TLB: usize = offset_of!(Cpu, data_tlb);
@@ -88,23 +88,23 @@ const LINE_SHIFT: i32 = WayDirectory::LINE.trailing_zeros() as i32;
 #[derive(Clone, Copy)]
 struct MissRoutine<'a> {
     shape: &'a ExportedShape,
-    /// log2 of the way indices of a set in the way directory.
+    /// log2 of the number of way slots of a set in the way directory.
     way_shift: u32,
-    /// log2 of the sets of the first level.
+    /// log2 of the number of sets of the first level.
     first_sets: u32,
     /// [`crate::cpi::Cpi::value`].
     cpi: u32,
     /// True for code with AVX-512, as in [`Cache::avx512`].
     avx512: bool,
-    /// Costs are attributed to blocks.
+    /// True if costs are attributed to blocks.
     profiling: bool,
     kernel: bool,
     access: DataAccess,
-    /// Where the model must be called.
+    /// Label of the code that returns zero, so that the model is called.
     slow: Label,
 }
 
-/// Labels between the code in line of [`MissRoutine::start`] and its out-of-line code.
+/// Labels that connect the in-line code of [`MissRoutine::start`] with its out-of-line code.
 struct StartLabels {
     recompute: Label,
     oldest: Label,
@@ -114,22 +114,23 @@ struct StartLabels {
     mapped: Label,
 }
 
-/// Labels between the code in line of [`MissRoutine::find_victim_word`] and its out-of-line code.
+/// Labels that connect the in-line code of [`MissRoutine::find_victim_word`] with its out-of-line code.
 struct VictimWordLabels {
     elsewhere: Label,
     there: Label,
 }
 
-/// Holder bits of other caches in a word.
+/// Holder bits of other caches in a word: a constant, or for words of the third level [`ExportedCaches::l3_other_holders`].
 enum OtherHolders {
     Constant(u32),
     InL3,
 }
 
-/// Addresses of miss routines, by privilege (user, kernel) and access.
+/// Addresses of miss routines, by privilege (user, kernel) and access; None where there is no routine.
 pub type MissRoutines = [[Option<CodeAddress>; 3]; 2];
 
-/// The miss routines that a node has, each set with the parameters that its code depends on.
+/// The miss routines that a node has, with the parameters that their code depends on: shape, way shift, CPI, and whether costs are
+/// attributed.
 pub type MissRoutineCache = Vec<((ExportedShape, u32, u32, bool), MissRoutines)>;
 
 impl Cpu {
@@ -153,7 +154,8 @@ impl Cpu {
         }
     }
 
-    /// Finds or emits the miss routines for these parameters; returns None where there is no room for code, or a template is wrong.
+    /// Finds or emits the miss routines for these parameters. Returns None where the exported state does not suit, the translation cache is
+    /// full, or a template is wrong.
     fn miss_routines(&mut self, shape: ExportedShape, way_shift: u32) -> Option<MissRoutines> {
         let SetCount::Power(first_sets) = shape.levels[0].sets else {
             return None;
@@ -211,9 +213,9 @@ impl Cpu {
     }
 }
 
-/// Assembles a jump to the miss routine of an access, if there is one. On entry the address is in [`super::Native::linear`], RCX is the
-/// offset of the address's entry, and RSI, RDX and the return address are on the stack. The routine returns the host address, or zero, in
-/// RAX. Uses RAX.
+/// Assembles a jump to the miss routine of an access; without such a routine, execution continues behind this code. On entry the address is
+/// in [`super::Native::linear`], RCX is the offset of the address's TLB entry, and RSI, RDX and the return address are on the stack. The
+/// routine returns the host address, or zero, in RAX. Uses RAX.
 pub fn jump_to_miss_routine(a: &mut Assembler, kernel: bool, access: DataAccess) {
     let privilege = size_of::<[Option<CodeAddress>; 3]>() * usize::from(kernel);
     let routines = field!(miss_routines) + privilege + 8 * access as usize;
@@ -225,8 +227,8 @@ pub fn jump_to_miss_routine(a: &mut Assembler, kernel: bool, access: DataAccess)
     a.bind(none);
 }
 
-/// Saves the vector registers that a routine uses, or restores them (`back`), if they hold the guest's values. Upper halves are saved only
-/// where some upper half is in use: see `load_vectors` in [`super::runtime`].
+/// Saves the vector registers that a routine uses, or restores them (`back`). Does nothing unless they have the guest's values. Upper
+/// halves are saved only where some upper half is in use: see `load_vectors` in [`super::runtime`].
 fn vectors(a: &mut Assembler, back: bool) {
     let (wide, done) = (a.label(), a.label());
     a.mi(Code::Cmp_rm8_imm8, field_of_cpu(field!(vectors_live)), 0);
@@ -301,7 +303,7 @@ impl MissRoutine<'_> {
         }
     }
 
-    /// Returns the exported cache of a level, counted from 0.
+    /// Returns the exported second level (`level` 1) or third level (`level` 2).
     fn outer(&self, level: usize) -> Cache {
         Cache {
             shape: self.shape.levels[level],
@@ -320,8 +322,8 @@ impl MissRoutine<'_> {
         self.access != DataAccess::Read
     }
 
-    /// Assembles the beginning of every miss: finds the exported caches, the line, its way, and the line that is replaced. Lines that were
-    /// modified before are propagated first.
+    /// Assembles the beginning of every miss: finds the exported caches, the wanted line, the way that this line gets, and the line that is
+    /// replaced. Lines that were modified before are propagated first.
     fn start(&self, a: &mut Assembler) -> StartLabels {
         let tag = self.tag();
         a.load(EXPORTED, field!(exported));
@@ -351,7 +353,7 @@ impl MissRoutine<'_> {
         a.ri(Code::Cmp_rm64_imm32, R11, DataTlb::PAGE_SIZES[0] as i32);
         a.jcc(cc::AE, large);
         a.bind(mapped);
-        // The line's offset in the page. The host loads the guest's data meanwhile.
+        // Compute the line's host address from its offset in the page. The host loads the guest's data while the routine works.
         a.ri(Code::And_rm32_imm8, R11D, -(1 << LINE_SHIFT));
         let host = self.of_page(PAGE, offset_of!(TlbEntry, host));
         a.rm(Code::Mov_r64_rm64, RAX, host);
@@ -392,7 +394,7 @@ impl MissRoutine<'_> {
         }
     }
 
-    /// Leaves for `slow` if the set has the line, whose address is in RAX, under another linear address.
+    /// Jumps to `slow` if the set already has the line (physical address in RAX), for another linear address or the other privilege.
     fn check_absent(&self, a: &mut Assembler) {
         if self.avx512 {
             // Vectors of 32 bytes: for wider ones, hosts lower their frequency.
@@ -444,7 +446,8 @@ impl MissRoutine<'_> {
         a.jmp(self.slow);
     }
 
-    /// Computes [`PAGE`], the offset of an entry among the entries of pages or large pages of a privilege. RAX becomes the address.
+    /// Computes [`PAGE`], the offset of an entry among the entries of pages or large pages of a privilege. RAX becomes the linear address
+    /// of the access.
     fn page(&self, a: &mut Assembler, (shift, mask): (u32, u32)) {
         a.load(RAX, field!(linear));
         a.copy(PAGE, RAX);
@@ -452,7 +455,7 @@ impl MissRoutine<'_> {
         a.ri(Code::And_rm32_imm32, sized(PAGE, 4), mask as i32);
     }
 
-    /// Returns the field of an entry that must be the address for this access.
+    /// Returns the offset of the [`TlbEntry`] field that must equal the page's address for this access.
     fn tag(&self) -> usize {
         if self.writes() {
             offset_of!(TlbEntry, write)
@@ -480,9 +483,9 @@ impl MissRoutine<'_> {
         }
     }
 
-    /// Computes [`VICTIM_WORD`], the address of the first level's word of the line that is replaced. The word should be as many words from
-    /// the set's first word as the way is from the set's first way. A word elsewhere is exchanged with the word there: the order of the
-    /// words has no meaning. Uses RAX and R11.
+    /// Computes [`VICTIM_WORD`], the address of the first level's word of the line that is replaced. In the first level, this word should
+    /// have the position that the way has in the way directory's set. If the word is elsewhere in its set, it is exchanged with the word at
+    /// that position: the order of the words has no meaning. Uses RAX and R11.
     fn find_victim_word(&self, a: &mut Assembler) -> VictimWordLabels {
         let data = self.data();
         let ways = 1 << self.way_shift;
@@ -516,7 +519,8 @@ impl MissRoutine<'_> {
         VictimWordLabels { elsewhere, there }
     }
 
-    /// Brings the victim's word to its place, with its tag in EAX.
+    /// Assembles the out-of-line code of [`MissRoutine::find_victim_word`]: exchanges the victim's word, whose tag is in EAX, with the word
+    /// at [`VICTIM_WORD`]. Jumps to `slow` if the set has no such word.
     fn find_victim_word_out_of_line(&self, a: &mut Assembler, victim_labels: VictimWordLabels) {
         let data = self.data();
         let (set, way, absent) = (R11, R13, a.label());
@@ -547,8 +551,9 @@ impl MissRoutine<'_> {
         a.mr(Code::Mov_rm32_r32, at(VICTIM_WORD), EAX);
     }
 
-    /// Leaves for `slow` unless a word, which is also in EAX, permits the access and no other cache inside may have the line. A write needs
-    /// at least the state `writes`. A read with a write behind it needs a line that no other cache holds. Uses RAX.
+    /// Jumps to `slow` unless a word, which is also in EAX, permits the access and no other cache inside may have the line. A write needs
+    /// at least the state `writes`. A read with a write behind it needs a line that no other cache holds. A read of a shared line is always
+    /// permitted. Uses RAX.
     fn check_permission(
         &self,
         a: &mut Assembler,
@@ -583,7 +588,7 @@ impl MissRoutine<'_> {
         a.rr(Code::Mov_r32_rm32, EAX, sized(word, 4));
         a.ri(Code::And_rm32_imm8, EAX, STATES);
         a.ri(Code::Cmp_rm32_imm8, EAX, EXCLUSIVE_STATE);
-        // Minus one below, else zero.
+        // EAX becomes -1 if the state is below exclusive, else 0.
         a.rr(Code::Sbb_r32_rm32, EAX, EAX);
         const _: () = assert!(EXCLUSIVE_STATE - SHARED_STATE == 2);
         let state = MemoryOperand::new(
@@ -598,7 +603,8 @@ impl MissRoutine<'_> {
         a.rm(Code::Lea_r32_m, sized(STATE, 4), state);
     }
 
-    /// Counts the write-back of a line that leaves a level, if its word is modified. RAX is the address of the tallies. Uses R11.
+    /// Counts the write-back of a line that leaves a level, if its word is modified, and adds its cycles to [`STALL`]. RAX is the address
+    /// of the tallies. Uses R11.
     fn count_if_modified(&self, a: &mut Assembler, word: MemoryOperand, level: usize) {
         let events = &self.shape.events;
         let clean = a.label();
@@ -616,7 +622,7 @@ impl MissRoutine<'_> {
         a.bind(clean);
     }
 
-    /// Loads the address of the record that costs are charged to into `record`.
+    /// Loads into `record` the address of the record that costs are charged to.
     fn record(&self, a: &mut Assembler, record: Register) {
         a.load(record, field!(records));
         a.rm(
@@ -626,7 +632,8 @@ impl MissRoutine<'_> {
         );
     }
 
-    /// Charges a path to the level with this index, 3 for memory, without the memory's cycles. Uses RAX.
+    /// Charges the path of a miss: 1 for the L2 hit path, 2 for the L3 hit path, 3 for the memory path without the memory's cycles. Does
+    /// nothing unless costs are attributed. Uses RAX.
     fn charge(&self, a: &mut Assembler, path: usize) {
         if !self.profiling {
             return;
@@ -652,7 +659,7 @@ impl MissRoutine<'_> {
         }
     }
 
-    /// Charges a modified line that leaves the level with this index. Uses R11.
+    /// Charges the cycles of a modified line that leaves the level with this index, counted from 0. Uses R11.
     fn charge_write_back(&self, a: &mut Assembler, level: usize) {
         let cycles = self.shape.events.write_back_stall[level];
         if self.profiling && cycles != 0 {
@@ -668,17 +675,17 @@ impl MissRoutine<'_> {
     }
 }
 
-/// Bits of a state.
+/// Mask of the state in a word.
 const STATES: i32 = (1 << nodescope_plugin_api::exported::STATE_BITS) - 1;
 const SHARED_STATE: i32 = nodescope_plugin_api::exported::WordState::Shared as i32;
 const EXCLUSIVE_STATE: i32 = nodescope_plugin_api::exported::WordState::Exclusive as i32;
 const MODIFIED_STATE: i32 = nodescope_plugin_api::exported::WordState::Modified as i32;
 
-/// Counts an event of a kind. RAX is the address of the tallies.
+/// Counts one event, whose index is `event`. RAX is the address of the tallies.
 fn count(a: &mut Assembler, event: u32) {
     let at = size_of::<Tally>() * event as usize + offset_of!(Tally, count);
     a.m(Code::Inc_rm64, at_offset(RAX, at as i64));
 }
 
-/// Cache state that a model has exported to this vCPU.
+/// Cache state that a model has exported to this vCPU; None while there is none.
 pub type ExportedPointer = Option<NonNull<ExportedCaches>>;

@@ -13,7 +13,7 @@ use Register::{EAX, R11, R12, R13, RAX, RBX};
 
 impl MissRoutine<'_> {
     /// Records the line of a read with a write behind it as modified. The line's state is updated with the next reference, as if the L0
-    /// filter cache had permitted the write. There is room, since all lines were propagated before.
+    /// filter cache had permitted the write. The list has space, since all earlier lines were propagated before.
     pub fn record_modified(&self, a: &mut Assembler) {
         a.copy(RAX, LINE);
         a.ri(Code::Shl_rm64_imm8, RAX, LINE_SHIFT);
@@ -38,7 +38,7 @@ impl MissRoutine<'_> {
             let (search, found) = (a.label(), a.label());
             cache.set(a, line, word);
             cache.tag(a, line);
-            // Outside the first level it is usually the most recently used.
+            // Outside the first level the line is usually the most recently used line of its set.
             cache.is_tag(a, at(word), way, search);
             a.bind(found);
             a.rm(Code::Mov_r32_rm32, EAX, at(word));

@@ -11,13 +11,13 @@ use crate::cpu::{Cpu, Mode};
 use crate::lower::Lowering;
 use crate::op::{Done, Flow, Handler, Op, attr};
 
-/// Values of `OP`: the effect on the bit.
+/// Values of `WHAT`: the effect on the bit.
 const TEST: u8 = 0;
 const SET: u8 = 1;
 const RESET: u8 = 2;
 const COMPLEMENT: u8 = 3;
 
-/// Changes the bit, and returns the new value and the old bit, which becomes CF.
+/// Returns the value with the bit changed as `WHAT` says, and the old bit, which becomes CF.
 #[inline(always)]
 fn change<const WHAT: u8>(value: u64, bit: u64) -> (u64, u64) {
     let mask = 1 << bit;
@@ -30,7 +30,7 @@ fn change<const WHAT: u8>(value: u64, bit: u64) -> (u64, u64) {
     (new, value >> bit & 1)
 }
 
-/// Sets CF to the bit; ZF is kept and the other flags are undefined (kept).
+/// Sets CF to the bit; ZF is unchanged, and so are the other flags, which are undefined.
 #[inline(always)]
 fn set_carry(cpu: &mut Cpu, carry: u64) {
     cpu.rflags = cpu.rflags & !CF | carry;
@@ -95,7 +95,7 @@ fn lower_bit<const WHAT: u8>(l: &mut Lowering<'_>) -> Option<Handler> {
     }
 }
 
-/// Executes BSF and BSR. A source of zero sets ZF and leaves the destination (SDM: undefined; hardware keeps all 64 bits of it).
+/// Executes BSF and BSR. A source of zero sets ZF and leaves the destination unchanged (SDM: undefined; hardware keeps all 64 bits of it).
 fn scan<const REVERSE: bool, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let source = S::get::<T>(cpu, op)?;
     let value = source.to_u64();
@@ -118,7 +118,7 @@ fn scan<const REVERSE: bool, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Don
     Ok(Flow::Next)
 }
 
-/// Executes LZCNT and TZCNT: CF where the source is zero, ZF where the count is.
+/// Executes LZCNT and TZCNT. CF is set if the source is zero, ZF if the count is zero.
 fn count<const LEADING: bool, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let source = S::get::<T>(cpu, op)?;
     let value = source.to_u64();
@@ -128,8 +128,8 @@ fn count<const LEADING: bool, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Do
         value.trailing_zeros().min(T::BITS)
     };
     cpu.set_reg(op.dst, T::from_u64(zeros.into()));
-    // Flags other than CF and ZF are undefined: they are the host's where it has the instruction. OF, which some hosts (AMD's)
-    // leave as it was, was clear.
+    // Flags other than CF and ZF are undefined. They become the host's if the host has the instruction. The host's flags are cleared first,
+    // since some hosts (AMD's) leave OF as it was.
     let flags = if LEADING && is_x86_feature_detected!("lzcnt") {
         host::lzcnt_flags(source, 0)
     } else if !LEADING && is_x86_feature_detected!("bmi1") {

@@ -1,5 +1,5 @@
-//! BMI1 and BMI2 (SDM vol. 1 §5.1.16) and CRC32. AF and PF (SF after BEXTR), undefined after them, are the host's where it
-//! has the instruction, else kept.
+//! BMI1 and BMI2 (SDM vol. 1 §5.1.16) and CRC32. Flags that an instruction leaves undefined (AF and PF; SF after BEXTR) become the host's
+//! if the host has the instruction. Otherwise they are unchanged.
 
 use iced_x86::Mnemonic;
 use nodescope_x86::bits::rflags::{CF, OF, SF, STATUS, ZF};
@@ -10,7 +10,7 @@ use crate::cpu::Cpu;
 use crate::lower::{Lowering, register_offset};
 use crate::op::{Done, Flow, Handler, Op};
 
-/// Replaces CF, ZF and SF, and clears OF.
+/// Sets CF, ZF and SF by the result, and clears OF.
 #[inline(always)]
 fn set_flags<T: Width>(cpu: &mut Cpu, value: u64, carry: bool) {
     let mut flags = u64::from(carry);
@@ -23,7 +23,7 @@ fn set_flags<T: Width>(cpu: &mut Cpu, value: u64, carry: bool) {
     cpu.rflags = cpu.rflags & !(CF | ZF | SF | OF) | flags;
 }
 
-/// Takes over the host's flags.
+/// Replaces the guest's status flags by `flags`, which are the host's.
 #[inline(always)]
 fn keep_flags(cpu: &mut Cpu, flags: u64) {
     cpu.rflags = cpu.rflags & !STATUS | flags & STATUS;
@@ -42,7 +42,7 @@ fn andn<S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Executes BLSR (0), BLSMSK (1), BLSI (2).
+/// Executes BLSR (`WHAT` 0), BLSMSK (1), BLSI (2).
 fn lowest<const WHAT: u8, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let source = S::get::<T>(cpu, op)?;
     let a = source.to_u64();
@@ -119,7 +119,7 @@ fn portable_bits(a: u64, mut mask: u64, deposit: bool) -> u64 {
     value
 }
 
-/// Executes PDEP or PEXT; `HOST`: with the host's own instruction.
+/// Executes PDEP or PEXT. `HOST`: by the host's own instruction.
 fn bits<const DEPOSIT: bool, const HOST: bool, S: Source, T: Width>(
     cpu: &mut Cpu,
     op: &Op,
@@ -142,7 +142,7 @@ fn bits<const DEPOSIT: bool, const HOST: bool, S: Source, T: Width>(
     Ok(Flow::Next)
 }
 
-/// Executes MULX: `src2` takes the low half, then `dst` the high half (which wins where they are the same register).
+/// Executes MULX. `src2` gets the low half, then `dst` gets the high half, which remains if both are the same register.
 fn mulx<S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let b = S::get::<T>(cpu, op)?.to_u64();
     let product = u128::from(cpu.reg::<T>(2 * 8).to_u64()) * u128::from(b);
@@ -151,7 +151,7 @@ fn mulx<S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Executes RORX (0), SARX (1), SHLX (2), SHRX (3): no flags.
+/// Executes RORX (`WHAT` 0), SARX (1), SHLX (2), SHRX (3), which change no flags.
 fn shift<const WHAT: u8, S: Source, C: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let a = S::get::<T>(cpu, op)?;
     let count = C::get::<u8>(cpu, op)? as u32 & (T::BITS - 1);
@@ -175,7 +175,7 @@ fn portable_crc(mut crc: u32, byte: u8) -> u32 {
     crc
 }
 
-/// Executes CRC32 (`HOST`: with the host's SSE4.2).
+/// Executes CRC32. `HOST`: by the host's SSE4.2.
 fn crc32<const HOST: bool, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let data = S::get::<T>(cpu, op)?.to_u64();
     let mut crc: u32 = cpu.reg(op.dst);
@@ -200,7 +200,7 @@ fn crc32<const HOST: bool, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done 
     Ok(Flow::Next)
 }
 
-/// A handler for 32 and 64 bits.
+/// Makes a handler for operands of 64 bits (`$wide`) or 32 bits.
 macro_rules! by_vex_width {
     ($wide:expr, $t:ident => $handler:expr) => {
         Some(if $wide {
@@ -226,7 +226,7 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
             by_source!(shape, S => by_width!(width, T => crc32::<false, S, T>))
         };
     }
-    // Which operand is the register or memory source, and which the second register.
+    // Operand number of the register or memory source, and of the second source register if there is one.
     let (source, second) = match mnemonic {
         Mnemonic::Blsr | Mnemonic::Blsmsk | Mnemonic::Blsi | Mnemonic::Rorx => (1, None),
         Mnemonic::Bextr | Mnemonic::Bzhi | Mnemonic::Sarx | Mnemonic::Shlx | Mnemonic::Shrx => {

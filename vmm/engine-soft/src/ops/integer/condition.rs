@@ -25,7 +25,7 @@ pub fn holds<const CC: u8>(flags: u64) -> bool {
     plain != (CC & 1 != 0)
 }
 
-/// Returns the condition's encoding.
+/// Returns the condition's encoding in the opcode; None where there is no condition.
 pub fn encoding(code: ConditionCode) -> Option<u8> {
     use ConditionCode::*;
     Some(match code {
@@ -49,7 +49,7 @@ pub fn encoding(code: ConditionCode) -> Option<u8> {
     })
 }
 
-/// A handler for each condition: `by_condition!(encoding, C => handler::<C>)`.
+/// Chooses the handler for a condition's encoding: `by_condition!(encoding, C => handler::<C>)`. The result is None for other numbers.
 macro_rules! by_condition {
     ($cc:expr, $c:ident => $handler:expr) => {
         by_condition!(@ $cc, $c, $handler, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
@@ -71,7 +71,7 @@ fn set<const CC: u8, D: Destination>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Executes CMOVcc. The source is read, and a 32-bit destination cleared above, whether the condition holds or not.
+/// Executes CMOVcc. Even if the condition does not hold, the source is read, and the upper half of a 32-bit destination is cleared.
 fn cmov<const CC: u8, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let source: T = S::get(cpu, op)?;
     let old: T = cpu.reg(op.dst);

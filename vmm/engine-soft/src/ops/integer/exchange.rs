@@ -30,7 +30,7 @@ fn xadd<D: Destination, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let b: T = cpu.reg(op.src);
     let (sum, flags) = Add::apply(a, b, 0);
     if std::mem::size_of::<D::Location>() == 0 {
-        // Registers: the destination is written last, which shows where both are the same.
+        // With a register as destination, the destination is written last: if both operands are the same register, the sum remains.
         cpu.set_reg(op.src, a);
         D::store(cpu, op, at, sum)?;
     } else {
@@ -41,8 +41,8 @@ fn xadd<D: Destination, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Executes CMPXCHG. Memory is written whether or not the values are equal (SDM vol. 2A); of two registers, only the one that changes is
-/// written, which matters for the upper halves of 32-bit operands.
+/// Executes CMPXCHG. Memory is written whether or not the values are equal (SDM vol. 2A). With a register destination, only the register
+/// that changes is written: a write would clear the upper half of a 32-bit operand's register.
 fn cmpxchg<D: Destination, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let (old, at) = D::load::<T>(cpu, op)?;
     let accumulator: T = cpu.reg(RAX);

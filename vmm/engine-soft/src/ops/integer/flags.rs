@@ -1,4 +1,4 @@
-//! Instructions on flags: CLC, STC, CMC, CLD, STD, LAHF, SAHF, PUSHF, POPF. (CLI and STI are with the system ones.)
+//! Instructions on flags: CLC, STC, CMC, CLD, STD, LAHF, SAHF, PUSHF, POPF. (CLI and STI are among the system instructions.)
 
 use iced_x86::Mnemonic;
 use nodescope_x86::bits::{cr4, rflags};
@@ -74,7 +74,7 @@ fn popf<M: Stack, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     cpu.rflags = old & !change | value.to_u64() & change;
     let changed = old ^ cpu.rflags;
     if changed & AC != 0 && cpu.control.cr4 & cr4::SMAP != 0 {
-        // Supervisor access to user pages depends on AC.
+        // Whether the supervisor may access user pages depends on AC.
         cpu.data_tlb.flush();
     }
     if changed & (IF | TF) != 0 {

@@ -22,7 +22,7 @@ fn pause(cpu: &mut Cpu, _: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Executes CLFLUSH, CLFLUSHOPT, CLWB: nothing is flushed, but they fault as a load of a byte does (SDM vol. 2A, CLFLUSH).
+/// Executes CLFLUSH, CLFLUSHOPT and CLWB. Nothing is flushed, but these instructions fault as a load of a byte does (SDM vol. 2A, CLFLUSH).
 fn flush_line(cpu: &mut Cpu, op: &Op) -> Done {
     let linear = cpu.linear(op);
     if cpu.direct_read_range(linear).is_none() {

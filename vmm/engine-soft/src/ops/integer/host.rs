@@ -1,8 +1,7 @@
-//! Arithmetic with flags, carried out by the host's own instructions, so that flags are the hardware's, undefined ones
-//! included.
+//! Arithmetic by the host's own instructions, so that the guest gets the flags of real hardware, also where they are undefined.
 //!
-//! `pushfq; pop` right after the instruction is the fastest way to the flags (measured on Cascade Lake per operation, a
-//! call included: no flags 3.7 ns, pushfq 4.1 ns, lahf + seto 5.1 ns, computed in Rust 6.6 ns).
+//! `pushfq; pop` right after the instruction is the fastest method to get the flags. Measured on Cascade Lake per operation, a call
+//! included: no flags 3.7 ns, pushfq 4.1 ns, lahf + seto 5.1 ns, computed in Rust 6.6 ns.
 
 use std::arch::asm;
 
@@ -22,7 +21,7 @@ pub trait Unary {
     fn apply<T: Width>(a: T, flags: u64) -> (T, u64);
 }
 
-/// Shift of a value by a count. Flags are meaningful only where [`Shift::MASK`] has them and the masked count is not zero.
+/// Shift of a value by a count. Of the flags, only those in [`Shift::MASK`] are meaningful, and only if the masked count is not zero.
 pub trait Shift {
     /// Flags that the instruction defines or makes undefined; the others are kept.
     const MASK: u64;
@@ -36,7 +35,7 @@ pub trait DoubleShift {
     fn apply<T: Width>(a: T, b: T, count: u8, flags: u64) -> (T, u64);
 }
 
-/// Instantiate an asm block for the four widths: the operands' register names differ.
+/// Instantiates an asm block for one of the four widths, which differ in the operands' register names.
 macro_rules! each_width {
     ($bits:expr, $m:ident ! ($($args:tt)*)) => {
         match $bits {
@@ -63,8 +62,8 @@ macro_rules! binary_asm {
     };
 }
 
-/// Compares a register with itself first: some hosts (AMD's) leave the flags that IMUL and MUL make undefined as they were, and what
-/// they were must not be chance.
+/// Computes IMUL. The block first compares a register with itself, so that the flags have fixed values: some hosts (AMD's) leave the flags
+/// that IMUL makes undefined as they were.
 macro_rules! product_asm {
     ($w:literal, $a:ident, $b:ident, $flags:ident) => {
         // SAFETY: as in `binary_asm`.
@@ -130,8 +129,8 @@ macro_rules! shift_asm {
     };
 }
 
-/// Status flags in AX as `add al, 0x7f; sahf` takes them into the host's: OF in AL, the others in AH. All are brought in
-/// where flags that the instruction leaves undefined may depend on what they were.
+/// Returns the status flags in the form in which `add al, 0x7f; sahf` loads them from AX: OF in AL, the others in AH. All flags are loaded,
+/// since flags that an instruction leaves undefined may depend on their old values.
 #[inline(always)]
 fn packed(flags: u64) -> u64 {
     (flags & 0xd5) << 8 | (flags >> 11 & 1)
@@ -221,9 +220,9 @@ macro_rules! unary {
 }
 
 unary! {
-    /// INC (keeps CF)
+    /// Increment: INC, which leaves CF unchanged
     Inc = "inc";
-    /// DEC (keeps CF)
+    /// Decrement: DEC, which leaves CF unchanged
     Dec = "dec";
     /// Negation: NEG
     Neg = "neg";
@@ -245,7 +244,7 @@ macro_rules! shift {
     )*};
 }
 
-/// Rotates leave SF, ZF, AF and PF unchanged (SDM vol. 2B, RCL/RCR/ROL/ROR).
+/// Flags that rotations change: SF, ZF, AF and PF are unchanged (SDM vol. 2B, RCL/RCR/ROL/ROR).
 const ROTATE: u64 = rflags::CF | rflags::OF;
 
 shift! {
@@ -291,7 +290,7 @@ double_shift! {
     Shrd = "shrd";
 }
 
-/// Returns whether the host keeps the flags that IMUL, MUL, TZCNT and LZCNT make undefined. Intel's processors do not, AMD's do.
+/// Returns whether the host keeps some of the flags that IMUL, MUL, TZCNT and LZCNT make undefined. AMD's processors do, Intel's do not.
 pub fn keeps_undefined_flags() -> bool {
     let (none, all) = (0, rflags::STATUS);
     let product = |before: u64| {
@@ -310,7 +309,7 @@ pub fn keeps_undefined_flags() -> bool {
         }
         flags & rflags::STATUS
     };
-    // Without the instructions, this is BSF and BSR.
+    // On a host without TZCNT and LZCNT, the same encodings execute BSF and BSR.
     let counts = |before| {
         (
             tzcnt_flags(8_u32, before) & rflags::STATUS,
@@ -386,11 +385,11 @@ macro_rules! widening {
 }
 
 widening! {
-    /// MUL: low half, high half, flags.
+    /// Returns the low half and the high half of MUL's product, and the flags.
     mul_wide = "mul"
 }
 widening! {
-    /// IMUL with one operand: low half, high half, flags.
+    /// Returns the low half and the high half of the product of IMUL with one operand, and the flags.
     imul_wide = "imul"
 }
 
@@ -444,13 +443,13 @@ macro_rules! bits {
 }
 
 bits! {
-    /// Flags of BSF.
+    /// Returns the flags of BSF.
     bsf_flags = "bsf";
-    /// Flags of BSR.
+    /// Returns the flags of BSR.
     bsr_flags = "bsr";
-    /// Flags of TZCNT; the host must have BMI1.
+    /// Returns the flags of TZCNT; the host must have BMI1.
     tzcnt_flags = "tzcnt";
-    /// Flags of LZCNT; the host must have LZCNT.
+    /// Returns the flags of LZCNT; the host must have LZCNT.
     lzcnt_flags = "lzcnt";
 }
 
@@ -474,16 +473,16 @@ macro_rules! bmi {
 }
 
 bmi! {
-    /// Flags of ANDN; the host must have BMI1, as for the next four.
+    /// Returns the flags of ANDN; the host must have BMI1, as for the next four functions.
     andn_flags = "andn" (b);
-    /// Flags of BEXTR of `a` under the control word `b`.
+    /// Returns the flags of BEXTR of `a` under the control word `b`.
     bextr_flags = "bextr" (b);
-    /// Flags of BLSR.
+    /// Returns the flags of BLSR.
     blsr_flags = "blsr" ();
-    /// Flags of BLSMSK.
+    /// Returns the flags of BLSMSK.
     blsmsk_flags = "blsmsk" ();
-    /// Flags of BLSI.
+    /// Returns the flags of BLSI.
     blsi_flags = "blsi" ();
-    /// Flags of BZHI of `a` from the bit `b` on; the host must have BMI2.
+    /// Returns the flags of BZHI of `a` from the bit `b` on; the host must have BMI2.
     bzhi_flags = "bzhi" (b);
 }

@@ -45,7 +45,7 @@ fn movbe<D: Destination, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Executes BSWAP of a 16-bit register, which is undefined; hardware clears the register.
+/// Executes BSWAP. The result for a 16-bit register is undefined; hardware clears the register.
 fn bswap<T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let value: T = cpu.reg(op.dst);
     let value = if T::BITS == 16 {
@@ -139,7 +139,7 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
             by_wide!(width, T => bswap::<T>)
         }
         Mnemonic::Xlatb => {
-            // The decoder reports AL as index register: it is added here.
+            // The decoder reports AL as index register, but `xlat` adds AL itself.
             l.op.index = ZERO;
             Some(xlat)
         }

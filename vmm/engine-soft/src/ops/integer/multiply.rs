@@ -51,14 +51,14 @@ fn divide_error(cpu: &mut Cpu) -> Trap {
     cpu.raise(Exception::new(Vector::DivideError))
 }
 
-/// Returns the dividend: AX, DX:AX, EDX:EAX or RDX:RAX.
+/// Returns the high half and the low half of the dividend: AX, DX:AX, EDX:EAX or RDX:RAX.
 #[inline(always)]
 fn dividend<T: Width>(cpu: &Cpu) -> (u64, u64) {
     let high: T = cpu.reg(if T::BITS == 8 { AH } else { RDX });
     (high.to_u64(), cpu.reg::<T>(RAX).to_u64())
 }
 
-/// Executes DIV. All flags are undefined: they are kept.
+/// Executes DIV. All flags are undefined, and are left unchanged.
 fn div<S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let divisor = S::get::<T>(cpu, op)?.to_u64();
     let (high, low) = dividend::<T>(cpu);
@@ -89,7 +89,7 @@ fn div<S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Executes IDIV. All flags are undefined: they are kept.
+/// Executes IDIV. All flags are undefined, and are left unchanged.
 fn idiv<S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let divisor = S::get::<T>(cpu, op)?.sign_extend() as i64;
     let (high, low) = dividend::<T>(cpu);

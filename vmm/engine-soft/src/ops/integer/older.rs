@@ -1,5 +1,5 @@
-//! Instructions that 64-bit mode has no more: decimal adjustment, BOUND, SALC. Linux runs 32-bit programs, and every program may
-//! jump to 32-bit code.
+//! Instructions that 64-bit mode does not have: decimal adjustment, BOUND, SALC. Linux runs 32-bit programs, and every program may jump to
+//! 32-bit code.
 
 use iced_x86::{Code, Mnemonic};
 use nodescope_x86::bits::rflags::{AF, CF, PF, SF, ZF};
@@ -9,11 +9,11 @@ use crate::cpu::Cpu;
 use crate::lower::{Lowering, register_offset};
 use crate::op::{Done, Flow, Handler, Op};
 
-/// Byte offsets into the register file.
+/// Byte offsets into [`Cpu::gpr`].
 const AL: u8 = 0;
 const AX: u8 = 0;
 
-/// Sets SF, ZF and PF of a byte; the other status flags are `others`, where the architecture leaves some of them undefined.
+/// Sets SF, ZF and PF by a result of one byte. `others` gives the other status flags, some of which the architecture leaves undefined.
 fn set_flags(cpu: &mut Cpu, result: u8, others: u64) {
     let mut flags = others;
     if result & 0x80 != 0 {
@@ -94,14 +94,14 @@ fn aad(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Executes SALC: all bits of AL become CF (SDM vol. 2A, opcode map).
+/// Executes SALC: each bit of AL becomes CF (SDM vol. 2A, opcode map).
 fn salc(cpu: &mut Cpu, _: &Op) -> Done {
     let al = if cpu.rflags & CF != 0 { 0xff } else { 0 };
     cpu.set_reg::<u8>(AL, al);
     Ok(Flow::Next)
 }
 
-/// Executes BOUND: `#BR` where the index, a signed number of `op.aux` bytes, is not within the bounds in memory.
+/// Executes BOUND: raises `#BR` if the index, a signed number of `op.aux` bytes, is not within the two bounds in memory.
 fn bound(cpu: &mut Cpu, op: &Op) -> Done {
     let at = cpu.linear(op);
     let second = at.wrapping_add(op.aux.into());

@@ -1,4 +1,4 @@
-//! Operands of integer instructions: where they are is decided when lowering, by the type parameters of a handler.
+//! Operands of integer instructions. Lowering decides where an operand is, by the type parameters of the handler.
 
 use iced_x86::OpKind;
 
@@ -7,7 +7,7 @@ use crate::lower::{Lowering, register_offset};
 use crate::memory::Plain;
 use crate::op::{Op, Trap};
 
-/// Operand widths of integer instructions.
+/// Width of an integer operand: an unsigned integer type.
 pub trait Width: Int + Plain {
     /// Sign-extends the value to 64 bits.
     fn sign_extend(self) -> u64;
@@ -39,9 +39,9 @@ pub trait Source {
 pub trait Destination {
     /// Location that [`Destination::load`] found, for [`Destination::store`].
     type Location: Copy;
-    /// Reads the operand before a write. A fault is that of a write.
+    /// Reads the operand before a write. A fault is reported as that of a write.
     fn load<T: Width>(cpu: &mut Cpu, op: &Op) -> Result<(T, Self::Location), Trap>;
-    /// Writes the operand that was loaded.
+    /// Writes the operand at the location that [`Destination::load`] found.
     fn store<T: Width>(cpu: &mut Cpu, op: &Op, at: Self::Location, value: T) -> Result<(), Trap>;
     /// Writes the operand without reading it.
     fn set<T: Width>(cpu: &mut Cpu, op: &Op, value: T) -> Result<(), Trap>;
@@ -165,7 +165,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Returns the width of operand `n` in bytes; immediates have that of the first operand.
+    /// Returns the width of operand `n` in bytes: for an immediate, the width of the first operand; 0 where there is none.
     pub fn width(&self, n: u32) -> usize {
         match self.instruction.op_kind(n) {
             OpKind::Register => self.instruction.op_register(n).size(),
@@ -175,7 +175,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Takes operand `n` as destination: true where it is memory.
+    /// Stores operand `n` as destination in the operation. Returns true for memory, false for a register, and None for all others.
     pub fn take_dst(&mut self, n: u32) -> Option<bool> {
         match self.operand_kind(n)? {
             OperandKind::Register(r) => {
@@ -187,7 +187,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Takes operand `n` as source.
+    /// Stores operand `n` as source in the operation, and returns its kind; None as for [`Self::operand_kind`].
     pub fn take_src(&mut self, n: u32) -> Option<OperandKind> {
         let shape = self.operand_kind(n)?;
         match shape {
@@ -199,7 +199,7 @@ impl Lowering<'_> {
     }
 }
 
-/// A handler for each width: `by_width!(bytes, T => handler::<T>)`.
+/// Chooses the handler for a width of 1, 2, 4 or 8 bytes: `by_width!(bytes, T => handler::<T>)`. The result is None for other widths.
 macro_rules! by_width {
     ($bytes:expr, $t:ident => $handler:expr) => {
         match $bytes {
@@ -224,7 +224,7 @@ macro_rules! by_width {
     };
 }
 
-/// A handler for each width but 8 bits.
+/// Chooses the handler for a width of 2, 4 or 8 bytes, as `by_width!` does.
 macro_rules! by_wide {
     ($bytes:expr, $t:ident => $handler:expr) => {
         match $bytes {
@@ -245,7 +245,7 @@ macro_rules! by_wide {
     };
 }
 
-/// A handler for operand 0 in a register or in memory: `by_destination!(memory, D => handler::<D>)`.
+/// Chooses the handler for operand 0 in memory (true) or in a register: `by_destination!(memory, D => handler::<D>)`.
 macro_rules! by_destination {
     ($memory:expr, $d:ident => $handler:expr) => {
         if $memory {
@@ -258,8 +258,8 @@ macro_rules! by_destination {
     };
 }
 
-/// A handler for a source in a register (`op.src`), in memory or in the instruction: `by_source!(kind, S => handler::<S>)`. `S` is `Src`,
-/// `Mem` or `Imm`.
+/// Chooses the handler for a source in a register (`op.src`), in memory or in the instruction: `by_source!(kind, S => handler::<S>)`. `S`
+/// is `Src`, `Mem` or `Imm`.
 macro_rules! by_source {
     ($shape:expr, $s:ident => $handler:expr) => {
         match $shape {

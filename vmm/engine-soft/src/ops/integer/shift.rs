@@ -11,13 +11,13 @@ use crate::cpu::Cpu;
 use crate::lower::Lowering;
 use crate::op::{Done, Flow, Handler, Op};
 
-/// Counts are masked to 5 bits, 6 for 64-bit operands.
+/// Masks a count to 5 bits, or to 6 bits for 64-bit operands.
 #[inline(always)]
 fn mask<T: Width>(count: u8) -> u8 {
     count & if T::BITS == 64 { 63 } else { 31 }
 }
 
-/// Executes a shift or rotation. A count of zero leaves the flags but writes the destination.
+/// Executes a shift or rotation. A count of zero leaves the flags unchanged, but the destination is written.
 fn shift<O: Shift, D: Destination, C: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let count = mask::<T>(C::get(cpu, op)?);
     let (a, at) = D::load::<T>(cpu, op)?;

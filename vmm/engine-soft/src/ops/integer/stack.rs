@@ -1,4 +1,4 @@
-//! The stack: PUSH, POP, ENTER, LEAVE, PUSHA, POPA, and what calls and flags need of it.
+//! The stack: PUSH, POP, ENTER, LEAVE, PUSHA, POPA, and functions for CALL, RET, PUSHF and POPF.
 
 use iced_x86::Mnemonic;
 use nodescope_x86::state::seg::SS;
@@ -11,13 +11,13 @@ use crate::op::{Done, Flow, Handler, Op, Trap};
 const RSP: usize = 4;
 const RBP: usize = 5;
 
-/// Width of the stack pointer: all 64 bits, or SP / ESP in the stack segment.
+/// Addressing of the stack: by all 64 bits of RSP, or by SP or ESP in the stack segment.
 pub trait Stack {
-    /// Returns the stack pointer moved by some bytes.
+    /// Returns the stack pointer plus this number of bytes, without changing the register.
     fn moved(cpu: &Cpu, by: i64) -> u64;
-    /// Returns the linear address of a stack offset.
+    /// Returns the linear address for a value of the stack pointer.
     fn linear(cpu: &Cpu, sp: u64) -> u64;
-    /// Writes the stack pointer (one that `moved` returned).
+    /// Writes the stack pointer, with a value that [`Stack::moved`] or [`Stack::truncate`] returned.
     fn set(cpu: &mut Cpu, sp: u64);
     /// Writes another register of the stack's address size (RBP).
     fn set_register(cpu: &mut Cpu, number: usize, value: u64);
@@ -25,9 +25,9 @@ pub trait Stack {
     fn truncate(cpu: &Cpu, value: u64) -> u64;
 }
 
-/// 64-bit mode.
+/// Stack of 64-bit mode.
 pub struct Flat;
-/// Outside 64-bit mode: SS.base, and SS.B selects SP or ESP.
+/// Stack outside 64-bit mode: relative to SS.base; SS.B selects SP or ESP.
 pub struct Segmented;
 
 impl Stack for Flat {
@@ -75,7 +75,7 @@ impl Stack for Segmented {
     }
     fn set_register(cpu: &mut Cpu, number: usize, value: u64) {
         let mask = Self::mask(cpu);
-        // ESP's upper half is kept where SP is the stack pointer; RSP's upper half does not exist here.
+        // ESP's upper half is unchanged where SP is the stack pointer. RSP's upper half does not exist here.
         cpu.gpr[number] = (cpu.gpr[number] & !mask | value & mask) & 0xffff_ffff;
     }
     fn truncate(cpu: &Cpu, value: u64) -> u64 {
@@ -83,7 +83,7 @@ impl Stack for Segmented {
     }
 }
 
-/// Pushes a value; the stack pointer moves once it is written.
+/// Pushes a value. The stack pointer changes after the value is written.
 #[inline(always)]
 pub fn push<M: Stack, T: Width>(cpu: &mut Cpu, value: T) -> Result<(), Trap> {
     let sp = M::moved(cpu, -(T::BYTES as i64));
@@ -92,7 +92,7 @@ pub fn push<M: Stack, T: Width>(cpu: &mut Cpu, value: T) -> Result<(), Trap> {
     Ok(())
 }
 
-/// Returns the value on top and the stack pointer after it, which the caller sets.
+/// Returns the value on top of the stack, and the new stack pointer, which the caller must set.
 #[inline(always)]
 pub fn pop<M: Stack, T: Width>(cpu: &mut Cpu) -> Result<(T, u64), Trap> {
     let value = cpu.load(M::linear(cpu, M::moved(cpu, 0)))?;
@@ -105,7 +105,7 @@ fn push_operand<M: Stack, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Executes POP of a register. POP SP, ESP or RSP leaves the popped value.
+/// Executes POP of a register. After POP SP, ESP or RSP the register has the popped value.
 fn pop_register<M: Stack, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let (value, sp) = pop::<M, T>(cpu)?;
     M::set(cpu, sp);
@@ -194,7 +194,7 @@ fn pop_all<T: Width>(cpu: &mut Cpu, _: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// A handler for the mode's stack and the operand's width.
+/// Chooses the handler for the mode's stack and the operand's width in bytes (2, 4 or 8).
 macro_rules! by_stack {
     ($mode:expr, $width:expr, $m:ident, $t:ident => $handler:expr) => {
         if $mode == crate::cpu::Mode::Bits64 {
@@ -225,7 +225,7 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
             }
         }
         Mnemonic::Leave => {
-            // The decoder knows no increment for LEAVE.
+            // The decoder reports no stack pointer increment for LEAVE.
             let width = match l.instruction.code() {
                 iced_x86::Code::Leavew => 2,
                 iced_x86::Code::Leaved => 4,

@@ -4,17 +4,17 @@ use thiserror::Error;
 
 use crate::executable::{Executable, ExecutableError};
 
-/// Bytes of stubs that one pool may hold. A stub takes about 80 bytes. It depends on the opcode, the registers and the immediate,
-/// never on addresses, so that ordinary programs make a few thousand. Where a guest has more, its node continues with a new pool.
+/// Bytes of stubs that one pool may hold. A stub takes about 80 bytes. Stubs differ by opcode, registers and immediate, never by address,
+/// so ordinary programs make a few thousand stubs. When a pool is full, the node continues with a new pool.
 pub const CAPACITY: usize = 16 << 20;
 
-/// Executable memory could not be had or is used up.
+/// Failure to get memory for a stub.
 #[derive(Debug, Error)]
 pub enum ArenaError {
     /// The host refused memory that can be executed.
     #[error(transparent)]
     Host(#[from] ExecutableError),
-    /// The arena has no room for a stub, although a new pool is made in time.
+    /// The arena is full, although a new pool should have been made before.
     #[error("no room for the code of a vector instruction among {} MiB, though room is made before each block: this is a bug of nodescope, please report it", CAPACITY >> 20)]
     Full,
 }
@@ -34,12 +34,12 @@ impl Arena {
         })
     }
 
-    /// Address at which the next stub will run.
+    /// Returns the address at which the next stub will run.
     pub fn next(&self) -> u64 {
         self.memory.address() + self.used as u64
     }
 
-    /// Appends code that was assembled for [`Arena::next`]; returns where it runs.
+    /// Appends code that was assembled for [`Arena::next`]; returns the address at which the code runs.
     pub fn push(&mut self, code: &[u8]) -> Result<u64, ArenaError> {
         if code.len() > CAPACITY - self.used {
             return Err(ArenaError::Full);
@@ -51,7 +51,7 @@ impl Arena {
         Ok(at)
     }
 
-    /// Bytes in use.
+    /// Returns the number of bytes in use.
     pub fn used(&self) -> usize {
         self.used
     }

@@ -1,4 +1,4 @@
-//! Which vector instruction goes where.
+//! Classification of vector, MMX and x87 instructions: chooses a handler and, for most, a stub.
 
 use iced_x86::{
     CpuidFeature, EncodingKind, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
@@ -9,8 +9,8 @@ use crate::op::{Handler, attr, thread};
 
 use super::{elements, execute, moves, mxcsr, need, refused, x87, xsave};
 
-/// Instructions of the sets that this folder knows: SSE to SSE4.2, AVX, AVX2, FMA, F16C, AES, PCLMULQDQ, MMX, x87, FXSR,
-/// XSAVE and XSAVEOPT.
+/// Returns whether an instruction belongs to the sets that this folder handles: SSE to SSE4.2, AVX, AVX2, FMA, F16C, AES, PCLMULQDQ, MMX,
+/// x87, FXSR, XSAVE and XSAVEOPT.
 pub fn is_ours(i: &Instruction) -> bool {
     use CpuidFeature::*;
     matches!(i.encoding(), EncodingKind::Legacy | EncodingKind::VEX)
@@ -53,7 +53,7 @@ pub fn is_x87(i: &Instruction) -> bool {
         .any(|f| matches!(f, FPU | FPU287 | FPU387))
 }
 
-/// Returns the name of a feature that the instruction needs and the host lacks.
+/// Returns the name of a feature that the instruction needs and the host lacks; None where there is none.
 fn missing_on_host(i: &Instruction) -> Option<&'static str> {
     use CpuidFeature::*;
     i.cpuid_features().iter().find_map(|f| {
@@ -83,7 +83,7 @@ pub fn uses_mxcsr(i: &Instruction) -> bool {
         _ => name.as_str(),
     };
     if name.starts_with("cvt") {
-        // Exact: 32-bit integer to double.
+        // Conversions of 32-bit integers to doubles are exact.
         return !matches!(name, "cvtdq2pd" | "cvtpi2pd");
     }
     let fused = ["fmadd", "fmsub", "fnmadd", "fnmsub"];
@@ -118,8 +118,9 @@ pub fn uses_mxcsr(i: &Instruction) -> bool {
         )
 }
 
-/// Returns the required alignment of the memory operand, minus one. Operands of 16 bytes of legacy SSE instructions are aligned but for the
-/// second list; of VEX instructions only the first list is (SDM vol. 2A table 2-18 and following, exception types 1, 2, 4).
+/// Returns the required alignment of the memory operand in bytes, minus one. VEX instructions need alignment only in the first list. Legacy
+/// SSE instructions need it for all operands of 16 bytes except those of the second list (SDM vol. 2A table 2-18 and following, exception
+/// types 1, 2, 4).
 fn alignment(i: &Instruction, len: usize) -> u8 {
     use Mnemonic::*;
     let m = i.mnemonic();
@@ -175,7 +176,7 @@ fn writes_memory(i: &Instruction) -> bool {
     })
 }
 
-/// Counts a load or a store of the operation.
+/// Counts the memory operand as a store if the instruction writes it, else as a load.
 pub fn count_access(l: &mut Lowering<'_>) {
     if writes_memory(l.instruction) {
         l.op.stores = 1;
@@ -184,7 +185,7 @@ pub fn count_access(l: &mut Lowering<'_>) {
     }
 }
 
-/// Attaches the instruction's stub to `handler`; returns a handler that stops the study where no stub can be had.
+/// Attaches the instruction's stub to `handler`. Returns a handler that stops the study if no stub can be made.
 pub fn with_stub(l: &mut Lowering<'_>, mxcsr: bool, handler: Handler) -> Handler {
     match l.stubs.get(l.instruction, mxcsr) {
         Ok(at) => {
@@ -204,7 +205,7 @@ fn locked(cpu: &mut crate::cpu::Cpu, _: &crate::op::Op) -> crate::op::Done {
     Err(execute::invalid(cpu))
 }
 
-/// Chooses the handler of an instruction that runs as a stub.
+/// Chooses the handler of an instruction of this folder. Most handlers run a stub.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     let i = l.instruction;
     if l.op.attr & attr::LOCK != 0 {

@@ -1,4 +1,4 @@
-//! Moves of single elements under a mask, and gathers.
+//! Loads and stores of single elements under a mask, and gathers.
 //!
 //! Masked-off elements are not touched and cannot fault. A gather that faults leaves the elements before the fault in its
 //! destination and their mask bits clear, so that it continues where it stopped (SDM vol. 2C, VGATHERDPS).
@@ -38,7 +38,8 @@ fn read<const SIZE: usize>(cpu: &mut Cpu, linear: u64) -> Result<u64, Trap> {
     })
 }
 
-/// Executes VMASKMOVPS/PD, VPMASKMOVD/Q load. `dst`, `src` (mask): vector numbers; `aux`: bytes.
+/// Executes the loads VMASKMOVPS/PD and VPMASKMOVD/Q. `dst` and `src` (the mask) are vector register numbers; `aux` is the operand's length
+/// in bytes.
 fn masked_load<const SIZE: usize>(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, need::AVX)?;
     let mask = vector(cpu, op.src);
@@ -54,7 +55,7 @@ fn masked_load<const SIZE: usize>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Executes the stores VMASKMOVPS/PD, VPMASKMOVD/Q: `dst` is the source of the data.
+/// Executes the stores VMASKMOVPS/PD and VPMASKMOVD/Q. `dst` is the source of the data, `src` the mask.
 fn masked_store<const SIZE: usize>(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, need::AVX)?;
     let (mask, value) = (vector(cpu, op.src), vector(cpu, op.dst));
@@ -81,7 +82,7 @@ fn masked_store<const SIZE: usize>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Executes MASKMOVDQU and VMASKMOVDQU: bytes of `dst` to `[rdi]` where `src` has its sign bit set.
+/// Executes MASKMOVDQU and VMASKMOVDQU: stores those bytes of `dst` to `[rdi]` whose bytes in `src` have the sign bit set.
 fn masked_bytes<const NEED: u8>(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, NEED)?;
     let (value, mask) = (vector(cpu, op.dst), vector(cpu, op.src));
@@ -90,7 +91,7 @@ fn masked_bytes<const NEED: u8>(cpu: &mut Cpu, op: &Op) -> Done {
 
 fn store_bytes(cpu: &mut Cpu, op: &Op, value: &[u8], mask: &[u8]) -> Done {
     let linear = cpu.linear(op);
-    // Processors check each half as a whole, the upper one first, whatever is selected.
+    // Processors check each half as a whole, the upper half first, whatever bytes are selected.
     for half in (0..value.len() / 8).rev() {
         cpu.probe_write(linear.wrapping_add(8 * half as u64), 8)?;
     }
@@ -101,7 +102,7 @@ fn store_bytes(cpu: &mut Cpu, op: &Op, value: &[u8], mask: &[u8]) -> Done {
     Ok(Flow::Next)
 }
 
-/// Executes MASKMOVQ: as above with MMX registers.
+/// Executes MASKMOVQ: does the same as MASKMOVDQU with MMX registers.
 fn masked_mmx(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, need::MMX)?;
     x87::enter(cpu)?;
@@ -122,7 +123,8 @@ fn masked_mmx(cpu: &mut Cpu, op: &Op) -> Done {
     store_bytes(cpu, op, &value, &mask)
 }
 
-/// Gathers: elements of `SIZE` bytes, indices of `INDEX` bytes. `dst`; `src`: mask; `src2`: index; `aux`: elements.
+/// Executes a gather of elements of `SIZE` bytes with indices of `INDEX` bytes. `dst`, `src` (the mask) and `src2` (the indices) are vector
+/// register numbers; `aux` is the number of elements.
 fn gather<const SIZE: usize, const INDEX: usize>(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, need::AVX)?;
     let (dst, mask) = (usize::from(op.dst & 15), usize::from(op.src & 15));

@@ -4,9 +4,9 @@
 //! `[rsi]`, explicit general registers become r8 and r9, vector registers keep their numbers. The key of a stub is the
 //! re-encoded instruction with the guest numbers of its general registers, so that one stub serves every address.
 //!
-//! Legacy SSE loads and stores 128 bits of a register and leaves the upper half unchanged; VEX instructions clear what they
-//! do not write, which the store of the whole 256-bit register carries over. Whoever touches a 256-bit register ends with
-//! VZEROUPPER, so that the SSE code of the engine does not pay for merging upper halves.
+//! A stub of a legacy SSE instruction loads and stores 128 bits of a register and leaves the upper half unchanged. VEX instructions clear
+//! the bits that they do not write, and the stub stores the whole 256-bit register. A stub with a 256-bit operand ends with VZEROUPPER, so
+//! that the SSE code of the engine does not pay for merging upper halves.
 
 use std::mem::offset_of;
 
@@ -38,7 +38,7 @@ const RFLAGS: i32 = offset_of!(Cpu, rflags) as i32;
 const MXCSR: i32 = offset_of!(Cpu, fx) as i32 + 24;
 const HOST_MXCSR: i32 = offset_of!(Cpu, simd.host_mxcsr) as i32;
 
-/// The status flags as iced-x86 numbers them; it reports the x87 condition codes beside them.
+/// The status flags as iced-x86 numbers them. iced-x86 reports the x87 condition codes as flags, too.
 const STATUS: u32 = RflagsBits::CF
     | RflagsBits::PF
     | RflagsBits::AF
@@ -46,7 +46,7 @@ const STATUS: u32 = RflagsBits::CF
     | RflagsBits::SF
     | RflagsBits::OF;
 
-/// Re-encodes an instruction for a stub. `mxcsr`: it reads or sets MXCSR.
+/// Re-encodes an instruction for a stub. `mxcsr`: the instruction reads or sets MXCSR.
 pub fn plan(instruction: &Instruction, mxcsr: bool) -> Result<Plan, IcedError> {
     let mut core = *instruction;
     core.set_has_lock_prefix(false);
@@ -103,8 +103,8 @@ fn writes(access: OpAccess) -> bool {
 }
 
 impl Plan {
-    /// Assembles the stub for an address. A stub that uses MXCSR returns 0 when done, 1 where the host's MXCSR did not hold the
-    /// guest's value and nothing was done; other stubs return nothing.
+    /// Assembles the stub for an address. A stub that uses MXCSR returns 0 when done. It returns 1, and does nothing, if the host's MXCSR
+    /// did not have the guest's value. Other stubs return nothing.
     pub fn assemble(&self, ip: u64) -> Result<Vec<u8>, IcedError> {
         let core = &self.core;
         let vex = core.encoding() == EncodingKind::VEX;
@@ -170,8 +170,8 @@ impl Plan {
         }
         a.add_instruction(*core)?;
         if modifies_flags {
-            // LAHF and SETO cost less than PUSHFQ; AH holds SF ZF AF PF CF in their places, OF is bit 11.
-            // ECX may hold the result of PCMPxSTRI: it was stored to a register slot of its own below, so store it first.
+            // LAHF and SETO cost less than PUSHFQ. AH has SF, ZF, AF, PF and CF at their positions in RFLAGS; OF is bit 11. The code below
+            // uses ECX, so store a result of PCMPxSTRI in ECX first.
             if generals[1].1 {
                 a.mov(
                     qword_ptr(rdi + GPR + 8 * guest(1) as i32),

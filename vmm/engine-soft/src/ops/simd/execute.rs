@@ -11,21 +11,21 @@ use crate::op::{Done, Flow, Op, Trap};
 use super::mxcsr::Tiny;
 use super::{mxcsr, require, x87};
 
-/// A stub: the vCPU, and the memory operand where there is one.
+/// Signature of a stub: arguments are the vCPU and the memory operand, which is null where there is none.
 pub type StubFn = unsafe extern "sysv64" fn(*mut Cpu, *mut u8) -> u32;
 
 /// Returns the stub of an operation.
 ///
 /// # Safety
-/// [`super::classify::with_stub`] lowered the operation, and its block still belongs to the node's: stubs are thrown away with all blocks
+/// [`super::classify::with_stub`] lowered the operation, and the operation's block is still alive: stubs are thrown away with all blocks
 /// that call them.
 #[inline(always)]
 pub unsafe fn stub(op: &Op) -> StubFn {
-    // SAFETY: the address of a stub is there, by the caller's promise.
+    // SAFETY: by the caller's promise, `op.imm` is the address of a stub.
     unsafe { std::mem::transmute::<usize, StubFn>(op.imm as usize) }
 }
 
-/// Calls the stub with a place that holds (or takes) the memory operand.
+/// Calls the stub with the address of the memory operand, or of a buffer for it.
 #[inline(always)]
 fn call<const MXCSR: bool>(cpu: &mut Cpu, op: &Op, memory: *mut u8) -> Result<(), Trap> {
     // SAFETY: lowering gives the handlers that lead here only to operations with a stub, and they run from their blocks.
@@ -51,7 +51,7 @@ pub fn half_registers(cpu: &mut Cpu, op: &Op) -> Done {
 pub fn half_store(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, op.src2)?;
     let linear = address(cpu, op)?;
-    // As in `store`.
+    // As in `store`, the result goes to a buffer first.
     let mut value = [0_u8; 16];
     call_half(cpu, op, value.as_mut_ptr(), Tiny::HalfInMemory)?;
     cpu.write_bytes(linear, &value[..(op.aux as usize).min(16)])?;
@@ -64,13 +64,13 @@ fn call_half(cpu: &mut Cpu, op: &Op, memory: *mut u8, tiny: Tiny) -> Result<(), 
     // SAFETY: as in `call`; the memory operand has at most 16 bytes.
     let missed = unsafe { stub(cpu, memory) };
     if missed != 0 {
-        // SAFETY: as before; memory where the result is in memory has 16 bytes.
+        // SAFETY: as before; a result in memory goes to a buffer of 16 bytes.
         return unsafe { mxcsr::settle(cpu, stub, memory, tiny) };
     }
     Ok(())
 }
 
-/// Address of the memory operand, checked for alignment.
+/// Returns the linear address of the memory operand, or raises `#GP` if the address is misaligned.
 #[inline(always)]
 fn address(cpu: &mut Cpu, op: &Op) -> Result<u64, Trap> {
     let linear = cpu.linear(op);
@@ -115,7 +115,7 @@ pub fn store<const MXCSR: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     let linear = address(cpu, op)?;
     let len = op.aux as usize;
     if MXCSR {
-        // Nothing is written where an exception is raised, and the exception goes before a page fault.
+        // An exception of the instruction comes before a page fault, and prevents the write.
         let mut value = [0_u8; 32];
         call::<MXCSR>(cpu, op, value.as_mut_ptr())?;
         cpu.write_bytes(linear, &value[..len.min(32)])?;
@@ -155,7 +155,7 @@ pub fn mmx_store(cpu: &mut Cpu, op: &Op) -> Done {
     let place = match cpu.write_span(linear, len) {
         Ok(place) => place,
         Err(trap) => {
-            // Processors have reset the top of the stack by then.
+            // Processors have reset the top of the stack before they report the fault.
             x87::release(cpu);
             x87::top_to_zero(cpu);
             return Err(trap);

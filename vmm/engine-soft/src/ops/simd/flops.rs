@@ -6,9 +6,9 @@
 //! A packed instruction counts all lanes of its width, whatever they hold. Comparisons, conversions, rounding, logic and
 //! moves count nothing.
 //!
-//! There is no such counter for x87 on recent processors. In the spirit of FP_COMP_OPS_EXE.X87 here one each is counted
-//! for FADD, FSUB, FMUL, FDIV (with integer operands and reversed too), FSQRT and FPREM; the transcendental functions,
-//! whose work is not one operation, count nothing.
+//! Recent processors have no such counter for x87. In the spirit of FP_COMP_OPS_EXE.X87, one operation is counted for each FADD, FSUB, FMUL
+//! and FDIV (also with integer operands, and reversed), FSQRT and FPREM. The transcendental functions, whose work is not one operation,
+//! count nothing.
 
 use iced_x86::{EncodingKind, Instruction, Mnemonic};
 use nodescope_plugin_api::FlopClass;
@@ -23,7 +23,7 @@ pub fn count(instruction: &Instruction, op: &mut Op) {
     }
 }
 
-/// Class and number of operations, if any.
+/// Returns the class and the number of floating-point operations; None if the instruction has none.
 pub fn of(instruction: &Instruction) -> Option<(FlopClass, u8)> {
     use Mnemonic::*;
     if super::classify::is_x87(instruction) {

@@ -1,11 +1,11 @@
 //! Vector, x87, MMX and extended-state instructions.
 //!
-//! The host is x86-64 too, so it does the arithmetic: results are exact without a line of floating-point semantics here.
-//! Reading order: [`classify`] (which instruction goes where), `emit` and `arena` (native stubs), `execute` (calling
-//! them), `moves` (the hot ones, without a stub), `elements` (masked moves and gathers), `mxcsr`, `x87`, `xsave`, `flops`.
+//! The host is x86-64, too, and does the arithmetic: results are exact, and the engine needs no floating-point code of its own. Reading
+//! order: [`classify`] (chooses handlers), `emit` and `arena` (native stubs), `execute` (calls stubs), `moves` (frequent moves, without a
+//! stub), `elements` (masked moves and gathers), `mxcsr`, `x87`, `xsave`, `flops`.
 //!
-//! Not here: AVX-512, AMX, SHA, GFNI, VAES, AVX-VNNI, XOP, FMA4, SSE4a, 3DNow!. No CPUID template of the portable engine announces
-//! them, so that they raise `#UD` (`features.rs`).
+//! Instruction sets that are not implemented: AVX-512, AMX, SHA, GFNI, VAES, AVX-VNNI, XOP, FMA4, SSE4a, 3DNow!. No CPUID template of the
+//! portable engine announces them, so that their instructions raise `#UD` (`features.rs`).
 
 mod arena;
 mod classify;
@@ -35,21 +35,21 @@ use arena::{Arena, ArenaError};
 
 /// Conditions of an instruction on the control registers; bits of [`SimdState::available`].
 pub(crate) mod need {
-    /// CR0.EM and CR0.TS clear, or `#NM`.
+    /// CR0.EM and CR0.TS must be clear, else `#NM`.
     pub const X87: u8 = 1 << 0;
-    /// CR0.EM clear, or `#UD`; CR0.TS clear, or `#NM`.
+    /// CR0.EM must be clear, else `#UD`; CR0.TS must be clear, else `#NM`.
     pub const MMX: u8 = 1 << 1;
-    /// As MMX, and CR4.OSFXSR, or `#UD`.
+    /// As for MMX; in addition CR4.OSFXSR must be set, else `#UD`.
     pub const SSE: u8 = 1 << 2;
-    /// CR4.OSXSAVE and XCR0.SSE and XCR0.AVX, or `#UD`; CR0.TS clear, or `#NM`.
+    /// CR0.PE, CR4.OSXSAVE, XCR0.SSE and XCR0.AVX must be set, else `#UD`; CR0.TS must be clear, else `#NM`.
     pub const AVX: u8 = 1 << 3;
-    /// CR4.OSXSAVE, or `#UD`; CR0.TS clear, or `#NM`.
+    /// CR4.OSXSAVE must be set, else `#UD`; CR0.TS must be clear, else `#NM`.
     pub const XSAVE: u8 = 1 << 4;
-    /// Not both CR0.MP and CR0.TS, or `#NM`.
+    /// CR0.MP and CR0.TS must not both be set, else `#NM`.
     pub const WAIT: u8 = 1 << 5;
 }
 
-/// An instruction cannot be made into a stub.
+/// Reason for which an instruction has no stub.
 #[derive(Debug, Error)]
 enum StubError {
     #[error(transparent)]
@@ -72,20 +72,21 @@ enum StubError {
 #[derive(Default)]
 #[repr(C)]
 pub struct SimdState {
-    /// The host's MXCSR, stored by a stub for a comparison.
+    /// The host's MXCSR, which a stub stores here for a comparison.
     host_mxcsr: u32,
-    /// Bits of [`need`] that hold now. A bit that is clear is checked again before anything is raised.
+    /// Bits of [`need`] whose conditions hold. A clear bit may be out of date: the condition is checked again before an exception is
+    /// raised.
     available: u8,
     /// State of the host's x87 unit.
     x87: x87::Resident,
 }
 
-/// Native code that carries out vector and x87 instructions. Operations of decoded blocks refer to it.
+/// Native code that carries out vector and x87 instructions. Operations of decoded blocks refer to this code.
 pub struct Stubs {
     by_key: HashMap<Box<[u8]>, u64>,
     arena: Option<Arena>,
     messages: Vec<String>,
-    /// Bytes of code before all of it is thrown away.
+    /// Maximum size of the stubs in bytes.
     room: usize,
 }
 
@@ -100,22 +101,22 @@ impl Default for Stubs {
     }
 }
 
-/// A stub is shorter: about 80 bytes, 300 where it moves many registers.
+/// Upper bound of the size of a stub in bytes. A stub takes about 80 bytes, or 300 where it moves many registers.
 const LONGEST_STUB: usize = 512;
 
 impl Stubs {
-    /// Returns whether so many instructions more can have stubs.
+    /// Returns whether stubs of this many more instructions fit.
     pub fn has_room(&self, instructions: usize) -> bool {
         let used = self.arena.as_ref().map_or(0, Arena::used);
         used + instructions * LONGEST_STUB <= self.room
     }
 
-    /// Keeps at most so many bytes of code, or as many as a block may need; before anything is decoded.
+    /// Sets the maximum size of the stubs in bytes, at least the size that one block may need. Must be called before anything is decoded.
     pub fn set_room(&mut self, bytes: usize) {
         self.room = bytes.clamp(crate::fetch::MAX_BLOCK * LONGEST_STUB, arena::CAPACITY);
     }
 
-    /// Returns empty stubs with as much room.
+    /// Returns empty stubs with the same maximum size.
     pub fn another(&self) -> Self {
         Self {
             room: self.room,
@@ -123,7 +124,7 @@ impl Stubs {
         }
     }
 
-    /// Returns the stub of an instruction, which is made at the first request.
+    /// Returns the address of an instruction's stub, which is made at the first request.
     fn get(&mut self, instruction: &iced_x86::Instruction, mxcsr: bool) -> Result<u64, StubError> {
         let failed = |source| StubError::Encode {
             instruction: format!("{:?}", instruction.code()),
@@ -144,7 +145,7 @@ impl Stubs {
         Ok(at)
     }
 
-    /// Keeps a message for an operation that stops the study when it is executed.
+    /// Stores a message for an operation that stops the study when it is executed; returns the message's index.
     fn message(&mut self, text: String) -> u32 {
         let at = self.messages.iter().position(|m| *m == text);
         at.unwrap_or_else(|| {
@@ -154,7 +155,7 @@ impl Stubs {
     }
 }
 
-/// Computes the instructions that CR0, CR4 and XCR0 permit. Call after every change of one of them.
+/// Computes what instructions CR0, CR4 and XCR0 permit. Must be called after every change of one of these registers.
 pub fn recompute_simd_availability(cpu: &mut Cpu) {
     let (c0, c4, x) = (cpu.control.cr0, cpu.control.cr4, cpu.control.xcr0);
     let emulated = c0 & cr0::EM != 0;
@@ -178,12 +179,12 @@ pub fn recompute_simd_availability(cpu: &mut Cpu) {
     cpu.simd.available = bits;
 }
 
-/// Returns whether SSE and AVX instructions may be used. False may also mean that the conditions were not checked since they began to hold.
+/// Returns whether SSE and AVX instructions may be used. False may also mean that the conditions hold, but were not checked again.
 pub(crate) fn vectors_available(cpu: &Cpu) -> bool {
     cpu.simd.available & (need::SSE | need::AVX) == need::SSE | need::AVX
 }
 
-/// Checks the conditions of an instruction ([`need`]).
+/// Checks the conditions of an instruction ([`need`]), and raises `#UD` or `#NM` if one of them does not hold.
 #[inline(always)]
 fn require(cpu: &mut Cpu, need: u8) -> Result<(), Trap> {
     if cpu.simd.available & need == need {
@@ -200,7 +201,7 @@ fn unavailable(cpu: &mut Cpu, need: u8) -> Result<(), Trap> {
     if missing == 0 {
         return Ok(());
     }
-    // #UD goes before #NM (SDM vol. 2A §2.4, exception classes): check again as if no task had been switched.
+    // `#UD` has priority over `#NM` (SDM vol. 2A §2.4, exception classes): check again as if CR0.TS were clear.
     let invalid = {
         let c0 = cpu.control.cr0;
         cpu.control.cr0 &= !cr0::TS;
@@ -223,7 +224,7 @@ fn refused(cpu: &mut Cpu, op: &Op) -> Done {
     Err(cpu.unsupported(text))
 }
 
-/// Lowers a vector, x87, MMX or extended-state instruction.
+/// Lowers a vector, x87, MMX or extended-state instruction; None for other instructions.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     if !classify::is_ours(l.instruction) {
         return None;

@@ -1,4 +1,4 @@
-//! Moves without a stub: the vector instructions that ordinary code executes most.
+//! Handlers without a stub, for the moves that ordinary code executes most.
 //!
 //! Registers are written in the widths in which stubs read them back, so that the host forwards the store.
 
@@ -30,7 +30,7 @@ fn low(cpu: &Cpu, n: u8) -> __m128i {
     unsafe { _mm_loadu_si128(cpu.vector.0[usize::from(n & 15)].as_ptr().cast()) }
 }
 
-/// Writes bits 127:0; legacy SSE keeps the upper half, VEX clears it.
+/// Writes bits 127:0 of a register. With legacy SSE the upper half is unchanged; with VEX it is cleared.
 #[inline(always)]
 fn set_low<const NEED: u8>(cpu: &mut Cpu, n: u8, value: __m128i) {
     let at = cpu.vector.0[usize::from(n & 15)].as_mut_ptr();
@@ -230,7 +230,7 @@ fn zero_all(cpu: &mut Cpu, _op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Lowers this instruction if it is one of the moves here. `dst` holds the alignment of the memory operand minus one.
+/// Lowers an instruction that this file handles; None for others. On entry `dst` is the alignment of the memory operand minus one.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     let i = l.instruction;

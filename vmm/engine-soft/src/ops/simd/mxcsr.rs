@@ -1,16 +1,15 @@
-//! The guest's MXCSR on the host's.
+//! Use of the host's MXCSR for the guest's MXCSR.
 //!
-//! Stubs of instructions that read or set MXCSR compare the host's value with the guest's first. Equal: the control bits
-//! are the guest's, every exception is masked (the host never holds anything else), and the sticky flags that the
-//! instruction raises end up in the guest's MXCSR as they do in the host's. Different: the stub does nothing and [`settle`]
-//! brings the host's register to the guest's value. Rust code between stubs may raise sticky flags on the host (it does
-//! not care about them), which costs one more `settle` and never reaches the guest. Control bits other than the default
-//! are put back at once, because Rust code would round by them.
+//! A stub of an instruction that reads or sets MXCSR first compares the host's value with the guest's. If they are equal, the instruction
+//! runs: control bits are the guest's, every exception is masked (the host's register never has other values), and the sticky flags that
+//! the instruction raises are stored in the guest's MXCSR. If they differ, the stub does nothing, and [`settle`] loads the guest's value
+//! into the host's register. Rust code between stubs may raise sticky flags on the host. They cost one more `settle`, and never reach the
+//! guest. Control bits other than the default are removed at once, because Rust code would round by them.
 //!
-//! Unmasked exceptions: the instruction runs masked, with clear flags, on copies; if it raised a flag that the guest has
-//! unmasked, its results are discarded and `#XM` is raised. What may differ from hardware after `#XM` is sticky flags beside
-//! the one that caused it: precision after an unmasked overflow or underflow (hardware checks the result with an
-//! unbounded exponent), and flags of later steps of HADD, HSUB and DPP, which hardware does not reach.
+//! Unmasked exceptions: the instruction runs with all exceptions masked and flags clear, on copies. If it raised a flag that the guest has
+//! unmasked, its results are discarded and `#XM` is raised. After `#XM`, sticky flags beside the flag that caused `#XM` may differ from
+//! hardware: precision after an unmasked overflow or underflow (hardware checks the result with an unbounded exponent), and flags of later
+//! steps of HADD, HSUB and DPP, which hardware does not reach.
 
 use nodescope_x86::bits::cr4;
 use nodescope_x86::{Exception, Vector};
@@ -24,15 +23,15 @@ use super::{need, require, x87};
 
 /// Value with which Rust code runs: every exception masked, round to nearest, no flags.
 pub const DEFAULT: u32 = 0x1f80;
-/// Bits that may be set; what the save areas show as MXCSR_MASK.
+/// Bits of MXCSR that may be set. The save areas show this value as MXCSR_MASK.
 pub const MASK: u32 = 0xffff;
 const FLAGS: u32 = 0x3f;
-/// Rounding, flush to zero, denormals are zeros.
+/// Control bits: rounding, flush to zero, denormals are zeros.
 const CONTROL: u32 = 0xe040;
 const FLUSH: u32 = 0x8000;
 const UNDERFLOW: u32 = 0x10;
 const UNDERFLOW_MASK: u32 = 0x0800;
-/// Invalid, denormal, zero divide: found before the operation, which then does not take place.
+/// Flags of exceptions that are found before the operation, which then does not take place: invalid, denormal, zero divide.
 const EARLY: u32 = 0x07;
 
 fn load_host(value: u32) {
@@ -43,10 +42,10 @@ fn load_host(value: u32) {
     };
 }
 
-/// Sign by which a tiny result is recognised, though exact.
+/// Method by which a tiny result is recognised, even if the result is exact.
 #[derive(Clone, Copy)]
 pub enum Tiny {
-    /// Flushed to zero, it raises underflow.
+    /// With flush to zero, a tiny result raises underflow.
     Flushed,
     /// VCVTPS2PH does not flush (SDM vol. 2C): the half-precision result in this register is subnormal.
     HalfInRegister(u8),
@@ -82,7 +81,7 @@ pub unsafe fn settle(cpu: &mut Cpu, stub: StubFn, memory: *mut u8, tiny: Tiny) -
     }
     let before = (cpu.vector, cpu.gpr, cpu.rflags);
     let mmx = x87::snapshot(cpu);
-    // Runs with every exception masked and clear flags, and returns the flags that were raised.
+    // Runs the stub with every exception masked and clear flags, and returns the flags that were raised.
     let attempt = |cpu: &mut Cpu, control: u32| {
         cpu.fx.set_mxcsr(control);
         load_host(control);
@@ -106,7 +105,7 @@ pub unsafe fn settle(cpu: &mut Cpu, stub: StubFn, memory: *mut u8, tiny: Tiny) -
         };
         raised | if subnormal { UNDERFLOW } else { 0 }
     } else {
-        // Flushing to zero raises it for every tiny result too, but spoils the result: try it first.
+        // With flush to zero, every tiny result raises underflow, but the result is lost: do this first, and then run again.
         let tiny = attempt(cpu, control | FLUSH) & UNDERFLOW;
         (cpu.vector, cpu.gpr, cpu.rflags) = before;
         x87::roll_back(cpu, mmx);

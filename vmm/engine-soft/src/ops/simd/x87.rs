@@ -1,11 +1,11 @@
-//! x87: the guest's state lives in the host's x87 unit while it is in use.
+//! x87: the guest's state is in the host's x87 unit while the guest uses x87 or MMX instructions.
 //!
-//! Rust code for x86-64 never touches x87 or MMX registers, so the guest's state can stay in the host's between
-//! operations: it enters with the first x87 or MMX instruction ([`enter`]) and leaves with [`release`], which the run loop
-//! calls before it gives the thread away. What other code sees in `cpu.fx` is current only after [`sync`] or [`release`].
+//! Rust code for x86-64 never touches x87 or MMX registers, so the guest's state can remain in the host's unit between operations.
+//! [`enter`] loads the state for the first x87 or MMX instruction. [`release`] stores it again when the vCPU stops running. The copy in
+//! `cpu.fx` is current only after [`sync`] or [`release`].
 //!
-//! Exceptions (SDM vol. 1 §8.6): the host never executes a waiting instruction while an unmasked exception is pending;
-//! that is checked here, where `#MF` is raised instead.
+//! Exceptions (SDM vol. 1 §8.6): the host never executes a waiting instruction while an unmasked exception is pending. This file checks for
+//! a pending exception first, and raises `#MF` in the guest instead.
 //!
 //! Pointers (SDM vol. 1 §8.1.8): FIP and FDP are the guest's linear instruction address and operand offset of the last
 //! non-control instruction, FOP, FCS and FDS are zero, as on processors that deprecate them (CPUID.7.0:EBX\[13\]).
@@ -29,11 +29,11 @@ use super::{classify, mxcsr, need, require};
 /// State of the host's x87 unit.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Resident {
-    /// The unit holds the guest's state.
+    /// True if the host's unit has the guest's state.
     live: bool,
-    /// The control word unmasks an exception.
+    /// True if the control word unmasks an exception. Valid while `live`.
     unmasked: bool,
-    /// An unmasked exception is pending.
+    /// True if an unmasked exception is pending. Valid while `live`.
     pending: bool,
 }
 
@@ -76,7 +76,8 @@ fn check_pending_slow(cpu: &mut Cpu) -> Result<(), Trap> {
     Err(cpu.raise(Exception::new(Vector::X87)))
 }
 
-/// Brings the guest's state into the host's x87 unit for a waiting instruction.
+/// Loads the guest's state into the host's x87 unit, if it is not there yet, for a waiting instruction. Raises `#MF` if an exception is
+/// pending.
 #[inline(always)]
 pub fn enter(cpu: &mut Cpu) -> Result<(), Trap> {
     check_pending(cpu)?;
@@ -91,7 +92,7 @@ pub fn enter(cpu: &mut Cpu) -> Result<(), Trap> {
 fn load(cpu: &mut Cpu) {
     let mut area = Area([0; 512]);
     area.0[..160].copy_from_slice(cpu.fx.legacy());
-    // FOP, FIP, FDP stay here; `mxcsr.rs` handles MXCSR.
+    // FOP, FIP and FDP stay in `cpu.fx`; `mxcsr.rs` handles MXCSR.
     area.0[6..24].fill(0);
     area.0[24..28].copy_from_slice(&mxcsr::DEFAULT.to_le_bytes());
     area.0[28..32].fill(0);
@@ -121,13 +122,13 @@ fn host_status() -> u16 {
     word
 }
 
-/// Updates the state after the control or status word was replaced.
+/// Updates `cpu.simd.x87` after the control or status word was replaced.
 fn refresh(cpu: &mut Cpu) {
     cpu.simd.x87.unmasked = !host_control() & EXCEPTIONS != 0;
     cpu.simd.x87.pending = host_status() & SUMMARY != 0;
 }
 
-/// Copies the state into `cpu.fx`; it stays in the host as well.
+/// Copies the state of the host's unit into `cpu.fx`, except the pointers, which are always there. The host's unit keeps the state.
 pub fn sync(cpu: &mut Cpu) {
     if !cpu.simd.x87.live {
         return;
@@ -139,7 +140,7 @@ pub fn sync(cpu: &mut Cpu) {
     cpu.fx.0[32..160].copy_from_slice(&area.0[32..160]);
 }
 
-/// Drops what the host holds, without saving it: `cpu.fx` is the state.
+/// Empties the host's unit without saving its state: the state in `cpu.fx` becomes the guest's.
 pub fn forget(cpu: &mut Cpu) {
     if cpu.simd.x87.live {
         // SAFETY: leaves the x87 unit empty and in its default mode, as the calling convention requires.
@@ -148,8 +149,8 @@ pub fn forget(cpu: &mut Cpu) {
     }
 }
 
-/// Saves the guest's x87 state into `cpu.fx` and gives the host's x87 unit back. Called before a thread stops running a vCPU
-/// and before its state is read; costs nothing where x87 was not used.
+/// Saves the guest's x87 state into `cpu.fx` and empties the host's x87 unit. Must be called before a thread stops running a vCPU, and
+/// before the vCPU's state is read. Costs nothing if x87 was not used.
 #[inline]
 pub fn release(cpu: &mut Cpu) {
     if cpu.simd.x87.live {
@@ -158,13 +159,14 @@ pub fn release(cpu: &mut Cpu) {
     }
 }
 
-/// Returns the state to go back to if an instruction that changes MMX registers must be undone.
+/// Returns the x87 state for [`roll_back`], in case an instruction that changes MMX registers must be undone. None if the host's unit has
+/// no state.
 pub fn snapshot(cpu: &mut Cpu) -> Option<FxImage> {
     sync(cpu);
     cpu.simd.x87.live.then_some(cpu.fx)
 }
 
-/// Restores the state of a snapshot.
+/// Restores the state of a snapshot; does nothing for None.
 pub fn roll_back(cpu: &mut Cpu, before: Option<FxImage>) {
     if let Some(before) = before {
         forget(cpu);
@@ -172,7 +174,7 @@ pub fn roll_back(cpu: &mut Cpu, before: Option<FxImage>) {
     }
 }
 
-/// Undoes an instruction that may have made the transition to MMX: its result goes, the transition stays, as on processors.
+/// Undoes an instruction that may have made the transition to MMX. The result is undone, but the transition remains, as on processors.
 pub fn undo_mmx(cpu: &mut Cpu, before: Option<FxImage>) {
     sync(cpu);
     let transition = cpu.fx.0[4] == 0xff && cpu.fx.fsw() & 0x3800 == 0;
@@ -183,7 +185,7 @@ pub fn undo_mmx(cpu: &mut Cpu, before: Option<FxImage>) {
     }
 }
 
-/// Puts the state into the host's unit again for another attempt, after [`roll_back`].
+/// Loads the state into the host's unit again for another attempt, after [`roll_back`].
 pub fn enter_again(cpu: &mut Cpu, before: Option<FxImage>) {
     if before.is_some() {
         load(cpu);
@@ -194,7 +196,7 @@ fn word(cpu: &mut Cpu, at: usize, value: u64) {
     cpu.fx.0[at..at + 8].copy_from_slice(&value.to_le_bytes());
 }
 
-/// Notes where the last non-control instruction was.
+/// Records the address of the last non-control instruction (FIP).
 #[inline(always)]
 fn note_instruction(cpu: &mut Cpu, op: &Op) {
     let ip = cpu.ip(op);
@@ -216,7 +218,7 @@ fn call(cpu: &mut Cpu, op: &Op, memory: *mut u8) {
     unsafe { stub(cpu, memory) };
 }
 
-/// Executes arithmetic and moves between registers.
+/// Executes an x87 instruction without a memory operand.
 fn registers(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, need::X87)?;
     enter(cpu)?;
@@ -258,8 +260,8 @@ fn store_operand(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Executes a store with an exception unmasked: where it is raised nothing is stored and no page fault is taken (but for
-/// precision, which is raised after the store).
+/// Executes a store while some exception is unmasked. If the store raises an unmasked exception, nothing is stored and no page fault is
+/// raised. Precision is different: it is raised after the store.
 #[cold]
 fn store_unmasked(cpu: &mut Cpu, op: &Op, linear: u64, len: usize) -> Done {
     enter(cpu)?;
@@ -365,8 +367,8 @@ fn clear_exceptions<const WAIT: bool>(cpu: &mut Cpu, _op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Sets the header to the state after FNINIT (SDM vol. 3A table 9-1): control word 37FH, everything else clear, registers kept. The image
-/// holds them in stack order, so they move as the top of the stack becomes register 0.
+/// Sets the header to the state after FNINIT (SDM vol. 3A table 9-1): control word 37FH, everything else clear. The registers keep their
+/// values. The image has them in stack order, so they move as register 0 becomes the top of the stack.
 fn init_header(cpu: &mut Cpu) {
     rotate_to_zero(cpu);
     cpu.fx.0[..24].fill(0);
@@ -418,7 +420,8 @@ fn empty(cpu: &mut Cpu, _op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Places of FIP, FCS (and FOP), FDP, FDS in an environment of 14 or 28 bytes (SDM vol. 1 figures 8-9 to 8-12).
+/// Returns the offsets of FIP, FCS (and FOP), FDP and FDS in an environment of 14 or 28 bytes, and the size of each in bytes (SDM vol. 1
+/// figures 8-9 to 8-12).
 fn pointers(len: usize) -> ([usize; 4], usize) {
     if matches!(len, 14 | 94) {
         ([6, 8, 10, 12], 2)
@@ -427,8 +430,8 @@ fn pointers(len: usize) -> ([usize; 4], usize) {
     }
 }
 
-/// Checks for protected mode. In real mode, pointers in an environment are linear addresses (SDM vol. 1 figures 8-11 and 8-12), which is
-/// not done here.
+/// Checks for protected mode, and else stops the study. In real mode, pointers in an environment are linear addresses (SDM vol. 1 figures
+/// 8-11 and 8-12), which the engine does not implement.
 fn require_protected(cpu: &mut Cpu) -> Result<(), Trap> {
     if cpu.control.cr0 & cr0::PE == 0 {
         return Err(cpu.unsupported("an x87 environment in real mode"));
@@ -436,7 +439,7 @@ fn require_protected(cpu: &mut Cpu) -> Result<(), Trap> {
     Ok(())
 }
 
-/// Raises the page fault of one byte of an operand, as processors do for a byte that they check first.
+/// Raises a page fault if one byte of an operand may not be accessed. Processors check this byte before the others.
 pub fn check_byte(cpu: &mut Cpu, linear: u64, intent: Intent) -> Result<(), Trap> {
     if is_canonical(linear) {
         cpu.translate(linear, intent)?;
@@ -444,7 +447,7 @@ pub fn check_byte(cpu: &mut Cpu, linear: u64, intent: Intent) -> Result<(), Trap
     Ok(())
 }
 
-/// Checks the last byte of an operand that crosses pages, before the others.
+/// Checks the last byte of an operand that crosses pages, before all other bytes.
 fn last_first(cpu: &mut Cpu, linear: u64, len: usize, intent: Intent) -> Result<(), Trap> {
     let last = linear.wrapping_add(len as u64 - 1);
     if last >> 12 != linear >> 12 {
@@ -469,7 +472,7 @@ fn store_environment<const WAIT: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     }
     let mut area = [0_u8; 108];
     call(cpu, op, area.as_mut_ptr());
-    // The host's pointers are addresses of stubs: put the guest's there.
+    // The host's pointers are addresses of stubs: replace them by the guest's.
     let ([ip, cs, dp, ds], size) = pointers(len);
     let part = |at: usize| {
         [
@@ -484,7 +487,7 @@ fn store_environment<const WAIT: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     area[dp..dp + size].copy_from_slice(&part(16)[..size]);
     area[ds..ds + size].fill(0);
     if size == 4 {
-        // Upper half of the last word is undefined or set: as the processor writes it.
+        // The processor sets the upper half of the last word.
         area[ds + 2..ds + 4].fill(0xff);
     }
     // SAFETY: the span holds `len` bytes, at most 108.

@@ -17,14 +17,14 @@ use crate::op::{Done, Flow, Handler, Op, Trap};
 use super::execute::{invalid, misaligned};
 use super::{mxcsr, need, recompute_simd_availability, require, x87};
 
-/// x87 header and registers in the image.
+/// Bytes of the x87 registers in the image.
 const X87: std::ops::Range<usize> = 32..160;
 const XMM: usize = 160;
 const HEADER: usize = 512;
 const UPPER: usize = 576;
 /// Bytes of an image with all components.
 const SIZE: usize = 832;
-/// Components this engine has.
+/// Components that this engine has.
 const COMPONENTS: u64 = xcr0::X87 | xcr0::SSE | xcr0::AVX;
 
 /// Returns the number of vector registers that exist in the mode.
@@ -83,7 +83,7 @@ fn upper_area(cpu: &Cpu) -> [u8; 256] {
     area
 }
 
-/// Components that are not in their initial state; `cpu.fx` is current.
+/// Returns the components that are not in their initial state. `cpu.fx` must be current.
 fn in_use(cpu: &Cpu) -> u64 {
     let initial = FxImage::default();
     let mut mask = 0;
@@ -160,7 +160,7 @@ fn fxrstor<const WIDE: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Returns the requested-feature bitmap: EDX:EAX and XCR0.
+/// Returns the requested-feature bitmap: EDX:EAX, limited to the bits of XCR0 and to the engine's components.
 fn requested(cpu: &Cpu) -> u64 {
     (cpu.gpr[2] << 32 | cpu.gpr[0] & 0xffff_ffff) & cpu.control.xcr0 & COMPONENTS
 }
@@ -223,7 +223,7 @@ fn xrstor<const WIDE: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     let mut image = [0; SIZE];
     // XCOMP_BV is checked first.
     x87::check_byte(cpu, linear.wrapping_add(HEADER as u64 + 8), Intent::Read)?;
-    // Nothing of the legacy region is read where none of its components is requested (seen on Cascade Lake).
+    // The legacy region is read only if some component is requested (seen on Cascade Lake).
     if requested & (xcr0::X87 | xcr0::SSE | xcr0::AVX) != 0 {
         cpu.read_bytes(linear, &mut image[..HEADER])?;
     }
@@ -237,7 +237,7 @@ fn xrstor<const WIDE: bool>(cpu: &mut Cpu, op: &Op) -> Done {
         u64::from_le_bytes(bytes)
     };
     let present = quad(HEADER);
-    // XCOMP_BV and the following eight bytes are zero in the standard format, which is the only one here.
+    // XCOMP_BV and the following eight bytes must be zero in the standard format, the only format here.
     if present & !cpu.control.xcr0 != 0 || quad(HEADER + 8) != 0 || quad(HEADER + 16) != 0 {
         return Err(cpu.raise(Exception::gp(0)));
     }
@@ -306,7 +306,7 @@ pub fn xgetbv(cpu: &mut Cpu, _op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Executes XSETBV: XCR0, at CPL 0.
+/// Executes XSETBV: sets XCR0, at CPL 0.
 pub fn xsetbv(cpu: &mut Cpu, op: &Op) -> Done {
     if cpu.control.cr4 & cr4::OSXSAVE == 0 {
         return Err(invalid(cpu));

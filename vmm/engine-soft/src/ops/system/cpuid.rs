@@ -84,7 +84,7 @@ pub(super) fn cpuid(cpu: &mut Cpu, op: &Op) -> Done {
 /// View of guest memory by linear address, for hypercalls: RAM only, not reported to models.
 struct Borrowed<'a> {
     cpu: &'a mut Cpu,
-    /// A store was made, which may have changed code.
+    /// True if a store was made, which may have changed code.
     written: bool,
 }
 

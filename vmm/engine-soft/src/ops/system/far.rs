@@ -143,7 +143,7 @@ fn jump_far_immediate(cpu: &mut Cpu, op: &Op) -> Done {
     jump_far(cpu, (op.imm >> 32) as u16, op.imm & 0xffff_ffff)
 }
 
-/// Reads the far pointer in memory: the selector lies behind an offset of `op.aux` bytes.
+/// Returns the selector and the offset of a far pointer in memory. The selector lies behind the offset, which has `op.aux` bytes.
 pub(super) fn far_pointer(cpu: &mut Cpu, op: &Op) -> Result<(u16, u64), Trap> {
     let at = cpu.linear(op);
     let ip = match op.aux {

@@ -74,7 +74,7 @@ fn software(cpu: &mut Cpu, op: &Op, vector: u8) -> Done {
     deliver_behind(cpu, op, |cpu| cpu.software_interrupt(vector))
 }
 
-/// Delivers an event that returns to the next instruction.
+/// Delivers an event whose handler returns to the next instruction.
 fn deliver_behind(
     cpu: &mut Cpu,
     op: &Op,
@@ -106,7 +106,7 @@ fn int_n(cpu: &mut Cpu, op: &Op) -> Done {
     software(cpu, op, op.imm as u8)
 }
 
-/// Executes INT1: `#DB` as a trap, whatever the gate's privilege (SDM vol. 2A, INT n). DR6 stays.
+/// Executes INT1: `#DB` as a trap, whatever the gate's privilege (SDM vol. 2A, INT n). DR6 is unchanged.
 fn int1(cpu: &mut Cpu, op: &Op) -> Done {
     deliver_behind(cpu, op, Cpu::debug_interrupt)
 }

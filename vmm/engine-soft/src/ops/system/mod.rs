@@ -133,12 +133,12 @@ pub fn unknown(cpu: &mut Cpu, op: &Op) -> Done {
     )))
 }
 
-/// Executes an instruction with more bytes than allowed (SDM vol. 2A §2.3.11).
+/// Raises `#GP` for an instruction with more bytes than allowed (SDM vol. 2A §2.3.11).
 pub fn too_long(cpu: &mut Cpu, _op: &Op) -> Done {
     Err(cpu.raise(Exception::gp(0)))
 }
 
-/// Executes an encoding that no processor of the template has.
+/// Raises `#UD` for an encoding that the guest's processor does not have.
 fn undefined(cpu: &mut Cpu, _op: &Op) -> Done {
     Err(cpu.raise(Exception::ud()))
 }

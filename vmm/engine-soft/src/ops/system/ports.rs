@@ -40,7 +40,7 @@ pub(super) fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     Some(handler)
 }
 
-/// Raises `#GP` where a port may not be used. Where it may, notes a breakpoint on the port.
+/// Raises `#GP` if a port may not be used. Otherwise records a match with a breakpoint on the port, if there is one.
 pub fn io_allowed(cpu: &mut Cpu, port: u16, size: u32) -> Result<(), Trap> {
     check_port(cpu, port, size)?;
     cpu.watch_access(port.into(), size as usize, Watched::Port);

@@ -5,7 +5,8 @@ use nodescope_x86::state::seg;
 use crate::cpu::{Cpu, Mode};
 use crate::op::Trap;
 
-/// Returns the stack address and the new stack pointer after moving it by `delta`, at the stack's width.
+/// Returns the linear address of the top of the stack (for a negative `delta`, of the new top) and the new stack pointer, after moving it
+/// by `delta` bytes at the stack's width.
 pub(super) fn stack(cpu: &Cpu, delta: i64) -> (u64, u64) {
     let ss = cpu.segments.data[seg::SS];
     let (mask, base) = match cpu.mode {

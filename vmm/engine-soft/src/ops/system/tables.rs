@@ -1,5 +1,4 @@
-//! Descriptor tables: GDTR, IDTR, LDTR and TR loaded and stored, and the questions that LAR, LSL, VERR and VERW ask of a
-//! descriptor.
+//! Descriptor tables: instructions that load and store GDTR, IDTR, LDTR and TR, and that check a descriptor (LAR, LSL, VERR, VERW).
 
 use iced_x86::{Code, Mnemonic, OpKind};
 use nodescope_x86::Exception;
@@ -126,7 +125,7 @@ pub(super) fn selector_operand(cpu: &mut Cpu, op: &Op) -> Result<u16, Trap> {
     cpu.load(at)
 }
 
-/// Returns the descriptor of a system segment (16 bytes in long mode).
+/// Returns the descriptor of a system segment (16 bytes in long mode), which must be present and of one of two types.
 fn system_descriptor(
     cpu: &mut Cpu,
     selector: u16,
@@ -206,7 +205,8 @@ fn store_system<const WHAT: u8>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Returns the descriptor that LAR, LSL, VERR and VERW may read, or None (SDM vol. 2A, LAR, table 3-52).
+/// Returns the descriptor that LAR, LSL, VERR and VERW may read, or None (SDM vol. 2A, LAR, table 3-52). Bits of `systems` are the types of
+/// system descriptors that the instruction accepts.
 fn visible(
     cpu: &mut Cpu,
     selector: u16,
@@ -278,7 +278,7 @@ fn verify<const WRITE: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Executes ARPL: the selector's requested privilege becomes no better than the other's (SDM vol. 2A).
+/// Executes ARPL: increases the destination selector's requested privilege level (RPL) to the source's, if it is less (SDM vol. 2A).
 fn arpl(cpu: &mut Cpu, op: &Op) -> Done {
     if cpu.control.cr0 & cr0::PE == 0 {
         return Err(cpu.raise(Exception::ud()));

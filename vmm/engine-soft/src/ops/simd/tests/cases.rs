@@ -7,7 +7,7 @@ use iced_x86::{
 
 use super::{DATA, Values, encode};
 
-/// Returns whether the form's CPUID features are covered.
+/// Returns whether this folder must support the form, by its CPUID features.
 fn promised(code: Code) -> bool {
     use CpuidFeature::*;
     let features = code.cpuid_features();
@@ -51,8 +51,8 @@ pub fn codes() -> Vec<Code> {
 /// Registers that test instructions use for general operands: not those that the harness needs.
 const GPRS: [usize; 5] = [0, 1, 2, 9, 11];
 
-/// Returns an instance with operands drawn at random; the memory operand, if any, is `[rbx]`. None where the form cannot be
-/// written that way.
+/// Returns an instance of a form with operands drawn at random; the memory operand, if any, is `[rbx]`. Returns None where the form cannot
+/// have these operands.
 pub fn instance(code: Code, values: &mut Values, memory: bool) -> Option<(Instruction, Vec<u8>)> {
     use OpCodeOperandKind::*;
     use std::option::Option::None;
@@ -121,7 +121,7 @@ pub fn instance(code: Code, values: &mut Values, memory: bool) -> Option<(Instru
     (decoded.code() != Code::INVALID).then_some((decoded, bytes))
 }
 
-/// Returns the target of `[rbx]`.
+/// Returns the address of test data at an offset: the value for RBX.
 pub fn data_address(offset: u64) -> u64 {
     DATA + offset
 }

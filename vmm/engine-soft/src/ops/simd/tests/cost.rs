@@ -20,7 +20,7 @@ fn measure(cpu: &mut Cpu, name: &str, bytes: &[u8]) {
     const ROUNDS: u32 = 2_000_000;
     let op: Op = lower(cpu, bytes);
     cpu.gpr[3] = super::DATA;
-    // Other operations between: the host's predictors see a mix, as in a guest.
+    // Take the best of three measurements of the same operation.
     let mut best = f64::INFINITY;
     for _ in 0..3 {
         let start = Instant::now();

@@ -13,7 +13,7 @@ use crate::ops::simd::x87;
 
 const STATUS: u64 = nodescope_x86::bits::rflags::STATUS;
 
-/// Forms that have no equivalent in this engine, with the reason.
+/// Returns the reason for which the engine need not have a form; None for all forms now.
 fn absent(code: Code) -> Option<&'static str> {
     let _ = code;
     None
@@ -204,7 +204,7 @@ fn difference(got: &State, want: &State) -> Option<String> {
     (!out.is_empty()).then_some(out)
 }
 
-/// Executes random instances of every form on random states.
+/// Executes random instances of every form on random states, and compares the results with the host's.
 fn campaign(seed: u64, rounds: usize) {
     if !is_x86_feature_detected!("avx2") || !is_x86_feature_detected!("fma") {
         nodescope_test_needs::skip(
@@ -239,7 +239,8 @@ fn campaign(seed: u64, rounds: usize) {
                     .as_ref()
                     .is_some_and(|a| a.used() > 12 << 20)
                 {
-                    // The bound of one node's stubs; the operations lowered so far are not used again.
+                    // The stubs of one vCPU are limited. A new vCPU may take its place, since no operation that was lowered so far is used
+                    // again.
                     vcpu = super::vcpu();
                 }
                 // Gathers: small indices, so that elements lie in the buffer.
@@ -258,7 +259,7 @@ fn campaign(seed: u64, rounds: usize) {
                         continue;
                     }
                 }
-                // A page boundary now and then: operands that are not contiguous in host memory take another way.
+                // Sometimes at a page boundary: operands that are not contiguous in host memory are handled by other code.
                 let address =
                     cases::data_address(if values.below(4) == 0 { 0x1000 - 16 } else { 0 });
                 let op: Op = lower(&mut vcpu.cpu, &bytes);

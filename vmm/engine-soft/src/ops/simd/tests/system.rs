@@ -202,7 +202,7 @@ fn pending_x87_exceptions_reach_the_next_waiting_instruction() {
     x87::release(cpu);
     let done = run(cpu, |a| a.fld1());
     assert_eq!(raised(cpu, done), MF);
-    // Waitless ones do not see it; FNSTSW shows the summary bit.
+    // Instructions that do not wait do not see the exception; FNSTSW shows the summary bit.
     assert_eq!(run(cpu, |a| a.fnstsw(ax)), Ok(Flow::Next));
     assert_eq!(cpu.gpr[0] & 0x84, 0x84);
     assert_eq!(run(cpu, |a| a.fnclex()), Ok(Flow::Next));
@@ -297,7 +297,7 @@ fn fxsave_image_has_the_hosts_layout() {
     assert_eq!(image[24..32], [0x80, 0x1f, 0, 0, 0xff, 0xff, 0, 0]);
     assert_eq!(image[32..42], [0, 0, 0, 0, 0, 0, 0, 0x80, 0xff, 0x3f]);
     assert_eq!(image[400..416], [16; 16]);
-    // The host would accept this value.
+    // FXRSTOR restores the vector registers that FXSAVE wrote.
     let vector = cpu.vector;
     for r in &mut cpu.vector.0 {
         r[..16].fill(0);
