@@ -77,7 +77,7 @@ pub struct ExportedShape {
     /// Shape of the first level for instructions, and its holder bit as a mask of words of the second level; `None` without this cache.
     pub instruction: Option<(SetShape, u32)>,
     /// Holder bit of the first level for data, as a mask of words of the second level.
-    pub data_holder_bit: u32,
+    pub data_holder_mask: u32,
     /// Number of peers of the third level. Peers have the third level's shape.
     pub peers: usize,
     /// Indices and costs of events.
@@ -119,7 +119,7 @@ pub struct ExportedCaches {
     /// The [`crate::Context`] whose events `tallies` count.
     pub context: u32,
     /// Holder bit of this vCPU's second level, as a mask of words of the third level.
-    pub l3_holder_bit: u32,
+    pub l3_holder_mask: u32,
     /// Holder bits of all other second levels, as a mask of words of the third level.
     pub l3_other_holders: u32,
     /// Index of the vCPU's socket among homes, as the memory numbers them.

@@ -21,7 +21,7 @@ pub fn boot(options: &Options) -> Result<Value, Failure> {
     let image = options.image()?;
     let rows = ["init", "job"].map(|name| Row {
         name: name.into(),
-        group: Group::Apart,
+        group: Group::Separate,
     });
     let wanted = rows.iter().map(|r| r.name.clone()).collect();
     let mut guest = Guest::new(&image, JOB.into(), Vec::new(), wanted, Marks::Console)?;

@@ -83,8 +83,8 @@ struct Ratios {
 
 /// Geometric means: name in the table, prefix in JSON, and the groups of rows that count.
 const MEANS: [(&str, &str, &[Group]); 2] = [
-    ("all", "", &[Group::Seven, Group::Avx2, Group::Programs]),
-    ("seven, SSE2", "seven_", &[Group::Seven]),
+    ("all", "", &[Group::Original, Group::Avx2, Group::Programs]),
+    ("seven, SSE2", "seven_", &[Group::Original]),
 ];
 
 impl Comparison {
@@ -279,9 +279,9 @@ mod tests {
         Comparison {
             name: "functional",
             rows: vec![
-                row("a", Group::Seven),
+                row("a", Group::Original),
                 row("b", Group::Avx2),
-                row("c", Group::Apart),
+                row("c", Group::Separate),
             ],
             native: Some(column("native", &[("a", 1.0), ("b", 1.0), ("c", 1.0)])),
             peer: Some(column("tcg", &[("a", 6.0), ("b", 32.0), ("c", 1.0)])),
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(a["million_instructions_per_second"], 2.0);
         assert_eq!(a["wall_seconds"], Value::Null);
         assert_eq!((&a["vs_native"], &a["vs_tcg"]), (&json!(3.0), &json!(2.0)));
-        // Rows of the group `Apart` count in no mean.
+        // Rows of the group `Separate` count in no mean.
         assert_eq!(json["geomean_vs_native"], 3.0);
         assert_eq!(json["geomean_vs_tcg"], 4.619);
         assert_eq!(json["seven_geomean_vs_tcg"], 2.0);

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use nodescope_plugin_core::{Core, CoreModel, Options as How, Tool, model};
+use nodescope_plugin_core::{Core, CoreModel, Options as ModelOptions, Tool, model};
 use serde_json::{Value, json};
 
 use crate::comparison::number;
@@ -130,7 +130,7 @@ pub fn cycles(options: &Options) -> Result<Value, Failure> {
         let blocks = stepped::blocks(*kernel, 1).map_err(Failure::Files)?;
         let models: Vec<CoreModel> = cores
             .iter()
-            .map(|core| model(&blocks, core, &How::default()).map_err(|e| host(&e)))
+            .map(|core| model(&blocks, core, &ModelOptions::default()).map_err(|e| host(&e)))
             .collect::<Result<_, _>>()?;
         let measured = measure(*kernel, options.rounds)?;
         let first = &models[0];
@@ -237,11 +237,11 @@ fn measure(kernel: Kernel, rounds: u32) -> Result<f64, Failure> {
             runs.push(spent as f64 * (before + after) / 2.0 / repeats as f64);
         }
         before = after;
-        if runs.len() >= rounds as usize {
+        if runs.len() >= rounds.max(1) as usize {
             break;
         }
     }
-    if runs.len() < 4 {
+    if runs.len() < rounds.clamp(1, 4) as usize {
         return Err(Failure::Host(
             "the processor's clock rate changes all the time; try again on a quieter host".into(),
         ));

@@ -140,7 +140,7 @@ impl Parts for Warm<'_> {
 }
 
 /// Virtual time between two checks of the guest's marks, in cycles: some microseconds of host time.
-const LOOK: u64 = 20_000;
+const CHECK_INTERVAL: u64 = 20_000;
 /// Virtual seconds after which a guest counts as hung.
 const PATIENCE: u64 = 120;
 
@@ -259,7 +259,7 @@ fn drive(
     let mut target = 0;
     parts.boot(node)?;
     loop {
-        target += LOOK;
+        target += CHECK_INTERVAL;
         if target > PATIENCE * node.clock().hz {
             return Err(format!(
                 "the guest runs for more than {PATIENCE} virtual seconds"

@@ -3,6 +3,7 @@
 //! A [`workload`] is a program whose measured parts announce themselves. The program runs on the [`host`], and in guests of nodescope
 //! ([`engine`]) and of QEMU ([`tcg`]). Each run gives a [`session`]. A [`comparison`] shows the medians of many sessions.
 
+mod barrier;
 mod boot;
 mod comparison;
 mod cycles;
@@ -10,7 +11,6 @@ mod engine;
 mod guest;
 mod host;
 mod machine;
-mod meeting;
 mod predict;
 mod profile;
 mod programs;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use nodescope_predict::{Cluster, Code, Options as How, interpret};
+use nodescope_predict::{Cluster, Code, Options as ModelOptions, interpret};
 use nodescope_simgrid::cases::{self, Case, WITHIN};
 use nodescope_simgrid::replay;
 use serde_json::{Map, Value, json};
@@ -121,9 +121,9 @@ fn interpretation(
     critical_path: bool,
 ) -> Result<(f64, u64), Failure> {
     let code = Code::new(&case.program);
-    let how = How {
+    let how = ModelOptions {
         critical_path,
-        ..How::default()
+        ..ModelOptions::default()
     };
     let start = Point::now();
     let mut repeats = 0;

@@ -27,14 +27,14 @@ const PARTS: [(&str, &[&str]); 11] = [
     (
         "missed",
         &[
-            "translated::missed_look_ups",
+            "translated::slow_paths",
             "nodescope_engine_soft6native6access",
             "nodescope_engine_soft::native::access",
         ],
     ),
     ("model", &["translated::model", "nodescope_plugin_"]),
     ("flags", &["translated::flags"]),
-    ("heads", &["translated::heads"]),
+    ("prologues", &["translated::prologues"]),
     ("branches", &["translated::branches"]),
     ("calls", &["translated::calls"]),
     ("engine", &["nodescope_engine_soft"]),
@@ -241,7 +241,7 @@ mod tests {
     fn samples_are_told_apart_by_symbol_and_object() {
         let map = CodeMap::read(
             "1000 10 translated::look_ups\n\
-             1010 8 translated::missed_look_ups\n",
+             1010 8 translated::slow_paths\n",
         );
         let counts = count(
             "  1000 [unknown] (/memfd:nodescope-code (deleted))\n\

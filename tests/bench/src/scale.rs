@@ -29,7 +29,7 @@ const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/scale.c");
 /// Job script: starts one rank on each node.
 const JOB: &str = "#!/bin/sh\nexec mpirun.openmpi -n \"$NODESCOPE_NODES\" ./scale\n";
 /// Least time between two checks of the memory. A check reads all page tables of the process.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// A pause between checks is at least `SELDOM` times as long as the check took, so checks take little processor time.
 const SELDOM: u32 = 50;
 
@@ -190,7 +190,7 @@ fn measure(config: &ClusterConfig, folder: &Path, origin: &Origin) -> Result<Fig
             loop {
                 let begin = Instant::now();
                 highest.fetch_max(memory()?, Ordering::Relaxed);
-                let wait = LOOK.max(SELDOM * begin.elapsed());
+                let wait = POLL_INTERVAL.max(SELDOM * begin.elapsed());
                 if is_done.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
                     return Ok(());
                 }

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use clap::Args;
 use nodescope_machine::node::Measurement;
 use nodescope_plugin_api::{BlockCounts, STALL_TERMS, StallTerm};
-use nodescope_plugin_core::{Block, Core, CoreError, Options as How, Parallelism, Tool, model};
+use nodescope_plugin_core::{
+    Block, Core, CoreError, Options as ModelOptions, Parallelism, Tool, model,
+};
 use serde_json::{Map, Value, json};
 
 use crate::comparison::number;
@@ -221,7 +223,8 @@ pub fn stack(options: &Options) -> Result<Value, Failure> {
     for core in &cores {
         let mut rows = Vec::new();
         for (name, counted) in &counted {
-            let timed = model(&counted.blocks, core, &How::default()).map_err(|e| host(&e))?;
+            let timed =
+                model(&counted.blocks, core, &ModelOptions::default()).map_err(|e| host(&e))?;
             let cycles: Vec<f64> = native.get(name).cloned().unwrap_or_default();
             let instructions = counted.instructions as f64;
             rows.push(Line {

@@ -14,7 +14,7 @@ use crate::guest::{Guest, Marks};
 use crate::session::{Mark, Run, What};
 use crate::time::{Point, median};
 use crate::workload::{Length, Workload};
-use crate::{Failure, Options, meeting};
+use crate::{Failure, Options, barrier};
 
 /// Kernels that both nodes run. No kernel is bound by the host's memory, which the nodes share.
 const KERNELS: [&str; 4] = [
@@ -28,8 +28,8 @@ const KERNELS: [&str; 4] = [
 /// its figure is reported for the whole measurement. The second link is Ethernet.
 const LINKS: [(&str, u64); 2] = [("1.3us", 1_300_000), ("20us", 20_000_000)];
 
-/// Duration of each thread's work in the control, [`meeting::throughput`].
-const MEETING: Duration = Duration::from_secs(2);
+/// Duration of each thread's work in the control, [`barrier::throughput`].
+const BARRIER_WORK: Duration = Duration::from_secs(2);
 
 /// Measures two nodes on one host thread and on two. Both nodes begin their kernels at about the same virtual time, as after a barrier.
 /// Only the time in which both nodes run kernels counts.
@@ -55,11 +55,11 @@ pub fn threads(options: &Options) -> Result<Value, Failure> {
             for ((link, latency), of_link) in LINKS.iter().zip(&mut by_link) {
                 let of_round = Round::run(&guest, engine, *latency, round % 2 == 0)?;
                 options.say(&format!(
-                    "round {round} of {rounds}, {link}: one thread {:.3} s, two {:.3} s, ratio {:.2}; meeting {:.2}",
+                    "round {round} of {rounds}, {link}: one thread {:.3} s, two {:.3} s, ratio {:.2}; barrier {:.2}",
                     of_round.one.spent.wall,
                     of_round.two.spent.wall,
                     of_round.throughput(),
-                    of_round.meeting
+                    of_round.barrier
                 ));
                 of_link.push(of_round);
             }
@@ -78,7 +78,7 @@ pub fn threads(options: &Options) -> Result<Value, Failure> {
             "(of rounds)",
             "work",
             "apart",
-            "meeting"
+            "barrier"
         ));
         let mut links = Map::new();
         for ((link, _), of_link) in LINKS.iter().zip(&by_link) {
@@ -87,7 +87,7 @@ pub fn threads(options: &Options) -> Result<Value, Failure> {
             let throughput = Spread::of(of_link, Round::throughput);
             let work = Spread::of(of_link, |r| r.two.speed() / r.one.speed());
             let apart = Spread::of(of_link, |r| r.apart / wall_speed(&r.one));
-            let meeting = Spread::of(of_link, |r| r.meeting);
+            let barrier = Spread::of(of_link, |r| r.barrier);
             for (threads, m) in [(1, &one), (2, &two)] {
                 let ratios = match threads {
                     1 => String::new(),
@@ -97,7 +97,7 @@ pub fn threads(options: &Options) -> Result<Value, Failure> {
                         format!("{:.2} to {:.2}", throughput.least, throughput.most),
                         cell(work.median, 2),
                         cell(apart.median, 2),
-                        cell(meeting.median, 2),
+                        cell(barrier.median, 2),
                     ),
                 };
                 options.say(&format!(
@@ -120,7 +120,7 @@ pub fn threads(options: &Options) -> Result<Value, Failure> {
                 "most_throughput_ratio": number(throughput.most),
                 "work_ratio": number(work.median),
                 "unrelated_clusters_throughput_ratio": number(apart.median),
-                "meeting_alone_throughput_ratio": number(meeting.median),
+                "barrier_alone_throughput_ratio": number(barrier.median),
             });
             // The first link with the last (default) engine gives the reported figure.
             if *link == LINKS[0].0 {
@@ -160,8 +160,8 @@ struct Round {
     two: Run,
     /// Million instructions per second of wall time, summed over two clusters that run at the same time on one host thread each.
     apart: f64,
-    /// Result of [`meeting::throughput`].
-    meeting: f64,
+    /// Result of [`barrier::throughput`].
+    barrier: f64,
 }
 
 impl Round {
@@ -185,7 +185,7 @@ impl Round {
             one,
             two,
             apart: clusters_at_once(guest, engine, latency_ps)?,
-            meeting: meeting::throughput(piece, MEETING),
+            barrier: barrier::throughput(piece, BARRIER_WORK),
         })
     }
 

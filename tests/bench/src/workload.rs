@@ -12,13 +12,13 @@ use crate::guest::{Guest, Marks, executable};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
     /// The seven basic kernels, built for SSE2.
-    Seven,
+    Original,
     /// The builds for AVX2 and FMA.
     Avx2,
     /// Sections of complete programs.
     Programs,
     /// Rows that count in no mean.
-    Apart,
+    Separate,
 }
 
 /// Length of the kernels' runs, relative to the usual numbers of repeats.
@@ -50,25 +50,25 @@ pub struct Row {
 
 /// Kernels: name, group, and number of repeats. They take 10 to 700 ms natively.
 const KERNELS: [(&str, Group, u32); 16] = [
-    ("integer", Group::Seven, 40),
-    ("chase", Group::Seven, 20),
-    ("daxpy_memory_sse2", Group::Seven, 20),
-    ("daxpy_l1_sse2", Group::Seven, 40),
-    ("dgemm_scalar_sse2", Group::Seven, 32),
-    ("dgemm_vector_sse2", Group::Seven, 16),
-    ("quicksort", Group::Seven, 40),
+    ("integer", Group::Original, 40),
+    ("chase", Group::Original, 20),
+    ("daxpy_memory_sse2", Group::Original, 20),
+    ("daxpy_l1_sse2", Group::Original, 40),
+    ("dgemm_scalar_sse2", Group::Original, 32),
+    ("dgemm_vector_sse2", Group::Original, 16),
+    ("quicksort", Group::Original, 40),
     ("daxpy_memory_avx2", Group::Avx2, 20),
     ("daxpy_l1_avx2", Group::Avx2, 60),
     ("dgemm_scalar_avx2", Group::Avx2, 32),
     ("dgemm_vector_avx2", Group::Avx2, 40),
     // A pointer chase over data that fit into the host's third level; a load takes longer in a model than in nodescope without one.
-    ("chase_l3", Group::Apart, 20),
+    ("chase_l3", Group::Separate, 20),
     // One hypercall in every few thousand instructions, as a program that calls MPI continuously makes under the MPI tracer.
-    ("traced", Group::Apart, 16),
+    ("traced", Group::Separate, 16),
     // AVX2 on memory that is aligned to 16 bytes, as malloc aligns: half of the vectors are split between two cache lines.
-    ("daxpy_memory_misaligned_avx2", Group::Apart, 20),
-    ("daxpy_l1_misaligned_avx2", Group::Apart, 60),
-    ("dgemm_vector_misaligned_avx2", Group::Apart, 40),
+    ("daxpy_memory_misaligned_avx2", Group::Separate, 20),
+    ("daxpy_l1_misaligned_avx2", Group::Separate, 60),
+    ("dgemm_vector_misaligned_avx2", Group::Separate, 40),
 ];
 
 /// Sections of hpcc that are measured.

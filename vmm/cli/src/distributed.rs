@@ -182,7 +182,7 @@ impl Processes {
                 _ => format!("nodes {} to {}", block.start, block.end - 1),
             }
         };
-        let mut look = || {
+        let mut check = || {
             if interrupted.load(Ordering::Relaxed) {
                 return Err("interrupted while waiting for workers".into());
             }
@@ -202,7 +202,7 @@ impl Processes {
             task: serde_json::to_value(task).expect("plain values have a form in JSON"),
             limit: *args.worker_wait,
             share: &share,
-            look: &mut look,
+            check: &mut check,
         });
         let group = group.map_err(|error| match interrupted.load(Ordering::Relaxed) {
             true => Failure::new(Exit::Interrupted, error.to_string()),

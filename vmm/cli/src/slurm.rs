@@ -28,7 +28,7 @@ const PORTS: u64 = 10_000;
 /// Time for workers to end once the master has.
 const LAST: Duration = Duration::from_secs(10);
 /// Interval between two checks whether a step has ended.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Does what the command asks of Slurm.
 pub fn slurm(args: &Slurm, all: &Args) -> Result<Exit, Failure> {
@@ -260,7 +260,7 @@ impl Steps {
         let begin = Instant::now();
         for step in &mut self.0 {
             while matches!(step.try_wait(), Ok(None)) && begin.elapsed() < LAST {
-                std::thread::sleep(LOOK);
+                std::thread::sleep(POLL_INTERVAL);
             }
         }
     }
@@ -312,7 +312,7 @@ impl Job {
         let mut output = Vec::new();
         let mut ends = false;
         loop {
-            match lines.recv_timeout(LOOK) {
+            match lines.recv_timeout(POLL_INTERVAL) {
                 Ok(line) => {
                     if let Some((_, number)) = line.split_once("Granted job allocation ") {
                         let number = number.to_owned();
@@ -373,7 +373,7 @@ impl Job {
         loop {
             match master.try_wait() {
                 Ok(Some(status)) => return Ok(status),
-                Ok(None) => std::thread::sleep(LOOK),
+                Ok(None) => std::thread::sleep(POLL_INTERVAL),
                 Err(error) => return Err(missing("srun", &error)),
             }
             if interrupted.load(Ordering::Relaxed) && !std::mem::replace(&mut signalled, true) {

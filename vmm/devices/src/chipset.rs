@@ -17,7 +17,7 @@ use crate::virtio::{Device, VIRTIO_MMIO_SIZE, VirtioMmio, VirtioState};
 
 /// A virtio device with its address and interrupt.
 #[derive(Debug)]
-pub struct VirtioPlace {
+pub struct VirtioSlot {
     /// Guest-physical address of the device's 4096 bytes of MMIO registers.
     pub base: u64,
     /// Global system interrupt: level-triggered, active high.
@@ -46,7 +46,7 @@ pub struct ChipsetConfig {
     /// Time of the real-time clock at cycle 0, seconds since 1970-01-01 UTC.
     pub epoch: i64,
     /// Virtio devices with their addresses and interrupts.
-    pub virtio: Vec<VirtioPlace>,
+    pub virtio: Vec<VirtioSlot>,
 }
 
 /// Reason why a chipset cannot be built.
@@ -312,7 +312,7 @@ mod tests {
             power_port: 0x600,
             rtc_port: 0x70,
             epoch: 0,
-            virtio: vec![VirtioPlace {
+            virtio: vec![VirtioSlot {
                 base: VIRTIO,
                 gsi: 16,
                 device: Device::Rng(Rng::new([1; 32])),

@@ -52,7 +52,7 @@ fn master() -> Result<(), Failure> {
         task: serde_json::Value::Null,
         limit: LIMIT,
         share: &|_| String::new(),
-        look: &mut || Ok(()),
+        check: &mut || Ok(()),
     })?;
     for bytes in SIZES {
         let times = exchange(&group, bytes)?;

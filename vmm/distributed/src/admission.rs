@@ -11,7 +11,7 @@ use crate::message::{Hello, Message, Welcome};
 use crate::socket::{self, Connection, KeyCheck};
 
 /// Time between two checks of the conditions that end the wait.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Returns the host name of this host, for messages.
 fn host() -> String {
@@ -40,7 +40,7 @@ pub struct Admission<'a> {
     /// Describes the task of the process with this rank, for messages.
     pub share: &'a dyn Fn(usize) -> String,
     /// Checks between messages whether to continue the wait. An error is a sentence for the user.
-    pub look: &'a mut dyn FnMut() -> Result<(), String>,
+    pub check: &'a mut dyn FnMut() -> Result<(), String>,
 }
 
 /// A master's socket that waits for its workers.
@@ -90,7 +90,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// Missing workers after the time limit, a worker with another version, an unreadable message, or an error from `look`.
+    /// Missing workers after the time limit, a worker with another version, an unreadable message, or an error from `check`.
     pub fn admit(self, admission: Admission<'_>) -> Result<Group, GroupError> {
         let Admission {
             workers,
@@ -98,14 +98,14 @@ impl Listener {
             task,
             limit,
             share,
-            look,
+            check,
         } = admission;
         let begin = Instant::now();
         let mut identities: Vec<Vec<u8>> = Vec::new();
         let mut names = vec![format!("the master ({})", own_hello(version).name())];
         let mut refused = 0;
         while identities.len() < workers {
-            look().map_err(GroupError::GivenUp)?;
+            check().map_err(GroupError::GivenUp)?;
             while socket::event(&self.monitor, Duration::ZERO)?.is_some() {
                 refused += 1;
             }
@@ -117,7 +117,7 @@ impl Listener {
                     refused,
                 });
             }
-            let Some(parts) = socket::receive(&self.socket, LOOK)? else {
+            let Some(parts) = socket::receive(&self.socket, POLL_INTERVAL)? else {
                 continue;
             };
             let [identity, message] = parts.as_slice() else {
@@ -206,7 +206,7 @@ pub fn join(
             }
             Attempt::Nobody => {}
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     };
     let hello = own_hello(version);
     let hello = serde_json::to_vec(&hello).expect("plain values have a form in JSON");
@@ -215,7 +215,7 @@ pub fn join(
     sent.map_err(|_| gone())?;
     loop {
         // Other workers may connect much later. The master limits the time.
-        let Some(message) = master.receive(LOOK).map_err(|_| gone())? else {
+        let Some(message) = master.receive(POLL_INTERVAL).map_err(|_| gone())? else {
             continue;
         };
         let unreadable = |why: String| GroupError::Message {

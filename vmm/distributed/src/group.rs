@@ -10,7 +10,7 @@ use crate::message::Message;
 use crate::socket::{Connection, KeyCheck, receive};
 
 /// Time without a message after which a process checks whether the other processes still run.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The connections of a process to the other processes of its group.
 pub(crate) enum Link {
@@ -90,7 +90,7 @@ impl Group {
         let mut all: Vec<Option<Vec<u8>>> = vec![None; workers.len() + 1];
         all[0] = Some(own.to_vec());
         while all.iter().any(Option::is_none) {
-            let Some(parts) = receive(socket, LOOK).map_err(|_| self.died(0))? else {
+            let Some(parts) = receive(socket, POLL_INTERVAL).map_err(|_| self.died(0))? else {
                 for (rank, _) in all
                     .iter()
                     .enumerate()
@@ -134,7 +134,7 @@ impl Group {
         let mut all: Vec<Option<Vec<u8>>> = vec![None; self.names.len()];
         all[self.rank] = Some(own.to_vec());
         while all.iter().any(Option::is_none) {
-            let received = master.receive(LOOK).map_err(|_| self.died(0))?;
+            let received = master.receive(POLL_INTERVAL).map_err(|_| self.died(0))?;
             let Some(message) = received else {
                 continue;
             };

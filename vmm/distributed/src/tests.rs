@@ -17,7 +17,7 @@ fn admit(listener: Listener, workers: usize, limit: Duration) -> Result<Group, G
         task: json!("task"),
         limit,
         share: &|rank| format!("share {rank}"),
-        look: &mut || Ok(()),
+        check: &mut || Ok(()),
     })
 }
 
@@ -28,7 +28,7 @@ fn listen(key: &Key) -> (Listener, String) {
 }
 
 /// Starts `count` worker threads, each of which joins the group and runs `work`.
-fn workers(key: &Key, address: &str, count: usize, work: fn(Group)) -> Vec<JoinHandle<()>> {
+fn start_workers(key: &Key, address: &str, count: usize, work: fn(Group)) -> Vec<JoinHandle<()>> {
     let worker = |_| {
         let (key, address) = (key.clone(), address.to_owned());
         spawn(move || {
@@ -54,7 +54,7 @@ fn each_process_gets_the_messages_of_all() {
     let key = Key::new().unwrap();
     for count in [1, 2, 3] {
         let (listener, address) = listen(&key);
-        let workers = workers(&key, &address, count, |group| gather(&group));
+        let workers = start_workers(&key, &address, count, |group| gather(&group));
         let group = admit(listener, count, LIMIT).unwrap();
         assert!(group.names()[count].contains(&format!("share {count}")));
         gather(&group);
@@ -68,7 +68,7 @@ fn each_process_gets_the_messages_of_all() {
 fn a_worker_that_is_gone_is_named() {
     let key = Key::new().unwrap();
     let (listener, address) = listen(&key);
-    let workers = workers(&key, &address, 2, |group| {
+    let workers = start_workers(&key, &address, 2, |group| {
         group.all_gather(b"first").unwrap();
         if group.rank() == 2 {
             return;
@@ -92,7 +92,7 @@ fn a_worker_that_is_gone_is_named() {
 fn who_leaves_says_why_and_a_master_that_is_gone_is_missed() {
     let key = Key::new().unwrap();
     let (listener, address) = listen(&key);
-    let left = workers(&key, &address, 1, |group| group.leave("no disk"));
+    let left = start_workers(&key, &address, 1, |group| group.leave("no disk"));
     let group = admit(listener, 1, LIMIT).unwrap();
     let error = group.all_gather(b"").unwrap_err().to_string();
     assert!(error.starts_with("worker 1 ("), "{error}");
@@ -100,7 +100,7 @@ fn who_leaves_says_why_and_a_master_that_is_gone_is_missed() {
     left.into_iter().for_each(|worker| worker.join().unwrap());
 
     let (listener, address) = listen(&key);
-    let alone = workers(&key, &address, 1, |group| {
+    let alone = start_workers(&key, &address, 1, |group| {
         group.all_gather(b"last").unwrap();
         let error = group.all_gather(b"").unwrap_err().to_string();
         assert!(

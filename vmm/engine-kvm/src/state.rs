@@ -163,7 +163,7 @@ pub(crate) fn segments(k: &kvm_sregs) -> Segments {
 
 /// Returns the segment registers of `now`. Registers that are equivalent to those in `before` get back the attributes that the processor
 /// did not store.
-pub(crate) fn with_forgotten(now: &Segments, before: &Segments) -> Segments {
+pub(crate) fn with_unstored_attributes(now: &Segments, before: &Segments) -> Segments {
     let one = |now: &Segment, before: &Segment| {
         if equivalent(now, before) {
             *before
@@ -383,7 +383,7 @@ mod tests {
         // VMX changes an unusable segment, and SVM a segment with a small limit.
         k.ds.dpl = 0;
         (k.es.g, k.es.type_) = (0, 3);
-        let after = |k: &kvm_sregs| with_forgotten(&segments(k), &before);
+        let after = |k: &kvm_sregs| with_unstored_attributes(&segments(k), &before);
         assert_eq!(after(&k), before);
         k.es.type_ = 1;
         assert_eq!(after(&k).data[seg::ES].attributes, 0x4091);

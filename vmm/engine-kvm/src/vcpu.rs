@@ -225,7 +225,7 @@ impl KvmVcpu {
             .map_err(|e| refused(on("reading pending events"), e))?;
         let (flags, cpl) = (s.general.rflags, s.segments.data[seg::CS].dpl());
         s.general = state::general(&regs);
-        s.segments = state::with_forgotten(&state::segments(&sregs), &s.segments);
+        s.segments = state::with_unstored_attributes(&state::segments(&sregs), &s.segments);
         if !self.vm.inner.ring0_native && cpl == 3 && s.segments.data[seg::CS].dpl() == 3 {
             // A software KVM runs ring 3 with its own IOPL and loses the guest's IOPL, which user code cannot change.
             s.general.rflags = s.general.rflags & !rflags::IOPL | flags & rflags::IOPL;

@@ -176,7 +176,7 @@ impl Hasher for AddressHasher {
 /// Most blocks that a node adds between two evictions of unused blocks, for a node with its own decode pool and for nodes that share a
 /// pool. A node with its own pool would decode evicted blocks again, so some 60 MB of blocks are kept. Nodes that share the pool find the
 /// operations of evicted blocks there, so some 8 MB suffice.
-const MAX_UNTRANSLATED: [usize; 2] = [1 << 17, 1 << 15];
+const MAX_NEW_BLOCKS: [usize; 2] = [1 << 17, 1 << 15];
 
 /// Basic blocks of a node, decoded or translated.
 pub struct Blocks {
@@ -190,23 +190,23 @@ pub struct Blocks {
     /// Number of blocks that the last eviction kept.
     kept: usize,
     /// Most blocks that may be added between two evictions, without and with a shared pool.
-    max_untranslated: [usize; 2],
+    max_new_blocks: [usize; 2],
 }
 
 impl Default for Blocks {
     fn default() -> Self {
-        Self::with_room(MAX_UNTRANSLATED)
+        Self::with_room(MAX_NEW_BLOCKS)
     }
 }
 
 impl Blocks {
-    fn with_room(max_untranslated: [usize; 2]) -> Self {
+    fn with_room(max_new_blocks: [usize; 2]) -> Self {
         Self {
             in_page: HashMap::default(),
             across: HashMap::default(),
             blocks: Vec::new(),
             kept: 0,
-            max_untranslated,
+            max_new_blocks,
         }
     }
 
@@ -235,7 +235,7 @@ impl Blocks {
 
     /// Returns whether another block may be added without an eviction. `shared` says whether other nodes share the decode pool.
     pub fn has_room(&self, shared: bool) -> bool {
-        self.blocks.len() < self.kept + self.max_untranslated[usize::from(shared)]
+        self.blocks.len() < self.kept + self.max_new_blocks[usize::from(shared)]
     }
 
     /// Adds a block.
@@ -271,6 +271,6 @@ impl Blocks {
 
     /// Evicts all blocks.
     pub fn clear(&mut self) {
-        *self = Self::with_room(self.max_untranslated);
+        *self = Self::with_room(self.max_new_blocks);
     }
 }

@@ -34,7 +34,7 @@ pub struct Code {
     /// Counts of events in windows, by block.
     pub profile: Profile,
     /// Number of times that blocks were evicted. Pointers to blocks from before must not be used afterwards.
-    clears: u64,
+    evictions: u64,
 }
 
 // SAFETY: the raw pointers inside point to counters of guest RAM, which `Shared` keeps alive, and to blocks in the same value. Only one
@@ -79,8 +79,8 @@ impl std::fmt::Debug for SharedCode {
 
 impl Code {
     /// Returns the number of times that blocks were evicted.
-    pub fn clears(&self) -> u64 {
-        self.clears
+    pub fn evictions(&self) -> u64 {
+        self.evictions
     }
 
     /// Returns whether other nodes share the decode pool. Entries of a node that is alone would never be looked up by another one.
@@ -93,7 +93,7 @@ impl Code {
         if !self.pool.has_room() {
             self.clear();
         } else if !self.blocks.has_room(self.is_shared()) {
-            self.clears += 1;
+            self.evictions += 1;
             self.blocks.evict_unused();
         }
     }
@@ -101,7 +101,7 @@ impl Code {
     /// Drops all blocks and translation blocks. Must not be called while translated code runs. If the decode pool is full, this node
     /// continues with a new one, since other nodes may still run code of the old pool.
     pub fn clear(&mut self) {
-        self.clears += 1;
+        self.evictions += 1;
         self.translation_cache.clear();
         self.blocks.clear();
         if !self.pool.has_room() {

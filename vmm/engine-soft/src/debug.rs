@@ -26,12 +26,12 @@ pub struct Breakpoints {
     /// Length of each data or port breakpoint in bytes.
     len: [u8; 4],
     /// Breakpoints that accesses of the running instruction have triggered.
-    met: u8,
+    triggered: u8,
 }
 
 /// Kind of access that data and port breakpoints are checked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Watched {
+pub enum AccessKind {
     /// Read of data.
     Read,
     /// Write of data.
@@ -107,7 +107,7 @@ impl Cpu {
 
     /// Checks an access for breakpoints. If one is triggered, a trap follows the instruction.
     #[inline(always)]
-    pub fn watch_access(&mut self, linear: u64, len: usize, access: Watched) {
+    pub fn watch_access(&mut self, linear: u64, len: usize, access: AccessKind) {
         let b = &self.breakpoints;
         if (b.data | b.ports) != 0 {
             self.watch_access_slow(linear, len, access);
@@ -115,23 +115,23 @@ impl Cpu {
     }
 
     #[cold]
-    fn watch_access_slow(&mut self, linear: u64, len: usize, access: Watched) {
+    fn watch_access_slow(&mut self, linear: u64, len: usize, access: AccessKind) {
         let b = &self.breakpoints;
-        let set = if access == Watched::Port {
+        let set = if access == AccessKind::Port {
             b.ports
         } else {
             b.data
         };
-        let met = numbers(set).filter(|&n| {
+        let triggered = numbers(set).filter(|&n| {
             let kind = self.debug.dr7 >> (16 + 4 * n) & 3;
-            let waits = access != Watched::Read || kind != WRITE;
+            let waits = access != AccessKind::Read || kind != WRITE;
             let end = linear.wrapping_add(len as u64 - 1);
             let last = b.first[n] + u64::from(b.len[n] - 1);
             waits && linear <= last && b.first[n] <= end
         });
-        let met = met.fold(0, |all, n| all | 1 << n);
-        if met != 0 {
-            self.breakpoints.met |= met;
+        let triggered = triggered.fold(0, |all, n| all | 1 << n);
+        if triggered != 0 {
+            self.breakpoints.triggered |= triggered;
             // The run loop must check after this instruction.
             self.touched_platform = true;
             self.end_block();
@@ -140,15 +140,15 @@ impl Cpu {
 
     /// Clears triggered breakpoints of accesses that were not an instruction's own.
     pub fn forget_breakpoints_met(&mut self) {
-        self.breakpoints.met = 0;
+        self.breakpoints.triggered = 0;
     }
 
     /// Returns the debug trap after an instruction, if `because` (bits of DR6) is not 0 or breakpoints were triggered. Sets these bits in
     /// DR6.
-    pub fn trap_behind(&mut self, because: u64) -> Option<Exception> {
-        let met = u64::from(std::mem::take(&mut self.breakpoints.met)) | because;
-        (met != 0).then(|| {
-            self.debug.dr6 |= met;
+    pub fn trap_after(&mut self, because: u64) -> Option<Exception> {
+        let triggered = u64::from(std::mem::take(&mut self.breakpoints.triggered)) | because;
+        (triggered != 0).then(|| {
+            self.debug.dr6 |= triggered;
             Exception::new(Vector::Debug)
         })
     }
@@ -159,9 +159,9 @@ impl Cpu {
             return None;
         }
         let ip = self.gpr[crate::op::RIP as usize];
-        let met = self.breakpoints.at(self.code_linear(ip));
-        (met != 0).then(|| {
-            self.debug.dr6 |= u64::from(met);
+        let triggered = self.breakpoints.at(self.code_linear(ip));
+        (triggered != 0).then(|| {
+            self.debug.dr6 |= u64::from(triggered);
             Exception::new(Vector::Debug)
         })
     }

@@ -207,7 +207,7 @@ impl Cpu {
     fn make_room_for_a_block(&mut self) {
         let (table, code) = self.blocks_and_code();
         code.make_room_for_a_block();
-        table.see_clears(code.clears());
+        table.see_evictions(code.evictions());
     }
 
     /// Decodes until a branch, the end of the bytes or the longest block. The decode pool must have room for a block's native code.

@@ -67,8 +67,8 @@ pub struct Counts {
     pub changes: [u64; 2],
     /// Number of times that code was written to.
     pub rewrites: u64,
-    /// Value of [`crate::code::Code::clears`] at the last check.
-    pub clears: u64,
+    /// Value of [`crate::code::Code::evictions`] at the last check.
+    pub evictions: u64,
 }
 
 /// Block table: the blocks that a vCPU has found, by instruction pointer.
@@ -86,7 +86,7 @@ pub struct BlockTable {
     sources: [[u64; SOURCE_WORDS]; 2],
     /// Translations of the pages of each half from which code was fetched in this epoch, by linear page and key. A page's translation does
     /// not change within an epoch. Therefore blocks of a page may be chained to each other, whichever vCPU chained them.
-    places: [HashMap<(u64, u8), Page, BuildHasherDefault<AddressHasher>>; 2],
+    page_translations: [HashMap<(u64, u8), Page, BuildHasherDefault<AddressHasher>>; 2],
     /// True if code in the upper half was fetched through a page that is not global, in this epoch.
     pub upper_not_global: bool,
     /// Counts that [`BlockTable::counts`] returns.
@@ -100,7 +100,7 @@ impl Default for BlockTable {
             epoch: [0; 2],
             pages: [[0; PAGE_WORDS]; 2],
             sources: [[0; SOURCE_WORDS]; 2],
-            places: Default::default(),
+            page_translations: Default::default(),
             upper_not_global: false,
             counts: Counts::default(),
         }
@@ -140,7 +140,7 @@ impl BlockTable {
         let tag = self.tag(ip, key);
         let slot = &mut self.slots[Self::slot_of(ip)];
         if slot.ip == ip && slot.tag != EMPTY.tag && (slot.tag ^ tag) << (32 - KEY_BITS) == 0 {
-            // SAFETY: blocks are freed only by evictions, each of which advances `Code::clears`. `see_clears` then empties the slots before
+            // SAFETY: blocks are freed only by evictions, each of which advances `Code::evictions`. `see_evictions` then empties the slots before
             // this vCPU's next look-up, so the slot's block still exists.
             let block = unsafe { &*slot.block };
             if block.physical == physical && block.second_page == second && block.is_current() {
@@ -157,13 +157,13 @@ impl BlockTable {
 
     /// Returns the page of a linear address, if code was fetched from it in this epoch.
     pub fn page(&self, linear: u64, key: u8) -> Option<&Page> {
-        self.places[(linear >> 63) as usize].get(&(linear >> 12, key))
+        self.page_translations[(linear >> 63) as usize].get(&(linear >> 12, key))
     }
 
     /// Adds the page of a linear address from which code is fetched.
     pub fn add_page(&mut self, linear: u64, key: u8, page: Page) {
         self.note_pages(linear, 1);
-        self.places[(linear >> 63) as usize].insert((linear >> 12, key), page);
+        self.page_translations[(linear >> 63) as usize].insert((linear >> 12, key), page);
     }
 
     /// Adds a block at a linear address.
@@ -209,12 +209,12 @@ impl BlockTable {
         self.forget_translations();
     }
 
-    /// Empties the table if blocks of the node were evicted since the last call. `clears` is the number of evictions so far
-    /// ([`crate::code::Code::clears`]).
+    /// Empties the table if blocks of the node were evicted since the last call. `evictions` is the number of evictions so far
+    /// ([`crate::code::Code::evictions`]).
     #[inline]
-    pub fn see_clears(&mut self, clears: u64) {
-        if self.counts.clears != clears {
-            self.counts.clears = clears;
+    pub fn see_evictions(&mut self, evictions: u64) {
+        if self.counts.evictions != evictions {
+            self.counts.evictions = evictions;
             self.slots.fill(EMPTY);
         }
     }
@@ -280,7 +280,7 @@ impl BlockTable {
         self.counts.changes[half] += 1;
         self.pages[half].fill(0);
         self.sources[half].fill(0);
-        self.places[half].clear();
+        self.page_translations[half].clear();
         self.upper_not_global &= half != 1;
         self.epoch[half] = self.epoch[half].wrapping_add(1 << KEY_BITS);
         if self.epoch[half] == 0 {

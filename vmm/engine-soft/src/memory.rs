@@ -13,7 +13,7 @@ use nodescope_plugin_api::{Access, Hits, L0Update, MemRef, Outcome, Side};
 use nodescope_x86::{Exception, Vector};
 
 use crate::cpu::Cpu;
-use crate::debug::Watched;
+use crate::debug::AccessKind;
 use crate::mmu::{Intent, Page};
 use crate::op::{Op, Trap, ZERO, attr};
 use crate::softmmu::{Baseline, Isa, LARGE_SHIFT, PAGE_SHIFT, PageMapping, Placement};
@@ -420,7 +420,11 @@ impl Cpu {
         extra: bool,
     ) -> Result<Target, Trap> {
         let write = access == Access::Write;
-        let watched = if write { Watched::Write } else { Watched::Read };
+        let watched = if write {
+            AccessKind::Write
+        } else {
+            AccessKind::Read
+        };
         self.watch_access(linear, len, watched);
         if let Some(place) = self.look_up_page(linear, len, write) {
             if self.attached {

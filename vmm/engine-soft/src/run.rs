@@ -193,7 +193,7 @@ impl Cpu {
                 }
             }
             // Single-step trap after the instruction (SDM vol. 3B §17.3.1.4).
-            if let Some(exception) = self.trap_behind(if stepped { dr6::BS } else { 0 }) {
+            if let Some(exception) = self.trap_after(if stepped { dr6::BS } else { 0 }) {
                 self.synchronise_clock();
                 if self.events.mp == MpState::Halted {
                     // A debug exception ends the wait of HLT (SDM vol. 2A, HLT).

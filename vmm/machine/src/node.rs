@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering as AtomicOrdering};
 
-use nodescope_devices::chipset::{Chipset, ChipsetConfig, ChipsetError, VirtioPlace};
+use nodescope_devices::chipset::{Chipset, ChipsetConfig, ChipsetError, VirtioSlot};
 use nodescope_devices::lapic::TimerClock;
 use nodescope_devices::power::PowerRequest;
 use nodescope_devices::time::Hertz;
@@ -192,7 +192,7 @@ impl Node {
             rtc_port: RTC_PORT,
             epoch: parts.epoch,
             virtio: places
-                .map(|(device, slot)| VirtioPlace {
+                .map(|(device, slot)| VirtioSlot {
                     base: slot.base,
                     gsi: slot.gsi,
                     device,

@@ -83,7 +83,7 @@ impl Hierarchy<u32> {
                 shape(&third.geometry)?,
             ],
             instruction,
-            data_holder_bit: bit(first.bit),
+            data_holder_mask: bit(first.bit),
             peers: l3.peers.len(),
             events: self.exported_events()?,
         };
@@ -92,7 +92,7 @@ impl Hierarchy<u32> {
         let mut exported = Box::new(ExportedCaches {
             line_limit: 0,
             context: 0,
-            l3_holder_bit: l3.holder_bit as u32,
+            l3_holder_mask: l3.holder_mask as u32,
             l3_other_holders: l3.other_holders as u32,
             socket: memory.socket(),
             tallies: [null_mut(); 2],

@@ -10,7 +10,7 @@ pub(crate) struct FastPath {
     pub(crate) first: PowerOfTwoCache,
     pub(crate) second: PowerOfTwoCache,
     /// Holder bit of the first level, as a mask of entries of the second level.
-    pub(crate) holder_bit: u64,
+    pub(crate) holder_mask: u64,
     /// Mask of the holder bits, in entries of the second level, that may represent other caches.
     pub(crate) other_holders: u64,
     /// True if the first level is for instructions.
@@ -24,7 +24,7 @@ pub(crate) struct FastPath {
 pub(crate) struct L3Path {
     pub(crate) third: Geometry,
     /// Holder bit of the second level, as a mask of entries of the third level.
-    pub(crate) holder_bit: u64,
+    pub(crate) holder_mask: u64,
     /// Mask of the holder bits, in entries of the third level, that may represent other caches.
     pub(crate) other_holders: u64,
     /// The socket of the third level.
@@ -64,7 +64,7 @@ impl FastPath {
         Some(FastPath {
             first: PowerOfTwoCache::new(&inside.geometry)?,
             second: PowerOfTwoCache::new(&around.geometry)?,
-            holder_bit: bit << Geometry::STATE_BITS,
+            holder_mask: bit << Geometry::STATE_BITS,
             other_holders: others << Geometry::STATE_BITS,
             instructions: inside.kind == CacheKind::Instruction,
             l3: L3Path::new(nodes, children, inside.outer),
@@ -99,7 +99,7 @@ impl L3Path {
             .all(|peer| peer.same_shape(&third))
             .then(|| L3Path {
                 third,
-                holder_bit: bit << Geometry::STATE_BITS,
+                holder_mask: bit << Geometry::STATE_BITS,
                 other_holders: others << Geometry::STATE_BITS,
                 socket: root.socket,
                 peers: peers.iter().map(|peer| peer.base).collect(),

@@ -76,7 +76,7 @@ impl<W: Word> Hierarchy<W> {
         let state = state.inside(path.instructions);
         self.tags
             .replace_in_place(victim, path.first.lookup(line), state);
-        let entry = entry | path.holder_bit;
+        let entry = entry | path.holder_mask;
         self.tags.make_mru(isa, &path.second, lookup, way, entry);
         FastMiss::Filled(state, stall)
     }

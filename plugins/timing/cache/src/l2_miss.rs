@@ -113,7 +113,7 @@ impl<W: Word> Hierarchy<W> {
             tallies[Events::at_level(2, LevelEvent::hit(access))].count += 1;
             events.fast_paths.charge(charges, 2, access);
             stall = events.fast_paths.third[access as usize];
-            let mut entry = tags.entry_at(tags.entry_index(&l3.third, third, way)) | l3.holder_bit;
+            let mut entry = tags.entry_at(tags.entry_index(&l3.third, third, way)) | l3.holder_mask;
             if access == Access::Write {
                 entry = State::Modified.instead(entry);
             }
@@ -135,7 +135,7 @@ impl<W: Word> Hierarchy<W> {
                 events.fast_paths.charge_write_back(charges, 2);
                 stall += latency + events.fast_paths.write_back[2];
             }
-            let holder = l3.holder_bit >> Geometry::STATE_BITS;
+            let holder = l3.holder_mask >> Geometry::STATE_BITS;
             tags.replace_lru(isa, &l3.third, third, state, holder);
         }
         tallies[Events::at_level(0, LevelEvent::miss(access))].count += 1;
@@ -146,7 +146,7 @@ impl<W: Word> Hierarchy<W> {
             stall += events.fast_paths.write_back[1];
         }
         let held = state.inside(false);
-        let holder = path.holder_bit >> Geometry::STATE_BITS;
+        let holder = path.holder_mask >> Geometry::STATE_BITS;
         tags.replace_lru(isa, &path.second, second, held, holder);
         if State::is_modified(tags.entry_at(victim)) {
             tallies[Events::at_level(0, LevelEvent::Writeback)].count += 1;

@@ -82,7 +82,7 @@ fn only_described_caches_are_exported() {
     let exported = shape(&whole).expect("three such levels are exported");
     assert_eq!(exported.levels.map(|level| level.ways), [8, 8, 20]);
     assert_eq!(exported.levels[2].sets, SetCount::Power(14));
-    assert_eq!((exported.data_holder_bit, exported.peers), (1 << 3, 1));
+    assert_eq!((exported.data_holder_mask, exported.peers), (1 << 3, 1));
     let third = shape(&CacheConfig::xeon_x5680()).unwrap().levels[2];
     assert!(matches!(third.sets, SetCount::Other { sets: 12_288, .. }));
     assert_eq!(

@@ -539,10 +539,7 @@ impl Steering<'_> {
         } else {
             value
         };
-        if register == RSP && self.pinned & 1 << RSP != 0 {
-            // The stack and the operand use the same register. The operand's address then replaces the stack's.
-            self.pinned |= 1 << RSP;
-        }
+        // If the register is also the stack pointer of the instruction, the operand's address replaces the stack's.
         self.set(register, value);
         Some(())
     }

@@ -38,10 +38,10 @@ impl Part {
         match self {
             Part::Operation => "translated::operations",
             Part::LookUp => "translated::look_ups",
-            Part::SlowPath => "translated::missed_look_ups",
+            Part::SlowPath => "translated::slow_paths",
             Part::Model => "translated::model",
             Part::Flags => "translated::flags",
-            Part::Prologue => "translated::heads",
+            Part::Prologue => "translated::prologues",
             Part::Branch => "translated::branches",
             Part::Call => "translated::calls",
         }

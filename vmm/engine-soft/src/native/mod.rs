@@ -486,7 +486,7 @@ impl Cpu {
         if seen == self.native.seen {
             return;
         }
-        if seen.clears != self.native.seen.clears {
+        if seen.evictions != self.native.seen.evictions {
             self.native.flush_jump_cache();
             self.forget_miss_routines();
         } else {
@@ -657,7 +657,7 @@ impl Cpu {
         if full {
             code.clear();
         }
-        table.see_clears(code.clears());
+        table.see_evictions(code.evictions());
         self.native.activity.evictions += u64::from(full);
     }
 

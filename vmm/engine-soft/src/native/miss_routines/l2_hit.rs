@@ -26,7 +26,7 @@ impl MissRoutine<'_> {
         let word = word_of(L2_SET, way);
         a.rm(Code::Mov_r32_rm32, EAX, word);
         let holders = (1 << second.shape.tag_shift) - (1 << STATE_BITS);
-        let others = OtherHolders::Constant(holders & !self.shape.data_holder_bit);
+        let others = OtherHolders::Constant(holders & !self.shape.data_holder_mask);
         self.check_permission(a, word, MODIFIED_STATE, others);
         let victim_labels = self.find_victim_word(a);
         // The miss is certainly served from here on: state may be changed.
@@ -38,7 +38,11 @@ impl MissRoutine<'_> {
         self.count_if_modified(a, at(VICTIM_WORD), 0);
         a.rm(Code::Mov_r32_rm32, R11D, word);
         self.state_inside(a, R11);
-        a.ri(Code::Or_rm32_imm32, R11D, self.shape.data_holder_bit as i32);
+        a.ri(
+            Code::Or_rm32_imm32,
+            R11D,
+            self.shape.data_holder_mask as i32,
+        );
         second.make_mru(a, L2_SET, way, R11);
         self.replace_victim_word(a);
         if self.access == DataAccess::ReadWrite {

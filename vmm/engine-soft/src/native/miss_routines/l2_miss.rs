@@ -71,7 +71,7 @@ impl MissRoutine<'_> {
             a.ri(Code::And_rm32_imm8, R11D, !STATES);
             a.ri(Code::Or_rm32_imm8, R11D, MODIFIED_STATE);
         }
-        a.rm(Code::Or_r32_rm32, R11D, exported!(l3_holder_bit));
+        a.rm(Code::Or_r32_rm32, R11D, exported!(l3_holder_mask));
         third.make_mru(a, L3_SET, way, R11);
         if self.writes() {
             a.constant(STATE, MODIFIED_STATE as u64);
@@ -125,7 +125,7 @@ impl MissRoutine<'_> {
         a.constant(STATE, state as u64);
         third.tag(a, LINE);
         a.ri(Code::Or_rm32_imm8, EAX, state);
-        a.rm(Code::Or_r32_rm32, EAX, exported!(l3_holder_bit));
+        a.rm(Code::Or_r32_rm32, EAX, exported!(l3_holder_mask));
         a.copy(R11, RAX);
         third.replace_lru(a, L3_SET, R11);
         self.fill_inner_levels(a, second);
@@ -165,7 +165,7 @@ impl MissRoutine<'_> {
 
     /// Jumps to `slow` if a first level has the line that leaves the second level. Uses RAX, R11 and R13.
     fn check_l2_victim(&self, a: &mut Assembler, second: Cache) {
-        let data = (self.data(), self.shape.data_holder_bit);
+        let data = (self.data(), self.shape.data_holder_mask);
         let instruction = self.shape.instruction.map(|(shape, bit)| {
             let number = 1;
             let avx512 = self.avx512;
@@ -337,7 +337,7 @@ impl MissRoutine<'_> {
     fn fill_inner_levels(&self, a: &mut Assembler, second: Cache) {
         second.tag(a, LINE);
         a.rr(Code::Or_r32_rm32, EAX, sized(STATE, 4));
-        a.ri(Code::Or_rm32_imm32, EAX, self.shape.data_holder_bit as i32);
+        a.ri(Code::Or_rm32_imm32, EAX, self.shape.data_holder_mask as i32);
         a.copy(R11, RAX);
         second.replace_lru(a, L2_SET, R11);
         self.replace_victim_word(a);

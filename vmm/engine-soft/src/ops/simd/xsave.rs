@@ -224,7 +224,7 @@ fn xrstor<const WIDE: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     // XCOMP_BV is checked first.
     x87::check_byte(cpu, linear.wrapping_add(HEADER as u64 + 8), Intent::Read)?;
     // The legacy region is read only if some component is requested (seen on Cascade Lake).
-    if requested & (xcr0::X87 | xcr0::SSE | xcr0::AVX) != 0 {
+    if requested != 0 {
         cpu.read_bytes(linear, &mut image[..HEADER])?;
     }
     cpu.read_bytes(

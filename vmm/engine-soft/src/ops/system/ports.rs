@@ -6,7 +6,7 @@ use nodescope_x86::bits::cr0;
 
 use super::{attend, cpuid};
 use crate::cpu::Cpu;
-use crate::debug::Watched;
+use crate::debug::AccessKind;
 use crate::lower::Lowering;
 use crate::op::{Done, Handler, Op, Trap};
 
@@ -43,7 +43,7 @@ pub(super) fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
 /// Raises `#GP` if a port may not be used. Otherwise records a match with a breakpoint on the port, if there is one.
 pub fn io_allowed(cpu: &mut Cpu, port: u16, size: u32) -> Result<(), Trap> {
     check_port(cpu, port, size)?;
-    cpu.watch_access(port.into(), size as usize, Watched::Port);
+    cpu.watch_access(port.into(), size as usize, AccessKind::Port);
     Ok(())
 }
 

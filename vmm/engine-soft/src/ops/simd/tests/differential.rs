@@ -13,12 +13,6 @@ use crate::ops::simd::x87;
 
 const STATUS: u64 = nodescope_x86::bits::rflags::STATUS;
 
-/// Returns the reason for which the engine need not have a form; None for all forms now.
-fn absent(code: Code) -> Option<&'static str> {
-    let _ = code;
-    None
-}
-
 /// Returns whether an instruction is not executed natively by this test: it needs an address of its own, or changes the harness's state.
 fn elsewhere(i: &Instruction) -> bool {
     use Mnemonic::*;
@@ -57,9 +51,6 @@ fn every_promised_form_is_lowered() {
     let mut missing = Vec::new();
     let codes = cases::codes();
     for code in &codes {
-        if absent(*code).is_some() {
-            continue;
-        }
         let mut made = false;
         for memory in [false, true] {
             let Some((i, bytes)) =

@@ -27,8 +27,8 @@ pub fn throughput(piece: Duration, whole: Duration) -> f64 {
     let counters = [Counter::default(), Counter::default()];
     let began = Instant::now();
     thread::scope(|scope| {
-        scope.spawn(|| meet(&counters[1], &counters[0], pieces, steps));
-        meet(&counters[0], &counters[1], pieces, steps);
+        scope.spawn(|| do_pieces(&counters[1], &counters[0], pieces, steps));
+        do_pieces(&counters[0], &counters[1], pieces, steps);
     });
     one.as_secs_f64() / began.elapsed().as_secs_f64()
 }
@@ -37,14 +37,14 @@ pub fn throughput(piece: Duration, whole: Duration) -> f64 {
 type Counter = CachePadded<AtomicU64>;
 
 /// Does all pieces, and waits after each piece for the other thread.
-fn meet(own: &Counter, other: &Counter, pieces: u64, steps: u64) {
+fn do_pieces(own: &Counter, other: &Counter, pieces: u64, steps: u64) {
     for done in 1..=pieces {
         work(steps);
         own.store(done, Ordering::Release);
-        let mut looks = 0;
+        let mut checks = 0;
         while other.load(Ordering::Acquire) < done {
-            looks += 1;
-            if looks < PATIENCE {
+            checks += 1;
+            if checks < PATIENCE {
                 spin_loop();
             } else {
                 thread::yield_now();
@@ -85,7 +85,7 @@ mod tests {
     fn no_thread_is_ahead_of_the_other_by_more_than_a_piece() {
         let counters = [Counter::default(), Counter::default()];
         thread::scope(|scope| {
-            scope.spawn(|| meet(&counters[1], &counters[0], 1000, 10));
+            scope.spawn(|| do_pieces(&counters[1], &counters[0], 1000, 10));
             for done in 1..=1000 {
                 // The other thread may have done this piece, but not the next one, since this thread has not reported this piece yet.
                 assert!(counters[1].load(Ordering::Acquire) <= done);
