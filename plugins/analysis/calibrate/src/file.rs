@@ -1,4 +1,4 @@
-//! The cluster file of what was fitted.
+//! Writer of a cluster file from fitted channels.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use crate::piecewise::{Piecewise, Residuals};
 /// A fitted path and where its measurements came from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Path {
-    /// File or folder.
+    /// File or folder of the measurements.
     pub source: String,
     /// Fitted channel of the path.
     pub fit: Fit,
@@ -24,15 +24,15 @@ pub struct ClusterFile {
     pub name: String,
     /// Cores of a node.
     pub cores: u32,
-    /// Path between nodes; if it was not measured, as within a node.
+    /// Path between nodes. If `None`, the file gives the costs within a node for messages between nodes too.
     pub network: Option<Path>,
-    /// Path within a node; if it was not measured, as between nodes.
+    /// Path within a node. If `None`, the file has no costs within a node, so those between nodes apply.
     pub memory: Option<Path>,
 }
 
 impl ClusterFile {
-    /// Returns the file's text, which `nodescope predict --cluster` reads; `CLUSTER.md` describes it. Comments in the text give residuals
-    /// and ranges.
+    /// Returns the text of the cluster file, which `nodescope predict --cluster` reads; `CLUSTER.md` describes the format. Comments in the
+    /// text give residuals and ranges.
     pub fn text(&self) -> String {
         let mut out = String::from("# Made by nodescope calibrate (guide: Calibration).\n");
         // Writing to a string cannot fail.
@@ -65,7 +65,7 @@ impl ClusterFile {
         out
     }
 
-    /// Returns the fits in words.
+    /// Returns a summary of the fits for the user, several lines for each path.
     pub fn summary(&self) -> String {
         let mut out = String::new();
         for (what, path) in [
@@ -184,12 +184,12 @@ fn table(out: &mut String, key: &str, table: &Table) {
     }
 }
 
-/// Picoseconds as a text that reads back as the same number.
+/// Returns picoseconds as a quoted text in nanoseconds, which reads back as the same number of picoseconds.
 fn exact(picoseconds: u64) -> String {
     format!("\"{}.{:03} ns\"", picoseconds / 1000, picoseconds % 1000)
 }
 
-/// Returns a basic string of TOML.
+/// Returns `text` as a basic string of TOML, quoted and escaped.
 fn quoted(text: &str) -> String {
     let escaped: String = (text.chars())
         .map(|c| match c {

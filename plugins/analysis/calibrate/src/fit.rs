@@ -1,30 +1,33 @@
-//! The costs of a channel from what was measured on it.
+//! Fit of a channel's costs to measurements.
 //!
-//! With L the latency, G the time per byte, o_s and o_r the overheads, a message of n bytes takes T(n) = o_s(n) + L + n G + o_r(n) if it
-//! is sent at once, and 2 L more if its sender asks first (a request and a permission go before it): the costs by which `nodescope predict`
-//! interprets a ping-pong. T is measured. Where the trace shows them, so are o_s, by the time in sends that do not wait, and o_r, by the time in
-//! receives of messages that were there before. L follows from the smallest size, G from how T grows between the largest, whose senders wait
-//! until the data has gone; what then remains of T goes into the receiver's table, so that the tables together give back T as fitted.
-//! Late receives have a table of their own. Where only T is known, the remainder is divided between both ends alike.
+//! L is the latency, G the time per byte, o_s and o_r are the overheads. An eager message of n bytes takes T(n) = o_s(n) + L + n G +
+//! o_r(n). A rendezvous takes 2 L more, because a request and a permission precede the data. `nodescope predict` interprets a ping-pong by
+//! the same costs.
+//!
+//! T is measured. A trace can also show o_s, the time in sends that do not wait, and o_r, the time in receives of messages that came
+//! before. L follows from the smallest size, and G from how T grows between the largest sizes. What then remains of T goes into the
+//! receiver's table, so that the tables together give T as fitted. Late receives have a table of their own. Where only T is measured, the
+//! remainder is divided equally between sender and receiver.
 
 use nodescope_predict::{Channel, Model, Table};
 
 use crate::piecewise::{Piecewise, Point, Residuals, Segment};
 use crate::{CalibrateError, Measurements, Sample};
 
-/// A step between two lines is a change of protocol where the time rises by so much.
+/// Least relative rise of the time from one line to the next that counts as a change of protocol.
 const STEP: f64 = 0.05;
-/// The intercept of the line of large messages is used as latency where it is at least this part of the smallest messages' time.
+/// Least ratio of the latency that a third of the large messages' intercept gives to the latency that the smallest size gives. Below this
+/// ratio, the intercept is not used.
 const PLAUSIBLE: f64 = 0.3;
-/// Size up to which tables continue straight, in bytes.
+/// Size in bytes up to which the tables continue with the slope of the last line.
 const BEYOND: u64 = 1 << 30;
-/// No wire is faster, bytes per second: for paths on which the ends' copies take all time.
+/// Highest bandwidth of a fit in bytes per second, for paths on which the copies at both ends take all the time.
 const FASTEST: f64 = 1e12;
 
-/// Facts that the user states.
+/// Facts about the channel that the user states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FitOptions {
-    /// Largest message that is sent without asking.
+    /// Largest size in bytes of an eager message; `None` if the measurements must show it.
     pub eager_limit: Option<u64>,
 }
 
@@ -37,7 +40,7 @@ pub enum Limit {
     Waiting(u64),
     /// A step in the times shows the limit. This size is the first behind the step.
     Step(u64),
-    /// The times show no limit, so it is the largest size measured.
+    /// The measurements show no limit, so the limit is the largest size measured.
     Unseen,
 }
 
@@ -46,27 +49,27 @@ pub enum Limit {
 pub struct Fit {
     /// Costs of the channel.
     pub channel: Channel,
-    /// Bytes per second.
+    /// Bandwidth in bytes per second.
     pub bandwidth: u64,
-    /// The one-way times.
+    /// Lines through the one-way times.
     pub one_way: Piecewise,
-    /// Times in sends, if the measurements contain them.
+    /// Lines through the times in sends up to the eager limit; `None` if the measurements have none.
     pub send: Option<Piecewise>,
-    /// Times in late receives, if there are any.
+    /// Lines through the times in late receives up to the eager limit; `None` if the measurements have none.
     pub receive: Option<Piecewise>,
     /// Origin of the eager limit.
     pub limit: Limit,
-    /// Differences of the channel's one-way times from those measured.
+    /// Relative differences of the channel's one-way times from those measured.
     pub residuals: Residuals,
-    /// How far what it says of late receives is from those measured, if there are any.
+    /// Relative differences of the channel's times of late receives from those measured; `None` without late receives.
     pub late_residuals: Option<Residuals>,
-    /// Smallest and largest size measured.
+    /// Smallest and largest size measured, bytes.
     pub range: (u64, u64),
     /// Notes for the user.
     pub notes: Vec<String>,
 }
 
-/// Returns the time of a message whose receive has begun before, by the costs of a channel, nanoseconds.
+/// Returns the one-way time of a message in nanoseconds, by the costs of `channel`. The receive begins before the message arrives.
 pub fn one_way(channel: &Channel, bytes: u64) -> f64 {
     let crossings = if bytes > channel.eager_limit { 3 } else { 1 };
     let overheads = channel.send_overhead.at(bytes) + channel.receive_overhead.at(bytes);
@@ -86,11 +89,11 @@ fn piecewise(samples: &[Sample]) -> Option<Piecewise> {
     (!samples.is_empty()).then(|| Piecewise::fit(&points(samples)))
 }
 
-/// Fits a channel.
+/// Fits a channel to measurements.
 ///
 /// # Errors
 ///
-/// Fewer than two sizes, or times that are not positive.
+/// Fewer than two sizes, or times that are not finite and positive.
 pub fn fit(measured: &Measurements, options: FitOptions) -> Result<Fit, CalibrateError> {
     let unusable = |what: &str| CalibrateError::Unusable {
         from: measured.source.clone(),
@@ -200,7 +203,7 @@ fn residuals(fitted: &[Point], measured: &[Point], sigma: f64) -> Residuals {
     }
 }
 
-/// Rounds to four significant digits: more have no meaning, and a file for readers has fewer.
+/// Rounds to four significant digits, because measured values have no more.
 fn rounded(value: u64) -> u64 {
     let mut unit = 1;
     while value / unit >= 10_000 {
@@ -209,7 +212,7 @@ fn rounded(value: u64) -> u64 {
     (value + unit / 2) / unit * unit
 }
 
-/// Returns the largest size sent at once, and how it is known.
+/// Returns the eager limit in bytes, and its origin.
 fn eager_limit(
     measured: &Measurements,
     total: &Piecewise,
@@ -219,7 +222,7 @@ fn eager_limit(
     if let Some(limit) = options.eager_limit {
         return (limit, Limit::Given);
     }
-    // Between the two sizes, a step in the times shows the limit.
+    // A step counts only between the largest size that was sent at once and the smallest size that waited.
     let between = (measured.sent_at_once, measured.waited);
     let (least, most) = match between {
         (None, None) => (range.0, range.1),
@@ -243,7 +246,7 @@ fn eager_limit(
     }
 }
 
-/// The costs of which the channel consists, nanoseconds.
+/// Lines from which the costs of the channel follow, nanoseconds.
 struct Costs<'a> {
     total: &'a Piecewise,
     send: Option<&'a Piecewise>,
@@ -253,7 +256,8 @@ struct Costs<'a> {
 }
 
 impl Costs<'_> {
-    /// Sizes at which a line begins or ends, up to the largest that was measured.
+    /// Returns the sizes at which a line begins or ends and the sizes next to the eager limit, between the smallest and the largest size
+    /// measured.
     fn knots(&self, largest: u64) -> Vec<u64> {
         let ends = |fit: &Piecewise| -> Vec<u64> {
             let ends = fit
@@ -275,7 +279,7 @@ impl Costs<'_> {
         knots
     }
 
-    /// Returns the one-way time. Above the eager limit, the line of the sizes that are measured there.
+    /// Returns the one-way time. Between the eager limit and the first line above it, that line continues downwards.
     fn total(&self, bytes: u64) -> f64 {
         let segments = &self.total.segments;
         let next = segments.partition_point(|segment| segment.to < bytes);
@@ -296,19 +300,21 @@ impl Costs<'_> {
         if bytes > self.eager_limit { 3.0 } else { 1.0 }
     }
 
-    /// Returns the time that a sender is busy. For a message above the eager limit the sender is busy only with the request to send.
+    /// Returns the time that a sender is busy; 0 if no sends were measured. Above the eager limit, this is the time of the request to
+    /// send.
     fn send(&self, bytes: u64) -> f64 {
         let bytes = if bytes > self.eager_limit {
             self.smallest
         } else {
             bytes
         };
-        // A send that is longer than the whole way has met something else.
+        // A send that lasts longer than the one-way time has waited for something else.
         self.send
             .map_or(0.0, |send| send.at(bytes).max(0.0).min(self.total(bytes)))
     }
 
-    /// Returns the part of the one-way time that is surely the receiver's.
+    /// Returns the receiver's overhead by the late receives, or the sender's overhead if there are none; never more than the sender leaves
+    /// of the one-way time.
     fn receive(&self, bytes: u64) -> f64 {
         let bytes = if bytes > self.eager_limit {
             self.smallest
@@ -325,7 +331,8 @@ impl Costs<'_> {
     fn latency(&self, knots: &[u64]) -> f64 {
         let smallest = self.smallest;
         let rest = self.total(smallest) - self.send(smallest) - self.receive(smallest);
-        // A message sent after a request takes three latencies: no more than its line has at no bytes, where that is of their kind at all.
+        // A rendezvous takes three latencies. So a third of the intercept of the first line above the eager limit bounds the latency,
+        // where that third is plausible.
         let above = (self.total.segments.iter()).find(|segment| segment.from > self.eager_limit);
         let third = above.map_or(rest, |above| {
             (above.intercept - self.send(above.from)) / 3.0
@@ -341,10 +348,11 @@ impl Costs<'_> {
             .max(0.0)
     }
 
-    /// Nanoseconds a byte: no more than leaves every size its time.
+    /// Returns the time per byte in nanoseconds: the slope of the last line, or less, so that latency and bytes do not exceed the time of
+    /// any size.
     fn slope(&self, knots: &[u64], latency: f64) -> f64 {
         let last = self.total.segments.last().map_or(0.0, |last| last.slope);
-        // Small sizes say little about it.
+        // Small sizes tell little about the slope.
         let matters = 2.0 * self.total(self.smallest);
         (knots.iter())
             .filter(|&&bytes| bytes > 0 && self.total(bytes) >= matters)
@@ -353,7 +361,7 @@ impl Costs<'_> {
             .max(0.0)
     }
 
-    /// Returns the channel, and the largest part of a one-way time by which latency and bandwidth exceed it.
+    /// Returns the channel, and the largest share of a one-way time by which latency and bandwidth alone exceed that time.
     fn channel(&self, knots: &[u64], latency: f64, bandwidth: u64) -> (Channel, f64) {
         let picoseconds = |time: f64| (time * 1e3).round().max(0.0) as u64;
         let mut channel = Channel::new(Model::LogGp, picoseconds(latency), bandwidth);
@@ -365,7 +373,7 @@ impl Costs<'_> {
             let wire = channel.wire(bytes) as f64 / 1e3;
             let rest = total - crossings - wire;
             let (send, receive) = match self.send {
-                // A send that ends only when the message has arrived shows the wire's time too.
+                // A send that ends only when the message has arrived contains the wire's time, so the remainder bounds it.
                 Some(_) => {
                     let send = self.send(bytes).min(rest.max(0.0));
                     (send, rest - send)

@@ -1,8 +1,8 @@
 //! Fits the network of a cluster file to measurements.
 //!
-//! Measurements come from NetPIPE's output ([`netpipe`]) or from a trace ([`trace`]), of a guest cluster or of a real one. Lines
-//! with breaks are fitted to it ([`piecewise`]), the costs of a channel follow ([`fit`]), and a cluster file has them ([`mod@file`]).
-//! `docs/calibration.md` is the user's description.
+//! Measurements come from NetPIPE's output ([`netpipe`]) or from a trace ([`trace`]), of a guest cluster or of a real one. [`piecewise`]
+//! fits lines with breaks to the measurements. [`fit`] derives the costs of a channel from the lines. [`mod@file`] writes these costs as a
+//! cluster file. `docs/calibration.md` is the user's description.
 
 pub mod file;
 pub mod fit;
@@ -23,7 +23,7 @@ pub use piecewise::{Piecewise, Point, Residuals};
 pub struct Sample {
     /// Size of the message in bytes.
     pub bytes: u64,
-    /// The median, nanoseconds.
+    /// Median of the measured times, or the time that NetPIPE printed; nanoseconds.
     pub time: f64,
     /// Number of times that this size was measured; 0 if unknown.
     pub count: usize,
@@ -34,15 +34,15 @@ pub struct Sample {
 pub struct Measurements {
     /// File or other source of the measurements.
     pub source: String,
-    /// A message from one rank to the other, from before its send to after its receive: half a round trip. Sizes ascend.
+    /// One-way times, from before the send of a message to after its receive: half a round trip each. Sizes ascend.
     pub one_way: Vec<Sample>,
-    /// The time in sends that do not wait for their receives; empty if not visible.
+    /// Times in sends of sizes up to `sent_at_once`, or of all sizes if that is `None`; empty if the measurements show none.
     pub send: Vec<Sample>,
-    /// The time in receives whose message was there before; empty if not visible.
+    /// Times in late receives, which began after their messages had come; empty if the measurements show none.
     pub receive: Vec<Sample>,
-    /// Sizes of messages whose sends returned before their receives began: largest.
+    /// Largest size in bytes of which most sends returned before their late receives began; `None` if the measurements show none.
     pub sent_at_once: Option<u64>,
-    /// Sizes of messages whose sends waited for their late receives: smallest.
+    /// Smallest size in bytes of which most sends waited for their late receives; `None` if the measurements show none.
     pub waited: Option<u64>,
     /// Notes for the user.
     pub notes: Vec<String>,
@@ -64,17 +64,17 @@ pub enum CalibrateError {
     Line {
         /// Path of the file.
         file: PathBuf,
-        /// The line, from 1.
+        /// Number of the line, from 1.
         line: usize,
         /// A description of the fault.
         what: String,
     },
-    /// Measurements from which nothing follows.
+    /// Measurements to which no channel can be fitted.
     #[error("{from}: {what}")]
     Unusable {
         /// File or other source of the measurements.
         from: String,
-        /// Reason for which nothing follows from the measurements.
+        /// Reason for which no channel can be fitted.
         what: String,
     },
     /// A trace that cannot be read.

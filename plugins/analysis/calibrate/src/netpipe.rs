@@ -1,4 +1,4 @@
-//! NetPIPE's output file: bytes, Mbit/s, seconds one way (Turner and others, NetPIPE 3.7 and 5).
+//! Reader of NetPIPE's output file, with the columns bytes, Mbit/s, seconds one way (Turner and others, NetPIPE 3.7 and 5).
 
 use std::fs::File;
 use std::io::Read;
@@ -6,9 +6,9 @@ use std::path::Path;
 
 use crate::{CalibrateError, Measurements, Sample};
 
-/// How far the columns may differ from each other, beyond the rounding of the seconds.
+/// Relative difference that is allowed between the rate and the seconds of a line, beyond the rounding of the seconds.
 const AGREEMENT: f64 = 0.05;
-/// Bytes that are read at most; NetPIPE writes a few thousand.
+/// Most bytes that are read from a file; NetPIPE writes a few thousand.
 const LARGEST: u64 = 16 << 20;
 /// Half of the last of the eight decimals in which NetPIPE prints seconds, in nanoseconds.
 const ROUNDING: f64 = 5.0;
@@ -20,7 +20,7 @@ const ROUNDING: f64 = 5.0;
 /// A file that cannot be read, or what [`parse`] refuses.
 pub fn read(path: &Path) -> Result<Measurements, CalibrateError> {
     let mut bytes = Vec::new();
-    // Something that is no file may have no end.
+    // A device or a pipe may have no end, so the read has a limit.
     let read = File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes));
     let too_large =
         || std::io::Error::other("has more than 16 MiB; give the file that NetPIPE wrote");
@@ -105,7 +105,7 @@ pub fn parse(file: &Path, text: &str) -> Result<Measurements, CalibrateError> {
     let one_way = (rows.iter())
         .map(|&(_, [bytes, rate, _])| Sample {
             bytes: bytes as u64,
-            // The seconds have few digits.
+            // The time follows from the rate, because the seconds have few digits.
             time: bytes * 8e9 / (rate * megabit),
             count: 0,
         })
@@ -117,7 +117,7 @@ pub fn parse(file: &Path, text: &str) -> Result<Measurements, CalibrateError> {
     })
 }
 
-/// Bits of what the file calls a megabit: 2^20 in NetPIPE 3, 10^6 in NetPIPE 5. The rates say the same as the seconds with one of them.
+/// Returns the number of bits in the file's megabit: 2^20 in NetPIPE 3, 10^6 in NetPIPE 5. Rates and seconds agree with one of them only.
 fn megabit(file: &Path, rows: &[(usize, [f64; 3])]) -> Result<f64, CalibrateError> {
     let worst = |megabit: f64| {
         let off = rows.iter().map(|&(line, [bytes, rate, seconds])| {

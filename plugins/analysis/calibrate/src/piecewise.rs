@@ -1,29 +1,30 @@
 //! Straight lines through measured times, with as many breaks as the data warrant.
 //!
-//! Errors of measured times grow with the times, so residuals are relative to the measured value. The points, in the order of their
-//! sizes, are cut into runs by dynamic programming (Bai and Perron, "Computation and analysis of multiple structural change models",
-//! 2003), each with a line of its own, so that steps are possible; the number of runs is the one of least Schwarz criterion (Schwarz,
-//! "Estimating the dimension of a model", 1978), with three parameters a run: intercept, slope, break.
+//! Errors of measured times grow with the times, so residuals are relative to the measured value. Dynamic programming cuts the points, in
+//! the order of their sizes, into runs (Bai and Perron, "Computation and analysis of multiple structural change models", 2003). Each run
+//! has a line of its own, so steps are possible. The number of runs is the one of least Schwarz criterion (Schwarz, "Estimating the
+//! dimension of a model", 1978), with three parameters a run: intercept, slope, break.
 //!
-//! Outliers must neither pull a line nor buy a run of their own. So a residual of more than three standard deviations costs as much as one of
-//! three (the truncated quadratic), and a run's line begins as Tukey's resistant line (Exploratory Data Analysis, 1977) or as least squares,
-//! whichever comes out better, and is then improved by least squares over the points that it does not count as outliers. The standard deviation comes
-//! first, from the median of how far each point lies off the line through its neighbours (the median absolute deviation of Hampel, 1974).
+//! Outliers must neither shift a line nor get a run of their own. So a residual of more than three standard deviations costs as much as
+//! one of three (the truncated quadratic). A run's line begins as Tukey's resistant line (Exploratory Data Analysis, 1977) and as the
+//! least-squares line. Least squares over the points that are no outliers improves each of these lines, and the cheapest line is used. The
+//! standard deviation is estimated first, from the median distance of a point from the line through its neighbours (the median absolute
+//! deviation of Hampel, 1974).
 
 use statrs::statistics::{Data, OrderStatistics};
 
-/// Most points that are fitted; of more, neighbours are joined.
+/// Largest number of points that are fitted. Of more points, neighbours are joined first.
 pub const MOST_POINTS: usize = 240;
-/// Residuals count in this unit at least: differences of less are not worth a break.
+/// Least relative standard deviation that a fit assumes. Smaller differences are not worth a break.
 const LEAST_SIGMA: f64 = 0.004;
 /// Standard deviations beyond which a point is an outlier.
 const OUTLIER: f64 = 3.0;
 /// Fewest points of a run.
 const SHORTEST: usize = 3;
-/// Improvements of a line.
+/// Most rounds of improving a line by least squares.
 const ROUNDS: usize = 4;
 
-/// A time at a size.
+/// Measured time at a message size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
     /// Size of the message in bytes.
@@ -63,7 +64,7 @@ pub struct Residuals {
     pub largest: f64,
     /// Size with the greatest absolute value, bytes.
     pub largest_at: u64,
-    /// Points that the fit takes for outliers.
+    /// Number of points that the fit takes for outliers.
     pub outliers: usize,
 }
 
@@ -79,7 +80,7 @@ pub struct Piecewise {
 }
 
 impl Piecewise {
-    /// Fits points, sizes ascending without repetition, times positive.
+    /// Fits lines to points. Their sizes must ascend without repetition, and their times must be positive.
     ///
     /// # Panics
     ///
@@ -103,8 +104,8 @@ impl Piecewise {
         fit
     }
 
-    /// Returns the time at a size in nanoseconds; between two runs straight from one's end to the other's beginning, beyond them by the
-    /// nearest line.
+    /// Returns the fitted time at a size, nanoseconds. Between two runs, the time is interpolated from the end of the first to the
+    /// beginning of the second. Outside all runs, the nearest line continues.
     pub fn at(&self, bytes: u64) -> f64 {
         let next = self.segments.partition_point(|segment| segment.to < bytes);
         let Some(segment) = self.segments.get(next) else {
@@ -123,7 +124,7 @@ impl Piecewise {
         }
     }
 
-    /// Returns how far other points lie off the fit.
+    /// Returns the relative residuals of other points from this fit.
     pub fn residuals_of(&self, points: &[Point]) -> Residuals {
         let mut largest = (0.0, points.first().map_or(0, |point| point.bytes));
         let mut all = Vec::with_capacity(points.len());
@@ -146,7 +147,7 @@ impl Piecewise {
     }
 }
 
-/// Returns the median; 0 of nothing.
+/// Returns the median, or 0 of no values.
 pub(crate) fn median(values: Vec<f64>) -> f64 {
     if values.is_empty() {
         return 0.0;
@@ -154,7 +155,7 @@ pub(crate) fn median(values: Vec<f64>) -> f64 {
     Data::new(values).median()
 }
 
-/// Joins neighbours where there are too many points.
+/// Joins neighbouring points by their median time where there are more than [`MOST_POINTS`].
 fn thinned(points: &[Point]) -> Vec<Point> {
     let size = points.len().div_ceil(MOST_POINTS);
     (points.chunks(size))
@@ -165,7 +166,7 @@ fn thinned(points: &[Point]) -> Vec<Point> {
         .collect()
 }
 
-/// Returns the relative standard deviation of a point, from how far each lies off the line through its neighbours.
+/// Returns the relative standard deviation of a point, from each point's distance from the line through its neighbours.
 fn sigma(points: &[Point]) -> f64 {
     let off: Vec<f64> = (points.windows(3))
         .map(|three| {
@@ -173,7 +174,7 @@ fn sigma(points: &[Point]) -> f64 {
             let part = (b.bytes - a.bytes) as f64 / (c.bytes - a.bytes) as f64;
             let middle = a.time + (c.time - a.time) * part;
             let (left, right) = ((1.0 - part) * a.time / b.time, part * c.time / b.time);
-            // Of three points with the same relative error, the difference has this many times their variance.
+            // If the three points have the same relative standard deviation, that of the difference is this many times larger.
             let scale = (1.0 + left * left + right * right).sqrt();
             (middle / b.time - 1.0).abs() / scale
         })
@@ -182,7 +183,7 @@ fn sigma(points: &[Point]) -> f64 {
     (median(off) / 0.6745).max(LEAST_SIGMA)
 }
 
-/// A line and what its residuals cost.
+/// A line and the cost of its residuals.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     intercept: f64,
@@ -199,9 +200,10 @@ fn cost(points: &[Point], sigma: f64, (intercept, slope): (f64, f64)) -> f64 {
         .sum()
 }
 
-/// Returns the least-squares line of relative residuals over the points that `keep` keeps; a constant where these points have one size.
+/// Returns intercept and slope of the least-squares line of relative residuals over the points for which `keep` is true; the slope is 0 if
+/// these points have one size. Returns `None` without points.
 fn least_squares(points: &[Point], keep: impl Fn(&Point) -> bool) -> Option<(f64, f64)> {
-    // About the weighted mean, so that large sizes lose no digits.
+    // The sums are taken about the weighted mean, so that large sizes lose no digits.
     let (mut weights, mut x, mut y) = (0.0, 0.0, 0.0);
     for point in points.iter().filter(|point| keep(point)) {
         let weight = point.time.powi(-2);
@@ -224,7 +226,7 @@ fn least_squares(points: &[Point], keep: impl Fn(&Point) -> bool) -> Option<(f64
     Some((y - slope * x, slope))
 }
 
-/// Returns Tukey's resistant line, through the medians of the outer thirds.
+/// Returns intercept and slope of Tukey's resistant line, through the medians of the outer thirds.
 fn resistant(points: &[Point]) -> (f64, f64) {
     let third = points.len().div_ceil(3);
     let of =
@@ -269,12 +271,12 @@ fn line(points: &[Point], sigma: f64) -> Line {
     best
 }
 
-/// Returns the cut of least cost and parameters.
+/// Returns the runs for which the sum of the lines' costs and of a penalty for each run is least.
 fn cut(points: &[Point], sigma: f64) -> Vec<Segment> {
     let count = points.len();
     let shortest = SHORTEST.min(count);
     let penalty = 3.0 * (count as f64).ln().max(1.0);
-    // best[i]: the first i points, and where their last run begins.
+    // best[i]: least cost of the first i points, with the beginning and the line of their last run.
     let mut best: Vec<Option<(f64, usize, Line)>> = vec![None; count + 1];
     for end in shortest..=count {
         for start in 0..=end - shortest {

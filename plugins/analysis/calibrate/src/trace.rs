@@ -1,9 +1,9 @@
-//! Measurements out of a trace: whatever round trips it has, and what they show of both ends.
+//! Measurements from the round trips of a trace: one-way times, times in sends, times in late receives.
 //!
-//! A round trip is a blocking send followed by a blocking receive of as many bytes, answered by a rank whose receive of the one is followed
-//! by its send of the other. What lies between the two calls of the rank that answers is its program's, and goes off; so does what the tracer
-//! took, half of it before a call and half after. Clocks of ranks are compared by the round trips themselves, as network time is: a message takes
-//! as long to as fro.
+//! A round trip is a blocking send and, as the rank's next call, a blocking receive of as many bytes. The rank that answers receives the
+//! first message and sends the second in its next call. The time between these two calls belongs to the program and is subtracted. So is
+//! the time of the tracer, half of it before a call and half after. The difference between the clocks of two ranks follows from their
+//! round trips as in network time protocols: a message is taken to need as long in one direction as in the other.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -13,16 +13,16 @@ use nodescope_trace::{Body, Event, MpiCall};
 use crate::piecewise::median;
 use crate::{CalibrateError, Measurements, Sample};
 
-/// A receive is late where it begins so many times a message's time after its send.
+/// Least delay of a late receive after its send, in multiples of the message's one-way time.
 const LATE: f64 = 8.0;
 
-/// Messages of a size whose receives must have been late for the size to count: fewer are accidents of scheduling.
+/// Fewest late receives of a size for that size to count. Fewer may be accidents of scheduling.
 const FEWEST_LATE: usize = 6;
 
-/// Sends or receives by rank, peer, communicator and tag.
+/// Sends or receives by rank, peer, communicator and tag; each is a rank and the index of a call.
 type Lanes = HashMap<(u32, u32, u64, Tag), Vec<(u32, usize)>>;
 
-/// A blocking call with one message, picoseconds of the trace's clock.
+/// A blocking call with one message; times in picoseconds of the trace's clock.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     sends: bool,
@@ -30,14 +30,14 @@ struct Call {
     entry: i64,
     exit: i64,
     inside: i64,
-    /// True if the call follows polls, in which its MPI library could already move messages.
+    /// True if the rank's previous call was a poll, in which its MPI library could already move messages.
     after_polls: bool,
-    /// The other end of the message: rank and place.
+    /// Other end of the message: its rank and the index of its call.
     other: Option<(u32, usize)>,
 }
 
 impl Call {
-    /// Returns the time that the tracer took before the call, and the same after the call.
+    /// Returns half the time that the tracer took in the call: its share before the MPI function, and its share after it.
     fn own(&self) -> i64 {
         (self.exit - self.entry - self.inside).max(0) / 2
     }
@@ -46,18 +46,19 @@ impl Call {
 /// Collector of measurements from the events of a trace.
 #[derive(Debug, Default)]
 pub struct Collector {
-    /// Calls by rank; none for a call of another kind.
+    /// Calls by rank, in order; `None` for a call that is not measured.
     calls: BTreeMap<u32, Vec<Option<Call>>>,
     sent: Lanes,
     received: Lanes,
     /// Ranks whose last call was a poll.
     polling: BTreeSet<u32>,
-    /// Ranks that receive otherwise too: which of their receives got which message is not followed.
+    /// Ranks with other calls that receive or send, such as nonblocking receives or persistent operations, and the peers of these calls.
+    /// Their sends and receives are not matched.
     other_receives: BTreeSet<u32>,
 }
 
 impl Collector {
-    /// Takes the next event.
+    /// Adds the next event of the trace.
     pub fn add(&mut self, event: &Event) {
         if let Body::Mpi(call) = &event.body {
             self.call(call);
@@ -97,7 +98,7 @@ impl Collector {
             | F::Ibsend
             | F::Issend
             | F::Irsend => {
-                // Each send takes its place in the order of messages; only standard blocking ones are measured.
+                // Every send counts in the order of messages, but only standard blocking sends are measured.
                 let standard = record.function == F::Send;
                 calls.push(new(true, record.send_bytes).filter(|_| standard && call.entry_seen));
                 if let Peer::Rank(to) = record.destination {
@@ -126,7 +127,7 @@ impl Collector {
             | F::RsendInit => {
                 calls.push(None);
                 self.other_receives.insert(rank);
-                // Messages of theirs are out of order with those that are followed.
+                // Messages of these calls would disturb the order by which sends and receives are matched.
                 for peer in [record.destination, record.source] {
                     if let Peer::Rank(peer) = peer {
                         self.other_receives.insert(peer);
@@ -137,11 +138,11 @@ impl Collector {
         }
     }
 
-    /// Makes measurements from all events.
+    /// Returns the measurements from all events.
     ///
     /// # Errors
     ///
-    /// A trace without round trips.
+    /// A trace without round trips, or with round trips of one size only.
     pub fn finish(mut self, source: &str) -> Result<Measurements, CalibrateError> {
         self.join();
         let mut trips = BTreeMap::<u64, Vec<f64>>::new();
@@ -180,7 +181,7 @@ impl Collector {
         Ok(found)
     }
 
-    /// Joins sends and receives: messages of one lane do not overtake each other.
+    /// Matches sends with receives in order, because messages of one lane do not overtake each other.
     fn join(&mut self) {
         for (&(from, to, communicator, tag), sends) in &self.sent {
             if self.other_receives.contains(&from) || self.other_receives.contains(&to) {
@@ -202,7 +203,7 @@ impl Collector {
         self.calls.get(&rank)?.get(index)?.as_ref()
     }
 
-    /// Returns the round trip whose answer rank `a` receives at `index`.
+    /// Returns the round trip whose answer rank `a` receives in its call `index`, from 0; `None` if that call ends no round trip.
     fn trip(&self, a: u32, index: usize) -> Option<Trip> {
         let (send, receive) = (self.get((a, index - 1))?, self.get((a, index))?);
         if !send.sends || receive.sends || send.bytes != receive.bytes {
@@ -220,12 +221,12 @@ impl Collector {
             with: there.0,
             bytes: send.bytes,
             one_way: time as f64 / 2e3,
-            // The other's clock less this one's.
+            // Clock of the other rank minus the clock of rank `a`.
             skew: ((arrived - start) as f64 - (end - left) as f64) / 2e3,
         })
     }
 
-    /// Measures the time that sends and receives take by themselves, and the size from which on sends wait.
+    /// Measures the times in sends and in late receives, and the sizes around the eager limit.
     fn ends(&self, skews: &BTreeMap<(u32, u32), f64>, found: &mut Measurements) {
         let lasts = |bytes: u64| {
             let next = found.one_way.partition_point(|sample| sample.bytes < bytes);
@@ -234,7 +235,8 @@ impl Collector {
         };
         let mut sends = BTreeMap::<u64, Vec<f64>>::new();
         let mut receives = BTreeMap::<u64, Vec<f64>>::new();
-        // By size: sends that did not wait for their late receives, and those that did; of receives after work, and after polls.
+        // Number of sends by size, [did not wait, waited] for their late receives; first of receives after work, then of receives after
+        // polls.
         let mut late = [BTreeMap::new(), BTreeMap::<u64, [usize; 2]>::new()];
         for (&from, calls) in &self.calls {
             for send in calls.iter().flatten().filter(|call| call.sends) {
@@ -268,7 +270,7 @@ impl Collector {
             late.retain(|_, counts| counts[0] + counts[1] >= FEWEST_LATE);
         }
         receives.retain(|_, times| times.len() >= FEWEST_LATE);
-        // Where MPI moves messages while the receiver waits, a send that waits does so for its receive.
+        // After polls, MPI could already move messages, so a send that still waits does so for its receive.
         let [after_work, after_polls] = &late;
         let shows = if after_polls.is_empty() {
             after_work
@@ -285,7 +287,7 @@ impl Collector {
         if let (Some(least), Some(largest)) = (found.waited, found.sent_at_once)
             && least < largest
         {
-            // A send can wait for room too.
+            // A send below the limit can wait for buffer space too.
             found.notes.push(format!(
                 "sends of {least} B waited for their receives, sends of {largest} B did not: the eager limit is taken to be the larger"
             ));
@@ -306,7 +308,7 @@ impl Collector {
     }
 }
 
-/// A round trip, nanoseconds.
+/// A round trip; times in nanoseconds.
 struct Trip {
     with: u32,
     bytes: u64,

@@ -1,4 +1,5 @@
-//! Measurements made from known costs: the fit gives these back, and predictions of the measured programs the measured times.
+//! Tests with measurements that are made from known costs. The fit must return these costs, and predictions of the measured programs must
+//! return the measured times.
 
 use std::path::Path;
 
@@ -88,7 +89,7 @@ fn from_netpipe(text: &str) -> Measurements {
     netpipe::parse(Path::new("np.out"), text).expect("NetPIPE's output")
 }
 
-/// Returns the cluster of a fit, by way of its file.
+/// Returns the cluster that is read back from the cluster file of a fit.
 fn cluster(fit: &Fit) -> Cluster {
     let file = ClusterFile {
         name: "a \"quoted\" name".into(),
@@ -137,7 +138,7 @@ fn netpipe_gives_back_times_at_every_size() {
         );
         assert!(matches!(fit.limit, Limit::Step(_)), "{what}");
         let latency = fit.channel.latency as f64 / 1e3;
-        // From times only, the latency has of both overheads what the step up has too.
+        // From one-way times alone, the latency contains those parts of both overheads that also appear in the step.
         assert!(
             (3000.0 * 0.97..3900.0 * 1.03).contains(&latency),
             "{latency} in {what}"
@@ -165,11 +166,11 @@ fn the_interpreter_and_the_fit_mean_the_same_by_one_way() {
     }
 }
 
-/// A trace, rank by rank, on clocks that differ by `skew`.
+/// A trace of two ranks whose clocks differ by `skew`, picoseconds.
 struct Traced {
     clocks: [u64; 2],
     skew: u64,
-    /// Time that the tracer takes before a call and after a call.
+    /// Time that the tracer takes before a call, and again after a call.
     own: u64,
     events: Vec<Event>,
 }
@@ -218,7 +219,7 @@ impl Traced {
         });
     }
 
-    /// Adds a message by the true costs; its receive begins `late` after its send.
+    /// Adds a message by the true costs. Its receive begins `late` picoseconds after its send.
     fn message(&mut self, from: usize, bytes: u64, late: u64, noise: &mut Noise) {
         let channel = truth();
         let mut costs = |time: u64| (time as f64 * noise.factor()) as u64;
@@ -305,7 +306,7 @@ fn a_trace_gives_back_each_cost() {
                 "{bytes} B: {here}, {there}, {what}"
             );
         }
-        // A late receive costs its overhead and nothing of the way.
+        // A late receive costs its overhead, but no latency and no wire time.
         for bytes in [1, 1024, 12_288] {
             let late = fit.channel.receive(bytes).buffered;
             near(late, truth().receive_overhead.at(bytes), bound + 0.01);

@@ -8,7 +8,7 @@ use crate::fold::Node;
 use crate::op::{Action, Collective, CollectiveKind, Mode, Op, PeerRef, Site, Source};
 use crate::program::{Bursts, Column, Program, Rank, Step};
 
-/// A part of a rank's program: steps and loops, written in order.
+/// Builder of a program from steps and loops, which are written in order, for one group of ranks after another.
 #[derive(Clone, Debug, Default)]
 pub struct ProgramBuilder {
     program: Program,
@@ -32,7 +32,7 @@ impl ProgramBuilder {
         builder
     }
 
-    /// Computes for `time` picoseconds before the next operation.
+    /// Adds computation of `time` picoseconds before the next operation.
     pub fn compute(&mut self, time: u64) -> &mut Self {
         self.burst += time;
         self
@@ -44,12 +44,12 @@ impl ProgramBuilder {
         self
     }
 
-    /// Calls `function` from `site`.
+    /// Adds a call of `function` at the call site `site`, on the world.
     pub fn call(&mut self, function: Function, site: u64, action: Action) -> &mut Self {
         self.call_in(function, site, 0, action)
     }
 
-    /// Calls `function` from `site` on a communicator.
+    /// Adds a call of `function` at the call site `site`, on the communicator with this number.
     pub fn call_in(
         &mut self,
         function: Function,
@@ -72,7 +72,7 @@ impl ProgramBuilder {
             self.program.ops.push(op);
             (self.program.ops.len() - 1) as u32
         });
-        // Each length of a burst has a slot of its own, whose only value it is.
+        // Each burst length has a slot of its own, and the length is the slot's only value.
         let slot = *self.slots.entry(self.burst).or_insert_with(|| {
             self.program.slots += 1;
             self.program.slots - 1
@@ -159,7 +159,7 @@ impl ProgramBuilder {
         self.call(Function::Get, 0x90, action)
     }
 
-    /// Waits for requests.
+    /// Adds a wait for all of these requests.
     pub fn wait(&mut self, requests: &[u32]) -> &mut Self {
         let requests = requests.into();
         self.call(Function::Waitall, 0x50, Action::Wait { requests })
@@ -194,13 +194,13 @@ impl ProgramBuilder {
         self.call(function, 0x60, action)
     }
 
-    /// Opens a loop; what follows until [`ProgramBuilder::end`] is its body.
+    /// Opens a loop. The operations until [`ProgramBuilder::end`] are its body.
     pub fn begin(&mut self) -> &mut Self {
         self.open.push(Vec::new());
         self
     }
 
-    /// Closes the innermost loop, which runs `count` times. Without an open loop it does nothing.
+    /// Closes the innermost loop, which runs `count` times; a `count` of 0 drops the loop. Without an open loop the call does nothing.
     pub fn end(&mut self, count: u32) -> &mut Self {
         if self.open.len() < 2 {
             return self;
@@ -218,7 +218,7 @@ impl ProgramBuilder {
         self
     }
 
-    /// Makes the program so far that of `count` more ranks, and begins another.
+    /// Gives the operations so far to `count` more ranks, and begins those of the next ranks. Open loops run once.
     pub fn ranks(&mut self, count: u32) -> &mut Self {
         if self.burst > 0 {
             self.call(Function::Finalize, 0x70, Action::Nothing);

@@ -7,9 +7,9 @@
 
 use std::collections::HashMap;
 
-/// How many earlier occurrences of an element are tried as the place where a repetition began.
+/// Most earlier occurrences of an element that are tried as the end of the previous repetition.
 const CANDIDATES: usize = 48;
-/// The longest body in elements.
+/// Longest body of a loop, in elements.
 const LONGEST: usize = 1 << 16;
 
 /// Node of a loop tree.
@@ -26,7 +26,7 @@ pub enum Node {
     },
 }
 
-/// Trees, each node and each body stored once.
+/// Loop trees, of which each node and each body is stored once.
 #[derive(Clone, Debug, Default)]
 pub struct Forest {
     nodes: Vec<Node>,
@@ -36,7 +36,7 @@ pub struct Forest {
 }
 
 impl Forest {
-    /// Returns the number of a node.
+    /// Returns the number of a node, which is added if it is new.
     pub fn node(&mut self, node: Node) -> u32 {
         *self.node_numbers.entry(node).or_insert_with(|| {
             self.nodes.push(node);
@@ -44,7 +44,7 @@ impl Forest {
         })
     }
 
-    /// Returns the number of a body, a sequence of nodes.
+    /// Returns the number of a body, a sequence of nodes; the body is added if it is new.
     pub fn body(&mut self, nodes: &[u32]) -> u32 {
         if let Some(&number) = self.body_numbers.get(nodes) {
             return number;
@@ -65,7 +65,7 @@ impl Forest {
         &self.bodies[body as usize]
     }
 
-    /// Folds a sequence of symbols; the number of the tree's outermost body.
+    /// Folds a sequence of symbols, and returns the number of the tree's outermost body.
     pub fn fold(&mut self, symbols: impl IntoIterator<Item = u32>) -> u32 {
         let mut stack = Stack::default();
         for symbol in symbols {
@@ -90,7 +90,7 @@ impl Forest {
         }
     }
 
-    /// Symbols of the unfolded sequence.
+    /// Returns the number of symbols in the unfolded sequence.
     pub fn length(&self, body: u32) -> u64 {
         let node = |&node: &u32| match self.get(node) {
             Node::Leaf(_) => 1,
@@ -108,21 +108,21 @@ impl Forest {
         self.children(body).iter().map(node).max().unwrap_or(0)
     }
 
-    /// Entries of all bodies, which is what the trees take to store.
+    /// Returns the number of entries in all bodies, a measure of the memory that the trees take.
     pub fn entries(&self) -> u64 {
         self.bodies.iter().map(|body| body.len() as u64).sum()
     }
 }
 
-/// The open end of a sequence that is being folded.
+/// Elements of a sequence that is being folded.
 #[derive(Default)]
 struct Stack {
     elements: Vec<u32>,
-    /// Hash of the elements up to here, so that runs of equal length compare in constant time.
+    /// Hashes of the elements from the first to each one, so that runs of equal length compare in constant time.
     hashes: Vec<u64>,
-    /// The end of an element: the element itself, or the last node of its body.
+    /// Last node of each element: the element itself, or the last node of a loop's body.
     tails: Vec<u32>,
-    /// The position before with the same tail.
+    /// Position of the previous element with the same tail.
     previous: Vec<u32>,
     last: HashMap<u32, u32>,
     powers: Vec<u64>,
@@ -172,13 +172,14 @@ impl Stack {
         at(to).wrapping_sub(at(from).wrapping_mul(self.powers[to - from]))
     }
 
-    /// Folds at the end of the stack, once, where possible.
+    /// Folds the end of the stack once; returns false where nothing folds.
     fn fold_once(&mut self, forest: &mut Forest) -> bool {
         let end = self.elements.len();
         let Some(&newest) = self.elements.last() else {
             return false;
         };
-        // A loop ends with the last node of its body: others like it hang together by that node, loops that end with it by itself.
+        // Elements with the same tail form a chain. Loops like the newest have its tail; loops whose body ends with the newest have it as
+        // their tail.
         let own = self.tails[end - 1];
         let nested = (newest != own).then(|| self.last.get(&newest).copied().unwrap_or(NONE));
         let chains = [Some(self.previous[end - 1]), nested];
@@ -188,7 +189,7 @@ impl Stack {
             .any(|candidate| self.fold_with(forest, candidate, newest))
     }
 
-    /// Tries earlier occurrences, from `candidate` backwards.
+    /// Tries earlier elements of a chain, from `candidate` backwards, as the end of the previous repetition; returns whether one folded.
     fn fold_with(&mut self, forest: &mut Forest, mut candidate: u32, newest: u32) -> bool {
         let end = self.elements.len();
         for _ in 0..CANDIDATES {

@@ -1,4 +1,4 @@
-//! Operations of a rank, free of what differs between iterations.
+//! Operations of a rank, free of values that differ between iterations.
 
 use nodescope_hypercall::Function;
 
@@ -31,7 +31,7 @@ pub enum PeerRef {
 }
 
 impl PeerRef {
-    /// Returns the world rank meant by `caller` in a world of `world` ranks.
+    /// Returns the peer's world rank, for the rank `caller` in a world of `world` ranks.
     pub fn resolve(self, caller: u32, world: u32) -> u32 {
         match self {
             PeerRef::Absolute(rank) => rank,
@@ -41,14 +41,14 @@ impl PeerRef {
         }
     }
 
-    /// Returns the rank as a distance.
+    /// Returns the same peer as a distance from `caller`.
     pub fn relative(self, caller: u32, world: u32) -> PeerRef {
         let rank = u64::from(self.resolve(caller, world));
         let world = u64::from(world.max(1));
         PeerRef::Relative(((rank + world - u64::from(caller) % world) % world) as u32)
     }
 
-    /// Returns the rank as a number.
+    /// Returns the same peer as a world rank.
     pub fn absolute(self, caller: u32, world: u32) -> PeerRef {
         PeerRef::Absolute(self.resolve(caller, world))
     }
@@ -66,7 +66,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Returns the rank, unless it is any.
+    /// Returns the sender; `None` for any rank.
     pub fn peer(self) -> Option<PeerRef> {
         match self {
             Source::Peer(peer) | Source::Matched(peer) => Some(peer),
@@ -96,7 +96,7 @@ pub enum Mode {
     Ready,
 }
 
-/// Collective operations by what they do; blocking and non-blocking ones are alike here.
+/// Collective operations by their effect; a blocking and a non-blocking one have the same kind.
 #[allow(
     missing_docs,
     reason = "each variant is the MPI operation of that name"
@@ -145,7 +145,7 @@ impl CollectiveKind {
         CollectiveKind::Create,
     ];
 
-    /// Returns the name, as in the choice of algorithms.
+    /// Returns the name of the kind, by which users choose its algorithm.
     pub fn name(self) -> &'static str {
         match self {
             CollectiveKind::Barrier => "barrier",
@@ -168,7 +168,7 @@ impl CollectiveKind {
         }
     }
 
-    /// Returns whether it has a root.
+    /// Returns whether the collective has a root.
     pub fn rooted(self) -> bool {
         matches!(
             self,
@@ -187,21 +187,21 @@ impl CollectiveKind {
 pub struct Collective {
     /// Kind of the collective.
     pub kind: CollectiveKind,
-    /// The root's rank in the communicator; 0 where there is none.
+    /// Rank of the root in the communicator; 0 without a root.
     pub root: u32,
-    /// Bytes: of the whole vector in broadcasts, reductions and scans (of a reduce-scatter: before scattering); of one rank's block in
-    /// gathers, scatters and all-to-all; of the caller's own block in v forms.
+    /// Number of bytes. Broadcasts, reductions and scans: the whole vector (reduce-scatter: before scattering). Gathers, scatters and
+    /// all-to-all: one rank's block. v forms: all that the caller sends, or receives in a scatter.
     pub bytes: u64,
-    /// Bytes to each rank of the communicator, where the call has them.
+    /// Bytes to each rank of the communicator; empty if the call does not list them.
     pub send_to: Box<[u64]>,
-    /// Bytes from each rank of the communicator, where the call has them.
+    /// Bytes from each rank of the communicator; empty if the call does not list them.
     pub receive_from: Box<[u64]>,
-    /// Request that the operation starts; none if the operation blocks.
+    /// Request that the operation starts; `None` if the operation blocks.
     pub request: Option<u32>,
 }
 
 impl Collective {
-    /// Returns a blocking collective of this kind, of no bytes, from or to the first rank.
+    /// Returns a blocking collective of this kind, with 0 bytes and the communicator's first rank as its root.
     pub fn of(kind: CollectiveKind) -> Collective {
         Collective {
             kind,
@@ -214,19 +214,19 @@ impl Collective {
     }
 }
 
-/// The effect of an operation. Requests are numbered by the smallest number that no pending operation of the rank has, so that loops
-/// repeat them.
+/// The effect of an operation. A new request gets the smallest number that no pending request of the rank has, so that the iterations of a
+/// loop use the same numbers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Action {
     /// Has no effect on other ranks and takes no time.
     Nothing,
-    /// Takes as long as it was traced to take: calls that are not interpreted.
+    /// A call that is not interpreted: it takes as long as in the trace.
     Opaque,
     /// Marks a moment of interest, by the mark's number, and takes no time.
     Mark(u32),
-    /// A fragment of the program, by its number, of which only the attributes are known.
+    /// Fragment of the program, by its number, of which only the costs are known.
     Reduced(u32),
-    /// A message to a rank; blocking without a request.
+    /// Send of a message to a rank; the send blocks if it has no request.
     Send {
         /// Rank of the receiver.
         to: PeerRef,
@@ -239,11 +239,11 @@ pub enum Action {
         /// Request that the send starts.
         request: Option<u32>,
     },
-    /// A message from a rank; blocking without a request.
+    /// Receive of a message from a rank; the receive blocks if it has no request.
     Receive {
         /// Sender of the message.
         from: Source,
-        /// Tag of the message; none for any.
+        /// Tag of the message; `None` for any.
         tag: Option<u32>,
         /// Size of the receive buffer in bytes.
         room: u64,
@@ -252,27 +252,28 @@ pub enum Action {
     },
     /// Sends and receives at the same time.
     SendReceive {
-        /// Receiver, tag and bytes; none to `MPI_PROC_NULL`.
+        /// Receiver, tag and bytes; `None` for `MPI_PROC_NULL`.
         send: Option<(PeerRef, u32, u64)>,
-        /// Sender, tag and room; none from `MPI_PROC_NULL`.
+        /// Sender, tag and size of the buffer in bytes; `None` for `MPI_PROC_NULL`.
         receive: Option<(Source, Option<u32>, u64)>,
     },
-    /// Reads or writes another rank's memory, of which that rank's program takes no notice: something goes there, and something comes back.
+    /// Access to another rank's memory in which that rank's program takes no part. Data goes to the target, and data or an acknowledgement
+    /// comes back.
     OneSided {
         /// The rank whose memory is accessed.
         to: PeerRef,
-        /// Bytes that go.
+        /// Bytes that go to the target.
         out: u64,
-        /// Bytes that come back; 0 for only the notification of completion.
+        /// Bytes that come back; 0 if only the acknowledgement of completion comes back.
         back: u64,
-        /// Request started; without one the call waits for what comes back.
+        /// Request that the access starts. Without a request the call waits for what comes back.
         request: Option<u32>,
     },
-    /// Waits until such a message has arrived, and leaves it in the queue.
+    /// Waits until a matching message has arrived, and leaves the message in the queue.
     Probe {
         /// Sender of the message.
         from: Source,
-        /// Tag of the message; none for any.
+        /// Tag of the message; `None` for any.
         tag: Option<u32>,
     },
     /// Waits for all of these requests.
@@ -301,7 +302,8 @@ pub struct Op {
     pub function: Function,
     /// Call site of the call.
     pub site: Site,
-    /// The communicator, by its number on the rank: 0 world, 1 self, then those that the rank met, in that order.
+    /// Number of the communicator on the rank: 0 is the world, 1 is self, the others follow in the order in which the rank first used
+    /// them.
     pub communicator: u32,
     /// True if the sent or received data has a datatype that the program made, as far as the trace shows: elements of more than 32 bytes,
     /// which no predefined datatype has. Data of such types may have to be packed.
@@ -313,7 +315,7 @@ pub struct Op {
 }
 
 impl Op {
-    /// Returns the operation with every peer rewritten.
+    /// Returns the operation with each peer replaced by `with` of that peer.
     pub fn map_peers(&self, with: impl Fn(PeerRef) -> PeerRef) -> Op {
         let action = match &self.action {
             Action::Send {
@@ -367,7 +369,7 @@ impl Op {
         }
     }
 
-    /// Returns the peers, at most two.
+    /// Returns the peers that the operation names, at most two: first the receiver, then the sender of a send and receive.
     pub fn peers(&self) -> [Option<PeerRef>; 2] {
         match &self.action {
             Action::Send { to, .. } | Action::OneSided { to, .. } => [Some(*to), None],

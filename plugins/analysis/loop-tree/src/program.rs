@@ -22,20 +22,20 @@ pub struct Step {
 pub struct Column {
     /// Number of the slot.
     pub slot: u32,
-    /// Index of the first value.
+    /// Index of the slot's first value in the times.
     pub start: u32,
-    /// Number of its values; they are taken in order, from the first again after the last.
+    /// Number of the slot's values. They are used in order, and from the first again after the last.
     pub length: u32,
 }
 
 /// The bursts of a rank: their values in the order of the trace, by slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bursts {
-    /// Columns by slot, ascending: the slots of the rank's tree, all of them.
+    /// Columns of all slots that the rank uses, in the order of the slots.
     pub columns: Vec<Column>,
     /// Times of the bursts in picoseconds.
     pub times: Vec<u64>,
-    /// Instructions, parallel to the times; empty if unknown.
+    /// Instructions of the bursts, parallel to the times; empty if unknown.
     pub instructions: Vec<u64>,
 }
 
@@ -61,17 +61,18 @@ pub struct Program {
     pub forest: Forest,
     /// The ranks of the world.
     pub ranks: Vec<Rank>,
-    /// Members of communicators, as world ranks in the communicator's order; 0 is the world, whose list is empty.
+    /// Members of communicators, as world ranks in the communicator's order; 0 is the world. An empty list means all ranks of the world.
     pub communicators: Vec<Vec<u32>>,
     /// Communicators that the program did not make: see [`Sequences::copies`].
     pub copies: BTreeSet<u32>,
-    /// Lists of communicators: the communicator that each number on a rank means; `None` is a communicator of only this rank.
+    /// Lists of communicators: the index in [`Program::communicators`] for each communicator number of a rank; `None` is a communicator of
+    /// only this rank.
     pub communicator_lists: Vec<Vec<Option<u32>>>,
-    /// Bursts; several ranks may have the same.
+    /// Bursts of the ranks; several ranks may share an entry.
     pub bursts: Vec<Bursts>,
-    /// Slots of bursts.
+    /// Number of slots.
     pub slots: u32,
-    /// Slots of uninterpreted operations' own durations, by call site.
+    /// Slots for the durations of uninterpreted operations, by call site and function.
     pub opaque_slots: BTreeMap<(Site, Function), u32>,
     /// Notes on results that are less exact than possible.
     pub notes: Vec<String>,
@@ -90,7 +91,7 @@ pub struct ProgramSize {
     pub entries: u64,
     /// Deepest nesting of loops.
     pub depth: u64,
-    /// Burst values kept.
+    /// Number of stored burst values.
     pub bursts: u64,
     /// Bytes of the trees and the different operations in memory.
     pub structure_bytes: u64,
@@ -98,7 +99,7 @@ pub struct ProgramSize {
     pub burst_bytes: u64,
 }
 
-/// Returns the call sites at which distances from the caller take fewer values than ranks do.
+/// Returns the call sites whose peers have fewer different distances from the caller than different ranks.
 fn relative_sites(sequences: &Sequences) -> BTreeSet<(Site, Function)> {
     let world = sequences.ranks.len() as u32;
     let mut peers: BTreeMap<(Site, Function), [BTreeSet<u32>; 2]> = BTreeMap::new();
@@ -173,7 +174,7 @@ impl Program {
         program
     }
 
-    /// Returns the slot of an uninterpreted operation's own durations.
+    /// Returns the slot for the durations of an uninterpreted operation; `None` if the program has no such slot.
     pub fn opaque_slot(&self, op: &Op) -> Option<u32> {
         self.opaque_slots.get(&(op.site, op.function)).copied()
     }
@@ -259,7 +260,7 @@ impl Program {
         }
     }
 
-    /// Operations of all ranks.
+    /// Returns the number of operations of all ranks, unfolded.
     pub fn operations(&self) -> u64 {
         let mut lengths = HashMap::new();
         self.ranks
@@ -316,7 +317,7 @@ fn columns(values: BTreeMap<u32, Vec<Burst>>) -> Bursts {
 
 type CallSite = (Site, Function);
 
-/// Interner of what is stored once.
+/// Numbers of the parts that are stored only once.
 #[derive(Default)]
 struct Interner {
     ops: HashMap<Op, u32>,

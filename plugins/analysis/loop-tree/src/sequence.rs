@@ -1,4 +1,4 @@
-//! From a trace's events to a sequence of bursts and operations for each rank.
+//! Conversion of a trace's events into a sequence of bursts and operations for each rank.
 
 mod calls;
 mod limits;
@@ -21,7 +21,7 @@ use rank::RankState;
 pub struct Burst {
     /// Time of the burst in picoseconds.
     pub time: u64,
-    /// Instructions; 0 if unknown, as when the thread changed its CPU in between.
+    /// Instructions; 0 if unknown, for example because the thread changed its vCPU.
     pub instructions: u64,
 }
 
@@ -32,7 +32,7 @@ pub struct Entry {
     pub burst: Burst,
     /// The operation; its peers are world ranks.
     pub op: Op,
-    /// How long an uninterpreted operation took, picoseconds.
+    /// Duration of an uninterpreted operation in picoseconds; `None` for other operations.
     pub opaque: Option<u64>,
 }
 
@@ -41,8 +41,7 @@ pub struct Entry {
 pub struct Sequence {
     /// Bursts and operations in the order of the trace.
     pub entries: Vec<Entry>,
-    /// The meaning of the rank's communicator numbers: members by their number in [`Sequences::communicators`]; `None` is a communicator of
-    /// only this rank.
+    /// Index in [`Sequences::communicators`] for each communicator number of the rank; `None` is a communicator of only this rank.
     pub communicators: Vec<Option<u32>>,
 }
 
@@ -51,33 +50,34 @@ pub struct Sequence {
 pub struct Sequences {
     /// Sequences by world rank.
     pub ranks: Vec<Sequence>,
-    /// Members of communicators; 0 is the world, whose list is empty.
+    /// Members of communicators, as world ranks; 0 is the world. An empty list means all ranks of the world.
     pub communicators: Vec<Vec<u32>>,
-    /// Communicators that the program did not make: those of windows and neighbours, whose messages are apart from those of their communicators.
+    /// Communicators that the program did not make. Windows and collectives with neighbours get them, so that their messages match no
+    /// others.
     pub copies: BTreeSet<u32>,
     /// Notes on results that are less exact than possible.
     pub notes: Vec<String>,
-    /// Where the ranks ran: the trace's node of each.
+    /// Node on which each rank ran, by the trace's node numbers.
     pub nodes: Vec<u32>,
-    /// Time of each rank from the end of its initialisation to the start of its finalisation, or as far as the trace reaches.
+    /// Time of each rank from the end of its initialisation to the start of its finalisation, or as far as the trace reaches, picoseconds.
     pub spans: Vec<u64>,
-    /// When each span begins and ends, picoseconds of the trace.
+    /// Beginning and end of each span, picoseconds of the trace.
     pub extents: Vec<(u64, u64)>,
-    /// When the call of each entry began, by rank, picoseconds of the trace. Empty where no trace is behind the sequences.
+    /// Times at which the call of each entry began, by rank, picoseconds of the trace. Empty if the sequences are not from a trace.
     pub begins: Vec<Vec<u64>>,
-    /// When ranks passed the requested marks: the first and the last of them, picoseconds of the trace. None where a rank
-    /// never did.
+    /// Times at which the first and the last rank passed each requested mark, picoseconds of the trace. `None` if a rank never passed the
+    /// mark.
     pub marks: Vec<Option<(u64, u64)>>,
 }
 
 /// Options that select the part of a trace from which sequences are made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SequenceOptions {
-    /// The MPI job, from 0, where a trace holds several, one after the other; the one with most calls if not given.
+    /// Number of the MPI job, from 0, in a trace of several successive jobs; `None` takes the job with most calls.
     pub job: Option<usize>,
-    /// Places to mark on every rank: when the so-manieth call of a function, from 1, has returned.
+    /// Marks on every rank: the return of the n-th call of a function, with n from 1.
     pub marks: Vec<(Function, u64)>,
-    /// True to take only what each rank does from the first mark to the second.
+    /// True to take only what each rank does between the first mark and the second.
     pub section: bool,
 }
 
@@ -89,7 +89,7 @@ pub enum SequenceError {
         "the trace has no MPI call of any rank; was the job an MPI program, and did the tracer see it?"
     )]
     NoCalls,
-    /// A rank beyond the world that the program stated.
+    /// A call of a rank beyond the world that the program stated.
     #[error("the trace has a call of rank {rank}, but the world has {world} ranks")]
     RankOutside {
         /// Rank that called.
@@ -155,7 +155,7 @@ pub enum SequenceError {
         /// Number of members of all windows and topologies.
         members: usize,
     },
-    /// A rank that never called.
+    /// A rank without any call.
     #[error("the trace has no call of rank {rank} of {world}; predict from a trace of all ranks")]
     RankMissing {
         /// Rank that has no call.
@@ -193,11 +193,11 @@ pub struct SequenceBuilder {
 #[derive(Debug, Default)]
 struct Job {
     ranks: BTreeMap<u32, RankState>,
-    /// Ranks that have introduced themselves, and their MPI.
+    /// MPI implementations of the ranks whose processes the trace has announced.
     known: BTreeMap<u32, Flavour>,
-    /// Calls that had not ended, by rank.
+    /// Calls that did not end, by rank.
     unfinished: Vec<(u32, Unfinished)>,
-    /// Ranks that can never leave their unfinished call.
+    /// Ranks in a deadlock, which never leave their unfinished call.
     stuck: BTreeSet<u32>,
     calls: u64,
     world: u32,
@@ -206,14 +206,14 @@ struct Job {
     /// Ranks that used a communicator, by its id in the trace, for communicators whose members were not reported.
     users: BTreeMap<u64, BTreeSet<u32>>,
     notes: Vec<String>,
-    /// The greatest rank that a call names.
+    /// The greatest rank that a call names, with that call.
     named: Option<Named>,
-    /// The first call with numbers that no program has.
+    /// Error of the first call with numbers that no program has.
     wrong: Option<SequenceError>,
 }
 
 impl SequenceBuilder {
-    /// Makes a builder that takes from a trace what the options select.
+    /// Returns a builder that takes from a trace what the options select.
     pub fn new(options: SequenceOptions) -> SequenceBuilder {
         SequenceBuilder {
             options,
@@ -259,13 +259,13 @@ impl SequenceBuilder {
         }
     }
 
-    /// Returns whether calls had not ended, so that the pending calls matter: see [`SequenceBuilder::set_deadlocks`].
+    /// Returns whether calls did not end, so that the deadlocks should be set: see [`SequenceBuilder::set_deadlocks`].
     pub fn has_unfinished(&self) -> bool {
         self.jobs.iter().any(|job| !job.unfinished.is_empty())
     }
 
-    /// Sets the ranks that can never continue. Their last call becomes an operation in which the program stops; other ranks end before
-    /// theirs, as those of a trace that was merely cut.
+    /// Sets the ranks that are in a deadlock. Their unfinished call becomes an operation that never ends, if the call is interpreted.
+    /// Other ranks end before their unfinished call, as in a trace that was cut.
     pub fn set_deadlocks(&mut self, pending: &PendingCalls) {
         for deadlock in &pending.deadlocks {
             if let Some(job) = self.jobs.get_mut(deadlock.job) {
@@ -274,17 +274,17 @@ impl SequenceBuilder {
         }
     }
 
-    /// Returns the sequences.
+    /// Returns the sequences of the selected job.
     ///
     /// # Errors
     ///
-    /// A trace without calls, or in which ranks are missing; a job that it does not have.
+    /// A trace without calls, with missing ranks, or with numbers that no program has; a job that the trace does not have.
     pub fn finish(self) -> Result<Sequences, SequenceError> {
         let marks = self.options.marks.len();
         self.chosen()?.finish(marks)
     }
 
-    /// Returns the rank and its sequence, of a trace of one rank of a job whose other ranks were not there, as a replay's is.
+    /// Returns the rank and its sequence, from a trace of one rank alone, as a replay makes it.
     ///
     /// # Errors
     ///
@@ -356,7 +356,8 @@ impl Job {
         if self.wrong.is_none() {
             self.wrong = checked.err();
         }
-        // A call that failed does nothing, unless it is a receive that was too short: what it names may be why.
+        // A call that failed does nothing, so its ranks do not count. A receive that was too short is an exception, because it has taken
+        // its message.
         let does = record.result == 0 || record.function == Function::Recv;
         if let Some(named) = limits::named(rank, record).filter(|_| does)
             && self.named.is_none_or(|other| other.peer < named.peer)
@@ -378,7 +379,7 @@ impl Job {
         self.sequences(marks, true)
     }
 
-    /// Returns the sequences of the ranks that are there, which must be `all` ranks of the world if that is requested.
+    /// Returns the sequences of the ranks in the trace. If `all` is true, every rank of the world must be among them.
     fn sequences(mut self, marks: usize, all: bool) -> Result<Sequences, SequenceError> {
         if let Some(wrong) = self.wrong.take() {
             return Err(wrong);
@@ -432,7 +433,7 @@ impl Job {
         }
         let copies = self.ranks.values().flat_map(|rank| rank.copies.clone());
         let copies: BTreeMap<u64, u64> = copies.collect();
-        // An event makes a copy of as many members as there are ranks.
+        // One event can make a copy of as many members as there are ranks, so their sum has a limit.
         let size = |&of: &u64| match of {
             communicator::WORLD => world as usize,
             of => self.members.get(&of).map_or(0, Vec::len),
@@ -461,7 +462,7 @@ impl Job {
             if copies.contains_key(&id) {
                 sequences.copies.insert(number);
             }
-            // A copy of the world is stored as such; it is another communicator nevertheless.
+            // A copy of the world has an empty list like the world, but is another communicator.
             sequences.communicators.push(if *members == whole {
                 Vec::new()
             } else {

@@ -105,7 +105,7 @@ fn calls_that_overlap_make_no_burst_longer_than_a_trace() {
         time,
         ..Stamp::default()
     };
-    // Each but the first begins at the end of time, and ends at its beginning.
+    // Each call but the first begins at the latest allowed time and ends at time 0.
     let events: Vec<Event> = (0..20)
         .map(|sequence| Event {
             node: 0,

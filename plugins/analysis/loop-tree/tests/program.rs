@@ -165,7 +165,7 @@ fn requests_get_small_numbers_and_loops_fold() {
     let size = program.size();
     assert_eq!(size.operations, 302);
     assert_eq!(size.trees, 1);
-    // One loop, its first and last turn apart because other calls stand before and after them.
+    // One loop. Its first and last iteration are separate, because other calls come before and after them.
     assert!(size.entries <= 16, "{}", program.outline(0));
     for rank in 0..2 {
         assert_eq!(program.unfold(rank), sequences.ranks[rank as usize]);
@@ -392,7 +392,7 @@ fn a_job_of_several_and_marks_in_it_are_found() {
         .map(|entry| matches!(entry.op.action, Action::Mark(_)))
         .collect();
     assert_eq!(actions, [false, true, false, false, true, false]);
-    // Only what lies between: the second barrier and the third, each after 10 units of work, less what rank 1 is late.
+    // Only the part between the marks: the second barrier and the third, each after 10 units of work, less the delay of rank 1.
     let section = take_section(Some(0), &marks, true).unwrap();
     assert_eq!(section.marks, first.marks);
     for (rank, sequence) in (0..).zip(&section.ranks) {
@@ -409,7 +409,7 @@ fn a_job_of_several_and_marks_in_it_are_found() {
     );
 }
 
-/// Returns the actions of a rank, without marks and what does nothing.
+/// Returns the actions of a rank, without those that do nothing.
 fn actions(sequences: &Sequences, rank: usize) -> Vec<Action> {
     let entries = sequences.ranks[rank].entries.iter();
     entries
@@ -541,7 +541,7 @@ fn epochs_wait_for_their_accesses() {
     let window = communicators[op.communicator as usize];
     assert_ne!(window, Some(0));
     assert_eq!(sequences.communicators[window.unwrap() as usize], []);
-    // One call each: what a fence consists of belongs together.
+    // All operations of a fence belong to one call.
     let calls = sequences.ranks[0].entries.iter();
     assert_eq!(calls.filter(|entry| !entry.op.more).count(), 15);
     assert_eq!(sequences.notes, [""; 0]);

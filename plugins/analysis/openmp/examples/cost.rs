@@ -1,4 +1,4 @@
-//! Cost of recording on this machine: kernels with the OpenMP tracer beside the same without it. `scripts/bench openmp` runs this.
+//! Cost of the OpenMP tracer on this machine: kernels run with the tracer and without it. `scripts/bench openmp` runs this benchmark.
 //!
 //! Rounds are interleaved: in each, every kernel runs without the tracer, with it, and without it again. The cost of a round is the time with the
 //! tracer over the mean of the two without it; the median of the rounds is printed, with the least and the most, of wall time and of processor
@@ -9,9 +9,9 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Compilers, and what their runtime is called here.
+/// Compilers, each with the name of its OpenMP runtime.
 const COMPILERS: [(&str, &str); 2] = [("gcc", "libgomp"), ("clang", "libomp")];
-/// Kernels with their repeats, of about half a second.
+/// Kernels, each with a number of repeats that takes about half a second.
 const KERNELS: [(&str, u64); 4] = [
     ("stencil", 8000),
     ("batches", 150_000),

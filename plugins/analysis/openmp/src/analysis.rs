@@ -11,10 +11,10 @@ use crate::points::{LoopReport, Point, loops, points};
 use crate::record::{Kind, Record, STATES, Site, State, Thread};
 use crate::selection::Selection;
 
-/// Choices of the user.
+/// Options of an analysis, which the user chooses.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Processors of each process, in place of the most threads that were active at once.
+    /// Processors of each process; if `None`, the most threads that were active at once.
     pub processors: Option<u32>,
     /// Time of the ranks in MPI calls, if a trace contains them.
     pub mpi: Option<MpiTime>,
@@ -29,7 +29,7 @@ pub struct Analysis {
     pub format: u32,
     /// Reports of the processes, by rank.
     pub processes: Vec<ProcessReport>,
-    /// Positions of the processes, from the one that loses most to the one that loses least.
+    /// Indices of the processes, from the process that loses most to the one that loses least.
     pub ranking: Vec<usize>,
     /// Efficiencies of all processes together.
     pub hybrid: Hybrid,
@@ -44,7 +44,7 @@ pub struct ProcessReport {
     pub source: String,
     /// Process id in the system.
     pub pid: u32,
-    /// Rank in `MPI_COMM_WORLD`; none without MPI.
+    /// Rank in `MPI_COMM_WORLD`; `None` without MPI.
     pub rank: Option<u32>,
     /// Name of the host on which the process ran.
     pub host: String,
@@ -54,13 +54,13 @@ pub struct ProcessReport {
     pub runtime: String,
     /// The most threads that were active at once.
     pub threads: u32,
-    /// Intervals, each behind the one around it; the first is the whole program. Those made of regions come last, and have no time of beginning.
+    /// Intervals, each after the interval around it. The first is the whole program. Intervals that the user makes of regions come last.
     pub intervals: Vec<IntervalReport>,
-    /// Times of each thread, in the order in which they came.
+    /// Times of each thread, in the order of the threads' first events.
     pub times: Vec<ThreadReport>,
     /// Parallel regions, the one that loses most first.
     pub regions: Vec<RegionReport>,
-    /// Points of synchronisation, the dearest first.
+    /// Points of synchronisation, the costliest first.
     pub points: Vec<Point>,
     /// Work-sharing loops, the one with most waiting at its end first.
     pub loops: Vec<LoopReport>,
@@ -77,7 +77,7 @@ pub struct IntervalReport {
     pub depth: u32,
     /// Number of executions of the interval.
     pub count: u64,
-    /// When it first began, nanoseconds from the beginning of the program.
+    /// Time of the interval's first beginning, nanoseconds from the beginning of the program; 0 for intervals made of regions.
     pub first: u128,
     /// Characteristics of the interval.
     pub characteristics: Characteristics,
@@ -88,15 +88,15 @@ pub struct IntervalReport {
 pub struct ThreadReport {
     /// Number of the thread in its first team.
     pub number: u32,
-    /// The system's number.
+    /// Thread id in the system.
     pub tid: u32,
-    /// True if it starts regions outside of all others.
+    /// True if the thread starts regions outside of all other regions.
     pub root: bool,
     /// Time at which the thread was first seen, from the beginning of the program.
     pub first: u128,
     /// Work that serves the result.
     pub productive: u128,
-    /// In regions, outside of work-sharing, but for primary threads.
+    /// Time in regions outside of work-sharing constructs, and before the thread runs a region's code; not of primary threads.
     pub insufficient_parallelism: u128,
     /// Waiting in parallel regions.
     pub waiting: u128,
@@ -105,10 +105,10 @@ pub struct ThreadReport {
 /// An outermost parallel region with the regions nested in it.
 #[derive(Clone, Debug, Serialize)]
 pub struct RegionReport {
-    /// Place in the program that calls the region.
+    /// Call site of the region in the program.
     #[serde(rename = "place")]
     pub location: CodeLocation,
-    /// Places that call the regions nested in the region.
+    /// Call sites of the regions nested in the region.
     pub nested: Vec<CodeLocation>,
     /// Number of executions of the region.
     pub count: u64,
@@ -117,7 +117,7 @@ pub struct RegionReport {
 }
 
 impl Analysis {
-    /// Analyses records, of one program.
+    /// Analyses the records of one program.
     pub fn new(mut records: Vec<Record>, options: &Options, locator: &mut CodeLocator) -> Analysis {
         records.sort_by(|a, b| (a.rank, &a.host, a.pid).cmp(&(b.rank, &b.host, b.pid)));
         let mut notes = Vec::new();
@@ -156,9 +156,9 @@ impl Analysis {
         }
     }
 
-    /// Formats it as JSON.
+    /// Formats the analysis as JSON.
     pub fn json(&self) -> String {
-        // Keys are text and no number is without JSON form, so that this cannot fail.
+        // All keys are text and all numbers have a JSON form, so serialisation cannot fail.
         let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
         text.push('\n');
         text
@@ -224,7 +224,7 @@ fn process(record: &Record, options: &Options, locator: &mut CodeLocator) -> (Pr
         mpi_waiting: mpi.waited,
         times,
     };
-    // Costs of points are whole ticks, the lost time is nanoseconds.
+    // Points compare their costs, in nanoseconds, with the lost time of the whole program.
     let lost = whole.lost_sum;
     let report = ProcessReport {
         source: record.source.clone(),
@@ -252,7 +252,7 @@ fn process(record: &Record, options: &Options, locator: &mut CodeLocator) -> (Pr
     (report, part)
 }
 
-/// Numbers and depths of intervals, each behind the one around it.
+/// Returns the numbers and depths of all intervals, each after the interval around it.
 fn order(record: &Record) -> Vec<(usize, u32)> {
     let mut children: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (number, interval) in record.intervals.iter().enumerate().skip(1) {
@@ -295,7 +295,7 @@ fn thread_times(record: &Record, thread: &Thread) -> ThreadReport {
     }
 }
 
-/// Sums of an outermost region.
+/// Sums of an outermost region, in ticks.
 #[derive(Default)]
 struct RegionSum {
     ticks: [u128; STATES],
@@ -304,8 +304,8 @@ struct RegionSum {
     nested: BTreeSet<Site>,
 }
 
-/// Returns the sums of outermost regions by site. A region's execution time is that of its primary thread, from the region's beginning to
-/// its end. Regions nested in it are parts of it.
+/// Returns the sums of outermost regions by site. Each thread of a team reports the region, so count and execution time are the largest of
+/// a thread: normally those of the primary thread. Nested regions are parts of the outermost one.
 fn sum_regions(record: &Record) -> BTreeMap<Site, RegionSum> {
     let outside = Site::default();
     let mut around: BTreeMap<Site, Site> = BTreeMap::new();
@@ -330,7 +330,7 @@ fn sum_regions(record: &Record) -> BTreeMap<Site, RegionSum> {
         }
     }
     let outermost = |mut site: Site| {
-        // A cycle, of regions that recursion nests, ends somewhere in it.
+        // Recursion can nest regions in a cycle, so the number of steps has a limit.
         for _ in 0..around.len() {
             match around.get(&site) {
                 Some(next) if *next != outside => site = *next,
@@ -353,7 +353,7 @@ fn sum_regions(record: &Record) -> BTreeMap<Site, RegionSum> {
     sums
 }
 
-/// Regions, the one that loses most first, and the intervals that the user makes of them.
+/// Returns the regions, the one that loses most first, the intervals that the user makes of regions, and notes.
 fn regions(
     record: &Record,
     processors: u32,

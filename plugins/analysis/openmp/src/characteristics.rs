@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::record::{Record, STATES, State};
 
-/// Time of processors that was not put to use, in nanoseconds of processors, by cause.
+/// Time that processors lost in parallel regions, by cause, in nanoseconds summed over processors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Lost {
     /// Waiting at explicit barriers, and at the ends of regions that do not end with a work-sharing construct.
@@ -17,7 +17,7 @@ pub struct Lost {
     pub ordered: u128,
     /// Waiting for tasks, in taskwait and at the end of a taskgroup.
     pub task: u128,
-    /// In parallel regions outside of work-sharing constructs, and before they start there, in all threads of a team but the primary one.
+    /// Time of all threads of a team but the primary one outside of work-sharing constructs, and before they run the region's code.
     pub insufficient_parallelism: u128,
     /// Waiting at the ends of work-sharing constructs, and in flushes.
     pub desynchronisation: u128,
@@ -87,7 +87,7 @@ impl Ratio {
 /// The characteristics of an interval over `processors` processors. Times are nanoseconds; `productive + idle + lost.sum() == total` exactly.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Characteristics {
-    /// Processors, which are as many as threads were active at once in the process, if the user does not say otherwise.
+    /// Number of processors: the most threads that were active at once in the process, unless the user gives another number.
     pub processors: u32,
     /// Execution time of the interval.
     pub execution: u128,
@@ -95,19 +95,19 @@ pub struct Characteristics {
     pub total: u128,
     /// Time in which processors did work that serves the result.
     pub productive: u128,
-    /// Time in which processors had no thread in a parallel region, less that of threads outside of regions that do work.
+    /// Time in which processors had no thread in a parallel region and no thread with serial work.
     pub idle: u128,
     /// Time lost in regions.
     pub lost: Lost,
     /// Sum of the lost time's parts.
     pub lost_sum: u128,
-    /// Productive of total time.
+    /// Productive time divided by total time.
     pub efficiency: Ratio,
 }
 
 impl Characteristics {
-    /// Computes characteristics from times by state, in ticks, and an execution time in ticks. `nanoseconds` makes nanoseconds of ticks, and rounds
-    /// such that sums of parts may differ by what was rounded. The productive time takes the difference, so that the parts of the total are exact.
+    /// Computes characteristics from an execution time and times by state, all in ticks. `nanoseconds` converts ticks, with rounding. The
+    /// productive time takes up what rounding changes, so that the parts give exactly the total.
     pub fn new(
         execution: u128,
         processors: u32,
@@ -120,7 +120,7 @@ impl Characteristics {
         let whole = execution * u128::from(processors);
         let idle = nanoseconds(whole.saturating_sub(busy));
         let mut lost = Lost::of(ticks).map(nanoseconds);
-        // Clocks of processors that differ, or fewer processors than threads, might make the parts exceed the whole.
+        // Clocks that differ between processors, or fewer processors than threads, might make the parts exceed the whole.
         let mut left = total.saturating_sub(idle.min(total));
         let mut take = |part: &mut u128| {
             *part = (*part).min(left);

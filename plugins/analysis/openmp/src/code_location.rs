@@ -11,23 +11,23 @@ use serde::Serialize;
 
 use crate::record::{Module, Site};
 
-/// A place in a program.
+/// A call site in a program, with its function and source line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct CodeLocation {
-    /// The file's path where the program ran; empty for code of no file.
+    /// Path of the call site's file where the program ran; empty for code of no file.
     pub module: String,
-    /// Address of the call's return, as linked.
+    /// Return address of the call, as linked.
     pub address: u64,
-    /// The function, the innermost one where functions are inlined; none if the file has no symbols.
+    /// Function that calls, the innermost one where functions are inlined; `None` if unknown.
     pub function: Option<String>,
-    /// Source file, as the compiler has written it.
+    /// Source file, as the compiler wrote its name; `None` if unknown.
     pub file: Option<String>,
-    /// Number of the line in the file, from 1.
+    /// Number of the line in the source file, from 1; `None` if unknown.
     pub line: Option<u32>,
 }
 
 impl CodeLocation {
-    /// Returns the place in one line: source line and function, or file and address.
+    /// Returns the call site in one line: source line and function, or file and address.
     pub fn text(&self) -> String {
         let short = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
         let function = self.function.as_deref();
@@ -67,8 +67,8 @@ impl Files for HostFiles {
 
 /// Locator of call sites in the files of this machine.
 ///
-/// A module is looked for in the given folders by its file name, and then at the path that it had where the program ran. A file whose build id
-/// differs from the module's is another version of the file, which has other places, and is not used.
+/// A module is looked for in the given folders by its file name, and then at the path that it had where the program ran. A file whose
+/// build id differs from the module's is another version and is not used.
 #[derive(Default)]
 pub struct CodeLocator {
     folders: Vec<PathBuf>,
@@ -86,12 +86,12 @@ impl CodeLocator {
         }
     }
 
-    /// Notes about files that are missing, differ, or have no debug information; each once.
+    /// Returns the notes about files that are missing, differ, or have no debug information; each once.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Finds the place of a site in the modules of a record.
+    /// Finds the function and the source line of a site, in the modules of a record.
     pub fn locate(&mut self, modules: &BTreeMap<usize, Module>, site: Site) -> CodeLocation {
         let module = modules.get(&site.module);
         let mut found = CodeLocation {
@@ -104,7 +104,7 @@ impl CodeLocator {
         let Some(file) = module.and_then(|module| self.file(module)) else {
             return found;
         };
-        // The return address may be in the line after the call's.
+        // The return address may belong to the line after the call, so the address before it is looked up.
         let before = site.address.saturating_sub(1);
         let location = self.symbolizer.locate_address(&HostFiles, &file, before);
         if let Some(line) = location.line {

@@ -9,9 +9,9 @@ use crate::characteristics::Characteristics;
 use crate::text::{RANK_HEAD, RANK_TITLE, percent, schedule, time};
 
 const WIDTH: u32 = 1030;
-/// Rows of each table.
+/// Most rows of a table or a chart.
 const ROWS: usize = 40;
-/// Processes whose details are shown.
+/// Most processes whose details are shown.
 const PROCESSES: usize = 16;
 /// Names and colours of productive time, idle time and the parts of lost time.
 const PARTS: [(&str, RGBColor); 9] = [
@@ -33,7 +33,7 @@ pub const TITLE: &str = "OpenMP";
 type Part = (String, String);
 
 impl Analysis {
-    /// Formats it as an HTML page.
+    /// Formats the analysis as an HTML page.
     ///
     /// # Errors
     ///
@@ -135,7 +135,7 @@ impl Analysis {
 }
 
 impl ProcessReport {
-    /// Returns the markup of all about the process without its name; `heading` is the element of the titles.
+    /// Returns the markup of the process's details without its name; `heading` is the element of the titles.
     fn details(&self, heading: &str) -> Result<String, ChartError> {
         let mut part = Page::default();
         let page = &mut part;
@@ -244,7 +244,7 @@ impl ProcessReport {
 }
 
 fn table(page: &mut Page, head: &[&str], rows: impl Iterator<Item = Vec<String>>) {
-    // In the page of a report, names stand left and wide tables scroll by these classes.
+    // In the page of a report, these classes align names on the left and let wide tables scroll.
     let class = |column: usize| if column == 0 { "name" } else { "" };
     page.raw("<div class=\"wide\"><table class=\"sortable\">\n<thead><tr>");
     for (column, name) in head.iter().enumerate() {
@@ -261,7 +261,7 @@ fn table(page: &mut Page, head: &[&str], rows: impl Iterator<Item = Vec<String>>
     page.raw("</tbody></table></div>\n");
 }
 
-/// Writes a bar for each row: the parts of its total time, of which all bars show the same width.
+/// Writes a bar for each row. The bar shows the parts of the row's total time, and all bars have the same width.
 fn bars(page: &mut Page, rows: &[(String, &Characteristics)]) -> Result<(), ChartError> {
     let mut svg = String::new();
     {

@@ -10,27 +10,27 @@ use crate::characteristics::Ratio;
 /// Time of a rank in MPI calls, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankMpi {
-    /// In `MPI_Init`, `MPI_Init_thread` and `MPI_Finalize`. TALP measures between these calls.
+    /// Time in `MPI_Init`, `MPI_Init_thread` and `MPI_Finalize`. TALP leaves this time out, because it measures between these calls.
     pub outer: u128,
-    /// In all other calls.
+    /// Time in all other MPI calls.
     pub inner: u128,
     /// Part of the time in all other calls in which the rank waited for other ranks.
     pub waited: u128,
 }
 
-/// Time of ranks in MPI calls.
+/// Time in MPI calls, by rank.
 pub type MpiTime = BTreeMap<u32, RankMpi>;
 
 /// Times of a process as TALP classifies them, in nanoseconds of processors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TalpTimes {
-    /// Neither in MPI, nor idle, nor waiting in the OpenMP runtime.
+    /// Time neither in MPI, nor idle, nor waiting in the OpenMP runtime.
     pub useful: u128,
-    /// In MPI calls.
+    /// Time of the calling thread in MPI calls.
     pub mpi: u128,
-    /// Idle outside of parallel regions, and in regions with fewer threads than processors.
+    /// Idle time outside of parallel regions, and of processors without a thread in regions.
     pub serialisation: u128,
-    /// Waiting in parallel regions, less what all threads of a region wait.
+    /// Waiting in parallel regions beyond what all threads of a region wait.
     pub load_imbalance: u128,
     /// Waiting in parallel regions that all threads of a region have in common.
     pub scheduling: u128,
@@ -39,8 +39,8 @@ pub struct TalpTimes {
 }
 
 impl TalpTimes {
-    /// Classifies the time of a process, without that in which one thread starts and ends MPI. What exceeds the process's total time, as threads that wait in nested regions do, is cut from the
-    /// scheduling and then from the imbalance.
+    /// Classifies the time of a process, without the time in which one thread starts and ends MPI. Waiting in nested regions can exceed
+    /// the process's total time. The excess is cut from the useful time, then from MPI, the scheduling and the imbalance.
     pub(crate) fn new(
         total: u128,
         idle: u128,
@@ -67,7 +67,7 @@ impl TalpTimes {
             serialisation,
             load_imbalance,
             scheduling,
-            // MPI is called by one thread, outside of regions.
+            // One thread calls MPI, outside of regions, so the other processors are idle meanwhile.
             idle_in_mpi: (mpi * others).min(serialisation),
         }
     }
@@ -86,7 +86,7 @@ impl TalpTimes {
     }
 }
 
-/// A process as the efficiencies see it.
+/// Values of a process from which the efficiencies follow; times in nanoseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     pub(crate) rank: Option<u32>,
@@ -102,26 +102,26 @@ pub(crate) struct Part {
 pub struct NodeReport {
     /// The node's host name.
     pub host: String,
-    /// Ranks on the node, or as many processes as there are.
+    /// Ranks on the node, ascending; empty without MPI.
     pub ranks: Vec<u32>,
     /// Times of the node's processes.
     pub times: TalpTimes,
-    /// Useful time, of all time of the node's processors.
+    /// Useful time divided by all time of the node's processors.
     pub efficiency: Ratio,
 }
 
-/// Losses of a rank's processors: MPI beside OpenMP. Times are nanoseconds of processors.
+/// Time that a rank's processors lose to MPI and to OpenMP, in nanoseconds summed over processors.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RankReport {
     /// Rank in `MPI_COMM_WORLD`.
     pub rank: u32,
     /// Host name of the rank's node.
     pub host: String,
-    /// Useful time, of all time of the rank's processors.
+    /// Useful time divided by all time of the rank's processors.
     pub efficiency: Ratio,
-    /// Lost to MPI: the thread in a call, and processors that are idle meanwhile.
+    /// Time lost to MPI: the calling thread's time in calls, and the idle time of other processors meanwhile.
     pub mpi_lost: u128,
-    /// Lost to OpenMP: idle processors outside of MPI calls, and waiting in parallel regions.
+    /// Time lost to OpenMP: idle processors outside of MPI calls, and waiting in parallel regions.
     pub openmp_lost: u128,
     /// Part of the calling thread's time in MPI in which the rank waited for other ranks.
     pub mpi_waiting: u128,
@@ -130,7 +130,7 @@ pub struct RankReport {
 }
 
 impl RankReport {
-    /// Returns the ranks, the one that loses most first.
+    /// Returns the reports of all ranks, the one that loses most first.
     fn ranked(parts: &[Part]) -> Vec<RankReport> {
         let mut ranks: Vec<RankReport> = (parts.iter())
             .filter_map(|part| {
@@ -157,7 +157,7 @@ impl RankReport {
         ranks
     }
 
-    /// Returns which of the two takes more from the rank.
+    /// Returns which of MPI and OpenMP takes more time from the rank, or `-` if they take the same.
     pub fn most(&self) -> &'static str {
         match self.mpi_lost.cmp(&self.openmp_lost) {
             std::cmp::Ordering::Greater => "MPI",
@@ -177,25 +177,25 @@ pub struct Hybrid {
     pub processors: u64,
     /// Times of all processes.
     pub times: TalpTimes,
-    /// Useful of all time.
+    /// Useful time divided by all time.
     pub parallel: Ratio,
-    /// Time outside of MPI; none where no trace has the ranks' MPI calls.
+    /// Share of time outside of MPI; `None` where no trace has the ranks' MPI calls.
     pub mpi_parallel: Option<Ratio>,
-    /// Mean of the ranks' time outside of MPI, of the largest.
+    /// Mean of the ranks' time outside of MPI, divided by the largest.
     pub mpi_load_balance: Option<Ratio>,
-    /// Largest time of a rank outside of MPI, of the execution time.
+    /// Largest time of a rank outside of MPI, divided by the execution time.
     pub mpi_communication: Option<Ratio>,
-    /// Time outside of OpenMP's idling and waiting.
+    /// Share of time without OpenMP's idling and waiting.
     pub openmp_parallel: Ratio,
-    /// Lost outside of parallel regions.
+    /// Share of time not lost outside of parallel regions.
     pub openmp_serialisation: Ratio,
-    /// Lost to uneven work in parallel regions.
+    /// Share of the remaining time not lost to uneven work in parallel regions.
     pub openmp_load_balance: Ratio,
-    /// Lost to other waiting in parallel regions.
+    /// Share of the remaining time not lost to other waiting in parallel regions.
     pub openmp_scheduling: Ratio,
     /// Efficiencies of each node.
     pub nodes: Vec<NodeReport>,
-    /// By rank, the one that loses most first; empty where no trace has the ranks' MPI calls.
+    /// Losses by rank, the one that loses most first; empty where no trace has the ranks' MPI calls.
     pub ranks: Vec<RankReport>,
 }
 
@@ -211,7 +211,7 @@ impl Hybrid {
         }
         let elapsed = parts.iter().map(|part| part.execution).max().unwrap_or(0);
         let processors: u64 = parts.iter().map(|part| u64::from(part.processors)).sum();
-        // By processor, as TALP normalises: time of a process's processors that is not in MPI.
+        // Time outside of MPI for each processor, as TALP normalises.
         let outside = |times: &TalpTimes, processors: u64| {
             elapsed as f64 - (times.mpi + times.idle_in_mpi) as f64 / processors.max(1) as f64
         };
@@ -303,7 +303,7 @@ mod tests {
         near(hybrid.openmp_serialisation.0, 11100.0 / 12000.0);
         near(hybrid.openmp_load_balance.0, 10800.0 / 11100.0);
         near(hybrid.openmp_scheduling.0, 10760.0 / 10800.0);
-        // Rank 0: 100 in MPI and 300 idle there; rank 1: 50 and 150; of twelve processors and 1000.
+        // Rank 0: 100 in MPI, in which others are idle for 300; rank 1: 50 and 150; of 1000 on each of twelve processors.
         near(hybrid.mpi_parallel.unwrap().0, 1.0 - 600.0 / 12000.0);
         near(hybrid.mpi_communication.unwrap().0, 1.0);
         near(hybrid.mpi_load_balance.unwrap().0, 1.0 - 600.0 / 12000.0);

@@ -40,16 +40,16 @@ impl Spread {
 pub struct Point {
     /// Kind of the construct.
     pub kind: Kind,
-    /// A loop's schedule.
+    /// Schedule of a loop; [`Schedule::None`] for other constructs.
     pub schedule: Schedule,
-    /// Place of the construct in the program.
+    /// Call site of the construct in the program.
     #[serde(rename = "place")]
     pub location: CodeLocation,
-    /// Numbers of the threads that came there, as positions in the process's list of threads.
+    /// Threads that executed the construct, as indices into the process's list of threads.
     pub threads: Vec<usize>,
-    /// Number of times that threads came to the construct.
+    /// Number of executions by all threads.
     pub count: u64,
-    /// When a thread first came there, from the beginning of the program.
+    /// Time at which a thread first came to the construct, from the beginning of the program.
     pub first: u128,
     /// Duration of all executions.
     pub total: u128,
@@ -57,20 +57,20 @@ pub struct Point {
     pub mean: u128,
     /// The longest execution.
     pub longest: u128,
-    /// Waiting in it: for a lock, a critical or ordered construct, at a barrier, for tasks.
+    /// Waiting within the construct: for a lock, a critical or ordered construct, at a barrier, for tasks.
     pub waited: u128,
-    /// Waiting for other threads at its end: of work-sharing constructs and parallel regions.
+    /// Waiting for other threads at the end of a work-sharing construct or a parallel region.
     pub synchronised: u128,
     /// Cost: the waiting that counts as lost.
     pub cost: u128,
-    /// The cost, of the time that the program loses.
+    /// Cost divided by the time that the program loses; 0 if the program loses none.
     pub of_lost: Ratio,
 }
 
 /// A work-sharing loop over all threads. Times are nanoseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LoopReport {
-    /// Place of the loop in the program.
+    /// Call site of the loop in the program.
     #[serde(rename = "place")]
     pub location: CodeLocation,
     /// Schedule of the loop.
@@ -81,17 +81,17 @@ pub struct LoopReport {
     pub executions: u64,
     /// Time in the loop by thread, without waiting in it.
     pub work: Spread,
-    /// Part of the longest thread's work by which it exceeds the mean.
+    /// Share of the largest work of a thread by which that work exceeds the mean.
     pub imbalance: Ratio,
-    /// Iterations by thread; none where the runtime does not report them.
+    /// Iterations by thread; `None` where the runtime does not report them.
     pub iterations: Option<Spread>,
-    /// Chunks of all threads; none where the runtime does not report them.
+    /// Number of chunks of all threads; `None` where the runtime does not report them.
     pub chunks: Option<u64>,
     /// Waiting at the loop's end, of all threads.
     pub synchronised: u128,
 }
 
-/// Sums of a construct.
+/// Sums of a construct; times in ticks.
 #[derive(Default)]
 struct Sum {
     threads: BTreeSet<usize>,
@@ -123,7 +123,7 @@ fn cost(event: &Event) -> u64 {
     }
 }
 
-/// Returns the points of a record that may cost, the dearest first.
+/// Returns the constructs of a record, the costliest first. `lost` is the program's lost time in nanoseconds.
 pub(crate) fn points(record: &Record, locator: &mut CodeLocator, lost: u128) -> Vec<Point> {
     let mut sums: BTreeMap<(Kind, Site), (Sum, u128)> = BTreeMap::new();
     for (number, thread) in record.threads.iter().enumerate() {

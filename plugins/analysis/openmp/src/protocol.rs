@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::analysis::Analysis;
 use crate::characteristics::Characteristics;
 
-/// Milliseconds with as many decimals as there are microseconds.
+/// Returns milliseconds, rounded to microseconds, without trailing zeros.
 fn milliseconds(nanoseconds: u128) -> String {
     let microseconds = (nanoseconds + 500) / 1000;
     let (whole, part) = (microseconds / 1000, microseconds % 1000);

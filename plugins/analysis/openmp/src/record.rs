@@ -1,4 +1,4 @@
-//! The record that the OpenMP tracer leaves of a process: lines of columns, with tabs between them.
+//! The record that the OpenMP tracer leaves of a process: lines with tab-separated columns.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,9 +11,9 @@ use serde::Serialize;
 pub const SUFFIX: &str = "openmp";
 /// Version of the format that this crate reads.
 const VERSION: &str = "1";
-/// A record's first column.
+/// First column of a record's first line.
 const MAGIC: &str = "nodescope-openmp";
-/// The largest record that is read. A program with a million constructs has a smaller one.
+/// The largest record that is read, in bytes. A program with a million constructs has a smaller one.
 const LARGEST: u64 = 1 << 28;
 /// Largest numbers of threads, intervals and modules; memory is proportional to them.
 const MOST_ROWS: usize = 1 << 20;
@@ -178,7 +178,7 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Schedule {
-    /// The construct has none.
+    /// The construct has no schedule.
     None,
     /// Static schedule.
     Static,
@@ -186,11 +186,12 @@ pub enum Schedule {
     Dynamic,
     /// Guided schedule.
     Guided,
-    /// Chosen at run time, or auto.
+    /// Schedule chosen at run time, or auto.
     Runtime,
     /// The runtime does not report the schedule to tools.
     Unknown,
-    /// Code before a barrier that may be a loop of static schedule: its compiler leaves no trace of the loop but the barrier.
+    /// Code before a barrier that may be a loop of static schedule. The compiler's code shows tools nothing of such a loop but the
+    /// barrier.
     StaticOrNone,
 }
 
@@ -205,7 +206,7 @@ impl Schedule {
         Schedule::StaticOrNone,
     ];
 
-    /// Returns the schedule in words; empty for none.
+    /// Returns the schedule in words; empty for [`Schedule::None`].
     pub fn name(self) -> &'static str {
         match self {
             Schedule::None => "",
@@ -222,31 +223,31 @@ impl Schedule {
 /// A call site: number of the module and address as linked. Module 0: outside of all modules, or no site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Site {
-    /// Number of the module.
+    /// Number of the module; 0 for none.
     pub module: usize,
     /// Return address of the call, relative to where the module is loaded.
     pub address: u64,
 }
 
-/// A file whose code makes calls.
+/// A program or library file with call sites.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Module {
     /// Path where the program ran.
     pub path: String,
-    /// Build id in hexadecimal digits.
+    /// Build id in hexadecimal digits; `None` if the file has none.
     pub build_id: Option<String>,
 }
 
 /// An interval: a part of the run that the program's author has named, or the whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interval {
-    /// Number of the interval around it; the whole program's own.
+    /// Number of the interval around this one. For the whole program this is its own number, 0.
     pub parent: usize,
     /// Name of the interval.
     pub name: String,
     /// Number of executions of the interval.
     pub count: u64,
-    /// First beginning of the interval, ticks.
+    /// Time of the interval's first beginning, ticks.
     pub first: u64,
     /// Duration of all executions, ticks.
     pub total: u64,
@@ -254,16 +255,16 @@ pub struct Interval {
     pub longest: u64,
 }
 
-/// A thread, or several, one after the other, of which each ended before the next began.
+/// A thread, or several successive threads, each of which ended before the next began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
     /// Number of the thread in its first team.
     pub number: u32,
-    /// The system's number.
+    /// Thread id in the system.
     pub tid: u32,
-    /// True if it starts regions outside of all others.
+    /// True if the thread starts regions outside of all other regions.
     pub root: bool,
-    /// First event, ticks.
+    /// Time of the first event, ticks.
     pub first: u64,
     /// Times by state.
     pub cells: Vec<Cell>,
@@ -276,7 +277,7 @@ pub struct Thread {
 pub struct Cell {
     /// Number of the interval.
     pub interval: usize,
-    /// The region's site.
+    /// Site of the region; the default site outside of all regions.
     pub region: Site,
     /// Time that threads of the region's teams waited, less what all of them waited: TALP's load imbalance. Counted by the primary thread.
     pub imbalance: u64,
@@ -291,19 +292,19 @@ pub struct Cell {
 pub struct Event {
     /// Number of the interval.
     pub interval: usize,
-    /// Site of the region around it.
+    /// Site of the region around the construct; the default site outside of all regions.
     pub region: Site,
     /// Kind of the construct.
     pub kind: Kind,
     /// Site of the construct.
     pub site: Site,
-    /// A loop's schedule.
+    /// Schedule of a loop; [`Schedule::None`] for other constructs.
     pub schedule: Schedule,
     /// Requested size of a chunk; 0 if none.
     pub chunk: i64,
     /// Number of executions by the thread.
     pub count: u64,
-    /// First beginning of the construct.
+    /// Time of the construct's first beginning.
     pub first: u64,
     /// Duration of all executions.
     pub total: u64,
@@ -319,17 +320,17 @@ pub struct Event {
     pub chunks: u64,
 }
 
-/// Two moments of the record's clock, by which ticks become time.
+/// Two readings of the record's clock, by which ticks become nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Clock {
-    /// Ticks and nanoseconds when tracing began.
+    /// Ticks and nanoseconds at the beginning of tracing.
     pub begin: (u64, u64),
-    /// When the record was written.
+    /// Ticks and nanoseconds at the writing of the record.
     pub end: (u64, u64),
 }
 
 impl Clock {
-    /// Returns the nanoseconds that a number of ticks is, rounded to the nearest; at most [`Clock::MOST`], so that sums of damaged records do not
+    /// Returns a number of ticks in nanoseconds, rounded to the nearest; at most [`Clock::MOST`], so that sums of damaged records do not
     /// overflow.
     pub fn nanoseconds(&self, ticks: u128) -> u128 {
         let span = u128::from(self.end.0.saturating_sub(self.begin.0));
@@ -344,7 +345,7 @@ impl Clock {
         exact.min(Self::MOST)
     }
 
-    /// Two trillion years.
+    /// Greatest time in nanoseconds: two trillion years.
     pub const MOST: u128 = 1 << 96;
 }
 
@@ -355,9 +356,9 @@ pub struct Record {
     pub source: String,
     /// Process id in the system.
     pub pid: u32,
-    /// Rank in `MPI_COMM_WORLD`, by the launcher's environment.
+    /// Rank in `MPI_COMM_WORLD`, by the launcher's environment; `None` if unknown.
     pub rank: Option<u32>,
-    /// Size of `MPI_COMM_WORLD`, if the launcher sets it.
+    /// Size of `MPI_COMM_WORLD`; `None` if the launcher does not set it.
     pub ranks: Option<u32>,
     /// Processors of the node.
     pub processors: u32,
@@ -384,9 +385,8 @@ impl Record {
     ///
     /// # Errors
     ///
-    /// A file that cannot be read, is empty or no record, or has lines that the tracer does not write. A record that is cut is read up to
-    /// the cut, with a note on this.
-    ///
+    /// A file that cannot be read, is empty or no record, or has lines that the tracer does not write. A record that was cut is no error:
+    /// it is read up to the cut, with a note.
     pub fn read(path: &Path) -> Result<Record, RecordError> {
         let io = |cause| RecordError::Io {
             path: path.into(),
@@ -445,7 +445,7 @@ impl Record {
             .map_err(|what| no_record(&what))
     }
 
-    /// Numbers of an interval and of all intervals within it.
+    /// Returns for each interval whether it is `interval` or lies within `interval`.
     pub fn within(&self, interval: usize) -> Vec<bool> {
         let mut within = vec![false; self.intervals.len()];
         for (number, row) in self.intervals.iter().enumerate() {
@@ -455,7 +455,7 @@ impl Record {
         within
     }
 
-    /// Returns the name of an interval with those around it, but for the whole program.
+    /// Returns the name of an interval behind the names of the intervals around it, without the whole program.
     pub fn interval_path(&self, interval: usize) -> String {
         let mut names = vec![self.intervals[interval].name.as_str()];
         let mut at = self.intervals[interval].parent;
@@ -468,7 +468,7 @@ impl Record {
     }
 }
 
-/// Lines read so far.
+/// Reader of a record's lines, with the record as far as it was read.
 #[derive(Default)]
 struct Reader {
     record: Record,
@@ -477,7 +477,7 @@ struct Reader {
     ended: bool,
 }
 
-/// The columns of a line, taken one by one.
+/// Remaining columns of a line.
 struct Columns<'a> {
     rest: std::str::Split<'a, char>,
 }
@@ -509,7 +509,7 @@ impl<'a> Columns<'a> {
         found.ok_or_else(|| format!("there is no schedule {number}"))
     }
 
-    /// Returns all that is left, as a name may hold a tab.
+    /// Returns all remaining columns as one text, because a name may contain tabs.
     fn name(&mut self) -> String {
         let parts: Vec<&str> = self.rest.by_ref().collect();
         parts.join(" ")

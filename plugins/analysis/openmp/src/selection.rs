@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use crate::code_location::CodeLocation;
 
-/// Selection of parallel regions by the place that calls them. Serial code around the regions is no part of the interval, since no record
-/// contains when that code runs.
+/// Selection of parallel regions by the call site. Serial code around the regions is no part of the interval, because no record contains
+/// the time when that code runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
     /// Regions that this function calls.
@@ -16,7 +16,7 @@ pub enum Selection {
     Lines {
         /// The file's name, or the end of its path.
         file: String,
-        /// Number of the first line.
+        /// Number of the first line, from 1.
         from: u32,
         /// Number of the last line.
         to: u32,
@@ -64,7 +64,7 @@ impl fmt::Display for Selection {
 }
 
 impl Selection {
-    /// Returns whether a place is part of the selection.
+    /// Returns whether a call site is part of the selection.
     pub fn holds(&self, location: &CodeLocation) -> bool {
         match self {
             Selection::Function(name) => location.function.as_ref() == Some(name),

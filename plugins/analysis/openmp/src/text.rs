@@ -7,11 +7,11 @@ use crate::characteristics::{Characteristics, Ratio};
 use crate::hybrid::Hybrid;
 use crate::points::{LoopReport, Point, Spread};
 
-/// Lines of each list.
+/// Most entries of each list.
 const LINES: usize = 12;
-/// Threads shown one by one.
+/// Most threads shown one by one.
 const THREADS: usize = 32;
-/// Processes shown one by one in the ranking.
+/// Most processes or ranks shown one by one in a table.
 const RANKS: usize = 32;
 
 /// Title of the ranks' losses.
@@ -31,7 +31,7 @@ pub(crate) const RANK_HEAD: [&str; 10] = [
     "most",
 ];
 
-/// Returns a time with four digits.
+/// Returns a time with its unit, in up to four digits.
 pub(crate) fn time(nanoseconds: u128) -> String {
     let (unit, name) = match nanoseconds {
         0..1_000 => return format!("{nanoseconds} ns"),
@@ -61,7 +61,7 @@ fn more(out: &mut String, shown: usize, all: usize, what: &str) -> std::fmt::Res
 }
 
 impl Analysis {
-    /// Formats it as text.
+    /// Formats the analysis as text.
     pub fn text(&self) -> String {
         let mut out = String::new();
         // Writing to a string cannot fail.

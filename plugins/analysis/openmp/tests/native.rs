@@ -20,7 +20,7 @@ const COMPILERS: [(&str, &[&str]); 4] = [
     ("clang", &["-O2"]),
 ];
 
-/// Runs a test on each compiler that is there.
+/// Runs a test with each compiler that is installed.
 fn each(test: impl Fn(&Path, &Program, &str)) {
     let Some(tracer) = tracer() else { return };
     for (compiler, options) in COMPILERS {
@@ -30,7 +30,7 @@ fn each(test: impl Fn(&Path, &Program, &str)) {
     }
 }
 
-/// Executions of a kind of construct, in all threads.
+/// Returns the number of executions of a kind of construct, in all threads.
 fn count(record: &Record, kind: Kind) -> u64 {
     let events = record.threads.iter().flat_map(|thread| &thread.events);
     events
@@ -39,7 +39,7 @@ fn count(record: &Record, kind: Kind) -> u64 {
         .sum()
 }
 
-/// Ticks in a state, of all threads.
+/// Returns the ticks in a state, of all threads.
 fn ticks(record: &Record, state: State) -> u64 {
     let cells = record.threads.iter().flat_map(|thread| &thread.cells);
     cells.map(|cell| cell.ticks[state as usize]).sum()
@@ -53,7 +53,7 @@ fn check(record: &Record) {
         let parent = record.intervals[interval].parent;
         assert!(record.intervals[interval].total <= record.intervals[parent].total);
     }
-    // No thread is in more states at once, and no more threads than processors are.
+    // A thread is in one state at a time, and no more threads are in a state than there are processors.
     let busy: u128 = (record.threads.iter().flat_map(|thread| &thread.cells))
         .flat_map(|cell| cell.ticks.map(u128::from))
         .sum();
@@ -312,7 +312,7 @@ fn a_record_does_not_grow_with_iterations() {
             let (_, paths, _log) = program.run(tracer, &[batches]);
             let text = std::fs::read_to_string(&paths[0]).unwrap();
             check(&Record::parse(&paths[0], &text).unwrap());
-            // Threads that had no iteration have all lines, too.
+            // Threads without any iteration write all lines, too.
             text.lines().count()
         });
         assert!(

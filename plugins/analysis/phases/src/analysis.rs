@@ -18,12 +18,12 @@ pub const CANDIDATES: [usize; 9] = [10, 14, 20, 28, 40, 56, 80, 112, 160];
 /// Most steps of a run: k-means over more takes minutes.
 pub const MOST_STEPS: usize = 1024;
 
-/// Step, classes and seed, as far as they are given.
+/// Request for an analysis: step, classes and seed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// Length of a step, picoseconds; chosen from the data if none.
+    /// Length of a step, picoseconds; `None` leaves the choice to the data.
     pub step: Option<u64>,
-    /// Classes; chosen from the data if none.
+    /// Number of classes; `None` leaves the choice to the data.
     pub classes: Option<usize>,
     /// Seed of k-means.
     pub seed: u64,
@@ -55,9 +55,9 @@ pub enum PhasesError {
 pub enum StepReason {
     /// The user gave the length of the step.
     Given,
-    /// The length is the middle of the most candidates in a row with the same sequence of classes.
+    /// The length is the middle one of the longest row of successive candidates with the same sequence of classes.
     Stable,
-    /// No two candidates in a row have the same sequence of classes: the published tenth of the run.
+    /// No two successive candidates have the same sequence of classes, so the length is the published tenth of the run.
     Tenth,
 }
 
@@ -72,7 +72,7 @@ pub struct Candidate {
     pub classes: usize,
     /// Number of phases with this step.
     pub phases: usize,
-    /// Membership of the row around the chosen step, whose steps all give one sequence of classes.
+    /// True in the row of candidates around the chosen step, which all give the same sequence of classes.
     pub agrees: bool,
 }
 
@@ -88,7 +88,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Returns the spread of some values; zeros of none.
+    /// Returns the spread of some values; zeros if there are none.
     pub fn of(values: &[u64]) -> Spread {
         let sum: u128 = values.iter().map(|&value| u128::from(value)).sum();
         Spread {
@@ -105,14 +105,14 @@ pub struct Figures {
     /// Messages and bytes.
     #[serde(flatten)]
     pub total: Traffic,
-    /// Different ranks that a rank sends to or receives from, itself left out.
+    /// Number of different ranks that a rank sends to or receives from, without itself.
     pub degree: Spread,
     /// Bytes that a rank sends.
     pub sent: Spread,
 }
 
 impl Figures {
-    /// Returns the figures of a matrix over so many ranks.
+    /// Returns the figures of a matrix over `ranks` ranks.
     pub fn new(matrix: &Matrix, ranks: u32) -> Figures {
         let mut partners: Vec<BTreeSet<u32>> = vec![BTreeSet::new(); ranks as usize];
         let mut sent = vec![0u64; ranks as usize];
@@ -132,7 +132,7 @@ impl Figures {
     }
 }
 
-/// A longest run of steps of one class.
+/// A run of successive steps of one class, as long as possible.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Phase {
     /// Number of the phase's class.
@@ -173,15 +173,15 @@ pub struct Analysis {
     pub format: u32,
     /// Number of ranks.
     pub ranks: u32,
-    /// When the first step begins, picoseconds of the trace.
+    /// Beginning of the first step, picoseconds of the trace.
     pub from: u64,
-    /// When the program ends.
+    /// End of the program, picoseconds of the trace.
     pub to: u64,
     /// Length of a step, picoseconds.
     pub step: u64,
-    /// Reason for which this length was chosen.
+    /// Reason for the length of the step.
     pub step_reason: StepReason,
-    /// Steps that were tried.
+    /// Lengths of steps that were tried; empty if the user gave the length.
     pub candidates: Vec<Candidate>,
     /// Kinds of messages that are counted beside those of point-to-point calls.
     pub include: Include,
@@ -209,7 +209,7 @@ pub struct Analysis {
 ///
 /// # Errors
 ///
-/// A step that is too short.
+/// A step that is too short, or a failure of the clustering library.
 pub fn analyse(messages: &Messages, request: &Request) -> Result<Analysis, PhasesError> {
     let mut candidates = Vec::new();
     let (steps, step_reason) = match request.step {
@@ -236,7 +236,7 @@ pub fn analyse(messages: &Messages, request: &Request) -> Result<Analysis, Phase
     ))
 }
 
-/// Chooses the step: of the candidates in a row that have the same sequence of classes, the most in a row, and the middle of these.
+/// Chooses the step: the middle one of the longest row of successive candidates that give the same sequence of classes.
 fn choose(
     messages: &Messages,
     request: &Request,

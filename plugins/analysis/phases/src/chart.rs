@@ -13,7 +13,7 @@ const HEIGHT: u32 = 210;
 /// Side of a portrait with its title, and portraits of a row.
 const PORTRAIT: u32 = 166;
 const ROW: usize = 6;
-/// Portraits that are drawn.
+/// Most portraits that are drawn.
 pub(crate) const PORTRAITS: usize = 18;
 /// Most rows of a portrait; of more ranks, each row represents several.
 const MOST_ROWS: u32 = 32;
@@ -131,7 +131,7 @@ fn portrait(
     let mut cells = vec![0u64; (side * side) as usize];
     for (from, to, traffic) in matrix.cells() {
         let cell = &mut cells[(from / block * side + to / block) as usize];
-        // A message of no bytes is a mark, too.
+        // A message of no bytes is drawn, too.
         *cell = cell.saturating_add(traffic.bytes.max(1));
     }
     let most = cells.iter().copied().max().unwrap_or(0).max(1) as f64;

@@ -15,13 +15,13 @@ use crate::haar::CELLS;
 
 /// Most classes that are tried where the number is not given.
 pub const MOST_CLASSES: usize = 16;
-/// Part of the vectors' sum of squares that classes may leave unexplained where their number is not given.
+/// Share of the vectors' sum of squares that classes may leave unexplained where their number is not given.
 pub const RESIDUAL: f64 = 0.05;
-/// Seeds for which k-means is repeated.
+/// Number of other seeds for which k-means is repeated.
 pub const SEEDS: u64 = 10;
-/// Beginnings of k-means for each seed, of which the best result counts.
+/// Runs of k-means for each seed, of which the best result counts.
 const RUNS: usize = 10;
-/// Rounds of each at most.
+/// Most iterations of a run.
 const ROUNDS: u64 = 100;
 
 /// The classes of all steps.
@@ -38,30 +38,30 @@ pub struct Classes {
 pub struct ClassChoice {
     /// Number of classes.
     pub count: usize,
-    /// True if the user gave their number.
+    /// True if the user gave the number of classes.
     pub given: bool,
-    /// Steps with different vectors: more classes than that are not possible.
+    /// Number of different vectors of the steps, which limits the number of classes.
     pub different: usize,
-    /// Unexplained part of the vectors' sum of squares with 1, 2, 3, ... classes, as far as they were tried.
+    /// Share of the vectors' sum of squares that 1, 2, 3, ... classes leave unexplained, as far as they were tried.
     pub residuals: Vec<f64>,
     /// Seed of k-means.
     pub seed: u64,
-    /// Other seeds that k-means was repeated with.
+    /// Number of other seeds for which k-means was repeated.
     pub seeds: u64,
-    /// Mean adjusted Rand index between the classes and those of the other seeds; 1 is the same.
+    /// Mean adjusted Rand index between the classes and those of the other seeds; 1 if they are the same.
     pub stability: f64,
     /// The least of these indices.
     pub least_stability: f64,
-    /// Adjusted Rand index between the classes and as many of Ward's method.
+    /// Adjusted Rand index between the classes and as many classes of Ward's method.
     pub ward_agreement: f64,
-    /// Phases of Ward's classes.
+    /// Number of phases with Ward's classes.
     pub ward_phases: usize,
 }
 
-/// Vectors as they are clustered.
+/// Vectors of the steps, scaled for clustering.
 #[derive(Clone, Debug)]
 pub struct Vectors {
-    /// A row for each step, divided by the greatest component, which changes no comparison.
+    /// A row for each step, divided by the greatest component of all steps. This scaling changes no comparison.
     rows: Array2<f64>,
     /// Number of different rows.
     different: usize,
@@ -70,7 +70,7 @@ pub struct Vectors {
 }
 
 impl Vectors {
-    /// Takes the vectors of all steps.
+    /// Returns the scaled vectors of all steps.
     pub fn new(vectors: &[[f64; CELLS]]) -> Vectors {
         let all = vectors.iter().flatten();
         let greatest = all.fold(0.0f64, |greatest, value| greatest.max(value.abs()));
@@ -79,7 +79,7 @@ impl Vectors {
             vectors[row][column] / scale
         });
         let different: BTreeSet<Vec<u64>> = (rows.rows().into_iter())
-            // Zero has two signs.
+            // Adding 0.0 makes the two signs of zero equal.
             .map(|row| row.iter().map(|value| (value + 0.0).to_bits()).collect())
             .collect();
         Vectors {
@@ -99,7 +99,7 @@ impl Vectors {
         self.len() == 0
     }
 
-    /// Clusters the steps into `count` classes, or into as many as the data suggest.
+    /// Clusters the steps into `count` classes, or into the fewest that leave at most [`RESIDUAL`] unexplained, up to [`MOST_CLASSES`].
     ///
     /// # Errors
     ///
@@ -172,7 +172,7 @@ impl Vectors {
         Ok(in_order(labels.iter().map(|&label| label as u32)))
     }
 
-    /// Clusters by Ward's method: the two classes whose union adds least to the sum of squares become one, until `count` are left.
+    /// Clusters by Ward's method: the two classes whose union adds least to the sum of squares are joined, until `count` are left.
     fn ward(&self, count: usize) -> Vec<u32> {
         let steps = self.len();
         let mut distances = Vec::with_capacity(steps * steps.saturating_sub(1) / 2);
@@ -202,7 +202,7 @@ impl Vectors {
         in_order((0..steps).map(root))
     }
 
-    /// Returns the part of the vectors' sum of squares that the means of classes leave.
+    /// Returns the share of the vectors' sum of squares that the means of the classes leave unexplained.
     fn residual(&self, of: &[u32]) -> f64 {
         if self.squares <= 0.0 {
             return 0.0;
@@ -238,7 +238,7 @@ fn distinct(of: &[u32]) -> usize {
     of.iter().collect::<BTreeSet<_>>().len().max(1)
 }
 
-/// Returns class and steps of each longest run of one class.
+/// Returns the class and the steps of each run of one class, as long as possible.
 pub fn runs(of: &[u32]) -> Vec<(u32, std::ops::Range<usize>)> {
     let mut runs: Vec<(u32, std::ops::Range<usize>)> = Vec::new();
     for (step, &class) in of.iter().enumerate() {
@@ -250,7 +250,7 @@ pub fn runs(of: &[u32]) -> Vec<(u32, std::ops::Range<usize>)> {
     runs
 }
 
-/// Returns the adjusted Rand index of two clusterings of the same things (Hubert and Arabie, "Comparing Partitions", 1985): 1 if they
+/// Returns the adjusted Rand index of two clusterings of the same elements (Hubert and Arabie, "Comparing Partitions", 1985): 1 if they
 /// are the same, about 0 if they agree as much as by chance.
 pub fn rand_index(one: &[u32], other: &[u32]) -> f64 {
     let mut both: BTreeMap<(u32, u32), f64> = BTreeMap::new();

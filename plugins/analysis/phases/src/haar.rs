@@ -2,7 +2,7 @@
 
 /// Rows and columns of a scaled matrix.
 pub const SIDE: usize = 16;
-/// Elements of a scaled matrix, and of its vector.
+/// Number of elements of a scaled matrix, and of its vector.
 pub const CELLS: usize = SIDE * SIDE;
 
 /// Weights of coefficients by scale, the coarsest first (Jacobs, Finkelstein and Salesin, "Fast Multiresolution Image Querying",
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn rows_come_before_columns() {
-        // Every row of the matrix is 0 1 2 ... 15, so that columns are constant and only the first row keeps anything.
+        // Every row of the matrix is 0 1 2 ... 15. So columns are constant, and only the first row has coefficients other than zero.
         let mut matrix = [0.0; CELLS];
         for (at, value) in matrix.iter_mut().enumerate() {
             *value = (at % SIDE) as f64;

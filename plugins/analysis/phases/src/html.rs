@@ -9,7 +9,7 @@ use crate::chart::{PORTRAITS, bars, css, portraits};
 use crate::mapping::Mapping;
 use crate::text::{size, time};
 
-/// Rows of a table.
+/// Most rows of a table.
 const ROWS: usize = 200;
 /// The title of the section.
 pub const TITLE: &str = "Communication phases";
@@ -165,7 +165,7 @@ fn mapping(page: &mut Page, mapping: &Mapping, begin: u64) {
     }
 }
 
-/// Adds a table of as many rows as are shown.
+/// Adds a table of at most `ROWS` rows, with a note on the rest.
 fn table<const N: usize>(
     page: &mut Page,
     head: &[&str; N],

@@ -19,18 +19,18 @@ pub const MOST_PLACEMENTS: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeCost {
-    /// Predicted time of a change in picoseconds.
+    /// Time of a change in picoseconds, which adds to predicted times.
     Time(u64),
-    /// Bytes that a change moves between nodes.
+    /// Bytes that a change moves between nodes, which add to the bytes of messages.
     Bytes(u64),
 }
 
 /// Request for placements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MappingRequest {
-    /// Sockets of a node; none leaves sockets out.
+    /// Number of sockets of a node; `None` leaves sockets out.
     pub sockets: Option<u32>,
-    /// Cost of a change; none if no schedule is requested.
+    /// Cost of a change; `None` requests no schedule.
     pub change: Option<ChangeCost>,
 }
 
@@ -58,13 +58,13 @@ pub enum MappingError {
 /// A placement of all ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PlacementResult {
-    /// The node of each rank.
+    /// Node of each rank.
     pub nodes: Vec<u32>,
-    /// Ranks on another node than in the given placement.
+    /// Number of ranks on another node than in the given placement.
     pub moved: u32,
     /// Bytes between nodes in the whole run.
     pub bytes: u64,
-    /// Predicted time of the whole run, picoseconds; none if the program does not come to its end.
+    /// Predicted time of the whole run, picoseconds; `None` if the program does not come to its end.
     pub time: Option<u64>,
     /// Bytes between nodes in each phase.
     pub phase_bytes: Vec<u64>,
@@ -82,7 +82,7 @@ pub struct OnSockets {
     pub socket: Vec<u32>,
     /// Bytes between sockets of the same node with this placement.
     pub bytes: u64,
-    /// Bytes between sockets where the ranks of each node lie on its sockets in order.
+    /// Bytes between sockets of the same node if the ranks of each node fill its sockets in order.
     pub bytes_in_order: u64,
 }
 
@@ -91,30 +91,30 @@ pub struct OnSockets {
 pub struct Change {
     /// Phase before which the change happens.
     pub phase: usize,
-    /// When that phase begins, picoseconds of the trace.
+    /// Beginning of that phase, picoseconds of the trace.
     pub at: u64,
-    /// The placement before, by its number.
+    /// Placement before the change, as an index of [`Mapping::placements`].
     pub from: usize,
-    /// The placement after.
+    /// Placement after the change, as an index of [`Mapping::placements`].
     pub to: usize,
 }
 
-/// Placements over time that cost least in all, changes included. The first placement is free.
+/// Placements over time with the least sum of costs, changes included. The first placement costs no change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Schedule {
-    /// Cost of a change; sums are of its unit.
+    /// Cost of a change. All sums have its unit: picoseconds or bytes.
     pub change: ChangeCost,
-    /// Placement of each phase, by its number.
+    /// Placement of each phase, as an index of [`Mapping::placements`].
     pub placements: Vec<usize>,
-    /// The times at which changing the placement pays.
+    /// Changes of the placement, in order.
     pub changes: Vec<Change>,
-    /// Sum over all phases and changes.
+    /// Sum of the costs of all phases and changes.
     pub cost: u64,
-    /// The best placement that never changes, by its number.
+    /// Best placement that never changes, as an index of [`Mapping::placements`].
     pub constant: usize,
-    /// Sum of that placement over all phases.
+    /// Sum of the costs of all phases with the best placement that never changes.
     pub constant_cost: u64,
-    /// The sum with the given placement.
+    /// Sum of the costs of all phases with the given placement.
     pub given_cost: u64,
 }
 
@@ -123,23 +123,23 @@ pub struct Schedule {
 pub struct Mapping {
     /// The cluster's name.
     pub cluster: String,
-    /// The placements, the given one first.
+    /// Placements, the given one first.
     pub placements: Vec<PlacementResult>,
-    /// The placement for the whole run, by its number.
+    /// Placement for the whole run, as an index of the placements.
     pub whole: usize,
-    /// The placement for each phase, by its number.
+    /// Placement for each phase, as an index of the placements.
     pub phases: Vec<usize>,
-    /// When changing the placement pays, if that was requested.
+    /// Schedule of changes; `None` if none was requested, or if no times could be predicted.
     pub schedule: Option<Schedule>,
     /// Notes on limits of the placements.
     pub notes: Vec<String>,
 }
 
-/// Places the ranks of a program on a cluster, and predicts what that gains.
+/// Places the ranks of a program on a cluster, and predicts the gain in time and bytes.
 ///
 /// # Errors
 ///
-/// A program that does not fit on the cluster.
+/// A program that does not fit on the cluster, more sockets than cores, or a failure of the partitioner.
 pub fn map_ranks(
     analysis: &Analysis,
     sequences: &Sequences,
@@ -174,7 +174,7 @@ pub fn map_ranks(
         let matrix = &analysis.phases[phase].matrix;
         let own = improve(matrix, &given)?;
         let least = crossing(matrix, &own);
-        // A phase has a placement of its own only where the given one and the whole run's are not as good.
+        // A phase has a placement of its own only where both the given one and the whole run's have more bytes between nodes.
         phases[phase] = if crossing(matrix, &given) <= least {
             0
         } else if crossing(matrix, &whole_nodes) <= least {
@@ -228,7 +228,7 @@ pub fn map_ranks(
     })
 }
 
-/// Predicts the program with a placement.
+/// Predicts the program with a placement, and returns the placement with its figures.
 fn predicted(
     analysis: &Analysis,
     code: &Code<'_>,
@@ -252,7 +252,7 @@ fn predicted(
     if time.is_some() {
         let mut before = 0;
         for phase in 0..analysis.phases.len() {
-            // Behind the last phase there is only the end of the run.
+            // After the last phase, only the end of the run is left.
             let after = outcome.marks.get(phase).map_or(outcome.time, |mark| mark.1);
             phase_times.push(after.saturating_sub(before));
             before = after.max(before);
@@ -325,7 +325,7 @@ fn marked(sequences: &Sequences, analysis: &Analysis) -> Sequences {
     marked
 }
 
-/// Divides a burst after so many picoseconds of it.
+/// Divides a burst into its first `time` picoseconds and the rest.
 fn divide(burst: Burst, time: u64) -> [Burst; 2] {
     let share = u128::from(burst.instructions) * u128::from(time) / u128::from(burst.time.max(1));
     let instructions = share as u64;
@@ -342,7 +342,7 @@ fn mark(number: u32, burst: Burst) -> Entry {
     Entry {
         burst,
         op: Op {
-            // A mark is no call; nothing shows its function.
+            // A mark is no call, and its function is never shown.
             function: Function::Barrier,
             site: Site::default(),
             communicator: 0,
@@ -354,7 +354,7 @@ fn mark(number: u32, burst: Burst) -> Entry {
     }
 }
 
-/// Finds the placements over time that cost least: a shortest path through phases and placements.
+/// Finds the placements over time with the least sum of costs: a shortest path through phases and placements.
 fn schedule(
     analysis: &Analysis,
     placements: &[PlacementResult],
@@ -423,7 +423,7 @@ fn schedule(
 }
 
 impl Mapping {
-    /// Returns what each placement is for: the given one, the whole run's, those of phases. None for one that nothing uses.
+    /// Returns the uses of each placement in words: given, whole run, phases. The text of a placement without use is empty.
     pub fn uses(&self) -> BTreeMap<usize, String> {
         let mut phases: BTreeMap<usize, Vec<String>> = BTreeMap::new();
         for (phase, &placement) in self.phases.iter().enumerate().filter(|of| *of.1 != 0) {

@@ -5,7 +5,7 @@ use std::fmt::{Result, Write};
 use crate::mapping::{Change, ChangeCost, Mapping, PlacementResult, Schedule};
 use crate::text::{size, time};
 
-/// Phases shown one by one.
+/// Most phases shown one by one.
 const LINES: usize = 40;
 /// Most ranks whose nodes are listed.
 const RANKS: usize = 256;
@@ -66,7 +66,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// The head of [`Mapping::rows`].
+    /// Column heads of [`Mapping::rows`].
     pub(crate) const HEAD: [&'static str; 6] = [
         "placement",
         "moved",
@@ -76,7 +76,7 @@ impl Mapping {
         "for",
     ];
 
-    /// Returns a row for each placement: its number, ranks moved, bytes between nodes, predicted time, gain, and what it is for.
+    /// Returns a row for each placement: its number, ranks moved, bytes between nodes, predicted time, gain, and uses.
     pub(crate) fn rows(&self) -> Vec<[String; 6]> {
         let given = self.placements[0].time;
         let uses = self.uses();
@@ -94,7 +94,7 @@ impl Mapping {
             .collect()
     }
 
-    /// The head of [`Mapping::phase_rows`].
+    /// Column heads of [`Mapping::phase_rows`].
     pub(crate) const PHASE_HEAD: [&'static str; 7] = [
         "phase",
         "placement",
@@ -168,7 +168,7 @@ fn time_text(picoseconds: Option<u64>) -> String {
     picoseconds.map_or("-".into(), time)
 }
 
-/// Returns the part of a time that another saves, in per cent.
+/// Returns the share of the time `given` that `own` saves, in per cent; `-` if a time is missing.
 fn gain(given: Option<u64>, own: Option<u64>) -> String {
     match (given, own) {
         (Some(given), Some(own)) if given > 0 => {

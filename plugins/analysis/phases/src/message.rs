@@ -11,7 +11,7 @@ use serde::Serialize;
 /// Message from a rank to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Message {
-    /// When the call that sends it began, picoseconds of the trace.
+    /// Time at which the sending call began, picoseconds of the trace.
     pub time: u64,
     /// Sender, by its world rank.
     pub from: u32,
@@ -69,11 +69,11 @@ pub struct Kinds {
 pub struct Messages {
     /// Ranks of the world.
     pub ranks: u32,
-    /// When the first rank left initialisation, picoseconds of the trace.
+    /// Time at which the first rank left initialisation, picoseconds of the trace.
     pub from: u64,
-    /// When the last rank reached its end.
+    /// Time at which the last rank reached its end, picoseconds of the trace.
     pub to: u64,
-    /// Counted messages, by time.
+    /// Counted messages, in the order of their times.
     pub list: Vec<Message>,
     /// Messages of the whole trace by kind, whether they are counted or not.
     pub kinds: Kinds,
@@ -92,7 +92,7 @@ enum Kind {
 }
 
 impl Messages {
-    /// Takes the messages out of a program. Collectives use the algorithms of `choice`.
+    /// Returns the messages of a program. Collectives use the algorithms of `choice`.
     pub fn new(sequences: &Sequences, include: Include, choice: &Choice) -> Messages {
         let mut messages = Messages {
             ranks: sequences.ranks.len() as u32,
@@ -174,7 +174,7 @@ impl Messages {
         }
     }
 
-    /// Notes the kinds of messages that are not counted.
+    /// Adds notes on the kinds of messages that are not counted.
     fn left_out(&mut self) {
         let kinds = [
             (
@@ -213,17 +213,17 @@ fn message(time: u64, from: u32, to: u32, bytes: u64) -> Message {
     }
 }
 
-/// A collective call of a whole communicator: its communicator, and its number among those of the communicator.
+/// A collective call of a communicator: the communicator, and the number of the call among its collectives, from 0.
 type Instance = (u32, u32);
 
 /// Communicators, and the algorithm of each collective in them.
 struct Communicators<'a> {
     sequences: &'a Sequences,
-    /// Places in each communicator by world rank; empty for the world.
+    /// Rank in each communicator by world rank; empty for the world.
     local_ranks: Vec<HashMap<u32, u32>>,
-    /// The algorithm that the first rank to enter chooses.
+    /// Algorithm of each collective, which the first rank to enter chooses.
     selected: HashMap<Instance, Selected>,
-    /// Collectives so far, by rank and communicator.
+    /// Number of collectives that a rank has entered, by rank and communicator.
     entered: HashMap<(u32, u32), u32>,
 }
 
@@ -238,7 +238,8 @@ impl<'a> Communicators<'a> {
             selected: HashMap::new(),
             entered: HashMap::new(),
         };
-        // The choice depends on bytes, which may differ between ranks where each has a block of its own: the first rank's count.
+        // The choice depends on bytes, which may differ between ranks where each has a block of its own. Those of the first rank to enter
+        // count.
         let mut first: HashMap<Instance, (u64, u32, CollectiveKind, u64)> = HashMap::new();
         for (rank, sequence) in sequences.ranks.iter().enumerate() {
             for (at, entry) in sequence.entries.iter().enumerate() {
@@ -270,7 +271,7 @@ impl<'a> Communicators<'a> {
         teams
     }
 
-    /// Returns the communicator of an operation; none if the rank is the only member.
+    /// Returns the communicator of an operation; `None` if the rank is its only member.
     fn communicator(&self, rank: u32, op: &Op) -> Option<u32> {
         let numbers = &self.sequences.ranks[rank as usize].communicators;
         // Programs that are written by hand have only the world.
@@ -294,7 +295,7 @@ impl<'a> Communicators<'a> {
         }
     }
 
-    /// Counts a rank's collective, and returns the collective's instance in its communicator.
+    /// Counts a rank's collective, and returns its instance; `None` if the rank is the only member of the communicator.
     fn enter(&mut self, rank: u32, op: &Op) -> Option<Instance> {
         let communicator = self.communicator(rank, op)?;
         let number = self.entered.entry((rank, communicator)).or_default();
@@ -302,7 +303,7 @@ impl<'a> Communicators<'a> {
         Some((communicator, *number - 1))
     }
 
-    /// Gives the messages that a rank sends in a collective.
+    /// Calls `give` with the receiver and the bytes of each message that a rank sends in a collective.
     fn messages(
         &mut self,
         rank: u32,
@@ -333,7 +334,7 @@ impl<'a> Communicators<'a> {
             receive_from: &collective.receive_from,
         };
         let members = self.sequences.communicators.get(instance.0 as usize);
-        // Segments of a pipeline to one rank are one message here, so that a long vector does not take a record for each.
+        // Segments of a pipeline to one rank count as one message, so that a long vector does not take a record for each segment.
         let mut sent: BTreeMap<u32, u64> = BTreeMap::new();
         let mut number = 0;
         while let Some(round) = round(selected, &shape, number) {

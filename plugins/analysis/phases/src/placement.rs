@@ -1,8 +1,8 @@
-//! Ranks placed on nodes, and within nodes on sockets, so that few bytes leave them.
+//! Placement of ranks on nodes, and within nodes on sockets, so that few bytes leave them.
 //!
-//! METIS (Karypis and Kumar, "A Fast and High Quality Multilevel Scheme for Partitioning Irregular Graphs", SIAM J. Sci. Comput. 20,
-//! 1998) divides the graph of ranks, whose edges weigh the bytes in both directions. METIS keeps to the sizes of parts within a
-//! tolerance only, but a node has no more cores than it has. Moves and swaps of single ranks therefore restore the exact sizes.
+//! METIS (Karypis and Kumar, "A Fast and High Quality Multilevel Scheme for Partitioning Irregular Graphs", SIAM J. Sci. Comput. 20, 1998)
+//! divides the graph of ranks, whose edges weigh the bytes in both directions. METIS keeps the sizes of parts only within a tolerance, but
+//! the ranks of a node must not exceed its cores. Moves and swaps of single ranks therefore restore the exact sizes.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,15 @@ use metis::option::{Seed, UFactor};
 
 use crate::step::Matrix;
 
-/// Sum of the edges' weights that METIS is given at most: its numbers have 32 bits.
+/// Sum to which the edges' weights are scaled for METIS, whose numbers have 32 bits.
 const WEIGHT: u64 = 1 << 29;
 /// The seed of METIS.
 const SEED: i32 = 1;
-/// Tolerance of the parts' sizes, in thousandths.
+/// Tolerance of the parts' sizes in METIS, thousandths.
 const TOLERANCE: i32 = 1;
-/// Rounds of swaps at most.
+/// Most rounds of swaps.
 const ROUNDS: usize = 16;
-/// Parts up to which METIS bisects; it divides into more parts at once.
+/// Most parts for which METIS bisects; it divides into more parts at once.
 const BISECTED: usize = 8;
 
 /// Reason for which ranks cannot be placed.
@@ -33,7 +33,7 @@ pub struct PlacementError {
     cause: metis::Error,
 }
 
-/// Returns the bytes that go from one group to another.
+/// Returns the bytes that go between different groups.
 pub fn crossing(matrix: &Matrix, groups: &[u32]) -> u64 {
     let crossing = matrix
         .cells()
@@ -43,8 +43,8 @@ pub fn crossing(matrix: &Matrix, groups: &[u32]) -> u64 {
         .fold(0, u64::saturating_add)
 }
 
-/// Places ranks in the groups of a given placement, as many in each as that has, so that few bytes leave a group. Where nothing better
-/// is found, the given placement comes back.
+/// Places ranks in the groups of a given placement, with as many ranks in each group as before, so that few bytes leave a group. Returns
+/// the given placement if nothing better is found.
 ///
 /// # Errors
 ///
@@ -62,7 +62,7 @@ pub fn improve(matrix: &Matrix, given: &[u32]) -> Result<Vec<u32>, PlacementErro
     given.iter().for_each(|&part| sizes[part] += 1);
     let least = graph.cut(&given);
     let mut best = given.clone();
-    // A part of a single rank each, or a single part, leaves nothing to choose.
+    // If each part has a single rank, or if there is one part, there is nothing to choose.
     if least > 0 && sizes.len() > 1 && sizes.iter().any(|&size| size > 1) {
         let mut refined = Division::new(&graph, given.clone(), &sizes);
         refined.swap();
@@ -81,7 +81,7 @@ pub fn improve(matrix: &Matrix, given: &[u32]) -> Result<Vec<u32>, PlacementErro
     Ok(best.into_iter().map(|part| groups[part]).collect())
 }
 
-/// Names parts so that many ranks stay where they are given: of parts of one size, greatest overlap first.
+/// Names the parts so that many ranks keep their given part. A part takes the name of a part of its size, greatest overlap first.
 fn keep_names(parts: Vec<usize>, given: &[usize], sizes: &[usize]) -> Vec<usize> {
     let mut overlaps: BTreeMap<(usize, usize), usize> = BTreeMap::new();
     for (&part, &name) in parts.iter().zip(given) {
@@ -108,7 +108,7 @@ fn keep_names(parts: Vec<usize>, given: &[usize], sizes: &[usize]) -> Vec<usize>
     parts.into_iter().map(name).collect()
 }
 
-/// Ranks and the bytes between them, both directions together.
+/// Graph of the ranks, with the bytes between them in both directions together.
 struct Graph(Vec<Vec<(usize, u64)>>);
 
 impl Graph {
@@ -186,7 +186,7 @@ impl Graph {
     }
 }
 
-/// A division that is being changed.
+/// A division of the ranks into parts, while it is being changed.
 struct Division<'a> {
     graph: &'a Graph,
     sizes: &'a [usize],
@@ -234,7 +234,7 @@ impl<'a> Division<'a> {
         }
     }
 
-    /// Moves ranks from parts with too many to parts with too few, each time the one that gains most or loses least.
+    /// Moves ranks from parts with too many to parts with too few, each time the rank that gains most or loses least.
     fn restore(&mut self) {
         let mut counts = vec![0; self.sizes.len()];
         self.parts.iter().for_each(|&part| counts[part] += 1);
@@ -255,7 +255,7 @@ impl<'a> Division<'a> {
         }
     }
 
-    /// Swaps ranks of different parts as long as bytes no longer cross for it.
+    /// Swaps ranks of different parts as long as that lowers the bytes between parts.
     fn swap(&mut self) {
         for _ in 0..ROUNDS {
             let mut members = vec![Vec::new(); self.sizes.len()];
@@ -264,7 +264,7 @@ impl<'a> Division<'a> {
             }
             let mut swapped = false;
             for rank in 0..self.parts.len() {
-                // A swap can gain only if one of the two is drawn to the part of the other.
+                // A swap can gain only if one of the two ranks exchanges bytes with the part of the other.
                 let drawn: Vec<usize> = self.towards[rank].keys().copied().collect();
                 let others = drawn
                     .into_iter()
@@ -300,8 +300,8 @@ impl<'a> Division<'a> {
     }
 }
 
-/// Places the ranks of each node on its sockets, as evenly as they go, so that few bytes leave a socket. Returns the socket of each
-/// rank, numbered through all nodes: first as the ranks' order gives them, then as placed.
+/// Places the ranks of each node on its sockets, as evenly as possible, so that few bytes leave a socket. Returns two lists with the
+/// socket of each rank, numbered through all nodes: first with the ranks in order, then as placed.
 ///
 /// # Errors
 ///

@@ -34,7 +34,7 @@ impl Matrix {
         self.0.iter().map(|(&(from, to), &of)| (from, to, of))
     }
 
-    /// Returns the cells among some ranks, which must ascend; each has its place in that list.
+    /// Returns the matrix of the messages among `ranks`, which must ascend. Its ranks are indices of that list.
     pub fn among(&self, ranks: &[u32]) -> Matrix {
         let index = |rank: u32| ranks.binary_search(&rank).ok().map(|at| at as u32);
         let cells = self.0.iter();
@@ -66,11 +66,11 @@ impl Serialize for Matrix {
 /// Steps of equal length. The last step may reach beyond the end of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steps {
-    /// When the first step begins, picoseconds.
+    /// Beginning of the first step, picoseconds of the trace.
     pub from: u64,
     /// Length of a step, picoseconds, at least 1.
     pub length: u64,
-    /// Steps, at least 1.
+    /// Number of steps, at least 1.
     pub count: usize,
 }
 
@@ -94,7 +94,7 @@ impl Steps {
         Steps::of_length(messages, span.div_ceil(count.max(1) as u64))
     }
 
-    /// Returns the step of a time. What happens at the very end belongs to the last step.
+    /// Returns the index of the step at a time, from 0. The end of the program belongs to the last step.
     pub fn of(&self, time: u64) -> usize {
         let step = time.saturating_sub(self.from) / self.length;
         usize::try_from(step)
@@ -102,13 +102,13 @@ impl Steps {
             .min(self.count - 1)
     }
 
-    /// Returns when a step begins.
+    /// Returns the time at which a step begins.
     pub fn begin(&self, step: usize) -> u64 {
         self.from
             .saturating_add(self.length.saturating_mul(step as u64))
     }
 
-    /// Returns the messages of each step; those of the program must be in the order of their times.
+    /// Returns the messages of each step. `messages` must be in the order of their times.
     pub fn split<'a>(&self, messages: &'a [Message]) -> Vec<&'a [Message]> {
         let mut rest = messages;
         (0..self.count)
@@ -132,7 +132,7 @@ impl Steps {
     }
 }
 
-/// Shares of ranks in the rows and columns of a scaled matrix: element (I, j) is the part of row I that rank j covers.
+/// Shares of ranks in the rows and columns of a scaled matrix: for each rank, the rows that it covers, and the covered part of each.
 struct Scale(Vec<Vec<(usize, f64)>>);
 
 impl Scale {
@@ -155,7 +155,7 @@ impl Scale {
         Scale(rows.collect())
     }
 
-    /// Returns the scaled matrix of some messages: means of bytes.
+    /// Returns the scaled matrix of some messages, whose elements are means of bytes.
     fn matrix(&self, messages: &[Message]) -> [f64; CELLS] {
         let mut matrix = [0.0; CELLS];
         for message in messages {

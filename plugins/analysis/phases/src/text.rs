@@ -6,7 +6,7 @@ use nodescope_config::quantity::{Time, counted};
 
 use crate::analysis::{Analysis, Figures, Phase, StepReason};
 
-/// Phases and candidates shown one by one.
+/// Most phases and candidates shown one by one.
 const LINES: usize = 40;
 /// Most steps whose classes are drawn in a line of the terminal.
 const WIDTH: usize = 90;

@@ -1,4 +1,4 @@
-//! Traces at the edge of what there can be.
+//! Traces at the limits: without calls, without messages, of no time, with too many steps.
 
 mod support;
 
@@ -123,7 +123,7 @@ fn collectives_are_counted_where_that_is_asked_for() {
             .iter()
             .filter(move |message| message.time == time)
     };
-    // Each rank sends 100 B to each other one.
+    // Each rank sends 100 B to every other rank.
     let mut pairs: Vec<(u32, u32)> = of(MS).map(|message| (message.from, message.to)).collect();
     pairs.sort_unstable();
     let expected: Vec<(u32, u32)> = (0..4)

@@ -44,7 +44,7 @@ fn map(trace: &Trace, cluster: &Cluster, request: &MappingRequest) -> (Analysis,
     (analysis, mapping)
 }
 
-/// Pairs of ranks at a distance exchange for `turns` times 10 ms, beginning at a time.
+/// Adds exchanges between the ranks whose numbers differ by `distance`, every 10 ms from `begin`, `turns` times.
 fn exchanges(trace: &mut Trace, distance: u32, begin: u64, turns: u64) {
     for turn in 0..turns {
         for rank in 0..trace.ranks {
@@ -54,7 +54,7 @@ fn exchanges(trace: &mut Trace, distance: u32, begin: u64, turns: u64) {
     }
 }
 
-/// Returns a trace of 16 ranks that exchange with the rank 8 further on, for a second.
+/// Returns a trace of 16 ranks in which ranks at distance 8 exchange for a second.
 fn distant_pairs() -> Trace {
     let mut trace = Trace::new(16);
     exchanges(&mut trace, 8, 0, 100);
@@ -94,7 +94,7 @@ fn a_bad_placement_is_mended() {
     assert!(analysis.html().unwrap().contains("Placements on slow"));
 }
 
-/// Returns a trace in which ranks exchange with the rank 8 further on for half of the run, then with the next but one to the side.
+/// Returns a trace in which ranks at distance 8 exchange for half of the run, then ranks at distance 4.
 fn two_patterns() -> Trace {
     let mut trace = Trace::new(16);
     exchanges(&mut trace, 8, 0, 100);
@@ -118,7 +118,7 @@ fn phases_have_times_that_add_up_to_the_run() {
     }
 }
 
-/// Returns a trace of 16 ranks in four patterns, whose pairs no placement on four nodes keeps all together.
+/// Returns a trace of 16 ranks in four patterns, whose pairs no placement on four nodes can all keep together.
 fn four_patterns() -> Trace {
     let mut trace = Trace::new(16);
     for (number, distance) in [8, 4, 2, 1].into_iter().enumerate() {

@@ -75,7 +75,7 @@ fn the_step_and_the_classes_of_the_torus_are_found() {
     assert_eq!(analysis.class_choice.ward_agreement, 1.0);
 }
 
-/// Halves with halves, then quarters, and so on down to `least`, then silence for half of the run.
+/// Checks that halves exchange with halves, then quarters, and so on down to `least`, and that half of the run is silent at its end.
 fn check_hadamard(analysis: &Analysis, least: u32) {
     let (last, exchanges) = analysis.phases.split_last().unwrap();
     assert_eq!(exchanges.len(), 5, "{}", analysis.text());
@@ -85,7 +85,7 @@ fn check_hadamard(analysis: &Analysis, least: u32) {
     let part = (16u64 << 25) / u64::from(analysis.ranks);
     for (at, phase) in exchanges.iter().enumerate() {
         let distance = analysis.ranks >> (at + 1);
-        // Exchanges within what is averaged to one cell look alike.
+        // Exchanges within the ranks that one cell averages look alike.
         let distances = if at == 4 {
             least..distance + 1
         } else {
@@ -150,7 +150,7 @@ fn a_solver_has_one_pattern_whose_classes_differ_in_volume_alone() {
     assert_eq!(pattern(whole), pattern(rest));
     assert_eq!(whole.figures.degree, rest.figures.degree);
     assert_eq!(whole.figures.total.bytes, 9 * rest.figures.total.bytes);
-    // Left to itself, it is one class.
+    // Without a given step, the solver has one class.
     let analysis = find(&trace, None, None);
     assert_eq!((analysis.classes.len(), analysis.phases.len()), (1, 1));
     assert_eq!(analysis.class_choice.stability, 1.0);

@@ -19,7 +19,7 @@ pub(crate) const PARTS: [RGBColor; 5] = [
     RGBColor(0xd5, 0xda, 0xe1),
 ];
 
-/// The horizontal axis: positions of points from 0 to 1 and beyond, labelled at the points themselves.
+/// Horizontal axis that is labelled at the points themselves: positions of the points, and the range of the axis.
 struct AxisPositions {
     positions: Vec<f64>,
     range: std::ops::Range<f64>,
@@ -54,7 +54,7 @@ impl Series {
     ///
     /// # Errors
     ///
-    /// Where no value has a time.
+    /// A series without a time, or an image that cannot be drawn.
     pub fn svg(&self) -> Result<String, ChartError> {
         let points: Vec<_> = self.times().collect();
         if points.is_empty() {
@@ -153,7 +153,7 @@ impl Series {
                     chart.draw_series([bar]).map_err(failed)?;
                 }
             }
-            // Where the line is lower.
+            // The key goes to the upper corner where the curve is lower.
             let falls = match points.as_slice() {
                 [(_, first), .., (_, last)] => first.time > last.time,
                 _ => false,
@@ -170,7 +170,7 @@ impl Series {
     }
 }
 
-/// Returns the positions whose labels do not lie on one another.
+/// Returns the positions whose labels do not overlap.
 fn sparse(positions: &[f64]) -> Vec<f64> {
     let width = positions.last().unwrap_or(&0.0) - positions.first().unwrap_or(&0.0);
     let mut kept: Vec<f64> = Vec::new();

@@ -1,4 +1,4 @@
-//! The cluster to predict for.
+//! Cluster on which a program is predicted.
 
 mod file;
 mod preset;
@@ -31,7 +31,7 @@ pub enum Speed {
 }
 
 impl Speed {
-    /// Returns the time of a burst there, picoseconds.
+    /// Returns the time of a burst on the target, picoseconds.
     pub fn scale(self, time: u64, instructions: u64) -> u64 {
         match self {
             Speed::Factor(1.0) => time.min(LONGEST),
@@ -44,7 +44,7 @@ impl Speed {
     }
 }
 
-/// Returns a burst of so many picoseconds, but none of more than the longest run that is interpreted.
+/// Returns a time rounded to picoseconds, but at most the longest run that is interpreted.
 fn longest(time: f64) -> u64 {
     (time.round() as u64).min(LONGEST)
 }
@@ -56,9 +56,9 @@ pub(crate) const LONGEST: u64 = 1 << 62;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Placement {
-    /// Neighbours on one node.
+    /// Successive ranks fill one node after the other.
     Block,
-    /// Neighbours on neighbouring nodes.
+    /// Successive ranks are on successive nodes, in turn.
     Cyclic,
     /// The node of each rank.
     Nodes(Vec<u32>),
@@ -77,18 +77,19 @@ pub enum Progress {
     },
 }
 
-/// Way in which messages share a link that several use at once.
+/// Rule by which messages share a link that several use at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sharing {
     /// Messages follow one another in the order in which they were sent.
     #[default]
     Queue,
-    /// Each message has the same share: max-min fairness.
+    /// Each message gets the same share of a link: max-min fairness.
     Fair,
     /// Shares are in proportion to the reciprocals of their latencies, as with flows of TCP: weighted max-min fairness.
     RoundTrip,
-    /// Messages follow one another. Only on the link to their receiver, frames of several senders follow one another as they come.
+    /// Messages follow one another, except on the link to their receiver: there, frames of several messages pass in the order in which
+    /// they come.
     Frames,
 }
 
@@ -97,41 +98,41 @@ pub enum Sharing {
 pub struct Cluster {
     /// Name of the cluster.
     pub name: String,
-    /// Nodes; none for as many as are needed.
+    /// Number of nodes; `None` for as many as are needed.
     pub nodes: Option<u32>,
     /// Cores of a node.
     pub cores: u32,
-    /// Ranks of a node.
+    /// Number of ranks that a block or cyclic placement puts on a node.
     pub ranks_per_node: u32,
-    /// Which rank runs where.
+    /// Placement of the ranks on nodes.
     pub placement: Placement,
-    /// How bursts scale.
+    /// Scaling of bursts.
     pub speed: Speed,
     /// Channel between nodes.
     pub network: Channel,
     /// Channel within a node.
     pub memory: Channel,
-    /// How nodes are connected.
+    /// Connection of the nodes.
     pub topology: Topology,
-    /// Picoseconds for each link of the topology that a message passes.
+    /// Latency of each link of the topology that a message passes, picoseconds.
     pub hop_latency: u64,
-    /// Picoseconds per byte on the topology's links, where they differ from the nodes' own.
+    /// Picoseconds per byte on the topology's links; `None` if these links are as fast as the nodes' own.
     pub link_per_byte: Option<f64>,
     /// True if messages wait for links that others use.
     pub contention: bool,
-    /// Way in which messages share links, if so.
+    /// Rule by which messages share links; only used with contention.
     pub sharing: Sharing,
     /// The agent that moves messages.
     pub progress: Progress,
-    /// True if a rank that waits takes in every message that comes meanwhile, also those that it does not wait for; otherwise these
-    /// cost nothing until they are received. Without a progress thread only.
+    /// True if a rank that waits processes every message that comes meanwhile, also those that it does not wait for. Otherwise such
+    /// messages cost nothing until they are received. Only without a progress thread.
     #[serde(rename = "takes_in")]
     pub receives_unexpected: bool,
-    /// Which algorithms collectives use.
+    /// Choice of the collectives' algorithms.
     pub collectives: Choice,
-    /// Picoseconds per byte to reduce two vectors.
+    /// Picoseconds per byte to reduce two vectors to one.
     pub reduce_per_byte: f64,
-    /// Picoseconds to make and free a datatype, where a collective names blocks by one.
+    /// Picoseconds to make and free a datatype, where a collective names its blocks by a datatype.
     pub datatype_overhead: u64,
 }
 
@@ -172,7 +173,7 @@ pub enum FitError {
         /// Number of cores in the node.
         cores: u32,
     },
-    /// Progress threads that take a share of the processor while they move data over links that are shared equally.
+    /// Progress threads that take a share of the processor, with contention on links that are not shared as queues.
     #[error(
         "a progress thread's share of the processor (network.beta) can be predicted with network.sharing = \"queue\" only"
     )]
@@ -180,7 +181,7 @@ pub enum FitError {
 }
 
 impl Cluster {
-    /// Returns the latency of so many links within the network, picoseconds.
+    /// Returns the latency of a path of `links` links within the network, picoseconds.
     pub(crate) fn hops(&self, links: usize) -> u64 {
         let all = self.hop_latency.saturating_mul(links as u64);
         all.min(MOST_COST)
@@ -231,7 +232,7 @@ impl Cluster {
         }
     }
 
-    /// Uses one algorithm for a kind of collective, whatever the size.
+    /// Returns the cluster with one algorithm for a kind of collective, whatever the size.
     pub fn with_algorithm(mut self, kind: CollectiveKind, selected: Selected) -> Cluster {
         self.collectives.fixed.insert(kind, selected);
         self
@@ -241,7 +242,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// Where there are too few nodes or cores.
+    /// Too few nodes or cores, or a placement that lists another number of ranks.
     pub fn place_ranks(&self, ranks: u32) -> Result<Vec<u32>, FitError> {
         let per_node = self.ranks_per_node.max(1);
         let needed = ranks.div_ceil(per_node);
@@ -287,7 +288,8 @@ impl Cluster {
         }
     }
 
-    /// Checks that bursts beside progress threads can be interpreted. They cannot where the time in which these threads move data is unknown.
+    /// Checks that bursts beside progress threads can be interpreted. With contention, only queued links show when these threads move
+    /// data.
     pub(crate) fn can_share(&self) -> Result<(), FitError> {
         match self.progress {
             Progress::Thread { beta }

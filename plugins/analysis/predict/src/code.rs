@@ -1,4 +1,4 @@
-//! A program made ready for interpretation: trees as linear code that ranks share, operations without allocations of their own.
+//! A program in the form that is interpreted: trees as linear code that ranks share, and operations of fixed size.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -49,17 +49,17 @@ pub(crate) enum Operation {
         back: u64,
         request: u32,
     },
-    /// An index into the sends and receives at once.
+    /// Send and receive at once, by the index in `send_receives`.
     SendReceive(u32),
     Probe {
         from: Option<PeerRef>,
         tag: u32,
     },
-    /// Mark in the program, whose time is noted.
+    /// Mark, by its number, at which the time is noted.
     Mark(u32),
-    /// A fragment that has been reduced.
+    /// Reduced fragment, by its number.
     Reduced(u32),
-    /// A part of the list of requests.
+    /// Wait for requests: the range of their numbers in `lists`.
     Wait {
         start: u32,
         length: u32,
@@ -72,7 +72,7 @@ pub(crate) enum Operation {
         start: u32,
         length: u32,
     },
-    /// An index into the collectives.
+    /// Collective, by the index in `collectives`.
     Collective(u32),
 }
 
@@ -94,7 +94,7 @@ pub(crate) struct CollectiveCode {
     pub request: u32,
 }
 
-/// A rank's share of the tables.
+/// Entries of a rank in the tables of the code.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RankCode {
     pub start: u32,
@@ -104,22 +104,22 @@ pub(crate) struct RankCode {
     pub loops: u32,
     /// Number of the rank's first request.
     pub requests: u32,
-    /// First of its cursors into columns; `NONE` where every column has one value.
+    /// Number of the rank's first cursor into its columns; `NONE` where every column has one value.
     pub cursors: u32,
 }
 
-/// The whole program.
+/// A program in the form that is interpreted.
 #[derive(Debug)]
 pub struct Code<'p> {
     pub(crate) program: &'p Program,
     pub(crate) instructions: Vec<Instruction>,
     pub(crate) operations: Vec<Operation>,
-    /// The call site and function of an operation, by its number: index into `call_sites`.
+    /// Call site and function of each operation, as an index into `call_sites`.
     pub(crate) site_of: Vec<u32>,
-    /// An operation at each site and function, for its name.
+    /// One operation of each call site and function, for its name.
     pub(crate) call_sites: Vec<u32>,
     pub(crate) communicator_of: Vec<u32>,
-    /// Which operations are with derived datatypes.
+    /// True for each operation with a derived datatype.
     pub(crate) derived: Vec<bool>,
     pub(crate) send_receives: Vec<SendReceive>,
     pub(crate) collectives: Vec<CollectiveCode>,
@@ -132,18 +132,18 @@ pub struct Code<'p> {
     pub(crate) marks: u32,
     /// Fragments that have been reduced.
     pub(crate) fragments: &'p [Fragment],
-    /// True if a receive or probe accepts a message whose sender is unknown.
+    /// True if a receive accepts any source or any tag, or if there is a probe.
     pub(crate) wildcards: bool,
-    /// True if an operation continues while its rank does other work.
+    /// True if a send or receive continues while its rank does other work.
     pub(crate) overlaps: bool,
-    /// Some collective does.
+    /// True if a collective continues while its rank does other work.
     pub(crate) nonblocking_collectives: bool,
-    /// Some rank reads or writes another's memory.
+    /// True if a rank reads or writes another rank's memory.
     pub(crate) one_sided: bool,
 }
 
 impl<'p> Code<'p> {
-    /// Makes a program ready in which fragments have been reduced.
+    /// Returns the code of a program in which fragments have been reduced.
     pub fn with_fragments(program: &'p Program, fragments: &'p [Fragment]) -> Code<'p> {
         Code {
             fragments,
@@ -151,7 +151,7 @@ impl<'p> Code<'p> {
         }
     }
 
-    /// Makes a program ready.
+    /// Returns the code of a program.
     pub fn new(program: &'p Program) -> Code<'p> {
         let mut code = Code {
             program,
@@ -196,7 +196,7 @@ impl<'p> Code<'p> {
             requests: u32,
         }
         let mut trees: HashMap<(u32, u32), Tree> = HashMap::new();
-        // Columns of a rank are numbered as its bursts have them; ranks of one tree have the same slots.
+        // The code numbers columns as the rank's bursts do, so ranks share code only if they have the same tree and the same slots.
         let mut layouts: HashMap<Vec<u32>, u32> = HashMap::new();
         for rank in &program.ranks {
             let bursts = &program.bursts[rank.bursts as usize];
@@ -242,7 +242,7 @@ impl<'p> Code<'p> {
         }
     }
 
-    /// Writes a body; how deep its loops go.
+    /// Writes the code of a body, and returns the depth of its loops.
     fn emit(
         &mut self,
         program: &Program,
@@ -391,7 +391,7 @@ impl<'p> Code<'p> {
         (start, requests.len() as u32)
     }
 
-    /// Returns the operation at a call site, for its function and site.
+    /// Returns an operation at a call site, for its function and site; `None` if there is none.
     pub(crate) fn op_at(&self, site: u32) -> Option<&'p Op> {
         let op = *self.call_sites.get(site as usize)?;
         self.program.ops.get(op as usize)
@@ -415,7 +415,7 @@ impl<'p> Code<'p> {
         self.program.communicators.iter().map(size).collect()
     }
 
-    /// Ranks of each listed communicator by world rank: their place in it.
+    /// Returns the rank in a communicator by world rank; empty for the world.
     pub(crate) fn ranks_in(&self, number: u32) -> BTreeMap<u32, u32> {
         self.program.communicators[number as usize]
             .iter()

@@ -1,7 +1,7 @@
 //! Collective operations as rounds of messages.
 //!
-//! An algorithm gives, for each rank and round, at most one message to send and one to receive, computed from the round's number:
-//! nothing is stored per rank. Rounds may wait for all that was begun before the next one; every algorithm waits at its end.
+//! An algorithm gives, for each rank and round, at most one message to send and one to receive. Both are computed from the round's number,
+//! so nothing is stored per rank. A round may wait for all that was begun before the next round; every algorithm waits at its end.
 //! The algorithms are those of the literature: Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication
 //! Operations in MPICH" (2005); Bruck et al. (1997) for all-to-all and all-gather; Hensgen, Finkel and Manber (1988) for the
 //! dissemination barrier.
@@ -55,14 +55,14 @@ pub enum Algorithm {
     Binary,
     /// As the binomial tree, with three children at each distance 1, 4, 16, ...
     Knomial,
-    /// A block with one neighbour, then two blocks with the other and the one in turn.
+    /// Each rank exchanges its block with one neighbour, then two blocks with the other neighbour and with the first in turn.
     NeighbourExchange,
     /// Every rank's block to rank 0, then a broadcast along a binary tree.
     GatherBroadcast,
 }
 
 impl Algorithm {
-    /// Every algorithm, with its name.
+    /// Every algorithm.
     pub const ALL: [Algorithm; 18] = [
         Algorithm::Linear,
         Algorithm::Binomial,
@@ -108,7 +108,7 @@ impl Algorithm {
         }
     }
 
-    /// Returns whether it can do a kind of collective.
+    /// Returns whether the algorithm can perform a kind of collective.
     pub fn can(self, kind: CollectiveKind) -> bool {
         use Algorithm::*;
         use CollectiveKind as K;
@@ -217,7 +217,7 @@ impl Shape<'_> {
         }
     }
 
-    /// Returns the bytes of so many blocks from a rank's on.
+    /// Returns the bytes of `count` successive blocks, beginning with that of rank `from`.
     fn blocks(&self, from: u32, count: u32) -> u64 {
         if self.receive_from.is_empty() {
             return self.bytes * u64::from(count);
@@ -227,12 +227,12 @@ impl Shape<'_> {
             .sum()
     }
 
-    /// Returns the rank so many after the caller.
+    /// Returns the rank `distance` after the caller.
     fn after(&self, distance: u32) -> u32 {
         ((u64::from(self.me) + u64::from(distance)) % u64::from(self.size)) as u32
     }
 
-    /// Returns the rank so many before the caller.
+    /// Returns the rank `distance` before the caller.
     fn before(&self, distance: u32) -> u32 {
         self.after(self.size - distance % self.size)
     }
@@ -243,7 +243,7 @@ impl Shape<'_> {
 pub struct Round {
     /// Receiver, by its rank in the communicator, and bytes.
     pub send: Option<(u32, u64)>,
-    /// Sender and bytes.
+    /// Sender, by its rank in the communicator, and bytes.
     pub receive: Option<(u32, u64)>,
     /// True if everything begun so far must be complete before the next round.
     pub wait: bool,
@@ -289,7 +289,7 @@ impl Round {
     }
 }
 
-/// Returns the caller's messages in round `k`, counted from 0; none after the last round.
+/// Returns the caller's messages in round `k`, counted from 0; `None` after the last round.
 pub fn round(selected: Selected, shape: &Shape<'_>, k: u32) -> Option<Round> {
     if shape.size < 2 {
         return None;
@@ -368,7 +368,7 @@ pub fn round(selected: Selected, shape: &Shape<'_>, k: u32) -> Option<Round> {
     }
 }
 
-/// Returns a round after whose receive the vector is reduced.
+/// Returns the round with a reduction of the vector after its receive, if it has a receive.
 fn reduced(round: Round, bytes: u64) -> Round {
     if round.receive.is_some() {
         round.reducing(bytes)

@@ -20,16 +20,16 @@ const MEANINGS: [&str; 5] = [
     "Time after the rank's last call, until the last rank ends.",
 ];
 const WIDTH: u32 = 1030;
-/// Bars of ranks that are drawn; of more ranks, each bar is the mean of some.
+/// Most bars of ranks that are drawn; of more ranks, each bar is the mean of some.
 const BARS: usize = 64;
 
 /// Piece of a bar: beginning, end, and number of the part of the time.
 type Piece = (f64, f64, usize);
-/// A name and what is drawn beside it.
+/// Name of a row, and the pieces of its bar.
 type Lane = (String, Vec<Piece>);
 
 impl Prediction {
-    /// Returns the contents as an HTML page: the text, a bar for each rank, and, if requested, each rank's states over time.
+    /// Returns the prediction as an HTML page: the text, a bar for each rank, and, if requested, each rank's states over time.
     ///
     /// # Errors
     ///
@@ -121,7 +121,7 @@ fn name(first: usize, count: usize) -> String {
     }
 }
 
-/// Lanes with coloured pieces from 0 to `end`.
+/// Draws rows of coloured pieces over an axis from 0 to `end` as SVG.
 fn lanes(rows: &[Lane], end: f64) -> Result<String, ChartError> {
     let mut svg = String::new();
     {

@@ -1,10 +1,10 @@
 //! The discrete-event interpreter: a logical process with a clock of its own for each rank.
 //!
-//! A rank runs until it has to wait for a message; a message's arrival is known when it enters the network (unless links are shared
-//! equally), so that a wait ends at a time known in advance and takes one event. Ranks may share more than messages: links, or a rank that
-//! must be in MPI for a large message to progress. Then operations are interpreted in the order of their times. Otherwise each rank runs
-//! ahead as far as it can, with the same result. Receives take the messages that the trace says matched; where that is unknown, the first
-//! that was sent.
+//! A rank runs until it has to wait for a message. A message's arrival is usually known when it enters the network, so a wait ends at a
+//! time known in advance and takes one event. It is not known where links are shared equally or by frames. Ranks may share more than
+//! messages: links, or a rank that must be in MPI for a large message to progress. Then operations are interpreted in the order of their
+//! times. Otherwise each rank runs ahead as far as it can, with the same result. Receives take the messages that matched according to the
+//! trace. Where the match is unknown, they take the first that was sent.
 //!
 //! All that is stored per message and per rank lies in arrays, linked by 32-bit numbers.
 
@@ -41,17 +41,17 @@ use matching::{Message, Posted, Queues, Slab};
 /// Options of an interpretation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Draw each burst at random from its slot's values on its rank, from this seed; none takes them as traced.
+    /// Seed for drawing each burst at random from its slot's values on its rank; `None` takes bursts as traced.
     pub resample: Option<u64>,
-    /// With a seed: each rank begins up to so much later, drawn at random, picoseconds.
+    /// Greatest delay of a rank's beginning, drawn at random with the seed, picoseconds; unused without a seed.
     pub stagger: u64,
     /// True to keep what the critical path needs: about 64 bytes for each wait.
     pub critical_path: bool,
-    /// Keep the order of times even where it changes nothing.
+    /// True to interpret in the order of times even where the order changes nothing.
     pub force_order: bool,
-    /// Links to report, most used first.
+    /// Most links to report; the busiest come first.
     pub links: usize,
-    /// Keep when each rank is in which call: 32 bytes for each call.
+    /// True to keep the times of each rank in each call: 32 bytes for each call.
     pub timeline: bool,
 }
 
@@ -72,7 +72,7 @@ impl Default for Options {
 ///
 /// # Errors
 ///
-/// A program that does not fit on it.
+/// A program that does not fit on the cluster, or a progress thread's share that cannot be predicted with its links.
 pub fn interpret(
     code: &Code<'_>,
     cluster: &Cluster,
@@ -102,16 +102,17 @@ struct WaitSum {
     late_rank: u32,
 }
 
-/// How many events before its own a context's memory is fetched.
+/// Number of events by which a context's memory is prefetched before its own event.
 const AHEAD: usize = 8;
 
-/// Event codes beside contexts. A control message arrives that no receive takes: a request to send, an access to memory or its answer, an
-/// acknowledgement that leaves. The second code: a permission (clear to send) arrives.
+/// Event codes beside numbers of contexts, each with a message's number. First code: a control message arrives that no receive takes, such
+/// as a request to send, an access to memory or its answer; or an acknowledgement leaves. Second code: a permission (clear to send)
+/// arrives.
 const CONTROL_ARRIVES: u32 = 1 << 30;
 const PERMISSION_ARRIVES: u32 = 1 << 31;
-/// A message that enters a network whose links are shared equally, or whose last frame comes to its receiver's link.
+/// Event code of a message that enters a network whose links are shared equally, or whose last frame comes to its receiver's link.
 const ENTERS_NETWORK: u32 = CONTROL_ARRIVES | PERMISSION_ARRIVES;
-/// An update of the shares of such links.
+/// Event code of an update of the shares of equally shared links.
 const LINK_UPDATE: u32 = u32::MAX;
 
 struct Interpreter<'a> {
@@ -121,10 +122,10 @@ struct Interpreter<'a> {
     world: u32,
     node_of: Vec<u32>,
     ordered: bool,
-    /// Large messages progress while their ranks compute.
+    /// True if large messages progress while their ranks compute.
     asynchronous: bool,
     beta: f64,
-    /// Waiting ranks receive unexpected messages, too.
+    /// True if waiting ranks process unexpected messages, too.
     receives_unexpected: bool,
     contexts: Vec<Context>,
     spare: Vec<u32>,
@@ -143,14 +144,14 @@ struct Interpreter<'a> {
     communicators: Vec<Communicator>,
     links: Links,
     progress_threads: Vec<ProgressThread>,
-    /// Messages that wait until a rank is in MPI.
+    /// Control messages that wait until a rank is in MPI, as event codes by rank.
     deferred: HashMap<u32, Vec<u32>>,
-    /// Probes that wait for messages whose arrival is not known yet.
+    /// Probes that wait for messages whose arrival is not known yet, by message.
     probed: HashMap<u32, Vec<Target>>,
     path: Path,
     calls: timeline::Calls,
     reduced: Vec<fragments::Entries>,
-    /// Several messages have been processed one after the other.
+    /// True if a rank has processed several messages one after the other.
     queued: bool,
     waits: HashMap<(WaitKind, u32, u32), WaitSum>,
     problems: Vec<Problem>,
@@ -159,7 +160,7 @@ struct Interpreter<'a> {
     events: u64,
     sent: u64,
     sent_bytes: u64,
-    /// When the first and the last rank passed each mark.
+    /// Times at which the first and the last rank passed each mark.
     marks: Vec<(u64, u64)>,
 }
 
@@ -175,7 +176,7 @@ impl<'a> Interpreter<'a> {
             Progress::Calls => (false, 0.0),
             Progress::Thread { beta } => (true, beta),
         };
-        // With blocking operations only, a rank is always in MPI where it has to be.
+        // With blocking operations only, a rank is always in MPI where a message needs it.
         let receives_unexpected = cluster.receives_unexpected && !asynchronous;
         let shares = cluster.contention
             || beta > 0.0
@@ -307,7 +308,7 @@ impl<'a> Interpreter<'a> {
         }
     }
 
-    /// Returns whether a time is beyond the longest that is interpreted; then the interpretation stops. A rank or a link adds so
+    /// Returns whether a time is beyond the longest that is interpreted, and then stops the interpretation. A rank or a link adds so
     /// little to its time in one step that a check afterwards suffices.
     fn exceeds_limit(&mut self, time: u64) -> bool {
         if time <= LONGEST {
@@ -320,7 +321,7 @@ impl<'a> Interpreter<'a> {
         true
     }
 
-    /// Schedules the arrival of a request or a permission. Arrivals of equal time are ordered by the time of sending.
+    /// Schedules the arrival of a control message or a permission. Arrivals of equal time are ordered by the time of sending.
     fn schedule(&mut self, time: u64, what: u32) {
         if self.exceeds_limit(time) {
             return;
@@ -331,7 +332,7 @@ impl<'a> Interpreter<'a> {
         self.queue.add(time, order, what);
     }
 
-    /// Returns whether something happens before `time`.
+    /// Returns whether an event comes before `time`; false where the order of times does not matter.
     fn has_earlier_event(&mut self, time: u64) -> bool {
         self.ordered
             && self
@@ -340,7 +341,7 @@ impl<'a> Interpreter<'a> {
                 .is_some_and(|earliest| earliest < time)
     }
 
-    /// Lets a context run as far as it can.
+    /// Runs a context until it waits or ends.
     fn run_context(&mut self, context: u32) {
         if context >= self.world {
             self.resume_nonblocking(context);
@@ -373,7 +374,7 @@ impl<'a> Interpreter<'a> {
                     }
                     self.leave_operation(at);
                 }
-                // An event from before the clock was moved.
+                // The event is out of date: the context still waits.
                 Phase::Blocked if self.contexts[at].pending > 0 => return,
                 Phase::Blocked => {
                     if self.process_unexpected(context) {
@@ -447,7 +448,7 @@ impl<'a> Interpreter<'a> {
                 }
             }
             Instruction::Stop => {
-                // The end of a program lets everything continue that waits for its rank.
+                // The end of a rank's program lets all messages continue that wait for the rank.
                 self.call_deferred(context);
                 self.contexts[at].op = NONE;
                 self.contexts[at].phase = Phase::Done;
@@ -457,7 +458,7 @@ impl<'a> Interpreter<'a> {
         true
     }
 
-    /// Begins an operation; false if it blocks.
+    /// Begins an operation; returns false if the operation blocks.
     fn operate(&mut self, context: u32) -> bool {
         let at = context as usize;
         let op = self.contexts[at].op;
@@ -567,7 +568,7 @@ impl<'a> Interpreter<'a> {
         self.advance(context)
     }
 
-    /// Moves the clock to the end of what was waited for, and accounts for it.
+    /// Moves the clock to the end of a wait, and accounts for the wait.
     fn unblock(&mut self, context: u32) {
         let c = &mut self.contexts[context as usize];
         let start = c.clock;
@@ -617,14 +618,14 @@ impl<'a> Interpreter<'a> {
             .or_default();
         sum.count += 1;
         sum.time = sum.time.saturating_add(time);
-        // Of equal ones the lowest rank, so that the order of interpretation does not show.
+        // Of equal waits the lowest rank is kept, so that the result does not depend on the order of interpretation.
         if time > sum.longest || (time == sum.longest && late < sum.late_rank) {
             sum.longest = time;
             sum.late_rank = late;
         }
     }
 
-    /// Completes a target at `time`. The completion then costs processor time.
+    /// Completes a target at `time`; `cost` is the processor time that the completion takes.
     fn complete(&mut self, target: Target, time: u64, cost: ReceiveCost, cause: Cause) {
         let context = match target {
             Target::Nobody => return,
@@ -671,7 +672,7 @@ impl<'a> Interpreter<'a> {
         self.code.ranks[context as usize].requests + number
     }
 
-    /// Returns where a rank stands on its critical path.
+    /// Returns the present moment of a rank, for the critical path.
     fn origin(&self, context: u32) -> Origin {
         let c = &self.contexts[context as usize];
         let account = self.accounts[c.rank as usize];

@@ -1,19 +1,19 @@
 //! Prediction: how long a traced MPI program would run on another cluster, and why.
 //!
-//! A [`Program`](nodescope_loop_tree::Program), folded from a trace, is interpreted on a [`Cluster`] that a file describes
-//! (`CLUSTER.md`): bursts scale to its processors, messages and collectives cost what its network makes them cost.
+//! A [`Program`](nodescope_loop_tree::Program), folded from a trace, is interpreted on a [`Cluster`] that a file describes (`CLUSTER.md`).
+//! Bursts scale to the cluster's processors. Messages and collectives cost what the cluster's network makes them cost.
 //!
 //! - [`cluster`]: the target, and the file that describes it.
 //! - [`network`], [`topology`]: what messages cost at their ends, and the links that they share.
 //! - [`collective`]: collectives as rounds of messages, by algorithm.
 //! - `interpreter`: the discrete-event interpreter.
-//! - [`result`]: what it yields; efficiencies.
+//! - [`result`]: results of the interpreter; efficiencies.
 //! - [`reduce`]: fragments of a program, reduced to what they cost.
 //! - [`scale`](mod@scale): the same program with more ranks than were traced.
-//! - [`timeline`], [`trace`]: what each rank does when, and the predicted run as a trace.
+//! - [`timeline`], [`trace`]: each rank's calls over time, and the predicted run as a trace.
 //! - [`sweep`], [`series`]: a parameter's values, and the predictions for them side by side.
 //! - [`chart`](mod@chart): what charts have in common.
-//! - [`predict()`]: all of it together, with an interval from the bursts' variability.
+//! - [`predict()`]: the whole prediction, with an interval from the bursts' variability.
 //!
 //! The model is that of Padaryan's ParJava (2005), with LogGP (Alexandrov et al., 1995) beside its own network. Times are
 //! picoseconds. The same program, cluster and options give the same result, to the byte.

@@ -7,10 +7,10 @@
 
 use serde::Serialize;
 
-/// Most that one message may cost in one place, picoseconds: 20 hours. A clock then has room for many of them.
+/// Most that one cost of a message may be, picoseconds: 20 hours. A clock can add many such costs without overflow.
 pub(crate) const MOST_COST: u64 = 1 << 56;
 
-/// Picoseconds, rounded and bounded.
+/// Returns a time rounded to picoseconds, at most `MOST_COST`.
 pub(crate) fn picoseconds(time: f64) -> u64 {
     (time.round() as u64).min(MOST_COST)
 }
@@ -23,7 +23,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Makes a table with one time for every size.
+    /// Returns a table with one time for every size.
     pub fn constant(time: u64) -> Table {
         Table {
             points: if time == 0 {
@@ -65,11 +65,11 @@ pub enum Model {
 /// A path between two ranks: through the network, or within a node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Channel {
-    /// How the transfer is modelled.
+    /// Model of the transfer of messages.
     pub model: Model,
     /// Latency in picoseconds.
     pub latency: u64,
-    /// Time that a service message takes, which is a large message's request or its permission, picoseconds; none for the latency.
+    /// Time of a service message, which is a large message's request or its permission, picoseconds; `None` for the latency.
     pub service_latency: Option<u64>,
     /// Picoseconds per byte: the reciprocal of the bandwidth.
     pub per_byte: f64,
@@ -77,23 +77,24 @@ pub struct Channel {
     pub envelope: u64,
     /// Least time between two messages of one sender, picoseconds.
     pub gap: u64,
-    /// The sender's processor, by size; in the post model, overhead(n) beyond the latency.
+    /// Processor time of the sender, by size; in the post model, overhead(n) beyond the latency.
     pub send_overhead: Table,
-    /// The receiver's processor, by size.
+    /// Processor time of the receiver, by size.
     pub receive_overhead: Table,
-    /// Receive overhead of messages that were there before the receiver waited for them; none if it is equal.
+    /// Receive overhead of messages that came before the receiver waited for them; `None` if it equals `receive_overhead`.
     pub buffered_overhead: Option<Table>,
-    /// Receive overhead of messages that come while the receiver processes another message; none if it is equal.
+    /// Receive overhead of messages that come while the receiver processes another message; `None` for the larger of the two overheads
+    /// above.
     pub queued_overhead: Option<Table>,
     /// Time of the sender to pack data of a derived datatype, by size.
     pub pack_overhead: Table,
-    /// Time of the receiver to unpack such data, by size.
+    /// Time of the receiver to unpack data of a derived datatype, by size.
     pub unpack_overhead: Table,
-    /// How messages are cut up on the wire.
+    /// Frames into which messages are divided on the wire; `None` if each message is one piece.
     pub frames: Option<Frames>,
-    /// Largest message that is sent without asking first, bytes.
+    /// Largest size of an eager message in bytes, which is sent without asking the receiver first.
     pub eager_limit: u64,
-    /// Picoseconds per byte to copy a message that was there before its receive.
+    /// Picoseconds per byte to copy a message that came before its receive.
     pub copy_per_byte: f64,
 }
 
@@ -152,7 +153,7 @@ impl Channel {
     /// Returns the cost of a single frame for a receiver that processes another message.
     pub fn queued_frame(&self, bytes: u64) -> u64 {
         let within = bytes.min(self.first_frame());
-        // Between a point of one frame and one of two, a table says nothing about one.
+        // A table with points for one frame and for several would interpolate between them, so the last point within one frame counts.
         let point = self.queued_overhead.as_ref().and_then(|table| {
             let mut points = table.points.iter().rev();
             points.find(|&&(size, _)| size <= within)
@@ -177,7 +178,7 @@ impl Channel {
         self.service_latency.unwrap_or(self.latency)
     }
 
-    /// Returns the bytes on the wire.
+    /// Returns the bytes on the wire of a message of `bytes`.
     pub fn bytes(&self, bytes: u64) -> u64 {
         let all = bytes.saturating_add(self.envelope);
         match self.frames {
@@ -190,7 +191,7 @@ impl Channel {
         }
     }
 
-    /// Frames of a message.
+    /// Returns the number of frames of a message, at least 1.
     pub fn number_of_frames(&self, bytes: u64) -> u64 {
         let all = bytes.saturating_add(self.envelope);
         let frames = self.frames.map(|frames| all.div_ceil(frames.payload));
@@ -254,11 +255,11 @@ impl ReceiveCost {
 /// Frames of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Frames {
-    /// Bytes that a frame holds, at least 1.
+    /// Most bytes of a message and its envelope in a frame, at least 1.
     pub payload: u64,
-    /// Bytes on the wire beyond them: headers, checksum, gap.
+    /// Bytes on the wire beyond the payload of each frame: headers, checksum, gap.
     pub header: u64,
-    /// Number of frames after which their receiver acknowledges them by a frame of only a header; 0 for none.
+    /// Number of frames after which the receiver sends an acknowledgement, a frame of only a header; 0 for none.
     pub acknowledge: u64,
 }
 
@@ -313,7 +314,7 @@ mod tests {
         channel.receive_overhead = Table {
             points: vec![(0, 500_000), (1000, 500_000), (9000, 8_500_000)],
         };
-        // 9 us of frames, of which the first takes 1: what 8 us are not enough for is left.
+        // The frames take 9 us, of which the first takes 1. What the receiver cannot process in the other 8 us is left.
         assert_eq!(channel.receive(9000).awaited, 500_000);
         channel.per_byte = 500.0;
         assert_eq!(channel.receive(9000).awaited, 4_500_000);

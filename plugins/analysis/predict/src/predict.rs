@@ -17,15 +17,15 @@ const COLUMNS: u32 = 240;
 /// Options of a prediction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Interpretations with bursts drawn anew, for the interval.
+    /// Number of interpretations with bursts drawn anew (replicas), for the interval.
     pub replicas: u32,
-    /// Where their draws begin.
+    /// Seed of the first replica; each further replica takes the next number.
     pub seed: u64,
-    /// In these, ranks begin up to so much apart, picoseconds.
+    /// Greatest delay of a rank's beginning in the replicas, picoseconds.
     pub stagger: u64,
     /// True to report the critical path.
     pub critical_path: bool,
-    /// Number of links to report.
+    /// Most links to report.
     pub links: usize,
     /// True to report each rank's states over time.
     pub timeline: bool,
@@ -45,55 +45,56 @@ impl Default for Request {
 }
 
 /// Variation of the time if bursts are drawn anew, each from all bursts between the same two calls on its rank, and ranks begin apart.
-/// Draws are independent, so that waiting for one another, and with it the median, tends to be more than with the bursts as traced; the
+/// Draws are independent, so ranks tend to wait longer for one another than with the bursts as traced, and the median is greater. The
 /// replicas' spread around their median is therefore laid around the predicted time (a basic bootstrap interval without its reflection).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Interval {
-    /// The predicted time less what lies between the replicas' quantile of 2.5 % and their median, picoseconds.
+    /// Predicted time minus the distance from the replicas' quantile of 2.5 % to their median, picoseconds.
     pub low: u64,
-    /// The replicas' own median.
+    /// Median of the replicas' times, picoseconds.
     pub median: u64,
-    /// The predicted time and what lies between their median and their quantile of 97.5 %.
+    /// Predicted time plus the distance from the replicas' median to their quantile of 97.5 %, picoseconds.
     pub high: u64,
     /// Number of replicas.
     pub replicas: u32,
-    /// Seed of the draws.
+    /// Seed of the first replica.
     pub seed: u64,
-    /// How far apart ranks began at most, picoseconds.
+    /// Greatest delay of a rank's beginning in the replicas, picoseconds.
     pub stagger: u64,
 }
 
-/// A part of the program: from when the first rank is past the first mark until the last rank is past the second.
+/// A section of the program: from when the first rank has passed the first mark until the last rank has passed the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Section {
-    /// Picoseconds where it was traced.
+    /// Time of the section where the program was traced, picoseconds.
     pub traced: u64,
-    /// Picoseconds as predicted.
+    /// Predicted time of the section, picoseconds.
     pub time: u64,
 }
 
 /// Prediction of a program's time on a cluster.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prediction {
-    /// Version of this format.
+    /// Version of the JSON format.
     pub format: u32,
     /// Cluster for which the program is predicted.
     pub cluster: Cluster,
     /// Number of ranks.
     pub ranks: u32,
-    /// Picoseconds of the program where it was traced, from the end of its initialisation; none if unknown.
+    /// Time of the program where it was traced, from the end of its initialisation, picoseconds; `None` if unknown.
     pub traced: Option<u64>,
-    /// Section of the program, if one was requested.
+    /// Section of the program; `None` if none was requested.
     pub section: Option<Section>,
     /// The interpretation with the bursts as they were traced.
     pub outcome: Outcome,
-    /// None without replicas, or if every kind of burst has one value only.
+    /// Variation of the time; `None` without replicas, without anything that varies between them, or if the program did not come to its
+    /// end.
     pub interval: Option<Interval>,
     /// Fragments that were reduced.
     pub fragments: Vec<Fragment>,
-    /// States of each rank over time, if they were requested.
+    /// States of each rank over time; `None` if they were not requested.
     pub phases: Option<Phases>,
-    /// None if the program did not come to its end.
+    /// Efficiencies; `None` if the program did not come to its end.
     pub efficiencies: Option<Efficiencies>,
     /// Size of the loop trees.
     #[serde(rename = "model")]
@@ -119,7 +120,7 @@ pub struct LoopTreeSize {
     pub bursts: u64,
     /// Bytes of the burst values.
     pub burst_bytes: u64,
-    /// Bytes of the trace's file; none if unknown.
+    /// Bytes of the trace's file; `None` if unknown.
     pub trace_bytes: Option<u64>,
 }
 
@@ -142,7 +143,7 @@ impl LoopTreeSize {
 ///
 /// # Errors
 ///
-/// A program that does not fit on the cluster.
+/// A program that does not fit on the cluster, or a progress thread's share that cannot be predicted with its links.
 pub fn predict(
     program: &Program,
     cluster: &Cluster,
@@ -151,7 +152,8 @@ pub fn predict(
     run(program, &Code::new(program), cluster, request)
 }
 
-/// Predicts a program's time on a cluster for which fragments of it have been reduced. Bursts in them are not drawn anew.
+/// Predicts the time of a program with reduced fragments, on the cluster for which they were reduced. Bursts in fragments are not drawn
+/// anew.
 ///
 /// # Errors
 ///
@@ -171,7 +173,8 @@ pub fn predict_reduced(
     Ok(prediction)
 }
 
-/// Interprets `code`, which may have fragments of `program` reduced: on other networks these would cost something else.
+/// Predicts with `code`, in which fragments of `program` may be reduced. Efficiencies need an ideal network, on which reduced fragments
+/// would cost something else, so there the whole `program` is interpreted.
 fn run(
     program: &Program,
     code: &Code<'_>,
@@ -237,7 +240,7 @@ fn run(
     })
 }
 
-/// Returns a quantile of sorted values, on the straight line between the two around it.
+/// Returns a quantile of sorted values, interpolated between the two values around it; 0 without values.
 fn quantile(sorted: &[u64], part: f64) -> u64 {
     let Some(last) = sorted.len().checked_sub(1) else {
         return 0;
@@ -250,7 +253,8 @@ fn quantile(sorted: &[u64], part: f64) -> u64 {
 }
 
 impl Prediction {
-    /// Adds the section between the first two marks, whose times in the trace are given.
+    /// Adds the section between two marks, whose times in the trace are given. Adds nothing unless there are exactly two marks that all
+    /// ranks passed.
     pub fn between(&mut self, traced: &[Option<(u64, u64)>]) {
         if let (&[Some(from), Some(to)], &[start, end]) = (traced, &*self.outcome.marks)
             && self.outcome.complete()
@@ -262,10 +266,10 @@ impl Prediction {
         }
     }
 
-    /// Returns the contents as JSON; `SCHEMA.md` describes it.
+    /// Returns the prediction as JSON; `SCHEMA.md` describes the format.
     pub fn json(&self) -> String {
         let mut value = serde_json::to_value(self).unwrap_or_default();
-        // Ratios beside the numbers that they are of.
+        // The ratios stand beside the numbers from which they are computed.
         if let (Some(of), Some(object)) = (
             &self.efficiencies,
             value

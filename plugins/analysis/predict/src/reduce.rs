@@ -1,14 +1,16 @@
 //! Partial interpretation: a fragment of a program is replaced by its costs.
 //!
-//! A fragment is what ranks do between two moments each: all calls of a call site, a loop, or an interval of time. It is closed under
-//! communication if every message that is sent in it is received in it and the other way round, every member of a collective in it
-//! takes part in it, and no request is pending at its borders (Padaryan, 2005). Then its ranks leave it at times that depend on
-//! nothing but when they enter it, and where links are not shared that dependence has a simple form: rank r leaves at the latest of
-//! entry(s) + delay(s, r) over the ranks s on which it waits, directly or through others (linear in the algebra of maximum and
-//! sum: Baccelli, Cohen, Olsder and Quadrat, "Synchronization and Linearity", 1992). The delays are found by interpreting only the
-//! fragment, once for each rank, which enters long after the others. They are the fragment's attributes, with its computation, messages and
-//! bytes; a program with them in place of the fragment takes exactly as long as with the fragment itself, whatever else in it changes.
-//! Where a time depends on the order in which messages come, that form does not hold, and the fragment is refused.
+//! A fragment is the part of each of its ranks between two moments: all calls of a call site, a loop, or an interval of time. It is closed
+//! under communication if three conditions hold (Padaryan, 2005). Every message that is sent in the fragment is received in it, and the
+//! other way round. Every member of a collective in the fragment takes part in it. No request is pending at the fragment's borders.
+//!
+//! The ranks leave a closed fragment at times that depend only on when they enter it. Where links are not shared, that dependence has a
+//! simple form: rank r leaves at the latest of entry(s) + delay(s, r) over the ranks s for which it waits, directly or through others
+//! (linear in the algebra of maximum and sum: Baccelli, Cohen, Olsder and Quadrat, "Synchronization and Linearity", 1992). To find the
+//! delays, only the fragment is interpreted, once for each rank, which enters long after the others. The delays are the fragment's
+//! attributes, with its computation, messages and bytes. A program with these attributes in place of the fragment takes exactly as long as
+//! with the fragment itself, whatever else changes in the program. Where a time depends on the order in which messages come, that form
+//! does not hold, and the fragment is refused.
 
 mod closure;
 mod select;
@@ -26,10 +28,10 @@ use crate::timeline::Timeline;
 
 pub use select::{Occurrence, Selection, SelectionError, outline};
 
-/// Most ranks of a fragment: its delays are of every rank to every other.
+/// Most ranks of a fragment, which has delays from every rank to every other.
 const MOST_RANKS: usize = 512;
 
-/// Time of a rank's entry that is meant: the rank's clock or its port.
+/// Input of a fragment: which time of a rank's entry a delay counts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Input {
@@ -42,7 +44,7 @@ pub enum Input {
 /// Least time from an input of a fragment to an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Delay {
-    /// The place of the rank in the fragment's ranks.
+    /// Index of the rank in the fragment's ranks.
     pub from: u32,
     /// Time of that rank from which the delay counts.
     pub input: Input,
@@ -50,12 +52,12 @@ pub struct Delay {
     pub time: u64,
 }
 
-/// Earliest times at which a rank leaves a fragment.
+/// Delays that determine when a rank leaves a fragment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Exit {
-    /// The rank leaves at the latest of these times.
+    /// Delays of the rank's exit, which is at the latest of the times that they give.
     pub clock: Vec<Delay>,
-    /// The rank's port is free at the latest of these times.
+    /// Delays of the rank's port, which is free at the latest of the times that they give.
     pub port: Vec<Delay>,
 }
 
@@ -64,7 +66,7 @@ pub struct Exit {
 pub struct Cost {
     /// Time of bursts in picoseconds.
     pub computation: u64,
-    /// Calls that are not interpreted, picoseconds.
+    /// Time of calls that are not interpreted, picoseconds.
     pub opaque: u64,
     /// Number of instructions of the bursts.
     pub instructions: u64,
@@ -81,11 +83,11 @@ pub struct Cost {
 pub struct Fragment {
     /// World ranks that take part in the fragment, ascending.
     pub ranks: Vec<u32>,
-    /// Costs by place of the rank in `ranks`.
+    /// Costs by index of the rank in `ranks`.
     pub costs: Vec<Cost>,
-    /// Exits by place of the rank in `ranks`.
+    /// Exits by index of the rank in `ranks`.
     pub exits: Vec<Exit>,
-    /// Picoseconds from the entry to the last exit if all enter at once.
+    /// Picoseconds from the entry to the last exit if all ranks enter at once.
     pub alone: u64,
     /// Number of occurrences of the fragment.
     pub occurrences: u64,
@@ -151,7 +153,8 @@ pub(crate) fn describe(op: &Op) -> String {
 ///
 /// # Errors
 ///
-/// A selection that means nothing, and fragments whose times depend on more than their ranks' entries.
+/// A selection without meaning, a program that does not fit on the cluster, fragments that are not closed or whose times depend on more
+/// than their ranks' entries, and progress threads that take a share of the processor.
 pub fn reduce(
     program: &Program,
     cluster: &Cluster,
@@ -210,7 +213,7 @@ pub fn reduce(
     })
 }
 
-/// Returns the entries of an occurrence on each rank. The burst before its first call is not part of it.
+/// Returns the entries of an occurrence on each rank. The burst in the first entry is not part of the occurrence.
 fn content<'a>(
     sequences: &'a Sequences,
     occurrence: &'a Occurrence,
@@ -244,7 +247,7 @@ fn equal(sequences: &Sequences, one: &Occurrence, other: &Occurrence) -> bool {
             })
 }
 
-/// Returns what keeps the times of a closed fragment from the form that delays have.
+/// Checks that the times of a closed fragment have the form that delays have; the error is the reason why they have not.
 fn linear(
     sequences: &Sequences,
     cluster: &Cluster,
@@ -341,7 +344,7 @@ fn linear(
     Ok(())
 }
 
-/// Returns the calls of one occurrence as sequences of their own.
+/// Returns the calls of one occurrence as sequences of their own, with an empty first burst.
 fn alone(sequences: &Sequences, occurrence: &Occurrence) -> Sequences {
     let mut only = Sequences {
         ranks: (sequences.ranks.iter())
@@ -364,7 +367,7 @@ fn alone(sequences: &Sequences, occurrence: &Occurrence) -> Sequences {
     only
 }
 
-/// Interprets only an occurrence, once for each rank as the last to enter.
+/// Returns the attributes of an occurrence, which is interpreted alone, once for each rank as the last to enter.
 fn attributes(
     sequences: &Sequences,
     cluster: &Cluster,

@@ -9,11 +9,11 @@ use crate::timeline::Timeline;
 pub struct RankTimes {
     /// Time in bursts.
     pub computation: u64,
-    /// Calls that are not interpreted.
+    /// Time in calls that are not interpreted.
     pub opaque: u64,
-    /// In MPI, moving data or messages.
+    /// Time in MPI in which the rank moves data or messages.
     pub communication: u64,
-    /// In MPI, because another rank was late.
+    /// Time in MPI in which the rank waits because another rank was late.
     pub wait: u64,
     /// Time from the rank's end to the last rank's end.
     pub idle: u64,
@@ -25,11 +25,11 @@ pub struct RankTimes {
 pub enum WaitKind {
     /// A receive had begun before its message was sent.
     LateSender,
-    /// A send that needs its receive had begun before that.
+    /// A send that needs its receive had begun before the receive.
     LateReceiver,
     /// An n-to-n collective had been entered before its last rank did.
     Collective,
-    /// The root of an n-to-1 collective had entered it before anybody had sent.
+    /// The root of an n-to-1 collective had entered before any other rank did.
     EarlyReduce,
     /// A 1-to-n collective had been entered before its root did.
     LateBroadcast,
@@ -48,7 +48,7 @@ impl WaitKind {
     }
 }
 
-/// Waiting of one kind at one call site because of another.
+/// Waiting of one kind at one call site because of another call site.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WaitState {
     /// Kind of the waiting.
@@ -61,37 +61,37 @@ pub struct WaitState {
     pub count: u64,
     /// Picoseconds, all ranks together.
     pub time: u64,
-    /// The longest, picoseconds.
+    /// Longest single wait, picoseconds.
     pub longest: u64,
-    /// The rank that was late then.
+    /// Rank that was late in the longest wait.
     pub late_rank: u32,
 }
 
 /// A link's use.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LinkLoad {
-    /// The name: the two ends that the link connects.
+    /// Name of the link: the two ends that it connects.
     pub link: String,
-    /// Bytes that passed.
+    /// Bytes that passed the link.
     pub bytes: u64,
     /// Time in which the link was busy, picoseconds.
     pub busy: u64,
 }
 
-/// The chain of computation and messages that determines the time. Its parts add up to the time.
+/// The chain of computation and messages that determines the program's time. Its parts add up to that time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CriticalPath {
     /// Time of bursts and uninterpreted calls on the path, picoseconds.
     pub computation: u64,
     /// Time in MPI on the path, picoseconds.
     pub communication: u64,
-    /// Picoseconds of messages on it, from their send to the end of the wait for them.
+    /// Picoseconds of messages on the path, from their send to the end of the wait for them.
     pub transfer: u64,
     /// Number of messages on the path.
     pub messages: u64,
     /// Ranks by their share, greatest first: rank, picoseconds.
     pub ranks: Vec<(u32, u64)>,
-    /// Calls that waited for its messages, greatest first: call, picoseconds of transfer.
+    /// Calls that waited for messages of the path, greatest first: call, picoseconds of transfer.
     pub calls: Vec<(String, u64)>,
 }
 
@@ -131,7 +131,7 @@ pub enum Problem {
         from: u32,
         /// World rank of the receiver.
         to: u32,
-        /// Size of the message.
+        /// Size of the message in bytes.
         bytes: u64,
         /// Size of the receive buffer in bytes.
         room: u64,
@@ -146,14 +146,14 @@ pub enum Problem {
         rank: u32,
         /// Call of that rank.
         at: String,
-        /// The first rank that entered.
+        /// First rank that entered the collective.
         other: u32,
         /// Call of the first rank.
         other_at: String,
         /// Description of the difference.
         what: String,
     },
-    /// The program takes longer than an interpretation counts; it stopped there.
+    /// The program takes longer than an interpretation counts; the interpretation stopped there.
     TooLong {
         /// The longest time that is interpreted, picoseconds.
         time: u64,
@@ -176,9 +176,9 @@ pub struct Blocked {
     pub rank: u32,
     /// Call in which the rank waits.
     pub at: String,
-    /// World rank that the rank waits for; none for any.
+    /// World rank that the rank waits for; `None` for any rank, or if unknown.
     pub waits_for: Option<u32>,
-    /// True if that rank has ended.
+    /// True if the rank that is waited for has ended.
     pub ended: bool,
 }
 
@@ -189,20 +189,20 @@ pub struct Outcome {
     pub time: u64,
     /// Times of each rank, by world rank.
     pub ranks: Vec<RankTimes>,
-    /// When the first and the last rank passed each mark of the program.
+    /// Times at which the first and the last rank passed each mark of the program, picoseconds.
     pub marks: Vec<(u64, u64)>,
-    /// Waiting, greatest first.
+    /// Sums of waiting, greatest first.
     pub waits: Vec<WaitState>,
-    /// Links by use, greatest first.
+    /// Busiest links, greatest first.
     pub links: Vec<LinkLoad>,
-    /// The critical path; none if it was not requested.
+    /// The critical path; `None` if it was not requested.
     pub critical_path: Option<CriticalPath>,
-    /// Calls of each rank over time; none if they were not requested.
+    /// Calls of each rank over time; `None` if they were not requested.
     #[serde(skip)]
     pub timeline: Option<Timeline>,
     /// Faults of the program that the interpreter found.
     pub problems: Vec<Problem>,
-    /// Bursts, messages sent and messages received.
+    /// Number of bursts, messages sent and messages received.
     pub events: u64,
     /// Messages, those within collectives included.
     pub messages: u64,
@@ -248,7 +248,7 @@ impl Efficiencies {
             .iter()
             .map(|rank| rank.computation.saturating_add(rank.opaque));
         Efficiencies {
-            // Very many ranks that compute for weeks exceed the number, which then stays at its maximum.
+            // Very many ranks that compute for weeks exceed 64 bits, and then the sum is the greatest number.
             useful: useful.clone().fold(0, u64::saturating_add),
             most: useful.max().unwrap_or(0),
             ranks: outcome.ranks.len() as u64,

@@ -1,4 +1,4 @@
-//! From each traced call to operations.
+//! Conversion of each traced call into operations.
 
 use nodescope_hypercall::record::{Flags, communicator};
 use nodescope_hypercall::{Class, Function, MpiRecord, Peer, Tag};
@@ -8,7 +8,7 @@ use super::rank::RankState;
 use super::{neighbours, one_sided};
 use crate::op::{Action, Collective, CollectiveKind, Mode, PeerRef, Source};
 
-/// A persistent operation, prepared and not started.
+/// A persistent operation, as its call prepared it.
 #[derive(Clone, Debug)]
 pub(super) struct Prepared {
     what: Preparation,
@@ -26,10 +26,10 @@ enum Preparation {
     Neighbours(Box<MpiRecord>),
 }
 
-/// Adds a call's operations.
+/// Adds a call's operations to its rank.
 pub(super) fn add(state: &mut RankState, call: &MpiCall) {
     let record = &call.record;
-    // A receive that was too short has taken its message, and is reported when it is interpreted.
+    // A receive with too short a buffer has taken its message. The interpreter reports the error.
     let short = record.function == Function::Recv && state.flavour.is_truncation(record.result);
     if record.result != 0 && !short {
         state.notes.push(format!(
@@ -145,14 +145,14 @@ pub(super) fn add(state: &mut RankState, call: &MpiCall) {
             }
             Class::Communicator => construct(state, call),
             Class::Environment => state.push(record, Action::Nothing, None),
-            // The caller's own work, which takes its time anywhere.
+            // Local work of the caller, which takes as long as in the trace on any cluster.
             Class::Local => state.push(record, Action::Opaque, Some(call.time_inside)),
             _ => opaque(state, call),
         },
     }
 }
 
-/// Adds a call that never ended; whether it is interpreted.
+/// Adds a call that never ended; returns false if the call is not interpreted.
 pub(super) fn stands(state: &mut RankState, record: &MpiRecord, entry: Stamp) -> bool {
     match record.function {
         Function::Wait | Function::Waitall => {
@@ -204,7 +204,7 @@ fn opaque(state: &mut RankState, call: &MpiCall) {
         "{} is not interpreted: it takes as long as it was traced to take",
         call.record.function
     ));
-    // Requests that it starts are never waited for: what they do is in its time.
+    // Requests that the call starts are never waited for, because its time contains their effects.
     state.push(&call.record, Action::Opaque, Some(call.time_inside));
 }
 
@@ -237,7 +237,7 @@ fn send(record: &MpiRecord, request: Option<u32>) -> Action {
     }
 }
 
-/// Returns a receive; where the call accepts any source or tag, the values are those that matched according to its record.
+/// Returns a receive. Where a blocking call accepts any source or tag, its record gives those of the message that matched.
 fn receive(record: &MpiRecord, request: Option<u32>) -> Action {
     let done = record.completions.first().filter(|_| request.is_none());
     let matched = done.and_then(|done| done.source.rank());
@@ -247,7 +247,7 @@ fn receive(record: &MpiRecord, request: Option<u32>) -> Action {
             Some(rank) => Source::Matched(PeerRef::Absolute(rank)),
             None => Source::Any,
         },
-        // A matched receive names no source: the probe before it did.
+        // `MPI_Mrecv` names no source, because the probe before it did.
         Peer::None => match matched {
             Some(rank) => Source::Matched(PeerRef::Absolute(rank)),
             None if matches!(record.function, Function::Mrecv | Function::Imrecv) => Source::Any,
@@ -263,7 +263,7 @@ fn receive(record: &MpiRecord, request: Option<u32>) -> Action {
     }
 }
 
-/// Begins a request, unless it is with `MPI_PROC_NULL`.
+/// Adds an operation that starts a request. A request with `MPI_PROC_NULL` ends at once.
 fn start(state: &mut RankState, record: &MpiRecord, serial: u64, make: impl FnOnce(u32) -> Action) {
     let slot = state.slot();
     let action = make(slot);
@@ -278,7 +278,7 @@ fn start(state: &mut RankState, record: &MpiRecord, serial: u64, make: impl FnOn
     state.push(record, action, None);
 }
 
-/// Adds a send and a receive that are one request.
+/// Adds a send and a receive that have one common request.
 fn both(state: &mut RankState, record: &MpiRecord) {
     let slot = state.slot();
     let send = send(record, Some(slot));
@@ -301,7 +301,7 @@ fn prepare(state: &mut RankState, record: &MpiRecord, what: Preparation) {
     state.push(record, Action::Nothing, None);
 }
 
-/// Starts prepared operations. Each is an operation of its own, at the site of the start.
+/// Starts prepared operations. Each becomes an operation of its own, at the call site of the start.
 fn start_prepared(state: &mut RankState, record: &MpiRecord) {
     let pairs = record.requests.iter().zip(&record.prepared);
     let mut any = false;
@@ -356,7 +356,7 @@ fn start_prepared(state: &mut RankState, record: &MpiRecord) {
     }
 }
 
-/// Ends the requests that a call completed; the numbers of those that did what they were to do, and of those that were cancelled.
+/// Ends the requests that a call completed. Returns the request numbers of those that took effect, then of those that were cancelled.
 fn complete(state: &mut RankState, record: &MpiRecord) -> (Vec<u32>, Vec<u32>) {
     let (mut done, mut cancelled) = (Vec::new(), Vec::new());
     for completion in &record.completions {
@@ -400,7 +400,7 @@ fn kind(function: Function) -> Option<CollectiveKind> {
     })
 }
 
-/// Returns the bytes that describe a collective, from what the caller passed in and had room for.
+/// Returns the bytes of a collective, as its `bytes` counts them, from the sizes of the caller's data and buffers.
 fn collective_bytes(record: &MpiRecord, kind: CollectiveKind, is_root: bool) -> u64 {
     let size = u64::from(record.communicator_size.max(1));
     let (sent, received) = (record.send_bytes, record.receive_bytes);
@@ -461,7 +461,7 @@ fn start_collective(
     true
 }
 
-/// Returns a collective as its record describes it, with a request if it has one.
+/// Returns a collective as its record describes it, with a request if `serial` is given.
 fn described(
     state: &mut RankState,
     record: &MpiRecord,

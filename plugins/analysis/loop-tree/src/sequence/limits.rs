@@ -8,18 +8,18 @@ use super::SequenceError;
 
 /// Latest time, picoseconds: 26 days.
 pub(super) const LATEST: u64 = 1 << 61;
-/// Most bytes that one call may send or receive: 8 TiB. Times the most ranks, they are still counted in 64 bits.
+/// Most bytes that one call may send or receive: 8 TiB. Multiplied by the most ranks, they still fit 64 bits.
 pub(super) const MOST_BYTES: u64 = 1 << 43;
-/// Most members of all communicators that are made here: of windows, and of topologies.
+/// Most members of all communicators that are made for windows and topologies.
 pub(super) const MOST_COPIED: usize = 1 << 25;
 /// The greatest tag that MPI's `int` holds.
 const GREATEST_TAG: u32 = i32::MAX as u32;
 
-/// The greatest rank that a job's calls name.
+/// The greatest rank that a job's calls name, and the call that names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Named {
     pub peer: u32,
-    /// The rank and the call that name it.
+    /// The rank that makes the call.
     pub rank: u32,
     pub function: Function,
 }
@@ -81,7 +81,7 @@ pub(super) fn record(rank: u32, record: &MpiRecord) -> Result<(), SequenceError>
     }
 }
 
-/// Returns the greatest rank that a record names.
+/// Returns the greatest rank that a record names; `None` if the record names no rank.
 pub(super) fn named(rank: u32, record: &MpiRecord) -> Option<Named> {
     let one = [record.destination, record.source, record.root];
     let lists = [&record.destinations, &record.sources, &record.members];

@@ -1,4 +1,4 @@
-//! Collectives with the neighbours in a topology: a message to each and from each (MPI 4.0, section 8.6).
+//! Collectives with the neighbours in a topology: one message to each neighbour and one from each (MPI 4.0, section 8.6).
 
 use nodescope_hypercall::record::Flags;
 use nodescope_hypercall::{Class, Function, MpiRecord, Peer};
@@ -6,10 +6,10 @@ use nodescope_hypercall::{Class, Function, MpiRecord, Peer};
 use super::rank::RankState;
 use crate::op::{Action, Mode, PeerRef, Source};
 
-/// Distinguishes the id of the communicator for these messages from the id of the topology's communicator.
+/// Value that makes the id of the communicator for these messages from the id of the topology's communicator, by exclusive or.
 const TOPOLOGY_COMMUNICATOR: u64 = 0x6e65_6967_6862_6f72;
 
-/// Adds a call that exchanges with neighbours, or begins to exchange.
+/// Adds a call that exchanges messages with neighbours, or that starts to exchange them.
 pub(super) fn exchange(state: &mut RankState, record: &MpiRecord) {
     let (actions, slots) = messages(state, record);
     let record = &on_topology_communicator(state, record, record);
@@ -26,11 +26,11 @@ pub(super) fn exchange(state: &mut RankState, record: &MpiRecord) {
     state.push_all(record, actions);
 }
 
-/// Starts a prepared exchange with neighbours.
+/// Starts a persistent exchange with neighbours.
 pub(super) fn start(state: &mut RankState, record: &MpiRecord, prepared: &MpiRecord, serial: u64) {
     let (actions, slots) = messages(state, prepared);
     let record = &on_topology_communicator(state, record, prepared);
-    // Each operation that a call starts is an operation of its own.
+    // Each message is added as an operation of its own, not as a part of one call.
     for action in actions {
         state.push(record, action, None);
     }
@@ -44,7 +44,7 @@ fn begin(state: &mut RankState, serial: u64, mut slots: Vec<u32>) {
     }
 }
 
-/// Returns the record of a call on a communicator of the same members, whose messages are no other's.
+/// Returns the record with a communicator that has the topology's members, but messages of its own.
 fn on_topology_communicator(
     state: &mut RankState,
     record: &MpiRecord,
@@ -57,7 +57,7 @@ fn on_topology_communicator(
     record
 }
 
-/// Receives and sends, and their requests.
+/// Returns the receives and sends of an exchange, and the numbers of their requests.
 fn messages(state: &mut RankState, record: &MpiRecord) -> (Vec<Action>, Vec<u32>) {
     if record.flags.contains(Flags::TAIL_DROPPED) {
         state.notes.push(format!(

@@ -1,43 +1,43 @@
 //! Windows, their epochs, and accesses to other ranks' memory (MPI 4.0, chapter 12).
 //!
-//! An access is complete when its answer is there. What ends an epoch waits for those of the epoch: a fence then for all others to have come
-//! as far, `MPI_Win_complete` then notifies the targets, and `MPI_Win_wait` waits for these notifications. Locks and unlocks go to the
-//! target and back; that a lock may be another's meanwhile is not interpreted. Requests of accesses complete where the program waits for
-//! them.
+//! An access is complete when its answer has come. A call that ends an epoch waits for the epoch's accesses. A fence then enters a
+//! barrier; `MPI_Win_complete` then notifies the targets, and `MPI_Win_wait` waits for these notifications. Locks and unlocks go to the
+//! target and back; waiting for another rank's lock is not interpreted. Accesses with requests of their own complete where the program
+//! waits for these requests.
 
 use nodescope_hypercall::{Class, Function, MpiRecord, Peer};
 
 use super::rank::RankState;
 use crate::op::{Action, Collective, CollectiveKind, Mode, PeerRef, Source};
 
-/// Distinguishes the id for a window's messages from the ids of other messages of its communicator.
+/// Value that makes the id of a window's communicator from the window's id, by exclusive or.
 const WINDOW_COMMUNICATOR: u64 = 0x7769_6e64_6f77_6564;
 
 /// Tags of the messages between the ranks of an epoch: a target's memory may be accessed, and the accesses are over.
 const POSTED: u32 = 0;
 const COMPLETE: u32 = 1;
 
-/// Accesses that a rank has under way in a window.
+/// Accesses and epochs of a rank in a window.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Window {
-    /// Accesses, by target, and the numbers of their requests.
+    /// Pending accesses: the target and the request number of each.
     accesses: Vec<(u32, u32)>,
-    /// Targets of its epoch, after `MPI_Win_start`.
+    /// Targets of the epoch that `MPI_Win_start` began.
     targets: Vec<u32>,
-    /// Origins of its epoch, after `MPI_Win_post`.
+    /// Origins of the epoch that `MPI_Win_post` began.
     origins: Vec<u32>,
 }
 
-/// Adds a call's operations; false if it is not interpreted.
+/// Adds a call's operations; returns false if the call is not interpreted.
 pub(super) fn add(state: &mut RankState, record: &MpiRecord) -> bool {
     use Function::*;
     let known = record.object != 0 && record.communicator_size > 0;
     let record = &on_window_communicator(state, record);
     let window = record.object;
     let actions = match record.function {
-        // These calls are work of the caller only.
+        // These calls have no effect on other ranks.
         WinAttach | WinDetach | WinSetInfo | WinSync | WinLockAll => Vec::new(),
-        // Where a rank does not come, it has no id on any.
+        // If a rank does not take part, the window has no id on any rank, so its creation needs no id.
         WinCreate | WinAllocate | WinAllocateShared | WinCreateDynamic => {
             vec![together(CollectiveKind::Create)]
         }
@@ -104,7 +104,7 @@ pub(super) fn add(state: &mut RankState, record: &MpiRecord) -> bool {
     true
 }
 
-/// Returns the record of a call on a communicator of the window's own.
+/// Returns the record with the window's own communicator.
 fn on_window_communicator(state: &mut RankState, record: &MpiRecord) -> MpiRecord {
     let mut record = record.clone();
     if record.object != 0 {
@@ -151,9 +151,9 @@ fn access(to: u32, out: u64, back: u64, request: Option<u32>) -> Action {
     }
 }
 
-/// Starts a put, a get, or an accumulate.
+/// Returns the operation that starts a put, a get or an accumulate; nothing for `MPI_PROC_NULL`.
 fn begin(state: &mut RankState, record: &MpiRecord) -> Vec<Action> {
-    // Gets have only a source; calls that do both have both.
+    // A get names only a source; a call that writes and reads names both.
     let target = record.destination.rank().or(record.source.rank());
     let Some(target) = target else {
         return Vec::new();
@@ -169,7 +169,7 @@ fn begin(state: &mut RankState, record: &MpiRecord) -> Vec<Action> {
     vec![access(target, out, back, Some(slot))]
 }
 
-/// Waits for the accesses of a window, or only for those to one rank.
+/// Returns a wait for the accesses of a window, or only for those to rank `to`; nothing if there are none.
 fn finish(state: &mut RankState, window: u64, to: Option<u32>) -> Vec<Action> {
     let own = state.windows.entry(window).or_default();
     let of = |&(target, _): &(u32, u32)| to.is_none_or(|to| to == target);

@@ -1,4 +1,4 @@
-//! Calls of a rank, in the order in which they come.
+//! State of a rank, to which its calls are added in order.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -21,36 +21,36 @@ pub(super) struct OpenRequest {
     pub slot: u32,
     /// Index of the operation that began the request.
     pub entry: usize,
-    /// True if the request is persistent: completing it keeps its preparation.
+    /// True if the request is a receive that accepts any source or any tag.
     pub source_open: bool,
 }
 
-/// A rank's state.
+/// State of a rank while its calls become a sequence.
 #[derive(Debug)]
 pub(super) struct RankState {
     rank: u32,
     pub node: u32,
     pub flavour: Flavour,
     pub entries: Vec<Entry>,
-    /// When the call of each entry began.
+    /// Time at which the call of each entry began, picoseconds.
     begins: Vec<u64>,
-    /// When the call that is being added began.
+    /// Time at which the call that is being added began, picoseconds.
     begin: u64,
     communicator_ids: Vec<u64>,
     numbers: HashMap<u64, u32>,
     first: Option<Stamp>,
     last: Option<Stamp>,
-    /// The current burst, as far as it is known.
+    /// Computation since the last operation.
     burst: Burst,
     pub live: HashMap<u64, OpenRequest>,
     free: BTreeSet<u32>,
     slots: u32,
     pub prepared: HashMap<u64, Prepared>,
-    /// Further operations of requests that consist of several, by serial.
+    /// Numbers of the further operations of requests that consist of several, by serial.
     others: HashMap<u64, Vec<u32>>,
-    /// Epochs of windows, by the trace's id.
+    /// Accesses and epochs of windows, by the trace's id of the window.
     pub windows: HashMap<u64, Window>,
-    /// Communicators that the trace does not have, by an id of their own, and the trace's id of that whose members each has.
+    /// Communicators that are made here, by an id of their own, with the trace's id of the communicator whose members each has.
     pub copies: BTreeMap<u64, u64>,
     threads: BTreeSet<ThreadId>,
     finalized: bool,
@@ -64,7 +64,7 @@ pub(super) struct RankState {
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     function: Function,
-    /// Number of calls of the function until the mark, this one included.
+    /// Number of calls of the function until the mark, the marked call included.
     left: u64,
     /// Time at which the rank passed the mark.
     time: Option<u64>,
@@ -112,7 +112,7 @@ impl RankState {
         }
     }
 
-    /// Returns the times of the end of initialisation and of the last thing known before the end.
+    /// Returns the end of initialisation and the start of finalisation, or the end of the last call; picoseconds, (0, 0) without calls.
     pub fn extent(&self) -> (u64, u64) {
         match (self.first, self.last) {
             (Some(first), Some(last)) => (first.time, last.time.max(first.time)),
@@ -178,7 +178,7 @@ impl RankState {
         }
     }
 
-    /// Leaves out what lies before the first mark, or after the second.
+    /// Drops what the rank did before the first mark, or all that follows the second mark.
     fn cut(&mut self, number: usize, call: &MpiCall) {
         if number == 0 {
             self.entries.clear();
@@ -192,12 +192,12 @@ impl RankState {
         }
     }
 
-    /// Returns the time when it passed each mark.
+    /// Returns the time when the rank passed each mark; `None` for a mark that it never passed.
     pub fn marks(&self) -> Vec<Option<u64>> {
         self.marks.iter().map(|mark| mark.time).collect()
     }
 
-    /// Adds a call that had not ended when the trace did: as an operation if the rank is stuck in it.
+    /// Adds a call that did not end. The call becomes an operation if the rank is stuck in it and the call is interpreted.
     pub fn unfinished(&mut self, unfinished: &Unfinished, stuck: bool) {
         let Some(before) = self.last else { return };
         if self.finalized {
@@ -235,8 +235,8 @@ impl RankState {
         burst.instructions = burst.instructions.saturating_add(instructions);
     }
 
-    /// Adds a run of polls that found nothing. Work between polls counts only where the program does more than poll again: the
-    /// number of rounds follows from how long the message took.
+    /// Adds a run of polls that found nothing. Short work between polls does not count, because the number of polls depends on how long
+    /// the message took.
     fn polls(&mut self, call: &MpiCall) {
         if let Some((time, instructions)) = call.work_between_polls() {
             self.compute(time, instructions.unwrap_or(0));
@@ -248,7 +248,7 @@ impl RankState {
         }
     }
 
-    /// Returns the number of a communicator on this rank.
+    /// Returns the number of a communicator on this rank, a new one at the first use.
     pub fn communicator(&mut self, id: u64) -> u32 {
         if id == communicator::NONE {
             return 0;
@@ -267,7 +267,7 @@ impl RankState {
         })
     }
 
-    /// Begins a request: its serial means this number until it completes.
+    /// Begins a request. Its serial in the trace means the request number `slot` until it completes.
     pub fn begin(&mut self, serial: u64, slot: u32, source_open: bool) {
         let entry = self.entries.len();
         if let Some(old) = self.live.insert(
@@ -282,33 +282,33 @@ impl RankState {
         }
     }
 
-    /// Adds further operations to a request.
+    /// Adds the numbers of further operations to a request.
     pub fn add_others(&mut self, serial: u64, slots: Vec<u32>) {
         if !slots.is_empty() {
             self.others.insert(serial, slots);
         }
     }
 
-    /// Returns the operations of a request that has not completed.
+    /// Returns the numbers of the operations of a request that has not completed.
     pub fn slots(&self, serial: u64) -> Vec<u32> {
         let live = self.live.get(&serial).map(|live| live.slot);
         let others = self.others.get(&serial).into_iter().flatten().copied();
         live.into_iter().chain(others).collect()
     }
 
-    /// Ends the further operations of a request.
+    /// Ends the further operations of a request, and returns their numbers.
     pub fn end_others(&mut self, serial: u64) -> Vec<u32> {
         let slots = self.others.remove(&serial).unwrap_or_default();
         self.free.extend(&slots);
         slots
     }
 
-    /// Ends operations that have no request in the trace.
+    /// Frees the numbers of operations that have no request in the trace.
     pub fn end_slots(&mut self, slots: &[u32]) {
         self.free.extend(slots);
     }
 
-    /// Ends a request, whose number is free from now on.
+    /// Ends a request, whose number is free from now on; returns `None` if no such request is open.
     pub fn end(&mut self, serial: u64) -> Option<OpenRequest> {
         let live = self.live.remove(&serial)?;
         self.free.insert(live.slot);
@@ -336,7 +336,7 @@ impl RankState {
         });
     }
 
-    /// Appends an operation of a call that does more.
+    /// Appends an operation of a call, of which another operation follows.
     pub fn push_part(&mut self, record: &MpiRecord, action: Action) {
         self.push(record, action, None);
         if let Some(entry) = self.entries.last_mut() {
@@ -344,7 +344,7 @@ impl RankState {
         }
     }
 
-    /// Appends the operations of a call; nothing is an operation, too.
+    /// Appends the operations of a call; a call without operations becomes `Action::Nothing`.
     pub fn push_all(&mut self, record: &MpiRecord, actions: Vec<Action>) {
         let last = actions.len().saturating_sub(1);
         for (number, action) in actions.into_iter().enumerate() {
@@ -357,7 +357,7 @@ impl RankState {
         self.push(record, Action::Nothing, None);
     }
 
-    /// Writes what matched a receive that was begun with any source or tag.
+    /// Writes the matching source and tag into a receive that was begun with any source or any tag.
     pub fn matched(&mut self, live: OpenRequest, source: Option<u32>, matched_tag: Option<u32>) {
         if !live.source_open {
             return;
@@ -398,7 +398,7 @@ impl RankState {
                 collective.root = 0;
             }
         }
-        // The last burst of a program lies before the program's end.
+        // A last burst without a call behind it gets a finalisation as its operation.
         if !self.finalized && self.burst != Burst::default() {
             let mut end = MpiRecord::new(
                 Function::Finalize,

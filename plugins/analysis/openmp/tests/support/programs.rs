@@ -8,7 +8,7 @@ use nodescope_openmp::Record;
 use nodescope_test_needs::{Need, have};
 use tempfile::TempDir;
 
-/// Returns the tracer, built once for all tests of a file; none where the compiler is missing.
+/// Returns the folder with the tracer, built once for all tests of a file; `None` where the compiler is missing.
 pub fn tracer() -> Option<&'static Path> {
     static TRACER: OnceLock<TempDir> = OnceLock::new();
     if !have(Need::Compiler, &["gcc"]) {
@@ -42,7 +42,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Compiles; none where the compiler is missing.
+    /// Compiles a program; returns `None` where the compiler is missing.
     pub fn new(compiler: &str, source: &str, options: &[&str]) -> Option<Program> {
         if !have(Need::Compiler, &[compiler]) {
             return None;
@@ -66,7 +66,7 @@ impl Program {
         self.folder.path().join("program")
     }
 
-    /// Returns a command that runs it under the tracer, with records in the folder `log`.
+    /// Returns a command that runs the program under the tracer, with records in the folder `log`.
     pub fn command(&self, tracer: &Path, log: &Path, args: &[&str]) -> Command {
         let mut command = Command::new(self.path());
         command
@@ -79,7 +79,7 @@ impl Program {
         command
     }
 
-    /// Runs it, and returns what it printed and the records it left.
+    /// Runs the program, and returns its output, the paths of its records, and the folder of the records.
     pub fn run(&self, tracer: &Path, args: &[&str]) -> (Output, Vec<PathBuf>, TempDir) {
         let log = tempfile::tempdir().unwrap();
         let output = self.command(tracer, log.path(), args).output().unwrap();
@@ -92,7 +92,7 @@ impl Program {
         (output, paths, log)
     }
 
-    /// Runs it and reads its only record.
+    /// Runs the program and reads its only record.
     pub fn record(&self, tracer: &Path, args: &[&str]) -> Record {
         let (_, paths, _log) = self.run(tracer, args);
         assert_eq!(paths.len(), 1, "{paths:?}");

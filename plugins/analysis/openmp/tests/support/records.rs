@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nodescope_openmp::{Cell, Clock, Interval, Module, Record, STATES, Site, State, Thread};
 
-/// Makes a record with no interval but the whole program, in which a tick is a millisecond, with the times of each thread in one region.
+/// Returns a record with no interval but the whole program, in which a tick is a millisecond, with the times of each thread in one region.
 pub fn record(execution: u64, threads: &[Vec<(State, u64)>]) -> Record {
     let region = Site {
         module: 1,

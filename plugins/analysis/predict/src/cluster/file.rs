@@ -30,7 +30,7 @@ impl ClusterFile {
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with it, in the order of the file.
+    /// All problems of the file, in its order.
     pub fn load(path: &Path) -> Result<ClusterFile, Problems> {
         document::load(path, "a cluster", |path, text| {
             Cluster::parse(path, text)?;
@@ -38,7 +38,7 @@ impl ClusterFile {
         })
     }
 
-    /// Makes a cluster file of a text that is not checked yet.
+    /// Returns a cluster file with this text, which is not checked yet.
     pub fn new(path: &Path, text: &str) -> ClusterFile {
         ClusterFile {
             path: path.to_owned(),
@@ -50,7 +50,7 @@ impl ClusterFile {
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with the file or the settings.
+    /// All problems of the file and the settings.
     pub fn with(&self, settings: &[Setting]) -> Result<Cluster, Problems> {
         let read = document::read_with(&self.path, &self.text, settings, "a cluster", |root| {
             cluster(&self.path, root)
@@ -64,7 +64,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with it, in the order of the file.
+    /// All problems of the file, in its order.
     pub fn load(path: &Path) -> Result<Cluster, Problems> {
         document::load(path, "a cluster", Cluster::parse)
     }
@@ -265,7 +265,7 @@ fn rate(item: &Item<'_>) -> Option<u64> {
     Some(rate)
 }
 
-/// Reads the costs of a channel.
+/// Reads the costs of a channel. If `must` is true, the file must give latency and bandwidth.
 fn costs(section: &Section<'_>, channel: &mut Channel, must: bool) {
     let (latency, bandwidth) = if must {
         (
@@ -325,7 +325,7 @@ fn costs(section: &Section<'_>, channel: &mut Channel, must: bool) {
     }
 }
 
-/// Returns a time of one message in one place.
+/// Reads one time of a message's costs, picoseconds; `None`, with a problem, if the time is too long.
 fn time(item: &Item<'_>) -> Option<u64> {
     let time = item.quantity::<Time>()?;
     if time > MOST_TIME {
@@ -337,10 +337,10 @@ fn time(item: &Item<'_>) -> Option<u64> {
     Some(time.0)
 }
 
-/// The most that a time of the file may be.
+/// The longest time that the file may give: an hour.
 const MOST_TIME: Time = Time(3_600_000_000_000_000);
 
-/// Returns the bytes of something that is sent with each message.
+/// Reads a number of bytes that is sent with each message, at most 1 GiB.
 fn small(item: &Item<'_>) -> Option<u64> {
     let bytes = item.quantity::<Bytes>()?.0;
     if bytes > 1 << 30 {
@@ -375,7 +375,7 @@ fn frames(section: &Section<'_>, channel: &mut Channel) {
     }
 }
 
-/// Returns a time, or a list of `{ bytes = "1 KiB", time = "2 us" }`.
+/// Reads a time, or a list of `{ bytes = "1 KiB", time = "2 us" }`.
 fn table(item: &Item<'_>) -> Table {
     if !item.is_list() {
         return Table::constant(time(item).unwrap_or_default());

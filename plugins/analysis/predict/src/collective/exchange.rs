@@ -6,7 +6,7 @@ fn log2_ceil(size: u32) -> u32 {
     size.next_power_of_two().trailing_zeros()
 }
 
-/// Signals to the rank 2^k after, from the rank 2^k before.
+/// Exchanges signals: to the rank 2^k after the caller, from the rank 2^k before.
 pub(super) fn dissemination(shape: &Shape<'_>, k: u32) -> Option<Round> {
     (k < log2_ceil(shape.size)).then(|| {
         let distance = 1 << k;
@@ -17,10 +17,10 @@ pub(super) fn dissemination(shape: &Shape<'_>, k: u32) -> Option<Round> {
 /// Part of a rank in an algorithm for a power of two of ranks: of the first 2 * rest ranks, the even ones join the odd one
 /// after them.
 struct Folded {
-    /// Ranks that take part.
+    /// Number of ranks that take part.
     power: u32,
     rest: u32,
-    /// The caller's number among them, unless it joins another.
+    /// The caller's number among the ranks that take part; `None` if it joins another rank.
     number: Option<u32>,
 }
 
@@ -52,7 +52,7 @@ impl Folded {
         self.power.trailing_zeros()
     }
 
-    /// Rounds before and after those of `inner`, in which the others hand in their vector and get the result.
+    /// Returns a round of `inner`, or a round around these in which the joining ranks hand in their vector and get the result.
     fn around(
         &self,
         shape: &Shape<'_>,
@@ -91,7 +91,7 @@ pub(super) fn recursive_doubling(shape: &Shape<'_>, k: u32) -> Option<Round> {
     })
 }
 
-/// Reduces and scatters halves, quarters, ... with partners at distance 1, 2, ...; then gathers back from the farthest.
+/// Reduces and scatters halves, quarters, ... with partners at distance 1, 2, ...; then gathers in the opposite order.
 pub(super) fn rabenseifner(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let folded = Folded::new(shape);
     let levels = folded.levels();
@@ -110,8 +110,8 @@ pub(super) fn rabenseifner(shape: &Shape<'_>, k: u32) -> Option<Round> {
 }
 
 /// Reduces after Rabenseifner: a reduce-scatter among the greatest power of two of ranks, then a gather by a binomial tree to the root,
-/// from the farthest partners first. Of the first ranks, the even ones take part, and so does rank 0. A root that does not take part
-/// replaces rank 0 once rank 0 has its part of the result.
+/// from the farthest partners first. Of the first 2 * rest ranks the even ones take part, so rank 0 always does. A root that does not take
+/// part replaces rank 0 when it has got rank 0's part of the result.
 pub(super) fn rabenseifner_reduce(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let power = 1u32 << shape.size.ilog2();
     let (rest, levels) = (shape.size - power, power.trailing_zeros());
@@ -127,7 +127,7 @@ pub(super) fn rabenseifner_reduce(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let outside = folded(shape.root) && shape.root % 2 == 1;
     let root = if outside { 0 } else { number_of(shape.root) };
     let part = shape.bytes >> levels;
-    // Whoever has the place of a number when gathering.
+    // The rank that has a number in the gather.
     let place = |number: u32| match number {
         0 if outside => shape.root,
         _ => rank_of(number),
@@ -174,7 +174,7 @@ pub(super) fn rabenseifner_reduce(shape: &Shape<'_>, k: u32) -> Option<Round> {
     gather(number, k - levels)
 }
 
-/// Blocks of the vector around a ring, reduced; then around again, complete.
+/// Passes and reduces blocks of the vector around a ring, then passes the complete blocks around again.
 pub(super) fn ring_allreduce(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let block = shape.bytes.div_ceil(u64::from(shape.size));
     (k < 2 * (shape.size - 1)).then(|| {
@@ -197,7 +197,7 @@ pub(super) fn ring_reduce_scatter(shape: &Shape<'_>, k: u32) -> Option<Round> {
 /// Passes every rank's block around a ring.
 pub(super) fn ring_allgather(shape: &Shape<'_>, k: u32) -> Option<Round> {
     (k + 1 < shape.size).then(|| {
-        // In round k the caller passes on what it got in round k - 1: the block of the rank k before it.
+        // In round k the caller passes on the block that it got in round k - 1: that of the rank k before it.
         Round::exchange(
             shape.after(1),
             shape.block(shape.before(k)),
@@ -207,8 +207,9 @@ pub(super) fn ring_allgather(shape: &Shape<'_>, k: u32) -> Option<Round> {
     })
 }
 
-/// Gathers blocks of different sizes around a ring, in pieces of at most `segment` bytes, or of the smallest block if that is larger, which
-/// follow one another round the ring wherever blocks end: ranks with small blocks do not wait for those with large ones. As MPICH does.
+/// Gathers blocks of different sizes around a ring in pieces, as MPICH does. A piece has at most `segment` bytes, or the size of the
+/// smallest block if that is larger. Pieces follow one another wherever blocks end, so ranks with small blocks do not wait for those with
+/// large ones.
 pub(super) fn ring_allgatherv(shape: &Shape<'_>, k: u32, segment: u64) -> Option<Round> {
     let blocks = || (0..shape.size).map(|rank| shape.block(rank));
     let (Some(least), Some(most)) = (blocks().min(), blocks().max()) else {
@@ -218,7 +219,7 @@ pub(super) fn ring_allgatherv(shape: &Shape<'_>, k: u32, segment: u64) -> Option
     if most <= piece {
         return ring_allgather(shape, k);
     }
-    // The piece number `k` of all blocks from `first` backwards, the last of which is not passed on.
+    // Returns the bytes of piece `k` of the blocks from that of `first` backwards; the last block is not passed on.
     let piece = |first: u32| {
         let mut before = 0;
         for distance in 0..shape.size - 1 {
@@ -284,8 +285,9 @@ pub(super) fn neighbour_allgather(shape: &Shape<'_>, k: u32) -> Option<Round> {
     Some(Round::exchange(partner, sent, partner, received))
 }
 
-/// Exchanges twice as many blocks with partners twice as far in each level. Where a partner's half of the ranks is not full (they are no
-/// power of two), those who have a partner pass what they got on to those who have none, along a tree, before the next level.
+/// Exchanges twice as many blocks with partners twice as far in each level. If the number of ranks is no power of two, a partner's half
+/// may lack ranks. Then the ranks with a partner pass the blocks that they got to the ranks without one, along a tree, before the next
+/// level.
 pub(super) fn doubling_allgather(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let (me, size) = (shape.me, shape.size);
     let mut left = k;
@@ -315,7 +317,7 @@ pub(super) fn doubling_allgather(shape: &Shape<'_>, k: u32) -> Option<Round> {
             // Of each group of 2 * step ranks, the lower ones give to the upper ones.
             let first = me & !(2 * step - 1);
             let (peer, has) = (me ^ step, |rank: u32| rank < first + have.min(2 * step));
-            // The first so many of the whole half have it at the beginning, and as many of each group that has been reached.
+            // The first `have` ranks of the half have the blocks at the beginning, and as many of each group that the tree has reached.
             let passes = if peer > me {
                 has(me) && !has(peer)
             } else {
@@ -341,7 +343,7 @@ pub(super) fn doubling_allgather(shape: &Shape<'_>, k: u32) -> Option<Round> {
     None
 }
 
-/// Gathers blocks after Bruck, for any number of ranks.
+/// Gathers blocks by Bruck's algorithm, for any number of ranks.
 pub(super) fn bruck_allgather(shape: &Shape<'_>, k: u32) -> Option<Round> {
     (k < log2_ceil(shape.size)).then(|| {
         let distance = 1u32 << k;
@@ -353,7 +355,7 @@ pub(super) fn bruck_allgather(shape: &Shape<'_>, k: u32) -> Option<Round> {
     })
 }
 
-/// Exchanges blocks after Bruck: in round k the blocks whose distance has bit k.
+/// Exchanges blocks by Bruck's algorithm: in round k the blocks whose distance has bit k.
 pub(super) fn bruck_alltoall(shape: &Shape<'_>, k: u32) -> Option<Round> {
     (k < log2_ceil(shape.size)).then(|| {
         let distance = 1u32 << k;
@@ -366,7 +368,7 @@ pub(super) fn bruck_alltoall(shape: &Shape<'_>, k: u32) -> Option<Round> {
     })
 }
 
-/// Exchanges with all ranks at once.
+/// Exchanges with all ranks at once, one more partner in each round, without a wait between rounds.
 pub(super) fn linear(
     shape: &Shape<'_>,
     k: u32,
@@ -399,11 +401,11 @@ pub(super) fn pairwise_reduce_scatter(shape: &Shape<'_>, k: u32) -> Option<Round
     })
 }
 
-/// Halves, quarters, ... of the ranks' blocks with partners; ranks beyond the power of two hand their vector in and get their block, so that
-/// those who joined others have two.
+/// Reduces and scatters halves, quarters, ... of the ranks' blocks with partners. Ranks beyond the power of two hand in their vector and
+/// get their block, so the ranks that they join handle two blocks.
 pub(super) fn halving_reduce_scatter(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let folded = Folded::new(shape);
-    // Where the blocks of a number and of those after it begin.
+    // Byte at which the blocks of a number begin.
     let begin = |number: u32| {
         let rank = number + number.min(folded.rest);
         let bytes = u128::from(shape.bytes) * u128::from(rank) / u128::from(shape.size);

@@ -1,4 +1,4 @@
-//! Which algorithm an MPI library takes for a collective.
+//! Choice of the algorithm that an MPI library takes for a collective.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub enum Library {
 pub struct Choice {
     /// MPI library whose rules apply.
     pub library: Library,
-    /// Kinds whose algorithm the user chose.
+    /// Algorithms that the user chose, by kind.
     #[serde(serialize_with = "by_name")]
     pub fixed: BTreeMap<CollectiveKind, Selected>,
 }
@@ -53,9 +53,9 @@ impl Choice {
     }
 }
 
-/// Returns how many datatypes the library makes to name blocks in round `k` of a collective. Open MPI 4.1 does so where blocks are of different
-/// sizes: those that go and those that come in each round of Bruck's algorithm and in each but the first of the neighbour exchange,
-/// and that of the whole vector before it is broadcast.
+/// Returns the number of datatypes that the library makes to name blocks in round `k` of a collective. Open MPI 4.1 makes them where
+/// blocks have different sizes: two in each round of Bruck's algorithm and in each but the first of the neighbour exchange, and one for
+/// the whole vector before it is broadcast.
 pub(crate) fn datatypes(
     library: Library,
     kind: CollectiveKind,
@@ -70,7 +70,7 @@ pub(crate) fn datatypes(
     }
 }
 
-/// The algorithm of the first row whose limit of ranks is above `size`, and of its first entry whose limit of bytes is above `bytes`.
+/// Rules: the first row whose limit of ranks is above `size` counts, and its first entry whose limit of bytes is above `bytes`.
 type Rules = &'static [(u32, &'static [(u64, Algorithm)])];
 
 fn look_up(rules: Rules, size: u32, bytes: u64) -> Algorithm {
@@ -86,8 +86,8 @@ fn look_up(rules: Rules, size: u32, bytes: u64) -> Algorithm {
 const ANY: u32 = u32::MAX;
 const ALL: u64 = u64::MAX;
 
-/// Selects by Open MPI's rules for commutative operations, by ranks and message size. Where an algorithm of its own (chains with several
-/// branches, split binary trees, butterflies) has no counterpart here, the nearest one in shape takes its place.
+/// Selects by Open MPI's rules for commutative operations, by ranks and message size. Some of Open MPI's algorithms (chains with several
+/// branches, split binary trees, butterflies) do not exist here. The algorithm nearest in shape replaces them.
 fn open_mpi(kind: CollectiveKind, size: u32, bytes: u64) -> Selected {
     use Algorithm::*;
     use CollectiveKind as K;
@@ -108,7 +108,7 @@ fn open_mpi(kind: CollectiveKind, size: u32, bytes: u64) -> Selected {
         },
         K::Gatherv | K::Scatterv => Linear.into(),
         K::Allgather => match look_up(OPEN_MPI_ALLGATHER, size, bytes) {
-            // Open MPI's own recursive doubling refers all other numbers of ranks there.
+            // For other numbers of ranks, Open MPI's own recursive doubling calls Bruck's algorithm.
             RecursiveDoubling if !size.is_power_of_two() => Bruck.into(),
             other => other.into(),
         },
@@ -436,8 +436,8 @@ const OPEN_MPI_ALLTOALL: Rules = &[
     (ANY, &[(2048, Bruck), (ALL, Linear)]),
 ];
 
-/// Open MPI goes round a ring only with at least one element a rank, and doubles otherwise. A trace has bytes; of elements the
-/// smallest that is common is assumed.
+/// Bytes of an element. Open MPI uses a ring only with at least one element a rank, and recursive doubling otherwise. A trace has no
+/// elements but bytes, so the smallest common element is assumed.
 const ELEMENT: u64 = 4;
 
 /// Selects by Open MPI 4.1's rules for all-reduce of commutative operations, whose segmented ring is the ring here.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::*;
 
-/// Plays all ranks' rounds with messages that arrive in order; bytes received by each rank.
+/// Executes all ranks' rounds with messages that arrive in order, and returns the bytes received by each rank.
 fn play(kind: CollectiveKind, selected: Selected, size: u32, root: u32, bytes: u64) -> Vec<u64> {
     let shape = |me| Shape {
         kind,
@@ -41,7 +41,7 @@ fn play(kind: CollectiveKind, selected: Selected, size: u32, root: u32, bytes: u
                 if !waiting[at].is_empty() || done[at] {
                     break;
                 }
-                // Rounds until one waits.
+                // Rounds until the end of one that waits.
                 loop {
                     let Some(round) = round(selected, &shape(me), next[at]) else {
                         done[at] = waiting[at].is_empty();
@@ -157,8 +157,8 @@ fn volumes_are_those_of_the_literature() {
             vec![10 * u64::from(size - 1); size as usize]
         );
     }
-    // Of 13 ranks 8 take part. Rank 0 does: it gets rank 1's vector, halves, and the halves of the result. Rank 9 takes its place as
-    // a root, which costs it an eighth more and no vector.
+    // Of 13 ranks 8 take part. Rank 0 gets rank 1's vector, halves, and the halves of the result. As the root, rank 9 replaces rank 0 in
+    // the gather: it gets an eighth and the halves of the result.
     assert_eq!(
         play(CollectiveKind::Reduce, Rabenseifner.into(), 13, 0, 4096)[0],
         4096 + 3584 + 3584
@@ -167,7 +167,7 @@ fn volumes_are_those_of_the_literature() {
         play(CollectiveKind::Reduce, Rabenseifner.into(), 13, 9, 4096)[9],
         512 + 3584
     );
-    // The five of them who joined others have the blocks of two.
+    // Five of the ranks that take part have the blocks of two ranks.
     let received = volume(CollectiveKind::ReduceScatter, RecursiveHalving, 13, 1300);
     assert_eq!(received[0], 100);
     assert_eq!(received[1], 1300 + 800 + 400 + 200);
@@ -229,7 +229,7 @@ fn a_ring_passes_blocks_of_different_sizes_in_pieces() {
         let algorithm = Algorithm::Ring;
         round(Selected { algorithm, segment }, &shape, k)
     };
-    // The smallest block is a piece, whatever a segment is below that.
+    // A piece is no smaller than the smallest block, however small a segment is.
     for (segment, rounds) in [(1, 12), (100, 12), (250, 9), (300, 6)] {
         for me in 0..7u32 {
             let (left, mut got) = ((me + 6) % 7, 0);

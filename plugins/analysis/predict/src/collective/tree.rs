@@ -2,8 +2,8 @@
 
 use super::{Round, Shape};
 
-/// Bits of the distance to the caller's parent, and how many children it has, in a binomial tree over ranks relative to the root.
-/// Child j is 2^j after the caller.
+/// Returns the number of children of a rank in a binomial tree over ranks relative to the root. Child j is 2^j after its parent, with j
+/// from 0.
 fn binomial(v: u32, size: u32) -> u32 {
     let bits = if v == 0 { 32 } else { v.trailing_zeros() };
     // Children 2^j for j < bits, as far as they exist: v + 2^j < size.
@@ -23,7 +23,7 @@ fn absolute(shape: &Shape<'_>, root: u32, v: u32) -> u32 {
     ((u64::from(v) + u64::from(root)) % u64::from(shape.size)) as u32
 }
 
-/// Ranks below a relative rank, itself included.
+/// Returns the number of ranks in the subtree of a relative rank, itself included.
 fn below(v: u32, size: u32) -> u32 {
     if v == 0 {
         size
@@ -32,7 +32,8 @@ fn below(v: u32, size: u32) -> u32 {
     }
 }
 
-/// Sends from the root outwards, `bytes` of so many ranks to each child, the largest subtree first.
+/// Sends from the root outwards along a binomial tree, the largest subtree first. A child gets `bytes` of the number of ranks in its
+/// subtree.
 pub(super) fn binomial_out(
     shape: &Shape<'_>,
     k: u32,
@@ -57,7 +58,7 @@ pub(super) fn binomial_out(
     })
 }
 
-/// Sends from the root outwards, to one child after the other, the smallest subtree first.
+/// Sends from the root outwards along a binomial tree, to one child after the other, the smallest subtree first.
 pub(super) fn binomial_ascending(
     shape: &Shape<'_>,
     k: u32,
@@ -75,7 +76,7 @@ pub(super) fn binomial_ascending(
     binomial_out(shape, k, shape.root, bytes).map(Round::in_turn)
 }
 
-/// Sends to the root, the smallest subtree first.
+/// Sends to the root along a binomial tree, the smallest subtree first.
 pub(super) fn binomial_in(
     shape: &Shape<'_>,
     k: u32,
@@ -95,8 +96,8 @@ pub(super) fn binomial_in(
     })
 }
 
-/// Returns a rank's parent and its first child in a tree of two children each, by ranks relative to the root; the second child is as far
-/// again. Level l has the ranks from 2^l - 1, and the children of a rank are 2^l and 2^(l + 1) after it.
+/// Returns a rank's parent and the distance to its first child in a tree of two children each, by ranks relative to the root. The second
+/// child is as far again. Level l has the ranks from 2^l - 1, and the children of a rank are 2^l and 2^(l + 1) after it.
 fn binary(v: u32) -> (Option<u32>, u64) {
     let level = (v + 1).ilog2();
     let parent = (level > 0).then(|| {
@@ -148,7 +149,7 @@ pub(super) fn binary_in(shape: &Shape<'_>, k: u32) -> Option<Round> {
     ))
 }
 
-/// Sends from the root along a tree with children at distance 1, 2, 3, 4, 8, 12, 16, ..., the farthest distances first.
+/// Sends from the root along a tree with children at distance 1, 2, 3, 4, 8, 12, 16, ..., the greatest power of four first.
 pub(super) fn knomial_out(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let v = relative(shape, shape.root);
     let size = u64::from(shape.size);
@@ -245,7 +246,7 @@ pub(super) fn linear_barrier(shape: &Shape<'_>, k: u32) -> Option<Round> {
     (k < 2 * others).then(|| Round::send(k - others + 1, 0))
 }
 
-/// Returns the number and size of segments; the last may be shorter.
+/// Returns the number of segments and the bytes of each; the last may be shorter.
 fn segments(bytes: u64, segment: u64) -> (u32, u64) {
     if segment == 0 || bytes <= segment {
         return (1, bytes);
@@ -258,7 +259,7 @@ fn segment_bytes(bytes: u64, size: u64, index: u32) -> u64 {
     size.min(bytes.saturating_sub(size * u64::from(index)))
 }
 
-/// Segments along a chain that begins at the root.
+/// Passes segments along a chain that begins at the root.
 pub(super) fn pipeline(shape: &Shape<'_>, k: u32, segment: u64) -> Option<Round> {
     let (count, size) = segments(shape.bytes, segment);
     let v = relative(shape, shape.root);
@@ -276,7 +277,7 @@ pub(super) fn pipeline(shape: &Shape<'_>, k: u32, segment: u64) -> Option<Round>
     })
 }
 
-/// Segments along a chain that ends at the root, reduced on the way.
+/// Passes segments along a chain that ends at the root, and reduces them on the way.
 pub(super) fn reduce_pipeline(shape: &Shape<'_>, k: u32, segment: u64) -> Option<Round> {
     let (count, size) = segments(shape.bytes, segment);
     let v = relative(shape, shape.root);
@@ -304,7 +305,7 @@ pub(super) fn reduce_broadcast(shape: &Shape<'_>, k: u32) -> Option<Round> {
     }
 }
 
-/// Sends from each rank to the next.
+/// Passes the vector from each rank to the next, reduced on the way.
 pub(super) fn chain_scan(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let receives = u32::from(shape.me > 0);
     if k < receives {

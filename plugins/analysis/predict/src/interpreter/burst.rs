@@ -1,9 +1,9 @@
-//! Computation: the values of bursts, and what a progress thread takes of the processor.
+//! Computation: the values of bursts, and the share of the processor that a progress thread takes.
 
 use super::{Interpreter, Options, Phase};
 use crate::code::NONE;
 
-/// Times at which a rank's progress thread moves data.
+/// Times at which a rank's progress thread moves data, and the rank's current burst.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ProgressThread {
     /// Times in which the thread is busy: disjoint, ascending.
@@ -56,7 +56,7 @@ pub(crate) fn mixed(mut value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// Returns the time when a rank begins.
+/// Returns the time when a rank begins: random with a seed and a stagger, otherwise 0.
 pub(super) fn begin(options: &Options, rank: u32) -> u64 {
     match options.resample {
         Some(seed) if options.stagger > 0 => {
@@ -67,7 +67,7 @@ pub(super) fn begin(options: &Options, rank: u32) -> u64 {
 }
 
 impl Interpreter<'_> {
-    /// Returns the next value of a column, on the target.
+    /// Returns the next value of a column, scaled to the target's speed, picoseconds.
     pub(super) fn burst(&mut self, context: u32, column: u32) -> u64 {
         if column == NONE {
             return 0;
@@ -94,7 +94,7 @@ impl Interpreter<'_> {
         self.cluster.speed.scale(time, instructions)
     }
 
-    /// Computes beside a progress thread: ends later if it moves data meanwhile.
+    /// Computes beside a progress thread. The burst ends later if the thread moves data meanwhile.
     pub(super) fn compute_with_progress_thread(&mut self, context: u32, work: u64) {
         let start = self.contexts[context as usize].clock;
         let busy = &mut self.progress_threads[context as usize];
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(busy.end(0.5), 175);
         busy.add(0, 100);
         assert_eq!(busy.intervals, [(0, 100), (120, 170)]);
-        // Throughout: twice as long.
+        // The thread is busy throughout: the burst takes twice as long.
         busy.add(90, 1000);
         assert_eq!(busy.end(0.5), 200);
     }

@@ -14,9 +14,9 @@ use crate::result::{Problem, WaitKind};
 #[derive(Debug)]
 pub(super) struct Communicator {
     pub size: u32,
-    /// Rank in the communicator, by world rank. Empty for the world, where they are the same.
+    /// Rank in the communicator by world rank; empty for the world, where both are the same.
     local_ranks: HashMap<u32, u32>,
-    /// How many collectives each member has entered.
+    /// Number of collectives that each member has entered.
     pub entered: Vec<u32>,
     /// Number of the first open instance.
     base: u32,
@@ -30,13 +30,13 @@ struct Instance {
     root: u32,
     bytes: u64,
     selected: Selected,
-    /// The first that entered: rank and call.
+    /// First member that was interpreted: rank and operation.
     first: (u32, u32),
     left: u32,
-    /// Last entry: time, rank, call.
+    /// Latest entry: time, rank, operation.
     last: (u64, u32, u32),
     root_entry: (u64, u32, u32),
-    /// First entry of another than the root.
+    /// Earliest entry of a member other than the root.
     other_entry: (u64, u32, u32),
 }
 
@@ -82,7 +82,7 @@ impl Interpreter<'_> {
             .get(communicator as usize)
             .map(|t| t.local_rank(rank));
         let (Some(Some(me)), false) = (local, collective.root >= self.world) else {
-            // The rank is the only member, or not a member: other ranks are not concerned.
+            // The rank is the only member, or not a member, so other ranks are not concerned.
             if collective.request != NONE {
                 let request = self.request(context, collective.request);
                 self.requests[request as usize] = super::IDLE;
@@ -172,7 +172,7 @@ impl Interpreter<'_> {
         done
     }
 
-    /// Executes rounds until one blocks. Returns true at the end.
+    /// Executes rounds until one blocks. Returns true at the end of the collective.
     pub(super) fn advance(&mut self, context: u32) -> bool {
         let code = self.code;
         loop {
@@ -275,7 +275,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Returns a context for a collective that continues beside its rank.
+    /// Returns a new context for a collective that continues beside its rank.
     fn start_nonblocking(&mut self, context: u32, completes: Target) -> u32 {
         let main = &self.contexts[context as usize];
         let new = Context {
@@ -331,7 +331,7 @@ fn same_bytes(kind: CollectiveKind) -> bool {
     matches!(kind, Bcast | Reduce | Allreduce | Scan | Exscan | Alltoall)
 }
 
-/// Returns the member for which another member may have waited.
+/// Returns the kind of wait, and the entry (time, rank, operation) for which a member may have waited.
 fn waits_for(instance: &Instance, me: u32) -> (WaitKind, Option<(u64, u32, u32)>) {
     use CollectiveKind::*;
     match instance.kind {

@@ -14,7 +14,7 @@ pub(super) enum Target {
     Request { index: u32, generation: u32 },
 }
 
-/// Cause of the time at which something completed.
+/// Cause of the time at which an operation or a request completed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cause {
     /// Time at which the partner entered its call.
@@ -31,7 +31,7 @@ pub(super) enum Phase {
     Next,
     /// Computes until its wake-up.
     Computing,
-    /// Is about to do its operation.
+    /// Is about to begin its operation.
     Operate,
     /// Waits for completions.
     Blocked,
@@ -44,15 +44,15 @@ pub(super) struct Context {
     pub(super) clock: u64,
     /// Latest completion that the context waits for.
     pub(super) ready: u64,
-    /// Processor time after them.
+    /// Processor time after these completions, such as that of reductions.
     pub(super) cost: u64,
     /// Processor time for frames of messages that are not complete.
     pub(super) disturbed: u64,
-    /// When the completions that it waits for come, and what each costs of the processor.
+    /// Time and processor cost of each completion that the context waits for.
     pub(super) inbox: Vec<(u64, ReceiveCost)>,
     /// Time at which the context entered its current operation.
     pub(super) entered: u64,
-    /// Event that wakes the context.
+    /// Time of the event that wakes the context.
     pub(super) wake: u64,
     pub(super) cause: Option<Cause>,
     pub(super) rank: u32,
@@ -70,9 +70,9 @@ pub(super) struct Context {
     pub(super) round: u32,
     pub(super) me: u32,
     pub(super) selected: Selected,
-    /// Rounds are over; what is pending is all that remains.
+    /// True if no rounds are left, and the collective ends with what is pending.
     pub(super) last: bool,
-    /// Target that a collective beside the rank completes.
+    /// Target to which a collective beside the rank reports its end.
     pub(super) completes: Target,
 }
 
@@ -84,9 +84,9 @@ pub(super) struct Request {
     pub(super) at: u64,
     pub(super) cost: ReceiveCost,
     pub(super) cause: Option<Cause>,
-    /// The rank whose request it is.
+    /// Rank to which the request belongs.
     pub(super) rank: u32,
-    /// The rank that it waits for, for the diagnosis.
+    /// Rank that the request waits for, for the diagnosis of deadlocks.
     pub(super) peer: u32,
 }
 
@@ -106,7 +106,7 @@ pub(super) const IDLE: Request = Request {
 };
 
 impl Cause {
-    /// Distinguishes causes of the same time, whatever the order of interpretation.
+    /// Returns a key that orders causes of the same time, whatever the order of interpretation.
     pub(super) fn key(&self) -> (u64, u64, u64, u32, u32) {
         let origin = &self.origin;
         (self.at, origin.time, origin.computed, origin.rank, self.op)
@@ -126,15 +126,15 @@ impl Context {
         }
     }
 
-    /// Adds the processor time of a completion at `time`. A message that comes during a wait cannot be processed sooner than if it
-    /// had been there: the part of a receive that does not need the message is over by then, or is not.
+    /// Adds the processor time of a completion at `time`, if it costs any.
     pub(super) fn add_cost(&mut self, time: u64, cost: ReceiveCost) {
         if cost != ReceiveCost::default() {
             self.inbox.push((time, cost));
         }
     }
 
-    /// Returns the time when everything that the context waits for has come and been processed, in the order of arrival.
+    /// Returns the time when everything that the context waits for has come and been processed, in the order of arrival. A message that
+    /// comes during the wait is processed no sooner than if it had come before.
     pub(super) fn processed_at(&mut self) -> u64 {
         if self.inbox.len() > 1 {
             self.inbox.sort_unstable();

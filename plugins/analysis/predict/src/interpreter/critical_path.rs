@@ -1,4 +1,4 @@
-//! The critical path: for each wait, what ended it.
+//! The critical path, found from the cause that ended each wait.
 
 use std::collections::BTreeMap;
 
@@ -6,18 +6,18 @@ use super::Interpreter;
 use crate::code::NONE;
 use crate::result::CriticalPath;
 
-/// A moment of a rank.
+/// A moment of a rank, from which the critical path goes back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {
     pub rank: u32,
     pub time: u64,
     /// Computation of the rank until then, picoseconds.
     pub computed: u64,
-    /// The wait before.
+    /// Last wait of the rank before this moment, as an index of the parts; `NONE` if there was none.
     pub path: u32,
 }
 
-/// A wait that ended.
+/// A wait that ended, and its cause.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     end: u64,
@@ -59,7 +59,7 @@ impl Path {
 const MAX_REPORTED: usize = 10;
 
 impl Interpreter<'_> {
-    /// Goes back from the end of the last rank.
+    /// Returns the critical path, followed back from the rank that ends last; `None` if the waits were not kept.
     pub(super) fn critical_path(&self) -> Option<CriticalPath> {
         if !self.path.keep {
             return None;

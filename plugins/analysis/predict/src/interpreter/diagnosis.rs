@@ -10,7 +10,7 @@ use crate::result::{Blocked, Problem, WaitState};
 const MAX_REPORTED: usize = 10;
 
 impl Interpreter<'_> {
-    /// Reports a deadlock if ranks have not ended when no event is left: such ranks wait for one another.
+    /// Reports a deadlock if ranks have not ended when no event is left: such ranks can never continue.
     pub(super) fn deadlock(&mut self) {
         let blocked: Vec<u32> = (0..self.world)
             .filter(|&rank| self.contexts[rank as usize].phase != Phase::Done)
@@ -55,7 +55,7 @@ impl Interpreter<'_> {
         debug_assert!(self.contexts[first as usize].phase != Phase::Done);
     }
 
-    /// Returns the rank that a blocked rank waits for; none for any.
+    /// Returns the rank that a blocked rank waits for; `None` for any rank, or if unknown.
     fn waits_for(&self, rank: u32) -> Option<u32> {
         let context = &self.contexts[rank as usize];
         if let Some(late) = self.late_in_collective(context) {
@@ -69,7 +69,7 @@ impl Interpreter<'_> {
             Operation::Receive { from, .. } | Operation::Probe { from, .. } => peer(*from),
             Operation::SendReceive(index) => {
                 let both = &self.code.send_receives[*index as usize];
-                // The send may be over; then nothing of it is in its receiver's list.
+                // The send may be over; then its receiver's queue has no message of it.
                 let sends = both.send.map(|(to, ..)| to.resolve(rank, self.world));
                 let receives = both.receive.and_then(|(from, ..)| peer(from));
                 match sends.filter(|&to| self.has_message(rank, to)) {
@@ -88,7 +88,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Returns the first member of a context's collective that has not come.
+    /// Returns the first member that has not entered a context's collective.
     fn late_in_collective(&self, context: &Context) -> Option<u32> {
         let communicator_state = self.communicators.get(context.communicator as usize)?;
         if context.collective == NONE {
@@ -100,7 +100,7 @@ impl Interpreter<'_> {
         Some(members.get(late).copied().unwrap_or(late as u32))
     }
 
-    /// Returns the first member that has not come to a non-blocking collective, which the request names.
+    /// Returns the first member that has not entered the non-blocking collective of a request.
     fn late_in_nonblocking(&self, request: u32) -> Option<u32> {
         let beside = &self.contexts[self.world as usize..];
         let of = |context: &&Context| {
@@ -110,7 +110,7 @@ impl Interpreter<'_> {
         self.late_in_collective(beside.iter().find(of)?)
     }
 
-    /// Returns whether a message from `from` lies at `to` unreceived.
+    /// Returns whether rank `to` has an unreceived message from rank `from`.
     fn has_message(&self, from: u32, to: u32) -> bool {
         let Some(messages) = self.queues.messages.get(to as usize) else {
             return false;
@@ -166,7 +166,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Returns the waits by kind and call sites, greatest first.
+    /// Returns the sums of waits by kind and call sites, greatest first.
     pub(super) fn wait_states(&self) -> Vec<WaitState> {
         let mut sums: Vec<_> = self.waits.iter().collect();
         sums.sort_by_key(|(key, sum)| (u64::MAX - sum.time, **key));
@@ -184,7 +184,7 @@ impl Interpreter<'_> {
     }
 }
 
-/// Returns a cycle that is reached from a rank, if each waits for one other.
+/// Returns a cycle that is reached from a rank, where each rank waits for at most one other.
 fn cycle(waits: &BTreeMap<u32, Option<u32>>, start: u32) -> Option<Vec<u32>> {
     let mut seen: BTreeMap<u32, usize> = BTreeMap::new();
     let mut way = Vec::new();

@@ -1,9 +1,9 @@
 //! The event queue: events in the order of their times.
 //!
-//! Nothing is scheduled before what has happened, so that times can be sorted piece by piece, as a radix heap does (Ahuja, Mehlhorn,
-//! Orlin and Tarjan, "Faster algorithms for the shortest path problem", 1990): an entry lies in the bucket of the highest bit in
-//! which its time differs from the horizon, and moves to lower buckets as that advances. A small bucket is sorted as a whole.
-//! With a hundred thousand ranks this reads memory in order, where a binary heap would miss the caches at each level.
+//! No event is scheduled before the present time, so times can be sorted piece by piece, as a radix heap does (Ahuja, Mehlhorn, Orlin and
+//! Tarjan, "Faster algorithms for the shortest path problem", 1990). An entry is in the bucket of the highest bit in which its time
+//! differs from the horizon, and moves to lower buckets as the horizon advances. A small bucket is sorted as a whole. With a hundred
+//! thousand ranks this reads memory in order, where a binary heap would miss the caches at each level.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,7 +11,7 @@ use std::collections::BinaryHeap;
 /// An event: its time, its order among events of equal time, and its code.
 type Entry = (u64, u32, u32);
 
-/// Buckets up to this size are sorted, not split.
+/// Size up to which a bucket is sorted, not split.
 const SMALL: usize = 512;
 
 /// Queue of events by time.
@@ -25,7 +25,7 @@ pub(super) struct EventQueue {
     near: BinaryHeap<Reverse<Entry>>,
     /// Buckets by the highest bit in which times differ from the horizon.
     buckets: [Vec<Entry>; 64],
-    /// Which buckets hold something.
+    /// Bit mask of the buckets that have entries.
     filled: u64,
 }
 
@@ -57,7 +57,7 @@ impl EventQueue {
         self.filled |= 1 << bucket;
     }
 
-    /// Returns the earliest time.
+    /// Returns the earliest time; `None` if the queue is empty.
     pub fn earliest(&mut self) -> Option<u64> {
         self.fill();
         let near = self.near.peek().map(|Reverse((time, ..))| *time);
@@ -68,7 +68,7 @@ impl EventQueue {
         }
     }
 
-    /// Takes out the earliest entry.
+    /// Takes out the earliest entry; returns its time and its code.
     pub fn take(&mut self) -> Option<(u64, u32)> {
         self.fill();
         let entry = match (self.near.peek(), self.sorted.last()) {
@@ -92,7 +92,7 @@ impl EventQueue {
             self.filled &= !(1 << bucket);
             let mut entries = std::mem::take(&mut self.buckets[bucket as usize]);
             if entries.len() <= SMALL || bucket == 0 {
-                // Every time of this bucket is below those of the ones above it.
+                // Every time of this bucket is below those of the higher buckets.
                 self.horizon = entries.iter().map(|(time, ..)| *time).max().unwrap_or(0);
                 entries.sort_unstable_by(|a, b| b.cmp(a));
                 std::mem::swap(&mut self.sorted, &mut entries);

@@ -1,24 +1,24 @@
 //! Links that messages share as a fluid.
 //!
-//! A message is on all links of its way from when it enters the network until its last byte has left, at a rate that changes whenever
-//! another message begins or ends. Rates are max-min fair (Bertsekas and Gallager, "Data Networks", 1992, section 6.5.2): no message's
-//! can grow but by taking from one that has no more. They are found by progressive filling: the link that leaves least to each of its
-//! messages decides theirs, and what it leaves of other links goes to the others. With weights, messages that are held up by the same link
-//! get shares in proportion to them.
+//! A message is on all links of its path from when it enters the network until its last byte has left. Its rate changes whenever another
+//! message begins or ends. Rates are max-min fair (Bertsekas and Gallager, "Data Networks", 1992, section 6.5.2): the rate of a message
+//! can grow only at the cost of a message with no greater rate. Rates are found by progressive filling: the link that leaves least to each
+//! of its messages decides their rates, and the rest of other links goes to other messages. With weights, messages that are limited by the
+//! same link get shares in proportion to the weights.
 //!
-//! Only messages are recomputed that share a link with what began or ended, directly or by way of others, and all that begin or
-//! end at one time are recomputed together.
+//! Only those messages are recomputed that share a link with a message that began or ended, directly or through others. All messages that
+//! begin or end at one time are recomputed together.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Ends that are so close are one: rounding to picoseconds must not make several of them, each with its own rates.
+/// Picoseconds within which ends count as one. Rounding must not make several ends of one, each with its own rates.
 const TOGETHER: u64 = 16;
 
-/// Rates that differ by less are the same.
+/// Relative difference of rates below which they are the same.
 const SAME: f64 = 1e-12;
 
-/// A message on its way.
+/// A message on its path.
 #[derive(Clone, Debug, Default)]
 struct Flow {
     message: u32,
@@ -36,7 +36,7 @@ struct Flow {
     fixed: bool,
 }
 
-/// A link's share for each unit of weight, in the order of shares.
+/// A link's share for each unit of weight, and the link's number; ordered by share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Share(f64, u32);
 
@@ -60,7 +60,7 @@ struct Pipe {
     flows: Vec<u32>,
     /// Bytes a picosecond.
     capacity: f64,
-    /// While rates are found: what is left, for so much weight.
+    /// While rates are found: capacity that is left for messages without a rate, whose weights have the sum `weight`.
     left: f64,
     weight: f64,
     /// Round in which this link was last reached.
@@ -80,12 +80,12 @@ pub(super) struct Fluid {
     round: u64,
     found: Vec<u32>,
     shares: BinaryHeap<Reverse<Share>>,
-    /// When the interpreter updates the shares next.
+    /// Time at which the interpreter updates the shares next.
     pub next: Option<u64>,
 }
 
 impl Fluid {
-    /// Links by number; each has its capacity from the first message on it.
+    /// Returns `links` links without messages. A link gets its capacity from the messages on it.
     pub fn new(links: usize) -> Fluid {
         Fluid {
             pipes: vec![Pipe::default(); links],
@@ -93,8 +93,8 @@ impl Fluid {
         }
     }
 
-    /// Adds a message that begins to flow over links, given with the picoseconds that each takes for a byte; those that take none are
-    /// left out. There must be one, and a byte to carry.
+    /// Adds a message that begins to flow over links, each given with its picoseconds per byte. Links that take no time are left out. At
+    /// least one link must remain, and at least one byte.
     pub fn begin(
         &mut self,
         now: u64,
@@ -125,7 +125,7 @@ impl Fluid {
         flow.weight = weight;
     }
 
-    /// Takes out a message that has left by now, and when it had.
+    /// Takes out a message that has left by now; returns its number and the time when its last byte left.
     pub fn ended(&mut self, now: u64) -> Option<(u32, u64)> {
         while let Some(&Reverse((end, number, generation))) = self.ends.peek() {
             if self.flows[number as usize].generation != generation {
@@ -153,7 +153,7 @@ impl Fluid {
         None
     }
 
-    /// Finds rates anew, and says when the next message ends.
+    /// Finds the rates anew, and returns when the next message ends; `None` if no message is left.
     pub fn settle(&mut self, now: u64) -> Option<u64> {
         if !self.dirty.is_empty() {
             self.reach();
@@ -215,7 +215,7 @@ impl Fluid {
                 // Every message of this link has its rate.
                 continue;
             }
-            // Where others took less of the link than they could have, the share rises.
+            // Where other messages took less of the link than their share, the share rises.
             let actual = pipe.left.max(0.0) / pipe.weight;
             if actual > share {
                 self.shares.push(Reverse(Share(actual, link)));
@@ -256,12 +256,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A byte a nanosecond.
+    /// Picoseconds per byte: a byte a nanosecond.
     const PER_BYTE: f64 = 1000.0;
 
     type Links = [(u32, f64)];
 
-    /// Runs messages (start, bytes, weight, links); when each ends.
+    /// Runs messages (start, bytes, weight, links), and returns the end of each.
     fn ends(messages: &[(u64, u64, f64, &Links)]) -> Vec<u64> {
         let mut fluid = Fluid::new(8);
         let mut ends = vec![0; messages.len()];

@@ -1,4 +1,4 @@
-//! Fragments that have been reduced: a rank leaves when what it waits for, directly or through others, has entered.
+//! Interpretation of reduced fragments: a rank leaves when all ranks have entered that it waits for, directly or through others.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use crate::network::ReceiveCost;
 use crate::reduce::{Delay, Fragment, Input};
 use crate::result::WaitKind;
 
-/// The ranks that have entered a fragment.
+/// Entries of the ranks into a fragment.
 #[derive(Debug)]
 pub(super) struct Entries {
     /// Number of each rank's entries, by index in the fragment.
@@ -20,7 +20,7 @@ pub(super) struct Entries {
     open: VecDeque<Instance>,
 }
 
-/// A rank's entry.
+/// A rank's entry into a fragment.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     clock: u64,
@@ -96,7 +96,7 @@ impl Interpreter<'_> {
         let open = &mut entries.open[at];
         open.inputs[index] = Some(entry);
         open.waiting.push(index as u32);
-        // Ranks whose inputs are all there now leave.
+        // Ranks leave when all of their inputs are there.
         let mut leave = Vec::new();
         open.waiting.retain(|&waiting| {
             let needs = &fragment.exits[waiting as usize];
@@ -137,14 +137,14 @@ impl Interpreter<'_> {
         {
             self.links.keep_port(rank, until);
         }
-        // A rank's own entry is always among what it waits for.
+        // A rank's own entry is always among its inputs.
         let Some((time, from)) = latest(&needs.clock, u64::MAX) else {
             return;
         };
         let Some(entry) = inputs[from as usize] else {
             return;
         };
-        // The rank waits for as long as it would leave earlier if no rank had entered later than itself.
+        // The rank's wait is the time by which it would leave earlier if no rank had entered later than itself.
         let prompt = latest(&needs.clock, own).map_or(time, |(time, _)| time);
         let cause = Cause {
             at: own + (time - prompt),
@@ -164,13 +164,13 @@ pub(crate) struct Ends {
     pub clocks: Vec<u64>,
     /// Time at which each rank's port is free, by rank.
     pub ports: Vec<u64>,
-    /// Computation and uninterpreted calls by rank.
+    /// Time of computation and of uninterpreted calls, by rank.
     pub computation: Vec<(u64, u64)>,
-    /// Messages and bytes of all.
+    /// Number of messages and of their bytes, of all ranks.
     pub sent: (u64, u64),
-    /// Several messages were processed one after the other.
+    /// True if a rank has processed several messages one after the other.
     pub queued: bool,
-    /// The first problem, in words.
+    /// The first problem, in words; `None` if there was none.
     pub problem: Option<String>,
 }
 

@@ -1,8 +1,8 @@
 //! Messages that share the link to their receiver frame by frame.
 //!
-//! A switch forwards frames as they come: of messages that come to a node from several others at the same time, each is as late as the
-//! frames of the others between its own make it. So when a message has come is known only when its last frame has reached the link to
-//! its receiver, since until then others may begin to come. Long messages go in a few large pieces, which is much the same.
+//! A switch forwards frames in the order in which they come. If several nodes send to one node at the same time, the frames of the others
+//! between its own frames delay a message. So a message's arrival is known only when its last frame has reached the link to its receiver,
+//! because other messages may begin to come until then. A long message goes in a few large pieces, which gives almost the same times.
 
 use std::collections::VecDeque;
 
@@ -13,21 +13,21 @@ use crate::network::MOST_COST;
 /// Most pieces of a message.
 const PIECES: u64 = 32;
 
-/// Frames remembered that have passed the link to a node.
+/// Most frames that are remembered after they have passed the link to a node.
 const PASSED: usize = 4 * PIECES as usize;
 
-/// Frames on their way to one node, by the time at which they come to its link.
+/// Frames on their way to one node, in the order of the times at which they come to its link.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Coming {
     frames: VecDeque<Frame>,
-    /// When the last of those that have passed the link are received, and what they are parts of.
+    /// Frames that passed the link last: the time when each is received, and the message of which it is a part.
     passed: VecDeque<(u64, Part)>,
 }
 
-/// A message of which a frame is a part.
+/// The message of which a frame is a part.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
-    /// Numbers are used again once a message has been received.
+    /// Number of the message, which is used again once the message has been received.
     pub number: u32,
     /// Number that distinguishes messages with the same `number`.
     pub sequence: u32,
@@ -40,7 +40,7 @@ struct Frame {
     head: u64,
     /// Time that the frame takes on the link.
     time: u64,
-    /// None of an acknowledgement.
+    /// Message of which the frame is a part; `None` for an acknowledgement.
     of: Option<Part>,
     /// True if the frame is the last of its message.
     last: bool,
@@ -81,7 +81,7 @@ impl Interpreter<'_> {
         let wire = channel.wire(bytes);
         let frames = channel.number_of_frames(bytes);
         let pieces = frames.clamp(1, PIECES);
-        // A delay of the message at its node is a delay of its frames.
+        // A delay of the message at its node delays its frames, too.
         let (first, takes) = (head + begin + wire - left, left - begin);
         let mut last = first;
         let sequence = message.sequence;

@@ -1,13 +1,14 @@
 //! Times at which messages arrive.
 //!
-//! With contention, a message reserves time on every link of its way when it enters the network: on each it takes its bytes over the
-//! link's bandwidth of what earlier messages have left free, before them if they come later, and continues to the next link as it passes
-//! (virtual cut-through). Links thus give way to messages in the order in which these enter the network, and never idle while one
-//! waits for them. That takes no event per link, and gives each link's throughput exactly; but messages do not share a link
-//! equally, so that of several that start together some are early and the last is as late as under fair sharing.
+//! With contention, a message reserves time on every link of its path when it enters the network. On each link it takes its bytes over the
+//! link's bandwidth of the time that earlier messages have left free. A message that comes to a link earlier may pass before messages that
+//! reserved the link earlier. It continues to the next link as it passes (virtual cut-through). So links serve messages in the order in
+//! which these enter the network, and are never idle while a message waits for them. That takes no event per link, and gives each link's
+//! throughput exactly. But messages do not share a link equally: of several that start together, some are early, and the last is as late
+//! as under fair sharing.
 //!
 //! With fair sharing ([`fluid`](super::fluid)) a message's arrival is not known when it enters the network. Its number is kept until its
-//! last byte has left; then it has arrived after the latency of its way.
+//! last byte has left; then it arrives after the latency of its path.
 
 use super::fluid::Fluid;
 use super::frames::{Coming, Part};
@@ -36,11 +37,11 @@ struct Link {
     free: u64,
     bytes: u64,
     busy: u64,
-    /// Free intervals before that time, which may still be reserved, ascending.
+    /// Free intervals before `free`, which may still be reserved, ascending.
     gaps: Vec<(u64, u64)>,
 }
 
-/// Gaps that a link remembers; the earliest are forgotten.
+/// Most free intervals that a link remembers; the earliest are forgotten.
 const GAPS: usize = 32;
 
 impl Link {
@@ -50,13 +51,13 @@ impl Link {
         self.busy = self.busy.saturating_add(time);
     }
 
-    /// Reserves so much time from `head` on. Returns when the message begins to pass, as if it did not pause, and when it has passed.
+    /// Reserves `time` from `head` on. Returns when the message would begin to pass if it did not pause, and when it has passed.
     fn occupy(&mut self, now: u64, head: u64, time: u64) -> (u64, u64) {
         let (_, end) = self.pause(now, head, time);
         (end - time, end)
     }
 
-    /// Reserves so much time from `head` on, with pauses. Returns when the message begins to pass and when it has passed.
+    /// Reserves `time` from `head` on, with pauses. Returns when the message begins to pass, and when it has passed.
     fn pause(&mut self, now: u64, head: u64, time: u64) -> (u64, u64) {
         let mut left = time;
         let mut begin = None;
@@ -142,8 +143,8 @@ impl Links {
         link.free
     }
 
-    /// Returns the time when frames are received at a node, and of which messages, if they share links: those that have passed the link to it last, and
-    /// those that come to it before `until`, as far as is known.
+    /// Returns the frames that are received at a node, with the time and the message of each, if frames share links. These are the frames
+    /// that have passed the link to the node last, and those that come to it before `until`, as far as is known.
     pub(super) fn received(&self, node: u32, until: u64) -> impl Iterator<Item = (u64, Part)> + '_ {
         let free = self.by_number.get((self.nodes + node) as usize);
         let free = free.map_or(0, |link| link.free);
@@ -151,7 +152,7 @@ impl Links {
         coming.flat_map(move |coming| coming.received(free, until))
     }
 
-    /// Lets a frame leave a node behind others. Returns when it leaves.
+    /// Lets a frame leave a node behind others. Returns when the frame begins to leave.
     pub(super) fn leave(&mut self, now: u64, node: u32, wire: u64) -> u64 {
         self.by_number[node as usize].pause(now, now, wire).0
     }
@@ -168,21 +169,21 @@ impl Links {
             .map_or(0, |link| link.free)
     }
 
-    /// Keeps a rank's own port until a time.
+    /// Keeps a rank's own port busy until a time.
     pub fn keep_port(&mut self, rank: u32, until: u64) {
         if let Some(link) = self.by_number.get_mut(rank as usize) {
             link.free = link.free.max(until);
         }
     }
 
-    /// Prefetches a node's own links.
+    /// Prefetches a node's link into the network.
     pub fn prefetch(&self, node: u32) {
         if let Some(link) = self.by_number.get(node as usize) {
             super::event_queue::prefetch(link);
         }
     }
 
-    /// Returns the links that carried most.
+    /// Returns the busiest links that carried bytes, at most `most`.
     pub fn loads(&self, cluster: &Cluster, most: usize) -> Vec<LinkLoad> {
         let mut order: Vec<usize> = (0..self.by_number.len())
             .filter(|&link| self.by_number[link].bytes > 0)
@@ -250,8 +251,9 @@ impl Interpreter<'_> {
         (left, passed.saturating_add(extra))
     }
 
-    /// Reserves the links up to that of the receiver, behind others. Returns when the first byte leaves its node and when the last has left,
-    /// when its first comes to that link, if it does not pause, and when its last has passed those before it.
+    /// Reserves the link of the sender and those within the network, but not the receiver's, behind others. Returns four times: when the
+    /// first byte leaves its node, when the last byte has left, when the first byte comes to the receiver's link, if it does not pause,
+    /// and when the last byte has passed the links before.
     pub(super) fn reserve_route(
         &mut self,
         (a, b): (u32, u32),
@@ -283,7 +285,7 @@ impl Interpreter<'_> {
         (begin, left, head, passed)
     }
 
-    /// Returns whether a message's arrival is known only when its last byte has left.
+    /// Returns whether a message's arrival is still unknown when it enters the network.
     pub(super) fn arrives_unknown(
         &self,
         (from, to): (u32, u32),

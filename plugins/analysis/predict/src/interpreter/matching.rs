@@ -1,10 +1,10 @@
-//! Messages that wait for their receives, and receives that wait for their messages: lists through arrays.
+//! Messages that wait for their receives, and receives that wait for their messages: linked lists in arrays.
 
 use super::critical_path::Origin;
 use super::{Cause, Target};
 use crate::code::{ANY, NONE};
 
-/// A communicator, and whether the message belongs to a collective on it.
+/// Twice the number of a communicator, plus one for messages of its collectives.
 pub(super) type Key = u32;
 
 /// A message that has been sent and not received.
@@ -15,7 +15,8 @@ pub(super) struct Message {
     pub key: Key,
     pub tag: u32,
     pub bytes: u64,
-    /// When it, or the request to send it, arrives; nothing if it is [in flight](Message::in_flight).
+    /// Time at which the message, or the request to send it, arrives; without meaning while the message is [in
+    /// flight](Message::in_flight).
     pub arrival: u64,
     /// Time at which the sender entered its call.
     pub entered: u64,
@@ -27,15 +28,16 @@ pub(super) struct Message {
     pub rendezvous: bool,
     /// True if the message has been sent and its time of arrival is not known yet.
     pub in_flight: bool,
-    /// Of one that goes in frames: when its last byte has left its node, and when it has passed the links, as far as that is known.
+    /// For a message in frames: time at which its last byte has left its node. The next field is the time at which it has passed the
+    /// links, as far as known.
     pub left: u64,
     pub passed: u64,
     /// The context or request to which the end of sending is reported, if that end is not known at once.
     pub sender: Target,
     pub origin: Origin,
-    /// Receive that matched the message.
+    /// Number of the receive that matched the message; `NONE` before that.
     pub receive: u32,
-    /// True if the message's rank has taken the message in before its receive.
+    /// True if the receiver has processed the message before its receive.
     pub taken: bool,
     /// Purpose of the message.
     pub purpose: Purpose,
@@ -46,11 +48,11 @@ pub(super) struct Message {
 pub(super) enum Purpose {
     /// Data for a receive.
     Data,
-    /// Access to another rank's memory, and the number of bytes that will come back.
+    /// Access to another rank's memory, with the number of bytes that come back.
     Access(u64),
     /// Answer from the accessed rank.
     Answer,
-    /// Acknowledgement of frames, and its time on the wire.
+    /// Acknowledgement of frames, with its time on the wire in picoseconds.
     Acknowledgement(u64),
 }
 
@@ -78,7 +80,7 @@ impl Posted {
     }
 }
 
-/// Elements by number, whose numbers are used again.
+/// Elements by number. Numbers of released elements are used again.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
     elements: Vec<T>,
@@ -121,7 +123,7 @@ impl<T> Slab<T> {
     }
 }
 
-/// First and last of a list.
+/// First and last element of a list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct List {
     pub first: u32,
@@ -177,7 +179,7 @@ pub(super) fn append<T: Linked>(list: &mut List, slab: &mut Slab<T>, element: u3
     list.last = element;
 }
 
-/// Takes an element out, given the one before it.
+/// Takes out an element, given the element before it.
 fn unlink<T: Linked>(list: &mut List, slab: &mut Slab<T>, before: u32, element: u32) {
     let next = *slab.get_mut(element).next();
     if before == NONE {
@@ -190,7 +192,8 @@ fn unlink<T: Linked>(list: &mut List, slab: &mut Slab<T>, before: u32, element: 
     }
 }
 
-/// Takes out the first receive that takes a message; probes that see it are given to `seen`, and go.
+/// Takes out the first receive that accepts a message, and returns its number, or `NONE`. Probes before it that accept the message are
+/// taken out, too, and go to `seen`.
 pub(super) fn take_posted(
     list: &mut List,
     slab: &mut Slab<Posted>,
@@ -215,7 +218,7 @@ pub(super) fn take_posted(
     NONE
 }
 
-/// Returns the first message that a receive takes; taken out unless the receive is a probe.
+/// Returns the first message that a receive accepts, or `NONE`. The message is taken out unless the receive is a probe.
 pub(super) fn take_message(list: &mut List, slab: &mut Slab<Message>, posted: &Posted) -> u32 {
     let (mut before, mut at) = (NONE, list.first);
     while at != NONE {
@@ -233,7 +236,7 @@ pub(super) fn take_message(list: &mut List, slab: &mut Slab<Message>, posted: &P
     NONE
 }
 
-/// Takes out the receive of a request.
+/// Takes out the receive of a request, and returns its number, or `NONE`.
 pub(super) fn take_request(list: &mut List, slab: &mut Slab<Posted>, index: u32) -> u32 {
     let (mut before, mut at) = (NONE, list.first);
     while at != NONE {

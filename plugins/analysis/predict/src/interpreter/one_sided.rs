@@ -1,8 +1,8 @@
 //! Accesses to the memory of other ranks.
 //!
-//! Request and answer are messages that no call receives: the network's interface or a thread of the MPI library serves them there at once,
-//! whatever the rank does, and takes nothing of its processor. An access is complete when the answer has come, as it is needed to know that
-//! what was written is there.
+//! Request and answer are messages that no call receives. The target's network interface or a thread of the MPI library serves them at
+//! once, whatever the target rank does, and takes nothing of its processor. An access is complete when the answer has come, because only
+//! the answer shows that written data has arrived.
 
 use super::matching::{Message, Purpose};
 use super::{CONTROL_ARRIVES, Context, Interpreter, Target};
@@ -44,7 +44,7 @@ impl Interpreter<'_> {
         self.send_one_way(number, ready);
     }
 
-    /// Starts one way of an access: the request or the answer.
+    /// Sends the request or the answer of an access.
     fn send_one_way(&mut self, number: u32, time: u64) {
         let Message {
             from, to, bytes, ..

@@ -15,7 +15,7 @@ use crate::network::{Model, ReceiveCost};
 use crate::result::{Problem, WaitKind};
 
 impl Interpreter<'_> {
-    /// Returns the communicator of an operation as messages know it.
+    /// Returns the key of an operation's communicator for point-to-point messages.
     pub(super) fn key(&self, context: u32, op: u32) -> u32 {
         2 * self.communicator(context, op)
     }
@@ -43,7 +43,7 @@ impl Interpreter<'_> {
         from.map_or(ANY, |from| from.resolve(context, self.world))
     }
 
-    /// Returns the target of an operation's end: its rank, or a request that begins.
+    /// Returns the target to which an operation's end is reported: its context, or a request that begins.
     pub(super) fn target(&mut self, context: u32, request: u32, peer: u32) -> Target {
         if request == NONE {
             return Target::Context(context);
@@ -281,7 +281,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Joins a message and its receive.
+    /// Matches a message with its receive.
     fn match_message(&mut self, number: u32, posted_number: u32) {
         let posted = self.posted.get(posted_number).clone();
         let message = self.messages.get(number);
@@ -292,7 +292,7 @@ impl Interpreter<'_> {
         let arrival = message.arrival;
         if message.rendezvous {
             self.messages.get_mut(number).receive = posted_number;
-            // A rank that waits for just this is in MPI when the request comes; one that continues may not be.
+            // A rank that blocks in this receive is in MPI when the request comes; a rank that continues may not be.
             let waits = matches!(posted.target, Target::Context(_));
             if posted.time >= arrival || waits || self.asynchronous {
                 self.grant(number, arrival.max(posted.time));
@@ -335,7 +335,7 @@ impl Interpreter<'_> {
         self.complete(posted.target, arrival.max(posted.time), cost, cause);
     }
 
-    /// Returns whether a rank is in a call that waits.
+    /// Returns whether messages of a rank progress: the rank waits in a call or has ended, or large messages progress at any time.
     fn in_mpi(&self, rank: u32) -> bool {
         self.asynchronous
             || matches!(
@@ -393,13 +393,13 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Grants a message: sends the permission to its sender.
+    /// Grants a message: sends the permission to the message's sender.
     fn grant(&mut self, number: u32, time: u64) {
         let message = self.messages.get(number);
         let (from, to) = (message.from, message.to);
         let arrives = time + self.channel(from, to).service();
         let waits = matches!(message.sender, Target::Context(_));
-        // Links are reserved in the order of time, so that this must wait its turn; so must a rank that may be computing.
+        // Links are reserved in the order of times, so the permission must wait for its turn; so must a sender that may be computing.
         if self.cluster.contention || !(waits || self.asynchronous) {
             self.schedule(arrives, PERMISSION_ARRIVES | number);
         } else {
@@ -450,7 +450,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Completes a rendezvous: the message has left at `sent` and arrives.
+    /// Completes a rendezvous, whose data begins at `time`, has left at `sent` and arrives at `arrival`.
     fn complete_rendezvous(&mut self, number: u32, time: u64, sent: u64, arrival: u64) {
         let message = self.messages.get(number).clone();
         let posted = self.posted.get(message.receive).clone();
@@ -462,7 +462,7 @@ impl Interpreter<'_> {
             Model::LogGp => sent,
             Model::Post => arrival,
         };
-        // Whoever came later determines when it went.
+        // The later of sender and receiver determines when the message went.
         let origin = if posted.time > message.arrival {
             posted.origin
         } else {
@@ -511,7 +511,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Gives up a receive that has got nothing.
+    /// Cancels a receive that has got no message.
     pub(super) fn cancel(&mut self, context: u32, index: u32) {
         let list = &mut self.queues.posted[context as usize];
         let posted = matching::take_request(list, &mut self.posted, index);

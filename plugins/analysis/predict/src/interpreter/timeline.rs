@@ -1,4 +1,4 @@
-//! When each rank is in which call.
+//! Times of each rank in each call.
 
 use super::Interpreter;
 use crate::timeline::{Call, Timeline};

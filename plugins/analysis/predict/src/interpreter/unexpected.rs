@@ -1,9 +1,9 @@
 //! Messages that come while their rank waits for others.
 //!
-//! An MPI library without a progress thread reads its connections in whatever call waits. It takes in what comes in the order in which it
-//! comes, keeps messages without a receive, and meanwhile does not see that the awaited message is there. So a rank's wait ends later by
-//! what such messages cost; when it receives them, only the copy is left of their cost. Of messages in frames, those frames count that come
-//! before the wait is over.
+//! An MPI library without a progress thread reads its connections in any call that waits. It processes messages in the order in which they
+//! come, and keeps those without a receive. Meanwhile it does not see that the awaited message is there. So a rank's wait ends later by
+//! the cost of such messages. When the rank receives them, only the copy is left of their cost. Of messages in frames, those frames count
+//! that come before the wait is over.
 
 use super::Interpreter;
 use crate::code::NONE;
@@ -39,8 +39,8 @@ impl Interpreter<'_> {
         again
     }
 
-    /// Returns when a rank has processed all that it waits for, and frames that come meanwhile of messages which are not complete by then.
-    /// Each costs as much as a message of one frame, but all of a message no more than the message.
+    /// Returns when a rank has processed all that it waits for, and the frames that come meanwhile of messages that are not complete by
+    /// then. Each frame costs as much as a message of one frame, but all frames of a message cost no more than the message.
     fn end_of_wait(&mut self, context: u32) -> u64 {
         let at = context as usize;
         self.contexts[at].disturbed = 0;
@@ -77,7 +77,7 @@ impl Interpreter<'_> {
         end + disturbed
     }
 
-    /// Takes in messages without a receive, of those that arrive before `end`.
+    /// Processes messages without a receive that arrive before `end`.
     fn take_unexpected(&mut self, context: u32, end: u64) {
         let mut number = self.queues.messages[context as usize].first;
         while number != NONE {
@@ -94,7 +94,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Messages of receives that the rank waits for later.
+    /// Processes messages of receives that the rank waits for later, if they arrive before `end`.
     fn take_requests(&mut self, context: u32, end: u64) {
         let mut unread = std::mem::take(&mut self.unread[context as usize]);
         unread.retain(|&index| {

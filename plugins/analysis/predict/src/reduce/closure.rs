@@ -7,7 +7,7 @@ use nodescope_loop_tree::{Action, Sequences};
 use super::describe;
 use super::select::Occurrence;
 
-/// A rank, its call, and why that keeps the fragment from being closed.
+/// A rank, its call, and the reason why the fragment is not closed.
 pub type Refusal = (u32, String, String);
 
 /// A rank and the index of an operation.
@@ -19,12 +19,12 @@ type Envelope = (u32, u32, Option<u32>, u32);
 /// Messages, collectives and requests of a program, by their partners.
 pub struct Closure<'a> {
     sequences: &'a Sequences,
-    /// Other ends of messages, by rank and index of the operation.
+    /// Other ends of each operation's messages.
     ends: HashMap<At, Vec<At>>,
-    /// Members of each collective.
+    /// Instance of the collective that an operation enters, as an index of `members`.
     collectives: HashMap<At, usize>,
     members: Vec<Vec<At>>,
-    /// By rank and index: requests that are pending before it, one more than there are operations.
+    /// Number of pending requests before each operation, by rank and index, and after the last operation.
     pending: Vec<Vec<u32>>,
     /// Ranks that receive messages of unknown senders.
     open: HashSet<u32>,
@@ -133,7 +133,7 @@ impl<'a> Closure<'a> {
             .map_or("the end".to_owned(), |entry| describe(&entry.op))
     }
 
-    /// Checks that an occurrence is closed; an error says why it is not.
+    /// Checks that an occurrence is closed; the error is the reason why it is not.
     pub fn check(&self, occurrence: &Occurrence) -> Result<(), Refusal> {
         let ranges: HashMap<u32, (usize, usize)> = (occurrence.ranges.iter())
             .map(|&(rank, start, end)| (rank, (start, end)))

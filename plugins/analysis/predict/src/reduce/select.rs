@@ -1,4 +1,4 @@
-//! Which part of a program is meant.
+//! Selection of a fragment of a program.
 
 use std::str::FromStr;
 
@@ -53,7 +53,7 @@ pub enum SelectionError {
     },
 }
 
-/// Occurrence of a fragment: rank, index of its first operation, index after its last.
+/// Occurrence of a fragment: rank, index of the rank's first operation (from 0), index after its last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Occurrence {
     /// Ranges by rank, ascending; ranks without operations in the occurrence are left out.
@@ -169,9 +169,9 @@ impl Selection {
 struct Finder<'a> {
     program: &'a Program,
     wanted: u32,
-    /// Loops seen so far, in the order of the outline.
+    /// Number of loops seen so far, in the order of the outline.
     seen: u32,
-    /// Operations so far.
+    /// Number of operations so far.
     at: usize,
     found: Vec<(usize, usize)>,
 }
