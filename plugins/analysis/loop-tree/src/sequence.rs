@@ -334,8 +334,8 @@ impl Job {
         self.calls = self.calls.saturating_add(call.record.calls);
         let record = &call.record;
         self.check(rank, record, limits::check(rank, call));
-        let told: Option<Vec<u32>> = record.members.iter().map(|m| m.rank()).collect();
-        if let (true, Some(members)) = (!record.members.is_empty(), told) {
+        let listed: Option<Vec<u32>> = record.members.iter().map(|m| m.rank()).collect();
+        if let (true, Some(members)) = (!record.members.is_empty(), listed) {
             self.members.insert(record.new_communicator, members);
         }
         for id in [record.communicator, record.new_communicator] {

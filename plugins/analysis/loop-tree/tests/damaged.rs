@@ -73,28 +73,28 @@ fn ranks_beyond_the_world_are_refused() {
 #[test]
 fn times_sizes_and_tags_have_bounds() {
     let late = |call: &mut MpiCall| call.exit.time = u64::MAX;
-    let told = modelled(Function::Send, late).unwrap_err();
+    let error = modelled(Function::Send, late).unwrap_err();
     assert!(
-        matches!(told, SequenceError::TooLate { rank: 1, .. }),
-        "{told}"
+        matches!(error, SequenceError::TooLate { rank: 1, .. }),
+        "{error}"
     );
     let long = |call: &mut MpiCall| call.time_inside = u64::MAX;
-    let told = modelled(Function::Send, long).unwrap_err();
+    let error = modelled(Function::Send, long).unwrap_err();
     assert!(
-        matches!(told, SequenceError::TooLate { rank: 1, .. }),
-        "{told}"
+        matches!(error, SequenceError::TooLate { rank: 1, .. }),
+        "{error}"
     );
     let large = |call: &mut MpiCall| call.record.send_bytes = u64::MAX;
-    let told = modelled(Function::Send, large).unwrap_err();
-    assert!(matches!(told, SequenceError::TooLarge { .. }), "{told}");
+    let error = modelled(Function::Send, large).unwrap_err();
+    assert!(matches!(error, SequenceError::TooLarge { .. }), "{error}");
     let together = |call: &mut MpiCall| call.record.send_bytes_to = vec![1 << 63; 2];
-    let told = modelled(Function::Alltoallv, together).unwrap_err();
-    assert!(matches!(told, SequenceError::TooLarge { .. }), "{told}");
+    let error = modelled(Function::Alltoallv, together).unwrap_err();
+    assert!(matches!(error, SequenceError::TooLarge { .. }), "{error}");
     let tag = |call: &mut MpiCall| call.record.send_tag = Tag::Value(u32::MAX);
-    let told = modelled(Function::Send, tag).unwrap_err();
+    let error = modelled(Function::Send, tag).unwrap_err();
     assert!(
-        matches!(told, SequenceError::BadTag { tag: u32::MAX, .. }),
-        "{told}"
+        matches!(error, SequenceError::BadTag { tag: u32::MAX, .. }),
+        "{error}"
     );
 }
 
@@ -160,10 +160,10 @@ fn windows_without_number_are_refused() {
     let ranks = (0..RANKS).map(|rank| event(rank, 1));
     let windows = (2..12_000).map(|object| event(0, object));
     let events: Vec<Event> = ranks.chain(windows).collect();
-    let told = Sequences::from_events(&events).unwrap_err();
+    let error = Sequences::from_events(&events).unwrap_err();
     assert!(
-        matches!(told, SequenceError::TooManyMembers { .. }),
-        "{told}"
+        matches!(error, SequenceError::TooManyMembers { .. }),
+        "{error}"
     );
     assert!(Sequences::from_events(&events[..RANKS as usize + 100]).is_ok());
 }

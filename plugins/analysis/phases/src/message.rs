@@ -102,7 +102,7 @@ impl Messages {
             notes: sequences.notes.clone(),
             ..Messages::default()
         };
-        let mut teams = Communicators::new(sequences, choice);
+        let mut communicators = Communicators::new(sequences, choice);
         for (rank, sequence) in sequences.ranks.iter().enumerate() {
             let rank = rank as u32;
             let begins = sequences.begins.get(rank as usize);
@@ -115,7 +115,7 @@ impl Messages {
                 match &op.action {
                     Action::Send { to, bytes, .. } => {
                         let to = resolve(*to);
-                        let kind = teams.kind(rank, op);
+                        let kind = communicators.kind(rank, op);
                         messages.add(kind, message(time, rank, to, *bytes));
                     }
                     Action::SendReceive {
@@ -123,7 +123,7 @@ impl Messages {
                         ..
                     } => {
                         let to = resolve(*to);
-                        let kind = teams.kind(rank, op);
+                        let kind = communicators.kind(rank, op);
                         messages.add(kind, message(time, rank, to, *bytes));
                     }
                     Action::OneSided { to, out, back, .. } => {
@@ -135,7 +135,7 @@ impl Messages {
                         messages.add(Kind::OneSided, one);
                     }
                     Action::Collective(collective) => {
-                        teams.messages(rank, op, collective, |to, bytes| {
+                        communicators.messages(rank, op, collective, |to, bytes| {
                             messages.add(Kind::Collective, message(time, rank, to, bytes));
                         });
                     }
@@ -232,7 +232,7 @@ impl<'a> Communicators<'a> {
         let local_ranks = (sequences.communicators.iter())
             .map(|members| members.iter().copied().zip(0..).collect())
             .collect();
-        let mut teams = Communicators {
+        let mut communicators = Communicators {
             sequences,
             local_ranks,
             selected: HashMap::new(),
@@ -246,7 +246,7 @@ impl<'a> Communicators<'a> {
                 let Action::Collective(collective) = &entry.op.action else {
                     continue;
                 };
-                let Some(instance) = teams.enter(rank as u32, &entry.op) else {
+                let Some(instance) = communicators.enter(rank as u32, &entry.op) else {
                     continue;
                 };
                 let begins = sequences.begins.get(rank);
@@ -261,14 +261,14 @@ impl<'a> Communicators<'a> {
                 *earliest = own.min(*earliest);
             }
         }
-        teams.entered.clear();
-        teams.selected = (first.into_iter())
+        communicators.entered.clear();
+        communicators.selected = (first.into_iter())
             .map(|(instance, (_, _, kind, bytes))| {
-                let selected = choice.of(kind, teams.size(instance.0), bytes);
+                let selected = choice.of(kind, communicators.size(instance.0), bytes);
                 (instance, selected)
             })
             .collect();
-        teams
+        communicators
     }
 
     /// Returns the communicator of an operation; `None` if the rank is its only member.

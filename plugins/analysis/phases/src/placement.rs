@@ -69,7 +69,7 @@ pub fn improve(matrix: &Matrix, given: &[u32]) -> Result<Vec<u32>, PlacementErro
         let mut divided = Division::new(&graph, graph.divide(&sizes)?, &sizes);
         divided.restore();
         divided.swap();
-        let divided = keep_names(divided.parts, &given, &sizes);
+        let divided = relabel(divided.parts, &given, &sizes);
         let mut least = least;
         for other in [divided, refined.parts] {
             let cut = graph.cut(&other);
@@ -82,7 +82,7 @@ pub fn improve(matrix: &Matrix, given: &[u32]) -> Result<Vec<u32>, PlacementErro
 }
 
 /// Names the parts so that many ranks keep their given part. A part takes the name of a part of its size, greatest overlap first.
-fn keep_names(parts: Vec<usize>, given: &[usize], sizes: &[usize]) -> Vec<usize> {
+fn relabel(parts: Vec<usize>, given: &[usize], sizes: &[usize]) -> Vec<usize> {
     let mut overlaps: BTreeMap<(usize, usize), usize> = BTreeMap::new();
     for (&part, &name) in parts.iter().zip(given) {
         *overlaps.entry((part, name)).or_default() += 1;

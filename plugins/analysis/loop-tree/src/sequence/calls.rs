@@ -122,7 +122,7 @@ pub(super) fn add(state: &mut RankState, call: &MpiCall) {
                 state.push(record, action, None);
             }
             Class::Collective | Class::StartCollective => collective(state, call),
-            Class::StartSendReceive => both(state, record),
+            Class::StartSendReceive => start_send_receive(state, record),
             Class::PrepareCollective => {
                 prepare(
                     state,
@@ -153,7 +153,7 @@ pub(super) fn add(state: &mut RankState, call: &MpiCall) {
 }
 
 /// Adds a call that never ended; returns false if the call is not interpreted.
-pub(super) fn stands(state: &mut RankState, record: &MpiRecord, entry: Stamp) -> bool {
+pub(super) fn add_pending(state: &mut RankState, record: &MpiRecord, entry: Stamp) -> bool {
     match record.function {
         Function::Wait | Function::Waitall => {
             let serials = record.requests.iter();
@@ -279,7 +279,7 @@ fn start(state: &mut RankState, record: &MpiRecord, serial: u64, make: impl FnOn
 }
 
 /// Adds a send and a receive that have one common request.
-fn both(state: &mut RankState, record: &MpiRecord) {
+fn start_send_receive(state: &mut RankState, record: &MpiRecord) {
     let slot = state.slot();
     let send = send(record, Some(slot));
     state.push_part(record, send);

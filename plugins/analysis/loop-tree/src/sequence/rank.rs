@@ -22,7 +22,7 @@ pub(super) struct OpenRequest {
     /// Index of the operation that began the request.
     pub entry: usize,
     /// True if the request is a receive that accepts any source or any tag.
-    pub source_open: bool,
+    pub wildcard: bool,
 }
 
 /// State of a rank while its calls become a sequence.
@@ -210,7 +210,7 @@ impl RankState {
         let Unfinished { function, .. } = unfinished;
         let rank = self.rank;
         let interpreted = match &unfinished.record {
-            Some(record) if stuck => calls::stands(self, record, entry),
+            Some(record) if stuck => calls::add_pending(self, record, entry),
             _ => false,
         };
         self.notes.push(match (stuck, interpreted) {
@@ -268,14 +268,14 @@ impl RankState {
     }
 
     /// Begins a request. Its serial in the trace means the request number `slot` until it completes.
-    pub fn begin(&mut self, serial: u64, slot: u32, source_open: bool) {
+    pub fn begin(&mut self, serial: u64, slot: u32, wildcard: bool) {
         let entry = self.entries.len();
         if let Some(old) = self.live.insert(
             serial,
             OpenRequest {
                 slot,
                 entry,
-                source_open,
+                wildcard,
             },
         ) {
             self.free.insert(old.slot);
@@ -359,7 +359,7 @@ impl RankState {
 
     /// Writes the matching source and tag into a receive that was begun with any source or any tag.
     pub fn matched(&mut self, live: OpenRequest, source: Option<u32>, matched_tag: Option<u32>) {
-        if !live.source_open {
+        if !live.wildcard {
             return;
         }
         if let Some(entry) = self.entries.get_mut(live.entry)

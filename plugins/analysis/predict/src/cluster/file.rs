@@ -266,8 +266,8 @@ fn rate(item: &Item<'_>) -> Option<u64> {
 }
 
 /// Reads the costs of a channel. If `must` is true, the file must give latency and bandwidth.
-fn costs(section: &Section<'_>, channel: &mut Channel, must: bool) {
-    let (latency, bandwidth) = if must {
+fn costs(section: &Section<'_>, channel: &mut Channel, required: bool) {
+    let (latency, bandwidth) = if required {
         (
             section.require("latency", "\"1.3 us\""),
             section.require("bandwidth", "\"1.25 GB/s\""),
@@ -419,8 +419,8 @@ fn topology(section: &Section<'_>, cluster: &mut Cluster) {
     ];
     let kind = section.item("kind");
     let kind = kind.and_then(|item| item.choice("a topology", &kinds));
-    let sizes = |key: &'static str, example: &str, must: bool| {
-        let item = if must {
+    let sizes = |key: &'static str, example: &str, required: bool| {
+        let item = if required {
             section.require(key, example)
         } else {
             section.item(key)
