@@ -45,7 +45,7 @@ pub fn mismatch(case: &Case, differences: &[Difference]) -> String {
     t
 }
 
-/// Returns the machine state before the instruction: registers, and the bytes of memory that the case writes.
+/// Returns the machine state before the instruction: registers, and the bytes that the case puts into memory.
 pub fn state(case: &Case) -> String {
     let s = &case.state;
     let mut t = String::new();
