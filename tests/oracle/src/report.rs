@@ -1,4 +1,4 @@
-//! Text from which a person can understand and repeat a case.
+//! Text reports from which a person can understand and repeat a test case.
 
 use std::fmt::Write;
 
@@ -17,13 +17,13 @@ pub fn disassembly(case: &Case) -> String {
     text
 }
 
-/// Returns the bytes of the instruction.
+/// Returns the bytes of the instruction in hexadecimal, with spaces between them.
 pub fn encoding(case: &Case) -> String {
     let list: Vec<_> = case.bytes.iter().map(|b| format!("{b:02x}")).collect();
     list.join(" ")
 }
 
-/// Returns a case that differs: name, instruction, state before, and what was expected and found.
+/// Returns the report of a case that differs: its id, instruction and bytes, then the expected and the found value of each difference.
 pub fn mismatch(case: &Case, differences: &[Difference]) -> String {
     let mut t = String::new();
     let _ = writeln!(
@@ -45,7 +45,7 @@ pub fn mismatch(case: &Case, differences: &[Difference]) -> String {
     t
 }
 
-/// Returns the state before.
+/// Returns the machine state before the instruction: registers, and the bytes that the case puts into memory.
 pub fn state(case: &Case) -> String {
     let s = &case.state;
     let mut t = String::new();

@@ -1,14 +1,14 @@
-//! Where an AMD host answers otherwise than an Intel one.
+//! Differences between AMD's and Intel's CPUs, as rules.
 //!
-//! But for what the architecture leaves open (undefined flags, approximations), which is the host's and not compared with another's,
-//! the engine does on every host what an Intel CPU does. On a host of AMD's (or Hygon's, whose design is AMD's) it is judged
-//! all the same: each [`Rule`] makes of the engine's outcome the one that an AMD CPU has instead, and that outcome must agree
-//! with the host's in every register, flag and byte that is compared anywhere. A rule checks the engine's outcome first and
-//! does not apply where it is not Intel's. On any other host there are no rules. Differences that a rule explains are counted and reported.
+//! The engine does on every host what an Intel CPU does. Undefined flags and approximations are the exception: the architecture leaves them
+//! to the processor, and they are not compared. A host of AMD (or of Hygon, whose design is AMD's) judges the engine all the same. Each
+//! [`Rule`] turns the engine's outcome into that of an AMD CPU. The turned outcome must agree with the host's in every register, flag and
+//! byte that is compared anywhere. A rule checks the engine's outcome first and does not apply where that outcome is not Intel's. On any
+//! other host there are no rules. Differences that a rule explains are counted and reported.
 //!
-//! Two things stay unjudged in such a case: which flags the engine raises where only the host's fault came through
-//! ([`Rule::StoreFault`], [`Rule::ConversionFault`]), and what the host loads along with an MXCSR that the engine refuses
-//! ([`Rule::MxcsrLoad`]). Both are compared where the operand does not fault and where both accept the MXCSR.
+//! Two things stay unjudged in a case that a rule explains. The first is which flags the engine raises where the host reported only the
+//! operand's fault ([`Rule::StoreFault`], [`Rule::ConversionFault`]). The second is what the host loads along with an MXCSR that the engine
+//! refuses ([`Rule::MxcsrLoad`]). Other cases compare both: operands that do not fault, and values of MXCSR that both accept.
 //!
 //! `SDM` is Intel's manual, `APM` AMD's (24592, 24593 and 24594 for volumes 1 to 3).
 
@@ -22,12 +22,12 @@ use crate::generate::{Case, register};
 use crate::layout::{CODE, CODE_LEN, PAGE, WINDOW, WINDOW_LEN, WRITABLE_LEN};
 use crate::state::{Outcome, State};
 
-/// CPU vendors, each with its rules.
+/// CPU vendors whose rules apply to a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vendor {
-    /// Intel's: none. Also those of any vendor that is not known.
+    /// Intel, and any vendor without rules of its own. No rule applies.
     Intel,
-    /// AMD's rules.
+    /// AMD, and Hygon.
     Amd,
 }
 
@@ -50,45 +50,46 @@ pub fn host() -> Vendor {
     })
 }
 
-/// A difference between the vendors.
+/// Difference between an AMD CPU and an Intel CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
-    /// With an operand-size prefix and without REX.W a near branch is one of 16 bits on AMD, with a shorter displacement
-    /// and a truncated target (APM vol. 1 §3.7.9, table 3-9); Intel ignores the prefix (SDM vol. 1 §6.3.7). The host would continue in the
-    /// midst of the instruction, so it does not run it.
+    /// A near branch with an operand-size prefix and without REX.W. On AMD it is a branch of 16 bits, with a shorter displacement and a
+    /// truncated target (APM vol. 1 §3.7.9, table 3-9); Intel ignores the prefix (SDM vol. 1 §6.3.7). An AMD host would continue in the
+    /// midst of the instruction, so the host does not run it.
     NearBranch,
     /// MXCSR_MASK, which FXSAVE and XSAVE store, has bit 17 set on AMD: MXCSR has a misaligned exception mask there (APM
     /// vol. 1 §4.2.2), which is reserved on Intel (SDM vol. 1 §10.2.3 and §11.6.6).
     MxcsrMask,
-    /// AMD therefore loads an MXCSR with that bit, and Intel raises `#GP` (the same sections).
+    /// LDMXCSR, FXRSTOR or XRSTOR of an MXCSR with bit 17 set: AMD loads the value, Intel raises `#GP` (the sections of
+    /// [`Rule::MxcsrMask`]).
     MxcsrLoad,
     /// x87 stores that would raise an unmasked exception as well as a fault of their operand. AMD reports the fault, Intel
     /// leaves the exception pending and the memory unchanged. Both are in the same class of priority, within which the order
     /// is the processor's choice (SDM vol. 3A §6.9, table 6-2). Observed on Zen 4.
     StoreFault,
-    /// VCVTPS2PH the same: AMD reports the operand's fault with MXCSR as it was, Intel sets flags and raises an unmasked
-    /// exception first (SDM vol. 3A §6.9, table 6-2). Observed on Zen 4.
+    /// VCVTPS2PH whose operand faults and whose conversion raises flags: AMD reports the operand's fault with MXCSR as it was. Intel sets
+    /// flags and raises an unmasked exception first (SDM vol. 3A §6.9, table 6-2). Observed on Zen 4.
     ConversionFault,
     /// XSAVE or XRSTOR with a misaligned operand at a non-canonical address in the stack segment: `#GP` for the alignment on
     /// AMD, `#SS` on Intel, of the same class (SDM vol. 3A §6.9, table 6-2). Observed on Zen 4.
     AlignmentFault,
-    /// CMPS of which both operands fault: AMD reports the first, Intel the second. The order is the processor's choice (SDM
-    /// vol. 3A §6.9, table 6-2), and where both are page faults either is taken on any host. Observed on Zen 4.
+    /// CMPS with faults of both operands: AMD reports the first operand's fault, Intel the second's. The order is the processor's choice
+    /// (SDM vol. 3A §6.9, table 6-2). Where both are page faults, either is accepted on any host. Observed on Zen 4.
     ComparisonOrder,
     /// A repeated CMPS or SCAS that faults after some elements: Intel restores the flags from before the instruction (SDM
     /// vol. 2B, REP), AMD leaves those of the last comparison. Observed on Zen 4; the APM says nothing.
     ComparisonFault,
-    /// LOOPE and LOOPNE with a repeat prefix, whose use there is reserved (SDM vol. 2A §2.1.1; APM vol. 3, "Repeat
-    /// Prefixes"): on AMD F3 makes either LOOPE and F2 makes either LOOPNE. Observed on Zen 4; Intel ignores the prefix.
+    /// LOOPE and LOOPNE with a repeat prefix, whose use there is reserved (SDM vol. 2A §2.1.1; APM vol. 3, "Repeat Prefixes"). On AMD,
+    /// prefix F3 makes LOOPE of either instruction, and F2 makes LOOPNE. Observed on Zen 4; Intel ignores the prefix.
     LoopPrefix,
     /// F3 90 with REX.B: AMD exchanges rAX with R8, as 90 with REX.B does without F3; Intel pauses. Observed on Zen 4; the
     /// manuals describe only F3 90 (SDM vol. 2B and APM vol. 3, PAUSE).
     Pause,
-    /// UD0 and UD1 of which the ModRM byte cannot be fetched: AMD raises `#UD` upon the opcode. Some processors do so
-    /// (SDM vol. 2B, UD); of UD1 it is observed on Zen 4.
+    /// UD0 and UD1 whose ModRM byte cannot be fetched: AMD raises `#UD` on the opcode alone. Some processors do so (SDM vol. 2B, UD); for
+    /// UD1 it is observed on Zen 4.
     Undefined,
-    /// MOVSXD with an operand-size prefix and without REX.W, a discouraged form: AMD reads 32 bits, Intel 16 (SDM vol. 2B,
-    /// MOVSXD r16, r/m16). It is seen where the upper ones fault. Observed on Zen 4; the APM has only the 64-bit form.
+    /// MOVSXD with an operand-size prefix and without REX.W, a discouraged form: AMD reads 32 bits, Intel 16 (SDM vol. 2B, MOVSXD r16,
+    /// r/m16). The difference shows where the upper 16 bits fault. Observed on Zen 4; the APM has only the 64-bit form.
     MovsxdWord,
 }
 
@@ -127,7 +128,7 @@ impl Rule {
         }
     }
 
-    /// Returns the answer of an AMD CPU where the engine gave another one: an outcome and memory. None where the rule does not apply.
+    /// Returns what an AMD CPU does where the engine did something else: an outcome and memory. `None` where the rule does not apply.
     fn answer(self, case: &Case, seen: &Seen<'_>) -> Option<Answer> {
         match self {
             Self::NearBranch => None,
@@ -146,7 +147,8 @@ impl Rule {
     }
 }
 
-/// The outcomes of both sides, with memory afterwards in the order of [`compare`].
+/// Outcomes of the host (`native`) and of the engine, with the window's bytes afterwards in the order of [`compare`]: the host's, the
+/// engine's.
 struct Seen<'a> {
     native: &'a Outcome,
     engine: &'a Outcome,
@@ -155,7 +157,7 @@ struct Seen<'a> {
 
 struct Answer {
     outcome: Outcome,
-    /// Memory, where it differs from the engine's.
+    /// The window's bytes, where they differ from the engine's.
     memory: Option<Vec<u8>>,
 }
 
@@ -168,7 +170,7 @@ impl From<Outcome> for Answer {
     }
 }
 
-/// Returns the rule for which a host of this vendor must not run a case, because it is another instruction there.
+/// Returns the rule for which a host of this vendor must not run a case, because that vendor's CPUs decode another instruction.
 pub fn forbids(vendor: Vendor, case: &Case) -> Option<Rule> {
     use iced_x86::FlowControl::*;
     if vendor == Vendor::Intel
@@ -183,7 +185,8 @@ pub fn forbids(vendor: Vendor, case: &Case) -> Option<Rule> {
     (there.code() != case.instruction.code()).then_some(Rule::NearBranch)
 }
 
-/// Returns the rule by which a host of this vendor rightly differs from the engine, which does what Intel's do.
+/// Returns the rule by which a host of this vendor rightly differs from the engine, which does what Intel CPUs do. `memory` is the window's
+/// bytes after the host's run and after the engine's.
 pub fn explains(
     vendor: Vendor,
     case: &Case,
@@ -207,7 +210,7 @@ pub fn explains(
     })
 }
 
-/// Returns the state before, with this exception.
+/// Returns an outcome that raises `exception` and changes nothing of the case's state.
 fn before(case: &Case, exception: Option<Exception>) -> Outcome {
     Outcome {
         exception,
@@ -215,14 +218,14 @@ fn before(case: &Case, exception: Option<Exception>) -> Outcome {
     }
 }
 
-/// Returns the state before, but behind the instruction.
+/// Returns an outcome that changes only RIP, which points behind the instruction.
 fn behind(case: &Case) -> Outcome {
     let mut outcome = before(case, None);
     outcome.state.rip = case.instruction.next_ip();
     outcome
 }
 
-/// Returns the bytes of the window.
+/// Returns `len` bytes at a guest address, out of the window's contents; `None` where they are not all in the window.
 fn read(memory: &[u8], address: u64, len: usize) -> Option<&[u8]> {
     memory
         .get(address.wrapping_sub(WINDOW).try_into().ok()?..)?
@@ -245,7 +248,7 @@ fn in_stack_segment(i: &Instruction) -> bool {
     matches!(i.memory_base(), RSP | RBP | ESP | EBP) && !matches!(i.memory_segment(), FS | GS)
 }
 
-/// Returns whether an access to bytes from `at` on must raise this exception.
+/// Returns whether an access to `len` bytes from `at` on can raise this exception, with its error code and address.
 fn faults(case: &Case, at: u64, len: u64, write: bool, exception: Exception) -> bool {
     let last = at.wrapping_add(len - 1);
     let stack = in_stack_segment(&case.instruction);
@@ -271,7 +274,7 @@ fn faults(case: &Case, at: u64, len: u64, write: bool, exception: Exception) -> 
     }
 }
 
-/// MXCSR bits that Intel has, and AMD's misaligned exception mask.
+/// Bits of MXCSR that Intel defines, 0 to 15. `MISALIGNED` is AMD's misaligned exception mask, bit 17.
 const MXCSR: u32 = 0xffff;
 const MISALIGNED: u32 = 1 << 17;
 
@@ -307,8 +310,8 @@ fn mxcsr_load(case: &Case, seen: &Seen<'_>) -> Option<Answer> {
     let loads_x87 =
         matches!(case.instruction.mnemonic(), Xrstor | Xrstor64) && case.state.gpr[0] & 1 != 0;
     if loads_x87 {
-        // XRSTOR has loaded that component, as AMD does, by the time it checks MXCSR; a fault may find part of the state
-        // loaded (SDM vol. 1 §13.8).
+        // The engine's XRSTOR has loaded the x87 component before it refuses MXCSR; a fault may find part of the state loaded (SDM vol. 1
+        // §13.8). The host loads the same component.
         let (to, from) = (&mut intel.state.fx.0, &seen.native.state.fx.0);
         to[..24].copy_from_slice(&from[..24]);
         to[32..160].copy_from_slice(&from[32..160]);
@@ -319,7 +322,7 @@ fn mxcsr_load(case: &Case, seen: &Seen<'_>) -> Option<Answer> {
     {
         return None;
     }
-    // The engine does not restore the rest that AMD restores, except for the x87 part above; it is compared where MXCSR is one that both accept.
+    // The host restores all components; the engine has restored only the x87 part above. The others are taken from the host, unjudged.
     let mut outcome = behind(case);
     if whole {
         let rip = outcome.state.rip;
@@ -334,8 +337,8 @@ fn mxcsr_load(case: &Case, seen: &Seen<'_>) -> Option<Answer> {
 
 fn store_fault(case: &Case, seen: &Seen<'_>) -> Option<Answer> {
     use Mnemonic::*;
-    /// Invalid operation, overflow and underflow, for which nothing is stored; summary and busy; what else goes with them:
-    /// the other exceptions, stack fault and C1.
+    /// Exceptions for which nothing is stored: invalid operation, overflow and underflow. `SUMMARY` is error summary and busy. `ALL` adds
+    /// what else an exception may change: the other exceptions, stack fault and C1.
     const PREVENTS: u16 = 0x19;
     const SUMMARY: u16 = 0x8080;
     const ALL: u16 = SUMMARY | 0x27f;
@@ -392,7 +395,7 @@ fn alignment_fault(case: &Case, seen: &Seen<'_>) -> Option<Answer> {
     applies.then(|| before(case, Some(Exception::gp(0))).into())
 }
 
-/// Returns the bytes of an element of CMPS or SCAS.
+/// Returns the size of an element of CMPS or SCAS in bytes; `None` for other instructions.
 fn element(i: &Instruction) -> Option<u64> {
     use Mnemonic::*;
     Some(match i.mnemonic() {
@@ -441,7 +444,7 @@ fn comparison_fault(case: &Case, seen: &Seen<'_>) -> Option<Answer> {
     } else {
         size
     };
-    // The operands of the last comparison: an element before those that the registers point at now.
+    // The operands of the last comparison lie one element before the addresses in the registers.
     let value = |operand: u32| {
         let kind = i.op_kind(operand);
         if kind == OpKind::Register {
@@ -458,10 +461,10 @@ fn comparison_fault(case: &Case, seen: &Seen<'_>) -> Option<Answer> {
     Some(outcome.into())
 }
 
-/// CF, PF, AF, ZF, SF and OF.
+/// Status flags: CF, PF, AF, ZF, SF and OF.
 const STATUS: u64 = 0x8d5;
 
-/// Status flags of `a - b` (SDM vol. 1 §3.4.3.1).
+/// Returns the status flags of `a - b`, for operands of `bits` bits (SDM vol. 1 §3.4.3.1).
 fn of_subtraction(a: u64, b: u64, bits: u64) -> u64 {
     let low = u64::MAX >> (64 - bits);
     let top = 1 << (bits - 1);
@@ -482,7 +485,7 @@ fn loop_prefix(case: &Case, seen: &Seen<'_>) -> Option<Answer> {
         Mnemonic::Loopne => false,
         _ => return None,
     };
-    // Before the opcode and the displacement.
+    // The last two bytes are the opcode and the displacement.
     let prefixes = &case.bytes[..case.bytes.len() - 2];
     let by_prefix = *prefixes.iter().rfind(|&&b| matches!(b, 0xf2 | 0xf3))? == 0xf3;
     let left = seen.engine.state.gpr[1]
@@ -532,7 +535,7 @@ fn pause(case: &Case, seen: &Seen<'_>) -> Option<Answer> {
 
 fn undefined(case: &Case, seen: &Seen<'_>) -> Option<Answer> {
     let end = CODE + CODE_LEN as u64;
-    // Prefixes are none of these bytes.
+    // No prefix has the value 0x0f, so the first such byte is the opcode's escape.
     let escape = case.bytes.iter().position(|&b| b == 0x0f)? as u64;
     let applies = matches!(case.instruction.mnemonic(), Mnemonic::Ud0 | Mnemonic::Ud1)
         && case.state.rip + escape + 2 <= end

@@ -1,4 +1,4 @@
-//! The portable engine against the host's CPU: a fixed set of cases, the same in every run. `scripts/difftest` draws more.
+//! Tests of the portable engine against the host's CPU, with a fixed set of cases in every run. `scripts/difftest` draws more.
 
 use nodescope_oracle::campaign::{self, CampaignError, Comparator, Settings};
 use nodescope_oracle::catalogue::Group;
@@ -13,7 +13,7 @@ use nodescope_x86::Vector;
 
 const SEED: u64 = 2013;
 
-/// Returns a comparator of both sides; None, and the test is skipped, where the host cannot judge.
+/// Returns a comparator of host and engine. Skips the test and returns `None` where the host's CPU lacks a feature that is needed.
 fn comparator(group: Group) -> Option<Comparator> {
     let missing = group.missing();
     if !missing.is_empty() {
@@ -34,7 +34,7 @@ fn comparator(group: Group) -> Option<Comparator> {
     }
 }
 
-/// Cases of so many encodings, each in a few states.
+/// Compares engine and host for `encodings` encodings of a group, each in a few states, and asserts that all cases agree.
 fn group_agrees(group: Group, encodings: u64) {
     let Some(mut comparator) = comparator(group) else {
         return;
@@ -66,7 +66,7 @@ fn group_agrees(group: Group, encodings: u64) {
         "{group}: {} of {cases} cases differ\n{text}",
         tally.mismatches
     );
-    // Rules for other vendors are for a few odd cases. Of FXSAVE and XSAVE every one that succeeds stores another mask.
+    // Rules of the host's vendor explain few cases. Group `State` has more: each FXSAVE or XSAVE that succeeds stores another mask.
     let few = if group == Group::State { 4 } else { 200 };
     assert!(
         tally.by_vendor * few <= cases,
@@ -85,7 +85,7 @@ fn group_agrees(group: Group, encodings: u64) {
         "{group}: only {} of {cases} cases ran translated",
         tally.translated
     );
-    // An instruction that is not translated, or that faults, calls out.
+    // An instruction that is not translated, or that faults, calls out of translated code.
     let (enough, of) = match group {
         Group::Branch | Group::String | Group::X87 | Group::Mmx | Group::State => (0, 1),
         _ => (1, 3),
@@ -162,8 +162,8 @@ fn invalid_forms_agree() {
     group_agrees(Group::Invalid, 4_000);
 }
 
-/// VCVTPS2PH with an exact subnormal result and underflow unmasked; PCMPESTRI and PCMPESTRM with registers that they read or
-/// write unnamed in the address.
+/// Checks cases that once differed: VCVTPS2PH with an exact subnormal result and underflow unmasked; PCMPESTRI and PCMPESTRM whose address
+/// uses registers that the instruction also reads or writes implicitly.
 #[test]
 fn what_once_differed_agrees() {
     use nodescope_oracle::engine::TlbState;
@@ -248,7 +248,7 @@ fn what_was_touched_is_found_in_line() {
                     after.interpreted - before.interpreted,
                 )
             };
-            // The first time it is decoded, which forbids writes.
+            // The first run also decodes the instruction, which forbids writes to its page.
             run(TlbState::Warm);
             assert_eq!(run(TlbState::Warm), (1, 0, 0), "{mode:?}");
             assert_eq!(run(TlbState::Cold), (1, 1, 1), "{mode:?}");

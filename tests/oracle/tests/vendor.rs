@@ -1,5 +1,5 @@
-//! The rules for hosts of another vendor, on any host: the engine does what Intel's CPUs do, what AMD's do is written down
-//! here, and each rule accounts for that difference and for no other.
+//! Tests of the rules for AMD hosts that run on any host. The engine does what Intel CPUs do, each test writes down what an AMD CPU does,
+//! and each rule must account for that difference and for no other.
 
 use iced_x86::Decoder;
 use nodescope_oracle::catalogue::Group;
@@ -14,10 +14,10 @@ const RIP: u64 = CODE + 64;
 const AT: u64 = WINDOW + 0x140;
 const READ_ONLY: u64 = WINDOW + WRITABLE_LEN as u64;
 const END: u64 = WINDOW + WINDOW_LEN as u64;
-/// Addresses that are not canonical.
+/// An address that is not canonical.
 const NOWHERE: u64 = 0xb248_0000_0008;
 
-/// Returns an instruction in a plain state, changed.
+/// Returns a case with the instruction `bytes` in a plain state, which `change` modifies.
 fn case(bytes: &[u8], change: impl Fn(&mut State)) -> Case {
     let mut case = Generator::new(Group::Integer, 1).case(0);
     let s = &mut case.state;
@@ -35,7 +35,7 @@ fn case(bytes: &[u8], change: impl Fn(&mut State)) -> Case {
     case
 }
 
-/// Outcomes of a case on both sides.
+/// Outcomes of a case on an AMD CPU and on the engine, with the window's bytes after each, in this order.
 struct Sides {
     case: Case,
     amd: Outcome,
@@ -44,7 +44,8 @@ struct Sides {
 }
 
 impl Sides {
-    /// Returns the outcome of the engine and that of an AMD CPU, which `amd` makes from the state before and of the engine's memory.
+    /// Runs the case on the engine. `amd` makes the outcome of an AMD CPU from the state before the instruction, and from the engine's
+    /// memory.
     fn new(case: Case, amd: impl Fn(&mut Outcome, &mut Vec<u8>)) -> Self {
         let mut side = Engine::new(&window(), ExecutionMode::Interpreted).unwrap();
         for p in &case.patches {
@@ -73,7 +74,7 @@ impl Sides {
         explains(vendor, &self.case, &self.amd, &self.engine, memory)
     }
 
-    /// Returns whether one more difference, made by `change` to one side, is explained too.
+    /// Returns whether a rule still explains the case after `change` has made one more difference on a side: 0 is the host, 1 the engine.
     fn explained_with(&self, side: usize, change: &dyn Fn(&mut Outcome, &mut [u8])) -> bool {
         let mut sides = Self {
             case: self.case.clone(),
@@ -92,7 +93,7 @@ impl Sides {
 
 type Change = Box<dyn Fn(&mut Outcome, &mut [u8])>;
 
-/// Returns a wrong bit in anything that is compared.
+/// Returns changes with their names, each of which makes one compared item wrong.
 fn wrong_bits() -> Vec<(String, Change)> {
     let mut all = Vec::new();
     let mut add = |name: String, change: Change| {
@@ -143,7 +144,7 @@ fn wrong_bits() -> Vec<(String, Change)> {
     all
 }
 
-/// Checks that the rule explains what differs, only on a host of AMD's, and no wrong bit besides.
+/// Checks that `rule` explains the difference on AMD hosts only, and explains none of the cases with one more wrong bit.
 fn check(rule: Rule, case: Case, amd: impl Fn(&mut Outcome, &mut Vec<u8>)) {
     let sides = Sides::new(case, amd);
     let name = format!("{rule:?} {:02x?}", sides.case.bytes);
@@ -184,7 +185,7 @@ fn near_branches_with_an_operand_size_prefix_are_not_run() {
         (&[0x66, 0xff, 0xe0], true),
         (&[0x66, 0xc3], true),
         (&[0x66, 0xe2, 0], true),
-        // REX.W, no prefix, another prefix, no branch
+        // REX.W, no prefix, another prefix, an instruction that is no near branch
         (&[0x66, 0x48, 0x0f, 0x80, 0, 0, 0, 0], false),
         (&[0x70, 0], false),
         (&[0xf2, 0xc3], false),
@@ -231,7 +232,7 @@ fn one_more_bit_of_mxcsr_may_be_loaded() {
     check(Rule::MxcsrLoad, load(0x2_1f80), loaded(0x2_1f80));
     let other = Sides::new(load(0x4_1f80), loaded(0x4_1f80));
     assert_eq!(other.explained(Vendor::Amd), None);
-    // xrstor [rbx] of all: what the engine loads before it checks MXCSR must be what the host loaded, nothing else changes.
+    // xrstor [rbx] of all components: the engine must have loaded what the host loaded before it refuses MXCSR, and change nothing else.
     let mut image = [0; 832];
     image[..2].copy_from_slice(&0x340_u16.to_le_bytes());
     image[4] = 1;
@@ -272,7 +273,7 @@ fn a_store_may_fault_before_its_x87_exception() {
             }
         };
         check(Rule::StoreFault, store(READ_ONLY), fault(7));
-        // An operand that does not fault, and another error code.
+        // Cases that the rule must not explain: an operand that does not fault, and another error code.
         for other in [
             Sides::new(store(AT), fault(7)),
             Sides::new(store(READ_ONLY), fault(6)),
@@ -297,7 +298,7 @@ fn a_store_may_fault_before_its_x87_exception() {
 
 #[test]
 fn a_conversion_may_fault_before_its_exceptions() {
-    // vcvtps2ph [rbx], xmm0, 0: overflow, masked, beside an old flag that is not, and unmasked
+    // vcvtps2ph [rbx], xmm0, 0: overflow masked; overflow masked, with an old invalid flag that is unmasked; overflow unmasked
     for mxcsr in [0x1f80, 0x1f80 & !0x80 | 1, 0x1f80 & !0x400] {
         let conversion = |at: u64| {
             case(&[0xc4, 0xe3, 0x79, 0x1d, 0x03, 0], |s| {
@@ -358,7 +359,7 @@ fn a_comparison_may_leave_its_flags_at_a_fault() {
 
 #[test]
 fn either_operand_of_a_comparison_may_fault_first() {
-    // cmpsb: the first operand behind the window, the second nowhere
+    // cmpsb: the first operand lies behind the window, the second at a non-canonical address
     let compare =
         |first: u64, second: u64| case(&[0xa6], |s| (s.gpr[6], s.gpr[7]) = (first, second));
     let fault = |o: &mut Outcome, _: &mut Vec<u8>| {
@@ -373,7 +374,7 @@ fn either_operand_of_a_comparison_may_fault_first() {
 
 #[test]
 fn a_repeat_prefix_may_choose_the_loop() {
-    // loopne with F3, loope with F2, taken on Intel
+    // loopne with F3 and loope with F2: taken on Intel, not taken on AMD
     for (bytes, rflags) in [([0xf3, 0xe0, 0x10], 0x202), ([0xf2, 0xe1, 0x10], 0x242)] {
         let branch = |bytes: &[u8]| {
             case(bytes, |s| {
@@ -386,7 +387,7 @@ fn a_repeat_prefix_may_choose_the_loop() {
             o.state.rip += 3;
         };
         check(Rule::LoopPrefix, branch(&bytes), fall);
-        // The prefix that has the opcode's own meaning.
+        // The prefix that agrees with the opcode changes nothing.
         let other = Sides::new(branch(&[bytes[0] ^ 1, bytes[1], bytes[2]]), fall);
         assert_eq!(other.explained(Vendor::Amd), None);
     }
@@ -409,7 +410,7 @@ fn a_pause_may_exchange() {
             (o.state.gpr[0], o.state.gpr[8]) = exchanged;
         };
         check(Rule::Pause, pause(bytes), exchange);
-        // Without REX.B.
+        // Without REX.B, AMD exchanges nothing.
         let mut plain = bytes.to_vec();
         plain[bytes.len() - 2] &= !1;
         let other = Sides::new(pause(&plain), exchange);
@@ -427,7 +428,7 @@ fn an_undefined_instruction_may_need_no_second_byte() {
     let invalid = |o: &mut Outcome, _: &mut Vec<u8>| o.exception = Some(Exception::ud());
     for opcode in [0xb9, 0xff] {
         check(Rule::Undefined, undefined(opcode, 2), invalid);
-        // The opcode itself is cut.
+        // Code ends within the opcode itself.
         let other = Sides::new(undefined(opcode, 1), invalid);
         assert_eq!(other.explained(Vendor::Amd), None);
     }

@@ -1,4 +1,4 @@
-//! Runs programs as a plain user would, who has an installed nodescope and no source tree.
+//! Runs programs as an unprivileged user, who has an installed nodescope and no source tree.
 
 use std::fs;
 use std::io;
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use nodescope_test_needs::{Need, have, skip};
 
-/// User and group that Debian reserves for programs without rights.
+/// Ids of the user and the group that Debian reserves for programs without rights.
 const NOBODY: u32 = 65534;
 
 /// A plain user: an unprivileged user where the tests run as root, else the user who runs the tests.
@@ -16,20 +16,20 @@ const NOBODY: u32 = 65534;
 pub struct User {
     /// Folder of the user's files.
     pub home: PathBuf,
-    /// Whether the tests run as root, and programs of the user in another user's name.
+    /// True if the tests run as root; the user's programs then run as `NOBODY`.
     other: bool,
-    /// Folder that the user's programs find empty.
+    /// Folder that the user's programs see empty where the tests run as root.
     hidden: PathBuf,
 }
 
 impl User {
-    /// Returns a user whose files are in the folder `home`, which is made, and who finds the folder `hidden` empty. Reports a
-    /// skip and returns nothing where this machine does not let root act as another user or hide a folder. A user who is not root
-    /// cannot hide folders, and sees `hidden` as it is.
+    /// Creates the folder `home` and returns a user who lives there and who sees the folder `hidden` empty. Reports a skip and returns
+    /// `None` where this machine does not let root act as another user or hide a folder. Without root, folders cannot be hidden: the user
+    /// sees `hidden` as it is.
     ///
     /// # Panics
     ///
-    /// If the folder cannot be made, or as [`skip`].
+    /// If the folder cannot be created, and where [`skip`] panics.
     pub fn new(home: PathBuf, hidden: &Path) -> Option<User> {
         fs::create_dir(&home).expect("a home");
         let other = fs::metadata("/proc/self").expect("/proc").uid() == 0;
@@ -59,8 +59,8 @@ impl User {
         Some(user)
     }
 
-    /// Returns a command that runs a line of the shell as this user, in the user's home. `PATH` names the program of the installation
-    /// below `prefix`. No other variables of this process are set.
+    /// Returns a command that runs a shell line as this user, in the user's home. `PATH` finds the program of the installation below
+    /// `prefix` first. The command inherits no other variables from this process.
     pub fn command(&self, prefix: &Path, line: &str) -> Command {
         let mut command = if self.other {
             let mut command = Command::new("unshare");
@@ -88,8 +88,8 @@ impl User {
         command
     }
 
-    /// Gives the user a copy of a folder of files that do not change, at `path` in the user's home. Folders above belong to the user,
-    /// too. Files are links to the same data where that is possible.
+    /// Gives the user a copy of `folder`, whose files must not change, at `path` in the user's home. Each folder of `path` belongs to the
+    /// user. Files become hard links to the same data where that is possible.
     ///
     /// # Errors
     ///
@@ -111,7 +111,7 @@ impl User {
                 let entry = entry?;
                 (entry.path(), at.join(entry.file_name()))
             };
-            // Others can read what they share with this user; a link cannot change that.
+            // A link shares the file's mode with the original, so that only files that everybody can read are linked.
             let readable = from.metadata()?.permissions().mode() & 0o004 != 0;
             if !readable || fs::hard_link(&from, &to).is_err() {
                 fs::copy(&from, &to)?;

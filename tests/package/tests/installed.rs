@@ -1,7 +1,7 @@
-//! Packages are made, unpacked where no source tree is in sight, and used by a plain user.
+//! Tests that make packages, unpack them away from the source tree, and use them as an unprivileged user.
 //!
-//! Runs `scripts/package`, which builds a release. The variable `NODESCOPE_PACKAGES` names a folder with packages of this version to
-//! test in place of new ones.
+//! The tests run `scripts/package`, which builds a release. The variable `NODESCOPE_PACKAGES` names a folder with packages of this version
+//! to test in place of new ones.
 
 use std::env;
 use std::fs;
@@ -45,7 +45,7 @@ fn succeed(what: &str, output: Output) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Returns the Debian package and the archive; nothing, and a report of a skip, where this machine cannot make packages.
+/// Returns the Debian package and the archive. Reports a skip and returns `None` where this machine cannot make packages.
 fn packages() -> Option<&'static [PathBuf; 2]> {
     static PACKAGES: OnceLock<[PathBuf; 2]> = OnceLock::new();
     if !have(
@@ -79,7 +79,7 @@ fn open_folder() -> tempfile::TempDir {
     folder
 }
 
-/// Unpacks both packages below `folder`, and returns the folder of each that holds `bin` and `share`.
+/// Unpacks both packages below `folder`, and returns for each the folder that contains `bin` and `share`.
 fn unpack(folder: &Path, [package, archive]: &[PathBuf; 2]) -> [PathBuf; 2] {
     let (debian, anywhere) = (folder.join("debian"), folder.join("any where"));
     let mut command = Command::new("dpkg-deb");
@@ -95,7 +95,7 @@ fn unpack(folder: &Path, [package, archive]: &[PathBuf; 2]) -> [PathBuf; 2] {
     ]
 }
 
-/// Returns the folder of the guest image, which is built with the program `nodescope` where need be; nothing, and a report of a skip,
+/// Returns the folder of the guest image, which the program `nodescope` builds if it is not in the cache. Reports a skip and returns `None`
 /// where this machine cannot build images.
 fn image(nodescope: &Path) -> Option<PathBuf> {
     if !Command::new(nodescope)
@@ -137,7 +137,7 @@ fn packages_hold_what_an_installation_needs() {
             assert!(prefix.join(file).is_file(), "{}/{file}", prefix.display());
         }
     }
-    // A recipe that differs by one file would build another image than the source tree.
+    // Compare the image's key of each package with the source tree's: a recipe that differs by one file would build another image.
     let key = |guest_images: &Path| {
         let recipe = guest_images.join("debian");
         let spec = ImageSpec {
@@ -225,7 +225,7 @@ fn a_plain_user_runs_an_installed_program() {
     }
 }
 
-/// The tracer of real machines is compiled from the sources of the installation.
+/// Checks that an installed nodescope compiles the tracer for programs on the host from the installation's own sources.
 #[test]
 fn a_plain_user_traces_a_program_with_an_installed_program() {
     if !have(Need::Mpi, &["mpirun.openmpi", "mpicc.openmpi"]) {

@@ -1,1 +1,1 @@
-//! Tests of recording and replaying ranks on this machine; `programs/` are what they run.
+//! Tests of recording and replaying ranks on this machine, without guests; `programs/` has the MPI programs.

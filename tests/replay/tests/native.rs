@@ -1,5 +1,5 @@
-//! Programs under both MPIs: a rank is recorded, and replayed by one process without the others. The replay must make the calls that the
-//! rank made, as the tracer records them, and print what the rank printed.
+//! Tests with programs under Open MPI and MPICH. All ranks are recorded, then each is replayed by one process without the others. The
+//! replay must make the rank's MPI calls, as the tracer records them, and print what the rank printed.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use nodescope_hypercall::{MpiRecord, ThreadId};
 use nodescope_test_needs::{Need, have};
 
-/// MPI start-up of several jobs at once on a small machine takes longer than one after the other.
+/// Lock under which one MPI job runs at a time: on a small machine, several jobs at once start more slowly than one after the other.
 static ONE_JOB: Mutex<()> = Mutex::new(());
 const RANKS: u32 = 4;
 
-/// A compiled program of one MPI.
+/// A program that is compiled with one MPI, and the folder of its files.
 struct Job {
     flavour: &'static str,
     folder: tempfile::TempDir,
@@ -40,7 +40,7 @@ fn succeed(command: &mut Command) -> String {
     out
 }
 
-/// Returns the folder in which the libraries have been built, once for all tests.
+/// Returns the folder of the tracer and replay libraries, which are built once for all tests.
 fn libraries() -> &'static Path {
     static BUILT: OnceLock<tempfile::TempDir> = OnceLock::new();
     let build = || {
@@ -53,7 +53,7 @@ fn libraries() -> &'static Path {
 }
 
 impl Job {
-    /// Compiles a program of `programs/`; none, and the test is skipped, where the compilers are absent.
+    /// Compiles a program of `programs/`. Skips the test and returns `None` where the compilers or launchers are absent.
     fn new(flavour: &'static str, source: &str) -> Option<Job> {
         let compiler = if source.ends_with(".f90") {
             "mpifort"
@@ -91,7 +91,7 @@ impl Job {
         self.folder.path().join(name)
     }
 
-    /// Returns the value for `LD_PRELOAD`: the tracer, if it is wanted, and the replay library behind it.
+    /// Returns the value for `LD_PRELOAD`: the tracer if `traced`, then the replay library.
     fn preload(&self, traced: bool) -> OsString {
         let library =
             |name: &str| libraries().join(format!("libnodescope-{name}-{}.so", self.flavour));
@@ -140,7 +140,7 @@ impl Job {
         command
     }
 
-    /// Returns the records of a rank, without the numbers of process and thread.
+    /// Returns the records of a rank out of a dump, with the ids of process and thread cleared.
     fn records(&self, dump: &str, rank: u32) -> Vec<MpiRecord> {
         let bytes = std::fs::read(self.path(&format!("{dump}.{rank}"))).unwrap();
         let mut records = MpiRecord::decode_all(&bytes).unwrap();
@@ -150,7 +150,7 @@ impl Job {
         records
     }
 
-    /// Records all ranks, and replays each.
+    /// Records all ranks in one run and replays each. Checks that the replay prints the same lines and makes the same calls.
     fn check(&self, arguments: &[&str]) {
         let printed = succeed(&mut self.recording_command(arguments, true));
         for rank in 0..RANKS {
@@ -247,7 +247,7 @@ fn chosen_ranks_alone_are_recorded() {
     });
 }
 
-/// Returns the message of a replay that must end.
+/// Runs a replay that must fail with exit status 127, and returns its standard error.
 fn message_of(job: &Job, rank: u32, arguments: &[&str]) -> String {
     let replay = output(&mut job.replay_command(rank, arguments, true));
     let message = text(&replay.stderr);
@@ -267,7 +267,7 @@ fn other_input_diverges_at_the_first_other_call() {
         ] {
             assert!(message.contains(part), "{message}");
         }
-        // Fewer sweeps: another call comes where a receive was.
+        // Fewer sweeps: the program makes another call where the recording has a receive.
         let message = message_of(job, 1, &["5", "64"]);
         for part in [
             "at call 26.",
@@ -313,7 +313,7 @@ fn damaged_recordings_are_told() {
             let message = message_of(job, 1, &[]);
             assert!(message.contains(part), "{message}");
         }
-        // Bytes that are no entry.
+        // Bytes that are no valid entry.
         let mut changed = whole.clone();
         changed[32..40].copy_from_slice(&[0xff; 8]);
         std::fs::write(&path, &changed).unwrap();

@@ -1,7 +1,7 @@
-//! A program as SimGrid's time-independent trace.
+//! Conversion of a program into SimGrid's time-independent trace.
 //!
-//! Formats: SimGrid's manual, "Replaying MPI traces", and its replay's own parsers in 3.32. A flop represents a nanosecond. Sizes are
-//! in `MPI_BYTE`, whose number is 6.
+//! The formats follow SimGrid's manual, "Replaying MPI traces", and the parsers of its replay in version 3.32. One flop stands for one
+//! nanosecond of computation. Sizes are in bytes: the data type is `MPI_BYTE`, whose number is 6.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use nodescope_loop_tree::{Action, Collective, CollectiveKind, Mode, Program};
 
-/// Reason for which a program cannot be written as such a trace.
+/// Reason for which a program cannot be written as a time-independent trace.
 #[derive(Debug, thiserror::Error)]
 pub enum ActionError {
     /// An operation for which SimGrid has no action.
@@ -22,11 +22,11 @@ pub enum ActionError {
     File(PathBuf, io::Error),
 }
 
-/// Writes the list `trace` and a file for each rank into a folder; how many actions there are.
+/// Writes into a folder a file for each rank and the file `trace`, which lists them. Returns the number of actions.
 ///
 /// # Errors
 ///
-/// An operation without an action; a file that cannot be written.
+/// An operation for which SimGrid has no action; a file that cannot be written.
 pub fn write(program: &Program, folder: &Path) -> Result<u64, ActionError> {
     let file = |path: &Path| {
         File::create(path)
@@ -55,7 +55,7 @@ pub fn write(program: &Program, folder: &Path) -> Result<u64, ActionError> {
 /// Sender, receiver and tag, by which SimGrid finds requests.
 type Key = (u32, u32, u32);
 
-/// Returns the actions of one rank.
+/// Returns the actions of one rank, one a line.
 fn lines(program: &Program, rank: u32) -> Result<String, ActionError> {
     let world = program.ranks.len() as u32;
     let mut text = format!("{rank} init\n");
@@ -132,7 +132,8 @@ fn lines(program: &Program, rank: u32) -> Result<String, ActionError> {
     Ok(text)
 }
 
-/// Returns the action for a blocking collective on the world.
+/// Returns the action for a blocking collective on all ranks, without the rank; `None` for a non-blocking one, or where SimGrid has no
+/// action.
 fn together(collective: &Collective, world: u32) -> Option<String> {
     use CollectiveKind::*;
     if collective.request.is_some() {

@@ -1,7 +1,7 @@
-//! Traces that both replay, and by how much the times may differ.
+//! Programs that SimGrid and the interpreter both replay, and by how much their times may differ.
 //!
-//! Where messages share links as SimGrid's do, every case must agree within [`WITHIN`]; where they follow one another, those without a
-//! reason must. `docs/simgrid.md` explains the others.
+//! Where the interpreter's messages share links as SimGrid's do, every case must agree within [`WITHIN`]. Where its messages follow one
+//! another on a link, only cases without a [`Case::reason`] must. `docs/simgrid.md` explains the others.
 
 use std::path::Path;
 
@@ -15,10 +15,10 @@ use crate::platform::{Platform, Shape};
 use crate::programs::{Halo, collective, ping_pong, ring, shifts, sweep, torus};
 use crate::replay::{self, ReplayError};
 
-/// Greatest difference that needs no explanation, as a part of SimGrid's time.
+/// Greatest relative difference from SimGrid's time that needs no explanation.
 pub const WITHIN: f64 = 0.05;
 
-/// Messages share links in SimGrid, here they follow one another.
+/// Reason of a difference: messages share links in SimGrid, and follow one another on a link in the interpreter.
 pub const SHARING: &str = "sharing";
 /// Case of the comparison: a program on a platform.
 #[derive(Debug)]
@@ -29,40 +29,40 @@ pub struct Case {
     pub program: Program,
     /// Platform on which the program is replayed.
     pub platform: Platform,
-    /// The program for the interpreter, with its choice of algorithms.
+    /// Cluster for the interpreter, with its choice of algorithms for collectives.
     pub cluster: Cluster,
-    /// SimGrid's choice of algorithms: options of smpirun.
+    /// SimGrid's choice of algorithms for collectives, as options of smpirun.
     pub options: Vec<String>,
-    /// Reason for which more than [`WITHIN`] lies between the times, if it does.
+    /// Reason for which the times differ by more than [`WITHIN`] where messages follow one another; `None` if they must agree.
     pub reason: Option<&'static str>,
 }
 
-/// Seconds that both say.
+/// Times of a case in seconds, and the length of its trace.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// The interpreter's, messages following one another on links.
+    /// The interpreter's time, with messages that follow one another on links.
     pub here: f64,
-    /// The interpreter's, messages sharing links as SimGrid's do.
+    /// The interpreter's time, with messages that share links as SimGrid's do.
     pub shared: f64,
     /// SimGrid's time.
     pub there: f64,
-    /// Actions of the trace.
+    /// Number of actions in SimGrid's trace.
     pub actions: u64,
 }
 
 impl Times {
-    /// Returns the difference as a part of SimGrid's time.
+    /// Returns the relative difference of `here` from SimGrid's time.
     pub fn difference(&self) -> f64 {
         self.here / self.there - 1.0
     }
 
-    /// Returns the interpreter's time with shared links, seconds.
+    /// Returns the relative difference of `shared` from SimGrid's time.
     pub fn shared_difference(&self) -> f64 {
         self.shared / self.there - 1.0
     }
 }
 
-/// Reason for which a case has no times.
+/// Reason for which a case cannot be written or has no times.
 #[derive(Debug, thiserror::Error)]
 pub enum CaseError {
     /// The program cannot be written as a trace.
@@ -77,7 +77,7 @@ pub enum CaseError {
     /// The platform file cannot be written.
     #[error("cannot write the platform: {0}")]
     Platform(#[from] std::io::Error),
-    /// The interpreter stopped.
+    /// The program did not end in the interpreter.
     #[error("the interpretation has problems: {0}")]
     Problems(String),
 }
@@ -98,7 +98,7 @@ impl Case {
     ///
     /// # Errors
     ///
-    /// A program that does not fit or does not end.
+    /// A program that does not fit on the cluster or does not end.
     pub fn here(&self) -> Result<f64, CaseError> {
         self.on(&self.cluster)
     }
@@ -107,12 +107,12 @@ impl Case {
     ///
     /// # Errors
     ///
-    /// A program that does not fit or does not end.
+    /// A program that does not fit on the cluster or does not end.
     pub fn shared(&self) -> Result<f64, CaseError> {
         self.on(&self.shared_cluster())
     }
 
-    /// Returns the cluster, with links shared as in SimGrid.
+    /// Returns the interpreter's cluster, with links that messages share as in SimGrid.
     pub fn shared_cluster(&self) -> Cluster {
         Cluster {
             sharing: Sharing::RoundTrip,
@@ -129,7 +129,7 @@ impl Case {
         Ok(outcome.time as f64 / 1e12)
     }
 
-    /// Writes the trace and the platform for SimGrid; how many actions, and the options for smpirun.
+    /// Writes the trace and the platform for SimGrid into a folder. Returns the number of actions and the options for smpirun.
     ///
     /// # Errors
     ///
@@ -142,11 +142,11 @@ impl Case {
         Ok((actions, options))
     }
 
-    /// Runs both in a folder of its own.
+    /// Runs SimGrid's replay in a temporary folder, and the interpreter with both kinds of links.
     ///
     /// # Errors
     ///
-    /// Fails if either of the two fails.
+    /// Fails if SimGrid or the interpreter fails.
     pub fn run(&self) -> Result<Times, CaseError> {
         let folder = tempfile::tempdir()?;
         let (actions, options) = self.write(folder.path())?;
@@ -163,7 +163,7 @@ impl Case {
 
 const US: u64 = 1_000_000;
 
-/// Returns a crossbar of ten gigabits a second and 1.3 us.
+/// Returns a crossbar with a latency of 1.3 us and links of 10 Gbit/s.
 fn crossbar(nodes: u32) -> Platform {
     Platform {
         shape: Shape::Crossbar { nodes },
@@ -183,7 +183,7 @@ fn square(side: u32) -> Platform {
     }
 }
 
-/// Messages between two, with the ring, on tori, and in wave fronts; with computation and without.
+/// Returns cases of point-to-point messages: ping-pong, ring, halo exchange, wave front and shifts; with computation and without.
 pub fn point_to_point() -> Vec<Case> {
     let mut cases = Vec::new();
     let mut add = |name: String, program, platform, reason| {
@@ -241,10 +241,10 @@ pub fn point_to_point() -> Vec<Case> {
     cases
 }
 
-/// Sizes of vectors and blocks in bytes: multiples of both numbers of ranks, so that there is no remainder.
+/// Sizes of vectors and blocks in bytes: multiples of both numbers of ranks (16 and 13), so that no block is shorter than the others.
 const SIZES: [u64; 3] = [1040, 65_520, 399_984];
 
-/// Collective, algorithm here, there.
+/// Collectives, each with the interpreter's algorithm and with smpirun's name of the same algorithm.
 const ALGORITHMS: [(Kind, Algorithm, &str); 27] = [
     (
         Kind::Barrier,
@@ -327,10 +327,11 @@ const ALGORITHMS: [(Kind, Algorithm, &str); 27] = [
     ),
 ];
 
-/// Collectives whose messages meet at links, so that it matters how these share them. Where all ranks go in step, they do not.
+/// Returns [`SHARING`] for collectives whose messages meet on links, so that it matters how links are shared; `None` where all ranks go in
+/// step.
 fn reason(kind: Kind, algorithm: Algorithm, ranks: u32, bytes: u64) -> Option<&'static str> {
     use Algorithm as A;
-    // Messages of one rank that are sent at once, and vectors that meet those of the next round.
+    // Messages meet where one rank sends several at once, and where a vector meets those of the next round.
     let (large, folds) = (bytes > 65_536, !ranks.is_power_of_two());
     let meet = match (kind, algorithm) {
         (Kind::Bcast, A::BinomialInTurn) => !large,
@@ -349,7 +350,7 @@ fn reason(kind: Kind, algorithm: Algorithm, ranks: u32, bytes: u64) -> Option<&'
     meet.then_some(SHARING)
 }
 
-/// Collectives between barriers.
+/// Returns cases of collectives between barriers, for each algorithm, number of ranks and size.
 pub fn collectives() -> Vec<Case> {
     let mut cases = Vec::new();
     for (kind, algorithm, there) in ALGORITHMS {
@@ -429,7 +430,7 @@ pub fn mixed() -> Vec<Case> {
     cases
 }
 
-/// Returns larger cases, to compare how fast both replay.
+/// Returns larger cases, to compare how fast SimGrid and the interpreter replay them.
 pub fn speed() -> Vec<Case> {
     let halo = |side, allreduce, turns| {
         torus(Halo {
@@ -481,7 +482,7 @@ pub fn speed() -> Vec<Case> {
     cases
 }
 
-/// Returns a case of a hundred thousand ranks, only for the interpreter.
+/// Returns cases of about a hundred thousand ranks, only for the interpreter.
 pub fn large() -> Vec<Case> {
     let side = 316;
     let halo = |allreduce| Halo {

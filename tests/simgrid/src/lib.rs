@@ -1,10 +1,10 @@
-//! The interpreter beside SimGrid's replay (`smpirun -replay`) of the same traces on the same platform.
+//! Compares the interpreter with SimGrid's replay (`smpirun -replay`) of the same traces on the same platform.
 //!
 //! - [`programs`]: synthetic programs.
-//! - [`actions`]: a program as SimGrid's time-independent trace.
-//! - [`platform`]: one cluster, for both.
+//! - [`actions`]: writes a program as SimGrid's time-independent trace.
+//! - [`platform`]: describes one cluster for both.
 //! - [`replay`]: runs smpirun.
-//! - [`cases`]: which traces, and how well both must agree.
+//! - [`cases`]: the programs, and how well both must agree on each.
 //!
 //! Used by `tests/accuracy.rs` and by `scripts/bench predict`.
 

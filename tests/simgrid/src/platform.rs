@@ -6,7 +6,7 @@ use std::path::Path;
 
 use nodescope_predict::{Channel, Cluster, Model, Progress, Topology};
 
-/// Connection of the nodes, each with one rank.
+/// Topology of the nodes, each of which has one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// A link into a switch and one out of it for each node.
@@ -16,7 +16,7 @@ pub enum Shape {
     },
     /// A torus, whose only links are those between neighbours.
     Torus {
-        /// Nodes of each dimension.
+        /// Number of nodes in each dimension.
         size: Vec<u32>,
     },
 }
@@ -24,13 +24,13 @@ pub enum Shape {
 /// Platform on which programs are replayed.
 #[derive(Clone, Debug)]
 pub struct Platform {
-    /// Way in which the nodes are connected.
+    /// Topology of the nodes.
     pub shape: Shape,
-    /// Latency between two nodes, or on each link of a torus, picoseconds.
+    /// Latency in picoseconds: between two nodes of a crossbar, or of each link of a torus.
     pub latency: u64,
-    /// Bandwidth of each link, bytes a second.
+    /// Bandwidth of each link, bytes per second.
     pub bandwidth: u64,
-    /// Largest message that is sent without asking; messages beyond it wait for their receive.
+    /// Size in bytes of the largest eager message; larger messages wait for their receive.
     pub eager_limit: u64,
 }
 
@@ -43,8 +43,8 @@ impl Platform {
         }
     }
 
-    /// Returns the platform as a cluster for the interpreter. A torus of SimGrid has no links between a node and its router; here they cost
-    /// nothing.
+    /// Returns the platform as a cluster for the interpreter. A torus of SimGrid has no links between a node and its router, so such links
+    /// cost nothing.
     pub fn cluster(&self) -> Cluster {
         let mut cluster = match &self.shape {
             Shape::Crossbar { .. } => {
@@ -59,12 +59,12 @@ impl Platform {
             },
         };
         cluster.network.eager_limit = self.eager_limit;
-        // Bytes that SimGrid sends beyond each message.
+        // SimGrid sends so many bytes beyond the contents of each message.
         cluster.network.envelope = 16;
         // A large message of SimGrid waits for its receive, but sends no request.
         cluster.network.service_latency = Some(0);
         cluster.contention = true;
-        // In SimGrid messages progress while their ranks compute, and take nothing of the processor.
+        // In SimGrid messages progress while their ranks compute, and take no processor time.
         cluster.progress = Progress::Thread { beta: 0.0 };
         cluster
     }
@@ -100,8 +100,8 @@ impl Platform {
         fs::write(folder.join("hosts"), hosts)
     }
 
-    /// Options of smpirun under which its network is this one: latency and bandwidth as they are, no limit by window sizes, no traffic
-    /// of acknowledgements, eager messages on their way at once.
+    /// Returns options with which smpirun models the same network: latency and bandwidth unscaled, no limit by window sizes, no traffic of
+    /// acknowledgements, and eager messages that leave at once.
     pub fn options(&self) -> Vec<String> {
         let limit = self.eager_limit + 1;
         [

@@ -5,7 +5,7 @@ use nodescope_loop_tree::{
     Action, Collective, CollectiveKind, PeerRef, Program, ProgramBuilder, Source,
 };
 
-/// Ranks 0 and 1 in turns, `turns` times.
+/// Returns a program in which ranks 0 and 1 send a message of `bytes` to and fro, `turns` times.
 pub fn ping_pong(bytes: u64, turns: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     builder.begin();
@@ -19,13 +19,14 @@ pub fn ping_pong(bytes: u64, turns: u32) -> Program {
     builder.finish()
 }
 
-/// Returns the computation of a rank in an iteration, picoseconds: about `mean`, by a fixed rule that differs between ranks.
+/// Returns the computation of a rank in a turn, in picoseconds: between 3/4 and 5/4 of `mean`, by a fixed rule that differs between ranks.
 fn uneven(rank: u32, mean: u64) -> u64 {
     let part = u64::from(rank.wrapping_mul(2_654_435_761) >> 24);
     mean - mean / 4 + mean * part / 512
 }
 
-/// Makes a program in which every rank exchanges with the ranks before and after; ranks compute before that if `mean` is more than 0.
+/// Returns a program in which every rank exchanges messages with the ranks before and after it, `turns` times. Ranks first compute about
+/// `mean` picoseconds in each turn.
 pub fn ring(ranks: u32, bytes: u64, mean: u64, turns: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     for rank in 0..ranks {
@@ -47,21 +48,21 @@ pub fn ring(ranks: u32, bytes: u64, mean: u64, turns: u32) -> Program {
 /// Parameters of [`torus`].
 #[derive(Clone, Copy, Debug)]
 pub struct Halo {
-    /// Ranks of each side.
+    /// Number of ranks along each side of the square.
     pub side: u32,
     /// Bytes to each of four neighbours.
     pub bytes: u64,
-    /// Mean computation of a turn, picoseconds.
+    /// Mean computation of a rank in a turn, picoseconds.
     pub mean: u64,
-    /// True if ranks compute alike.
+    /// True if all ranks compute for the same time.
     pub even: bool,
     /// Number of turns.
     pub turns: u32,
-    /// Bytes of an all-reduce at the end of each turn, if there is one.
+    /// Bytes of an all-reduce at the end of each turn; `None` for no all-reduce.
     pub allreduce: Option<u64>,
 }
 
-/// Returns a square torus of ranks, each with its four neighbours, by non-blocking messages.
+/// Returns a program on a square torus of ranks: each exchanges non-blocking messages with its four neighbours.
 pub fn torus(halo: Halo) -> Program {
     let Halo { side, bytes, .. } = halo;
     let ranks = side * side;
@@ -101,7 +102,8 @@ pub fn torus(halo: Halo) -> Program {
     builder.finish()
 }
 
-/// Returns a wave front over a square of ranks from one corner, as in a sweep: from north and west, then to south and east.
+/// Returns a program of wave fronts over a square of ranks, as in a sweep: each rank receives from north and west, computes, then sends to
+/// south and east.
 pub fn sweep(side: u32, bytes: u64, mean: u64, turns: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     for rank in 0..side * side {
@@ -127,7 +129,8 @@ pub fn sweep(side: u32, bytes: u64, mean: u64, turns: u32) -> Program {
     builder.finish()
 }
 
-/// Makes a program in which every rank exchanges, in each turn, with the rank so many after it: a different distance in each of `turns`.
+/// Returns a program in which every rank sends in each turn to a rank at some distance after it, and receives from the one as far before
+/// it. The distance changes from turn to turn.
 pub fn shifts(ranks: u32, bytes: u64, turns: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     for _ in 0..ranks {
@@ -148,7 +151,8 @@ pub fn shifts(ranks: u32, bytes: u64, turns: u32) -> Program {
     builder.finish()
 }
 
-/// Makes a program of one collective on all ranks and a barrier, `turns` times. The v forms give rank r `bytes` * (r % 3 + 1) / 2.
+/// Returns a program of one collective on all ranks and then a barrier, `turns` times. In the v forms, the share of rank r is `bytes` * (r
+/// % 3 + 1) / 2.
 pub fn collective(kind: CollectiveKind, ranks: u32, bytes: u64, mean: u64, turns: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     let share = |rank: u32| bytes * u64::from(rank % 3 + 1) / 2;

@@ -1,17 +1,17 @@
-//! Runs smpirun.
+//! Replays traces with smpirun.
 
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The result of a replay.
+/// The results of a replay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Replay {
     /// Simulated time in seconds.
     pub simulated: f64,
-    /// Processor time on this machine, seconds.
+    /// Processor time that smpirun took on this machine, seconds.
     pub processor: f64,
-    /// Most memory of the replay, bytes.
+    /// Peak resident memory of smpirun, bytes.
     pub memory: u64,
 }
 
@@ -30,7 +30,7 @@ pub enum ReplayError {
 ///
 /// # Errors
 ///
-/// Reason for which smpirun cannot be run, with the package to install.
+/// A text that says why smpirun cannot be run and, where it cannot be started, which package to install.
 pub fn version() -> Result<String, String> {
     match Command::new("smpirun").arg("-version").output() {
         Ok(output) if output.status.success() => {
@@ -44,11 +44,11 @@ pub fn version() -> Result<String, String> {
     }
 }
 
-/// Replays the folder's `trace` on its `platform.xml` and `hosts`.
+/// Replays the folder's `trace` on its `platform.xml` and `hosts` with smpirun.
 ///
 /// # Errors
 ///
-/// A replay that does not come to its end.
+/// A smpirun that cannot be started, fails, or prints no simulated time.
 pub fn run(folder: &Path, ranks: u32, options: &[String]) -> Result<Replay, ReplayError> {
     let mut child = Command::new("smpirun")
         .current_dir(folder)
@@ -80,7 +80,7 @@ pub fn run(folder: &Path, ranks: u32, options: &[String]) -> Result<Replay, Repl
     // SAFETY: all zero bytes are a value of this structure of integers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     let mut status = 0;
-    // SAFETY: the process is this one's child that has not been waited for; both places can be written to.
+    // SAFETY: the process is a child of this one that has not been waited for; `status` and `usage` are valid for writes.
     let ended = unsafe { libc::wait4(child.id() as libc::pid_t, &mut status, 0, &mut usage) };
     let simulated = said
         .lines()

@@ -1,4 +1,4 @@
-//! SimGrid and the interpreter replay the same traces on the same platform, and must agree. Nothing here depends on how fast either is.
+//! SimGrid and the interpreter replay the same traces on the same platform, and must agree. No check depends on how fast either runs.
 
 use nodescope_simgrid::cases::{Case, WITHIN, collectives, mixed, point_to_point};
 use nodescope_test_needs::{Need, have};

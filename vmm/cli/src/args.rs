@@ -23,11 +23,11 @@ pub struct Args {
     /// Format of progress and errors on standard error.
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
-    /// Tell more on standard error: the phases of a run and how long each took; twice: details. RUST_LOG asks for more of single
+    /// Print more on standard error: the phases of a run and how long each took; given twice: details. RUST_LOG asks for more of single
     /// crates, such as RUST_LOG=nodescope_cluster=debug.
     #[arg(short, long, global = true, action = clap::ArgAction::Count, conflicts_with = "quiet")]
     pub verbose: u8,
-    /// Tell nothing on standard error but errors: no progress, no messages of guests, no warnings.
+    /// Print nothing on standard error but errors: no progress, no messages of guests, no warnings.
     #[arg(short, long, global = true)]
     pub quiet: bool,
 }
@@ -77,14 +77,14 @@ pub enum Command {
     /// Trace an MPI program on this machine, without guests (guide: Traces from real machines).
     #[command(after_help = EXIT_CODES)]
     Trace(Trace),
-    /// Tell where the time of OpenMP threads goes, of a run in guests or on this machine (guide: OpenMP).
+    /// Show where the time of OpenMP threads goes, in a run in guests or on this machine (guide: OpenMP).
     #[command(after_help = EXIT_CODES)]
     Openmp(Openmp),
     /// Count cycles, instructions, memory stalls and floating-point operations of a program on this machine, by rank, or show counters that
     /// other tools wrote (guide: Hardware counters).
     #[command(after_help = EXIT_CODES)]
     Counters(Counters),
-    /// Tell every problem of a study and of this host, each with its fix, without booting anything.
+    /// Report every problem of a study and of this host, each with its fix, without booting anything.
     Check(Check),
     /// Build, list or show guest images.
     Image(Image),
@@ -94,7 +94,7 @@ pub enum Command {
     Console(Console),
     /// Write a trace in the format of another tool (guide: Exports).
     Export(Export),
-    /// Make a trace of one that another tool wrote: an OTF2 archive or a SimGrid time-independent trace.
+    /// Convert a trace of another tool: an OTF2 archive or a SimGrid time-independent trace.
     Import(Import),
 }
 
@@ -115,39 +115,40 @@ pub struct Run {
     /// Interpret guest code in place of translating it: slower, with the same results.
     #[arg(long)]
     pub interpret: bool,
-    /// Replace results that are already there: files that the run before wrote, and no others. Replace a snapshot of the same name, too.
+    /// Replace results that are already there: files that the earlier run wrote, and no others. Replace a snapshot of the same name, too.
     #[arg(long)]
     pub force: bool,
     /// Show a node's console on standard error as it is written. Without NODE: node 0, which has the job's output.
     #[arg(long, value_name = "NODE", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
     pub follow: Option<u32>,
-    /// Write host.json among the results: the host's time and memory for each phase of the run (guide: host.json). This file alone differs
-    /// from run to run.
+    /// Write host.json among the results: the host's time and memory for each phase of the run (guide: host.json). The contents of
+    /// host.json alone differ from run to run.
     #[arg(long)]
     pub host_times: bool,
-    /// Take a snapshot of the whole cluster at a moment: boot (the first node has booted: a snapshot of a lone node
-    /// can go on as more nodes, or with another job), job (the job starts), a virtual time such as 2.5s, mpi:MPI_Barrier (rank 0 has
-    /// returned from its first), mpi:MPI_Barrier#3@1 (the third of rank 1), mark:NAME or mark:NAME#2 (a process puts this marker). In a window
-    /// it waits for the window's end.
+    /// Take a snapshot of the whole cluster at a moment: boot (the first node has booted: a snapshot of a lone node can continue as more
+    /// nodes, or with another job), job (the job starts), a virtual time such as 2.5s, mpi:MPI_Barrier (rank 0 has returned from its
+    /// first), mpi:MPI_Barrier#3@1 (the third of rank 1), mark:NAME or mark:NAME#2 (a process puts this marker). A moment within a window
+    /// is put off to the window's end.
     #[arg(long, value_name = "MOMENT")]
     pub snapshot_at: Option<SnapshotAt>,
     /// The snapshot's name, or a path that ends in .nss; by default the study's name.
     #[arg(long, value_name = "NAME|FILE", requires = "snapshot_at")]
     pub snapshot_name: Option<String>,
-    /// End the run behind the snapshot.
+    /// End the run after the snapshot.
     #[arg(long, requires = "snapshot_at")]
     pub stop_after_snapshot: bool,
-    /// Go on from a snapshot, by its name or its path, in place of booting.
+    /// Continue from a snapshot, by its name or its path, in place of booting.
     #[arg(long, value_name = "NAME|FILE")]
     pub from: Option<String>,
-    /// Run the nodes in so many further processes, each with its own host threads; never affects the result. They start on this host, or
-    /// come by themselves with --listen (guide: Several hosts and Slurm).
+    /// Run the nodes in so many further processes (workers), each with its own host threads; never affects the result. The workers start on
+    /// this host; with --listen, they are started elsewhere and connect (guide: Several hosts and Slurm).
     #[arg(long, value_name = "N", conflicts_with = "snapshot_at", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub workers: Option<u32>,
     /// Wait at this address for the workers, such as tcp://0.0.0.0:5555; each is a nodescope worker, on any host.
     #[arg(long, value_name = "ADDRESS", requires = "workers")]
     pub listen: Option<String>,
-    /// The key by which master and workers know each other; without it, it is in the environment variable NODESCOPE_KEY.
+    /// File with the key by which master and workers authenticate each other; by default the key is in the environment variable
+    /// NODESCOPE_KEY.
     #[arg(long, value_name = "FILE", requires = "listen")]
     pub key_file: Option<PathBuf>,
     /// Longest time to wait for the workers, such as 2min.
@@ -161,16 +162,17 @@ pub struct Worker {
     /// The address at which the master listens, such as tcp://node1:5555.
     #[arg(long, value_name = "ADDRESS", required_unless_present = "new_key")]
     pub connect: Option<String>,
-    /// The key by which master and workers know each other; without it, it is in the environment variable NODESCOPE_KEY.
+    /// File with the key by which master and workers authenticate each other; by default the key is in the environment variable
+    /// NODESCOPE_KEY.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
     /// Host threads on which this worker's nodes run, in place of the master's number.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub host_threads: Option<u64>,
-    /// Longest time until the master answers, such as 2min.
+    /// Longest time to wait for the master's answer, such as 2min.
     #[arg(long, value_name = "TIME", default_value = "60s")]
     pub wait: humantime::Duration,
-    /// Print a new key, for a file that the user alone can read, and end.
+    /// Print a new key, for a file that only the user can read, and end.
     #[arg(long, exclusive = true)]
     pub new_key: bool,
 }
@@ -186,7 +188,7 @@ pub struct Slurm {
 /// Subcommands of `nodescope slurm`.
 #[derive(Debug, Subcommand)]
 pub enum SlurmCommand {
-    /// Wait for hosts, run the study with a process on each, and give the hosts back.
+    /// Allocate hosts, run the study with a process on each, and release the hosts.
     #[command(after_help = EXIT_CODES)]
     Run(SlurmRun),
 }
@@ -203,12 +205,12 @@ pub struct SlurmRun {
     /// An option for salloc, such as --slurm-option=--partition=debug; may be given several times.
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     pub slurm_option: Vec<String>,
-    /// The port at which the master listens; by default one that follows from the job's number.
+    /// The port at which the master listens; by default one that is computed from the job's number.
     #[arg(long, value_name = "PORT")]
     pub port: Option<u16>,
 }
 
-/// An engine, as a study names it.
+/// An engine to run guests on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum EngineChoice {
     /// The portable engine: the same bytes in each run.
@@ -222,19 +224,19 @@ pub enum EngineChoice {
 pub struct Report {
     /// Folder of the results.
     pub results: PathBuf,
-    /// Print it as JSON in place of text (guide: report.json).
+    /// Print the report as JSON in place of text (guide: report.json).
     #[arg(long, conflicts_with = "html")]
     pub json: bool,
-    /// Print it as an HTML page in place of text.
+    /// Print the report as an HTML page in place of text.
     #[arg(long)]
     pub html: bool,
     /// A core to model, by a name that LLVM knows, in place of the study's; several are shown side by side.
     #[arg(long, value_name = "NAME", conflicts_with = "core_cpi")]
     pub core: Vec<String>,
-    /// A measured CPI of the core alone that replaces the study's.
+    /// A measured CPI of the core alone (CPI_core) that replaces the study's.
     #[arg(long, value_name = "CPI", requires = "cpi_source")]
     pub core_cpi: Option<f64>,
-    /// Where it was measured, such as "perf stat on a Xeon E5-2690".
+    /// Source of the measured CPI, such as "perf stat on a Xeon E5-2690".
     #[arg(long, value_name = "TEXT", requires = "core_cpi")]
     pub cpi_source: Option<String>,
 }
@@ -242,11 +244,11 @@ pub struct Report {
 /// `nodescope compare`.
 #[derive(Debug, clap::Args)]
 pub struct Compare {
-    /// Folder of the results that the others are compared with.
+    /// Folder of the results that are the baseline.
     pub a: PathBuf,
     /// Folder of the other results.
     pub b: PathBuf,
-    /// Print it as JSON in place of text.
+    /// Print the comparison as JSON in place of text.
     #[arg(long)]
     pub json: bool,
 }
@@ -272,7 +274,7 @@ pub struct Profile {
 pub enum ProfileFormat {
     /// Functions, source lines, MPI time, roofline and machine code, as in the report.
     Text,
-    /// Exact figures of all that (guide: report.json).
+    /// The same figures, exact (guide: report.json).
     Json,
     /// A flame graph for a browser.
     Svg,
@@ -280,7 +282,7 @@ pub enum ProfileFormat {
     Folded,
     /// A gzipped protocol buffer: go tool pprof, speedscope.
     Pprof,
-    /// Text as perf script prints it, with a path's cycles as the period of its event.
+    /// Text as perf script prints it, with a call path's cycles as the period of its event.
     PerfScript,
 }
 
@@ -292,22 +294,22 @@ pub struct Calibrate {
     /// (guide: Calibration).
     #[arg(long, value_name = "FILE|DIR")]
     pub network: Option<PathBuf>,
-    /// Measurement within a node, in one of these forms.
+    /// Measurement within a node, in one of the forms of --network.
     #[arg(long, value_name = "FILE|DIR")]
     pub memory: Option<PathBuf>,
     /// The cluster file to write, for nodescope predict --cluster (guide: The cluster file).
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
-    /// The cluster's name; by default that of the file.
+    /// The cluster's name; by default the output file's name without its extension.
     #[arg(long)]
     pub name: Option<String>,
-    /// Cores of a node.
+    /// Cores of each node.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub cores: u32,
-    /// The largest message that is sent at once between nodes, such as "64 KiB", in place of what the measurements show.
+    /// The largest eager message between nodes, such as "64 KiB", in place of the limit that the measurements show.
     #[arg(long, value_name = "SIZE", requires = "network")]
     pub eager_limit: Option<Bytes>,
-    /// The largest message that is sent at once within a node.
+    /// The largest eager message within a node.
     #[arg(long, value_name = "SIZE", requires = "memory")]
     pub memory_eager_limit: Option<Bytes>,
     /// Replace a file that is already there.
@@ -318,7 +320,7 @@ pub struct Calibrate {
 /// `nodescope trace`.
 #[derive(Debug, clap::Args)]
 pub struct Trace {
-    /// Folder of the results; the trace in it is trace.nst. Of a program on several machines, a folder that all of them share.
+    /// Folder of the results; the trace in it is trace.nst. For a program on several machines: a folder that all of them share.
     #[arg(short, long, value_name = "DIR")]
     pub output: PathBuf,
     /// MPI library of the program; by default nodescope asks the launcher for its version.
@@ -327,7 +329,7 @@ pub struct Trace {
     /// Replace a trace that is already there.
     #[arg(long)]
     pub force: bool,
-    /// Keep the processes' logs, of which the trace is made.
+    /// Keep the processes' logs from which the trace is made.
     #[arg(long)]
     pub keep_logs: bool,
     /// The command, after "--": a launcher with its program, such as mpirun -np 4 ./program.
@@ -360,7 +362,7 @@ pub struct Openmp {
     /// calls of each rank, such as mpi=MPI_Barrier:1..MPI_Barrier:2.
     #[arg(long, value_name = "function=NAME|lines=FILE:FROM-TO|mpi=CALL..CALL")]
     pub interval: Vec<crate::openmp::Interval>,
-    /// The MPI of the command, for intervals between MPI calls; by default what the launcher says of itself.
+    /// MPI library of the command, for intervals between MPI calls; by default nodescope asks the launcher for its version.
     #[arg(long, value_enum, requires = "command")]
     pub mpi: Option<MpiName>,
     /// Folder to record into: the command runs on this machine with the OpenMP tracer in its processes.
@@ -382,17 +384,17 @@ pub struct Openmp {
 /// `nodescope counters`.
 #[derive(Debug, clap::Args)]
 pub struct Counters {
-    /// Write the counts as JSON, for [study.core] counters of a study: a file; with --each a folder, which gets a file of each rank.
+    /// Write the counts as JSON, for [study.core] counters of a study: a file; with --each, a folder that gets a file for each rank.
     #[arg(long, value_name = "FILE|DIR")]
     pub json: Option<PathBuf>,
-    /// Count the command as one rank: mpirun -n 4 nodescope counters --each --json DIR -- ./program also counts ranks of other machines.
+    /// Count the command as one rank: mpirun -n 4 nodescope counters --each --json DIR -- ./program also counts ranks on other machines.
     #[arg(long, requires = "json")]
     pub each: bool,
     /// Replace a file that is already there.
     #[arg(long)]
     pub force: bool,
-    /// Show counters of files in place of counting: of perf stat -x, or -j, likwid-perfctr -O, papi_hl_output, vtune -report summary
-    /// -format csv, or --json. Several files or a folder: one file a rank.
+    /// Show counters from files in place of counting: files of perf stat -x, or -j, likwid-perfctr -O, papi_hl_output, vtune -report
+    /// summary -format csv, or --json. Several files or a folder: one file a rank.
     #[arg(long, value_name = "FILE|DIR", num_args = 1.., conflicts_with_all = ["each", "command"])]
     pub read: Vec<PathBuf>,
     /// The command, after "--": a program, or a launcher with one, such as mpirun -n 4 ./program.
@@ -400,12 +402,12 @@ pub struct Counters {
     pub command: Vec<std::ffi::OsString>,
 }
 
-/// MPIs by name.
+/// MPI libraries by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MpiName {
     /// Open MPI.
     Openmpi,
-    /// MPICH, and others of its ABI.
+    /// MPICH, and other libraries with its ABI.
     Mpich,
 }
 
@@ -476,7 +478,7 @@ pub enum SnapshotCommand {
 pub struct Console {
     /// The study file.
     pub study: PathBuf,
-    /// The node whose console it is, from 0.
+    /// The node whose console is connected, from 0.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub node: u32,
 }
@@ -498,10 +500,10 @@ pub struct Export {
     /// Folder to write to; with several formats, a folder in it for each.
     #[arg(short, long, value_name = "DIR")]
     pub output: PathBuf,
-    /// The MPI job, from 0, where a trace holds several and a format one (simgrid, dimemas); by default the one with most calls.
+    /// The MPI job, from 0, where the trace has several and the format takes one (simgrid, dimemas); by default the one with most calls.
     #[arg(long, value_name = "N")]
     pub job: Option<usize>,
-    /// Measure of the work between MPI calls, in a format that replays this work (simgrid).
+    /// Measure of the computation between MPI calls, in a format that replays it (simgrid).
     #[arg(long, value_enum, default_value_t = Bursts::Time)]
     pub bursts: Bursts,
 }
@@ -525,12 +527,12 @@ pub enum ExportFormat {
     Csv,
 }
 
-/// Measures of the work between MPI calls.
+/// Measures of the computation between MPI calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Bursts {
-    /// Virtual time of the work.
+    /// Virtual time of the computation.
     Time,
-    /// Instructions of the work, at the job's mean speed.
+    /// Instructions of the computation, at the job's mean speed.
     Instructions,
 }
 

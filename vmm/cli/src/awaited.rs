@@ -1,23 +1,24 @@
-//! Check of the files of `job.collect`: which of them a run still waits for.
+//! Tracks which files of `job.collect` a run still waits for.
 
 use std::fmt;
 
 use nodescope_study::Collect;
 
-/// Most missing files that are named one by one.
+/// Greatest number of missing files that a message names, and of nodes whose refused file is recorded.
 const MAX_LISTED: usize = 8;
 
-/// The files that a run waits for.
+/// Files of `job.collect` that a run waits for, and those that could not be stored.
 #[derive(Debug, Default)]
 pub struct Awaited {
-    /// Entries of `job.collect`, and the nodes that have not answered them.
+    /// Entries of `job.collect`, each with the nodes from which no file of the entry has come.
     entries: Vec<(Collect, Vec<u32>)>,
-    /// The first refused piece of an asked file from each node: the node, the file and the reason as a sentence.
+    /// First refused file of each node, if `job.collect` asks for it: the node, the file and the reason as a sentence. At most `MAX_LISTED`
+    /// nodes.
     refused: Vec<(u32, String, String)>,
 }
 
 impl Awaited {
-    /// Returns the state in which nothing has come yet from a cluster of `nodes`.
+    /// Returns the state in which no file has come yet from a cluster of `nodes` nodes.
     pub fn new(entries: &[Collect], nodes: u32) -> Awaited {
         let asked = entries
             .iter()
@@ -28,7 +29,7 @@ impl Awaited {
         }
     }
 
-    /// Returns the state in a snapshot: the nodes that have not answered each entry, and what was refused.
+    /// Returns the state for a snapshot: the nodes that have not answered each entry, and the refused files.
     pub fn state(&self) -> Vec<u8> {
         let entries: Vec<_> = self
             .entries
@@ -38,7 +39,7 @@ impl Awaited {
         serde_json::to_vec(&(entries, &self.refused)).unwrap_or_default()
     }
 
-    /// Continues where another has stopped. Entries that were not there have no answers.
+    /// Restores the state from a snapshot. Entries that the snapshot does not contain still wait for all of their nodes.
     pub fn load(&mut self, state: &[u8]) -> Result<(), String> {
         type State = (Vec<(String, Vec<u32>)>, Vec<(u32, String, String)>);
         let state = serde_json::from_slice::<State>(state);
@@ -65,7 +66,8 @@ impl Awaited {
         }
     }
 
-    /// Returns a clause that continues a sentence about the job, and names what is missing or not whole; none if all has come.
+    /// Returns a clause that continues a sentence about the job, and names what is missing or incomplete; `None` if all files have come
+    /// whole.
     pub fn missing(&self) -> Option<String> {
         let listed: Vec<_> = (self.refused.iter())
             .map(|(node, file, why)| format!("{file:?} of node{node}: {why}"))
@@ -82,13 +84,14 @@ impl Awaited {
         }
     }
 
-    /// Records that a piece of a node's file was refused. A file that is asked for is not whole then, whatever else comes of the file.
+    /// Records that a piece of a node's file was refused. If `job.collect` asks for the file, it counts as incomplete, whatever else of it
+    /// comes.
     pub fn file_refused(&mut self, node: u32, file: &str, why: &dyn fmt::Display) {
         let asks = |(entry, _): &(Collect, Vec<u32>)| entry.is_answered_by(node, file);
         if !self.entries.iter().any(asks) {
             return;
         }
-        // The node has the file, so that the entry is not without an answer.
+        // The node has the file, so the entry does not count as unanswered.
         self.file_arrived(node, file);
         let known = self.refused.iter().any(|(other, ..)| *other == node);
         if !known && self.refused.len() < MAX_LISTED {
@@ -96,7 +99,7 @@ impl Awaited {
         }
     }
 
-    /// Returns which entries have no file, on which nodes.
+    /// Returns a clause that names the entries without a file and their nodes; `None` if there are none.
     fn unanswered(&self) -> Option<String> {
         let missing = self.entries.iter().flat_map(|(entry, nodes)| {
             nodes

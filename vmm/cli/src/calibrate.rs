@@ -16,10 +16,10 @@ use crate::exit::{Exit, Failure};
 use crate::results;
 use crate::terminal::print;
 
-/// The first bytes of a trace.
+/// Magic number at the beginning of a trace file.
 const TRACE_MAGIC: &[u8] = b"NSTRACE\n";
 
-/// Fits a cluster's network to what was measured on it.
+/// Fits a cluster's network to measurements, writes the cluster file and prints a summary.
 pub fn calibrate(args: &args::Calibrate) -> Result<Exit, Failure> {
     if args.output.exists() && !args.force {
         return Err(Failure::new(
@@ -63,7 +63,7 @@ fn path(source: Option<&Path>, eager_limit: Option<Bytes>) -> Result<Option<Fitt
     }))
 }
 
-/// Reads the measurements of a file or folder: a folder of results, a trace, or else NetPIPE's output.
+/// Reads the measurements in `source`: a folder of results or a file; a file is a trace, or else NetPIPE's output.
 fn measurements(source: &Path) -> Result<Measurements, CalibrateError> {
     let trace = source.join(TRACE_FILE);
     if source.is_dir() {
@@ -84,7 +84,7 @@ fn traced(path: &Path) -> Result<Measurements, CalibrateError> {
     for event in TraceReader::open(path)?.events() {
         match event {
             Ok(event) => collector.add(&event),
-            // The events written until then are a trace of a shorter run.
+            // The events before the cut are a trace of a shorter run.
             Err(error @ TraceError::Cut { .. }) => {
                 cut = Some(error.to_string());
                 break;

@@ -35,7 +35,7 @@ pub fn check(args: &args::Check) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// Says in a line how KVM would serve on this host.
+/// Returns a line that says how KVM would serve on this host, or why it cannot be used.
 fn of_kvm() -> String {
     match kvm::usable() {
         Ok(found) => {
@@ -59,8 +59,8 @@ fn of_kvm() -> String {
     }
 }
 
-/// Returns the study in `file` if it can be run here; its problems are printed otherwise, warnings in any case.
-/// `engine`: in place of the study's. `hosts`: so many hosts share the nodes.
+/// Returns the study in `file` if this host can run it. Prints warnings in any case, and the problems if there are some; fails then.
+/// `engine` replaces the study's engine and fast-forward. `hosts` is the number of hosts that share the nodes.
 pub fn load(file: &Path, engine: Option<EngineChoice>, hosts: u32) -> Result<Study, Failure> {
     let _span = tracing::info_span!("check").entered();
     let host = Host {
@@ -80,7 +80,7 @@ pub fn load(file: &Path, engine: Option<EngineChoice>, hosts: u32) -> Result<Stu
     let mut study = match Study::load(file) {
         Ok(study) => study,
         Err(problems) => {
-            // Missing parts of the host that no study can change are reported in the same go.
+            // Report at once what the host lacks whatever the study says.
             let of_host = Problems::new(file, host.image_problems(&ImageSpec::debian()));
             return Err(said(Exit::Study, &problems.and(of_host)));
         }

@@ -7,7 +7,7 @@ use crate::exit::{Exit, Failure};
 use crate::results::{RunFile, report};
 use crate::terminal::print;
 
-/// Prints two results side by side.
+/// Prints the results of two runs side by side, with the differences.
 pub fn compare(args: &args::Compare) -> Result<Exit, Failure> {
     let (a, b) = (RunFile::read(&args.a)?, RunFile::read(&args.b)?);
     let figure = |name: &str, unit, value: fn(&RunFile) -> f64| {

@@ -1,4 +1,4 @@
-//! From a study to what the cluster runs.
+//! Conversion of a study into the cluster's configuration.
 
 use std::fs::File;
 use std::io::Read;
@@ -15,10 +15,10 @@ use sha2::{Digest, Sha256};
 use crate::exit::{Exit, Failure};
 use crate::image;
 
-/// The time of the nodes' clocks at power-on (2024-01-01 00:00:00 UTC), equal in every run.
+/// Time of the nodes' clocks at power-on in seconds of Unix time (2024-01-01 00:00:00 UTC), equal in every run.
 const EPOCH: i64 = 1_704_067_200;
 
-/// Kernel, initramfs and root disk, and what identifies their contents.
+/// Paths of kernel, initramfs and root disk, and a hash of their contents.
 struct Files {
     kernel: PathBuf,
     initramfs: PathBuf,
@@ -29,11 +29,11 @@ struct Files {
     identity: String,
 }
 
-/// The cluster to run, and the guest image in a few words for people.
+/// Configuration of the cluster to run, and a short description of the guest image for people.
 pub struct Prepared {
     pub cluster: ClusterConfig,
     pub image: String,
-    /// Identifies the contents of kernel, initramfs and root disk.
+    /// Hash of the contents of kernel, initramfs and root disk, in hexadecimal.
     pub identity: String,
 }
 
@@ -45,7 +45,7 @@ fn engine(study: &Study) -> Engine {
     }
 }
 
-/// Opens the host's counters where the study is to count guests with them.
+/// Opens the host's counters if the study counts guests with them; `None` if it does not. Fails if no part of the run uses KVM.
 pub fn counting(study: &Study) -> Result<Option<Arc<GuestCounting>>, Failure> {
     if !study.counts_guests {
         return Ok(None);
@@ -60,8 +60,8 @@ pub fn counting(study: &Study) -> Result<Option<Arc<GuestCounting>>, Failure> {
     Ok(Some(Arc::new(GuestCounting::new(Arc::new(processor)))))
 }
 
-/// Returns the configuration of a study. Builds the image if need be and reports the steps of the build to `progress`; once `interrupted`
-/// is set, a build ends.
+/// Returns the configuration for a study. Builds the image if it is not in the cache, and reports the build's steps to `progress`. Setting
+/// `interrupted` ends a build.
 pub fn cluster(
     study: &Study,
     host_threads: Option<usize>,
@@ -169,7 +169,8 @@ fn files(
     }
 }
 
-/// Identifies the contents of initramfs, root disk and kernel, whatever they were made from: Debian's packages change.
+/// Returns a hash of the digests of initramfs, root disk and kernel. It follows their contents, not the recipe: Debian's packages change
+/// under the same recipe.
 fn identity<'a>(digests: impl Iterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();
     for digest in digests {
@@ -178,8 +179,8 @@ fn identity<'a>(digests: impl Iterator<Item = &'a str>) -> String {
     hex(&hash.finalize())
 }
 
-/// Returns a hash of everything that decides the result: the plan, the image, the job disk. Not of what only decides how fast it comes
-/// and where it goes.
+/// Returns a hash of all that decides the results: the study, the image, the job disk. What decides only the run's speed or where files go
+/// is not hashed.
 fn study_id(study: &Study, image: &str, job_disk: &[u8]) -> Result<String, Failure> {
     let plan = serde_json::to_vec(study).map_err(|error| Failure::of(Exit::Host, &error))?;
     let mut hash = Sha256::new();

@@ -18,20 +18,20 @@ use crate::{check, config};
 
 /// Ctrl-]: leaves the console.
 const LEAVE: u8 = 0x1d;
-/// Ctrl-D: what a terminal makes of it is the end of input.
+/// Ctrl-D, from which a terminal makes the end of input.
 const END_OF_INPUT: u8 = 0x04;
-/// An idle cluster's time may run so far ahead of the host's: a shell's time then passes as a user expects.
+/// Greatest time by which an idle cluster's virtual time runs ahead of the host's, so that time in a shell passes as a user expects.
 const AHEAD: Duration = Duration::from_millis(20);
 /// Interval between two checks of keys and signals while the cluster waits for the host's time.
 const LOOKS: Duration = Duration::from_millis(20);
-/// Virtual time between two ends of input typed at a node whose console is silent, picoseconds.
+/// Virtual time between two ends of input that are typed at a silent console, picoseconds.
 const END_INTERVAL_PS: u64 = 1_000_000_000_000;
-/// Ends of input that are typed before the console is left.
+/// Number of ends of input after which the console is left, if the node still runs.
 const ENDS: u32 = 30;
-/// The line that the image's init prints before it starts the shell (`guest-images/debian/root/opt/nodescope/init`). The driver of
-/// the serial port loses input while the driver starts, so text from a file or a pipe waits for this line ...
+/// Line that the image's init prints before it starts the shell (`guest-images/debian/root/opt/nodescope/init`). The guest's driver of the
+/// serial port loses input while it starts, so text from a file or a pipe is typed only after this line.
 const SHELL: &[u8] = b"shell on the console";
-/// ... for this much virtual time at most, picoseconds: other images do not print it.
+/// Virtual time after which text is typed without that line, picoseconds: other images do not print it.
 const SHELL_PS: u64 = 5_000_000_000_000;
 
 struct Terminal {
@@ -40,14 +40,14 @@ struct Terminal {
     interrupted: Arc<AtomicBool>,
     start: Instant,
     pending: Vec<u8>,
-    /// True once keys may be typed; `said` is the end of the console's output until then.
+    /// True once keys may be typed at the node. Until then, `said` is the end of the console's output.
     ready: bool,
     said: Vec<u8>,
-    /// Virtual time since which the console is silent and got no end of input, picoseconds; none before standard input has ended.
+    /// Virtual time in picoseconds since which the console has been silent and got no end of input; `None` before standard input has ended.
     silent_since: Option<u64>,
-    /// Number of ends of input that the console got.
+    /// Number of ends of input that were typed.
     ends: u32,
-    /// True if the console has written something.
+    /// True if the console has written something since it was last checked.
     heard: bool,
 }
 
@@ -60,8 +60,9 @@ impl Terminal {
         }
     }
 
-    /// Handles the end of standard input: types an end of input at the node's shell, which then ends and powers its node off. A shell that
-    /// is not there yet, or a program that reads on, gets the end of input again; one that never ends is left.
+    /// Handles the end of standard input: types an end of input at the node's shell, which then ends and powers its node off. Types it
+    /// again, after a silence, at a shell that has not started yet or at a program that still reads. After `ENDS` of them, interrupts the
+    /// run.
     fn end_of_input(&mut self, now_ps: u64) {
         let begins = self.silent_since.is_none();
         if begins || std::mem::take(&mut self.heard) {
@@ -104,7 +105,7 @@ impl Observer for Terminal {
             }
             let ahead = guest.saturating_sub(self.start.elapsed());
             let waits = self.pending.is_empty() && ahead > AHEAD;
-            // A signal sets this flag, and must not wait for keys.
+            // A signal sets `interrupted`, and then this loop must not wait for keys.
             if !waits || self.interrupted.load(Ordering::Relaxed) {
                 return;
             }
@@ -129,7 +130,7 @@ impl Observer for Terminal {
                 self.said.drain(..past);
             }
             let mut out = std::io::stdout().lock();
-            // A terminal that has gone ends the session.
+            // An error means that the user's terminal is gone, which ends the session.
             if out.write_all(bytes).and_then(|()| out.flush()).is_err() {
                 self.interrupted.store(true, Ordering::Relaxed);
             }
@@ -145,7 +146,7 @@ impl Observer for Terminal {
     }
 }
 
-/// Boots the cluster with shells in place of the job.
+/// Boots the cluster with shells in place of the job, and connects this terminal to one node's console until the run ends.
 pub fn console(args: &args::Console) -> Result<Exit, Failure> {
     let study = check::load(&args.study, None, 1)?;
     if args.node >= study.nodes {
@@ -203,7 +204,7 @@ pub fn console(args: &args::Console) -> Result<Exit, Failure> {
         interrupted: interrupted.clone(),
         start: Instant::now(),
         pending: Vec::new(),
-        // A user at a terminal sees when the shell is ready.
+        // A user at a terminal sees when the shell is ready, and keys are typed at once.
         ready: std::io::stdin().is_terminal(),
         said: Vec::new(),
         silent_since: None,

@@ -8,15 +8,15 @@ use nodescope_profile::{ProfilesFile, WindowProfile};
 use nodescope_report::{ModelledCore, WindowCores};
 use serde::{Deserialize, Serialize};
 
-/// Width of the code that LLVM's models time, bits.
+/// Width in bits of the code that LLVM's models can time: 64-bit mode.
 const BITS: u8 = 64;
 
-/// Cores of a study.
+/// Cores that a study names for its core models.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CoreNames {
-    /// Names that LLVM knows, the one of the CPI stack first.
+    /// Names that LLVM knows; the CPI stack uses the first one.
     pub names: Vec<String>,
-    /// Misses that overlap, beside the published formula.
+    /// Memory-level parallelism: number of misses that overlap. 1 is the published formula.
     pub memory_parallelism: f64,
 }
 
@@ -29,13 +29,13 @@ impl Default for CoreNames {
     }
 }
 
-/// Returns where results of the model are kept from one report to the next.
+/// Returns the folder in which results of the model are cached between reports; `None` if there is no cache folder.
 fn cache() -> Option<PathBuf> {
     let images = nodescope_image::default_cache_dir().ok()?;
     Some(images.with_file_name("cores"))
 }
 
-/// Times the code of all windows for the named cores.
+/// Models the cycles of the code of each window that executed, on each of the named cores.
 pub fn models(profiles: &ProfilesFile, names: &[String]) -> Result<Vec<WindowCores>, CoreError> {
     let cores: Vec<Core> = names
         .iter()
@@ -64,12 +64,12 @@ pub fn models(profiles: &ProfilesFile, names: &[String]) -> Result<Vec<WindowCor
         .collect()
 }
 
-/// Address of a block in a space in which no two modules overlap. Direct jumps stay within a module, where distances are those of the
-/// file.
+/// Returns an address for a block, in a space in which modules do not overlap. Within a module, distances are those of its file, so direct
+/// jumps stay right.
 fn address(profile: &WindowProfile, block: usize) -> u64 {
     let block = &profile.blocks[block];
     if block.offset >> 47 != 0 {
-        // The kernel's own addresses.
+        // The kernel's blocks have their own addresses already.
         return block.offset;
     }
     (u64::from(block.module) + 1) << 48 | block.offset
@@ -110,7 +110,7 @@ fn modelled(
         .collect();
     for ((index, block), timed) in indices.iter().zip(&blocks).zip(&timed.blocks) {
         let executions = u128::from(block.executions);
-        // To the nearest.
+        // Rounded to the nearest integer.
         let each = (timed.total + executions / 2).checked_div(executions);
         if let Some(each) = each {
             cycles_65536[*index as usize] = each as i128;
@@ -126,7 +126,7 @@ fn modelled(
     })
 }
 
-/// Blocks without cycles of their own, most instructions first.
+/// Returns the blocks that the model could not time, with the reason; the block with the most executed instructions first.
 fn not_modelled(timed: &CoreModel, indices: &[u32], blocks: &[Block]) -> Vec<(u32, String)> {
     let mut list: Vec<(u128, u32, String)> = timed
         .not_modelled()

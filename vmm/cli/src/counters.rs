@@ -9,7 +9,7 @@ use crate::exit::{Exit, Failure};
 use crate::results::write;
 use crate::terminal::print;
 
-/// Counts a command, or shows the counters of files.
+/// Counts a command's hardware events and prints them, or prints the counters in files of other tools.
 pub fn counters(args: &args::Counters) -> Result<Exit, Failure> {
     let file = file(args)?;
     if !args.read.is_empty() {
@@ -17,11 +17,11 @@ pub fn counters(args: &args::Counters) -> Result<Exit, Failure> {
         print_result(&measurement, file.as_deref(), true)?;
         return Ok(Exit::Ok);
     }
-    // A user who interrupts the program wants what was counted: the program gets the signal, this process continues.
+    // Ctrl-C also reaches the command. This process must survive the signal to report what was counted.
     ctrlc::set_handler(|| {}).map_err(|error| Failure::of(Exit::Host, &error))?;
     let how = if args.each { How::Whole } else { How::Ranks };
     let (measurement, status) = count(&args.command, how).map_err(fail)?;
-    // Tables of all ranks in turn would drown the program's own output.
+    // With `--each` every rank runs this code, and the tables of all ranks would drown the program's output.
     print_result(&measurement, file.as_deref(), !args.each)?;
     if status == 0 {
         return Ok(Exit::Ok);
@@ -32,7 +32,7 @@ pub fn counters(args: &args::Counters) -> Result<Exit, Failure> {
     Ok(Exit::JobFailed)
 }
 
-/// Returns the file to write, if there is to be one, and checks it before anything runs.
+/// Returns the JSON file to write, and checks before anything runs that it may be written; `None` without `--json`.
 fn file(args: &args::Counters) -> Result<Option<PathBuf>, Failure> {
     let Some(path) = &args.json else {
         return Ok(None);

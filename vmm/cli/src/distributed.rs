@@ -1,4 +1,4 @@
-//! The master of a run over several processes: it starts or awaits its workers.
+//! The master of a run over several processes: starts workers or waits for them.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -16,38 +16,38 @@ use serde::{Deserialize, Serialize};
 use crate::args;
 use crate::exit::{Exit, Failure};
 
-/// Address at which workers of this host connect: a free port.
+/// Address at which workers on this host connect; the system chooses a free port.
 const LOCAL: &str = "tcp://127.0.0.1:*";
-/// Time for workers of this host to end by themselves once the run is over.
+/// Time that workers on this host have to end after the run, before they are killed.
 const WORKER_END_LIMIT: Duration = Duration::from_secs(5);
 
-/// Instructions to a worker.
+/// The master's instructions to a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Task {
-    /// The study's file, which all hosts see.
+    /// Path of the study's file, which all hosts must be able to read.
     pub study: PathBuf,
-    /// Identifies everything that decides the result, as the master reads it.
+    /// Hash of everything that decides the results, as the master computed it.
     pub study_id: String,
     /// True if all guest code is interpreted, see [`args::Run::interpret`].
     pub interpret: bool,
     /// See [`args::Run::host_threads`].
     pub host_threads: Option<u64>,
-    /// True if [`args::Run::engine`] asks for the portable engine.
+    /// True if [`args::Run::engine`] asks for the portable engine in place of the study's.
     pub soft: bool,
-    /// Hosts that share the nodes.
+    /// Number of hosts that share the nodes.
     pub hosts: u32,
 }
 
 /// The snapshot that all processes begin from.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct StartPoint {
-    /// File of the snapshot, which all hosts see; none: the nodes boot.
+    /// File of the snapshot, which all hosts must be able to read; `None` if the nodes boot.
     pub snapshot: Option<PathBuf>,
-    /// True if the user has named the snapshot: nodes are as it has them ([`Origin::adopt`]).
+    /// True if the user named the snapshot, so that nodes continue as the snapshot has them ([`Origin::adopt`]).
     pub adopt: bool,
 }
 
-/// Returns the number of hosts that share the nodes. Workers that come by themselves may come from as many.
+/// Returns the number of hosts that share the nodes. With `--listen`, each worker may be on a host of its own.
 pub fn hosts(args: &args::Run) -> u32 {
     match (&args.listen, args.workers) {
         (Some(_), Some(workers)) => workers + 1,
@@ -55,7 +55,7 @@ pub fn hosts(args: &args::Run) -> u32 {
     }
 }
 
-/// Checks that a study can run in several processes, if it is to.
+/// Checks that a study can run in several processes, if `--workers` asks for that.
 pub fn check(args: &args::Run, study: &Study) -> Result<(), Failure> {
     let Some(workers) = args.workers else {
         return Ok(());
@@ -78,7 +78,7 @@ pub fn check(args: &args::Run, study: &Study) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the version of this program: its number, and what identifies its file, since another build may give other results.
+/// Returns the version of this program: its number, and a digest of its file, since another build may give other results.
 pub fn version() -> Result<String, Failure> {
     let path = PathBuf::from("/proc/self/exe");
     let program = fs::read(&path).map_err(Failure::io("read", &path))?;
@@ -90,7 +90,7 @@ pub fn version() -> Result<String, Failure> {
     ))
 }
 
-/// Returns the exit code where processes do not come together.
+/// Returns a failure with the exit code for processes that could not form a group.
 pub fn group_failure(error: GroupError) -> Failure {
     let exit = match error {
         GroupError::Version { .. } | GroupError::OtherKey { .. } | GroupError::Refused { .. } => {
@@ -101,21 +101,21 @@ pub fn group_failure(error: GroupError) -> Failure {
     Failure::of(exit, &error)
 }
 
-/// Run as the master knows it.
+/// What the master needs of the run to gather workers.
 pub struct RunInfo<'a> {
     /// Configuration of the cluster.
     pub config: &'a ClusterConfig,
-    /// The user wants the program to end.
+    /// Set once the user has interrupted the program.
     pub interrupted: &'a AtomicBool,
 }
 
-/// The processes of a run, and those among them that this one has started.
+/// Group of all processes of a run, and the workers that this process started.
 pub struct Processes {
     group: Arc<Group>,
     _started: Started,
 }
 
-/// Workers on this host. The workers end with the run.
+/// Worker processes on this host. Dropping waits for them to end, and kills those that take too long.
 struct Started(Vec<Child>);
 
 impl Drop for Started {
@@ -124,7 +124,7 @@ impl Drop for Started {
         for worker in &mut self.0 {
             while matches!(worker.try_wait(), Ok(None)) {
                 if begin.elapsed() > WORKER_END_LIMIT {
-                    // It may have ended in the meantime.
+                    // The call fails if the worker has ended in the meantime.
                     let _ = worker.kill();
                     let _ = worker.wait();
                     break;
@@ -136,7 +136,7 @@ impl Drop for Started {
 }
 
 impl Processes {
-    /// Starts the workers, or waits for them.
+    /// Starts the workers on this host, or waits with `--listen` for workers to connect, and forms the group.
     pub fn gather(
         args: &args::Run,
         workers: u32,
@@ -214,12 +214,12 @@ impl Processes {
         })
     }
 
-    /// Returns the processes.
+    /// Returns the group of all processes.
     pub fn group(&self) -> &Arc<Group> {
         &self.group
     }
 
-    /// Lets all workers begin, and waits until they have prepared.
+    /// Sends all workers the snapshot to begin from, and waits until all have prepared.
     pub fn send_start(&self, origin: Option<&Origin>, adopt: bool) -> Result<(), RunError> {
         let snapshot = origin.map(|origin| {
             let path = origin.path();
@@ -232,7 +232,7 @@ impl Processes {
     }
 }
 
-/// Starts a worker on this host. The terminal's signals go only to the master, which informs the workers.
+/// Starts a worker on this host, in a process group of its own: the terminal's signals reach only the master, which informs the workers.
 fn start(address: &str, key: &Key) -> Result<Child, Failure> {
     use std::os::unix::process::CommandExt;
     let program = PathBuf::from("/proc/self/exe");
@@ -248,7 +248,7 @@ fn start(address: &str, key: &Key) -> Result<Child, Failure> {
         .map_err(Failure::io("start a worker by", &program))
 }
 
-/// Reads what the master lets all begin from.
+/// Receives the master's message about the snapshot from which all processes begin.
 pub fn start_point(group: &Group) -> Result<StartPoint, PeerError> {
     let messages = group.all_gather(&[])?;
     serde_json::from_slice(&messages[0]).map_err(|error| PeerError::Message {

@@ -10,19 +10,19 @@ use crate::interrupt::{file_limit, memory_limit};
 /// Exit code of a command, for scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// The command did what was asked.
+    /// The command did what was asked; of a run: the job ended with status 0.
     Ok = 0,
     /// The job ended with another status than 0, or left out a file that the study collects.
     JobFailed = 1,
     /// Wrong usage, or a study that cannot be run as it is.
     Study = 2,
-    /// A guest panicked, reset itself, or did what the engine does not know.
+    /// A guest panicked, reset itself, or executed something that the engine does not support.
     Guest = 3,
-    /// The time limit, a deadlock of the MPI program, or no node will ever wake again.
+    /// The study's time limit was reached, the MPI program deadlocked, or no node will ever wake again.
     TimeLimit = 4,
-    /// The host: files, a full disk, memory, missing tools, a process of the run that died.
+    /// A problem of the host: files, a full disk, memory, missing tools, or a process of the run that died.
     Host = 5,
-    /// The job ended well, but a window of the study measured nothing, or the moment of a snapshot did not come.
+    /// The job ended well, but a window of the study measured nothing, or the moment for a snapshot did not come.
     Window = 6,
     /// The user interrupted the command with Ctrl-C.
     Interrupted = 130,
@@ -41,7 +41,7 @@ impl Exit {
         Exit::Interrupted,
     ];
 
-    /// Returns the exit code of this number, if there is one.
+    /// Returns the exit code with this number; `None` if there is none.
     pub fn of(code: u8) -> Option<Exit> {
         Exit::ALL.into_iter().find(|exit| *exit as u8 == code)
     }
@@ -59,23 +59,23 @@ Exit codes:
     6  the job ended well, but a window of the study measured nothing, or no snapshot was taken
   130  interrupted; what was measured until then is among the results";
 
-/// Text about the place of the guide, for `--help`. Help texts name its pages.
+/// Text that says where the guide is, for `--help`. Help texts name pages of the guide.
 pub const GUIDE: &str = "\
 Texts such as (guide: Exports) name a page of the guide. An installation has the guide in
 share/doc/nodescope beside the folder of the program, such as /usr/share/doc/nodescope.";
 
-/// Why a command did not do what was asked.
+/// Reason for which a command did not do what was asked.
 #[derive(Debug)]
 pub struct Failure {
     /// Exit code of the command.
     pub exit: Exit,
-    /// The message and its causes, outermost first; nothing if all has been said.
+    /// Message and its causes, outermost first; empty if the user has been told already.
     pub chain: Vec<String>,
-    /// Later failures, as a consequence or besides.
+    /// Further failures, as one text.
     pub also: Option<String>,
 }
 
-/// The system's message for a full disk, in every language.
+/// The system's message for a full disk, the same in every locale.
 const FULL: &str = "No space left on device";
 /// Advice for a full disk.
 const FULL_HELP: &str = "free space where that file lies, or use another disk: --results for results, XDG_CACHE_HOME for guest images, TMPDIR for what their build unpacks";
@@ -83,17 +83,17 @@ const FULL_HELP: &str = "free space where that file lies, or use another disk: -
 /// The system's message about a file that would exceed a limit.
 const TOO_LARGE: &str = "File too large";
 const TOO_LARGE_HELP: &str = "the file system has no room for a file of this size; use another one, with --results for results";
-/// Messages for a lack of memory or address space: the system's, and that of Rust's library.
+/// Messages for a lack of memory or address space: the system's, and that of Rust's standard library.
 const NO_MEMORY: [&str; 2] = ["Cannot allocate memory", "out of memory"];
 const NO_MEMORY_HELP: &str =
     "the host has no memory left; lower node.memory or cluster.nodes, or use a larger host";
 
-/// The system's message where a process has as many open files as it may.
+/// The system's message for a process that has reached its limit of open files.
 const NO_FILES: &str = "Too many open files";
 const NO_FILES_HELP: &str = "raise the limit of open files: ulimit -n 65536";
 
 impl Failure {
-    /// Returns a failure with a message of its own.
+    /// Returns a failure with a message and no causes.
     pub fn new(exit: Exit, message: impl Into<String>) -> Failure {
         Failure {
             exit,
@@ -102,8 +102,8 @@ impl Failure {
         }
     }
 
-    /// Returns a failure with the messages of an error and its causes. A cause that the text before it already quotes is left out. A lack
-    /// of memory, disk space or files is the host's fault, whatever the host needed them for.
+    /// Returns a failure with the messages of an error and its causes. Leaves out a cause that the text before it already quotes. The exit
+    /// code is [`Exit::Host`] for a lack of memory, disk space or files, whatever `exit` is.
     pub fn of(exit: Exit, error: &dyn Error) -> Failure {
         let mut chain = vec![error.to_string()];
         let mut next = error.source();
@@ -125,14 +125,14 @@ impl Failure {
         }
     }
 
-    /// Returns a closure that turns an I/O error into a failure with what was being done to which file, for `map_err`.
+    /// Returns a closure, for `map_err`, that turns an I/O error into a failure. Its message names the action and the file.
     pub fn io(action: &str, path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Failure {
         let message = format!("cannot {action} {}", path.display());
         move |error| Failure::new(Exit::Host, format!("{message}: {error}"))
     }
 
-    /// Returns advice to the user, where the message has none. Errors that come through many crates and programs are known by the system's
-    /// own words.
+    /// Returns advice to the user; `None` for most failures. The failure is recognized by the system's own words, since errors come through
+    /// many crates and programs.
     fn help(&self) -> Option<String> {
         let says = |what: &str| self.chain.iter().any(|text| text.contains(what));
         if says(FULL) {
@@ -158,7 +158,7 @@ impl Failure {
         })
     }
 
-    /// Tells the user, once.
+    /// Prints the failure on standard error in this format; nothing if there is no message.
     pub fn print(&self, format: LogFormat) {
         if self.chain.is_empty() {
             return;

@@ -12,7 +12,7 @@ use crate::args;
 use crate::exit::{Exit, Failure};
 use crate::terminal::print;
 
-/// Writes a trace in another tool's format.
+/// Writes a trace in the formats of other tools.
 pub fn export(args: &args::Export) -> Result<Exit, Failure> {
     let (trace, network) = source(&args.results)?;
     let options = Options {
@@ -23,11 +23,11 @@ pub fn export(args: &args::Export) -> Result<Exit, Failure> {
         },
         network: network.unwrap_or_default(),
     };
-    // A format that fails, such as one whose library is not installed, keeps no other from being written.
+    // A format that fails, such as one whose library is not installed, does not keep the others from being written.
     let mut failures = Vec::new();
     for &format in &args.format {
         let format = Format::from(format);
-        // Files of several formats lie apart: their names may be the same.
+        // Each of several formats gets a folder of its own: names of files may be the same.
         let folder = match args.format.len() {
             1 => args.output.clone(),
             _ => args.output.join(format.name()),
@@ -81,7 +81,7 @@ fn text(format: Format, summary: &Summary) -> String {
     text
 }
 
-/// Makes a trace of another tool's.
+/// Converts a trace of another tool into a nodescope trace.
 pub fn import(args: &args::Import) -> Result<Exit, Failure> {
     if args.output.exists() && !args.force {
         return Err(Failure::new(
@@ -113,7 +113,8 @@ pub fn import(args: &args::Import) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// Returns the trace in a results folder, or the trace itself, with the study's network if a study lies beside it.
+/// Returns the path of the trace: `results` itself, or the trace in this folder with the network of the study beside it, if there is a
+/// study.
 fn source(results: &Path) -> Result<(PathBuf, Option<Network>), Failure> {
     if !results.is_dir() {
         return Ok((results.into(), None));
@@ -139,7 +140,7 @@ fn source(results: &Path) -> Result<(PathBuf, Option<Network>), Failure> {
     Ok((trace, network))
 }
 
-/// Returns the network of a study, as far as the study describes it; the study was checked when it ran.
+/// Returns the network of a study; what the study does not name has its default. The study was checked when it ran.
 fn network(text: &str) -> Result<Network, String> {
     let study: toml::Table = toml::from_str(text).map_err(|error| error.to_string())?;
     let field = |name: &str| {

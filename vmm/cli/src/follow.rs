@@ -1,4 +1,4 @@
-//! A node's console, shown as it is written. A guest's output must not control the host's terminal.
+//! Shows a node's console while the run writes it. A guest's output must not control the host's terminal.
 
 use nodescope_hypercall::printable;
 use serde_json::json;
@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::args::LogFormat;
 use crate::terminal::print_error_line;
 
-/// A line is shown in pieces of so many bytes at most.
+/// Greatest number of bytes of a line that are shown as one piece.
 const LONGEST: usize = 4096;
 
 /// Shows the console of one node, line by line.
@@ -26,7 +26,7 @@ impl Follower {
         }
     }
 
-    /// Takes console output of any node.
+    /// Takes console output of any node, and shows the complete lines of the followed one.
     pub fn console(&mut self, node: u32, bytes: &[u8]) {
         if node != self.node {
             return;
@@ -43,7 +43,7 @@ impl Follower {
         }
     }
 
-    /// Shows what was written of a last line.
+    /// Shows the incomplete last line, if there is one.
     pub fn end(&mut self) {
         if !self.line.is_empty() {
             self.show();
@@ -53,7 +53,7 @@ impl Follower {
     fn show(&mut self) {
         let bytes = std::mem::take(&mut self.line);
         let text = String::from_utf8_lossy(&bytes);
-        // The serial console ends lines with both characters.
+        // The serial console ends lines with CR and LF.
         let text = text.trim_end_matches('\r');
         match self.format {
             LogFormat::Text => print_error_line(&format!("node{}| {}", self.node, visible(text))),
@@ -64,7 +64,7 @@ impl Follower {
     }
 }
 
-/// Returns a console's line with every character escaped that could control a terminal. Tabs stay.
+/// Returns a console's line in which every character that could control a terminal is escaped. Tabs remain.
 fn visible(text: &str) -> String {
     let parts: Vec<_> = text.split('\t').map(printable).collect();
     parts.join("\t")

@@ -1,5 +1,5 @@
-//! Host times of a run's phases: `host.json` (vmm/report/HOST.md), which `nodescope run --host-times` writes. The file is the only one
-//! among the results that differs from run to run.
+//! Host times of a run's phases: `host.json` (vmm/report/HOST.md), which `nodescope run --host-times` writes. No other file among the
+//! results differs from run to run.
 
 use std::fs;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::exit::{Exit, Failure};
 use crate::results::put;
 
-/// The content of `host.json`.
+/// Contents of `host.json`.
 #[derive(Debug, Serialize)]
 struct HostFile {
     version: u32,
@@ -21,7 +21,7 @@ struct HostFile {
     phases: Vec<PhaseCost>,
 }
 
-/// Costs of a phase of the run.
+/// Costs of a phase of the run: the guests' instructions and virtual time, the host's wall and processor time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct PhaseCost {
     phase: &'static str,
@@ -33,7 +33,7 @@ struct PhaseCost {
     cpu_seconds: f64,
 }
 
-/// Host times of this process until a moment.
+/// A moment, with this process's processor time and peak memory until then.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     at: Instant,
@@ -44,7 +44,7 @@ struct Mark {
 impl Mark {
     fn now() -> Mark {
         let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: getrusage fills the structure that it is given; all bytes zero are a valid one where it fails.
+        // SAFETY: getrusage fills the structure that it gets; where it fails, all zero bytes are a valid value.
         let usage = unsafe {
             libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
             usage.assume_init()
@@ -53,13 +53,13 @@ impl Mark {
         Mark {
             at: Instant::now(),
             cpu_seconds: seconds(usage.ru_utime) + seconds(usage.ru_stime),
-            // Linux gives kibibytes (getrusage(2)).
+            // Linux reports kibibytes (getrusage(2)).
             peak_memory_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
         }
     }
 }
 
-/// A phase that has begun and not ended.
+/// A phase that has begun and not ended, with the counts at its beginning.
 #[derive(Debug)]
 struct Begun {
     phase: &'static str,
@@ -70,25 +70,25 @@ struct Begun {
     mark: Mark,
 }
 
-/// Adds up what each phase of a run takes of the host.
+/// Sums of what each phase of a run takes of the host.
 #[derive(Debug)]
 pub struct HostTimes {
     threads: usize,
     phases: Vec<PhaseCost>,
     begun: Option<Begun>,
-    /// When the node had booted of which all nodes are made.
+    /// Moment when the node from which all nodes are made had booted, until the next phase begins.
     booted: Option<Mark>,
 }
 
 impl HostTimes {
-    /// The version of the file's format.
+    /// Version of the file's format.
     const VERSION: u32 = 1;
     /// Name of the file among the results.
     pub const NAME: &'static str = "host.json";
-    /// Name of the time from the boot of one node to the begin of the cluster that is made of it.
+    /// Name of the phase from the end of one node's boot to the beginning of the cluster that is made from it.
     const RESTORE: &'static str = "restore";
 
-    /// Begins to count, on so many threads of the host.
+    /// Returns host times without phases, for a run on so many host threads.
     pub fn start(threads: usize) -> HostTimes {
         HostTimes {
             threads,
@@ -98,19 +98,19 @@ impl HostTimes {
         }
     }
 
-    /// Counts from now on for the cluster that is made of one booted node.
+    /// Records that the node from which the whole cluster is made has booted. The time from now to the next phase counts as `restore`.
     pub fn booted(&mut self) {
         self.booted = Some(Mark::now());
     }
 
-    /// Counts from now on for a phase.
+    /// Ends the phase at hand and begins the next one. `progress` has the virtual time and the instructions so far.
     pub fn begin(&mut self, phase: Phase, window: Option<&str>, progress: &Progress) {
         let mark = Mark::now();
         let nodes = progress.instructions.len();
         let instructions = progress.instructions.iter().sum();
         match self.booted.take() {
             Some(booted) => {
-                // Each node continues with the instructions of the node that has booted.
+                // Each node continues with the instruction count of the node that has booted.
                 let of_boot = progress.instructions.first().copied().unwrap_or(0);
                 self.close(of_boot, progress.virtual_ps, booted);
                 self.begun = Some(Begun {
@@ -135,7 +135,7 @@ impl HostTimes {
         });
     }
 
-    /// Ends the last phase.
+    /// Ends the last phase. `instructions` has the count of each node.
     pub fn end(&mut self, instructions: &[u64], virtual_ps: u64) {
         self.close(instructions.iter().sum(), virtual_ps, Mark::now());
     }

@@ -47,7 +47,7 @@ pub fn image(args: &args::Image) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// Returns the image of a spec, built if need be, or in any case. Once `interrupted` is set, a build ends.
+/// Returns the image of a spec; builds it if it is not in the cache, or with `force` in any case. Setting `interrupted` ends a build.
 pub fn build(
     spec: &ImageSpec,
     force: bool,

@@ -1,4 +1,4 @@
-//! Signals: Ctrl-C and SIGTERM end a command soon, whatever it is doing; a limit of the size of files does not end it silently.
+//! Signals: Ctrl-C and SIGTERM end a command soon, whatever it is doing. A limit of file sizes gives an error in place of a silent end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,11 +7,11 @@ use std::time::Duration;
 use crate::exit::{Exit, Failure};
 use crate::terminal::print_error_line;
 
-/// Time that a run has after a signal to end its current work and to write its results.
+/// Time after a signal in which a run must end its current work and write its results.
 const END_TIME_LIMIT: Duration = Duration::from_millis(1700);
 
-/// A value for work that is done once at the end, either by the command itself, or by the signal's thread when the command's time
-/// is over.
+/// A value for work that is done once at the end of a command: by the command itself, or by the signal's thread if the command takes too
+/// long. Clones share the value.
 pub struct TakeOnce<T>(Arc<Mutex<Option<T>>>);
 
 impl<T> Clone for TakeOnce<T> {
@@ -21,37 +21,37 @@ impl<T> Clone for TakeOnce<T> {
 }
 
 impl<T> TakeOnce<T> {
-    /// Holds a value for the first thread that takes it.
+    /// Returns a shared value that the first call of [`TakeOnce::take`] gets.
     pub fn new(what: T) -> TakeOnce<T> {
         TakeOnce(Arc::new(Mutex::new(Some(what))))
     }
 
-    /// Gives the value to the first thread that asks.
+    /// Returns the value to the first caller, and `None` to all others.
     pub fn take(&self) -> Option<T> {
         locked(&self.0).take()
     }
 }
 
-/// Signals as a command sees them.
+/// Handler of signals, as a command sees it.
 pub struct Signals {
     flag: Arc<AtomicBool>,
     armed: Arc<Mutex<Option<Armed>>>,
 }
 
-/// The message at a signal, and the work to do if the command does not end in time.
+/// Text for the user at a signal, and the work to do if the command does not end in time.
 struct Armed {
     kept: &'static str,
     late: Box<dyn FnOnce() + Send>,
 }
 
 impl Signals {
-    /// Returns the flag that the first Ctrl-C or SIGTERM sets. A second signal ends the program at once.
+    /// Returns the flag that the first Ctrl-C or SIGTERM sets. The second signal ends the program at once.
     pub fn flag(&self) -> &Arc<AtomicBool> {
         &self.flag
     }
 
-    /// Arms the signals: from now on also the first signal ends the program, after `late`, if the command still runs when its time limit
-    /// has passed. `kept` is the text for the user about the part of the command's work that is kept.
+    /// Sets a time limit: if the command still runs a while after the first signal, `late` is called and the program ends. `kept` is the
+    /// text for the user about the work that is saved.
     pub fn arm(&self, kept: &'static str, late: impl FnOnce() + Send + 'static) {
         let late = Box::new(late);
         *locked(&self.armed) = Some(Armed { kept, late });
@@ -59,17 +59,17 @@ impl Signals {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nobody panics while the lock is held: a value is put in or taken out.
+    // No code panics while the lock is held: a value is only put in or taken out.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends the program once its time limit has passed, if it is armed.
+/// Waits for the time limit, then does the armed work and ends the program; returns if nothing is armed.
 fn watch(armed: &Mutex<Option<Armed>>) {
     std::thread::sleep(END_TIME_LIMIT);
     let Some(Armed { late, .. }) = locked(armed).take() else {
         return;
     };
-    // This work may get stuck in turn, for example on a file system that does not answer.
+    // This work may hang as well, for example on a file system that does not answer, so it gets 200 ms.
     let last = std::thread::Builder::new().spawn(|| {
         late();
         std::process::exit(Exit::Interrupted as i32);
@@ -80,7 +80,7 @@ fn watch(armed: &Mutex<Option<Armed>>) {
     std::process::exit(Exit::Interrupted as i32);
 }
 
-/// Listens to signals from now on.
+/// Installs the handler of Ctrl-C and SIGTERM.
 pub fn on_interrupt() -> Result<Signals, Failure> {
     let signals = Signals {
         flag: Arc::default(),
@@ -95,7 +95,7 @@ pub fn on_interrupt() -> Result<Signals, Failure> {
         let kept = locked(&armed).as_ref().map_or("", |armed| armed.kept);
         let armed = armed.clone();
         let watch = std::thread::Builder::new().spawn(move || watch(&armed));
-        // If nobody reads standard error, this thread waits for ever. The next signal must still find its handler free.
+        // Printing is left to a thread, which waits for ever if nobody reads standard error. The handler must be free for the next signal.
         let _ = std::thread::Builder::new().spawn(move || {
             print_error_line(&format!("\nstopping{kept} (once more to stop at once)"));
             if let Err(error) = watch {
@@ -106,9 +106,9 @@ pub fn on_interrupt() -> Result<Signals, Failure> {
         });
     })
     .map_err(|error| Failure::of(Exit::Host, &error))?;
-    // `nohup` and a shell's `&` start programs that are to ignore these signals. The library has put its handler in their place.
+    // `nohup` and a shell's `&` start programs with these signals ignored. `ctrlc` has replaced that by its handler: ignore them again.
     for (signal, _) in ignored.into_iter().filter(|&(_, ignored)| ignored) {
-        // SAFETY: to ignore a signal runs no code.
+        // SAFETY: ignoring a signal runs no code.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
     Ok(signals)
@@ -123,21 +123,21 @@ fn is_ignored(signal: libc::c_int) -> bool {
     !failed && action.sa_sigaction == libc::SIG_IGN
 }
 
-/// Makes a file that would exceed the limit of its size (`ulimit -f`) an error of the write to it. Without this, the system ends the
-/// program by SIGXFSZ. A handler, other than ignoring the signal, is not passed on to programs that are started.
+/// Makes a write fail with an error where the file would exceed the limit of file sizes (`ulimit -f`). Without a handler, SIGXFSZ would end
+/// the program. Programs that this one starts do not inherit the handler; they would inherit an ignored signal.
 pub fn survive_file_limit() {
     extern "C" fn nothing(_: libc::c_int) {}
     let handler: extern "C" fn(libc::c_int) = nothing;
-    // SAFETY: the handler does nothing, so that it may run at any point of any thread.
+    // SAFETY: the handler does nothing, so it may run at any point of any thread.
     unsafe { libc::signal(libc::SIGXFSZ, handler as libc::sighandler_t) };
 }
 
-/// Returns the limit of the size of files, bytes; none if there is none.
+/// Returns the limit of the size of files in bytes; `None` if there is no limit.
 pub fn file_limit() -> Option<u64> {
     limit(libc::RLIMIT_FSIZE)
 }
 
-/// Returns the limit of this process's address space, bytes; none if there is none.
+/// Returns the limit of this process's address space in bytes; `None` if there is no limit.
 pub fn memory_limit() -> Option<u64> {
     limit(libc::RLIMIT_AS)
 }

@@ -1,4 +1,4 @@
-//! The command `nodescope`: glue over the crates that do the work.
+//! The command `nodescope`: parses the command line and calls the crates that do the work.
 
 mod args;
 mod awaited;
@@ -45,7 +45,7 @@ pub fn command() -> clap::Command {
     Args::command()
 }
 
-/// Does what the command line of this process asks for, and returns the exit code.
+/// Runs the command that the command line of this process asks for, and returns the exit code.
 pub fn run() -> std::process::ExitCode {
     memory::report_out_of_memory();
     let args = Args::parse();

@@ -1,5 +1,5 @@
-//! Messages of the working crates, on standard error: warnings, with `-v` the phases of a run and how long each took, with `-vv`
-//! details. `RUST_LOG` asks for more of single crates, such as `RUST_LOG=nodescope_cluster=debug`.
+//! Log messages of all crates on standard error: warnings; with `-v` the phases of a run and how long each took; with `-vv` details.
+//! `RUST_LOG` asks for more of single crates, such as `RUST_LOG=nodescope_cluster=debug`.
 
 use std::fmt::{Debug, Write};
 use std::time::Instant;
@@ -16,7 +16,7 @@ use tracing_subscriber::registry::{LookupSpan, Registry};
 use crate::args::{Args, LogFormat};
 use crate::terminal::print_error_line;
 
-/// Shows, from now on, the messages that the command line and the environment ask for.
+/// Installs the logger, with the levels that the command line and the environment ask for.
 pub fn start(args: &Args) {
     let level = match (args.quiet, args.verbose) {
         (true, _) => LevelFilter::ERROR,
@@ -30,7 +30,7 @@ pub fn start(args: &Args) {
     if let Ok(text) = std::env::var("RUST_LOG") {
         match text.parse::<Targets>() {
             Ok(asked) => {
-                // The command line's level is for all crates that the variable does not name.
+                // The command line's level is the least for all crates that the variable does not name.
                 let default = asked.default_level().filter(|asked| *asked > level);
                 filter = asked.with_default(default.unwrap_or(level));
             }
@@ -38,17 +38,17 @@ pub fn start(args: &Args) {
         }
     }
     let lines = Lines(args.log_format);
-    // Only a second call fails.
+    // This fails only if a logger is installed already.
     let _ = tracing::subscriber::set_global_default(Registry::default().with(filter).with(lines));
     if let Some(error) = wrong {
         tracing::warn!("RUST_LOG is not understood: {error}; write e.g. nodescope_cluster=debug");
     }
 }
 
-/// A line for each event, and for each span when it ends.
+/// Layer that writes a line for each event, and for each span when the span ends.
 struct Lines(LogFormat);
 
-/// When a span began, and its fields.
+/// Moment at which a span began, and its fields.
 struct Begun {
     at: Instant,
     fields: Text,
@@ -115,7 +115,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
     }
 }
 
-/// An event's message, and its other fields behind it.
+/// An event's message, and its other fields as text to follow the message.
 #[derive(Default)]
 struct Text {
     message: String,

@@ -1,4 +1,4 @@
-//! `nodescope openmp`, and the section of OpenMP in the report's page.
+//! `nodescope openmp`, and the OpenMP section of the report's page.
 
 use std::ffi::OsString;
 use std::fs;
@@ -23,17 +23,17 @@ use crate::exit::{Exit, Failure};
 use crate::terminal::print;
 use crate::trace::{cache, cannot_start, fail, mpi, remove_files, sources};
 
-/// Folder of the records, among the results of a run on this machine and among the files that guests leave.
+/// Folder of the OpenMP records: among the results of a run on this machine, and among the files that guests leave.
 const RECORDS: &str = "openmp";
-/// Folder of the files that guests leave, among the results.
+/// Folder of the files that guests leave, in the results folder.
 const FILES: &str = "files";
 
-/// An interval that the user asks for.
+/// An interval of the program for which the user wants figures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Interval {
-    /// Parallel regions, found when a record is read.
+    /// Parallel regions, selected when a record is read.
     Regions(Selection),
-    /// Between MPI calls, known only while recording.
+    /// Code between two MPI calls, which the tracer must know while it records.
     Calls(CallInterval),
 }
 
@@ -58,7 +58,7 @@ impl FromStr for Interval {
     }
 }
 
-/// Separates what is selected when records are read from what must be known while recording.
+/// Returns the intervals separately: those selected when records are read, and those that the tracer must know while it records.
 fn sorted(args: &args::Openmp) -> Result<(Vec<Selection>, Vec<CallInterval>), Failure> {
     let (mut selections, mut calls) = (Vec::new(), Vec::new());
     for interval in args.interval.iter().cloned() {
@@ -82,7 +82,7 @@ fn sorted(args: &args::Openmp) -> Result<(Vec<Selection>, Vec<CallInterval>), Fa
     Ok((selections, calls))
 }
 
-/// Records a command's OpenMP constructs if there is one, and reports where the threads' time went.
+/// Records a command's OpenMP constructs if a command is given, and reports where the threads' time went.
 pub fn openmp(args: &args::Openmp) -> Result<Exit, Failure> {
     let (selections, calls) = sorted(args)?;
     let (results, status) = match (&args.output, args.command.is_empty()) {
@@ -117,7 +117,7 @@ pub fn openmp(args: &args::Openmp) -> Result<Exit, Failure> {
     Ok(Exit::JobFailed)
 }
 
-/// Runs the command with the tracer in its processes; its exit status, 128 and more for a signal.
+/// Runs the command with the tracer in its processes, and returns the exit status: 128 plus the signal's number if a signal ended it.
 fn record(args: &args::Openmp, output: &Path, calls: &[CallInterval]) -> Result<i32, Failure> {
     let folder = output.join(RECORDS);
     let earlier = records_in(&folder)?;
@@ -143,7 +143,7 @@ fn record(args: &args::Openmp, output: &Path, calls: &[CallInterval]) -> Result<
     remove_files(&earlier)?;
     fs::create_dir_all(&folder).map_err(Failure::io("create", &folder))?;
     let folder = fs::canonicalize(&folder).map_err(Failure::io("open", &folder))?;
-    // A user who interrupts the program wants the figures of what it did: the program gets the signal, this process continues.
+    // Ctrl-C also reaches the command. This process must survive the signal to report the figures until then.
     ctrlc::set_handler(|| {}).map_err(|error| Failure::of(Exit::Host, &error))?;
     let mut preload = OsString::from(&library);
     if let Some(tracer) = &mpi_tracer {
@@ -169,7 +169,7 @@ fn record(args: &args::Openmp, output: &Path, calls: &[CallInterval]) -> Result<
         .unwrap_or_else(|| 128 + status.signal().unwrap_or_default()))
 }
 
-/// Returns the records in a folder, by their names; none in a folder that is not there.
+/// Returns the paths of the records in a folder, sorted; empty if the folder does not exist.
 fn records_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -188,7 +188,8 @@ fn records_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(records)
 }
 
-/// Returns the records of results: in the folder itself, of a run on this machine, and of a run in guests.
+/// Returns the paths of the records in a results folder: in the folder itself, in that of a run on this machine, in that of a run in
+/// guests.
 fn records_of(results: &Path) -> Result<Vec<PathBuf>, Failure> {
     let mut records = records_in(results)?;
     records.extend(records_in(&results.join(RECORDS))?);
@@ -196,13 +197,12 @@ fn records_of(results: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(records)
 }
 
-/// Tells whether results have records.
+/// Returns whether a results folder has records of the OpenMP tracer.
 pub fn has_records(results: &Path) -> bool {
     records_of(results).is_ok_and(|records| !records.is_empty())
 }
 
-/// Returns the section of OpenMP in the page of a report; none without records. Where there are records that cannot be shown, the section
-/// contains the reason.
+/// Returns the OpenMP section of a report's page; `None` without records. Where records cannot be shown, the section contains the reason.
 pub fn section(results: &Path) -> Option<PageSection> {
     let section_markup = || {
         let results = [results.to_path_buf()];
@@ -225,7 +225,7 @@ pub fn section(results: &Path) -> Option<PageSection> {
     Some(PageSection::new(TITLE, markup))
 }
 
-/// Returns all records of the results, and notes about those that cannot be read.
+/// Returns all records of the results, and a note about each that cannot be read. Fails if a folder has none, or none can be read.
 fn read(results: &[PathBuf]) -> Result<(Vec<Record>, Vec<String>), Failure> {
     let mut paths = Vec::new();
     for path in results {
@@ -264,7 +264,7 @@ fn read(results: &[PathBuf]) -> Result<(Vec<Record>, Vec<String>), Failure> {
     Ok((records, notes.collect()))
 }
 
-/// Returns the time of the ranks in MPI calls, and their waiting in it, from a trace among the results.
+/// Returns the time of each rank in MPI calls and its waiting in them, from the first trace in the results; `None` without a trace.
 fn mpi_time(results: &[PathBuf]) -> Result<Option<MpiTime>, Failure> {
     let traces = results.iter().map(|path| path.join(TRACE_FILE));
     let Some(path) = traces.into_iter().find(|path| path.is_file()) else {
@@ -300,7 +300,7 @@ fn mpi_time(results: &[PathBuf]) -> Result<Option<MpiTime>, Failure> {
     Ok(Some(times))
 }
 
-/// Tells whether TALP measures between calls of the function, without the calls.
+/// Returns whether the function is one of those between whose calls TALP measures: the calls themselves are outside.
 fn is_outer(function: Function) -> bool {
     matches!(
         function,

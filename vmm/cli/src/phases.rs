@@ -1,4 +1,4 @@
-//! `nodescope phases`, and the section of phases in the report's page.
+//! `nodescope phases`, and the section of communication phases in the report's page.
 
 pub mod args;
 
@@ -10,7 +10,7 @@ use crate::exit::{Exit, Failure};
 use crate::predict::read;
 use crate::terminal::print;
 
-/// Finds the communication phases of a trace, and placements on a cluster if one is given.
+/// Finds the communication phases of a trace, and placements of its ranks if a cluster is given.
 pub fn phases(args: &args::Phases) -> Result<Exit, Failure> {
     let wrong = |error: &dyn std::error::Error| Failure::of(Exit::Study, error);
     let cluster = cluster(args)?;
@@ -40,7 +40,7 @@ pub fn phases(args: &args::Phases) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// Returns the algorithms of collectives where no cluster file names them.
+/// Returns the algorithms of collectives that are assumed without a cluster file.
 fn default_choice() -> Choice {
     Choice {
         library: Library::OpenMpi,
@@ -69,7 +69,7 @@ fn print_result(analysis: &Analysis, args: &args::Phases) -> Result<(), Failure>
     }
 }
 
-/// Returns the content of the section of phases in the page of a report, or why there is none.
+/// Returns the contents of the section of communication phases in a report's page, or the reason why there is none.
 pub fn section(sequences: &Sequences) -> Result<String, String> {
     let messages = Messages::new(sequences, Include::default(), &default_choice());
     let request = Request {

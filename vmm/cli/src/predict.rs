@@ -16,7 +16,7 @@ use nodescope_trace::{PendingCallsBuilder, TraceError, TraceReader};
 use crate::exit::{Exit, Failure};
 use crate::terminal::print;
 
-/// Predicts a trace's time on another cluster.
+/// Predicts the time of a traced program on another cluster, and prints the prediction.
 pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     let wrong = |problems| Failure::of(Exit::Study, &problems);
     let file = ClusterFile::load(&args.cluster).map_err(wrong)?;
@@ -27,7 +27,7 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     let options = |job: Option<usize>| SequenceOptions {
         job,
         marks: args.from.into_iter().chain(args.to).collect(),
-        // More ranks of a section are those of a program that consists of it.
+        // With more ranks, a section is extrapolated as if the program consisted of the section alone.
         section: !args.ranks.is_empty() && args.from.is_some(),
     };
     let jobs: Vec<Option<usize>> = match args.job.as_slice() {
@@ -86,7 +86,7 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
                 replicas: 0,
                 ..request.clone()
             };
-            // Intervals are of the run as it is without reducing anything.
+            // The times of an interval are those of the predicted run without a reduction.
             let timeline = match selection {
                 Selection::Interval(..) => {
                     let whole = interpret(&program, &cluster, &times);
@@ -121,7 +121,7 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     })
 }
 
-/// Checks that every rank makes the calls at which a section begins and ends.
+/// Checks that every rank makes the calls at which a section begins and ends. `sequences` has them as marks, in this order.
 pub fn passed(
     sequences: &Sequences,
     from: Option<(Function, u64)>,
@@ -153,7 +153,7 @@ fn print_result(prediction: &Prediction, args: &args::Predict) -> Result<(), Fai
     }
 }
 
-/// Returns the sequences of a trace, given by its file or by the folder of the results.
+/// Returns the path of a trace and the sequences of its ranks. `results` is the trace's file or the folder of the results.
 pub fn read(results: &Path, options: SequenceOptions) -> Result<(PathBuf, Sequences), Failure> {
     let (path, builder, cut) = builder(results, options)?;
     let mut sequences = builder.finish().map_err(|error| unusable(&path, &error))?;
@@ -161,7 +161,7 @@ pub fn read(results: &Path, options: SequenceOptions) -> Result<(PathBuf, Sequen
     Ok((path, sequences))
 }
 
-/// Returns the rank and the sequence of a trace of only one rank.
+/// Returns the rank and the sequence of a trace that has only one rank.
 pub fn read_alone(results: &Path, options: SequenceOptions) -> Result<(u32, Sequence), Failure> {
     let (path, builder, _) = builder(results, options)?;
     builder
@@ -173,7 +173,7 @@ fn unusable(path: &Path, error: &SequenceError) -> Failure {
     Failure::new(Exit::Study, format!("{}: {error}", path.display()))
 }
 
-/// Returns all events of a trace, given by its file or by the folder of the results, and where the trace is cut, if it is.
+/// Returns the path of a trace, a builder with all of its events, and a message if the trace is cut. `results` is a file or a folder.
 fn builder(
     results: &Path,
     options: SequenceOptions,
@@ -187,7 +187,7 @@ fn builder(
     Ok((path, builder, cut))
 }
 
-/// Returns the sequences of a trace's file, or why it has none.
+/// Returns the sequences of a trace's file; an inner error is the reason why the trace has none.
 pub fn sequences(
     path: &Path,
     options: SequenceOptions,
@@ -199,7 +199,7 @@ pub fn sequences(
     }))
 }
 
-/// Returns all events of a trace's file, and where the file is cut, if it is.
+/// Returns a builder with all events of a trace's file, and a message if the file is cut.
 fn events(
     path: &Path,
     options: SequenceOptions,
@@ -210,7 +210,7 @@ fn events(
     for event in reader.events() {
         match event {
             Ok(event) => builder.add(&event),
-            // The events written until then are a trace of a shorter run.
+            // The events before the cut are a trace of a shorter run.
             Err(error @ TraceError::Cut { .. }) => {
                 cut = Some(error.to_string());
                 break;

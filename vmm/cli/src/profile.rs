@@ -12,7 +12,7 @@ use crate::exit::{Exit, Failure};
 use crate::results::{input, write_bytes};
 use crate::terminal::print;
 
-/// Writes the code of windows in a format.
+/// Writes the profiles of windows in a format: to a file, to standard output, or to a folder.
 pub fn profile(args: &args::Profile) -> Result<Exit, Failure> {
     let input = input(&args.results, None, &[])?;
     let windows = windows(args, &input)?;
@@ -23,7 +23,7 @@ pub fn profile(args: &args::Profile) -> Result<Exit, Failure> {
             .and_then(|cores| export(record, profile, &cores, format))
             .map_err(|error| Failure::of(Exit::Study, &error))
     };
-    // A folder takes a file for each window.
+    // In a folder each window gets a file.
     if let Some(folder) = args.output.as_deref().filter(|output| output.is_dir()) {
         for window in &windows {
             let path = folder.join(format.file_name(&window.0.name));
@@ -61,7 +61,7 @@ pub fn profile(args: &args::Profile) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// Returns the windows that are asked for and have a profile.
+/// Returns the windows that have a profile, or the one of these that `--window` names.
 fn windows<'a>(
     args: &args::Profile,
     input: &'a ReportInput,

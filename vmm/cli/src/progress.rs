@@ -14,15 +14,15 @@ use crate::follow::Follower;
 use crate::host_times::HostTimes;
 use crate::terminal::{print_error_line, set_progress_bars};
 
-/// Between two updates of bars.
+/// Interval between two updates of the bars.
 const BARS_INTERVAL: Duration = Duration::from_millis(200);
-/// Between two lines, unless a phase changes.
+/// Longest interval between two lines; a change of phase writes a line at once.
 const LINES_INTERVAL: Duration = Duration::from_secs(10);
 /// Interval between two checks whether a phase has changed.
 const PHASE_INTERVAL: Duration = Duration::from_millis(200);
 /// Quantum batches between two readings of the host's clock.
 const BATCHES: u32 = 8;
-/// Most nodes that are shown one by one; more nodes have a summary.
+/// Greatest number of nodes that are shown one by one; more nodes are shown as a summary.
 const MAX_NODES_SHOWN: usize = 4;
 
 enum Output {
@@ -38,7 +38,7 @@ pub struct ProgressOptions {
     pub format: LogFormat,
     /// True if no progress and no messages are shown.
     pub quiet: bool,
-    /// The node whose console is shown.
+    /// Node whose console is shown; `None` for no console.
     pub follow: Option<u32>,
     /// The study's limit of virtual time, picoseconds.
     pub time_limit_ps: u64,
@@ -52,16 +52,16 @@ pub struct ProgressReporter {
     start: Instant,
     looked: Instant,
     batches: u32,
-    /// Time of the last report, and the counts at that time.
+    /// Host time of the last report, and the counts at that time.
     last_report: Instant,
     before: Vec<u64>,
     before_ps: u64,
     phases: Vec<Phase>,
-    /// True if instructions that were executed before a snapshot have taken none of this run's time.
+    /// True after a snapshot was loaded, until its counts are noted: its instructions took none of this run's time.
     resumed: bool,
-    /// Files that the study collects and that have not come.
+    /// Files of `job.collect` that have not come.
     pub awaited: Awaited,
-    /// Host times of the phases, where that is asked for.
+    /// Host times of the phases, if they are asked for.
     pub host_times: Option<HostTimes>,
 }
 
@@ -113,7 +113,7 @@ impl ProgressReporter {
         }
     }
 
-    /// Prints a line for the user.
+    /// Prints a line for the user, in the output's format; nothing if the output is quiet.
     pub fn print_line(&self, text: &str) {
         match &self.output {
             Output::Bars(..) | Output::Lines => print_error_line(text),
@@ -122,7 +122,7 @@ impl ProgressReporter {
         }
     }
 
-    /// Ends the report of progress at the end of the run: bars are removed.
+    /// Ends the output of progress at the end of the run: shows the rest of a console line, and removes bars.
     pub fn end(&mut self) {
         if let Some(follower) = &mut self.follower {
             follower.end();
@@ -221,7 +221,8 @@ impl ProgressReporter {
         self.before_ps = progress.virtual_ps;
     }
 
-    /// Returns the time left at this speed: to the end of the open window if that is known, or else to the time limit.
+    /// Returns the host time left at this speed: to the end of the open window, or to the time limit if no window is open. `None` where it
+    /// cannot be estimated.
     fn left(&self, progress: &Progress, seconds: f64) -> Option<TimeLeft> {
         let virtual_rate = progress.virtual_ps.saturating_sub(self.before_ps) as f64 / seconds;
         if let Some(window) = &progress.window {
@@ -230,7 +231,7 @@ impl ProgressReporter {
             let (instructions, ps) = (window.instructions_left, window.ps_left);
             let seconds = match (instructions, ps) {
                 (Some(instructions), None) => instructions as f64 / rate,
-                // The warm-up is counted in instructions, whatever is measured.
+                // The warm-up is counted in instructions, even where the window is measured in time.
                 (instructions, Some(ps)) => {
                     instructions.unwrap_or(0) as f64 / rate + ps as f64 / virtual_rate
                 }
@@ -243,16 +244,16 @@ impl ProgressReporter {
     }
 }
 
-/// The host's time until an end, at the speed since the last line.
+/// Host time until an end, at the speed since the last report.
 struct TimeLeft {
     until: &'static str,
     seconds: f64,
-    /// True if the end may come before.
+    /// True if the run may end earlier.
     at_most: bool,
 }
 
 impl TimeLeft {
-    /// Returns none where the time cannot be known, such as while the cluster stands still.
+    /// Returns `None` where the time cannot be estimated, such as while the cluster's time does not advance.
     fn new(until: &'static str, seconds: f64, at_most: bool) -> Option<TimeLeft> {
         /// A longer time than a day helps nobody to plan.
         const MOST: f64 = 86400.0;
@@ -293,7 +294,7 @@ impl NodeProgress {
     }
 }
 
-/// Describes all nodes in a few words: how many are in which phase, what they do together, and the slowest of them.
+/// Describes all nodes in a few words: the number in each phase, the sum of their instructions, and the slowest node.
 fn summary(nodes: &[NodeProgress], window: Option<&str>) -> String {
     let mut phases: Vec<(Phase, usize)> = Vec::new();
     for node in nodes {
@@ -409,7 +410,7 @@ impl Observer for ProgressReporter {
         self.awaited.load(state)
     }
 
-    // The results keep every console's log.
+    // The results contain every node's console log, so that only the followed console is shown.
     fn console(&mut self, node: u32, bytes: &[u8]) {
         if let Some(follower) = &mut self.follower {
             follower.console(node, bytes);

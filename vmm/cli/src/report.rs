@@ -8,7 +8,7 @@ use crate::results::report as read;
 use crate::sections::sections;
 use crate::terminal::print;
 
-/// Prints a report.
+/// Prints the report of a run's results.
 pub fn report(args: &args::Report) -> Result<Exit, Failure> {
     let core = match (args.core_cpi, &args.cpi_source) {
         (Some(cpi), Some(source)) => Some(CoreCpi::Replaced {

@@ -18,13 +18,13 @@ use crate::predict::{passed, read, read_alone};
 use crate::terminal::print;
 use crate::trace::{RankLibrary, trace_with};
 
-/// The library that records and replays.
+/// Name of the library that records and replays.
 const LIBRARY: &str = "libnodescope-replay";
-/// Folder of the recordings among the results.
+/// Folder of the recordings, in the results folder.
 const RECORDING: &str = "recording";
-/// Beginning of a recording's file name; the rank follows.
+/// Beginning of a recording's file name, before the rank.
 const PREFIX: &str = "rank-";
-/// Beginning of every recording, and the byte that names its MPI (`guest-images/tracer/replay.h`).
+/// Beginning of every recording. `FLAVOUR_AT` is the offset of the byte that names the recording's MPI (`guest-images/tracer/replay.h`).
 const MAGIC: &[u8; 8] = b"NSREPLAY";
 const FLAVOUR_AT: usize = 12;
 
@@ -51,7 +51,7 @@ fn groups(args: &args::Groups) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// Returns the content of the section of representative ranks in the page of a report, or why there is none.
+/// Returns the contents of the section of representative ranks in a report's page, or the reason why there is none.
 pub fn section(sequences: &Sequences) -> Result<String, String> {
     let analysis = Analysis::new(sequences, args::THRESHOLD).map_err(|error| error.to_string())?;
     analysis.section().map_err(|error| error.to_string())
@@ -124,7 +124,7 @@ fn record(args: &args::Record) -> Result<Exit, Failure> {
     Ok(exit)
 }
 
-/// Returns the recordings in a folder, by the name that the library gives them.
+/// Returns the recordings in a folder, recognized by their names and sorted; empty if the folder does not exist.
 fn recordings_in(folder: &Path) -> Result<Vec<std::path::PathBuf>, Failure> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -163,7 +163,7 @@ fn replay(args: &args::Replay) -> Result<Exit, Failure> {
     )
 }
 
-/// Returns the MPI that a recorded program used.
+/// Returns the MPI library that a recorded program used.
 fn recorded_mpi(recording: &Path) -> Result<MpiName, Failure> {
     let mut header = [0; FLAVOUR_AT + 4];
     let mut file = File::open(recording).map_err(Failure::io("open", recording))?;

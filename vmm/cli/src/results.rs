@@ -1,4 +1,4 @@
-//! The results folder: what a run says about itself, and the report made from it.
+//! The results folder: the facts of a run, and the report that is made from its files.
 
 use std::fs;
 use std::io::Write;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::cores::{self, CoreNames};
 use crate::exit::{Exit, Failure};
 
-/// The facts of a run, in `run.json`. No fact depends on the host.
+/// Facts of a run, in `run.json`. No fact depends on the host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunFile {
     /// Format version, [`RunFile::VERSION`].
@@ -24,18 +24,18 @@ pub struct RunFile {
     pub study: StudyInfo,
     /// Source of CPI_core.
     pub core: CoreCpi,
-    /// The cores that the report models.
+    /// Cores that the report models.
     #[serde(default)]
     pub cores: CoreNames,
-    /// Sentence about the end of the run; none while it runs, and for ever if it was killed.
+    /// Sentence about the end of the run; `None` while the run lasts, and if the run was killed.
     pub ending: Option<String>,
-    /// Exit code of `nodescope run`.
+    /// Exit code of `nodescope run`; `None` before the run has ended.
     pub exit_code: Option<u8>,
     /// Exit status of the job.
     pub job_status: Option<i32>,
     /// Virtual time at the end, picoseconds.
     pub virtual_ps: u64,
-    /// Number of instructions of each node.
+    /// Number of instructions that each node executed.
     pub instructions: Vec<u64>,
     /// Network counts by node.
     pub network: Vec<NetworkCounts>,
@@ -47,7 +47,7 @@ pub struct RunFile {
 }
 
 impl RunFile {
-    /// The version that this program writes and reads.
+    /// Version of the format that this program writes and reads.
     pub const VERSION: u32 = 1;
     /// Name of the file among the results.
     pub const NAME: &'static str = "run.json";
@@ -89,15 +89,15 @@ impl RunFile {
     }
 }
 
-/// Replaces a file as a whole or not at all.
+/// Replaces a file with a text, completely or not at all.
 pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
     write_bytes(path, text.as_bytes())
 }
 
-/// Replaces a file as a whole or not at all.
+/// Replaces a file with these bytes, completely or not at all.
 pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let parent = path.parent().filter(|parent| *parent != Path::new(""));
-    // The partial file has a name that no file of the user's has, and the rights of any new file.
+    // The temporary file has a name that no file of the user has, and the permissions of any new file.
     let partial = tempfile::Builder::new()
         .prefix(".nodescope-")
         .permissions(fs::Permissions::from_mode(0o666))
@@ -119,7 +119,7 @@ pub fn put(folder: &ResultsFolder, name: &str, text: &str) -> Result<(), Failure
         .map_err(folder_failure)
 }
 
-/// Returns the exit code if a results folder cannot be used: the host's fault or the user's.
+/// Returns a failure with the exit code for an unusable results folder: a host problem for I/O errors, else the user's mistake.
 pub fn folder_failure(error: FolderError) -> Failure {
     let exit = match error {
         FolderError::Io { .. } => Exit::Host,
@@ -128,16 +128,15 @@ pub fn folder_failure(error: FolderError) -> Failure {
     Failure::of(exit, &error)
 }
 
-/// Returns the report of results, complete or not. `core` replaces the study's CPI_core.
-///
-/// `cores` replace the study's, if there are any.
+/// Returns the report of results, complete or not. `core` replaces the study's CPI_core. `cores` replace the study's cores, unless the
+/// slice is empty.
 pub fn report(folder: &Path, core: Option<CoreCpi>, cores: &[String]) -> Result<Report, Failure> {
     let input = input(folder, core, cores)?;
     nodescope_report::build(&input).map_err(|error| Failure::of(Exit::Study, &error))
 }
 
-/// Reads what results, complete or not, hold for a report. `core` replaces the study's CPI_core, and so do `cores` the study's cores, if
-/// there are any.
+/// Reads the files of results, complete or not, for a report. `core` replaces the study's CPI_core. `cores` replace the study's cores,
+/// unless the slice is empty.
 pub fn input(
     folder: &Path,
     core: Option<CoreCpi>,
@@ -187,7 +186,7 @@ pub fn input(
                 missing = error.to_string();
             }
         }
-        // Counters are better than a model, and a model is better than a nominal number.
+        // Counters take precedence over a model, and a model over a nominal number.
         if matches!(core, CoreCpi::Nominal { .. } | CoreCpi::Modelled { .. }) {
             let model = models.iter().find_map(|window| window.cores.first());
             core = match model {
@@ -214,7 +213,7 @@ pub fn input(
     })
 }
 
-/// Names of the report's files among the results.
+/// File name of the report as JSON, among the results.
 pub const REPORT_JSON: &str = "report.json";
-/// File name of the report as a page.
+/// File name of the report as an HTML page, among the results.
 pub const REPORT_HTML: &str = "report.html";

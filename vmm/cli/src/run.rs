@@ -31,12 +31,12 @@ use crate::sections::sections;
 use crate::terminal::print;
 use crate::{check, config, distributed, openmp, snapshot};
 
-/// Copy of the study among the results.
+/// File name of the study's copy among the results.
 const STUDY_COPY: &str = "study.toml";
-/// Counts of the host's hardware counters among the results.
+/// File name, among the results, of what the host's hardware counters counted.
 const COUNTERS: &str = "counters.json";
 
-/// Runs a study, from the checks to the report.
+/// Runs a study: checks it, boots and runs the cluster, writes the results and prints the report.
 pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     let study = check::load(&args.study, args.engine, distributed::hosts(args))?;
     if let Some(node) = args.follow.filter(|&node| node >= study.nodes) {
@@ -75,7 +75,7 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
         let checked = origin.check(&config, &prepared.identity);
         checked.map_err(|error| Failure::of(exit_of(&error), &error))?;
     }
-    // Earlier results stay until it is certain that there will be new ones.
+    // Earlier results are removed only once it is certain that there will be new ones.
     results
         .clear(&file_names(&study, &config, args.host_times))
         .map_err(folder_failure)?;
@@ -185,7 +185,7 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     drop(processes);
     reporter.end();
     if record.take().is_none() {
-        // The signal's thread writes the record, and ends the program.
+        // The signal's thread has taken the record: it writes the record and ends the program.
         loop {
             std::thread::park();
         }
@@ -229,7 +229,7 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     };
     file.ending = Some(failure.chain.join(": "));
     file.exit_code = Some(failure.exit as u8);
-    // The run's own failure is what the user must hear; that its record could not be written comes after it.
+    // The run's own failure comes first; a failure to write its results is reported as a further one.
     let written = file
         .write(&results)
         .and_then(|()| host_times.map_or(Ok(()), |times| times.write(&results)))
@@ -246,10 +246,10 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     }
 }
 
-/// Snapshot of a booted node, of which all nodes are clones.
+/// Snapshot of one booted node, from which all nodes are cloned.
 struct BootSnapshot {
     snapshot: PathBuf,
-    /// For the boot's own results, so that those of the run are the results of one that has found its boot.
+    /// Folder for the results of the boot, so that the run's own results do not depend on whether the boot was done before.
     folder: ResultsFolder,
     _scratch: TempDir,
 }
@@ -264,7 +264,7 @@ impl BootSnapshot {
         })
     }
 
-    /// Copies the console log of a node that has not booted.
+    /// Copies the console log of a node that did not boot into the results.
     fn keep_console(&self, results: &ResultsFolder) -> Result<(), RunError> {
         let name = console_log(0);
         let console = fs::read(self.folder.path().join(&name)).unwrap_or_default();
@@ -273,7 +273,7 @@ impl BootSnapshot {
     }
 }
 
-/// Returns which engine executed the guests when, in a line.
+/// Returns a line that says which engine executed the guests until which virtual time.
 fn engines(spans: &[EngineSpan]) -> String {
     const MAX_LISTED: usize = 8;
     let span = |span: &EngineSpan| {
@@ -294,7 +294,8 @@ fn engines(spans: &[EngineSpan]) -> String {
     )
 }
 
-/// Returns the source of CPI_core. Counters replace what the clocks ran with, long instructions included, since they have counted these.
+/// Returns the study's CPI_core with its source. Counts of ranks replace all cycles with which the virtual clocks ran, long instructions
+/// included, since the counters have counted these, too.
 fn core(study: &Study) -> CoreCpi {
     let source = study.cpi_source.clone();
     match &study.rank_cpi {
@@ -309,18 +310,18 @@ fn core(study: &Study) -> CoreCpi {
     }
 }
 
-/// CPI_core by the host's hardware counters.
+/// What the host's hardware counters give for CPI_core.
 #[derive(Debug, PartialEq)]
 enum Counted {
-    /// CPI_core of the report.
+    /// CPI_core, for the report.
     Core(CoreCpi),
-    /// Why there is none.
+    /// Reason why the counters give no CPI_core.
     Note(String),
-    /// The host's counters were not to count.
+    /// The study does not count with the host's counters.
     Nothing,
 }
 
-/// Writes what the host's counters counted of the job, and takes CPI_core from the counts.
+/// Writes what the host's counters counted of the job into the results, and returns CPI_core by these counts.
 fn counted(study: &Study, outcome: &Outcome, results: &ResultsFolder) -> Result<Counted, Failure> {
     if !study.counts_guests {
         return Ok(Counted::Nothing);
@@ -331,7 +332,7 @@ fn counted(study: &Study, outcome: &Outcome, results: &ResultsFolder) -> Result<
         ));
     };
     let core = core_of(measurement);
-    // Counts without cycles and instructions make no file.
+    // A measurement without cycles and instructions has no JSON, and no file is written.
     if let Ok(text) = measurement.json() {
         put(results, COUNTERS, &text)?;
     }
@@ -356,7 +357,8 @@ fn core_of(measurement: &Measurement) -> Counted {
     }
 }
 
-/// Returns the files that a run is known to make, by their names among the results. Files that patterns find are not known before.
+/// Returns the names, among the results, of the files that a run is sure to make. Files that patterns of `job.collect` find are not
+/// included.
 fn file_names(study: &Study, config: &ClusterConfig, host_times: bool) -> Vec<String> {
     let own = [STUDY_COPY, RunFile::NAME, REPORT_JSON, REPORT_HTML];
     let own = own
@@ -375,7 +377,7 @@ fn file_names(study: &Study, config: &ClusterConfig, host_times: bool) -> Vec<St
     names
 }
 
-/// Prepares for signals: if the run does not end within its time, the signal's thread writes the record in its place.
+/// Prepares for signals: if the run does not end in time after a signal, the signal's thread writes the run's record instead.
 fn arm(
     signals: &Signals,
     results: &Arc<ResultsFolder>,
@@ -400,7 +402,7 @@ fn arm(
     });
 }
 
-/// Returns the exit code and a sentence for the end of a run.
+/// Returns the exit code and a sentence for the end of a run, apart from a snapshot that was not taken.
 fn verdict(study: &Study, outcome: &Outcome, folder: &Path, awaited: &Awaited) -> (Exit, String) {
     let logs = format!("see the console logs in {}", folder.display());
     let at = Time(outcome.virtual_ps / 1_000_000_000 * 1_000_000_000);
@@ -496,7 +498,7 @@ fn verdict(study: &Study, outcome: &Outcome, folder: &Path, awaited: &Awaited) -
     }
 }
 
-/// Returns the verdict with what it leaves out of a snapshot that was not taken.
+/// Returns the verdict, with a clause about the snapshot if one was planned and not taken.
 fn with_snapshot(
     (exit, text): (Exit, String),
     outcome: &Outcome,
@@ -515,7 +517,7 @@ fn with_snapshot(
     }
 }
 
-/// Returns the state of the first window that has no measurement.
+/// Returns a sentence about the windows that have no measurement; `None` if all have one.
 fn nothing_measured(outcome: &Outcome) -> Option<String> {
     use nodescope_window::Ending::{CutInWarmUp, NeverOpened, NeverTriggered};
     let outcomes = &outcome.windows.outcomes;
@@ -540,7 +542,7 @@ fn network(outcome: &Outcome) -> Vec<NetworkCounts> {
     outcome.network.iter().enumerate().map(count).collect()
 }
 
-/// Returns the exit code of an error, by who is at fault.
+/// Returns the exit code for an error: the host's, the study's or the guest's fault.
 pub fn exit_of(error: &RunError) -> Exit {
     use nodescope_engine::EngineError;
     use nodescope_machine::node::NodeError;
@@ -578,7 +580,7 @@ pub fn exit_of(error: &RunError) -> Exit {
     }
 }
 
-/// Writes the report's files and prints it. `elapsed` is the run's time on this host, without the build of an image.
+/// Writes the report's files and prints the report. `elapsed` is the run's time on this host, without the build of an image.
 fn print_summary(
     results: &ResultsFolder,
     elapsed: Duration,

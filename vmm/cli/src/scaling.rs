@@ -10,7 +10,7 @@ use nodescope_scaling::{Analysis, read};
 use crate::exit::{Exit, Failure};
 use crate::terminal::print;
 
-/// Puts the runs of a scaling study side by side.
+/// Compares the runs of a scaling study and prints them side by side.
 pub fn scaling(args: &args::Scaling) -> Result<Exit, Failure> {
     let wrong = |error: &dyn std::error::Error| Failure::of(Exit::Study, error);
     let points = read(&args.results, args.window.as_deref()).map_err(|error| wrong(&error))?;
@@ -38,7 +38,7 @@ pub fn scaling(args: &args::Scaling) -> Result<Exit, Failure> {
 fn draw(analysis: &Analysis, folder: &Path) -> Result<(), Failure> {
     fs::create_dir_all(folder).map_err(Failure::io("create", folder))?;
     for series in &analysis.series {
-        // A name from a damaged file leads to no other folder.
+        // Separators are replaced, so that a name from a damaged file leads to no other folder.
         let name = series.name.replace(std::path::is_separator, "_");
         let figures = series.figures();
         for figure in figures.map_err(|error| Failure::of(Exit::Study, &error))? {

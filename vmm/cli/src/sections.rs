@@ -9,21 +9,21 @@ use nodescope_report::PageSection;
 use crate::predict::sequences;
 use crate::{openmp, phases, represent};
 
-/// Largest trace of which a report's page has sections, bytes: finding phases takes memory for each call.
+/// Size in bytes of the largest trace for which a report's page has these sections: finding phases takes memory for each call.
 const LARGEST: u64 = 64 << 20;
 
-/// A section: its title, and its content or why there is none.
+/// Source of a section: its title, and a function that returns its contents or the reason why there are none.
 type SectionSource<'a> = (&'a str, &'a dyn Fn(&Sequences) -> Result<String, String>);
 
-/// Returns the sections of results.
+/// Returns the further sections for the report's page of a results folder.
 pub fn sections(results: &Path) -> Vec<PageSection> {
     let mut sections = of_trace(results);
     sections.extend(openmp::section(results));
     sections
 }
 
-/// Returns the sections that come from the trace; none without MPI calls. Where there are calls but nothing to show, a section contains the
-/// reason.
+/// Returns the sections that are made from the trace; empty without a trace or MPI calls. Where there are calls but nothing to show, a
+/// section contains the reason.
 fn of_trace(results: &Path) -> Vec<PageSection> {
     let sources: [SectionSource<'_>; 2] = [
         (nodescope_phases::TITLE, &phases::section),

@@ -1,7 +1,7 @@
-//! `nodescope slurm run`: a run over hosts that Slurm gives.
+//! `nodescope slurm run`: a run over hosts that Slurm allocates.
 //!
-//! `salloc` waits for the hosts. Two steps of the job then run at the same time: the master on the first host, and a worker on each of
-//! the others. The key comes to them by their environment.
+//! `salloc` waits for the hosts. Two steps of the Slurm job then run at the same time: the master on the first host, and a worker on each
+//! of the others. They get the key by their environment.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -22,15 +22,15 @@ use crate::exit::{Exit, Failure};
 use crate::interrupt::on_interrupt;
 use crate::terminal::print_error_line;
 
-/// Ports of masters by default, of which each job has one that follows from its number.
+/// First of the default ports of masters. A Slurm job's default port follows from its number, modulo `PORTS`.
 const FIRST_PORT: u64 = 20_000;
 const PORTS: u64 = 10_000;
-/// Time for workers to end once the master has.
+/// Time that workers have to end after the master, before they are killed.
 const LAST: Duration = Duration::from_secs(10);
 /// Interval between two checks whether a step has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Does what the command asks of Slurm.
+/// Runs the subcommand of `nodescope slurm`.
 pub fn slurm(args: &Slurm, all: &Args) -> Result<Exit, Failure> {
     match &args.command {
         SlurmCommand::Run(args) => run(args, all),
@@ -77,7 +77,7 @@ fn run(args: &SlurmRun, all: &Args) -> Result<Exit, Failure> {
         let address = format!("tcp://{}:{port}", address(first)?);
         let wait = args.run.worker_wait.to_string().replace(' ', "");
         command.args(["worker", "--quiet", "--connect", &address, "--wait", &wait]);
-        // The master reports what befalls a worker.
+        // The master reports what happens to a worker.
         command.stdout(Stdio::null()).stderr(Stdio::null());
         step.push(start(command)?);
     }
@@ -100,7 +100,7 @@ fn print_unless_quiet(all: &Args, text: &str) {
     }
 }
 
-/// Returns the exit code of the master, which has reported the reason to the user.
+/// Returns the master's exit code. The master has reported the reason to the user already.
 fn exit(status: ExitStatus) -> Result<Exit, Failure> {
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     let known = code.and_then(Exit::of);
@@ -118,9 +118,9 @@ fn exit(status: ExitStatus) -> Result<Exit, Failure> {
     }
 }
 
-/// Returns the arguments of `nodescope run` with the same meaning.
+/// Returns arguments with which `nodescope run` does what these options ask for.
 fn arguments(run: &Run) -> Vec<OsString> {
-    // A new option does not compile before it is passed on here.
+    // The pattern names every option, so that a new one does not compile until it is passed on here.
     let Run {
         study,
         results,
@@ -189,7 +189,7 @@ fn arguments(run: &Run) -> Vec<OsString> {
     all
 }
 
-/// Returns the options that all commands have, as they were given.
+/// Returns the options that all commands share, as they were given.
 fn of_all(all: &Args) -> Vec<String> {
     let format = match all.log_format {
         LogFormat::Text => "text",
@@ -207,7 +207,7 @@ fn command(program: &str) -> Command {
     command
 }
 
-/// Starts a step of the job. Signals of the terminal go only to this process, which passes them on.
+/// Starts a Slurm command in a process group of its own: the terminal's signals reach only this process, which passes them on.
 fn start(mut command: Command) -> Result<Child, Failure> {
     use std::os::unix::process::CommandExt;
     let program = command.get_program().to_string_lossy().into_owned();
@@ -224,7 +224,7 @@ fn missing(program: &str, error: &std::io::Error) -> Failure {
     )
 }
 
-/// Returns what a command of Slurm prints.
+/// Returns the standard output of one of Slurm's commands.
 fn asked(program: &str, args: &[&str]) -> Result<String, Failure> {
     let output = command(program).args(args).output();
     let output = output.map_err(|error| missing(program, &error))?;
@@ -238,7 +238,7 @@ fn asked(program: &str, args: &[&str]) -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Returns where other hosts reach a host: its address in Slurm's configuration.
+/// Returns the address in Slurm's configuration at which other hosts reach this host.
 fn address(host: &str) -> Result<String, Failure> {
     let shown = asked("scontrol", &["--oneliner", "show", "node", host])?;
     let address = shown
@@ -252,7 +252,7 @@ fn address(host: &str) -> Result<String, Failure> {
     })
 }
 
-/// Steps of a job that end with the master.
+/// Steps of a Slurm job that end after the master. Dropping kills those that have not ended.
 struct Steps(Vec<Child>);
 
 impl Steps {
@@ -269,22 +269,22 @@ impl Steps {
 impl Drop for Steps {
     fn drop(&mut self) {
         for step in &mut self.0 {
-            // Most have ended.
+            // The call fails for a step that has ended already.
             let _ = step.kill();
             let _ = step.wait();
         }
     }
 }
 
-/// A job of Slurm. The hosts of the job are given back when the job is dropped, and also where this process is killed: `salloc` waits for a
-/// command that ends with its standard input.
+/// A Slurm job. Dropping it releases its hosts. Slurm releases them, too, if this process is killed: `salloc` waits for a command that ends
+/// with its standard input.
 struct Job {
     number: String,
     salloc: Child,
 }
 
 impl Job {
-    /// Asks for hosts, and waits until they are given.
+    /// Asks Slurm for hosts, and waits until they are allocated.
     fn ask(args: &SlurmRun, interrupted: &AtomicBool) -> Result<Job, Failure> {
         let hosts = args.hosts.to_string();
         let mut salloc = command("salloc");
@@ -305,7 +305,7 @@ impl Job {
                 .flat_map(BufRead::lines)
                 .map_while(Result::ok)
             {
-                // Output after the line with the hosts is not waited for.
+                // Nobody receives the output after the line with the job's number, so that sending may fail.
                 let _ = sender.send(printable(line.trim()).to_string());
             }
         });
@@ -327,11 +327,11 @@ impl Job {
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
             }
             if interrupted.load(Ordering::Relaxed) && !std::mem::replace(&mut ends, true) {
-                // The salloc command releases its place in the queue.
+                // `salloc` then cancels its request in the queue.
                 terminate(&salloc);
             }
         }
-        // It has closed its standard error, and ends.
+        // `salloc` has closed its standard error, so it ends now.
         let _ = salloc.wait();
         if interrupted.load(Ordering::Relaxed) {
             return Err(Failure::new(
@@ -345,7 +345,7 @@ impl Job {
         ))
     }
 
-    /// Returns the names of the hosts.
+    /// Returns the names of the job's hosts.
     fn hosts(&self) -> Result<Vec<String>, Failure> {
         let job = asked(
             "squeue",
@@ -355,7 +355,7 @@ impl Job {
         Ok(names.lines().map(String::from).collect())
     }
 
-    /// Returns the beginning of a command that runs this program on hosts of the job.
+    /// Returns an `srun` command that starts this program once on each of these hosts of the job. The caller adds the arguments.
     fn step(&self, hosts: &[String], program: &Path, key: &Key) -> Command {
         let count = hosts.len().to_string();
         let mut srun = command("srun");
@@ -367,7 +367,7 @@ impl Job {
         srun
     }
 
-    /// Waits for the master's step. An interrupted master writes its results and ends.
+    /// Waits for the master's step and returns its status. Passes an interrupt on; the master then writes its results and ends.
     fn follow(&self, mut master: Child, interrupted: &AtomicBool) -> Result<ExitStatus, Failure> {
         let mut signalled = false;
         loop {

@@ -1,4 +1,4 @@
-//! Snapshots of running clusters: where they are kept, and `nodescope snapshot`.
+//! Snapshots of running clusters: their folder and names, and `nodescope snapshot`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::exit::{Exit, Failure};
 use crate::run::exit_of;
 use crate::terminal::print;
 
-/// Ending of the names of snapshot files.
+/// Ending of a snapshot's file name.
 const ENDING: &str = ".nss";
 
 /// Lists, shows or removes snapshots.
@@ -31,12 +31,12 @@ pub fn snapshot(args: &args::Snapshot) -> Result<Exit, Failure> {
     }
 }
 
-/// Opens the snapshot that a run begins from.
+/// Opens the snapshot, given by name or path, from which a run continues.
 pub fn open(text: &str) -> Result<Origin, Failure> {
     Origin::open(&find(text)?).map_err(failure)
 }
 
-/// Returns the snapshot that a run takes, if it is to take one, in a place where none is yet.
+/// Returns the snapshot that a run is to take; `None` if it takes none. Fails if the file exists, unless `--force` is given.
 pub fn planned(args: &args::Run, study: &Study) -> Result<Option<Save>, Failure> {
     let Some(at) = &args.snapshot_at else {
         return Ok(None);
@@ -64,7 +64,7 @@ pub fn planned(args: &args::Run, study: &Study) -> Result<Option<Save>, Failure>
     }))
 }
 
-/// Returns where the node is kept of which the nodes of a study are made.
+/// Returns the path of the snapshot of one booted node, from which the nodes of this configuration are cloned.
 pub fn booted(config: &ClusterConfig, image: &str) -> Result<PathBuf, Failure> {
     let name = once::name(config, image).map_err(|error| Failure::of(exit_of(&error), &error))?;
     let folder = folder()?;
@@ -72,20 +72,21 @@ pub fn booted(config: &ClusterConfig, image: &str) -> Result<PathBuf, Failure> {
     Ok(folder.join(format!("{name}{ENDING}")))
 }
 
-/// Returns the failure if a snapshot cannot be used: the host's fault or the user's.
+/// Returns the failure for a snapshot that cannot be used, with the host's or the study's exit code.
 pub fn failure(fault: SnapshotFault) -> Failure {
     let error = RunError::Snapshot(fault);
     Failure::of(exit_of(&error), &error)
 }
 
-/// Returns where snapshots are kept that are given by their names: beside the guest images.
+/// Returns the folder of snapshots that are given by name; it is beside the folder of guest images.
 fn folder() -> Result<PathBuf, Failure> {
     let images = nodescope_image::default_cache_dir();
     let images = images.map_err(|error| Failure::of(Exit::Host, &error))?;
     Ok(images.with_file_name("snapshots"))
 }
 
-/// Returns the file of a snapshot: a path with a slash or the ending of such files, or a name in the folder of snapshots.
+/// Returns the path of a snapshot: `text` itself if it has a slash or ends in `.nss`, else the file of this name in the folder of
+/// snapshots.
 fn snapshot_path(text: &str) -> Result<PathBuf, Failure> {
     if text.contains('/') || text.ends_with(ENDING) {
         return Ok(text.into());
@@ -101,7 +102,7 @@ fn snapshot_path(text: &str) -> Result<PathBuf, Failure> {
     Ok(folder()?.join(format!("{text}{ENDING}")))
 }
 
-/// Returns a name without what is no part of names of snapshots.
+/// Returns a name in which `-` replaces all characters that names of snapshots may not have.
 fn plain(name: &str) -> String {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let name: String = name
@@ -119,7 +120,7 @@ fn name_of(path: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// Returns the file of a snapshot that is there.
+/// Returns the path of an existing snapshot. The failure suggests a similar name.
 fn find(text: &str) -> Result<PathBuf, Failure> {
     let path = snapshot_path(text)?;
     if path.is_file() {
@@ -138,7 +139,7 @@ fn find(text: &str) -> Result<PathBuf, Failure> {
     Err(Failure::new(Exit::Study, message))
 }
 
-/// Returns all files of snapshots in the folder, by name.
+/// Returns the paths of all snapshots in the folder of snapshots, sorted.
 fn all() -> Result<Vec<PathBuf>, Failure> {
     let folder = folder()?;
     if !folder.exists() {
@@ -180,7 +181,7 @@ fn line(path: &Path, about: &About) -> String {
     )
 }
 
-/// Returns the disk space that a file takes, rounded.
+/// Returns the disk space that a file takes, rounded down to whole MiB if it is at least one.
 fn size(path: &Path) -> String {
     use std::os::unix::fs::MetadataExt;
     let Ok(found) = fs::metadata(path) else {
@@ -194,11 +195,11 @@ fn size(path: &Path) -> String {
     .to_string()
 }
 
-/// Returns the time when a file was written, in UTC.
+/// Returns the time when a file was last written, in UTC.
 fn date(path: &Path) -> String {
     let written = fs::metadata(path).and_then(|found| found.modified());
     let written = written.unwrap_or(SystemTime::UNIX_EPOCH);
-    // The library has no years after 9999.
+    // `humantime` cannot format years after 9999.
     let last = SystemTime::UNIX_EPOCH + Duration::from_secs(253_402_300_799);
     let text = humantime::format_rfc3339_seconds(written.clamp(SystemTime::UNIX_EPOCH, last));
     text.to_string().replace('T', " ").replace('Z', " UTC")

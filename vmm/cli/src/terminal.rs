@@ -1,4 +1,4 @@
-//! The terminal: output that may be closed, raw mode.
+//! The terminal: output that may be closed, lines above progress bars, raw mode.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,8 +10,8 @@ use nodescope_hypercall::printable_lines;
 
 use crate::exit::{Exit, Failure};
 
-/// Prints to standard output. A reader that has gone (`| head`) is no failure. Names in the text may come from guests and from
-/// files of others, so characters that could control the terminal are escaped.
+/// Prints to standard output. A reader that has closed the pipe (`| head`) is no failure. Names in the text may come from guests and from
+/// other people's files, so characters that could control the terminal are escaped.
 pub fn print(text: &str) -> Result<(), Failure> {
     let text = printable_lines(text);
     let mut out = io::stdout().lock();
@@ -24,7 +24,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// The progress bars above which lines are printed.
+/// Progress bars, above which lines are printed.
 static BARS: Mutex<Option<MultiProgress>> = Mutex::new(None);
 
 /// Sets the progress bars at the bottom of the terminal, or removes them.
@@ -41,28 +41,28 @@ pub fn print_error_line(line: &str) {
     };
 }
 
-/// True if only errors are shown.
+/// True if notes are not printed, by `--quiet`.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Shows, from now on, nothing but errors.
+/// Suppresses all later notes.
 pub fn set_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
 
-/// Prints a line on standard error that `--quiet` leaves out.
+/// Prints a line on standard error, unless `--quiet` was given.
 pub fn print_note(line: &str) {
     if !QUIET.load(Ordering::Relaxed) {
         print_error_line(line);
     }
 }
 
-/// The terminal on standard input in raw mode, for as long as this lives.
+/// Raw mode of the terminal on standard input, until this value is dropped.
 pub struct RawMode {
     before: libc::termios,
 }
 
 impl RawMode {
-    /// Passes every key to the program as it is. Returns none if standard input is no terminal.
+    /// Sets the terminal to raw mode, so that every key reaches the program as it is. Returns `None` if standard input is no terminal.
     pub fn enter() -> Option<RawMode> {
         // SAFETY: an all-zero termios is a valid value of that plain C struct.
         let mut before: libc::termios = unsafe { std::mem::zeroed() };

@@ -20,14 +20,14 @@ use crate::args::{self, MpiName};
 use crate::exit::{Exit, Failure};
 use crate::terminal::print;
 
-/// Folder of the processes' logs among the results.
+/// Folder of the processes' logs, in the results folder.
 const LOGS: &str = "calls";
 
-/// A library that the ranks get besides the tracer, which calls it in place of the MPI.
+/// A library that ranks load besides the tracer. The tracer calls it in place of the MPI library.
 pub struct RankLibrary {
-    /// The library's name without that of the MPI, such as `libnodescope-replay`.
+    /// Beginning of the library's file name, before the MPI's name, such as `libnodescope-replay`.
     pub name: &'static str,
-    /// Environment of the ranks: names, and values that are paths or texts.
+    /// Variables that the ranks get in their environment: names and values.
     pub environment: Vec<(&'static str, OsString)>,
 }
 
@@ -36,7 +36,7 @@ pub fn trace(args: &args::Trace) -> Result<Exit, Failure> {
     trace_with(args, None)
 }
 
-/// Traces an MPI program on this machine, with a library between the tracer and the MPI.
+/// Traces an MPI program on this machine, optionally with a library between the tracer and the MPI library.
 pub fn trace_with(args: &args::Trace, rank_library: Option<&RankLibrary>) -> Result<Exit, Failure> {
     let trace = args.output.join(TRACE_FILE);
     if trace.exists() && !args.force {
@@ -75,7 +75,7 @@ pub fn trace_with(args: &args::Trace, rank_library: Option<&RankLibrary>) -> Res
     let summary = merge(&logs, &trace, Some(status)).map_err(fail)?;
     if !args.keep_logs {
         remove_files(&logs_in(&logs)?)?;
-        // A folder that holds anything of the user's stays.
+        // This fails if the user has files in the folder; the folder then remains.
         let _ = fs::remove_dir(&logs);
     }
     print(&text(&summary, &trace))?;
@@ -89,7 +89,7 @@ pub fn trace_with(args: &args::Trace, rank_library: Option<&RankLibrary>) -> Res
     }
 }
 
-/// Returns the processes' logs in a folder, by the name that the tracer gives them. Other files there are the user's.
+/// Returns the processes' logs in a folder, recognized by the extension that the tracer gives them. Other files there are the user's.
 fn logs_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -132,7 +132,7 @@ fn text(summary: &Summary, trace: &Path) -> String {
     text
 }
 
-/// Returns a time of measured precision.
+/// Formats a measured time with one decimal.
 fn time(picoseconds: u64) -> String {
     Time(picoseconds).rounded(1)
 }
@@ -145,7 +145,7 @@ pub fn fail(error: HostTraceError) -> Failure {
     Failure::of(exit, &error)
 }
 
-/// Returns the MPI that the user names, or that the launcher belongs to.
+/// Returns the MPI library that the user names, or else the one of the launcher.
 pub fn mpi(named: Option<MpiName>, launcher: &OsString) -> Result<Mpi, Failure> {
     match named {
         Some(MpiName::Openmpi) => Ok(Mpi::OpenMpi),
@@ -154,7 +154,7 @@ pub fn mpi(named: Option<MpiName>, launcher: &OsString) -> Result<Mpi, Failure> 
     }
 }
 
-/// Returns which MPI a launcher belongs to, by the launcher's own text about its version.
+/// Returns the MPI library of a launcher, as its `--version` output names it.
 fn mpi_of(launcher: &OsString) -> Result<Mpi, Failure> {
     let output = Command::new(launcher)
         .arg("--version")
@@ -180,9 +180,9 @@ pub fn cannot_start(command: &OsString, error: &std::io::Error) -> Failure {
     )
 }
 
-/// The end of the script by which Open MPI starts a rank. Open MPI gives the program as the command line has it. Without a slash, Open
-/// MPI looks for the program in `PATH` and then in the working folder. The guest's script, `guest-images/debian/root/opt/nodescope/rank`,
-/// ends alike.
+/// End of the script by which Open MPI starts a rank. Open MPI passes the program's name as it is on the command line. A name without a
+/// slash is looked up in `PATH`, then in the working folder. The guest's script, `guest-images/debian/root/opt/nodescope/rank`, has the
+/// same end.
 const START_PROGRAM: &str = r#"program=$1
 shift
 in_path() {
@@ -198,14 +198,14 @@ in_path() {
 exec "$program" "$@"
 "#;
 
-/// Runs the command with these libraries in its processes; its exit status, 128 and more for a signal.
+/// Runs the command with these libraries in its processes, and returns the exit status: 128 plus the signal's number if a signal ended it.
 fn run(
     command: &[OsString],
     libraries: &[PathBuf],
     environment: &[(&str, OsString)],
     logs: &Path,
 ) -> Result<i32, Failure> {
-    // A user who interrupts the program wants the trace of what it did: the program gets the signal, this process continues.
+    // Ctrl-C also reaches the command. This process must survive the signal to write the trace until then.
     ctrlc::set_handler(|| {}).map_err(|error| Failure::of(Exit::Host, &error))?;
     let mut preload = OsString::new();
     for (number, library) in libraries.iter().enumerate() {
@@ -217,7 +217,7 @@ fn run(
         preload.push(before);
     }
     let mut program = Command::new(&command[0]);
-    // The script is there until the command has ended.
+    // The script must exist until the command has ended.
     let agent = fork_agent(libraries, environment, logs)?;
     if let Some(agent) = &agent {
         program.env("OMPI_MCA_orte_fork_agent", agent.as_os_str());
@@ -233,10 +233,10 @@ fn run(
         .unwrap_or_else(|| 128 + status.signal().unwrap_or_default()))
 }
 
-/// Writes the script by which Open MPI starts its ranks, on other nodes too, where they lack this process's environment. Open MPI
-/// passes its own settings on. (Open MPI also has a list of variables for ranks, but refuses the list beside `mpirun -x`.) Open MPI
-/// splits the script's path at blanks, so there is no script where the path has one; ranks of this node need none. The script has a
-/// name of its own among the logs, where other nodes can read the script, and is removed when the caller drops the path.
+/// Writes the script by which Open MPI starts its ranks. Ranks on other nodes lack this process's environment, and the script sets it.
+/// (Open MPI also has a list of variables for ranks, but refuses the list beside `mpirun -x`.) The script is in the folder of logs, where
+/// other nodes can read it, under a name of its own, and is removed when the caller drops the path. Returns `None` where the folder's path
+/// has a blank, at which Open MPI would split it; ranks on this node need no script.
 fn fork_agent(
     libraries: &[PathBuf],
     environment: &[(&str, OsString)],
@@ -249,10 +249,10 @@ fn fork_agent(
         return Ok(None);
     }
     let mut script = String::from("#!/bin/sh\n");
-    // Each library is put before those that are there already, so the last comes first.
+    // The script puts each library before those that are in LD_PRELOAD already, so the first library is handled last.
     for library in libraries.iter().rev() {
         let library = quoted(library.as_os_str())?;
-        // A rank of this node has it already.
+        // A rank on this node has the library in LD_PRELOAD already.
         let _ = write!(
             script,
             "case \":$LD_PRELOAD:\" in\n*:{library}:*) ;;\n\
@@ -270,11 +270,11 @@ fn fork_agent(
         .map_err(Failure::io("write to", logs))?;
     file.write_all(script.as_bytes())
         .map_err(Failure::io("write", file.path()))?;
-    // The system runs no script that is open for writing.
+    // The system runs no script that is open for writing, so the file is closed here.
     Ok(Some(file.into_temp_path()))
 }
 
-/// Returns a path or text as one word of the shell.
+/// Returns a path or text as one quoted word of the shell.
 fn quoted(word: &OsStr) -> Result<String, Failure> {
     let text = word.to_str().ok_or_else(|| {
         Failure::new(
@@ -285,7 +285,7 @@ fn quoted(word: &OsStr) -> Result<String, Failure> {
     Ok(format!("'{}'", text.replace('\'', r"'\''")))
 }
 
-/// Returns the tracers' sources, where the guest images' recipe has it.
+/// Returns the folder of the tracers' sources, which the recipe of the guest images names.
 pub fn sources() -> Result<PathBuf, Failure> {
     let recipe = ImageSpec::debian().recipe;
     let tools = Recipe::read(&recipe).map_err(|error| Failure::of(Exit::Host, &error))?;

@@ -17,7 +17,7 @@ use crate::run::exit_of;
 use crate::terminal::print;
 use crate::{check, config};
 
-/// Waits for the master's task, and does it.
+/// Joins the master's run and executes this process's share of the nodes. Without an address, prints a new key.
 pub fn worker(args: &args::Worker) -> Result<Exit, Failure> {
     let of_user = |error| Failure::of(Exit::Study, &error);
     let Some(address) = &args.connect else {
@@ -69,7 +69,7 @@ fn work(group: &Arc<Group>, task: &Task, host_threads: Option<u64>) -> Result<Ex
     if let Some(origin) = origin.as_ref().filter(|_| adopt) {
         origin.adopt(&mut config);
     }
-    // The master has the results; what this process would write is the same, and goes.
+    // The master writes the results. This process's results would be the same, and go to a temporary folder.
     let scratch = tempfile::tempdir().map_err(Failure::io("create", &env::temp_dir()))?;
     let results = ResultsFolder::create(scratch.path()).map_err(folder_failure)?;
     let options = Options {
@@ -84,13 +84,13 @@ fn work(group: &Arc<Group>, task: &Task, host_threads: Option<u64>) -> Result<Ex
             Ending::PeerLost { why } => ended(group, &why),
             _ => Ok(Exit::Ok),
         },
-        // All processes see errors of nodes; the master reports them.
+        // Every process sees an error of a node; the master reports it.
         Err(RunError::Node(_) | RunError::Elsewhere { .. }) => Ok(Exit::Ok),
         Err(error) => Err(failed(error)),
     }
 }
 
-/// Returns the result of a run that ended without this process. This process reports the reason where the master is gone.
+/// Returns the failure of a worker whose run ended. The worker reports the reason only if the master is gone.
 fn ended(group: &Group, why: &PeerError) -> Result<Exit, Failure> {
     let chain = match why {
         PeerError::Died { peer } if *peer == group.names()[0] => vec![why.to_string()],

@@ -1,4 +1,4 @@
-//! The program as its user meets it: exit codes and messages. Nothing here boots.
+//! Tests of the program's exit codes and messages. No guest boots here.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-/// A folder with a study, which is also the current folder and the home of caches.
+/// A folder with a study `s.toml`. Commands run in this folder and have their caches in it.
 struct WorkFolder {
     dir: TempDir,
 }
@@ -31,7 +31,7 @@ impl WorkFolder {
             .unwrap()
     }
 
-    /// Runs `nodescope run s.toml` and expects an exit code and texts on standard error; and that nothing was written.
+    /// Runs `nodescope run s.toml` and expects this exit code, these texts on standard error, and neither standard output nor results.
     fn refuses(&self, code: i32, texts: &[&str]) {
         let output = self.run(&["run", "s.toml"]);
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -44,7 +44,7 @@ impl WorkFolder {
     }
 }
 
-/// Returns a study whose image need not be built; `part` is added. Its files are whole.
+/// Returns a study that boots files of its own, so that no image is built, with the lines `part`. The files pass the checks of a study.
 fn own_image(part: &str) -> WorkFolder {
     let work = WorkFolder::new(&format!(
         "image = {{ kernel = \"vmlinux\", initramfs = \"initramfs\", root = \"root\" }}\n{part}"
@@ -193,7 +193,7 @@ fn results_are_not_overwritten_unasked() {
         &["run", "s.toml"],
         "results/s already holds results; replace them with --force",
     );
-    // Files of an unknown program cannot be distinguished from the user's own.
+    // Without the list of written files, a run's files cannot be distinguished from the user's own.
     says(
         &["run", "s.toml", "--force"],
         "results/s holds results without the list of what their run has written (written.txt)",
@@ -201,7 +201,7 @@ fn results_are_not_overwritten_unasked() {
     assert!(results.join("thesis.tex").exists() && results.join("run.json").exists());
 }
 
-/// Results as a run leaves them: with the list of what it wrote.
+/// Makes a results folder as a run leaves it, with the list of the files that the run wrote.
 fn written(work: &WorkFolder, files: &[&str]) -> std::path::PathBuf {
     let results = work.path().join("results/s");
     fs::create_dir_all(results.join("files")).unwrap();
@@ -225,7 +225,7 @@ fn force_replaces_what_a_run_wrote_and_nothing_else() {
     fs::write(results.join("figures/a.svg"), "mine").unwrap();
     fs::write(results.join("files/notes.txt"), "mine").unwrap();
     let output = work.run(&["run", "s.toml", "--force"]);
-    // The run begins, though the kernel of these studies does not boot.
+    // The run begins, although the kernel of these studies cannot boot.
     assert!(
         String::from_utf8_lossy(&output.stderr).contains("kernel vmlinux"),
         "{output:?}"
@@ -281,7 +281,7 @@ fn a_second_run_in_the_same_folder_is_refused() {
         "{stderr}"
     );
     assert_eq!(fs::read_to_string(results.join("run.json")).unwrap(), "old");
-    // The lock goes with the process that holds it.
+    // The lock ends with the descriptor, as with a process that dies.
     drop(list);
     let output = work.run(&["run", "s.toml", "--force"]);
     assert!(
@@ -302,7 +302,7 @@ fn results_that_cannot_be_written() {
     assert_eq!(output.status.code(), Some(5));
 }
 
-/// Fills a file system of three pages in a mount name space of its own: no rights are needed for that where user name spaces are on.
+/// Fills a file system of three pages, in a mount namespace of its own. That needs no privileges where user namespaces are enabled.
 #[test]
 fn a_full_disk_is_told_with_a_way_out_and_leaves_readable_results() {
     let work = own_image(JOB);
@@ -322,7 +322,7 @@ fn a_full_disk_is_told_with_a_way_out_and_leaves_readable_results() {
             return;
         }
     }
-    // Room for the list of files, the study and run.json; the job disk is the first file that does not fit.
+    // The list of files, the study and run.json fit; the job disk is the first file that does not.
     let output = unshare(&format!(
         "{mount}; $NODESCOPE run s.toml --results full/r; code=$?; $NODESCOPE report full/r || exit 99; exit $code"
     ))
@@ -409,7 +409,7 @@ fn an_image_that_is_not_built_says_how_to_build_it() {
     assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0));
 }
 
-/// A killed run leaves its own record without an end, perhaps a trace that stops anywhere.
+/// A killed run leaves a `run.json` without an ending, and perhaps a trace that is cut.
 mod killed {
     use super::*;
 

@@ -1,4 +1,4 @@
-//! Two results side by side, from outside. Guests are kernels of a few instructions.
+//! Tests of `nodescope compare`. Guests are kernels of a few instructions.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod guest;
@@ -10,7 +10,7 @@ use guest::{Kernel, WorkFolder, stderr};
 const WINDOW: &str =
     "[[window]]\nname = \"w\"\nopen = { marker = \"go\" }\nmeasure = \"1 M instructions\"\n";
 
-/// Returns a node that works and has a window in between; results `a` of it, and results `b` at twice the frequency.
+/// Makes a study of one node that works, with a window in between. Runs it with results `a`, and at twice the frequency with results `b`.
 fn compared() -> WorkFolder {
     let fields = format!("node.frequency = \"100 MHz\"\n{WINDOW}");
     let work = WorkFolder::new(1, &fields, |path| {
@@ -48,7 +48,7 @@ fn twice_the_frequency_halves_the_time_and_nothing_else() {
     assert_eq!(instructions["a"], instructions["b"]);
     assert_eq!(instructions["difference"], 0.0);
     let time = figure(&json, "Run", "virtual time")["relative"].clone();
-    // A run ends with its last quantum, of 100 us.
+    // A run ends at the end of a quantum, which lasts 100 us.
     assert!((time.as_f64().unwrap() + 0.5).abs() < 0.01, "{time}");
     let cpi = figure(&json, "Window \"w\", all ranks", "CPI_core");
     assert_eq!(cpi["a"], cpi["b"]);

@@ -1,4 +1,4 @@
-//! `nodescope counters` as its user meets it.
+//! Tests of `nodescope counters`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ fn counters_of_files_are_shown_and_written_as_our_own() {
         again.trim_end(),
         told.trim_end().trim_end_matches("own.json").trim_end()
     );
-    // An existing file is kept, unless the user forces.
+    // An existing file is replaced only with --force.
     let (code, _, error) = run(dir.path(), &["--json", "own.json", "--read", ranks]);
     assert_eq!(code, Some(2));
     assert!(error.contains("own.json is there already"), "{error}");
@@ -75,7 +75,7 @@ fn one_rank_alone_needs_a_launcher() {
     assert!(!dir.path().join("ranks").exists());
 }
 
-/// Checks that with a PMU the command is counted, and that without one nothing runs and one sentence states the remedy.
+/// Checks that the command is counted where there is a PMU. Without one, nothing may run and one line must name the remedy.
 #[test]
 fn a_host_without_a_pmu_runs_nothing() {
     let dir = tempfile::tempdir().unwrap();

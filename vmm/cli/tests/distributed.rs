@@ -1,4 +1,5 @@
-//! Runs over several processes: the same results as in one, whatever dies. Guests are kernels of a few instructions.
+//! Tests of runs over several processes: they have the results of one process, and end whichever process dies. Guests are kernels of a few
+//! instructions.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod guest;
@@ -12,10 +13,10 @@ use guest::{
     Kernel, WorkFolder, ends_within, holds, ok, same, signal, stderr, talking, wait_until,
 };
 
-/// Processes that were started end within this time.
+/// Time within which all started processes must end.
 const SOON: Duration = Duration::from_secs(30);
 
-/// Makes a study of four nodes that run for ever, of which each prints its name, with a window that closes early.
+/// Makes a study of four nodes that print their names for ever, with a window that closes early.
 fn endless() -> WorkFolder {
     let window = "node.frequency = \"100 MHz\"\n\
         [[window]]\nname = \"w\"\nopen = { marker = \"step\", occurrence = 2 }\nmeasure = \"1 M instructions\"\n";
@@ -28,7 +29,7 @@ fn endless() -> WorkFolder {
     })
 }
 
-/// Numbers of a process's children.
+/// Returns the process ids of a process's children.
 fn children(of: &Child) -> Vec<i32> {
     let path = format!("/proc/{0}/task/{0}/children", of.id());
     let text = fs::read_to_string(path).unwrap();
@@ -55,7 +56,8 @@ fn all_end(processes: &[i32]) {
     }
 }
 
-/// Starts a run with workers and waits until its first node has said so many bytes.
+/// Starts a run with so many workers, and waits until the console log of node 0 has `bytes` bytes. Returns the run and the workers' process
+/// ids.
 fn start(work: &WorkFolder, workers: &str, bytes: u64) -> (Child, Vec<i32>) {
     let _ = fs::remove_dir_all(work.results());
     let args = ["run", "s.toml", "--workers", workers];
@@ -163,7 +165,7 @@ fn refused(work: &WorkFolder, args: &[&str], code: i32, text: &str) {
     assert_eq!(output.status.code(), Some(code), "{args:?}: {told}");
 }
 
-/// Writes a new key.
+/// Writes a new key to a file.
 fn new_key(work: &WorkFolder, name: &str) {
     let key = ok(work, &["worker", "--new-key"]);
     fs::write(work.path().join(name), key).unwrap();
@@ -220,7 +222,7 @@ fn what_keeps_processes_from_coming_together_is_one_message() {
     };
     refused(&work, &connect("key", "1s"), 5, "no master answers at");
 
-    // The master waits for a worker, and turns away one with another key.
+    // The master waits for a worker, and refuses one with another key.
     let run = work.command(&listen("key", "60s")).spawn().unwrap();
     let stranger = connect("other", "20s");
     refused(&work, &stranger, 2, "it has another key");

@@ -1,9 +1,9 @@
-//! Help texts are for users of an installed program: they name pages of the guide, and no file of the source tree.
+//! Tests of help texts, which are for users of an installed program: they name pages of the guide, and no file of the source tree.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Folders of the source tree, as paths in it begin.
+/// Beginnings of paths in the source tree.
 const FOLDERS: [&str; 6] = [
     "vmm/",
     "plugins/",
@@ -17,7 +17,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Returns the long help of a command and of all below it, each with its name. Lines are not broken.
+/// Returns the long help of a command and of all its subcommands, each with its name. Lines are not wrapped.
 fn help(command: clap::Command) -> Vec<(String, String)> {
     fn add(command: &mut clap::Command, texts: &mut Vec<(String, String)>) {
         let name = command.get_bin_name().unwrap_or(command.get_name());
@@ -54,7 +54,7 @@ fn pages_of_the_guide_that_help_names_are_in_its_contents() {
     let contents = fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
     let mut named = 0;
     for (name, text) in help(nodescope::command()) {
-        // A name may be broken over lines.
+        // A page's name may be broken over lines.
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         for page in text.split("(guide: ").skip(1) {
             let (page, _) = page.split_once(')').expect("the end of a page's name");
@@ -68,7 +68,7 @@ fn pages_of_the_guide_that_help_names_are_in_its_contents() {
     assert!(named > 20, "{named} names of pages");
 }
 
-/// Messages that a user may see name no page by its file.
+/// Checks that no message for users names a page of the guide by its file.
 #[test]
 fn code_names_no_document_of_the_source_tree() {
     fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) {

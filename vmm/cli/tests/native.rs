@@ -1,4 +1,4 @@
-//! `nodescope trace` as its user meets it.
+//! Tests of `nodescope trace` and `nodescope represent` with programs on this machine.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -20,7 +20,7 @@ int main(int count, char **arguments) {
 }
 "#;
 
-/// Returns a folder with the program compiled for Open MPI; nothing without Open MPI.
+/// Returns a folder with `PROGRAM` compiled for Open MPI. Skips the test and returns `None` without Open MPI.
 fn compiled() -> Option<tempfile::TempDir> {
     let tools = ["mpicc.openmpi", "mpirun.openmpi"];
     if !have(Need::Mpi, &tools) {
@@ -36,7 +36,7 @@ fn compiled() -> Option<tempfile::TempDir> {
     Some(dir)
 }
 
-/// Traces two ranks in a folder; Open MPI gets the arguments.
+/// Traces two ranks in a folder and checks the summary. Open MPI's launcher gets the further arguments.
 fn trace_two_ranks(folder: &Path, results: &str, arguments: &[&str]) {
     let output = Command::new(env!("CARGO_BIN_EXE_nodescope"))
         .current_dir(folder)
@@ -63,7 +63,7 @@ fn trace_two_ranks(folder: &Path, results: &str, arguments: &[&str]) {
 #[test]
 fn a_launcher_may_be_told_to_pass_variables_on() {
     let Some(dir) = compiled() else { return };
-    // Open MPI splits a path at a blank.
+    // Open MPI would split the path of a script at a blank.
     for results in ["results", "the results"] {
         trace_two_ranks(dir.path(), results, &["./program"]);
     }
@@ -74,7 +74,7 @@ fn a_launcher_may_be_told_to_pass_variables_on() {
 fn a_program_is_found_where_the_launcher_finds_the_program() {
     let Some(dir) = compiled() else { return };
     let at = |name: &str| dir.path().join(name);
-    // Shells have a command and a keyword of these names.
+    // Shells have a builtin `alias` and a keyword `done`.
     for name in ["program", "alias", "done", "a program"] {
         if name != "program" {
             fs::copy(at("program"), at(name)).unwrap();
@@ -84,7 +84,7 @@ fn a_program_is_found_where_the_launcher_finds_the_program() {
     fs::create_dir(at("inner")).unwrap();
     fs::rename(at("alias"), at("inner/other")).unwrap();
     trace_two_ranks(dir.path(), "results", &["-wdir", "inner", "other"]);
-    // A program in PATH is preferred.
+    // A program in PATH takes precedence over one in the working folder.
     fs::write(at("env"), "#!/bin/sh\nexit 3\n").unwrap();
     fs::set_permissions(at("env"), fs::Permissions::from_mode(0o755)).unwrap();
     trace_two_ranks(dir.path(), "results", &["env", "./program"]);
@@ -105,7 +105,7 @@ fn a_trace_leaves_nothing_beside_itself_and_files_of_the_user() {
     assert_eq!(fs::read(at("results/calls/rank")).unwrap(), b"mine");
 }
 
-/// Runs `nodescope represent` in a folder; exit code, standard output and standard error.
+/// Runs `nodescope represent` in a folder. Returns the exit code, standard output and standard error.
 fn represent(folder: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_nodescope"))
         .current_dir(folder)
@@ -164,7 +164,7 @@ fn a_program_is_predicted_from_replays_of_its_representatives() {
         error.contains("holds recordings of an earlier run"),
         "{error}"
     );
-    // All ranks make the same calls; at such a threshold one of them represents all.
+    // All ranks make the same calls. At this threshold one of them represents all.
     let told = succeed(&["groups", "all", "--threshold", "100000%"]);
     assert!(told.contains("1 of 4 ranks represent all"), "{told}");
     let json = succeed(&["groups", "all", "--threshold", "100000%", "--json"]);
@@ -217,11 +217,11 @@ fn a_program_is_predicted_from_replays_of_its_representatives() {
         text.contains("predicted time") && text.contains("represented by"),
         "{text}"
     );
-    // At a threshold of nothing the other ranks represent themselves, and lack replays.
+    // At threshold 0 every rank represents only itself, and the other ranks lack replays.
     let (code, _, error) = represent(folder, &[&predict[..], &["--threshold", "0"]].concat());
     assert_eq!(code, Some(2), "{error}");
     assert!(error.contains("no replay of rank"), "{error}");
-    // Another run's replay, and files that are neither.
+    // Results that are no replay, and a file that is no recording.
     let (code, _, error) = represent(
         folder,
         &[
@@ -244,7 +244,7 @@ fn a_program_is_predicted_from_replays_of_its_representatives() {
     );
     assert_eq!(code, Some(2), "{error}");
     assert!(error.contains("is no recording of a rank"), "{error}");
-    // Other arguments: the replay reports where it diverges, and the command fails.
+    // Other arguments of the program: the replay reports the call at which it diverges, and the command fails.
     let (code, _, error) = represent(
         folder,
         &[

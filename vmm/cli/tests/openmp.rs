@@ -1,4 +1,4 @@
-//! `nodescope openmp`: records that are missing, empty or damaged, and a program that runs on this machine.
+//! Tests of `nodescope openmp`: records that are missing, empty or damaged, and a program that runs on this machine.
 
 use std::fs;
 use std::path::Path;
@@ -161,7 +161,7 @@ fn intervals_between_mpi_calls_are_known_while_recording_alone() {
         "2",
         "./hybrid",
     ];
-    // The launcher is not the first word here.
+    // The command begins with `env`, so that the launcher is not its first word.
     let (_, error) = texts(&nodescope(dir.path(), &command));
     assert!(
         error.contains("env does not say whose MPI it starts"),
@@ -171,7 +171,7 @@ fn intervals_between_mpi_calls_are_known_while_recording_alone() {
     let output = nodescope(dir.path(), &named);
     let (stdout, stderr) = texts(&output);
     assert_eq!(output.status.code(), Some(0), "{stderr}");
-    // The ranks print to the same stream before.
+    // The ranks print to the same stream before the JSON.
     let json: serde_json::Value =
         serde_json::from_str(&stdout[stdout.find('{').unwrap()..]).unwrap();
     for process in json["processes"].as_array().unwrap() {
@@ -196,7 +196,7 @@ fn intervals_between_mpi_calls_are_known_while_recording_alone() {
         );
     }
     assert_eq!(json["processes"].as_array().unwrap().len(), 2);
-    // Of all intervals together.
+    // The count is of the whole program, in which all intervals lie.
     assert_eq!(json["processes"][0]["regions"][0]["count"], 4);
 }
 
@@ -262,7 +262,7 @@ fn a_program_is_recorded_and_its_status_is_told() {
         stdout.contains("3 threads under libgomp") && stdout.contains("p.c:2 main"),
         "{stdout}"
     );
-    // Earlier records stay, unless the user says otherwise.
+    // Earlier records are replaced only with --force.
     let output = record("3", &[]);
     assert_eq!(output.status.code(), Some(2));
     assert!(texts(&output).1.contains("holds records of an earlier run"));

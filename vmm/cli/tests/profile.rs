@@ -1,4 +1,4 @@
-//! `nodescope profile` and the profile in `nodescope report`, on results that are made here: no guest runs.
+//! Tests of `nodescope profile` and of the profile in `nodescope report`, on results that the tests write: no guest runs.
 
 #[path = "../../profile/tests/support/mod.rs"]
 mod profiles;
@@ -16,7 +16,7 @@ use nodescope_profile::ProfilesFile;
 use nodescope_window::WindowsFile;
 use tempfile::TempDir;
 
-/// Results of windows of these names, with a profile of each.
+/// Writes results with windows of these names, each with a profile.
 fn results(windows: &[&str]) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("r");

@@ -1,4 +1,4 @@
-//! Runs from outside: killed, interrupted, side by side. Guests are kernels of a few instructions.
+//! Tests of runs as processes: killed, interrupted, limited, side by side. Guests are kernels of a few instructions.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod guest;
@@ -12,15 +12,15 @@ use std::time::{Duration, Instant};
 
 use guest::{Kernel, WorkFolder, ends_within, holds, signal, stderr, wait_until};
 
-/// Longest time in which a run that ends at once may end on a busy host.
+/// Longest time that a run which ends soon may take on a busy host.
 const SOON: Duration = Duration::from_secs(60);
 
-/// Marks all 20 million instructions, for ever.
+/// Returns a kernel under construction that makes a marker and executes 20 million instructions.
 fn marking() -> Kernel {
     Kernel::new().mark("step").work(20_000_000)
 }
 
-/// Events in the trace of a run that was cut.
+/// Returns the number of markers in the trace of a run, which may be cut.
 fn marks(work: &WorkFolder) -> usize {
     let output = work.run(&["export", "results/s", "--format", "csv", "-o", "table"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -61,7 +61,7 @@ fn a_kernel_of_a_few_instructions_runs_to_its_end() {
 #[test]
 fn a_killed_run_leaves_a_readable_trace_and_can_be_replaced() {
     let work = WorkFolder::new(1, "", |path| marking().for_ever(path));
-    // Several chunks, each of a few marks: 100 million instructions are five of them.
+    // The trace's file then has several chunks with at least five markers together: 100 million instructions.
     let mut child = work.start(&["run", "s.toml"], "trace.nst", 400);
     signal(&child, libc::SIGKILL);
     child.wait().unwrap();
@@ -70,7 +70,7 @@ fn a_killed_run_leaves_a_readable_trace_and_can_be_replaced() {
     let output = work.run(&["report", "results/s"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     fs::write(work.results().join("notes.txt"), "mine").unwrap();
-    // The lock went with the process.
+    // The killed process no longer has the lock on the results.
     fs::remove_file(work.path().join("vmlinux")).unwrap();
     Kernel::new().off(0, &work.path().join("vmlinux"));
     let output = work.run(&["run", "s.toml", "--force"]);
@@ -81,7 +81,7 @@ fn a_killed_run_leaves_a_readable_trace_and_can_be_replaced() {
     );
 }
 
-/// Checks that the trace is saved by what the guests have done, so that its bytes do not depend on the host.
+/// Checks that the moments at which the trace is saved follow from what the guests do, so that its bytes do not depend on the host.
 #[test]
 fn a_trace_that_is_saved_often_has_the_same_bytes_on_any_number_of_threads() {
     let work = WorkFolder::new(3, "node.frequency = \"100 MHz\"", |path| {
@@ -126,7 +126,7 @@ fn of_two_runs_in_one_folder_one_is_refused() {
 
 #[test]
 fn a_console_ends_with_its_input() {
-    // A second of virtual time passes soon on a slow processor.
+    // On a slow processor, a second of virtual time takes little host time.
     let work = WorkFolder::new(1, "node.frequency = \"100 MHz\"", |path| {
         Kernel::new()
             .say("shell on the console\n")
@@ -147,7 +147,7 @@ fn a_console_that_never_ends_is_ended_by_a_signal() {
     let work = WorkFolder::new(1, "", |path| {
         Kernel::new().say("a line\n").work(1 << 20).for_ever(path);
     });
-    // Nobody would read a pipe.
+    // Nobody would read a pipe while this test waits, so standard output is a file.
     let shown = work.path().join("shown");
     let mut child = work
         .command(&["console", "s.toml"])
@@ -157,12 +157,12 @@ fn a_console_that_never_ends_is_ended_by_a_signal() {
     wait_until(&mut child, "a line of the console", || holds(&shown, 7));
     signal(&child, libc::SIGTERM);
     let output = ends_within(child, SOON);
-    // The second code is that of a cluster that does not stop in time.
+    // 130 is the code of a cluster that does not stop in time.
     let code = output.status.code();
     assert!(matches!(code, Some(0 | 130)), "{output:?}");
 }
 
-/// Sets a limit of a process that is about to start.
+/// Sets a limit for the process that a command starts.
 fn limited(command: &mut Command, resource: libc::__rlimit_resource_t, bytes: u64) {
     let limit = libc::rlimit {
         rlim_cur: bytes,
@@ -192,7 +192,7 @@ fn a_file_that_would_exceed_the_limit_of_its_size_is_told_with_the_limit() {
     ] {
         assert!(told.contains(text), "expected {text:?} in:\n{told}");
     }
-    // Output written until then is kept and can be read.
+    // Output that was written before the limit was reached is kept and can be read.
     let log = fs::metadata(work.results().join("console-node0.log")).unwrap();
     assert_eq!(log.len(), 100_000);
     assert_eq!(work.run(&["report", "results/s"]).status.code(), Some(0));
@@ -202,7 +202,7 @@ fn a_file_that_would_exceed_the_limit_of_its_size_is_told_with_the_limit() {
 fn too_little_address_space_is_a_problem_of_the_host() {
     let work = WorkFolder::new(2, "", |path| Kernel::new().mark("step").off(0, path));
     let mut codes = Vec::new();
-    // With less than 36 MiB the system cannot even start the program and the libraries that it is linked with.
+    // With less than 36 MiB the system cannot even load the program and its shared libraries.
     for mebibytes in [40, 48, 96, 144, 160, 192, 256, 512] {
         let mut command = work.command(&["run", "s.toml", "--force"]);
         limited(&mut command, libc::RLIMIT_AS, mebibytes << 20);
@@ -216,15 +216,15 @@ fn too_little_address_space_is_a_problem_of_the_host() {
     assert!(codes.contains(&Some(5)), "{codes:?}");
 }
 
-/// Returns a pipe that is full, with its reader, who reads nothing.
+/// Returns the reader and the writer of a pipe that is full.
 fn full_pipe() -> (File, File) {
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for the two descriptors.
     let made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) };
     assert_eq!(made, 0);
-    // SAFETY: the descriptors are new, and nobody else's.
+    // SAFETY: the descriptors are new, and nothing else owns them.
     let (reader, mut writer) = unsafe { (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) };
-    // SAFETY: fcntl on a descriptor that is open.
+    // SAFETY: the descriptor is open; the call changes only the pipe's size.
     let size = unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_SETPIPE_SZ, 4096) };
     writer.write_all(&vec![b'x'; size as usize]).unwrap();
     (reader, writer)
@@ -263,7 +263,7 @@ fn a_signal_ends_a_run_whose_messages_nobody_reads() {
         .stderr(writer)
         .spawn()
         .unwrap();
-    // The run makes this file after the handlers are in place.
+    // The run creates this file after the handlers are installed.
     let log = work.results().join("console-node0.log");
     wait_until(&mut child, "the console's log", || holds(&log, 0));
     signal(&child, libc::SIGTERM);
@@ -273,7 +273,7 @@ fn a_signal_ends_a_run_whose_messages_nobody_reads() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
 
-/// Checks that, while an image is built, only the second signal ends the program if the builder is stuck.
+/// Checks that a second signal ends the program if an image's build hangs, which does not react to the first.
 #[test]
 fn a_second_signal_ends_a_build_whose_messages_nobody_reads() {
     let work = WorkFolder::new(1, "", |path| Kernel::new().off(0, path));
@@ -284,7 +284,7 @@ fn a_second_signal_ends_a_build_whose_messages_nobody_reads() {
         .spawn()
         .unwrap();
     let cache = work.path().join("cache/nodescope/images");
-    // The build takes its lock, and is then stuck in its first message.
+    // The build takes its lock, and then hangs in its first message.
     let locked = || {
         let files = fs::read_dir(&cache).into_iter().flatten().flatten();
         files
@@ -292,7 +292,7 @@ fn a_second_signal_ends_a_build_whose_messages_nobody_reads() {
             .any(|path| path.extension().is_some_and(|end| end == "lock"))
     };
     wait_until(&mut child, "the lock of the build", locked);
-    // Two signals at the same time may become one.
+    // Two signals at the same time may be delivered as one, so they are sent at intervals.
     let begin = Instant::now();
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {
@@ -310,7 +310,7 @@ fn a_second_signal_ends_a_build_whose_messages_nobody_reads() {
 
 const HANG_UP_AND_INTERRUPT: [i32; 2] = [libc::SIGHUP, libc::SIGINT];
 
-/// Starts a command with this disposition of SIGHUP and SIGINT, whatever the tests' own is.
+/// Makes a command start with this disposition of SIGHUP and SIGINT, whatever the disposition in the tests is.
 fn starter_has(command: &mut Command, disposition: libc::sighandler_t) {
     // SAFETY: signal may be called between fork and exec; neither disposition runs code.
     unsafe {
@@ -334,10 +334,10 @@ fn a_run_ignores_the_signals_that_its_starter_ignores() {
     let mut command = work.command(&["run", "s.toml"]);
     starter_has(&mut command, libc::SIG_IGN);
     let mut child = command.spawn().unwrap();
-    // The run makes this file after the handlers are in place.
+    // The run creates this file after the handlers are installed.
     let log = work.results().join("console-node0.log");
     wait_until(&mut child, "the console's log", || holds(&log, 0));
-    // proc(5), /proc/PID/status: a bit for each signal, the lowest for signal 1.
+    // proc(5), /proc/PID/status: one bit for each signal, bit 0 for signal 1.
     let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = u64::from_str_radix(ignored.unwrap().trim(), 16).unwrap();
@@ -426,7 +426,7 @@ fn phases_are_told_to_who_asks() {
 
 #[test]
 fn progress_of_many_nodes_is_one_line_with_the_slowest() {
-    // On slow processors stretches of virtual time are short.
+    // On slow processors, quanta have few instructions, and progress is reported sooner.
     let part = "node.frequency = \"100 MHz\"\nstudy.time_limit = \"1 min\"\n";
     let work = WorkFolder::new(16, part, |path| marking().for_ever(path));
     let file = work.path().join("told");
@@ -436,7 +436,7 @@ fn progress_of_many_nodes_is_one_line_with_the_slowest() {
         .spawn()
         .unwrap();
     let told = || fs::read_to_string(&file).unwrap();
-    // The first report of progress names the phase.
+    // The first report of progress names the phase of the nodes.
     let whole_line = || {
         let told = told();
         told.ends_with('\n') && told.contains(" s virtual: ")

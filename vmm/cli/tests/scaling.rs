@@ -1,4 +1,4 @@
-//! `nodescope run --host-times`, and `nodescope scaling` on what it is not for. Small guests stand in for Linux.
+//! Tests of `nodescope run --host-times`, and of `nodescope scaling` on results that it cannot use. Small guests stand in for Linux.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod guest;
@@ -20,7 +20,7 @@ fn working() -> WorkFolder {
     })
 }
 
-/// Returns the files of a folder but those that are to differ.
+/// Returns the files of a folder, by name, without those that may differ.
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     let files = entries.filter(|entry| entry.path().is_file());
@@ -30,7 +30,7 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
             fs::read(entry.path()).unwrap(),
         )
     });
-    // The list of files has one more.
+    // The list of written files differs, too: it has `host.json` in one of the folders.
     named
         .filter(|(name, _)| name != "host.json" && name != "written.txt")
         .collect()
@@ -69,7 +69,7 @@ fn host_times_add_a_file_and_change_no_other() {
     let window = window.unwrap();
     assert_eq!(window["window"], "w");
     assert!(window["instructions"].as_u64().unwrap() >= 2_000_000);
-    // A repeated run removes the file of the run before.
+    // A repeated run removes the `host.json` of the earlier run.
     let output = work.run(&["run", "s.toml", "--results", "timed", "--force"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(!timed.join("host.json").exists());

@@ -1,4 +1,4 @@
-//! Runs under Slurm: a controller and two "hosts" on this machine, each a `slurmd` with a name and a port of its own.
+//! Tests of runs under Slurm: a controller and two "hosts" on this machine, each a `slurmd` with a name and a port of its own.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod guest;
@@ -13,17 +13,17 @@ use guest::{ends_within, files, ok, same, signal, stderr, talking, wait_until};
 use nodescope_test_needs::{Need, have, skip};
 use tempfile::TempDir;
 
-/// Longest time until Slurm has its hosts, or a job ends.
+/// Longest time until Slurm has its hosts, until a run ends, or until hosts are released.
 const SOON: Duration = Duration::from_secs(60);
 
-/// A Slurm installation only for this test. Its daemons end with it.
+/// A Slurm installation for one test. Dropping it ends the daemons.
 struct Slurm {
     daemons: Vec<Child>,
     dir: TempDir,
 }
 
 impl Slurm {
-    /// Starts the daemons of Slurm; none if this machine cannot run them.
+    /// Starts Slurm's daemons and waits for both hosts. Skips the test and returns `None` if this machine cannot run them.
     fn start() -> Option<Slurm> {
         if !have(Need::Slurm, &["slurmctld", "slurmd", "salloc", "srun"]) {
             return None;
@@ -35,7 +35,7 @@ impl Slurm {
         }
         let dir = tempfile::tempdir().unwrap();
         let at = dir.path().display().to_string();
-        // Held all at once, so that they differ.
+        // All three ports are bound at once, so that they differ.
         let held = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let [controller, first, second] = held
             .each_ref()
@@ -90,7 +90,7 @@ impl Slurm {
         self.dir.path().join("slurm.conf")
     }
 
-    /// Returns the output of a command of Slurm.
+    /// Returns the standard output of one of Slurm's commands, without blanks at its ends.
     fn ask(&self, program: &str, args: &[&str]) -> String {
         let mut command = Command::new(program);
         let output = command.args(args).env("SLURM_CONF", self.config()).output();
@@ -142,7 +142,7 @@ fn a_run_under_slurm_leaves_the_results_of_one_process() {
     let queue = || slurm.ask("squeue", &["--noheader", "--states=pending,running"]);
     assert_eq!(queue(), "", "the hosts are given back");
 
-    // The results are there: the master's message and exit code come through.
+    // Results exist already, so the master refuses the run: its message and exit code must reach the user.
     let output = command(&run).output().unwrap();
     let told = stderr(&output);
     assert_eq!(output.status.code(), Some(2), "{told}");

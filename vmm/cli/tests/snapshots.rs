@@ -1,4 +1,4 @@
-//! Snapshots from outside: taken, listed, continued, refused. Guests are kernels of a few instructions.
+//! Tests of snapshots with the program: taken, listed, continued, refused. Guests are kernels of a few instructions.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod guest;
@@ -63,7 +63,7 @@ fn a_run_that_goes_on_from_a_snapshot_leaves_the_results_of_one_that_never_stopp
             same(&whole, &work.path().join(&results));
         }
     }
-    // A snapshot of a run that began with one.
+    // A snapshot of a run that itself continued from a snapshot.
     let run = ["run", "s.toml", "--results", "cut", "--from", "at0"];
     let args = ["--snapshot-at", "mark:step#50", "--snapshot-name", "later"];
     let out = ok(
@@ -130,7 +130,7 @@ fn snapshots_are_listed_shown_and_removed() {
     );
     ok(&work, &["snapshot", "remove", "s"]);
     assert_eq!(ok(&work, &["snapshot", "list"]), "");
-    // By its path.
+    // A snapshot that is given by its path.
     ok(
         &work,
         &[&take[..], &["--snapshot-name", "./here.nss", "--force"]].concat(),
@@ -218,7 +218,7 @@ fn what_does_not_fit_a_snapshot_is_told_with_both_values() {
         2,
         &["study.time_limit ends the study at 1 ms", "raise the limit"],
     );
-    // A later window, and another limit.
+    // A window that opens after the snapshot, and another time limit, fit.
     let late = early.replace("= 7", "= 30");
     fs::write(
         work.path().join("s.toml"),
@@ -228,7 +228,7 @@ fn what_does_not_fit_a_snapshot_is_told_with_both_values() {
     ok(&work, &run);
     let windows = fs::read_to_string(work.results().join("windows.json")).unwrap();
     assert!(windows.contains("\"v\"") && windows.contains("\"w\""));
-    // The kernel's file.
+    // Another kernel does not fit.
     fs::write(work.path().join("s.toml"), &study).unwrap();
     Kernel::new().off(0, &work.path().join("vmlinux"));
     refused(&work, &run, 2, &["\n  image: "]);
@@ -254,7 +254,7 @@ fn arguments_that_make_no_sense_are_refused_before_anything_runs() {
         refused(&work, &run(args), 2, &[text]);
         assert!(!work.results().exists(), "{args:?}");
     }
-    // A moment that does not come.
+    // A moment that never comes.
     let args = run(&["--snapshot-at", "mark:stop"]);
     refused(
         &work,
@@ -262,7 +262,7 @@ fn arguments_that_make_no_sense_are_refused_before_anything_runs() {
         6,
         &["no snapshot s was taken: occurrence 1 of marker \"stop\""],
     );
-    // One that has been.
+    // A moment that came before the snapshot from which the run continues.
     ok(
         &work,
         &run(&[
@@ -307,7 +307,7 @@ fn a_damaged_or_foreign_snapshot_is_refused_with_its_place() {
         fs::write(&path, bytes).unwrap();
         refused(&work, &run, 2, &["x.nss: offset ", "damaged"]);
     }
-    // Another format: the header's checksum is behind its 100 bytes.
+    // Another format version: the checksum after the header's 100 bytes must fit it.
     let mut bytes = whole.clone();
     bytes[8] = 200;
     let sum = crc32fast::hash(&bytes[..100]);
@@ -356,7 +356,7 @@ fn a_node_that_has_booted_becomes_several_that_know_who_they_are() {
     }
     let one = fs::read_to_string(work.path().join("one/console-node0.log")).unwrap();
     assert_eq!(one, "nodescope: booted\nnode0-\n");
-    // Other values must still agree, and a later snapshot has its identity.
+    // The values apart from those of clones must still agree. A snapshot that was taken later than the boot cannot be cloned.
     let other = study.replace("64 MiB", "32 MiB");
     fs::write(work.path().join("s.toml"), other).unwrap();
     let from = ["run", "s.toml", "--from", "s", "--force"];
@@ -427,7 +427,7 @@ fn one_boot_serves_all_nodes_and_all_runs() {
     run("again");
     same(&boots, &work.path().join("again"));
     assert_eq!(booted(), snapshot);
-    // More nodes are made of the same boot, and other nodes have a boot of their own.
+    // A larger cluster is cloned from the same boot; nodes of another size need a boot of their own.
     let study = fs::read_to_string(work.path().join("s.toml")).unwrap();
     let more = study.replace("cluster.nodes = 4", "cluster.nodes = 6");
     fs::write(work.path().join("s.toml"), more).unwrap();

@@ -1,4 +1,4 @@
-//! Commands that work on a trace, which is made here: no guest runs.
+//! Tests of commands that work on a trace, which the tests write: no guest runs.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use nodescope_hypercall::record::communicator;
 use nodescope_hypercall::{Flavour, Function, Hello, MpiRecord, Peer, ProcessKind, ThreadId};
 use nodescope_trace::{Body, Event, Header, MpiCall, NodeEntry, Stamp, TraceWriter};
 
-/// Writes the trace of two ranks that meet at two barriers.
+/// Writes the trace of two ranks on one node that call MPI_Barrier twice.
 fn trace(path: &Path) {
     let node = NodeEntry {
         name: "node0".into(),
@@ -77,7 +77,7 @@ fn run(folder: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_nodescope"))
         .args(args)
         .current_dir(folder)
-        // A library of this name that is none: as if libotf2 were not installed.
+        // The folder has a file with the library's name that is no library, as if libotf2 were not installed.
         .env("LD_LIBRARY_PATH", folder.join("lib"))
         .output()
         .unwrap()

@@ -1,4 +1,4 @@
-//! Agreement of a study and a snapshot on everything that the booted cluster depends on.
+//! Checks that a study agrees with a snapshot on everything that the booted cluster depends on.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,11 +12,11 @@ use nodescope_config::quantity::{BitRate, ByteRate, Bytes, Frequency, Time};
 use crate::build::{BuildError, cpuid_tables};
 use crate::config::ClusterConfig;
 
-/// Values from which a cluster was booted, by the keys of a study.
+/// Values from which a cluster was booted, as text, by the keys of a study.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agreement(BTreeMap<String, String>);
 
-/// A key of which a snapshot and a study have different values.
+/// A key that has different values in a snapshot and a study.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// Name of the key, as in a study file.
@@ -27,7 +27,7 @@ pub struct Difference {
     pub study: String,
 }
 
-/// Keys that may differ in clones of a node that has just booted. A clone asks for its identity after that.
+/// Keys that may differ in clones of a node that has just booted, since a clone gets its identity after the boot.
 pub const MAY_DIFFER_IN_CLONES: [&str; 5] = [
     "cluster.nodes",
     "job",
@@ -36,7 +36,7 @@ pub const MAY_DIFFER_IN_CLONES: [&str; 5] = [
     "job.openmp",
 ];
 
-/// Key of the transport of hypercalls, and its values. The guests' tools learn the transport when they start.
+/// Key of the transport of hypercalls, and its two values. The guests' tools choose the transport when they start.
 const CALLS: &str = "study.engine";
 const BY_DOORBELL: &str = "guests call the host by its doorbell, as KVM needs it";
 const BY_CPUID: &str = "guests call the host by CPUID, as the portable engine alone understands it";
@@ -55,11 +55,11 @@ impl fmt::Display for Difference {
 }
 
 impl Agreement {
-    /// Returns the values of a cluster; `image` identifies the contents of kernel, initramfs and root disk.
+    /// Returns the values of a cluster. `image` is the hash of the contents of kernel, initramfs and root disk.
     ///
     /// # Errors
     ///
-    /// Nodes that this host cannot have.
+    /// KVM that this host cannot use, or CPU features that the nodes must have and cannot.
     pub fn of(config: &ClusterConfig, image: &str) -> Result<Self, BuildError> {
         let node = &config.topology;
         let mut caches = node.caches.clone();
@@ -153,8 +153,8 @@ impl Agreement {
         ))
     }
 
-    /// Lets a study take over the transport of hypercalls and the features of the CPUs. Features that the study cannot have remain a
-    /// difference.
+    /// Makes the configuration of a study take over the snapshot's transport of hypercalls and its features of the CPUs. Features that the
+    /// study cannot have remain a difference.
     pub fn adopt(&self, config: &mut ClusterConfig) {
         config.doorbell |= self.0.get(CALLS).is_some_and(|calls| calls == BY_DOORBELL);
         let features = self.0.get(CPU_FEATURES);
@@ -162,7 +162,7 @@ impl Agreement {
             features.map(|names| names.split_whitespace().map(String::from).collect());
     }
 
-    /// Returns the keys whose values differ in a study, without the keys of `may_differ`.
+    /// Returns the keys whose values in this snapshot and in `study` differ, without the keys of `may_differ`.
     pub fn differences(&self, study: &Self, may_differ: &[&str]) -> Vec<Difference> {
         let value = |of: &Self, key: &str| of.0.get(key).cloned();
         let mut keys: Vec<&String> = self.0.keys().chain(study.0.keys()).collect();
@@ -180,13 +180,13 @@ impl Agreement {
             .collect()
     }
 
-    /// Returns keys and values.
+    /// Returns the keys with their values, sorted by key.
     pub fn rows(&self) -> impl Iterator<Item = (&str, &str)> {
         (self.0.iter()).map(|(key, value)| (key.as_str(), value.as_str()))
     }
 }
 
-/// Returns the beginning of a digest, which is enough to distinguish two digests.
+/// Returns the first 16 digits of a digest, which are enough to distinguish two digests.
 fn short(digest: &str) -> String {
     digest.chars().take(16).collect()
 }

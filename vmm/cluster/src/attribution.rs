@@ -1,4 +1,5 @@
-//! Makes a profile of counts by basic block: file, function and source line of each block, and the call paths to the block.
+//! Builds a window's profile from counts by basic block: adds the file, function and source lines of each block, and the sampled call
+//! paths.
 
 use std::collections::BTreeMap;
 use std::path::Path as FilePath;
@@ -16,16 +17,16 @@ use nodescope_symbols::{
     Symbolizer, Unwinder,
 };
 
-/// Bytes of a page of code.
+/// Bytes of a page.
 const PAGE: u64 = 4096;
-/// Name of the function for costs that belong to no block.
+/// Name of the function for costs that belong to no basic block.
 const OUTSIDE: &str = "[interrupts and translation]";
-/// Name of unknown code.
+/// Name of code whose file cannot be found.
 const UNKNOWN: &str = "[unknown]";
 
-/// Names the code of all windows of a run.
+/// Finds the names of the code of all windows of a run.
 pub struct Attribution {
-    /// None: the kernel cannot be read. The reason is a note of each profile.
+    /// Symbols of the guests' kernel; `Err` where the kernel cannot be read, with the reason, which becomes a note of each profile.
     kernel: Result<GuestKernel, String>,
     root: RootImage,
     symbolizer: Symbolizer,
@@ -33,7 +34,7 @@ pub struct Attribution {
 }
 
 impl Attribution {
-    /// Reads the kernel that the nodes run.
+    /// Reads the guests' kernel from its file; `root` is the root image.
     pub fn new(kernel: &FilePath, root: &FilePath) -> Self {
         let kernel = std::fs::read(kernel)
             .map_err(|error| error.to_string())
@@ -46,7 +47,7 @@ impl Attribution {
         }
     }
 
-    /// Adds the counts of a node to a window's profile.
+    /// Adds the counts and stack samples of a node to a window's profile.
     pub fn add(
         &mut self,
         into: &mut ProfileBuilder,
@@ -94,7 +95,7 @@ impl Attribution {
         let numbers: Vec<u32> = (0..blocks.blocks.len())
             .map(|n| naming.block(into, n, &blocks.blocks[n]))
             .collect();
-        // Code that was decoded twice is one block.
+        // Code that was decoded more than once is one block, whose counts are added up.
         let mut counted: BTreeMap<(u32, u32), BlockCounts> = BTreeMap::new();
         for (Context(context), block, counts) in &blocks.counts {
             let key = (*context, numbers[*block as usize]);
@@ -123,7 +124,7 @@ impl Attribution {
     }
 }
 
-/// Builds a window's profile.
+/// Builder of a window's profile, with tables that number modules, functions, lines and blocks.
 #[derive(Default)]
 pub struct ProfileBuilder {
     profile: WindowProfile,
@@ -165,7 +166,7 @@ impl From<WindowProfile> for ProfileBuilder {
     }
 }
 
-/// Returns the number of an element in a list without duplicates. Adds the element if it is missing.
+/// Returns the index of an element in a list without duplicates. Appends the element if it is missing.
 fn number<T: Clone + Ord>(known: &mut BTreeMap<T, u32>, list: &mut Vec<T>, element: T) -> u32 {
     let next = list.len() as u32;
     *known.entry(element).or_insert_with_key(|element| {
@@ -175,7 +176,7 @@ fn number<T: Clone + Ord>(known: &mut BTreeMap<T, u32>, list: &mut Vec<T>, eleme
 }
 
 impl ProfileBuilder {
-    /// Begins the profile of a window.
+    /// Returns an empty profile of the window with this name.
     pub fn new(name: &str) -> Self {
         let mut builder = Self::default();
         builder.profile.name = name.into();
@@ -187,7 +188,7 @@ impl ProfileBuilder {
         self.profile
     }
 
-    /// Adds the profile of nodes that follow, as if [`Attribution::add`] had added these nodes here.
+    /// Appends the profile of the nodes with the next higher numbers, as if [`Attribution::add`] had added these nodes here.
     pub fn append(&mut self, part: WindowProfile) {
         part.notes.into_iter().for_each(|note| self.note(note));
         let modules = part.modules.into_iter();
@@ -215,7 +216,7 @@ impl ProfileBuilder {
             if known.is_some() {
                 continue;
             }
-            // The first block with a line brings the line.
+            // A line is numbered when the first block that refers to it is added.
             let line = |builder: &mut Self, line: u32| {
                 let line = part.lines[line as usize].clone();
                 number(&mut builder.lines, &mut builder.profile.lines, line)
@@ -233,7 +234,7 @@ impl ProfileBuilder {
                 ..block
             });
         }
-        // Within a node both are in the order of the node's numbers. The numbers of the profile differ.
+        // Within a node, counts and paths are sorted by the profile's numbers, which differ from those of the part.
         let counts = part.counts.into_iter().map(|count| Count {
             block: blocks[count.block as usize],
             ..count
@@ -278,7 +279,7 @@ impl ProfileBuilder {
         number(&mut self.lines, &mut self.profile.lines, line)
     }
 
-    /// Numbers of a location's module and function; `offset` is where code without a symbol lies.
+    /// Returns the numbers of a location's module and function. `offset` is the start of a function without a symbol.
     fn function(
         &mut self,
         page: Option<&FilePage>,
@@ -311,7 +312,7 @@ impl ProfileBuilder {
     }
 }
 
-/// Returns the location of code that has no known function.
+/// Returns a location of this name for code without a known module and function.
 fn unknown(name: &str) -> Location {
     Location {
         module: name.into(),
@@ -325,22 +326,22 @@ fn unknown(name: &str) -> Location {
     }
 }
 
-/// Sources of names for the code of one node.
+/// Finds the names of one node's code, with caches of what was found.
 struct Naming<'a> {
     kernel: Option<&'a GuestKernel>,
     memory: &'a dyn nodescope_symbols::PhysicalMemory,
     files: &'a Sources<'a>,
     symbolizer: &'a mut Symbolizer,
-    /// Files, or other memory, by physical page.
+    /// Files or other memory, by number of the physical page; `None` where a page's contents are unknown.
     pages: BTreeMap<u64, Option<FilePage>>,
-    /// Physical pages of code by address space and linear page, as blocks were entered.
+    /// Physical addresses of pages of code that were executed, by address space and number of the linear page.
     entered: BTreeMap<(u64, u64), u64>,
-    /// Functions by address space and linear address.
+    /// Numbers of functions, by address space and linear address.
     functions: BTreeMap<(u64, u64), u32>,
 }
 
 impl Naming<'_> {
-    /// Finds the file, or other memory, of a byte of code.
+    /// Returns the file, or other memory, to which a byte at a physical address belongs; `None` where it is unknown.
     fn page(&mut self, physical: u64) -> Option<FilePage> {
         let (kernel, memory) = (self.kernel?, self.memory);
         let page = self
@@ -360,7 +361,7 @@ impl Naming<'_> {
         }
     }
 
-    /// Returns the number of a block in the profile. Adds the block if it is missing.
+    /// Returns the number of a block in the profile. Adds the block if it is missing. Index 0 stands for costs outside blocks.
     fn block(&mut self, into: &mut ProfileBuilder, index: usize, block: &ProfiledBlock) -> u32 {
         let (page, location) = if index == 0 {
             (None, unknown(OUTSIDE))
@@ -403,7 +404,8 @@ impl Naming<'_> {
         number
     }
 
-    /// Returns the source of a block's instructions.
+    /// Returns the source lines of a block's instructions, as ranges with the same line and the same inlined functions. `first` is the
+    /// location of the first instruction.
     fn source_ranges(
         &mut self,
         into: &mut ProfileBuilder,
@@ -411,7 +413,7 @@ impl Naming<'_> {
         block: &ProfiledBlock,
         first: Location,
     ) -> Vec<SourceRange> {
-        // Files without debugging information say nothing of any instruction.
+        // Without debugging information, no instruction of the file has a line.
         if first.line.is_none() || block.bits == 0 {
             return Vec::new();
         }
@@ -454,7 +456,7 @@ impl Naming<'_> {
         source_ranges
     }
 
-    /// Returns the functions that a sample found on the stack, outermost first.
+    /// Returns the numbers of the functions on the stack of a sample, outermost first.
     fn path(
         &mut self,
         into: &mut ProfileBuilder,
@@ -477,7 +479,7 @@ impl Naming<'_> {
             let callers =
                 unwinder.unwind(files, &copied, &mut |address| self.page_at(space, address));
             for call in callers.iter().rev() {
-                // The byte before the return address counts: a call may be the last instruction of its function.
+                // The byte before the return address decides: a call may be the last instruction of its function.
                 let at = call.address.wrapping_sub(1);
                 path.push(self.function_in(into, space, at, &lasting(call.page.clone())));
             }
@@ -492,8 +494,8 @@ impl Naming<'_> {
         path
     }
 
-    /// Finds the file, or other memory, of a linear address: by blocks that were entered in the page, or else by the page tables, which a
-    /// process may have lost by now.
+    /// Returns the file, or other memory, at a linear address. Takes the physical page that blocks were executed from, or else translates
+    /// the address by the page tables, which may no longer exist if the process has ended.
     fn page_at(&mut self, space: u64, linear: u64) -> Option<FilePage> {
         let entered = self.entered.get(&(space, linear / PAGE)).copied();
         let physical = match entered {
@@ -503,7 +505,7 @@ impl Naming<'_> {
         self.page(physical)
     }
 
-    /// Returns the function at a linear address.
+    /// Returns the number of the function at a linear address; `None` where the memory there is unknown.
     fn function_at(&mut self, into: &mut ProfileBuilder, space: u64, linear: u64) -> Option<u32> {
         if let Some(known) = self.functions.get(&(space, linear)) {
             return Some(*known);
@@ -512,7 +514,7 @@ impl Naming<'_> {
         Some(self.function_in(into, space, linear, &page))
     }
 
-    /// Returns the function at a linear address in this module.
+    /// Returns the number of the function at a linear address, whose file or memory is `page`.
     fn function_in(
         &mut self,
         into: &mut ProfileBuilder,
@@ -532,7 +534,7 @@ impl Naming<'_> {
     }
 }
 
-/// Returns where a byte of code lies in its module, as profiles have it: an offset in a file, the address in all other memory.
+/// Returns the offset of a byte of code in its file or kernel module; for the kernel and other memory, the byte's address.
 fn offset_of(page: Option<&FilePage>, linear: u64) -> u64 {
     match page {
         Some(FilePage::File { offset, .. } | FilePage::Module { offset, .. }) => *offset,
@@ -541,7 +543,7 @@ fn offset_of(page: Option<&FilePage>, linear: u64) -> u64 {
     }
 }
 
-/// Makes a page independent of the node: a file of the root disk is the same on all nodes, wherever a node's kernel keeps its pages.
+/// Makes a page of a file on the root disk equal on all nodes: removes the address at which the node's kernel has the file's page cache.
 fn lasting(page: FilePage) -> FilePage {
     match page {
         FilePage::File { file, offset } if file.file_system == "ext4" => FilePage::File {
@@ -552,7 +554,7 @@ fn lasting(page: FilePage) -> FilePage {
     }
 }
 
-/// Returns the place that lies so many bytes behind another one.
+/// Returns the page's location moved forward by so many bytes.
 fn behind(page: FilePage, bytes: u64) -> FilePage {
     match page {
         FilePage::File { file, offset } => FilePage::File {
@@ -591,7 +593,7 @@ mod tests {
         }
     }
 
-    /// Adds a block of each of these functions, counted once on a node, and a call path through all.
+    /// Adds a block of each of these functions, counted once on a node, and one call path through all of them.
     fn add(into: &mut ProfileBuilder, node: u32, functions: &[&str]) {
         let mut path = Vec::new();
         let mut counts = BTreeMap::new();

@@ -4,9 +4,9 @@
 //! every thread works out the next quantum by itself. The thread then waits only until the other nodes have arrived. A thread that
 //! has a single node waits without leaving the code that runs the node's vCPU ([`QuantumBarrier::arrive_and_wait`]).
 //!
-//! A sleeping node reports to the barrier until when the node sleeps ([`Arrival::Asleep`]). Until then no thread checks the node: the node
-//! counts as arrived at the end of every quantum that ends before. The node's clock moves on when a thread looks at the node or wakes it
-//! up.
+//! A sleeping node reports to the barrier the time until which the node sleeps ([`Arrival::Asleep`]). Until then no thread checks the node:
+//! the node counts as arrived at the end of every quantum that ends before that time. The node's clock advances when a thread accesses the
+//! node or wakes the node up.
 //!
 //! Data that different threads write lies in different lines of the host's cache ([`CachePadded`]). Where nodes are quick, a
 //! quantum takes a few microseconds, and messages between its threads move between cores at some 100 ns a line. Therefore each node
@@ -25,8 +25,8 @@ pub struct Quantum {
     pub number: u64,
     /// End of the quantum, picoseconds.
     pub target_ps: u64,
-    /// True if a thread must decide what follows, however the nodes arrive: frames wait in the network, or other processes have a part in
-    /// the run.
+    /// True if a thread must decide what follows, whatever the nodes' arrivals are: frames wait in the network, or the run has other
+    /// processes.
     pub needs_decision: bool,
     pub batch: QuantumBatch,
 }
@@ -55,7 +55,7 @@ pub enum NextStep {
     Decide,
 }
 
-/// The last quantum that was announced to all threads: a quantum that does not follow from the previous quantum by default.
+/// The last quantum that was announced to all threads. A quantum is announced if it does not follow from the previous quantum by default.
 #[derive(Default)]
 struct Announcement {
     /// Number of the quantum, for threads that wait.
@@ -89,19 +89,19 @@ struct NodeProgress {
     finished: CachePadded<AtomicU64>,
 }
 
-/// A thread runs the node, and no other thread may run the node.
+/// Value of [`NodeProgress::claim`] while a thread runs the node, and no other thread may.
 const CLAIMED: u64 = u64::MAX;
 
 /// The barrier that the host threads of a cluster share.
 pub struct QuantumBarrier {
     progress: Vec<NodeProgress>,
-    /// Until when each node sleeps, picoseconds; 0 where the node is awake, or where the time is unknown. The times lie side by side: every
-    /// thread reads all of them in each quantum, and the times seldom change.
+    /// Times until which the nodes sleep, picoseconds; 0 where a node is awake, or where the time is unknown. The times are adjacent in
+    /// memory: every thread reads all of them in each quantum, and the times seldom change.
     asleep_until_ps: Vec<AtomicU64>,
     /// Number of threads. A thread owns the nodes whose index, modulo this number, is the thread's number.
     threads: CachePadded<AtomicU64>,
     announced: CachePadded<Announcement>,
-    /// Number of the last quantum behind which a thread has claimed the decision.
+    /// Number of the last quantum for whose end a thread has claimed the decision.
     decided: CachePadded<AtomicU64>,
     /// Number of the last quantum of the last batch that has ended.
     batch_end: CachePadded<AtomicU64>,
@@ -128,8 +128,8 @@ impl QuantumBarrier {
         let announced = &self.announced;
         let mut latest = (announced.quantum.lock()).unwrap_or_else(PoisonError::into_inner);
         *latest = quantum;
-        // Under the lock: a thread that read this quantum before its number could begin the next ones, and this number would replace
-        // theirs.
+        // The number is stored under the lock. Otherwise a thread could read this quantum before its number and begin the next ones, and
+        // this number would replace theirs.
         announced.number.store(quantum.number, Ordering::Release);
         drop(latest);
         self.parker.unpark_all();
@@ -175,7 +175,7 @@ impl QuantumBarrier {
     /// Claims a node for a quantum. Returns whether this thread is to run the node, until the thread releases the node.
     pub fn claim(&self, node: usize, number: u64) -> bool {
         let claim = &self.progress[node].claim;
-        // Looking first leaves the cache line with the node's own thread where that thread has finished the node.
+        // A load first leaves the cache line with the node's own thread if that thread has finished the node already.
         let mut last = claim.load(Ordering::Relaxed);
         while last < number {
             let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
@@ -204,7 +204,7 @@ impl QuantumBarrier {
             Arrival::NeedsDecision => (0, NEEDS_DECISION),
             Arrival::Asleep(until_ps) => (until_ps, ASLEEP),
         };
-        // Stored before the quantum's number: a thread that reads the number must not read an old time after it.
+        // The time is stored before the quantum's number: a thread that reads the new number must not then read the old time.
         let asleep = &self.asleep_until_ps[node];
         if asleep.load(Ordering::Relaxed) != asleep_until_ps {
             asleep.store(asleep_until_ps, Ordering::Release);
@@ -219,7 +219,8 @@ impl QuantumBarrier {
     /// Changes the time until which a node sleeps; 0 where the time is unknown. The caller must call this function after a quantum with
     /// this number at whose end all nodes have arrived, while no thread runs nodes.
     pub fn set_asleep_until(&self, node: usize, number: u64, until_ps: u64) {
-        // First the quantum in which the node slept: a thread that still waits for its end must neither wait for the node nor run it.
+        // The arrival is raised first: a thread that still waits for the end of the quantum must neither wait for the sleeping node nor run
+        // it.
         let NodeProgress { claim, finished } = &self.progress[node];
         // The node's thread may have recorded the arrival without having released the node.
         let released = || claim.load(Ordering::Acquire) != CLAIMED;

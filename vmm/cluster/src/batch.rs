@@ -1,12 +1,11 @@
-//! When the quanta of a batch end.
+//! Rules for the ends of the quanta in a batch.
 
 /// Quanta that follow each other without a check of the nodes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QuantumBatch {
     /// End of the first quantum, picoseconds.
     pub first_end_ps: u64,
-    /// Length of each further quantum, picoseconds. Where all nodes sleep, the length counts from the time at which the first node wakes
-    /// up.
+    /// Length of each further quantum, picoseconds. If all nodes sleep, the length counts from the time at which the first node wakes up.
     pub lookahead_ps: u64,
     /// Length of each further quantum as long as no node has a network interface that is up, picoseconds.
     pub disconnected_lookahead_ps: u64,

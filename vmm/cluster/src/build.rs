@@ -1,4 +1,4 @@
-//! From a configuration to nodes that are ready to start.
+//! Builds nodes that are ready to start from a configuration.
 
 use std::num::NonZeroU64;
 use std::ops::Range;
@@ -27,15 +27,15 @@ use thiserror::Error;
 use crate::config::ClusterConfig;
 use crate::kvm::{self, KvmError};
 
-/// First virtio-mmio device; each takes a page.
+/// Guest-physical address of the first virtio-mmio device; each device has `VIRTIO_SIZE` bytes.
 const VIRTIO_BASE: u64 = 0xd000_0000;
 const VIRTIO_SIZE: u64 = 0x1000;
-/// First interrupt of a virtio device: the IOAPIC's pins after those of the ISA.
+/// Interrupt of the first virtio device: the IOAPIC's first pin after those of ISA.
 const VIRTIO_GSI: u32 = 16;
-/// Frames that wait for the guest's driver before more are dropped.
+/// Number of frames that wait for the guest's driver before further frames are dropped.
 const BACKLOG: usize = 4096;
 
-/// Why a cluster cannot be built.
+/// Reason for which a cluster cannot be built.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum BuildError {
@@ -62,7 +62,7 @@ pub enum BuildError {
     DiskBandwidth,
 }
 
-/// Hashes that were recorded when an image was built.
+/// Check of a disk image's blocks against the hashes that were recorded when the image was built.
 #[derive(Debug)]
 struct Recorded(BlockHashes);
 
@@ -76,7 +76,7 @@ impl BlockCheck for Recorded {
     }
 }
 
-/// Returns the MAC address of a node: locally administered, the node's number in the last two bytes.
+/// Returns the MAC address of a node: locally administered, with the node's number plus 1 in the last three bytes.
 pub fn mac(node: u32) -> [u8; 6] {
     let n = (node + 1).to_be_bytes();
     [0x02, 0x4e, 0x53, n[1], n[2], n[3]]
@@ -84,7 +84,7 @@ pub fn mac(node: u32) -> [u8; 6] {
 
 /// Returns a seed for a purpose in a node. The seed derives from the study's seed, and differs for each node and purpose.
 fn seed(config: &ClusterConfig, node: u32, purpose: u64) -> u64 {
-    // SplitMix64's finaliser over the three numbers.
+    // SplitMix64's finalizer over the sum of the seed and multiples of the other two numbers.
     let mut z = config
         .seed
         .wrapping_add(u64::from(node + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
@@ -94,21 +94,21 @@ fn seed(config: &ClusterConfig, node: u32, purpose: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Start of a node.
+/// State from which a node starts.
 enum Start<'a> {
     /// The node boots this kernel in new memory.
     Boot(&'a KernelImage, &'a Initramfs),
-    /// The node has the memory of a node that has run, and will get a state. True: the node is a clone, and gets a new identity when it
-    /// asks.
+    /// The node has the memory of a node that has run, and will get a state. `true`: the node is a clone, and gets a new identity when it
+    /// asks for one.
     Memory(Ram, bool),
 }
 
-/// Builds the switch and all nodes. `job_disk` is a file with the job disk's contents.
+/// Builds the switch and all nodes. `job_disk` is the path of a file with the job disk's contents.
 pub fn build(config: &ClusterConfig, job_disk: &Path) -> Result<(Switch, Vec<Node>), BuildError> {
     build_some(config, job_disk, 0..config.nodes as usize)
 }
 
-/// Builds the switch and some of the nodes.
+/// Builds the switch, with the ports of all nodes, and the nodes with these numbers.
 pub fn build_some(
     config: &ClusterConfig,
     job_disk: &Path,
@@ -120,7 +120,7 @@ pub fn build_some(
     build_each(config, job_disk, nodes.map(start))
 }
 
-/// Builds the switch and the nodes from `first` on, with this memory of nodes that have run before. The nodes have no state yet. With
+/// Builds the switch and the nodes from number `first` on. The nodes have this memory of nodes that have run before, and no state yet. With
 /// `cloning`, the nodes are clones.
 pub fn build_from(
     config: &ClusterConfig,
@@ -133,7 +133,8 @@ pub fn build_from(
     build_each(config, job_disk, (first as u32..).zip(memory).map(start))
 }
 
-/// Least nodes of a cluster that shares decoded code. Sharing took eight nodes from 926 to 695 MiB, and made the boot of two nodes a tenth slower.
+/// Smallest number of nodes of a cluster that shares decoded code. Measured: sharing reduces eight nodes from 926 to 695 MiB, and makes the
+/// boot of two nodes a tenth slower.
 const SHARING_NODES: u32 = 8;
 
 fn build_each<'a>(
@@ -165,7 +166,8 @@ fn build_each<'a>(
     Ok((switch, nodes))
 }
 
-/// Returns the CPUID tables of a node's vCPUs: the study's features, without the features that the host's processor or its KVM lacks.
+/// Returns the CPUID table of each vCPU of a node: the study's features, without those that a snapshot, the host's processor or its KVM
+/// lacks.
 pub(crate) fn cpuid_tables(config: &ClusterConfig) -> Result<Vec<CpuidTable>, BuildError> {
     let kvm = config.engine.uses_kvm().then(kvm::usable).transpose()?;
     let allowed = |feature: &cpuid::Feature| {
@@ -182,7 +184,7 @@ pub(crate) fn cpuid_tables(config: &ClusterConfig) -> Result<Vec<CpuidTable>, Bu
     Ok(cpuid::tables(topology, &config.cpuid, required, allowed)?)
 }
 
-/// Returns vCPUs for a node on the portable engine, by number, in their reset state.
+/// Returns vCPUs for a node on the portable engine, in the order of their numbers and in their reset state.
 pub fn vcpus(
     config: &ClusterConfig,
     node: u32,
@@ -269,7 +271,7 @@ fn build_node(
         ..Default::default()
     };
     let line = NodeCommandLine {
-        // Linux takes a 64-bit decimal; 63 bits keep every shell's arithmetic out of trouble.
+        // Linux accepts a 64-bit decimal number; with 63 bits, the arithmetic of every shell can represent the seed.
         seed: seed(config, index, 1) >> 1,
         slots: config.slots.clone(),
         mtu: None,

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Engine {
-    /// The portable engine. The same study gives the same bytes.
+    /// The portable engine. The same study gives the same bytes in each run.
     #[default]
     Portable,
     /// The KVM engine between windows, the portable engine in windows.
@@ -36,35 +36,35 @@ impl Engine {
     }
 }
 
-/// A cluster to be run.
+/// Configuration of a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterConfig {
     /// Name of the study.
     pub name: String,
-    /// Identifies the study's exact inputs: a hash in hexadecimal.
+    /// Hash of the study's exact inputs, in hexadecimal.
     pub study_id: String,
     /// Seed of everything that is random in the guests.
     pub seed: u64,
     /// Number of the cluster's nodes.
     pub nodes: u32,
-    /// Topology of each node.
+    /// Topology of each node: sockets, cores, threads, caches, memory, clock.
     pub topology: NodeTopology,
-    /// CPU features that are hidden.
+    /// CPU features that are hidden from guests, and the hypervisor that they see.
     pub cpuid: CpuidOptions,
     /// Features without which the study is refused, by the names of `/proc/cpuinfo`.
     pub required_features: Vec<String>,
-    /// Largest set of features of nodes, by the names of `/proc/cpuinfo`: the features in the snapshot from which the nodes continue. None:
-    /// all features that the study, the engines and the host allow.
+    /// Largest set of the nodes' CPU features, by the names of `/proc/cpuinfo`: the features in the snapshot from which the nodes continue.
+    /// `None`: all features that the study, the engines and the host allow.
     pub offered_features: Option<Vec<String>>,
     /// Engine that executes the guests' instructions between windows.
     pub engine: Engine,
     /// Length of a quantum on KVM, picoseconds.
     pub kvm_quantum_ps: u64,
-    /// Counters of the host's processor that count the guests while KVM runs them; of one run.
+    /// Counters of the host's processor that count the guests of this run while KVM runs them; `None` if the study does not count.
     pub counting: Option<Arc<GuestCounting>>,
-    /// True if hypercalls go through the doorbell even where the portable engine executes everything.
+    /// True if hypercalls use the doorbell even where the portable engine executes everything.
     pub doorbell: bool,
-    /// Cycles of the virtual clock that an instruction takes, in 1/65536.
+    /// Cycles of the virtual clock that an instruction takes, in units of 1/65536.
     pub nominal_cpi: u32,
     /// True if guest code is translated to host code; false: all guest code is interpreted, with the same results.
     pub translate: bool,
@@ -72,17 +72,17 @@ pub struct ClusterConfig {
     pub kernel: PathBuf,
     /// Path of the initial RAM file system.
     pub initramfs: PathBuf,
-    /// Root image, read-only and shared.
+    /// Path of the root disk's image, which all nodes read and none writes.
     pub root: PathBuf,
-    /// The hashes of the root image's blocks, checked when a block is first read; none: blocks are not checked.
+    /// Hashes of the root image's blocks, each checked when the block is first read; `None`: blocks are not checked.
     pub root_blocks: Option<BlockHashes>,
     /// The job disk's contents (`nodescope_image::job_disk`).
     pub job_disk: Vec<u8>,
-    /// Link of each node.
+    /// Latency and bandwidth of each node's link.
     pub link: LinkConfig,
-    /// Largest payload of a frame.
+    /// Largest payload of a frame, bytes.
     pub mtu: u16,
-    /// True if the network card takes checksums and TCP segmentation from the guest.
+    /// True if the network card computes checksums and splits TCP segments for the guest.
     pub offload: bool,
     /// True if all frames are captured to a pcap file among the results.
     pub capture: bool,
@@ -92,11 +92,11 @@ pub struct ClusterConfig {
     pub openmp: bool,
     /// MPI slots of each node; empty: as many as vCPUs.
     pub slots: Vec<u32>,
-    /// True for a shell on the console in place of the job.
+    /// True if nodes start a shell on the console in place of the job.
     pub console: bool,
-    /// Kernel parameters beyond those of every node.
+    /// Kernel parameters in addition to those that every node gets.
     pub kernel_parameters: Vec<String>,
-    /// True if nodes read what MPI jobs read (`/opt/nodescope/warm` of the image) while they boot.
+    /// True if nodes read the files that MPI jobs need (`/opt/nodescope/warm` of the image) while they boot.
     pub warm: bool,
     /// Time of the real-time clocks at power-on, seconds since 1970-01-01 UTC.
     pub epoch: i64,
@@ -108,16 +108,17 @@ pub struct ClusterConfig {
     pub file_limits: FileLimits,
     /// Measurement windows of the study.
     pub windows: Vec<WindowSpec>,
-    /// The study ends at this virtual time at the latest, picoseconds.
+    /// Virtual time at which the study ends at the latest, picoseconds.
     pub time_limit_ps: u64,
-    /// The study ends when its MPI program has been deadlocked for this long, picoseconds; none: the run does not search for deadlocks.
+    /// Virtual time for which the MPI program must be deadlocked before the study ends, picoseconds; `None`: the run does not search for
+    /// deadlocks.
     pub deadlock_ps: Option<u64>,
-    /// Host threads to run nodes on.
+    /// Number of host threads that run nodes.
     pub host_threads: usize,
 }
 
 impl ClusterConfig {
-    /// Returns whether hypercalls go through the doorbell, as they must where KVM executes any of the guests' instructions.
+    /// Returns whether hypercalls use the doorbell, which is required where KVM executes any of the guests' instructions.
     pub fn doorbell(&self) -> bool {
         self.doorbell || self.engine.uses_kvm()
     }

@@ -8,17 +8,17 @@ use nodescope_counters::{CountersError, Measurement};
 
 use crate::outcome::Phase;
 
-/// Counts from the job's start to its end.
+/// Counts of the host's counters from the job's start to its end.
 #[derive(Debug, Default)]
 pub(crate) struct Counting {
     counting: Option<Arc<GuestCounting>>,
-    /// Sums at the job's start, and after its end.
+    /// Sums of the counters at the job's start; `to` has those after its end.
     from: Option<Vec<Sum>>,
     to: Option<Vec<Sum>>,
 }
 
 impl Counting {
-    /// Returns a count with these counters, if there are any. The job has not started.
+    /// Returns counts of a job that has not started. Without counters nothing is counted.
     pub fn new(counting: Option<Arc<GuestCounting>>) -> Self {
         Self {
             counting,
@@ -27,7 +27,7 @@ impl Counting {
         }
     }
 
-    /// Follows the phase of the first node.
+    /// Notes the phase of the first node, and reads the counters when the job starts and when the node powers off.
     pub fn follow(&mut self, phase: Phase) -> Result<(), CountersError> {
         let Some(counting) = &self.counting else {
             return Ok(());
@@ -43,7 +43,7 @@ impl Counting {
         Ok(())
     }
 
-    /// Returns the counts of the job, if the job has started.
+    /// Returns what was counted during the job; `None` without counters, or if the job never started.
     pub fn finish(self) -> Result<Option<Measurement>, CountersError> {
         let (Some(counting), Some(from)) = (self.counting, self.from) else {
             return Ok(None);
@@ -89,7 +89,7 @@ mod tests {
             lock(&vcpu).stop().unwrap();
         }
         let measured = job.finish().unwrap().unwrap();
-        // Six of twelve.
+        // Six of the twelve intervals belong to the job, with a count of 5 each.
         assert_eq!(measured.whole.readings[0].value, Some(30.0));
     }
 

@@ -1,4 +1,4 @@
-//! Looks for deadlocks of the MPI program.
+//! Searches for deadlocks of the MPI program.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,9 +8,9 @@ use crate::outcome::{Ending, RunError};
 use crate::run::{Run, TRACE_FILE};
 
 impl Run<'_> {
-    /// Returns the ending if the MPI program is deadlocked. The program is analysed once each time it has been quiet for as long as the
-    /// study's limit. The analysis uses the trace, as far as it is written, and the pending calls: following messages all along would cost
-    /// every call something.
+    /// Returns the ending if the MPI program is deadlocked. The program is analyzed once each time it has been quiet for as long as the
+    /// study's limit. The analysis uses the trace, as far as it is written, and the pending calls: matching messages during the whole run
+    /// would cost time in every call.
     pub(crate) fn deadlock(
         &mut self,
         interrupted: &AtomicBool,
@@ -36,7 +36,7 @@ impl Run<'_> {
     fn pending(&mut self, interrupted: &AtomicBool) -> Result<PendingCalls, RunError> {
         self.trace.flush()?;
         let mut builder = PendingCallsBuilder::default();
-        // Without the messages before them, pending calls may look as if nothing could end them.
+        // The analysis needs earlier messages: without them, pending calls may look as if nothing could end them.
         let reader = match TraceReader::open(self.results.folder().path().join(TRACE_FILE)) {
             Ok(reader) => reader,
             Err(error) => {
@@ -44,7 +44,7 @@ impl Run<'_> {
                 return Ok(PendingCalls::default());
             }
         };
-        // The file ends where writing continues later, which reads as a cut.
+        // The end of the file looks like a cut, since the run is still writing it.
         for event in reader.events().map_while(Result::ok) {
             if interrupted.load(Ordering::Relaxed) {
                 return Ok(PendingCalls::default());

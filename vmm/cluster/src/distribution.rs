@@ -1,9 +1,9 @@
 //! A cluster whose nodes run in several processes, which may be on several hosts.
 //!
-//! Each process goes through the whole run. It has the network, the trace and the windows of all nodes, and takes the decisions that all
-//! other processes take. Only the nodes are distributed. Processes therefore exchange two things: the frames of a quantum at its end, and
-//! the reports of nodes at the end of a batch. Each process puts both together in the order of nodes, as if all nodes were its own.
-//! Results are the same bytes on any number of processes.
+//! Each process executes the whole run. It has the network, the trace and the windows of all nodes, and makes the same decisions as all
+//! other processes. Only the nodes are distributed. Processes therefore exchange two things: the frames of a quantum at its end, and the
+//! reports of nodes at the end of a batch. Each process puts both together in the order of nodes, as if all nodes were its own. Results are
+//! the same bytes on any number of processes.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,13 +20,13 @@ use crate::batch::BarrierSummary;
 
 /// The processes of a run.
 pub trait Peers: Send + Sync {
-    /// Returns the number of this process. Process 0, the master, writes the results.
+    /// Returns the number of this process, from 0. Process 0, the master, writes the results.
     fn rank(&self) -> usize;
 
     /// Returns the number of processes.
     fn count(&self) -> usize;
 
-    /// Gives all processes this message, and returns the messages of all, in the order of their numbers.
+    /// Sends this message to all processes, waits for the messages of all, and returns them in the order of the processes' numbers.
     ///
     /// # Errors
     ///
@@ -37,7 +37,7 @@ pub trait Peers: Send + Sync {
     fn leave(&self, why: &str);
 }
 
-/// Why processes cannot continue together.
+/// Reason for which processes cannot continue together.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum PeerError {
@@ -51,7 +51,7 @@ pub enum PeerError {
     TooMany { count: usize, most: usize },
 }
 
-/// Returns the nodes of a process: one of `count` blocks of about the same length.
+/// Returns the numbers of a process's nodes: one of `count` contiguous blocks of about the same length.
 pub fn block(nodes: usize, rank: usize, count: usize) -> Range<usize> {
     nodes * rank / count..nodes * (rank + 1) / count
 }
@@ -71,7 +71,7 @@ pub(crate) struct NodeReport {
     pub next_activity_ps: u64,
     pub instructions: u64,
     pub connected: bool,
-    /// The node's own time, picoseconds.
+    /// Virtual time that the node has reached, picoseconds.
     pub reached_ps: u64,
     pub file_bytes: u64,
     pub console: Vec<u8>,
@@ -102,16 +102,16 @@ pub struct Distribution {
     nodes: usize,
     /// State of all nodes at the end of the last batch.
     reports: Mutex<Vec<NodeReport>>,
-    /// The user wants this process to end.
+    /// Set once the user has interrupted this process, or another process has reported an interrupt.
     interrupted: Arc<AtomicBool>,
     /// True once all processes know that the user wants the run to end.
     all_interrupted: AtomicBool,
-    /// Reason why this process continues without the others; none while it does not.
+    /// Reason why this process continues without the others; `None` while no process is lost.
     lost: Mutex<Option<PeerError>>,
 }
 
 impl Distribution {
-    /// Returns the share of this process in a run of so many nodes.
+    /// Returns the share of this process in a run of `nodes` nodes.
     ///
     /// # Errors
     ///
@@ -145,7 +145,7 @@ impl Distribution {
         block(self.nodes, self.peers.rank(), self.peers.count())
     }
 
-    /// Returns the reason why this process continues without the others, if it does.
+    /// Returns the reason why this process continues without the others; `None` while no process is lost.
     pub fn lost(&self) -> Option<PeerError> {
         let lost = self.lost.lock();
         lost.unwrap_or_else(PoisonError::into_inner).clone()
@@ -173,7 +173,7 @@ impl Distribution {
         lost.get_or_insert(error);
     }
 
-    /// Gives all processes a message, and returns the messages of all processes, in the order of nodes.
+    /// Sends a message to all processes, and returns the messages of all, decoded, in the order of processes and so of nodes.
     ///
     /// # Errors
     ///
@@ -205,7 +205,8 @@ impl Distribution {
         })
     }
 
-    /// Gathers values from all processes as JSON, for types whose encoding is made for files.
+    /// Exchanges values with all processes as JSON, for types whose encoding is made for files. Returns all values in the order of
+    /// processes.
     ///
     /// # Errors
     ///
@@ -220,7 +221,8 @@ impl Distribution {
         })
     }
 
-    /// Gathers the frames of a quantum and the summary of all nodes.
+    /// Exchanges the frames of a quantum and the summaries of nodes with all processes. Returns all frames in the order of nodes, and the
+    /// summary of all nodes.
     pub(crate) fn gather_quantum(
         &self,
         number: u64,
@@ -264,14 +266,15 @@ impl Distribution {
         Ok((frames, all))
     }
 
-    /// Gathers from each process the time at which the first of its nodes has something to do, and returns the earliest of these times.
-    /// `own_ps` is the time of this process.
+    /// Returns the earliest time at which any node of any process has something to do, picoseconds. `own_ps` is the time of this process's
+    /// nodes.
     pub(crate) fn gather_activity(&self, own_ps: u64) -> Result<u64, PeerError> {
         let all: Vec<u64> = self.gather(&own_ps)?;
         Ok(all.into_iter().min().unwrap_or(u64::MAX))
     }
 
-    /// Gathers the reports of all nodes. Where a process is lost, this process keeps at least the reports of its own nodes.
+    /// Exchanges the reports of nodes with all processes, and stores the reports of all nodes. If a process is lost, stores those of this
+    /// process's nodes.
     pub(crate) fn gather_nodes(&self, own: Vec<NodeReport>) -> Result<(), PeerError> {
         let gathered = self.gather(&BatchReport {
             nodes: &own,

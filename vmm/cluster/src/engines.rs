@@ -1,4 +1,4 @@
-//! Choice of the engine that executes the guests.
+//! Chooses the engine that executes the guests, and moves the nodes between engines.
 
 use nodescope_hypercall::Function;
 use nodescope_machine::node::NodeError;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{ClusterConfig, Engine};
 use crate::executor::Executor;
 
-/// An engine, as results name it.
+/// Name of an engine in results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EngineName {
@@ -39,9 +39,9 @@ pub struct EnginesState {
     spans: Vec<EngineSpan>,
 }
 
-/// Moves all nodes between engines.
+/// Chooses the engine of all nodes, and records which engine ran when.
 pub struct Engines {
-    /// The study's choice, and the present choice.
+    /// The study's choice of engines. `choice` is the present one, which changes when a fast-forward ends.
     study: Engine,
     choice: Engine,
     fast_forward: Option<TriggerWatch>,
@@ -67,7 +67,7 @@ impl Engines {
         }
     }
 
-    /// Returns the state for [`Engines::load`].
+    /// Returns the state at this time for [`Engines::load`].
     pub fn state(&self, now_ps: u64) -> EnginesState {
         let mut spans = self.spans.clone();
         add_span(&mut spans, self.current, self.since_ps, now_ps);
@@ -79,8 +79,8 @@ impl Engines {
         }
     }
 
-    /// Continues from another run's state, with nodes on the portable engine. `measured`: a window has opened in that run. Returns whether
-    /// the study has another choice of engines, and must therefore observe earlier events.
+    /// Continues from the state in a snapshot, with nodes on the portable engine. `measured` is true if a window has opened before the
+    /// snapshot. Returns whether the study has another choice of engines than the snapshot, and must therefore observe earlier events.
     pub fn load(&mut self, state: EnginesState, measured: bool, now_ps: u64) -> bool {
         self.spans = state.spans;
         self.since_ps = now_ps;
@@ -105,14 +105,14 @@ impl Engines {
         self.current
     }
 
-    /// Observes a recorded event.
+    /// Observes a recorded event, which may end the fast-forward.
     pub fn observe(&mut self, event: &Event) {
         if let Some(watch) = &mut self.fast_forward {
             watch.observe(event);
         }
     }
 
-    /// Returns the MPI function whose calls may end the fast-forward.
+    /// Returns the MPI function whose calls may end the fast-forward; `None` if none may.
     pub fn function(&self) -> Option<Function> {
         self.fast_forward.as_ref().and_then(TriggerWatch::function)
     }
@@ -123,7 +123,7 @@ impl Engines {
         watch.map_or(u64::MAX, TriggerWatch::next_ps)
     }
 
-    /// Moves the nodes between windows: to KVM, if the study chooses KVM and the fast-forward has not ended.
+    /// Moves the nodes to the engine for the time between windows: to KVM if the study chooses KVM and no fast-forward has ended.
     pub fn step(&mut self, executor: &Executor, now_ps: u64) -> Result<(), NodeError> {
         if let Some(watch) = &mut self.fast_forward
             && watch.has_fired(now_ps)
@@ -171,14 +171,14 @@ impl Engines {
         self.since_ps = now_ps;
     }
 
-    /// Returns all intervals. The last one ends now.
+    /// Returns all intervals. The last one ends at `now_ps`.
     pub fn spans(&mut self, now_ps: u64) -> Vec<EngineSpan> {
         self.end_span(now_ps);
         self.spans.clone()
     }
 }
 
-/// Adds an interval, or extends the last interval where the engine is the same.
+/// Adds an interval, or extends the last interval if that has the same engine and ends where this one begins. Ignores empty intervals.
 fn add_span(spans: &mut Vec<EngineSpan>, engine: EngineName, from_ps: u64, to_ps: u64) {
     if to_ps <= from_ps {
         return;

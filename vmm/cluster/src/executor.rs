@@ -1,4 +1,4 @@
-//! Nodes on host threads, in quanta of virtual time.
+//! Runs nodes on host threads, in quanta of virtual time.
 //!
 //! All nodes run to the same virtual time, and arrive there at a barrier. A quantum is no longer than the fabric's lookahead. Nothing that
 //! one node does can therefore reach another node before the quantum's end. Before any network interface is up, a quantum is longer: a
@@ -6,9 +6,9 @@
 //! threads, nor on which thread runs which node.
 //!
 //! As long as all nodes end their quanta by default, one quantum follows the other without a decision. Where a decision is needed, the
-//! first thread that finds all nodes at the barrier decides: the thread hands frames over and begins the next quantum.
+//! first thread that finds all nodes at the barrier decides: the thread forwards the frames and begins the next quantum or ends the batch.
 //!
-//! Nodes may run in several processes ([`Distribution`]). Then every quantum ends with a decision, which all processes take alike.
+//! Nodes may run in several processes ([`Distribution`]). Then every quantum ends with a decision, which is the same in all processes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -37,7 +37,7 @@ pub use crate::batch::QuantumBatch;
 /// State of a node at the end of a quantum. Threads read the report and not the node, whose state is in another core's caches.
 struct Report {
     result: Result<NodeStatus, NodeError>,
-    /// [`Node::next_activity`] in picoseconds (0 where a vCPU runs), [`Node::instructions`], [`Node::has_output`],
+    /// [`Node::next_activity`] in picoseconds, 0 where a vCPU runs. The other fields are [`Node::instructions`], [`Node::has_output`],
     /// [`Node::wants_attention`], [`Node::has_frames`] and [`Node::is_connected`].
     next_activity_ps: u64,
     instructions: u64,
@@ -69,7 +69,7 @@ impl Report {
         }
     }
 
-    /// Takes the error, if there is one. A status stays.
+    /// Returns the result. Leaves a status in the report, and replaces an error by the status `Running`.
     fn take_result(&mut self) -> Result<NodeStatus, NodeError> {
         let status = *self.result.as_ref().unwrap_or(&NodeStatus::Running);
         std::mem::replace(&mut self.result, Ok(status))
@@ -88,7 +88,7 @@ impl Report {
     }
 }
 
-/// Returns the pace that [`Executor::of`] has set.
+/// Returns the node's pace, which [`Executor::of`] has set.
 fn pace(node: &mut Node) -> &mut NodePace {
     node.pace().expect("every node of a cluster has one")
 }
@@ -97,30 +97,30 @@ fn pace(node: &mut Node) -> &mut NodePace {
 struct Slot {
     node: CachePadded<Mutex<Node>>,
     report: CachePadded<Mutex<Report>>,
-    /// The report describes the present state of the node.
+    /// True if the report describes the node's present state.
     fresh: CachePadded<AtomicBool>,
 }
 
-/// The nodes of a cluster and the state that the host threads share. Nodes have their numbers within the cluster; slots hold those that run
-/// in this process.
+/// The nodes of a cluster and the state that the host threads share. Nodes have their numbers within the cluster. Slots contain the nodes
+/// that run in this process.
 pub struct Executor {
     slots: Vec<Slot>,
     /// Number of the first node of this process.
     first: usize,
-    /// The share of this process, where other processes have the other nodes.
+    /// Share of this process in the run; `None` if the run has only this process.
     distribution: Option<Distribution>,
     network: CachePadded<Mutex<Network>>,
     barrier: Arc<QuantumBarrier>,
-    /// The end of the last quantum, picoseconds. The clocks of sleeping nodes may be behind.
+    /// End of the last quantum, picoseconds. The clocks of sleeping nodes may be behind.
     reached_ps: AtomicU64,
-    /// True if nodes stay on their threads, see [`Executor::keep_on_threads`].
+    /// True if no node moves to another thread, see [`Executor::keep_on_threads`].
     nodes_stay: AtomicBool,
-    /// The host has started all threads.
+    /// False if the host could not start all threads.
     all_threads_started: AtomicBool,
 }
 
 impl Executor {
-    /// Returns an executor of these nodes and of the network between the nodes.
+    /// Returns an executor of all nodes of a cluster, with the network between them.
     pub fn new(nodes: Vec<Node>, network: Network) -> Self {
         Self::of(nodes, network, None)
     }
@@ -170,8 +170,8 @@ impl Executor {
         }
     }
 
-    /// Sets whether nodes stay with their threads. When a vCPU of KVM runs on another thread than before, the kernel first waits for all
-    /// its readers of the vCPU's thread (virt/kvm/kvm_main.c, `KVM_RUN`), which takes milliseconds.
+    /// Sets whether nodes stay with their threads, without work stealing. When a vCPU of KVM runs on another thread than before, the kernel
+    /// first waits for all its readers of the vCPU's thread (virt/kvm/kvm_main.c, `KVM_RUN`), which takes milliseconds.
     pub fn keep_on_threads(&self, stay: bool) {
         self.nodes_stay.store(stay, Ordering::Relaxed);
     }
@@ -192,18 +192,18 @@ impl Executor {
         self.first..self.first + self.slots.len()
     }
 
-    /// Returns the share of this process, where there are other processes.
+    /// Returns the share of this process; `None` if the run has only this process.
     pub fn distribution(&self) -> Option<&Distribution> {
         self.distribution.as_ref()
     }
 
     fn node(&self, slot: usize) -> MutexGuard<'_, Node> {
-        // A panic of a worker ends the run through the scope; the data is never used after it.
+        // A panic of a worker ends the run through the thread scope, and the data is not used after the panic.
         let node = self.slots[slot].node.lock();
         node.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the network between the nodes. Callers use the network between batches.
+    /// Locks the network between the nodes. Callers must do so between batches.
     pub fn network(&self) -> MutexGuard<'_, Network> {
         let network = self.network.lock();
         network.unwrap_or_else(PoisonError::into_inner)
@@ -214,7 +214,7 @@ impl Executor {
         report.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls a function with a node of this process, between quanta.
+    /// Calls a function with a node of this process, between quanta. `index` is the node's number within the cluster.
     pub fn with_node<R>(&self, index: usize, f: impl FnOnce(&mut Node) -> R) -> R {
         let slot = index - self.first;
         self.slots[slot].fresh.store(false, Ordering::Relaxed);
@@ -226,7 +226,7 @@ impl Executor {
         f(&mut node)
     }
 
-    /// Locks a node after a quantum at whose end all nodes have arrived. Moves the clock of a sleeping node on to the time of the other
+    /// Locks a node after a quantum at whose end all nodes have arrived. Advances the clock of a sleeping node to the time of the other
     /// nodes; the barrier then counts the node as awake.
     fn awake_node(&self, slot: usize, number: u64, reached_ps: u64) -> MutexGuard<'_, Node> {
         let mut node = self.node(slot);
@@ -238,14 +238,14 @@ impl Executor {
         node
     }
 
-    /// Calls a function with each node of this process.
+    /// Calls a function with each node of this process, and returns the results in the order of nodes.
     pub fn with_own<R>(&self, mut f: impl FnMut(&mut Node) -> R) -> Vec<R> {
         self.own()
             .map(|index| self.with_node(index, &mut f))
             .collect()
     }
 
-    /// Locks the report of a node of this process, after an update where the report is old.
+    /// Locks the report of a node of this process. Updates the report first if the node may have changed.
     fn fresh_report(&self, slot: usize) -> MutexGuard<'_, Report> {
         let mut report = self.report(slot);
         if !self.slots[slot].fresh.swap(true, Ordering::Relaxed) {
@@ -255,7 +255,8 @@ impl Executor {
         report
     }
 
-    /// Returns a value of a node: from the node's report in a single process, otherwise from the report that all processes have gathered.
+    /// Returns a value of a node: from the node's own report in a run of one process, otherwise from the report that all processes have
+    /// exchanged.
     fn known<R>(
         &self,
         index: usize,
@@ -268,7 +269,7 @@ impl Executor {
         }
     }
 
-    /// Returns when something can happen next in a node, picoseconds: see [`Node::next_activity`].
+    /// Returns the time at which something can happen next in a node, picoseconds: see [`Node::next_activity`].
     pub fn next_activity_ps(&self, index: usize) -> u64 {
         self.known(index, |own| own.next_activity_ps, |of| of.next_activity_ps)
     }
@@ -284,7 +285,7 @@ impl Executor {
         self.known(index, |own| own.has_output, some)
     }
 
-    /// Takes the console output and the hypercalls of a node.
+    /// Takes the console output and the hypercalls that a node has produced since the last call.
     pub fn take_output(&self, index: usize) -> (Vec<u8>, Vec<NodeEvent>) {
         match &self.distribution {
             None => self.with_node(index, |n| (n.take_console(), n.take_events())),
@@ -298,7 +299,7 @@ impl Executor {
         }
     }
 
-    /// Returns the number of bytes of a node's files so far.
+    /// Returns the number of bytes that a node has sent as files so far.
     pub fn file_bytes(&self, index: usize) -> u64 {
         match &self.distribution {
             None => self.with_node(index, |n| n.file_bytes()),
@@ -306,7 +307,7 @@ impl Executor {
         }
     }
 
-    /// Returns the status of each node, between batches.
+    /// Returns the status of each node of all processes. Callers must call this between batches.
     pub fn statuses(&self) -> Vec<NodeStatus> {
         match &self.distribution {
             None => self.with_own(|n| n.status()),
@@ -316,7 +317,7 @@ impl Executor {
         }
     }
 
-    /// Returns the virtual time that all nodes have reached, picoseconds: the last quantum's end, unless nodes were stopped before.
+    /// Returns the virtual time that all nodes have reached, picoseconds: the last quantum's end, unless a node stopped before.
     pub fn reached_ps(&self) -> u64 {
         let reached = match &self.distribution {
             None => self.with_own(|node| node.clock().ps(node.now())),
@@ -333,7 +334,7 @@ impl Executor {
         (0..self.len()).any(|index| self.known(index, |own| own.connected, |of| of.connected))
     }
 
-    /// Returns whether the run is to end: with several processes, as soon as all processes know.
+    /// Returns whether the user has interrupted the run. With several processes, returns true only once all processes know of it.
     pub fn is_interrupted(&self, interrupted: &AtomicBool) -> bool {
         match &self.distribution {
             None => interrupted.load(Ordering::Relaxed),
@@ -341,7 +342,7 @@ impl Executor {
         }
     }
 
-    /// Returns the notes of nodes for the user, by node. Nodes of lost processes are missing.
+    /// Returns the notes for the user of each node, by the node's number. Notes of nodes in lost processes are missing.
     pub fn gather_notes(&self) -> BTreeMap<usize, Vec<String>> {
         let own: Vec<(usize, Vec<String>)> = self.own().zip(self.with_own(|n| n.notes())).collect();
         let all = self.gather_parts(own.clone());
@@ -350,7 +351,7 @@ impl Executor {
             .collect()
     }
 
-    /// Gathers the parts of all processes, in the order of nodes. Returns `None` if a process is lost.
+    /// Exchanges a value with all processes, and returns the values of all, in the order of nodes. Returns `None` if a process is lost.
     pub fn gather_parts<T: Serialize + DeserializeOwned>(&self, own: T) -> Option<Vec<T>> {
         match &self.distribution {
             None => Some(vec![own]),
@@ -358,7 +359,7 @@ impl Executor {
         }
     }
 
-    /// Gives all processes the reports of all nodes. Does nothing in a run of one process.
+    /// Exchanges the reports of all nodes with all processes. Does nothing in a run of one process.
     ///
     /// # Errors
     ///
@@ -417,7 +418,7 @@ impl Executor {
             for thread in 1..=helpers {
                 let helper = std::thread::Builder::new()
                     .spawn_scoped(scope, move || self.help(thread, helpers + 1));
-                // The threads that have started run the nodes of the threads that have not.
+                // The threads that have started also run the nodes of those that have not.
                 if let Err(error) = helper {
                     tracing::warn!(
                         "the host gives no more than {thread} of {} threads ({error}); the run goes on with these",
@@ -484,8 +485,8 @@ impl Executor {
         frames
     }
 
-    /// Hands over the frames of the quantum that has just ended at this time. Returns whether any frame goes to a node of any
-    /// process.
+    /// Forwards the frames of the quantum that has just ended, and delivers those for nodes of this process. Returns whether the network
+    /// delivers any frame to a node of any process.
     fn forward(&self, frames: Vec<SentFrame>, quantum: Quantum) -> bool {
         let mut network = self.network();
         if frames.is_empty() && network.next_ps().is_none() {
@@ -517,7 +518,8 @@ impl Executor {
         }
     }
 
-    /// Returns when the first frame that still waits for a link will be sent, picoseconds; 0 where the network must be checked.
+    /// Returns the time at which the first frame that still waits for a link will be sent, picoseconds; `u64::MAX` if none waits. Returns
+    /// 0, which ends the batch, where the capture of frames has failed.
     fn waiting_ps(&self) -> u64 {
         let network = self.network();
         // In a run of several processes, the others have no capture and would not end the batch.
@@ -548,7 +550,7 @@ impl Executor {
         all
     }
 
-    /// Hands over the frames of a quantum. Returns the summary of the nodes of all processes after that.
+    /// Forwards the frames of a quantum. Returns the summary of the nodes of all processes after that.
     fn exchange(&self, quantum: Quantum) -> Result<BarrierSummary, PeerError> {
         let frames = self.take_frames();
         let Some(distribution) = &self.distribution else {
@@ -557,7 +559,7 @@ impl Executor {
         };
         let own = self.own_summary();
         let (frames, mut all) = distribution.gather_quantum(quantum.number, frames, own)?;
-        // A frame may wake a node up before all others. Only the node's own process knows.
+        // A frame may wake its node up before all others, which only the node's own process can find out.
         if self.forward(frames, quantum) && all.next_activity_ps > quantum.target_ps {
             all.next_activity_ps =
                 distribution.gather_activity(self.own_summary().next_activity_ps)?;
@@ -602,14 +604,14 @@ impl Work for Executor {
             (node.run_until(target), quantum)
         };
         if self.barrier.last_finished(index) == last.number {
-            // The node has arrived within `arrive_and_wait`.
+            // The node has recorded its arrival in `arrive_and_wait`.
             debug_assert!(matches!(result, Ok(NodeStatus::Running)));
             return (last, None);
         }
         if matches!(result, Ok(NodeStatus::Running)) && node.is_at_default_end() {
             return (last, Some(Arrival::Awake));
         }
-        // A node that has just stopped needs a decision, once.
+        // A node that has just stopped needs a decision, but only in that quantum.
         let stopped = result.as_ref().map_or(true, |status| *status != before);
         let needs_decision =
             stopped || node.wants_attention() || node.has_frames() || node.runs_at_once();
@@ -633,7 +635,7 @@ impl Work for Executor {
 
     fn decide(&self, quantum: Quantum) {
         let Ok(nodes) = self.exchange(quantum) else {
-            // `Executor::run_batch` gets the error again when it gathers the reports.
+            // `Executor::run_batch` gets the error again when it exchanges the reports.
             self.barrier.end_batch(quantum.number);
             return;
         };
@@ -656,7 +658,7 @@ impl Work for Executor {
     }
 }
 
-/// Stops all threads when it is dropped: the quantum that they wait for would never end.
+/// Stops all threads on drop, since the quantum for which they wait would never end.
 struct StopOnDrop<'a> {
     executor: &'a Executor,
     only_in_panic: bool,

@@ -1,8 +1,8 @@
-//! The results folder: locked while a run writes to it, with a list of everything that the run has made there.
+//! The results folder: locked while a run writes to it, with a list of everything that the run has created in it.
 //!
-//! The next run may replace the files of the list. A file is listed before it is made, so that the list also covers a run that was
-//! killed. All other files belong to the user: a run neither removes nor overwrites them. Symbolic links within the folder are
-//! never followed, since no run makes any.
+//! The next run may replace the files of the list. A file is listed before it is created, so that the list also covers a run that was
+//! killed. All other files belong to the user: a run neither removes nor overwrites them. Symbolic links within the folder are never
+//! followed, since no run creates any.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -14,11 +14,11 @@ use std::sync::{Mutex, PoisonError};
 use rustix::fs::{FlockOperation, flock};
 use thiserror::Error;
 
-/// Name of the list among the results. Each line is a path relative to the folder; folders end with a slash. The run that writes to
-/// the folder holds a lock (`flock`) on it.
+/// File name of the list. Each line is a path relative to the folder; folders end with a slash. The run that writes to the folder has a
+/// lock (`flock`) on the list.
 pub const LIST: &str = "written.txt";
 
-/// Why a results folder cannot be used, or a file in it not be written.
+/// Reason for which a results folder cannot be used, or a file in it cannot be written.
 #[derive(Debug, Error)]
 pub enum FolderError {
     /// The operating system refused.
@@ -34,7 +34,7 @@ pub enum FolderError {
     /// Another run writes to the folder.
     #[error("another run is writing to {}; wait until it has ended, or give another folder with --results", .0.display())]
     Locked(PathBuf),
-    /// The folder has results that must stay.
+    /// The folder has results, and the run was not told to replace them.
     #[error("{} already holds results; replace them with --force, or give another folder with --results", .0.display())]
     Occupied(PathBuf),
     /// The folder has files, but no results.
@@ -45,10 +45,10 @@ pub enum FolderError {
         "{} holds results without the list of what their run has written ({LIST}), so they cannot be told from files of yours; remove them yourself, or give another folder with --results", .0.display()
     )]
     Unlisted(PathBuf),
-    /// A file, link or folder of the user's where a result would go.
+    /// A file, link or folder of the user has the path of a new result.
     #[error("{} is in the way of a new result, and no run has written it; move it, or give another folder with --results", .0.display())]
     InTheWay(PathBuf),
-    /// A path that leaves the folder.
+    /// The path is not within the folder, or is not a plain one.
     #[error("{0:?} is no path within the results")]
     Outside(String),
 }
@@ -65,10 +65,10 @@ struct List {
     file: File,
     /// Files and folders of the earlier run, until they are removed.
     earlier: Vec<String>,
-    /// Files and folders that this run has made, and their order.
+    /// Files and folders that this run has created; `order` has them in the order of creation.
     own: BTreeSet<String>,
     order: Vec<String>,
-    /// True if the list did not exist before.
+    /// True if this run has created the list.
     fresh: bool,
 }
 
@@ -80,8 +80,8 @@ impl FolderError {
 }
 
 impl ResultsFolder {
-    /// Takes a folder for a new run, and makes the folder if it is missing. Existing files do not change before [`ResultsFolder::clear`].
-    /// `marker` is a file by which results without a list are recognised.
+    /// Locks a folder for a new run, and creates the folder if it is missing. Existing files do not change before [`ResultsFolder::clear`].
+    /// A file `marker` shows that a folder without a list has results. With `replace`, listed results may be replaced.
     ///
     /// # Errors
     ///
@@ -109,7 +109,7 @@ impl ResultsFolder {
         })
     }
 
-    /// Creates an empty folder, or replaces the folder of an earlier run, as tests and consoles need.
+    /// Locks an empty or new folder, or one with the results of an earlier run, which are removed. Tests and consoles use this function.
     ///
     /// # Errors
     ///
@@ -120,17 +120,17 @@ impl ResultsFolder {
         Ok(folder)
     }
 
-    /// Returns the folder.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes the files of the earlier run, and nothing else. `expected` are files that the new run will make: if something of
-    /// the user's is in the way of one, nothing is removed.
+    /// Removes the files of the earlier run, and nothing else. `expected` are paths of files that the new run will create. If something of
+    /// the user has one of these paths, nothing is removed.
     ///
     /// # Errors
     ///
-    /// Something in the way, or a file that cannot be removed.
+    /// Something of the user at the path of a new file, or a file that cannot be removed.
     pub fn clear(&self, expected: &[String]) -> Result<(), FolderError> {
         let mut list = self.list();
         let earlier: BTreeSet<&str> = list.earlier.iter().map(String::as_str).collect();
@@ -143,7 +143,7 @@ impl ResultsFolder {
         for name in earlier.iter().filter(|name| !name.ends_with('/')) {
             self.remove(name)?;
         }
-        // A folder is listed before its contents. A folder with a file of the user's stays.
+        // A folder is listed before its contents, so the reverse order removes contents first. A folder with a file of the user remains.
         for name in list.earlier.iter().rev().filter(|name| name.ends_with('/')) {
             if !self.leads_through_link(name) {
                 let _ = fs::remove_dir(self.path.join(name));
@@ -158,12 +158,12 @@ impl ResultsFolder {
         Ok(())
     }
 
-    /// Returns the path of a file that this run is about to make. Makes the file's folders, and lists file and folders. The file does not
-    /// exist, unless this run has made it before.
+    /// Returns the path of a file that this run is about to create. Creates the file's folders, and lists the file and the folders. The
+    /// file does not exist, unless this run has created it before.
     ///
     /// # Errors
     ///
-    /// Something of the user's in the way, or a list that cannot be written.
+    /// Something of the user at this path, a path that leads out of the folder, or a list that cannot be written.
     pub fn reserve(&self, name: &str) -> Result<PathBuf, FolderError> {
         if !is_within(name) {
             return Err(FolderError::Outside(name.into()));
@@ -174,7 +174,7 @@ impl ResultsFolder {
         }
         let path = self.path.join(name);
         if list.own.contains(name) {
-            // A file that the user has put there in the meantime stays.
+            // Where the user has replaced the run's file by a link or folder, that remains.
             return match fs::symlink_metadata(&path) {
                 Ok(found) if !found.is_file() => Err(FolderError::InTheWay(path)),
                 _ => Ok(path),
@@ -187,16 +187,16 @@ impl ResultsFolder {
         Ok(path)
     }
 
-    /// Creates an empty file for this run. Empties a file of this name that this run has made.
+    /// Creates an empty file for this run, or empties a file that this run has created under this name.
     ///
     /// # Errors
     ///
-    /// See [`ResultsFolder::reserve`]; a file that cannot be made.
+    /// See [`ResultsFolder::reserve`]; a file that cannot be created.
     pub fn create_file(&self, name: &str) -> Result<(PathBuf, File), FolderError> {
         self.file(name, true)
     }
 
-    /// Opens a file as [`ResultsFolder::create_file`] does, and keeps the bytes that this run has already written to the file.
+    /// Opens a file as [`ResultsFolder::create_file`] does, but without removing the bytes that this run has already written to the file.
     ///
     /// # Errors
     ///
@@ -217,7 +217,7 @@ impl ResultsFolder {
         Ok((path, file))
     }
 
-    /// Writes a whole file. An earlier file of this run is replaced as a whole or not at all.
+    /// Writes a whole file. A file of this name from this run is replaced completely or not at all.
     ///
     /// # Errors
     ///
@@ -228,15 +228,15 @@ impl ResultsFolder {
         file.write_all(bytes)
             .and_then(|()| fs::rename(&partial, &path))
             .map_err(|source| {
-                // On a full disk the incomplete file would only be in the way.
+                // An incomplete file is of no use, and takes space on a full disk.
                 let _ = fs::remove_file(&partial);
                 io_error(&path, "write")(source)
             })?;
         Ok(path)
     }
 
-    /// Returns the files that this run has listed below a folder within the results, by their names there, in the order in which they were
-    /// listed. Files that could not be made are missing.
+    /// Returns the files that this run has listed below a folder of the results, by their paths within that folder, in the order in which
+    /// they were listed. Files whose creation failed after that are included.
     pub fn own_files(&self, below: &str) -> Vec<String> {
         let below = format!("{below}/");
         let list = self.list();
@@ -246,12 +246,12 @@ impl ResultsFolder {
     }
 
     fn list(&self) -> std::sync::MutexGuard<'_, List> {
-        // After a panic the list is still good: it may name files that do not exist.
+        // After a panic the list is still valid: at worst it names files that do not exist.
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn add(&self, list: &mut List, name: &str) -> Result<(), FolderError> {
-        // One system call: the list is cut within a line only if the host goes down.
+        // The line is written with one system call, so that a line is incomplete only if the host crashes.
         list.file
             .write_all(format!("{name}\n").as_bytes())
             .map_err(io_error(&self.path.join(LIST), "write"))?;
@@ -260,7 +260,7 @@ impl ResultsFolder {
         Ok(())
     }
 
-    /// Makes a folder within the results; `name` ends with a slash.
+    /// Lists and creates a folder within the results, unless it exists; `name` ends with a slash.
     fn reserve_folder(&self, list: &mut List, name: &str) -> Result<(), FolderError> {
         let path = self.path.join(name.trim_end_matches('/'));
         match fs::symlink_metadata(&path) {
@@ -275,7 +275,7 @@ impl ResultsFolder {
         fs::create_dir(&path).map_err(io_error(&path, "create"))
     }
 
-    /// Removes a file that a run has made, unless it is gone or something else lies in its place.
+    /// Removes a file that the earlier run has created. Does nothing if the file is gone, or if its path now has something else.
     fn remove(&self, name: &str) -> Result<(), FolderError> {
         let path = self.path.join(name);
         if self.leads_through_link(name) || !is_file(&path) {
@@ -284,8 +284,8 @@ impl ResultsFolder {
         fs::remove_file(&path).map_err(io_error(&path, "remove"))
     }
 
-    /// Returns the obstacle to a new file: something in its place, unless that `is_earlier` and will be removed, or something on the way to
-    /// it that is no folder.
+    /// Returns what prevents the creation of a file: something at its path, unless `is_earlier` (it will be removed), or something other
+    /// than a folder at the path of one of its folders. Returns `None` if nothing does.
     fn in_the_way(&self, name: &str, is_earlier: bool) -> Option<PathBuf> {
         let folders = name.match_indices('/').map(|(end, _)| &name[..end]);
         for folder in folders {
@@ -298,7 +298,7 @@ impl ResultsFolder {
         (!is_earlier && fs::symlink_metadata(&path).is_ok()).then_some(path)
     }
 
-    /// Returns whether a folder on the way to a listed path has become a link.
+    /// Returns whether a listed path, or a folder on it, is now a symbolic link.
     fn leads_through_link(&self, name: &str) -> bool {
         let name = name.trim_end_matches('/');
         let folders = name.match_indices('/').map(|(end, _)| &name[..end]);
@@ -309,7 +309,7 @@ impl ResultsFolder {
 }
 
 impl Drop for ResultsFolder {
-    /// Removes the folder of a run that has made nothing.
+    /// Removes the list and the folder if this run has created the list and nothing else.
     fn drop(&mut self) {
         let list = self.list.get_mut().unwrap_or_else(PoisonError::into_inner);
         if list.fresh && list.own.is_empty() {
@@ -320,7 +320,7 @@ impl Drop for ResultsFolder {
     }
 }
 
-/// The end of the name of a file that is being written to replace another.
+/// Ending of the name of a file that is written to replace another one.
 const PARTIAL: &str = ".partial";
 
 fn io_error(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> FolderError {
@@ -336,14 +336,14 @@ fn is_file(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_file())
 }
 
-/// Returns whether a name leads to something in the folder, by nothing but plain names.
+/// Returns whether a name is a path within the folder that consists only of plain names, and is not the list's.
 fn is_within(name: &str) -> bool {
     let plain = |part: Component<'_>| matches!(part, Component::Normal(_));
     let path = Path::new(name);
     !name.is_empty()
         && !name.contains(['\n', '\0'])
         && path.components().all(plain)
-        // Components pass over ".", "//" and a slash at the end.
+        // `components` ignores ".", "//" and a slash at the end, so the counts differ for such names.
         && path.components().count() == name.split('/').count()
         && name != LIST
 }
@@ -357,7 +357,7 @@ fn holds_anything(path: &Path) -> Result<bool, FolderError> {
 }
 
 impl List {
-    /// Opens the list in a folder, or makes it, and locks it.
+    /// Opens or creates the list in a folder, and locks it.
     fn open(folder: &Path) -> Result<List, FolderError> {
         let path = folder.join(LIST);
         loop {
@@ -382,7 +382,7 @@ impl List {
                 Err(rustix::io::Errno::WOULDBLOCK) => {
                     return Err(FolderError::Locked(folder.into()));
                 }
-                // Some file systems cannot lock. A run there is as good as before, as long as no other run uses the folder.
+                // Some file systems cannot lock. A run there works, as long as no other run uses the folder.
                 Err(error) => {
                     tracing::warn!(
                         "{} cannot be locked ({error}): start no second run there",
@@ -390,7 +390,7 @@ impl List {
                     );
                 }
             }
-            // A run that made nothing may have removed the list between these two steps: the lock is then on a file without a name.
+            // A run that created nothing may have removed the list between opening and locking: the lock is then on a deleted file.
             let opened = file.metadata().map_err(io_error(&path, "open"))?;
             let named = fs::symlink_metadata(&path);
             if named.is_ok_and(|named| (named.dev(), named.ino()) == (opened.dev(), opened.ino())) {
@@ -412,7 +412,8 @@ impl List {
             .read_to_end(&mut bytes)
             .map_err(io_error(&path, "read"))?;
         let text = String::from_utf8_lossy(&bytes);
-        // The last line may be cut where the host went down: its file was not made yet. No run writes a line that leads elsewhere.
+        // The last line is incomplete if the host crashed: its file was not created yet. Lines that lead out of the folder are not from a
+        // run.
         self.earlier = text
             .split_inclusive('\n')
             .filter_map(|line| line.strip_suffix('\n'))

@@ -3,7 +3,7 @@
 
 use crate::barrier::{Arrival, NextStep, Quantum, QuantumBarrier};
 
-/// Nodes, and the operations of host threads on nodes.
+/// Nodes, and the operations of host threads on them.
 pub trait Work {
     /// Returns the barrier at which the nodes arrive.
     fn barrier(&self) -> &QuantumBarrier;
@@ -21,7 +21,7 @@ pub trait Work {
         may_continue: bool,
     ) -> (Quantum, Option<Arrival>);
 
-    /// Returns whether each node stays with its thread even where the thread is late. Some nodes take long to move to another thread.
+    /// Returns whether each node stays with its thread even where the thread is late. Moving to another thread takes some nodes long.
     fn nodes_stay(&self) -> bool {
         false
     }
@@ -139,7 +139,8 @@ fn claim_and_run(work: &impl Work, index: usize, quantum: Quantum, may_continue:
     let (last, arrival) = work.run_node(index, quantum, may_continue);
     let arrive = |arrival| barrier.arrive(index, last.number, arrival);
     match arrival {
-        // Other threads continue once they see how long the node sleeps, and must not run the node before they can see all of this.
+        // Once other threads see the node asleep, they continue without it. So the node is released last: until then no other thread may
+        // run it.
         Some(Arrival::Asleep(_)) => {
             arrival.map(arrive);
             barrier.release(index, last.number);

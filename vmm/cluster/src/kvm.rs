@@ -1,4 +1,4 @@
-//! Nodes on KVM: whether this host can run them, and their vCPUs.
+//! Nodes on KVM: checks whether this host can run them, and creates their vCPUs.
 
 use nodescope_engine::{EngineError, Vcpu};
 use nodescope_engine_kvm::vm::with_hypercall_leaf;
@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use crate::config::ClusterConfig;
 
-/// Why studies cannot run on KVM here.
+/// Reason for which this host cannot run studies on KVM.
 #[derive(Debug, Error)]
 pub enum KvmError {
     /// There is no KVM.
@@ -20,7 +20,7 @@ pub enum KvmError {
         "this host's KVM emulates ring 0 in software, since the processor shows neither VMX nor SVM, and cannot boot Linux; enable virtualization in the BIOS or, in a virtual machine, nested virtualization, or use the portable engine (engine = \"soft\")"
     )]
     Emulated,
-    /// Accesses to registers of the platform do not come out.
+    /// KVM does not pass accesses to model-specific registers on to nodescope.
     #[error(
         "this host's KVM does not hand accesses to MSRs to nodescope; Linux 5.10 or later is needed, or use the portable engine (engine = \"soft\")"
     )]
@@ -30,7 +30,7 @@ pub enum KvmError {
     Engine(#[from] EngineError),
 }
 
-/// Returns the abilities of this host's KVM, if studies can run on it.
+/// Returns the abilities of this host's KVM, if studies can run on KVM here.
 pub fn usable() -> Result<Probe, KvmError> {
     let found = probe()?;
     if !found.ring0_native {
@@ -42,7 +42,7 @@ pub fn usable() -> Result<Probe, KvmError> {
     Ok(found)
 }
 
-/// Returns the vCPUs of a node, in their reset state.
+/// Returns the vCPUs of a node in the order of their numbers, in their reset state.
 pub(crate) fn vcpus(
     config: &ClusterConfig,
     node: u32,

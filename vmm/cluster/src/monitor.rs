@@ -12,30 +12,30 @@ use crate::state::NodeMonitorState;
 /// Longest line of a console that is searched for a panic.
 const LONGEST_LINE: usize = 4096;
 
-/// Most lines of messages that are shown of a node.
+/// Greatest number of lines of messages of a node that are shown.
 const MOST_SHOWN: u64 = 1000;
 
-/// State of a node that the run follows between quanta.
+/// What a run knows of a node from the node's console and hypercalls. The run updates it between batches of quanta.
 pub struct NodeMonitor {
-    /// Turns the node's hypercalls into events.
+    /// Assembler of the node's hypercalls into trace events.
     pub assembler: Assembler,
     /// Owner of each of the node's address spaces.
     pub owners: Owners,
-    /// The last line of the node's console, as far as the line is written.
+    /// Last line of the node's console, as far as it is written.
     line: Vec<u8>,
     /// Number of lines of messages that were shown to the user.
     pub shown: u64,
-    /// Number of lines that were not shown, because there were too many.
+    /// Number of lines that were not shown, because too many were shown before.
     pub not_shown: u64,
-    /// Text about the first piece of a file that could not be stored, and the number of such pieces.
+    /// Text about the first piece of a file that could not be stored, and the number of such pieces; `None` if all were stored.
     pub impossible_files: Option<(String, u64)>,
-    /// Message of the kernel's panic.
+    /// Line of the console with the message of the kernel's panic, if it has panicked.
     pub panic: Option<String>,
     /// Status of the node after the last batch.
     pub status: NodeStatus,
-    /// Phase of the node, by its console.
+    /// Phase of the node, as its console shows the phase.
     pub phase: Phase,
-    /// True once the node has booted, by its console. From now on the node asks for its identity.
+    /// True once the console shows that the node has booted. From then on the node asks for its identity.
     pub booted: bool,
 }
 
@@ -87,7 +87,7 @@ impl NodeMonitor {
         }
     }
 
-    /// Shows a message to the user, in lines that cannot control a terminal.
+    /// Shows a message to the user line by line, with control characters escaped. Only counts the lines after the first `MOST_SHOWN`.
     pub fn message(&mut self, text: &str, mut show: impl FnMut(&str)) {
         for line in text.lines() {
             if self.shown < MOST_SHOWN {
@@ -99,7 +99,7 @@ impl NodeMonitor {
         }
     }
 
-    /// Records a piece of a file that could not be stored.
+    /// Records that a piece of a file could not be stored.
     pub fn impossible_file(&mut self, name: &str, why: &FolderError) {
         let text = || format!("file \"{}\" cannot be stored: {why}", printable(name));
         let (_, count) = self.impossible_files.get_or_insert_with(|| (text(), 0));
@@ -124,7 +124,7 @@ impl NodeMonitor {
         notes
     }
 
-    /// Searches console output for a panic, and for the start and end of the job.
+    /// Searches console output for a kernel's panic, the end of the boot, and the start and end of the job.
     pub fn read_console(&mut self, bytes: &[u8]) {
         for &b in bytes {
             if b != b'\n' {
@@ -148,8 +148,8 @@ impl NodeMonitor {
     }
 }
 
-/// Returns the phase of each node. `window` is the phase of all nodes while a window is open. The first node begins and ends the job of all
-/// nodes; the consoles of the other nodes do not show the job.
+/// Returns the phase of each node. While a window is open, `window` is the phase of all nodes. Otherwise, the job of all nodes begins and
+/// ends with that of the first node, since the consoles of the other nodes do not show the job.
 pub fn phases(monitors: &[NodeMonitor], window: Option<Phase>) -> Vec<Phase> {
     let job = monitors.first().map(|first| first.phase);
     let job = job.filter(|phase| *phase != Phase::Boot);

@@ -1,4 +1,4 @@
-//! The network that carries frames between nodes, between quanta.
+//! The network that carries frames between nodes; frames move between quanta.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Returns a network with this switch. Frames are also written to the capture, if there is one.
+    /// Returns a network with this switch. Frames are also written to the capture file, if there is one.
     pub fn new(switch: Switch, capture: Option<Capture>) -> Self {
         Self {
             switch,
@@ -41,7 +41,7 @@ impl Network {
         self.switch.state()
     }
 
-    /// Returns the capture's file with all captured frames, if there is a capture.
+    /// Returns the path of the capture file with all captured frames; `None` without a capture.
     pub(crate) fn captured(&mut self) -> Result<Option<&Path>, CaptureError> {
         let Some(capture) = &mut self.capture else {
             return Ok(None);
@@ -61,12 +61,12 @@ impl Network {
         self.switch.forward(frames, until_ps)
     }
 
-    /// Returns whether the capture could not be written.
+    /// Returns whether the capture has failed, and the error was not returned yet.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.is_some()
     }
 
-    /// Returns an error of the capture once.
+    /// Returns the capture's error, if it has failed; the next call returns `Ok`.
     pub(crate) fn check(&mut self) -> Result<(), CaptureError> {
         self.failed.take().map_or(Ok(()), Err)
     }

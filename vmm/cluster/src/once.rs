@@ -1,4 +1,4 @@
-//! One boot for all nodes: one node boots without others and is saved, and the nodes of a cluster are clones of that node.
+//! One boot for all nodes: a single node boots and is saved as a snapshot, and all nodes of a cluster are clones of that node.
 //!
 //! The name of the snapshot is a hash of everything on which the boot depends. Studies with the same nodes therefore share the snapshot.
 
@@ -17,19 +17,19 @@ use crate::run::run_with;
 use crate::saving::{Options, Save};
 use crate::snapshot::Origin;
 
-/// End of the boot of a single node.
+/// Result of the boot of a single node.
 pub enum Boot {
-    /// The node has booted, in this run or in an earlier run.
+    /// The node has booted, in this run or in an earlier one; its snapshot.
     Done(Box<Origin>),
-    /// The node has not booted. The outcome has the reason.
+    /// The node has not booted; the outcome of its run has the reason.
     Failed(Box<Outcome>),
 }
 
-/// Returns the name of the snapshot whose clones the nodes of a cluster are; `image` identifies the files that the nodes boot.
+/// Returns the name of the snapshot from which the nodes of a cluster are cloned. `image` is the hash of the files that the nodes boot.
 ///
 /// # Errors
 ///
-/// Nodes that this host cannot have.
+/// KVM that this host cannot use, or CPU features that the nodes must have and cannot.
 pub fn name(config: &ClusterConfig, image: &str) -> Result<String, RunError> {
     let agreement = Agreement::of(&alone(config), image)?;
     let mut hash = blake3::Hasher::new();
@@ -96,7 +96,7 @@ fn alone(config: &ClusterConfig) -> ClusterConfig {
         capture: false,
         windows: Vec::new(),
         counting: None,
-        // Files in memory before the snapshot is taken are in memory that all nodes share.
+        // Files that are read before the snapshot are in guest memory that all clones share.
         warm: true,
         ..config.clone()
     }

@@ -17,10 +17,10 @@ use crate::folder::FolderError;
 use crate::saving::Saved;
 use crate::snapshot::SnapshotFault;
 
-/// Phase of a cluster, as users think of a run.
+/// Phase of a run, or of a node in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
-    /// Kernel and user land start.
+    /// The kernel and the user space start.
     Boot,
     /// The job runs on the cluster.
     Job,
@@ -50,9 +50,10 @@ impl Phase {
 pub struct WindowProgress {
     /// Name of the window.
     pub name: String,
-    /// Instructions of all nodes until it closes, or until it measures where time is measured; none if that is not known.
+    /// Instructions, summed over all nodes, until the window closes; of a window that measures time, until its warm-up ends. `None` if the
+    /// number is not known.
     pub instructions_left: Option<u64>,
-    /// Picoseconds of virtual time until the window closes, once the window measures.
+    /// Virtual time until the window closes, picoseconds; `None` if the window does not measure time, or not yet.
     pub ps_left: Option<u64>,
 }
 
@@ -65,7 +66,7 @@ pub struct Progress {
     pub instructions: Vec<u64>,
     /// Phase of each node.
     pub phases: Vec<Phase>,
-    /// Progress of the open window; none if no window is open.
+    /// Progress of the open window; `None` if no window is open.
     pub window: Option<WindowProgress>,
 }
 
@@ -73,11 +74,11 @@ pub struct Progress {
 pub trait Observer {
     /// Reports progress after every batch of quanta.
     fn progress(&mut self, progress: &dyn Fn() -> Progress);
-    /// Reports that the cluster begins a phase, within the open window of this name if there is one.
+    /// Reports that the cluster begins a phase; the name is that of the open window, if one is open.
     fn phase(&mut self, _phase: Phase, _window: Option<&str>, _progress: &dyn Fn() -> Progress) {}
     /// Reports a message of a node to the user.
     fn message(&mut self, node: u32, text: &str);
-    /// Reports that a whole file of a node is among the results, by its name there.
+    /// Reports that a file of a node is completely among the results, by its name there.
     fn file(&mut self, _node: u32, _name: &str) {}
     /// Reports that a piece of a node's file was refused, with the file's name and the reason.
     fn refused_file(&mut self, _node: u32, _name: &str, _why: &dyn std::fmt::Display) {}
@@ -112,7 +113,7 @@ pub enum Ending {
     Interrupted,
     /// The virtual time has reached the study's time limit.
     TimeLimit,
-    /// A guest kernel panicked: its last words.
+    /// A guest kernel panicked.
     GuestPanic {
         /// Number of the node.
         node: u32,
@@ -124,23 +125,23 @@ pub enum Ending {
         /// Number of the node.
         node: u32,
     },
-    /// Every vCPU of every node sleeps and nothing will wake one.
+    /// Every vCPU of every node sleeps, and nothing will wake one up.
     Hung,
-    /// Ranks of the MPI program wait for each other.
+    /// Ranks of the MPI program wait for each other for ever.
     Deadlock {
         /// Ranks that can never proceed.
         ranks: Vec<u32>,
     },
-    /// A snapshot was taken, and the run was to end behind it.
+    /// A snapshot was taken, after which the run was to end.
     Saved,
     /// A peer process of the run died or could not continue.
     PeerLost {
-        /// The process and the reason.
+        /// Error with the process and the reason.
         why: PeerError,
     },
-    /// Node 0 is off, but another node did not follow.
+    /// Node 0 has powered off, but other nodes have not.
     Stragglers {
-        /// The nodes that still ran.
+        /// Numbers of the nodes that still ran.
         nodes: Vec<u32>,
     },
 }
@@ -150,7 +151,7 @@ pub enum Ending {
 pub struct Outcome {
     /// Reason why the run ended.
     pub ending: Ending,
-    /// Exit status of the job, where it ended.
+    /// Exit status of the job; `None` if the job did not end.
     pub job_status: Option<i32>,
     /// Virtual time at the end, picoseconds.
     pub virtual_ps: u64,
@@ -158,21 +159,21 @@ pub struct Outcome {
     pub instructions: Vec<u64>,
     /// Network counts by node.
     pub network: Vec<PortCounts>,
-    /// Windows and what became of them.
+    /// Windows with their measurements, and how each window ended.
     pub windows: WindowsFile,
-    /// Profiles of the windows, if any window of the study was to have one.
+    /// Profiles of the windows; `None` if the study asks for none.
     pub profiles: Option<ProfilesFile>,
     /// Intervals of virtual time with the engine that executed the guests.
     pub engines: Vec<EngineSpan>,
-    /// Counts of the job by the host's hardware counters, where the counters were to count and the job has started.
+    /// Counts of the job by the host's hardware counters; `None` if the study does not count, or the job did not start.
     pub counted: Option<Measurement>,
-    /// The snapshot that was taken.
+    /// Snapshot that was taken, if one was.
     pub saved: Option<Saved>,
-    /// Things the user should know: hypercalls that made no sense, windows of unknown names.
+    /// Warnings for the user, such as hypercalls that made no sense and windows of unknown names.
     pub warnings: Vec<String>,
 }
 
-/// Why a run could not continue. What was recorded before is among the results.
+/// Reason for which a run could not continue. What was recorded before is among the results.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum RunError {
@@ -180,7 +181,7 @@ pub enum RunError {
     Build(#[from] BuildError),
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// A node of another process.
+    /// A node that runs in another process failed.
     #[error("{text}")]
     Elsewhere { text: String, of_host: bool },
     #[error(transparent)]
@@ -218,7 +219,7 @@ impl RunError {
     }
 }
 
-/// Returns advice to the user about the error.
+/// Returns advice to the user about a fault of a disk image; empty if there is none.
 fn fix(fault: &ImageFault) -> &'static str {
     match fault {
         ImageFault::Damaged { .. } => {

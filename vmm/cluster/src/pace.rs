@@ -1,4 +1,4 @@
-//! Takes a node from one quantum to the next within the code that runs its vCPU.
+//! Continues a node from one quantum to the next within the code that runs the node's vCPU.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ pub struct NodePace {
     pub barrier: Arc<QuantumBarrier>,
     pub node: usize,
     pub clock: NodeClock,
-    /// The quantum that the node is in.
+    /// Quantum that the node is in.
     pub quantum: Quantum,
 }
 

@@ -1,4 +1,4 @@
-//! Parks threads that wait for other threads.
+//! Lets threads wait for other threads: they spin, yield, then sleep.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -10,8 +10,8 @@ pub const SHORT_SPINS: u32 = 1000;
 /// Further spins before a waiting thread offers its core to others: some 50 us, about the length of a quantum where every thread has a
 /// core.
 const LONG_SPINS: u32 = 4000;
-/// Offers before a waiting thread goes to sleep: some ms on an idle host. Slow work (new code, large messages) comes to one node after the
-/// other. A thread therefore often waits for several times a quantum, and waking the thread up takes as long again.
+/// Calls of `yield_now` before a waiting thread goes to sleep: some ms on an idle host. Slow work (new code, large messages) comes to one
+/// node after the other. A thread therefore often waits for several times a quantum, and waking the thread up takes as long again.
 const YIELDS: u32 = 2000;
 /// Longest sleep. [`Parker::unpark_all`] does not wait until other threads see what has changed. A thread that goes to sleep at that time
 /// may miss the call, and looks again after this time.

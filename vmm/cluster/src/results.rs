@@ -1,4 +1,4 @@
-//! The results directory: console logs, files from the guests, trace, windows.
+//! Writes the results of a run: console logs and files from the guests.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -10,7 +10,7 @@ use nodescope_hypercall::FileChunk;
 
 use crate::folder::{FolderError, ResultsFolder};
 
-/// Folder of the guests' files among the results.
+/// Folder of the guests' files, in the results folder.
 pub const FILES: &str = "files";
 
 /// Returns the name of a node's console log among the results.
@@ -18,16 +18,16 @@ pub fn console_log(node: u32) -> String {
     format!("console-node{node}.log")
 }
 
-/// Files of guests that are open at a time: guests may have begun any number.
+/// Greatest number of guests' files that are open at a time: guests may have begun any number.
 const MOST_OPEN: usize = 16;
 
 /// Result of storing a piece of a file.
 #[derive(Debug)]
 pub enum Stored {
-    /// The piece is in the file on the host.
+    /// The piece was written to the file on the host.
     Done,
-    /// The name or the place makes storing impossible: the name is a folder of another node's files, or belongs to a file of the
-    /// user's.
+    /// The name or the offset makes storing impossible: the name is that of a folder or of a file of the user, or the host's file system
+    /// cannot have such a file.
     Impossible(FolderError),
 }
 
@@ -35,9 +35,9 @@ pub enum Stored {
 pub struct Results<'a> {
     folder: &'a ResultsFolder,
     consoles: Vec<(PathBuf, File)>,
-    /// Unfinished files of guests, whose last piece has not arrived.
+    /// Names of the unfinished files of guests, whose last piece has not arrived.
     begun: BTreeSet<String>,
-    /// The open files among them, the most recently used one last.
+    /// The open ones among the unfinished files; the most recently used one is last.
     open: Vec<(String, (PathBuf, File))>,
 }
 
@@ -54,18 +54,18 @@ impl<'a> Results<'a> {
         })
     }
 
-    /// Returns the names of the files of guests, below [`FILES`], and the names of the unfinished ones, whose last piece has not arrived.
+    /// Returns the names of all guests' files, below [`FILES`], and the names of the unfinished ones, whose last piece has not arrived.
     pub fn files(&self) -> (Vec<String>, Vec<String>) {
         let begun = self.begun.iter().cloned().collect();
         (self.folder.own_files(FILES), begun)
     }
 
-    /// Reopens these unfinished files, of which more pieces will arrive.
+    /// Marks these files as unfinished, so that further pieces are added to them.
     pub fn reopen(&mut self, begun: Vec<String>) {
         self.begun = begun.into_iter().collect();
     }
 
-    /// Returns the folder.
+    /// Returns the results folder.
     pub fn folder(&self) -> &'a ResultsFolder {
         self.folder
     }
@@ -76,7 +76,7 @@ impl<'a> Results<'a> {
         file.write_all(bytes).map_err(FolderError::writing(path))
     }
 
-    /// Writes a piece of a file from a guest. Files lie in `files/`; the name was checked to be plain when it was decoded.
+    /// Writes a piece of a file from a guest into the folder [`FILES`]. The name was checked to be a plain path when the piece was decoded.
     pub fn chunk(&mut self, chunk: &FileChunk) -> Result<Stored, FolderError> {
         let stored = self.file(&chunk.name).and_then(|(path, file)| {
             file.write_all_at(&chunk.data, chunk.offset)
@@ -93,7 +93,7 @@ impl<'a> Results<'a> {
         }
     }
 
-    /// Returns the open file of this name. The file is empty if no piece has arrived.
+    /// Returns the open file of this name. Creates the file, or empties it, if this is the first piece; reopens it if it was closed since.
     fn file(&mut self, name: &str) -> Result<&(PathBuf, File), FolderError> {
         let open = match self.open.iter().position(|(other, _)| other == name) {
             Some(at) => self.open.remove(at),
@@ -114,8 +114,7 @@ impl<'a> Results<'a> {
     }
 }
 
-/// Returns whether an error comes from the guest's choice of name and offset, or from a file of the user's, and not from the host's
-/// disk.
+/// Returns whether the cause of an error is the guest's choice of name and offset, or a file of the user, and not the host's disk.
 fn is_guests(error: &FolderError) -> bool {
     use io::ErrorKind::{
         AlreadyExists, InvalidFilename, InvalidInput, IsADirectory, NotADirectory,

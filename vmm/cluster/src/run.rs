@@ -1,4 +1,4 @@
-//! From power-on to the end of the job.
+//! Runs a study from power-on, or from a snapshot, to the end of the job.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +30,7 @@ use crate::windows::Windows;
 
 /// Longest quantum, picoseconds. The length of a quantum has this value while no network interface is up.
 const LONGEST_QUANTUM_PS: u64 = 100_000_000;
-/// Virtual time in which the other nodes must power off after node 0, picoseconds.
+/// Virtual time after node 0's power-off in which the other nodes must power off, too, picoseconds.
 const GRACE_PS: u64 = 2_000_000_000_000;
 /// File name of the trace among the results.
 pub const TRACE_FILE: &str = "trace.nst";
@@ -39,7 +39,7 @@ pub const CAPTURE_FILE: &str = "fabric.pcap";
 /// File name of the job disk's contents among the results.
 pub const JOB_DISK: &str = "job.disk";
 
-/// Returns the names in the results folder of files that a run makes. Files that guests send are not among them.
+/// Returns the names, in the results folder, of the files that a run creates itself. Files that guests send are not included.
 pub fn file_names(config: &ClusterConfig) -> Vec<String> {
     let attributed = config.windows.iter().any(|window| window.attribution);
     let fixed = [JOB_DISK, TRACE_FILE, WindowsFile::NAME].map(String::from);
@@ -51,7 +51,7 @@ pub fn file_names(config: &ClusterConfig) -> Vec<String> {
         .collect()
 }
 
-/// Runs a study from power-on. See [`run_with`].
+/// Runs a study from power-on in this process. See [`run_with`].
 pub fn run(
     config: &ClusterConfig,
     folder: &ResultsFolder,
@@ -61,7 +61,7 @@ pub fn run(
     run_with(config, folder, interrupted, observer, Options::default())
 }
 
-/// Runs a study. When `interrupted` is set, the run ends within a few milliseconds of the host's time, wherever the guests are.
+/// Runs a study. After `interrupted` is set, the run ends within a few milliseconds of host time, whatever the guests do.
 pub fn run_with(
     config: &ClusterConfig,
     folder: &ResultsFolder,
@@ -180,10 +180,10 @@ pub fn run_with(
     {
         distribution.leave(&error.to_string());
     }
-    // Known results are written even after an error.
+    // Results until then are written even after an error.
     let finished = run.finish(&executor, result.as_ref().ok());
     match (result, finished) {
-        // Measurements of a process that died are lost; those of all others are kept.
+        // If a process dies, its measurements are lost; those of all others are kept.
         (Err(RunError::Peer(_)) | Ok(_), Ok(outcome)) => Ok(outcome),
         (Err(error), _) | (Ok(_), Err(error)) => Err(error),
     }
@@ -201,46 +201,46 @@ pub(crate) struct Run<'a> {
     pub(crate) job_status: Option<i32>,
     pub(crate) off_since: Option<u64>,
     pub(crate) now_ps: u64,
-    /// Time at which an MPI call last began or ended. Polls that find nothing do not count.
+    /// Virtual time at which an MPI call last began or ended, picoseconds. Polls that find nothing do not count.
     pub(crate) active_ps: u64,
-    /// True if the search for a deadlock has been done since `active_ps`, and has found none.
+    /// True if the program has been searched for a deadlock since `active_ps`, and none was found.
     pub(crate) judged: bool,
     /// Instructions of all nodes when the trace was last saved.
     pub(crate) saved_at: u64,
     /// Virtual time at which the trace was last saved, picoseconds.
     pub(crate) saved_ps: u64,
-    /// Time at which a node last reported on its console that it has booted.
+    /// Virtual time at which a node last reported on its console that it has booted, picoseconds.
     pub(crate) booted_ps: Option<u64>,
     span: PhaseSpan,
     pub(crate) warnings: Vec<String>,
-    /// The snapshot that is to be taken, and the snapshot that was taken.
+    /// The snapshot that is to be taken. `saved` is the snapshot that was taken.
     pub(crate) saving: Option<Saving>,
     pub(crate) saved: Option<Saved>,
-    /// Identity of the image, see [`Options::image`].
+    /// Hash of the image's contents, see [`Options::image`].
     pub(crate) image: &'a str,
 }
 
 type RunBatch<'a> = dyn FnMut(QuantumBatch) -> (u64, Result<Vec<NodeStatus>, RunError>) + 'a;
 
-/// Longest batch where nodes are awake: this much virtual time, which takes the host some milliseconds, and this many quanta. Between
-/// batches the user may type or end the run.
+/// Length of the longest batch while nodes are awake, picoseconds of virtual time, which takes the host some milliseconds. A batch also has
+/// at most `MOST_QUANTA` quanta. Between batches the user may type or end the run.
 const LONGEST_BATCH_PS: u64 = 1_000_000_000;
 const MOST_QUANTA: u64 = 256;
-/// Longest batch of a cluster with a user at a console, picoseconds, even where the cluster is idle.
+/// Length of the longest batch of a cluster with a user at a console, picoseconds, even where the cluster is idle.
 const CONSOLE_BATCH_PS: u64 = 10_000_000_000;
-/// A cluster with more vCPUs than this has shorter batches, since a batch takes the host longer.
+/// Number of vCPUs in the cluster beyond which batches are shorter, since a batch takes the host longer.
 const VCPUS: u64 = 64;
 
-/// Events wait to be written for this many instructions of all nodes, which take the host about a second at most. A run that is killed
-/// loses no more. The unit is instructions, because the bytes of a trace must not depend on the host's time.
+/// Instructions of all nodes after which collected events are written, which take the host about a second at most. A run that is killed
+/// loses no more events than that. The unit is instructions, because the bytes of a trace must not depend on the host's time.
 const UNSAVED: u64 = 100_000_000;
-/// The limit on KVM, picoseconds of virtual time.
+/// Virtual time after which collected events are written on KVM, picoseconds.
 const UNSAVED_PS: u64 = 1_000_000_000_000;
-/// The limit while a window is open, when the host needs longer for an instruction.
+/// Instructions after which collected events are written while a window is open, when each instruction takes the host longer.
 const UNSAVED_IN_WINDOW: u64 = 10_000_000;
 
 impl Run<'_> {
-    /// Runs one batch of quanta, and acts on the results. Returns how the run ends, if it ends.
+    /// Runs one batch of quanta, and acts on the results. Returns the ending if the run ends.
     fn advance(
         &mut self,
         executor: &Executor,
@@ -248,7 +248,7 @@ impl Run<'_> {
         interrupted: &AtomicBool,
         observer: &mut dyn Observer,
     ) -> Result<Option<Ending>, RunError> {
-        // A snapshot comes before windows that open at the same moment.
+        // A snapshot is taken before windows open at the same time.
         if self.save_if_due(executor, observer)? {
             return Ok(Some(Ending::Saved));
         }
@@ -276,8 +276,8 @@ impl Run<'_> {
                 executor.with_node(node, |n| n.type_console(&typed));
             }
         }
-        // Nothing happens before the first node has something to do. From then on nothing reaches another node for one
-        // lookahead. Before a driver has brought an interface up, nothing reaches another node at all.
+        // Before `activity`, no node has anything to do. From then on, nothing that a node does reaches another node for one lookahead.
+        // While no network interface is up, nothing reaches another node at all.
         let (waiting, lookahead) = {
             let network = executor.network();
             (network.next_ps(), network.lookahead())
@@ -315,14 +315,14 @@ impl Run<'_> {
             start_limit_ps: self.next_action_ps(),
             quanta_left: (LONGEST_BATCH_PS / self.slowness() / lookahead).clamp(1, MOST_QUANTA),
         });
-        // All processes must decide alike, whenever the signal comes.
+        // All processes must make the same decision, whenever the signal comes.
         let agreed = AtomicBool::new(executor.is_interrupted(interrupted));
         let interrupted = match executor.distribution() {
             Some(_) => &agreed,
             None => interrupted,
         };
         self.now_ps = match interrupted.load(Ordering::Relaxed) {
-            // Nodes stop where they see the interruption.
+            // Nodes stop at once when they see the interruption, before the end of the quantum.
             true => executor.reached_ps().clamp(self.now_ps, reached),
             false => reached,
         };
@@ -333,7 +333,7 @@ impl Run<'_> {
         if statuses.is_err()
             && let Some(panic) = self.panic()
         {
-            // The triple fault that ends a panic says less than its message.
+            // The message of a panic says more than the triple fault that may follow.
             return Ok(Some(panic));
         }
         for (monitor, status) in self.monitors.iter_mut().zip(statuses?) {
@@ -346,13 +346,13 @@ impl Run<'_> {
         })
     }
 
-    /// Returns the factor by which a batch takes the host longer than with [`VCPUS`] vCPUs.
+    /// Returns the factor by which a batch takes the host longer than a batch of [`VCPUS`] vCPUs; at least 1.
     fn slowness(&self) -> u64 {
         let vcpus = u64::from(self.config.nodes) * u64::from(self.config.topology.vcpus());
         vcpus.div_ceil(VCPUS).max(1)
     }
 
-    /// Writes the events that have been collected, once they have waited long enough.
+    /// Writes the collected events into the trace, once they have waited long enough.
     fn save(&mut self, executor: &Executor) -> Result<(), RunError> {
         if !self.trace.has_collected() {
             return Ok(());
@@ -362,7 +362,7 @@ impl Run<'_> {
             Some(_) => UNSAVED_IN_WINDOW,
             None => UNSAVED,
         };
-        // KVM does not count instructions, and its traces depend on the host anyway.
+        // KVM does not count instructions, and the trace of a run on KVM depends on the host in any case.
         let on_kvm = self.engines.current() == EngineName::Kvm;
         let waited_ps = self.now_ps - self.saved_ps;
         if instructions >= self.saved_at.saturating_add(most) || on_kvm && waited_ps >= UNSAVED_PS {
@@ -374,7 +374,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Checks that the guests could read all blocks that they asked for. An error in a guest after a failed read is not the guest's
+    /// Checks that the guests could read all disk blocks that they requested. An error in a guest after a failed read is not the guest's
     /// fault.
     fn check_images(&self) -> Result<(), RunError> {
         let fault = self.images.iter().find_map(|image| image.fault());
@@ -385,14 +385,14 @@ impl Run<'_> {
         })
     }
 
-    /// Returns the time until which quanta may follow each other as long as no node wants attention: until then the run has nothing to do
-    /// between quanta.
+    /// Returns the time until which the run has nothing to do between quanta, picoseconds: until then quanta may follow each other as long
+    /// as no node wants attention.
     fn next_action_ps(&self) -> u64 {
         let reset = |w: &NodeMonitor| w.status == NodeStatus::Reset;
         if self.monitors.iter().any(reset) {
             return 0;
         }
-        // The others have some time to follow the first node.
+        // The other nodes have `GRACE_PS` to power off after the first one.
         let stragglers = match self.monitors[0].status {
             NodeStatus::Running => u64::MAX,
             _ => self.off_since.unwrap_or(self.now_ps) + GRACE_PS + 1,
@@ -401,7 +401,7 @@ impl Run<'_> {
             Some(patience) if !self.judged => self.active_ps + patience,
             _ => u64::MAX,
         };
-        // A user who types wants an answer.
+        // A user who types expects an answer, even from an idle cluster.
         let console = match self.config.console {
             true => self.now_ps + CONSOLE_BATCH_PS,
             false => u64::MAX,
@@ -439,7 +439,7 @@ impl Run<'_> {
         }
     }
 
-    /// Returns the panic of the first node whose kernel has panicked.
+    /// Returns the ending for the first node whose kernel has panicked; `None` if no kernel has.
     fn panic(&self) -> Option<Ending> {
         (0..).zip(&self.monitors).find_map(|(node, monitor)| {
             let line = monitor.panic.clone()?;
@@ -481,7 +481,8 @@ impl Run<'_> {
         None
     }
 
-    /// Collects console output and hypercalls of the batch that has just ended.
+    /// Takes console output and hypercalls of the batch that has just ended: writes logs, files and trace events, and passes messages to
+    /// the observer.
     fn collect(
         &mut self,
         executor: &Executor,
@@ -567,14 +568,14 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Tells all nodes how many bytes guests may still put among the results.
+    /// Sets in all nodes how many bytes guests may still add to the results.
     fn share_file_bytes(&self, executor: &Executor) {
         let used = (0..executor.len()).map(|n| executor.file_bytes(n));
         let left = self.config.file_limits.study.saturating_sub(used.sum());
         executor.with_own(|n| n.set_file_bytes_left(left));
     }
 
-    /// Writes events of the host into the trace.
+    /// Writes events that the host causes, such as windows, into the trace.
     fn write_host_events(
         &mut self,
         bodies: impl IntoIterator<Item = Body>,
@@ -591,7 +592,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Returns the stamp of an event that no vCPU has caused.
+    /// Returns the present time as the stamp of an event that no vCPU has caused.
     fn stamp(&self) -> Stamp {
         Stamp {
             time: self.now_ps,
@@ -600,7 +601,8 @@ impl Run<'_> {
         }
     }
 
-    /// Closes the open window, and writes the results.
+    /// Closes the open window, writes the rest of the trace and the results, and returns the outcome. Without an ending, the run has
+    /// failed.
     fn finish(mut self, executor: &Executor, ending: Option<&Ending>) -> Result<Outcome, RunError> {
         let instructions: Vec<u64> = (0..executor.len())
             .map(|n| executor.instructions(n))
@@ -642,7 +644,7 @@ impl Run<'_> {
         let folder = self.results.folder();
         folder.reserve(&WindowsFile::partial_name())?;
         windows.write(folder.reserve(WindowsFile::NAME)?)?;
-        // Names take longer the more nodes there are, and an interrupted run may not have the time.
+        // Profiles are written last: finding names takes longer the more nodes there are, and an interrupted run may not have the time.
         let profiles = code.finish(executor);
         if let Some(profiles) = &profiles {
             folder.reserve(&ProfilesFile::partial_name())?;
@@ -661,7 +663,7 @@ impl Run<'_> {
             windows,
             profiles,
             engines,
-            // Behind all that is written: counters that cannot be read must not cost a window.
+            // This error is returned after everything is written: counters that cannot be read must not cost a window.
             counted: counted?,
             saved: self.saved,
             warnings: self.warnings,

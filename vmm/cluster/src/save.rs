@@ -1,4 +1,4 @@
-//! Takes a snapshot of a run, and lets a run continue from one.
+//! Takes a snapshot of a run, and restores a run from a snapshot.
 
 use std::io::Read;
 
@@ -18,7 +18,7 @@ use crate::snapshot::{self, About, Origin, SnapshotFault, Writing};
 use crate::state::{RunState, WindowsState};
 
 impl Run<'_> {
-    /// Takes the snapshot if the snapshot is due and no window is open. Returns whether the run ends after the snapshot.
+    /// Takes the snapshot if its moment has come and no window is open. Returns whether the run is to end after the snapshot.
     pub(crate) fn save_if_due(
         &mut self,
         executor: &Executor,
@@ -66,7 +66,7 @@ impl Run<'_> {
         Ok(save.stop)
     }
 
-    /// Writes a snapshot, and returns its size on disk.
+    /// Writes a snapshot, and returns its size on disk in bytes.
     fn write(
         &mut self,
         executor: &Executor,
@@ -136,7 +136,7 @@ impl Run<'_> {
         Ok(writing.finish(&about, &run, &windows)?)
     }
 
-    /// Continues from a snapshot. The snapshot's nodes have been built, and its trace has been copied.
+    /// Restores the run from a snapshot. The caller has built the snapshot's nodes and copied its trace.
     pub(crate) fn load(
         &mut self,
         origin: &Origin,
@@ -180,7 +180,7 @@ impl Run<'_> {
         self.catch_up(origin, &others, engines)
     }
 
-    /// Begins a node's console log with the log of a node in the snapshot.
+    /// Writes the console log of node `of` in the snapshot as the beginning of the log of node `index`.
     fn console(&mut self, origin: &Origin, of: usize, index: usize) -> Result<(), RunError> {
         let folder = self.results.folder().path();
         let mut log = origin.content(&snapshot::console(of), folder)?;
@@ -197,8 +197,8 @@ impl Run<'_> {
         }
     }
 
-    /// Lets clones continue from a snapshot of a node that had just booted. The clones have the node's time and console, and none of its
-    /// results.
+    /// Restores the run of clones from a snapshot of a node that had just booted. The clones have the node's time and console log, but none
+    /// of its results.
     pub(crate) fn load_clones(
         &mut self,
         origin: &Origin,
@@ -229,7 +229,8 @@ impl Run<'_> {
         self.check_saving()
     }
 
-    /// Shows earlier events to new windows, to new snapshots and, with `engines`, to a new choice of engines.
+    /// Shows the events before the snapshot to new windows, to a snapshot that is to be taken and, with `engines`, to a new choice of
+    /// engines.
     fn catch_up(
         &mut self,
         origin: &Origin,
@@ -244,7 +245,7 @@ impl Run<'_> {
                 path: origin.path().into(),
                 problem: error.to_string(),
             })?;
-            // The file ends where writing continues later, which reads as a cut.
+            // The end of the file looks like a cut, since the trace is still being written.
             let written = reader.events().map_while(Result::ok);
             for event in written.chain(self.trace.collected()?) {
                 self.windows.catch_up(windows, &event);
@@ -261,7 +262,7 @@ impl Run<'_> {
         self.check_saving()
     }
 
-    /// Checks that the moment of the snapshot to be taken has not passed.
+    /// Checks that the moment of the snapshot that is to be taken has not passed already.
     fn check_saving(&mut self) -> Result<(), RunError> {
         if let Some(saving) = &mut self.saving
             && saving.is_due(self.now_ps, &self.monitors)

@@ -1,7 +1,8 @@
 //! The moment of a snapshot, and the options of a run.
 //!
-//! A snapshot changes nothing in the run. The run takes the snapshot between two batches of quanta, the first time after the trigger has
-//! fired that no window is open. The ends of batches decide when the trace is saved. Therefore no batch ends early for a snapshot.
+//! A snapshot changes nothing in the run. The run takes the snapshot between two batches of quanta: at the first such time after the
+//! trigger has fired at which no window is open. The ends of batches decide when the trace is saved. Therefore no batch ends early for a
+//! snapshot.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,13 +32,13 @@ pub struct Save {
 /// Options of a run: its start, and snapshots.
 #[derive(Default)]
 pub struct Options<'a> {
-    /// Identifies the contents of kernel, initramfs and root disk.
+    /// Hash of the contents of kernel, initramfs and root disk.
     pub image: &'a str,
     /// A snapshot to be taken.
     pub save: Option<Save>,
-    /// The snapshot that the run begins from; none: it begins at power-on.
+    /// Snapshot from which the run continues; `None`: the run begins at power-on.
     pub from: Option<&'a Origin>,
-    /// The processes that the nodes run in, where there are several. All call [`run_with`](crate::run_with) with the same study.
+    /// Processes over which the nodes are distributed; `None` for a single one. All call [`run_with`](crate::run_with) with the same study.
     pub peers: Option<Arc<dyn Peers>>,
 }
 
@@ -54,7 +55,7 @@ pub struct Saved {
     pub virtual_ps: u64,
 }
 
-/// Rounds a virtual time for people: from a millisecond on, to whole milliseconds.
+/// Rounds a virtual time in picoseconds for people: down to whole milliseconds, if it is at least one.
 pub fn rounded(ps: u64) -> Time {
     const MS: u64 = 1_000_000_000;
     Time(match ps / MS {
@@ -66,7 +67,7 @@ pub fn rounded(ps: u64) -> Time {
 /// A snapshot that is waiting for its moment.
 pub(crate) struct Saving {
     pub(crate) save: Save,
-    /// None: the console shows the moment.
+    /// Watch of the snapshot's trigger; `None` if the console of node 0 shows the moment.
     watch: Option<TriggerWatch>,
     /// True if the user has been notified that the snapshot waits for the end of a window.
     pub(crate) notified: bool,
@@ -92,7 +93,7 @@ impl Saving {
         }
     }
 
-    /// Returns whether the snapshot's moment has come.
+    /// Returns whether the snapshot's moment has come. For a trigger, `now_ps` and the observed events decide.
     pub(crate) fn is_due(&mut self, now_ps: u64, monitors: &[NodeMonitor]) -> bool {
         match &mut self.watch {
             Some(watch) => watch.has_fired(now_ps),

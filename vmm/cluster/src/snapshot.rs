@@ -1,4 +1,5 @@
-//! Snapshots of a whole run: contents of the file, and nodes that continue from it. `vmm/cluster/SNAPSHOT.md` describes the sections.
+//! Snapshots of a whole run: the contents of the file, and the nodes that are restored from it. `vmm/cluster/SNAPSHOT.md` describes the
+//! sections.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -24,14 +25,14 @@ use crate::state::{RunState, WindowsState};
 
 /// Section with the description of a snapshot ([`About`]), as JSON.
 const ABOUT: &str = "about";
-/// Sections with the state of the run, and with the state of its windows as JSON.
+/// Name of the section with the state of the run. `WINDOWS` is the section with the state of its windows, as JSON.
 const RUN: &str = "run";
 const WINDOWS: &str = "windows";
-/// Sections with the packets captured so far, and with the trace as far as it is written.
+/// Name of the section with the packets captured so far. `TRACE` is the section with the trace as far as it is written.
 pub(crate) const CAPTURE: &str = "results/capture";
 pub(crate) const TRACE: &str = "results/trace";
 
-/// Returns the section of a node's state.
+/// Returns the name of the section with a node's state.
 fn node(index: usize) -> String {
     format!("node{index}/state")
 }
@@ -44,12 +45,13 @@ pub(crate) fn console(index: usize) -> String {
     format!("results/console{index}")
 }
 
-/// Returns the section of a guest's file, by the file's number in the run's state: guests choose the names of their files.
+/// Returns the name of the section with a guest's file. The number is the file's index in the run's state, since guests choose names
+/// freely.
 pub(crate) fn file(index: usize) -> String {
     format!("results/file{index}")
 }
 
-/// Why a snapshot cannot be taken, or a run cannot continue from it.
+/// Reason for which a snapshot cannot be taken, or a run cannot continue from one.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum SnapshotFault {
@@ -113,7 +115,7 @@ impl SnapshotFault {
     }
 }
 
-/// Advice for a study that differs from the snapshot only in the number of nodes or in the job.
+/// Advice for a study that differs from the snapshot only in values that clones may change, such as the number of nodes or the job.
 const CLONING_HINT: &str = "\nmore nodes, and other jobs, can begin from a snapshot of one node that was taken with --snapshot-at boot";
 
 fn list(differences: &[Difference]) -> String {
@@ -127,19 +129,19 @@ pub struct About {
     pub name: String,
     /// Name of the study.
     pub study: String,
-    /// Identity of the study's exact inputs.
+    /// Hash of the study's exact inputs, in hexadecimal.
     pub study_id: String,
-    /// The moment, in words.
+    /// Moment at which the snapshot was taken, in words.
     pub at: String,
     /// Virtual time of the snapshot, picoseconds.
     pub virtual_ps: u64,
     /// Instructions that each node had retired.
     pub instructions: Vec<u64>,
-    /// Windows that had closed.
+    /// Names of the windows that had closed.
     pub windows: Vec<String>,
     /// Values from which the cluster was booted.
     pub agreement: Agreement,
-    /// True if the snapshot has one node that has just booted. Several clones of the node may continue, with another job.
+    /// True if the snapshot has a single node that has just booted. Several clones of the node may then continue, with another job.
     #[serde(rename = "renewable")]
     pub cloneable: bool,
 }
@@ -156,7 +158,7 @@ impl About {
     }
 }
 
-/// A snapshot that is being written: sections one after the other.
+/// Writer of a snapshot, one section after the other.
 pub(crate) struct Writing(SnapshotWriter);
 
 impl Writing {
@@ -180,7 +182,7 @@ impl Writing {
         Ok(())
     }
 
-    /// Writes the rest.
+    /// Writes the remaining sections, and returns the snapshot's size on disk in bytes.
     pub(crate) fn finish(
         mut self,
         about: &About,
@@ -194,7 +196,7 @@ impl Writing {
     }
 }
 
-/// Content of a section that is being read.
+/// Reader of a section's contents.
 pub(crate) struct Content {
     file: File,
     _dir: TempDir,
@@ -206,7 +208,7 @@ impl Read for Content {
     }
 }
 
-/// A snapshot that a run begins from.
+/// A snapshot from which a run continues.
 pub struct Origin {
     path: PathBuf,
     snapshot: Snapshot,
@@ -214,7 +216,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Opens a snapshot.
+    /// Opens a snapshot and reads its description.
     ///
     /// # Errors
     ///
@@ -229,7 +231,7 @@ impl Origin {
         })
     }
 
-    /// Returns the snapshot's file.
+    /// Returns the path of the snapshot's file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -239,7 +241,7 @@ impl Origin {
         &self.snapshot.info().nodescope
     }
 
-    /// Returns a line for each section, with its name, offset and length.
+    /// Returns a line of text for each section: name, offset, length, and how it is stored.
     pub fn sections(&self) -> impl Iterator<Item = String> {
         self.snapshot.info().sections.iter().map(|section| {
             let stored = match section.kind {
@@ -260,19 +262,19 @@ impl Origin {
         &self.about
     }
 
-    /// Lets a study take over the properties of the platform that guests learnt when they booted: the transport of hypercalls, and the
-    /// features of their CPUs. The study's nodes may have more features. A study on the portable engine can therefore continue from a
-    /// cluster that KVM has booted.
+    /// Makes a study's configuration take over the properties of the platform that guests learnt when they booted: the transport of
+    /// hypercalls, and the features of their CPUs. Nodes of the study that would have more features lose these. A study on the portable
+    /// engine can therefore continue from a cluster that KVM has booted.
     pub fn adopt(&self, config: &mut ClusterConfig) {
         self.about.agreement.adopt(config);
     }
 
-    /// Checks that a study agrees with the snapshot; `image` identifies the files that the nodes boot. Returns whether the study has other
-    /// nodes or another job: its nodes are then clones of the snapshot's node.
+    /// Checks that a study agrees with the snapshot. `image` is the hash of the files that the nodes boot. Returns whether the study's
+    /// nodes are clones of the snapshot's node: the study has another number of nodes or another job.
     ///
     /// # Errors
     ///
-    /// Each key of the study that does not, or a limit of the study that has passed.
+    /// Keys whose values in the study and the snapshot differ, or a time limit of the study that has passed before the snapshot.
     pub fn check(&self, config: &ClusterConfig, image: &str) -> Result<bool, RunError> {
         let study = Agreement::of(config, image)?;
         let of = |may_differ| self.about.agreement.differences(&study, may_differ);
@@ -304,7 +306,7 @@ impl Origin {
         Ok(!of(&[]).is_empty())
     }
 
-    /// Returns the nodes of the snapshot, or clones of its node, ready to continue. A run does this by itself ([`crate::run_with`]).
+    /// Returns all nodes of the snapshot, or clones of its node, ready to continue. [`crate::run_with`] does this for a run.
     ///
     /// # Errors
     ///
@@ -321,7 +323,8 @@ impl Origin {
         Ok(self.build(config, job_disk, &run, cloning, nodes)?.1)
     }
 
-    /// Builds the switch and these nodes with their state in the snapshot, or clones of the snapshot's node.
+    /// Builds the switch and the nodes with these numbers, and restores their states from the snapshot. With `cloning`, all are clones of
+    /// the snapshot's node.
     pub(crate) fn build(
         &self,
         config: &ClusterConfig,
@@ -332,7 +335,8 @@ impl Origin {
     ) -> Result<(Switch, Vec<Node>), RunError> {
         let layout = &config.topology.socket_memory;
         let of = |index| if cloning { 0 } else { index };
-        // Clones share the memory of the snapshot's node. Memory of a node's own may lie in large pages of the host.
+        // Clones share the mapped memory of the snapshot's node. Other nodes get memory of their own, which can be in large pages of the
+        // host.
         let memory = |index| -> Result<Ram, RunError> {
             let section = ram(of(index));
             if cloning {
@@ -380,7 +384,7 @@ impl Origin {
         Ok((switch, nodes))
     }
 
-    /// Checks that the clock of a running node shows the time of the run.
+    /// Checks that the clock of a running node shows the time of the run, and that of another node no later time.
     fn check_time(&self, state: &NodeState, node: &Node, now_ps: u64) -> Result<(), SnapshotFault> {
         let reached = node.clock().cycles(now_ps);
         let fits = match state.status {
@@ -400,7 +404,7 @@ impl Origin {
         }
     }
 
-    /// Reads the state of the run and of its windows.
+    /// Reads and checks the state of the run, and reads the state of its windows.
     pub(crate) fn state(&self) -> Result<(RunState, WindowsState), SnapshotFault> {
         let run: RunState = self.snapshot.state(RUN)?;
         run.check(self.about.instructions.len())
@@ -412,7 +416,7 @@ impl Origin {
         Ok((run, windows))
     }
 
-    /// Returns the content of a section of any length. The content lies in a temporary file in this folder.
+    /// Returns a reader of a section's contents, which may have any length. The contents are in a temporary file in this folder.
     pub(crate) fn content(&self, section: &str, folder: &Path) -> Result<Content, SnapshotFault> {
         let failed = |source| SnapshotFault::Restore {
             folder: folder.into(),
@@ -428,12 +432,12 @@ impl Origin {
         Ok(Content { file, _dir: dir })
     }
 
-    /// Returns whether the snapshot has a section.
+    /// Returns whether the snapshot has a section of this name.
     pub(crate) fn has(&self, section: &str) -> bool {
         self.snapshot.has(section)
     }
 
-    /// Writes a section into a file.
+    /// Writes the contents of a section into a file.
     pub(crate) fn extract(&self, section: &str, path: &Path) -> Result<(), SnapshotFault> {
         self.snapshot.extract(section, path)?;
         Ok(())

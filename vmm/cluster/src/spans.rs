@@ -1,11 +1,11 @@
-//! The phases of a run as spans of `tracing`, whose subscribers learn how long each phase took the host.
+//! Spans of `tracing` for the phases of a run, by which subscribers measure the host time of each phase.
 
 use tracing::info_span;
 use tracing::span::EnteredSpan;
 
 use crate::outcome::Phase;
 
-/// Span of the cluster's phase.
+/// Span of the present phase.
 #[derive(Default)]
 pub struct PhaseSpan {
     phase: Option<Phase>,
@@ -13,12 +13,12 @@ pub struct PhaseSpan {
 }
 
 impl PhaseSpan {
-    /// Follows the phase of the first node, with the name of the open window. Returns whether a phase begins.
+    /// Enters the span of this phase, if the phase has changed, and leaves the previous one. Returns whether the phase has changed.
     pub fn follow(&mut self, phase: Phase, window: Option<&str>) -> bool {
         if self.phase == Some(phase) {
             return false;
         }
-        // The previous span ends here.
+        // Dropping the previous span ends it.
         self.span = None;
         self.phase = Some(phase);
         let window = window.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The state of a run between two batches of quanta, apart from its nodes and its files.
+//! State of a run between two batches of quanta, without the states of its nodes and the contents of its files.
 
 use nodescope_fabric::PortState;
 use nodescope_profile::WindowProfile;
@@ -35,7 +35,7 @@ pub struct RunState {
     pub(crate) off_since: Option<u64>,
     pub(crate) warnings: Vec<String>,
     pub(crate) monitors: Vec<NodeMonitorState>,
-    /// Files of guests among the results, and the unfinished ones, whose last piece has not arrived.
+    /// Names of guests' files among the results. `begun` are the unfinished ones, whose last piece has not arrived.
     pub(crate) files: Vec<String>,
     pub(crate) begun: Vec<String>,
     pub(crate) trace: WriterState,
@@ -44,7 +44,7 @@ pub struct RunState {
     pub(crate) observer: Vec<u8>,
 }
 
-/// State of the windows of a run, with the measurements of closed windows, and of the choice of engines.
+/// State of a run's windows and of its choice of engines, with the measurements of closed windows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WindowsState {
     pub(crate) driver: DriverState,
@@ -54,7 +54,7 @@ pub struct WindowsState {
 }
 
 impl RunState {
-    /// Checks what arithmetic relies on: the state comes from a file.
+    /// Checks the values on which arithmetic relies, since the state comes from a file. `nodes` is the number of nodes in the snapshot.
     pub(crate) fn check(&self, nodes: usize) -> Result<(), String> {
         if self.monitors.len() != nodes {
             let found = self.monitors.len();

@@ -1,4 +1,4 @@
-//! Atomics, locks and spin hints of threads: the standard library's here, a model checker's in `tests/interleavings`.
+//! Atomics, locks and spin hints for threads: those of the standard library here, those of a model checker in `tests/interleavings`.
 
 pub use std::hint::spin_loop;
 pub use std::sync::Mutex;

@@ -1,4 +1,4 @@
-//! Windows open and close between batches of quanta: models are attached to all nodes, and their counts are recorded.
+//! Opens and closes windows between batches of quanta: attaches models to all nodes, and records their counts.
 
 use nodescope_machine::samples::StackSample;
 use nodescope_plugin_api::{BlockProfile, VcpuPlace};
@@ -18,9 +18,9 @@ use crate::monitor::NodeMonitor;
 use crate::outcome::{Phase, RunError};
 use crate::state::WindowsState;
 
-/// Largest number of call stacks that are kept of all nodes together.
+/// Number of call stacks that the nodes of a cluster share, as far as the limits of a node allow.
 const SAMPLES: usize = 16 << 10;
-/// Smallest and largest number of call stacks that are kept of each node. A call stack takes up to 16 KiB.
+/// Smallest number of call stacks that are kept of each node; `MOST_SAMPLES` is the largest. A call stack takes up to 16 KiB.
 const FEWEST_SAMPLES: usize = 128;
 const MOST_SAMPLES: usize = 4096;
 
@@ -34,23 +34,24 @@ pub struct Windows<'a> {
     lost: Vec<String>,
 }
 
-/// Reason for a window without measurements. Records are kept only where all nodes of the window have records.
+/// Reason for a window without measurements. A window is recorded only if the records of all nodes are available.
 const LOST: &str = "its measurements are lost with the process that died";
 
-/// The code of windows that have closed.
+/// Profiles of the code of windows that have closed.
 pub struct WindowCode<'a> {
     config: &'a ClusterConfig,
     attribution: Option<Attribution>,
     profiles: Vec<WindowProfile>,
-    /// The last window's counts by node of this process, whose code has no names yet.
+    /// Name and counts, by node of this process, of the last window, whose code has no names yet.
     unnamed: Option<(String, Vec<(usize, Counted)>)>,
 }
 
-/// Counts by basic block and samples of call stacks of one node; none where nothing is attributed.
+/// Counts by basic block and samples of call stacks of one node; `None` where nothing is attributed.
 type Counted = Option<(BlockProfile, Vec<StackSample>)>;
 
 impl WindowCode<'_> {
-    /// Names the code of the window that closed last, while guests' memory is as it was then.
+    /// Finds the names of the code of the window that closed last, while guests' memory is as it was then, and adds the profile of all
+    /// nodes.
     fn name(&mut self, executor: &Executor) {
         let Some((name, nodes)) = self.unnamed.take() else {
             return;
@@ -78,7 +79,7 @@ impl WindowCode<'_> {
         }));
     }
 
-    /// Names the remaining code, and returns all profiles, if a window was to have a profile.
+    /// Finds the names of the remaining code, and returns all profiles; `None` if no window of the study has attribution.
     pub fn finish(mut self, executor: &Executor) -> Option<ProfilesFile> {
         self.name(executor);
         let attributed = self.config.windows.iter().any(|window| window.attribution);
@@ -92,7 +93,7 @@ impl WindowCode<'_> {
 }
 
 impl<'a> Windows<'a> {
-    /// Returns the windows of the study; none is open.
+    /// Returns the study's windows, none of which is open.
     pub fn new(config: &'a ClusterConfig) -> Result<Self, RunError> {
         Ok(Self {
             config,
@@ -118,7 +119,8 @@ impl<'a> Windows<'a> {
         })
     }
 
-    /// Continues from another run's state. Returns the windows that the other run did not have ([`WindowDriver::load`]).
+    /// Continues from the state in a snapshot. Returns the indices of windows that the snapshot's study did not have
+    /// ([`WindowDriver::load`]).
     pub fn load(&mut self, state: WindowsState) -> Result<Vec<usize>, StateFault> {
         let others = self.driver.load(state.driver)?;
         self.records = state.records;
@@ -126,7 +128,7 @@ impl<'a> Windows<'a> {
         Ok(others)
     }
 
-    /// Shows an event from before the snapshot to windows that the other run did not have.
+    /// Shows an event from before the snapshot to the windows with these indices, which the snapshot's study did not have.
     pub fn catch_up(&mut self, windows: &[usize], event: &Event) {
         self.driver.catch_up(windows, event);
     }
@@ -141,7 +143,7 @@ impl<'a> Windows<'a> {
         self.driver.observe(event);
     }
 
-    /// Returns the open window and its phase.
+    /// Returns the open window and its phase; `None` if no window is open.
     pub fn open(&self) -> Option<(&WindowSpec, Phase)> {
         let window = self.driver.open()?;
         let phase = match self.driver.times(window).measured_from_ps {
@@ -151,7 +153,8 @@ impl<'a> Windows<'a> {
         Some((self.driver.spec(window), phase))
     }
 
-    /// Opens and closes windows that are due. Adds the events for the trace to `events`, even where a model cannot be built.
+    /// Opens and closes windows that are due, and moves nodes between engines. Adds the events for the trace to `events`, even where a
+    /// model cannot be built.
     pub fn step(
         &mut self,
         executor: &Executor,
@@ -191,7 +194,8 @@ impl<'a> Windows<'a> {
         Ok(())
     }
 
-    /// Closes the open window at the end of the run. Returns the event for the trace. The window's code has no names yet.
+    /// Closes the open window at the end of the run. Returns the event for the trace; `None` if no window was open. The names of the
+    /// window's code are found later.
     pub fn stop(
         &mut self,
         executor: &Executor,
@@ -207,12 +211,12 @@ impl<'a> Windows<'a> {
         }
     }
 
-    /// Takes sentences for the user about windows whose measurements are lost.
+    /// Returns sentences for the user about windows whose measurements are lost, each once.
     pub fn lost(&mut self) -> Vec<String> {
         std::mem::take(&mut self.lost)
     }
 
-    /// Returns the measurements of all windows with the outcome of each, and their code.
+    /// Returns the measurements of all windows with the outcome of each, and the profiles of their code.
     pub fn finish(self) -> (WindowsFile, WindowCode<'a>) {
         let windows = WindowsFile {
             version: WindowsFile::VERSION,

@@ -1,5 +1,5 @@
-//! Nodes on any number of host threads have the same quanta and the same ends, and no node runs ahead of frames that may still arrive. The
-//! vCPUs here only take the host's time.
+//! Tests of the executor: nodes on any number of host threads have the same quanta and the same ends of batches. No node runs ahead of
+//! frames that may still arrive. The vCPUs of these tests execute no instructions, but take host time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
@@ -19,15 +19,15 @@ use nodescope_memory::Ram;
 use nodescope_plugin_api::{L0Geometry, L0Update};
 use nodescope_x86::VcpuState;
 
-/// A cycle a nanosecond.
+/// Frequency of the nodes' clocks: a cycle is a nanosecond, of `PS` picoseconds.
 const HZ: u64 = 1_000_000_000;
 const PS: u64 = 1000;
 /// Cycles of a quantum.
 const QUANTUM: u64 = 2_000;
-/// First port of the serial console, and the one that power is switched off at.
+/// First port of the serial console; `SLEEP` is the port at which a node is switched off.
 const CONSOLE: u16 = 0x3f8;
 const SLEEP: u16 = 0x600;
-/// Registers of the network interface: the first, its status, 32 of the driver's features, and which ones (virtio 1.2, section 4.2.2).
+/// Registers of the network interface: base address, device status, 32 of the driver's features, and which 32 (virtio 1.2, section 4.2.2).
 const NETWORK: u64 = 0xd000_0000;
 const STATUS: u64 = NETWORK + 0x70;
 const FEATURES: u64 = NETWORK + 0x20;
@@ -35,20 +35,20 @@ const FEATURES_FROM: u64 = NETWORK + 0x24;
 /// Soft-off: sleep type 5 and sleep enable (ACPI 6.5, section 4.8.3.7).
 const OFF: u8 = 5 << 2 | 1 << 5;
 
-/// A vCPU that runs to each limit at once.
+/// A vCPU that executes nothing and reaches each limit at once.
 struct Idler {
     node: usize,
     cycles: u64,
     state: VcpuState,
-    /// The times that all nodes have reached.
+    /// Cycles that each node has reached.
     reached: Arc<Vec<AtomicU64>>,
     random: u64,
-    /// Times at which the vCPU writes to the console.
+    /// Cycles at which the vCPU writes to the console.
     writes_at: Vec<u64>,
     connects_at: u64,
     off_at: u64,
     panics_at: u64,
-    /// Number of time slices of all vCPUs that began without a return to the node.
+    /// Number of time slices, of all vCPUs, that began without a return to the node's code.
     extended: Arc<AtomicU64>,
 }
 
@@ -67,7 +67,7 @@ fn connect(platform: &mut dyn Platform, now: u64) {
 }
 
 impl Idler {
-    /// Runs one time slice.
+    /// Runs one time slice, and checks that no other node is more than a quantum behind its end.
     fn run_time_slice(&mut self, platform: &mut dyn Platform, limit: Limit) -> Exit {
         for (other, reached) in self.reached.iter().enumerate() {
             let reached = reached.load(Ordering::SeqCst);
@@ -78,7 +78,7 @@ impl Idler {
                 limit.cycles,
             );
         }
-        // Some take longer than others, and now and then much longer.
+        // Some time slices take the host longer than others, and a few much longer.
         self.random = self
             .random
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -105,7 +105,7 @@ impl Idler {
             connect(platform, now);
         }
         if (now..limit.cycles).contains(&self.off_at) {
-            // Other nodes continue without this node.
+            // Other nodes continue without this one, so that its time must not hold them back.
             self.reached[self.node].store(u64::MAX / 2, Ordering::SeqCst);
             platform.port_write(vcpu, limit.cycles, SLEEP, &[OFF]);
             return Exit::Attention;
@@ -158,10 +158,10 @@ impl Vcpu for Idler {
     fn flush_counters(&mut self, _: &mut dyn Platform) {}
 }
 
-/// Script of all nodes.
+/// Events of all nodes, at times in cycles.
 #[derive(Clone, Copy)]
 struct Script<'a> {
-    /// Times at which each node writes to its console.
+    /// Times at which each node writes to its console, by node.
     console_at: &'a [&'a [u64]],
     /// Time at which the nodes bring their network interfaces up. From then on quanta end by default.
     connect_at: u64,
@@ -237,8 +237,8 @@ fn nodes(script: Script<'_>, extended: &Arc<AtomicU64>) -> Vec<Node> {
 /// End of a batch: its time, the status of each node, and whether each node had console output.
 type End = (u64, Vec<NodeStatus>, Vec<bool>);
 
-/// Returns the ends of all batches of `most` quanta at most until a node is off, and the number of time slices that began without a return
-/// to the node.
+/// Runs batches of at most `most` quanta until a node is off. Returns the ends of all batches, and the number of time slices that began
+/// without a return to the node's code.
 fn ends(threads: usize, script: Script<'_>, most: u64) -> (Vec<End>, u64) {
     let network = Network::new(Switch::new(&[]).unwrap(), None);
     let extended = Arc::default();
@@ -276,7 +276,7 @@ fn ends_of(executor: &Executor, threads: usize, script: Script<'_>, most: u64) -
     ends
 }
 
-/// A process of a distributed run, played by a thread.
+/// A process of a distributed run, in whose place these tests have a thread.
 struct Process {
     rank: usize,
     messages: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -305,7 +305,7 @@ impl Peers for Process {
     }
 }
 
-/// Returns the ends of all batches as each of several processes sees them.
+/// Runs the script in `count` processes. Returns the ends of all batches as each process sees them.
 fn ends_of_processes(count: usize, threads: usize, script: Script<'_>, most: u64) -> Vec<Vec<End>> {
     let mut nodes = nodes(script, &Arc::default());
     let all = nodes.len();
@@ -357,7 +357,7 @@ fn quanta_are_the_same_in_any_number_of_processes() {
     }
 }
 
-/// Runs on as many threads as nodes, on fewer threads, and on more threads than the host has cores.
+/// Checks runs on as many threads as nodes, on fewer threads, and on more threads than nodes.
 #[test]
 fn quanta_are_the_same_on_any_number_of_threads() {
     let console_at: [&[u64]; 5] = [
@@ -386,7 +386,7 @@ fn quanta_are_the_same_on_any_number_of_threads() {
                 panics: None,
             };
             let (ends, extended) = ends(threads, script, most);
-            // With three threads, the third one has a single node.
+            // With three or more threads, some thread has a single node.
             let may_go_on = threads >= 3 && connect_at < off_at;
             assert!(may_go_on || extended == 0, "{threads} threads: {extended}");
             let found: Vec<(u64, Vec<bool>)> = ends
@@ -409,7 +409,7 @@ fn quanta_are_the_same_on_any_number_of_threads() {
     }
 }
 
-/// Checks that the only node of a thread continues by itself where its quanta end by default.
+/// Checks that the only node of a thread continues without a return to the thread's code where its quanta end by default.
 #[test]
 fn a_node_alone_goes_on_at_once() {
     let script = Script {
@@ -424,12 +424,12 @@ fn a_node_alone_goes_on_at_once() {
         if most == 1000 {
             assert_eq!(times, [32_000, 702_000, 1_002_000]);
         }
-        // Of 501 time slices, the first of each batch and two before the interface is up follow a return to the node.
+        // Of 501 time slices, the first of each batch and the two before the interface is up follow a return to the node's code.
         assert_eq!(extended, 501 - times.len() as u64 - 2, "{times:?}");
     }
 }
 
-/// Checks that a panic ends the run, on whichever thread it is, and leaves none waiting.
+/// Checks that a panic ends the run, whichever thread panics, and that no thread waits for ever.
 #[test]
 fn a_panic_ends_all_threads() {
     for threads in [1, 2, 4] {

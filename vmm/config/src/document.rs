@@ -1,4 +1,4 @@
-//! A file of the user, read into a value or into the list of all its problems.
+//! A file of the user that is read into a value, or into the list of all its problems.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -12,18 +12,18 @@ use crate::lines::Lines;
 use crate::problem::{Position, Problem, Problems, Severity};
 use crate::reader::{Findings, KEPT, Section, Source};
 
-/// Bytes of the largest file that is read.
+/// Largest number of bytes of a file that is read.
 const LARGEST: u64 = 16 << 20;
 
 /// The result of reading a text.
 pub struct Document<T> {
     /// The value with the positions of all fields, or all problems in the order of the file.
     pub checked: Result<(T, BTreeMap<String, Position>), Problems>,
-    /// Every field that was asked for, lists of tables as `name[]`, free names as `*`.
+    /// Names of all fields that were asked for, with lists of tables as `name[]` and free names as `*`.
     pub known: BTreeSet<String>,
 }
 
-/// Reads the file `path` and gives its text to `parse`; `what` is the name of the file's kind in messages, such as "a study".
+/// Reads the file `path` and passes its text to `parse`. `what` is the kind of file in messages, such as "a study".
 ///
 /// # Errors
 ///
@@ -43,7 +43,7 @@ pub fn load<T>(
         Problems::new(path, vec![problem])
     };
     let mut bytes = Vec::new();
-    // Something that is no file may have no end.
+    // Devices and pipes may have no end, so reading is limited.
     let read = File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes));
     read.map_err(|error| {
         whole(
@@ -64,7 +64,8 @@ pub fn load<T>(
     }
 }
 
-/// Reads a text of `file`, which need not exist, by asking `check` for its sections. Sections that it does not ask for are problems.
+/// Reads a text by asking `check` for its sections and fields. What `check` does not ask for is a problem. `file` is the name in messages
+/// and need not exist. `what` is the kind of file in messages.
 pub fn read<T>(
     file: &Path,
     text: &str,
@@ -74,7 +75,7 @@ pub fn read<T>(
     read_with(file, text, &[], what, check)
 }
 
-/// Reads a document as [`read`] does, as if the file had these settings in place of its own. Problems of a setting have no place in the
+/// Reads a document as [`read`] does, with these settings in place of the file's own values. Problems of a setting have no position in the
 /// file.
 pub fn read_with<T>(
     file: &Path,
@@ -83,7 +84,7 @@ pub fn read_with<T>(
     what: &'static str,
     check: impl FnOnce(&Section<'_>) -> T,
 ) -> Document<T> {
-    // Settings stand behind the text, each padded to its place there, so that all positions are of one whole.
+    // The text of each setting is placed after the file's, and padded to its offset there, so that positions of both are in one text.
     let mut whole = text.to_owned();
     let mut padded = Vec::new();
     for setting in settings {
@@ -116,7 +117,7 @@ pub fn read_with<T>(
         known,
     } = source.finish();
     if !syntax.is_empty() {
-        // A field that the parser skipped is not missing, and a line that the parser could not read has one problem, not two.
+        // A field that the parser skipped is not missing, and a line that the parser could not read has one problem, not several.
         more += syntax.len().saturating_sub(KEPT);
         let start = |error: &toml::de::Error| error.span().map_or(0, |span| span.start);
         let of_syntax: BTreeSet<usize> = (syntax.iter())
@@ -155,7 +156,7 @@ pub fn read_with<T>(
     Document { checked, known }
 }
 
-/// A field that is set otherwise than by the file.
+/// A field whose value is set by something other than the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     field: String,
@@ -164,8 +165,8 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Sets `field`, such as `network.latency`, to `value`: a number, `true`, `false`, a list or table as in TOML, and anything else
-    /// as the text that it is.
+    /// Returns a setting of `field`, such as `network.latency`. A `value` that is a number, a boolean, a list or a table in TOML is taken
+    /// as such; anything else is taken as a text.
     pub fn new(field: &str, value: &str) -> Setting {
         let value = value.trim();
         let written = format!("v={value}");
@@ -195,7 +196,7 @@ impl Setting {
     }
 }
 
-/// Puts a value into a document; `written` is `v=` and the value, padded to its place.
+/// Sets a field in a document, and adds missing tables. `written` is `v=` and the value, padded to the value's offset.
 fn put<'a>(table: &mut DeTable<'a>, field: &str, written: &'a str) -> Result<(), String> {
     let parsed = DeTable::parse(written).map_err(|error| error.message().to_owned())?;
     let Some((name, value)) = parsed.into_inner().into_iter().next() else {
@@ -337,7 +338,7 @@ mod tests {
         assert!(told("part.number.x", "5").contains("part.number is no table"));
         assert!(told("part..x", "5").contains("is no field of a file"));
         assert!(told("part.size", "").contains("does not begin with a number"));
-        // A problem of the file itself keeps its line.
+        // A problem of the file itself has its line.
         let told = set("[part]\nnumber = 30\n", "part.size", "1 B").unwrap_err();
         assert!(told.starts_with("f.toml:2:"), "{told}");
     }

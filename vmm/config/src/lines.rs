@@ -2,21 +2,21 @@
 
 use crate::problem::Position;
 
-/// Bytes between two places whose characters have been counted.
+/// Bytes of a block: the characters before each block are counted in advance.
 const BLOCK: usize = 1024;
 
-/// The lines of a text, looked up rather than counted anew: a file may have as many fields as it has lines, and all on one line.
+/// Index of the lines and characters of a text. Positions are looked up rather than counted: a text may have many fields, even on one line.
 #[derive(Debug)]
 pub(crate) struct Lines<'a> {
     text: &'a [u8],
     /// Offset at which each line begins, bytes.
     starts: Vec<usize>,
-    /// Characters that begin before each block.
+    /// Number of characters that begin before each block.
     characters: Vec<usize>,
 }
 
 impl<'a> Lines<'a> {
-    /// Counts the lines and the characters of a text once.
+    /// Returns the index of a text, whose lines and characters are counted once.
     pub(crate) fn new(text: &'a [u8]) -> Lines<'a> {
         let ends = text.iter().enumerate().filter(|&(_, &byte)| byte == b'\n');
         let mut characters = vec![0];
@@ -31,8 +31,8 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// Returns the line and column of a byte offset, clamped to the text. The end of a text whose last line is ended is on that line, not
-    /// on one that does not exist.
+    /// Returns the line and column of a byte offset, clamped to the text. If the text ends with a line feed, its end is on the last line,
+    /// and not on a line after that.
     pub(crate) fn position(&self, offset: usize) -> Position {
         let mut offset = offset.min(self.text.len());
         if offset == self.text.len() && self.text.last() == Some(&b'\n') {
@@ -46,14 +46,14 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// Characters that begin before an offset.
+    /// Returns the number of characters that begin before an offset.
     fn before(&self, offset: usize) -> usize {
         let block = offset / BLOCK;
         self.characters[block] + begin(&self.text[block * BLOCK..offset])
     }
 }
 
-/// Characters that begin in these bytes of UTF-8: those that are no continuation.
+/// Returns the number of characters that begin in these bytes of UTF-8: bytes that are no continuation bytes.
 fn begin(bytes: &[u8]) -> usize {
     bytes.iter().filter(|&&byte| byte & 0xc0 != 0x80).count()
 }

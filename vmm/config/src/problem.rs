@@ -1,9 +1,9 @@
-//! Problems of a study: all of them at once, each with its position in the file.
+//! Problems of a file that a user wrote, such as a study: all of them at once, each with its position.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Severity of a problem: errors keep a study from running.
+/// Severity of a problem: errors prevent a study from running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// The study cannot run.
@@ -12,12 +12,12 @@ pub enum Severity {
     Warning,
 }
 
-/// A position in a study file, counted from 1.
+/// Position in a file, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// Number of the line.
     pub line: usize,
-    /// Column of the line, in characters.
+    /// Column within the line, in characters.
     pub column: usize,
 }
 
@@ -26,18 +26,19 @@ pub struct Position {
 pub struct Problem {
     /// Severity of the problem.
     pub severity: Severity,
-    /// Position in the file; none if the file is not at fault (a missing tool) or cannot be read at all.
+    /// Position in the file. `None` if the file cannot be read, or if something else is at fault: the host, or a value that was set
+    /// otherwise.
     pub position: Option<Position>,
-    /// The field, such as `network.latency`; empty if there is none.
+    /// Full name of the field, such as `network.latency`; empty if the problem belongs to none.
     pub field: String,
     /// The fault and its fix.
     pub message: String,
 }
 
-/// Problems that are shown; more are counted.
+/// Number of problems that are shown; further ones are counted.
 const SHOWN: usize = 100;
 
-/// List of all problems of a study, in the order of the file.
+/// List of all problems of a file, in the order of their positions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems {
     file: PathBuf,
@@ -46,12 +47,12 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// Makes the problems of `file`, sorted by position; problems without a position come last.
+    /// Returns the problems of `file`, sorted by position; problems without a position come last.
     pub fn new(file: &Path, list: Vec<Problem>) -> Problems {
         Problems::with_more(file, list, 0)
     }
 
-    /// Makes the problems of a file, with the number of further problems that are not kept.
+    /// Returns the problems of a file. `more` is the number of further problems, which are not in the list.
     pub fn with_more(file: &Path, mut list: Vec<Problem>, more: usize) -> Problems {
         list.sort_by_key(|problem| {
             let position = problem.position;
@@ -65,17 +66,17 @@ impl Problems {
         }
     }
 
-    /// Returns the study file.
+    /// Returns the path of the file.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// Returns the problems, as far as they are kept.
+    /// Returns the listed problems, without those that were only counted.
     pub fn list(&self) -> &[Problem] {
         &self.list
     }
 
-    /// Returns the number of problems, kept or not.
+    /// Returns the number of all problems, listed or only counted.
     pub fn count(&self) -> usize {
         self.list.len() + self.more
     }
@@ -85,14 +86,14 @@ impl Problems {
         self.list.is_empty()
     }
 
-    /// Returns whether one of them keeps the study from running.
+    /// Returns whether any of the problems is an error, which prevents the study from running.
     pub fn has_errors(&self) -> bool {
         self.list
             .iter()
             .any(|problem| problem.severity == Severity::Error)
     }
 
-    /// Joins the problems of `other`.
+    /// Returns the problems of both, under the name of this file.
     pub fn and(self, other: Problems) -> Problems {
         let Problems {
             file,
@@ -113,7 +114,7 @@ impl fmt::Display for Problems {
             }
             match problem.position {
                 Some(position) => write!(f, "{}:{}: ", self.file.display(), position.line)?,
-                // A host's problem has no place in the file; naming the file would mislead.
+                // A problem of the host has no position in the file, and the file's name would mislead.
                 None if problem.field == HOST => {}
                 None => write!(f, "{}: ", self.file.display())?,
             }

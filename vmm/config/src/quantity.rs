@@ -1,13 +1,13 @@
-//! Quantities with units: what a study file writes as "512 MiB", "2.9 GHz" or "1.3 us".
+//! Quantities with units, such as "512 MiB", "2.9 GHz" or "1.3 us" in a study file.
 //!
-//! Values are whole numbers of a base unit. A text is converted exactly, without floating point; what is not a whole number
-//! of base units is refused.
+//! Values are whole numbers of a base unit. A text is converted exactly, without floating point. A value that is not a whole number of base
+//! units is refused.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Returns a count of things in words: "1 rank", "4 ranks".
+/// Returns a number of things in words: "1 rank", "4 ranks".
 pub fn counted(count: impl Into<u64>, thing: &str) -> String {
     match count.into() {
         1 => format!("1 {thing}"),
@@ -21,16 +21,16 @@ pub trait Quantity: Sized {
     const WHAT: &'static str;
     /// Base unit of the quantity, for messages: "bytes".
     const BASE: &'static str;
-    /// A value a user may copy.
+    /// Valid value, for messages: "512 MiB".
     const EXAMPLE: &'static str;
-    /// Units and how many base units each is. The first one of a factor is the one that is displayed.
+    /// Units, each with the number of base units in it. Of several units with the same factor, the first one is displayed.
     const UNITS: &'static [(&'static str, u128)];
 
     /// Returns the quantity of so many base units.
     fn from_base(value: u64) -> Self;
 }
 
-/// Why a text is no quantity. The message quotes the text and ends with a right one.
+/// Reason for which a text is no quantity. The message quotes the text and ends with a valid example.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}; write e.g. {example:?}")]
 pub struct QuantityError {
@@ -38,12 +38,12 @@ pub struct QuantityError {
     example: &'static str,
 }
 
-/// Reads `text` as a quantity: a decimal number, blanks if any, a unit.
+/// Reads `text` as a quantity: a decimal number, optional blanks, and a unit.
 ///
 /// # Errors
 ///
-/// A number that is missing, negative or malformed, a unit that is missing or of something else, a value that is no whole
-/// number of base units or too large.
+/// A number that is missing, negative or malformed; a unit that is missing or of another quantity; a value that is too large or no whole
+/// number of base units.
 pub fn parse<Q: Quantity>(text: &str) -> Result<Q, QuantityError> {
     let fail = |problem: String| {
         Err(QuantityError {
@@ -108,7 +108,7 @@ pub struct Decimal {
     decimals: u32,
 }
 
-/// Why a scaled number is none.
+/// Reason for which a scaled number cannot be represented.
 pub enum ScaleError {
     /// The scaled number is no whole number.
     Fraction,
@@ -117,7 +117,8 @@ pub enum ScaleError {
 }
 
 impl Decimal {
-    /// Reads digits with at most one point among them; `None` if the text is anything else.
+    /// Reads digits with at most one decimal point and with underscores between digits; `None` if the text is anything else, or has too
+    /// many digits.
     pub fn parse(text: &str) -> Option<Decimal> {
         let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
         let plain = |part: &str| {
@@ -141,7 +142,7 @@ impl Decimal {
         Some(Decimal { digits, decimals })
     }
 
-    /// Returns the number times `factor`, if that is a whole number.
+    /// Returns the number times `factor`. Fails if the product is not a whole number or exceeds 64 bits.
     pub fn scaled(self, factor: u128) -> Result<u64, ScaleError> {
         let product = self
             .digits
@@ -155,7 +156,7 @@ impl Decimal {
     }
 }
 
-/// Shows `value` in the largest unit in which it has at most three decimals.
+/// Writes `value`, a number of base units, in the largest unit in which it has at most three decimals; in units of powers of two, none.
 fn show<Q: Quantity>(f: &mut fmt::Formatter<'_>, value: u64) -> fmt::Result {
     let value = u128::from(value);
     let mut units: Vec<_> = Q::UNITS.to_vec();
@@ -231,7 +232,7 @@ quantity! {
     [("h", 3600 * T), ("min", 60 * T), ("s", T), ("ms", G), ("us", M), ("µs", M), ("μs", M), ("ns", K), ("ps", 1)]
 }
 impl Time {
-    /// Returns a measured or predicted time for people, in the unit that suits it and with so many decimals.
+    /// Returns a measured or predicted time for people: in ns, us, ms or s by its size, and with so many decimals.
     pub fn rounded(self, decimals: usize) -> String {
         let (unit, factor) = match self.0 {
             0..1_000_000 => ("ns", 1e3),
@@ -264,7 +265,7 @@ quantity! {
     [("cycles", 1), ("cycle", 1)]
 }
 
-/// Length of an event in the processor or in memory.
+/// Latency of an operation in the processor or in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Latency {
     /// Cycles of the node's clock.
@@ -274,7 +275,7 @@ pub enum Latency {
 }
 
 impl Latency {
-    /// Cycles at `frequency`, rounded to the nearest.
+    /// Returns the number of cycles at `frequency`, rounded to the nearest.
     pub fn cycles(self, frequency: Frequency) -> u64 {
         match self {
             Latency::Cycles(cycles) => cycles.0,
@@ -314,7 +315,7 @@ impl Cpi {
     /// The value of exactly one cycle per instruction.
     pub const ONE: Cpi = Cpi(1_000_000);
 
-    /// Returns the value in 1/65536 of a cycle, the unit of the virtual clock, rounded to the nearest.
+    /// Returns the value in units of 1/65536 cycle, the unit of the virtual clock, rounded to the nearest.
     pub fn per_65536(self) -> u32 {
         u32::try_from((self.0 * 65_536 + 500_000) / 1_000_000).unwrap_or(u32::MAX)
     }

@@ -1,4 +1,4 @@
-//! Typed reading of a TOML document that continues after a mistake and remembers the position of each value.
+//! Typed reading of a TOML document. Reading continues after a mistake and records the position of each value.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,23 +12,23 @@ use crate::lines::Lines;
 use crate::problem::{Position, Problem, Severity};
 use crate::quantity::{Decimal, Quantity};
 
-/// Problems of a file that are kept; more are counted.
+/// Number of problems of a file that are kept; further ones are only counted.
 pub(crate) const KEPT: usize = 1000;
 
-/// The text of a file and what has been found in it.
+/// Text of a file, with the problems and positions that reading has found so far.
 pub struct Source<'a> {
     text: &'a str,
     lines: Lines<'a>,
     what: &'static str,
     problems: RefCell<Vec<Problem>>,
-    /// Problems that were not kept.
+    /// Number of problems that were not kept.
     more: Cell<usize>,
     positions: RefCell<BTreeMap<String, Position>>,
     known: RefCell<BTreeSet<String>>,
 }
 
 impl<'a> Source<'a> {
-    /// Returns a text of which nothing has been read; `what` is the name of the file's kind in messages, such as "a study".
+    /// Returns a source for a text of which nothing has been read. `what` is the kind of file in messages, such as "a study".
     pub fn new(text: &'a str, what: &'static str) -> Source<'a> {
         Source {
             text,
@@ -41,12 +41,12 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Returns the line and column of a byte offset. Every offset lies in the text or at its end, which counts as its last line.
+    /// Returns the line and column of a byte offset. An offset at the end of the text or beyond counts as on the last line.
     pub fn position(&self, offset: usize) -> Position {
         self.lines.position(offset)
     }
 
-    /// Adds a problem of `field` at a place of the text.
+    /// Adds a problem of `field`, at the line and column where `span` begins. `span` is in bytes of the text.
     pub fn problem(&self, span: &Range<usize>, field: &str, message: impl Into<String>) {
         self.keep(self.position(span.start), field, message);
     }
@@ -65,7 +65,8 @@ impl<'a> Source<'a> {
         });
     }
 
-    /// Adds a problem of a field, at its place if the file sets it, else at the nearest table around it that is there.
+    /// Adds a problem of a field, at the field's position if the file sets the field, otherwise at the position of the nearest table around
+    /// it.
     pub fn problem_of(&self, field: &str, message: impl Into<String>) {
         let positions = self.positions.borrow();
         let mut around = field;
@@ -81,12 +82,12 @@ impl<'a> Source<'a> {
         self.keep(position, field, message);
     }
 
-    /// Problems so far, kept or not.
+    /// Returns the number of problems so far, kept or only counted.
     pub fn count(&self) -> usize {
         self.problems.borrow().len() + self.more.get()
     }
 
-    /// Returns the findings.
+    /// Returns the problems, positions and known fields.
     pub(crate) fn finish(self) -> Findings {
         Findings {
             problems: self.problems.into_inner(),
@@ -97,23 +98,23 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The findings in a text.
+/// What reading has found in a text.
 pub(crate) struct Findings {
-    /// The problems, as far as they are kept.
+    /// Problems that were kept.
     pub(crate) problems: Vec<Problem>,
-    /// The number of further problems.
+    /// Number of further problems.
     pub(crate) more: usize,
-    /// The positions of all fields.
+    /// Positions of all fields that were read, by full name.
     pub(crate) positions: BTreeMap<String, Position>,
-    /// Every field that was asked for (lists of tables as `name[]`).
+    /// Names of all fields that were asked for, with lists of tables as `name[]`.
     pub(crate) known: BTreeSet<String>,
 }
 
-/// A table of the document, or the place where one is missing.
+/// A table of the document, or a stand-in for a table that the file does not have.
 pub struct Section<'a> {
     source: &'a Source<'a>,
     path: String,
-    /// The path with indices left out, for the list of known keys.
+    /// Full name of the table without indices, for the list of known fields.
     pattern: String,
     span: Range<usize>,
     entries: Option<&'a DeTable<'a>>,
@@ -121,7 +122,7 @@ pub struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// Returns the whole document.
+    /// Returns the document's outermost table.
     pub fn root(source: &'a Source<'a>, table: &'a DeTable<'a>) -> Section<'a> {
         Section {
             source,
@@ -133,7 +134,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Returns the text that this is a part of.
+    /// Returns the source that this table belongs to.
     pub fn source(&self) -> &'a Source<'a> {
         self.source
     }
@@ -168,7 +169,7 @@ impl<'a> Section<'a> {
         Some((name.span(), value))
     }
 
-    /// Returns the value of a key, if it is there.
+    /// Returns the value of a key; `None` if the table does not have the key.
     pub fn item(&self, key: &'static str) -> Option<Item<'a>> {
         let known = join(&self.pattern, key);
         self.source.known.borrow_mut().insert(known.clone());
@@ -176,7 +177,7 @@ impl<'a> Section<'a> {
         Some(Item::new(self.source, self.name(key), known, value))
     }
 
-    /// Returns the value of a key that must be there.
+    /// Returns the value of a key that the table must have. Adds a problem and returns `None` if it does not.
     pub fn require(&self, key: &'static str, example: &str) -> Option<Item<'a>> {
         let item = self.item(key);
         if item.is_none() {
@@ -192,12 +193,12 @@ impl<'a> Section<'a> {
         item
     }
 
-    /// Adds a problem of a key, at its place or, where it is not set, at the table's.
+    /// Adds a problem of a key, at the key's position, or at the table's if the key is not set.
     pub fn add_problem(&self, key: &str, message: impl Into<String>) {
         self.source.problem_of(&self.name(key), message);
     }
 
-    /// Returns the table of a key; an empty one if it is not there or no table.
+    /// Returns the table of a key; an empty stand-in if the key is missing or, with a problem, if its value is no table.
     pub fn section(&self, key: &'static str) -> Section<'a> {
         let path = self.name(key);
         let mut section = Section {
@@ -228,7 +229,7 @@ impl<'a> Section<'a> {
         section
     }
 
-    /// Returns the tables of a key written as `[[key]]`.
+    /// Returns the tables of a key that are written as `[[key]]`. Adds a problem for each member that is no table.
     pub fn sections(&self, key: &'static str) -> Vec<Section<'a>> {
         let path = self.name(key);
         let Some((name, value)) = self.entry(key) else {
@@ -273,7 +274,7 @@ impl<'a> Section<'a> {
         sections
     }
 
-    /// Returns all entries of a table whose keys the user chooses.
+    /// Returns all keys and values of a table whose keys the user chooses, in the order of the file.
     pub fn free_entries(&self) -> Vec<(String, Item<'a>)> {
         self.source
             .known
@@ -298,7 +299,7 @@ impl<'a> Section<'a> {
             .insert(self.path.clone(), self.source.position(self.span.start));
     }
 
-    /// Reports the keys that nobody asked for.
+    /// Adds a problem for each key of the table that was never asked for.
     pub fn finish(self) {
         let asked = self.asked.borrow();
         for (name, _) in self.entries.into_iter().flat_map(|table| table.iter()) {
@@ -324,11 +325,11 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Returns the candidate that a misspelt word may mean.
+/// Returns the candidate that a misspelt word may mean, whatever the case; `None` if no candidate is close enough.
 pub fn closest<'c>(word: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
     let length = word.chars().count();
     candidates
-        // Words of such different lengths are not each other's misspelling, and to compare them takes time and memory by their product.
+        // Words of very different lengths are no misspelling of each other, and a comparison takes time and memory by their product.
         .filter(|candidate| length.abs_diff(candidate.len()) <= allowed(candidate))
         .map(|candidate| {
             let distance = strsim::damerau_levenshtein(
@@ -342,7 +343,7 @@ pub fn closest<'c>(word: &str, candidates: impl Iterator<Item = &'c str>) -> Opt
         .map(|(_, candidate)| candidate)
 }
 
-/// Mistakes in a misspelt word.
+/// Returns the greatest number of mistakes in a misspelling of this word.
 fn allowed(candidate: &str) -> usize {
     1 + candidate.len() / 5
 }
@@ -377,7 +378,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// Reports a problem of this value.
+    /// Adds a problem at the position of this value.
     pub fn add_problem(&self, message: impl Into<String>) {
         self.source.problem(&self.span, &self.path, message);
     }
@@ -392,7 +393,7 @@ impl<'a> Item<'a> {
         self.value.is_array()
     }
 
-    /// Returns the value as written in the file, shortened.
+    /// Returns the beginning of the value as it is written in the file: up to 40 characters of the first line.
     fn raw(&self) -> String {
         let text = self.source.text.get(self.span.clone()).unwrap_or_default();
         let line = text.lines().next().unwrap_or_default();
@@ -404,7 +405,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// Returns the value as a text.
+    /// Returns the value as a text. Adds a problem and returns `None` if the value is none.
     pub fn text(&self, example: &str) -> Option<String> {
         match self.value {
             DeValue::String(text) => Some(text.to_string()),
@@ -419,7 +420,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// Returns a text that must not be empty or hold control characters.
+    /// Returns a text that is not empty and has no control characters. Adds a problem and returns `None` otherwise.
     pub fn line(&self, example: &str) -> Option<String> {
         let text = self.text(example)?;
         if text.trim().is_empty() {
@@ -433,7 +434,7 @@ impl<'a> Item<'a> {
         Some(text)
     }
 
-    /// Reads `true` or `false`.
+    /// Returns `true` or `false`. Adds a problem and returns `None` if the value is neither.
     pub fn boolean(&self) -> Option<bool> {
         let value = self.value.as_bool();
         if value.is_none() {
@@ -442,7 +443,7 @@ impl<'a> Item<'a> {
         value
     }
 
-    /// Returns a whole number in `range`.
+    /// Returns a whole number in `range`. Adds a problem and returns `None` if the value is none.
     pub fn integer(&self, range: RangeInclusive<u64>) -> Option<u64> {
         let (least, most) = (range.start(), range.end());
         let wanted = if *most == u64::MAX {
@@ -471,14 +472,15 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// Returns a whole number in `range`, as 32 bits.
+    /// Returns a whole number in `range`, as 32 bits, or adds a problem as [`Item::integer`] does.
     pub fn count(&self, range: RangeInclusive<u32>) -> Option<u32> {
         let range = u64::from(*range.start())..=u64::from(*range.end());
         self.integer(range)
             .and_then(|value| u32::try_from(value).ok())
     }
 
-    /// Returns a plain number in millionths.
+    /// Returns a decimal number without a unit, in millionths; `range` is in millionths, too. Adds a problem and returns `None` if the
+    /// value is none.
     pub fn millionths(&self, range: RangeInclusive<u64>) -> Option<u64> {
         let digits = match self.value {
             DeValue::Integer(digits) if digits.radix() == 10 => digits.as_str(),
@@ -498,12 +500,12 @@ impl<'a> Item<'a> {
         value
     }
 
-    /// Returns a quantity with its unit.
+    /// Returns a quantity that is written with its unit. Adds a problem and returns `None` if the value is none.
     pub fn quantity<Q: Quantity>(&self) -> Option<Q> {
         self.parsed(Q::EXAMPLE, Q::WHAT, crate::quantity::parse::<Q>)
     }
 
-    /// Reads a quantity that is written as a text with a unit.
+    /// Returns a value that is written as a text with a unit, by the type's own [`FromStr`]. Adds a problem and returns `None` on failure.
     pub fn with_unit<T: FromStr>(&self, example: &str, what: &str) -> Option<T>
     where
         T::Err: std::fmt::Display,
@@ -542,7 +544,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// Reads a word that must be one of `choices`, and returns the value of the word.
+    /// Returns the value of the word in `choices` that the file has. Adds a problem and returns `None` for any other word.
     pub fn choice<T: Copy>(&self, what: &str, choices: &[(&str, T)]) -> Option<T> {
         let words: Vec<_> = choices
             .iter()
@@ -566,7 +568,7 @@ impl<'a> Item<'a> {
         None
     }
 
-    /// Returns the members of a list.
+    /// Returns the members of a list. Adds a problem and returns nothing if the value is no list.
     pub fn list(&self, example: &str) -> Vec<Item<'a>> {
         let DeValue::Array(array) = self.value else {
             self.add_problem(format!(
@@ -586,7 +588,7 @@ impl<'a> Item<'a> {
         members.collect()
     }
 
-    /// Texts of a list.
+    /// Returns the texts of a list with their items, as [`Item::line`] reads them. Members that are none are left out, with a problem.
     pub fn lines(&self, example: &str) -> Vec<(Item<'a>, String)> {
         self.list(&format!("[{example:?}]"))
             .into_iter()
@@ -594,7 +596,7 @@ impl<'a> Item<'a> {
             .collect()
     }
 
-    /// Returns the value as a table.
+    /// Returns the value as a table; an empty stand-in if the value is none.
     pub fn section(&self) -> Section<'a> {
         Section {
             source: self.source,

@@ -1,4 +1,4 @@
-//! Counts one command and all that it starts: behind a launcher, one rank.
+//! Counts one command and all processes that it starts. Behind a launcher, that is one rank.
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
@@ -11,13 +11,13 @@ use crate::tables::Event;
 /// Counts of a command.
 #[derive(Clone, Debug)]
 pub struct CommandCounts {
-    /// Sum of the counts of each event, in the order of all groups.
+    /// Sum of the counts of each event, in the order of the events in all groups.
     pub sums: Vec<Sum>,
-    /// The command's exit status, 128 and more for a signal.
+    /// Exit status of the command; 128 plus the signal's number if a signal ended it.
     pub status: i32,
 }
 
-/// Runs a command and counts it. The kernel hands the counters down, so that nothing follows the command's processes.
+/// Runs a command and counts it. The command's processes inherit the counters from this one, so they need not be followed.
 ///
 /// # Errors
 ///

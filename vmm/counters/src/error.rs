@@ -1,12 +1,12 @@
-//! Why there are no counters.
+//! Reasons for which there are no counts.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why counters could not be counted or read.
+/// Reason for which events could not be counted, or counts could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum CountersError {
-    /// The contents of a file contradict themselves or the format.
+    /// The contents of a file contradict themselves or do not have the format.
     #[error("{}:{line}:{column}: {message}", .file.display())]
     Refused {
         /// Path of the file.
@@ -34,7 +34,7 @@ pub enum CountersError {
         /// Error of the system.
         source: io::Error,
     },
-    /// The processor, or the virtual machine, has no counters for programs.
+    /// The processor, or the virtual machine, has no hardware counters for programs.
     #[error(
         "this host has no hardware counters ({cause}); measure on a machine with a PMU, where perf stat -e cycles:u counts, and give the file that nodescope counters --json or perf stat -j -o writes there as [study.core] counters"
     )]
@@ -66,7 +66,7 @@ pub enum CountersError {
         /// Error of the system.
         cause: io::Error,
     },
-    /// The system does not let this process follow the ranks that a launcher starts.
+    /// The system does not let this process follow the processes that a launcher starts.
     #[error(
         "cannot follow the processes of the command ({cause}); put the counting behind the launcher instead: mpirun -n 4 nodescope counters --each --json FOLDER -- ./program"
     )]
@@ -79,10 +79,10 @@ pub enum CountersError {
         "the events of this processor are in no table ({processor}); measure with perf stat, LIKWID or PAPI and give their file as [study.core] counters"
     )]
     Processor {
-        /// The processor by /proc/cpuinfo.
+        /// The processor, as /proc/cpuinfo describes it.
         processor: String,
     },
-    /// Nothing usable was counted, for this reason.
+    /// Nothing usable was counted; the text is the reason.
     #[error("{0}")]
     Nothing(String),
 }

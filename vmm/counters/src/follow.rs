@@ -1,8 +1,9 @@
-//! Counts the ranks that a launcher starts on this machine, each by itself, without changing the command.
+//! Counts the ranks that a launcher starts on this machine, each separately, without changing the command.
 //!
-//! The launcher and what it starts are followed with `ptrace(2)`, but only from event to event: they run at full speed between a fork, a new
-//! thread and an `exec`. A process that executes a program with a rank in its environment is a rank: its counters are opened while it
-//! stands at the `exec`, with all that it will start, and nobody follows it from there on. Ranks on other nodes are not seen.
+//! The launcher and the processes that it starts are followed with `ptrace(2)`, but stop only at a fork, a new thread and an `exec`:
+//! between these they run at full speed. A process that executes a program with a rank in its environment is a rank. Its counters, which
+//! count all that it starts, too, are opened while it is stopped at the `exec`. From there on the process is no longer followed. Ranks on
+//! other nodes are not seen.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -18,7 +19,7 @@ use crate::error::CountersError;
 use crate::open::{CountTarget, Counters, Sum, open};
 use crate::tables::Event;
 
-/// Variables in which launchers pass a process its rank: PMIx (Open MPI 4 and later), Open MPI, PMI (MPICH's hydra, Intel MPI), Slurm.
+/// Variables in which launchers pass its rank to a process: Open MPI, PMIx (Open MPI 4 and later), PMI (MPICH's hydra, Intel MPI), Slurm.
 const RANK_VARIABLES: [&str; 4] = [
     "OMPI_COMM_WORLD_RANK",
     "PMIX_RANK",
@@ -29,16 +30,16 @@ const RANK_VARIABLES: [&str; 4] = [
 /// Counts of a launcher's processes.
 #[derive(Clone, Debug, Default)]
 pub struct Followed {
-    /// Sums by rank, one for each event of all groups.
+    /// Sums by rank, one for each event, in the order of the events in all groups.
     pub ranks: BTreeMap<u32, Vec<Sum>>,
-    /// Sums of the processes that are no ranks.
+    /// Sums of all processes that are no ranks, in the same order.
     pub others: Vec<Sum>,
-    /// The command's exit status, 128 and more for a signal.
+    /// Exit status of the command; 128 plus the signal's number if a signal ended it.
     pub status: i32,
 }
 
-/// Returns the rank that an environment contains (`NAME=value` texts with zeros between them). Variables that this process has too come
-/// from an outer launcher, such as a batch job's, and are ignored.
+/// Returns the rank in an environment, which is `NAME=value` texts separated by zero bytes. `own` returns whether this process has a
+/// variable, too: such variables come from an outer launcher, such as a batch job's, and are ignored.
 pub fn rank_of(environment: &[u8], own: impl Fn(&str) -> bool) -> Option<u32> {
     RANK_VARIABLES
         .iter()
@@ -51,13 +52,13 @@ pub fn rank_of(environment: &[u8], own: impl Fn(&str) -> bool) -> Option<u32> {
         })
 }
 
-/// Returns the rank of this process, if a launcher started it as one.
+/// Returns the rank of this process by its environment; `None` if no launcher started it as a rank.
 pub fn own_rank() -> Option<u32> {
     let value = |name: &&str| std::env::var(name).ok()?.parse().ok();
     RANK_VARIABLES.iter().find_map(value)
 }
 
-/// Runs a command and counts its ranks.
+/// Runs a command and counts its ranks, and separately all other processes.
 ///
 /// # Errors
 ///
@@ -65,7 +66,7 @@ pub fn own_rank() -> Option<u32> {
 pub fn follow(groups: &[&[Event]], command: &[OsString]) -> Result<Followed, CountersError> {
     let mut builder = Command::new(&command[0]);
     builder.args(&command[1..]);
-    // A rank has about twenty counters, each an open file. The command keeps the limit that it would have had.
+    // A rank has about twenty counters, each an open file, so this process raises its limit. The command gets the limit from before.
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,
@@ -97,7 +98,7 @@ pub fn follow(groups: &[&[Event]], command: &[OsString]) -> Result<Followed, Cou
     };
     let run = follower.run();
     if run.is_err() {
-        // The command is stopped at its next event, or continues without this process: nobody waits for it any more.
+        // After an error nobody handles the events of the command: end the command, and detach from all tasks.
         let mut child = child;
         let _ = child.kill();
         follower.drain();
@@ -119,17 +120,17 @@ pub fn follow(groups: &[&[Event]], command: &[OsString]) -> Result<Followed, Cou
     })
 }
 
-/// The number of no process.
+/// Process number that no process has.
 const NOBODY: pid_t = 0;
 
 struct Follower<'a> {
     groups: &'a [&'a [Event]],
     events: usize,
-    /// The command, until it has ended.
+    /// Process number of the command, or `NOBODY` once it has ended.
     top: pid_t,
-    /// Followed tasks: threads and processes that are no ranks.
+    /// Followed tasks, which are threads and processes that are no ranks; `None` where a task's counters could not be opened in time.
     tasks: BTreeMap<pid_t, Option<Counters>>,
-    /// The trees of each rank: more than one if the command starts several jobs in turn.
+    /// Counters of each rank with all that it started: several if the command starts several jobs in turn.
     ranks: BTreeMap<u32, Vec<Counters>>,
     others: Vec<Sum>,
 }
@@ -157,7 +158,7 @@ impl Follower<'_> {
         }
     }
 
-    /// Lets go of everything that is still followed, so that nothing stands still for ever.
+    /// Detaches from all tasks that are still followed, so that none remains stopped for ever, and waits for the command's end.
     fn drain(&mut self) {
         while self.top != NOBODY
             && let Ok((pid, status)) = wait()
@@ -189,7 +190,7 @@ impl Follower<'_> {
         }
         match status >> 16 {
             libc::PTRACE_EVENT_EXEC => {
-                // A thread that executes a program takes over the process's number; the others end without a word.
+                // A thread that executes a program takes over the process's number. The other threads end without an event.
                 if let Some(before) = event_message(pid).filter(|&before| before != pid)
                     && let Some(counters) = self.tasks.remove(&before)
                 {
@@ -199,7 +200,7 @@ impl Follower<'_> {
                 self.executes(pid)
             }
             0 => {
-                // A signal for the task, or a stop of the whole group, which has no information.
+                // A signal for the task, or a stop of the whole group, which is not delivered.
                 let deliver = if is_group_stop(pid) { 0 } else { signal };
                 go_on(pid, deliver)
             }
@@ -207,9 +208,9 @@ impl Follower<'_> {
         }
     }
 
-    /// Handles a process that stands at an exec: follows it further, or counts it as a rank.
+    /// Handles a process that is stopped at an exec: continues to follow it, or begins to count it as a rank.
     fn executes(&mut self, pid: pid_t) -> Result<(), CountersError> {
-        // A process that has gone has no environment.
+        // A process that has ended has no environment.
         let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         let own = |name: &str| std::env::var_os(name).is_some();
         let Some(rank) = rank_of(&environment, own) else {
@@ -222,7 +223,7 @@ impl Follower<'_> {
         ignore_gone(ptrace(libc::PTRACE_DETACH, pid, 0))
     }
 
-    /// Opens counters; none if the task has gone meanwhile.
+    /// Opens counters; `None` if the task has ended in the meantime.
     fn open(&self, target: CountTarget) -> Result<Option<Counters>, CountersError> {
         match open(self.groups, target) {
             Ok(counters) => Ok(Some(counters)),
@@ -249,12 +250,12 @@ impl Follower<'_> {
     }
 }
 
-/// Lets a stopped task continue, with a signal if there is one for it.
+/// Continues a stopped task, and delivers a signal to it unless `signal` is 0.
 fn go_on(pid: pid_t, signal: c_int) -> Result<(), CountersError> {
     ignore_gone(ptrace(libc::PTRACE_CONT, pid, signal.into()))
 }
 
-/// Ignores that a task has gone, as if it had continued: a task may be killed while it is stopped.
+/// Ignores the error for a task that no longer exists: a task may be killed while it is stopped.
 fn ignore_gone(result: io::Result<c_long>) -> Result<(), CountersError> {
     match result {
         Ok(_) => Ok(()),
@@ -266,35 +267,35 @@ fn ignore_gone(result: io::Result<c_long>) -> Result<(), CountersError> {
 /// Returns whether a stop is one of the whole group, in which a tracer cannot read a signal (ptrace(2), "Group-stop").
 fn is_group_stop(pid: pid_t) -> bool {
     let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::uninit();
-    // SAFETY: the kernel writes at most one siginfo_t to the address, which has room for one.
+    // SAFETY: the kernel writes at most one siginfo_t to the address, which is that of one.
     let result =
         unsafe { libc::ptrace(libc::PTRACE_GETSIGINFO, pid, 0 as c_long, info.as_mut_ptr()) };
     result == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL)
 }
 
-/// Returns the number that goes with an event of a task.
+/// Returns the message of a task's last ptrace event, as a process number; `None` if there is none.
 fn event_message(pid: pid_t) -> Option<pid_t> {
     let mut message: libc::c_ulong = 0;
-    // SAFETY: the kernel writes one unsigned long to the address, which is one.
+    // SAFETY: the kernel writes one unsigned long to the address, which is that of one.
     let result =
         unsafe { libc::ptrace(libc::PTRACE_GETEVENTMSG, pid, 0 as c_long, &raw mut message) };
     (result == 0).then_some(message as pid_t)
 }
 
-/// Makes a request whose arguments are only numbers.
+/// Makes a ptrace request whose arguments are numbers and no addresses.
 fn ptrace(request: libc::c_uint, pid: pid_t, data: c_long) -> io::Result<c_long> {
-    // SAFETY: none of the requests in this file that come here takes an address.
+    // SAFETY: no request that is passed to this function takes an address.
     match unsafe { libc::ptrace(request, pid, 0 as c_long, data) } {
         -1 => Err(io::Error::last_os_error()),
         value => Ok(value),
     }
 }
 
-/// Waits for the next event of a task that this thread follows, and of no other child of this process.
+/// Waits for the next event of a task that this thread follows. Children of other threads of this process are not waited for.
 fn wait() -> io::Result<(pid_t, c_int)> {
     loop {
         let mut status = 0;
-        // SAFETY: the kernel writes one int to the address, which is one.
+        // SAFETY: the kernel writes one int to the address, which is that of one.
         match unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::__WNOTHREAD) } {
             -1 => match io::Error::last_os_error() {
                 error if error.kind() == io::ErrorKind::Interrupted => {}
@@ -317,7 +318,7 @@ mod tests {
         assert_eq!(rank_of(b"XPMI_RANK=12\0PMI_RANKS=3\0", none), None);
         assert_eq!(rank_of(b"PMI_RANK=-1\0SLURM_PROCID=x\0", none), None);
         assert_eq!(rank_of(b"", none), None);
-        // A batch job's own rank is not its ranks'.
+        // The rank of an outer batch job is not that of the job's processes.
         let outer = |name: &str| name == "SLURM_PROCID";
         assert_eq!(rank_of(b"SLURM_PROCID=0\0", outer), None);
         assert_eq!(rank_of(b"SLURM_PROCID=0\0PMI_RANK=2\0", outer), Some(2));

@@ -1,37 +1,37 @@
-//! Figures that follow from counts: CPI, FLOP per instruction, CPI_core and the top-down split. `README.md` explains the formulas.
+//! Figures that are computed from counts: CPI, FLOP per instruction, CPI_core and the top-down split. `README.md` explains the formulas.
 
 use crate::measurement::{Counts, FilePosition, Reading};
 use crate::quantity::Quantity as Q;
 
-/// Figures that follow from counts.
+/// Figures that are computed from counts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Derived {
-    /// Number of cycles.
+    /// Number of cycles, from the counts.
     pub cycles: f64,
-    /// Number of instructions retired.
+    /// Number of retired instructions, from the counts.
     pub instructions: f64,
     /// Cycles per instruction, memory stalls included.
     pub cpi: f64,
-    /// Alpha: floating-point operations per instruction, if they were counted.
+    /// Alpha: floating-point operations per instruction; `None` if these operations were not counted.
     pub alpha: Option<f64>,
-    /// Cycles per instruction of the core without memory stalls, or why they cannot be computed.
+    /// CPI_core: cycles per instruction without memory stalls, or the reason why it cannot be computed.
     pub core: Result<CoreCpi, String>,
-    /// Shares of the pipeline's slots by use, if slots were counted.
+    /// Shares of the pipeline's slots by use; `None` if slots were not counted.
     pub top_down: Option<TopDown>,
-    /// Misses of levels 1 to 3 per thousand instructions, as far as they were counted.
+    /// Cache misses of levels 1 to 3 per thousand instructions; `None` for a level whose misses were not counted.
     pub misses: [Option<f64>; 3],
-    /// Limits of these figures, as sentences.
+    /// Limits of the accuracy of these figures, as sentences.
     pub limits: Vec<String>,
 }
 
-/// CPI_core and the method by which it was computed.
+/// CPI_core and the events by which it was computed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoreCpi {
     /// (Cycles - stalls for memory) / instructions.
     pub cpi: f64,
     /// Stalls for memory, in cycles.
     pub stalls: f64,
-    /// The events: cycles, instructions, stalls.
+    /// Names of the events used: cycles, instructions, stalls.
     pub events: Vec<String>,
 }
 
@@ -40,22 +40,22 @@ pub struct CoreCpi {
 pub struct TopDown {
     /// Share of slots whose operations retired, 0 to 1.
     pub retiring: f64,
-    /// Operations that did not retire, and recovery from them.
+    /// Share of slots of operations that did not retire, or were lost to recovery from them, 0 to 1.
     pub bad_speculation: f64,
-    /// Slots that the front end left empty.
+    /// Share of slots that the front end left empty, 0 to 1.
     pub frontend: f64,
-    /// Slots that the back end could not take.
+    /// Share of slots that the back end could not accept, 0 to 1.
     pub backend: f64,
 }
 
-/// Counts that cannot be.
+/// Counts that contradict each other: a message, and a position in a file if the counts come from one.
 #[derive(Debug)]
 pub(crate) struct Contradiction {
     pub position: Option<FilePosition>,
     pub message: String,
 }
 
-/// Events of stalls for memory: the best first, each with its limit.
+/// Events of stalls for memory, from the most to the least exact, each with the limit of its accuracy; the first counted one is used.
 const STALLS: [(Q, &str); 6] = [
     (Q::StallsL1dMiss, ""),
     (
@@ -80,7 +80,7 @@ const STALLS: [(Q, &str); 6] = [
     ),
 ];
 
-/// No core retires more instructions in a cycle; 8 is the widest in the tables, and fused pairs count twice.
+/// Greatest plausible number of instructions per cycle. The widest core in the tables retires 8, and fused pairs count twice.
 const MOST_PER_CYCLE: f64 = 16.0;
 
 impl Derived {
@@ -172,7 +172,7 @@ fn needed<'a>(counts: &'a Counts, quantity: Q, what: &str) -> Result<&'a Reading
     }
 }
 
-/// Computes CPI_core, or returns why CPI_core cannot be computed.
+/// Computes CPI_core; the inner error is the reason why it cannot be computed. Adds the limit of the used event to `limits`.
 fn core(
     counts: &Counts,
     cycles: &Reading,
@@ -221,7 +221,8 @@ fn core(
     }))
 }
 
-/// Adds up floating-point operations: counted as such, or counted by width.
+/// Returns the number of floating-point operations: counted as such, or else the sum of those counted by precision or by width. `None` if
+/// none were counted.
 fn flops(counts: &Counts) -> Option<f64> {
     let sum = |values: &mut dyn Iterator<Item = f64>| {
         let first = values.next()?;
@@ -237,7 +238,8 @@ fn flops(counts: &Counts) -> Option<f64> {
         .or_else(|| sum(&mut Q::all().filter_map(|q| Some(counts.value(q)? * q.flops()?))))
 }
 
-/// Computes level 1 of the top-down method (Intel optimization manual, appendix B.1; for AMD the pipeline utilization of the PPR of Zen 4 and 5).
+/// Computes level 1 of the top-down method (Intel optimization manual, appendix B.1; for AMD the pipeline utilization of the PPR of Zen 4
+/// and 5). `None` if slots were not counted.
 fn top_down(counts: &Counts) -> Result<Option<TopDown>, Contradiction> {
     let shares = [
         Q::ShareRetiring,
@@ -265,7 +267,7 @@ fn top_down(counts: &Counts) -> Result<Option<TopDown>, Contradiction> {
         };
         let issued = counts.value(Q::SlotsIssued);
         let recovery = counts.value(Q::SlotsRecovery).unwrap_or_default();
-        // Of events that take turns, a few more may retire than are issued.
+        // If the events were counted in turns, slightly more slots may retire than are issued.
         let lost = issued.map(|issued| (issued - retired + recovery).max(0.0));
         let Some(bad) = counts.value(Q::SlotsBadSpeculation).or(lost) else {
             return Ok(None);
@@ -279,7 +281,7 @@ fn top_down(counts: &Counts) -> Result<Option<TopDown>, Contradiction> {
         }
     };
     let sum = split.retiring + split.bad_speculation + split.frontend + split.backend;
-    // Slots of another thread of the core count for nobody, so that less than all is no contradiction.
+    // Slots of the core's other thread count for neither, so that a sum below 1 is no contradiction.
     if sum > 1.1 {
         let reading = [Q::SlotsRetiring, Q::ShareRetiring]
             .iter()
@@ -364,7 +366,7 @@ mod tests {
 
     #[test]
     fn the_split_of_slots_follows_the_manuals() {
-        // Sandy Bridge to Skylake: 4 slots a cycle; the back end has the rest.
+        // Sandy Bridge to Skylake: 4 slots per cycle; the back end gets the remaining slots.
         let split = top_down(&counts(&[
             ("topdown-total-slots", 4000.0),
             ("topdown-slots-issued", 2200.0),

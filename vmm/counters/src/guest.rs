@@ -1,7 +1,7 @@
-//! Counters of guests: of what the vCPUs of virtual machines execute on this host's processor, without what the host does for them.
+//! Hardware counts of guests: what the vCPUs execute on this host's processor, without what the host does for them.
 //!
-//! A vCPU is counted on the thread that runs it, as long as it runs there. The processor itself is behind [`CountGuests`], so that recorded
-//! counts can stand in where there is no PMU.
+//! The counters of a vCPU belong to the thread that runs the vCPU, and count only while it runs. The processor is behind the trait
+//! [`CountGuests`], so that recorded counts can replace it where there is no PMU.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -15,21 +15,21 @@ use crate::tables::{Cpu, Event, Table};
 
 /// Counters of the thread that opened them, which count only while guests run.
 pub trait GuestCounters: Debug + Send {
-    /// Counts from now on.
+    /// Starts counting.
     ///
     /// # Errors
     ///
     /// Counters that cannot be started.
     fn start(&mut self) -> Result<(), CountersError>;
 
-    /// Counts no longer.
+    /// Stops counting.
     ///
     /// # Errors
     ///
     /// Counters that cannot be stopped.
     fn stop(&mut self) -> Result<(), CountersError>;
 
-    /// Adds what was counted since they were opened to one sum for each event.
+    /// Adds what these counters have counted since they were opened to `sums`, one for each event.
     ///
     /// # Errors
     ///
@@ -37,18 +37,18 @@ pub trait GuestCounters: Debug + Send {
     fn read(&mut self, sums: &mut [Sum]) -> Result<(), CountersError>;
 }
 
-/// A processor that counts guests.
+/// A processor whose counters can count guests.
 pub trait CountGuests: Debug + Send + Sync {
-    /// Returns the name.
+    /// Returns the name of the processor; `None` if it is unknown.
     fn processor(&self) -> Option<String>;
 
-    /// Sentences about limits of its counts.
+    /// Returns sentences about limits of the processor's counts.
     fn limits(&self) -> Vec<String>;
 
-    /// Returns the events, in groups that are counted at once.
+    /// Returns the events, in groups; the events of a group are counted at the same time.
     fn groups(&self) -> &'static [&'static [Event]];
 
-    /// Opens counters of the calling thread. The counters do not count yet.
+    /// Opens counters for the calling thread. The counters do not count before [`GuestCounters::start`].
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ pub trait CountGuests: Debug + Send + Sync {
     fn open(&self) -> Result<Box<dyn GuestCounters>, CountersError>;
 }
 
-/// Processor of this host, as a source of counters.
+/// Processor of this host, as a source of counts.
 #[derive(Debug)]
 pub struct HostProcessor {
     name: String,
@@ -64,11 +64,11 @@ pub struct HostProcessor {
 }
 
 impl HostProcessor {
-    /// Finds the events of the processor, and opens its counters once.
+    /// Finds the table of the processor's events, and opens the counters once to check that they can be used.
     ///
     /// # Errors
     ///
-    /// No PMU, no permission, or a processor whose events are not known.
+    /// No PMU, no permission, or a processor whose events are in no table.
     pub fn new() -> Result<Self, CountersError> {
         let cpu = Cpu::host();
         let table = table(&cpu)?;
@@ -112,7 +112,7 @@ impl GuestCounters for Counters {
     }
 }
 
-/// Counts that were recorded, in place of a processor's: at each stop the next row is added, from the first row again after the last.
+/// Recorded counts in place of a processor's. Each stop of a thread's counters adds the next row; the first row follows the last.
 #[derive(Debug)]
 pub struct RecordedCounts {
     groups: &'static [&'static [Event]],
@@ -120,11 +120,11 @@ pub struct RecordedCounts {
 }
 
 impl RecordedCounts {
-    /// Counts of these events. Each row has a sum for each event.
+    /// Returns a source of these rows, each of which has a sum for each event of the groups.
     ///
     /// # Panics
     ///
-    /// If there is no row, or a row has another number of sums.
+    /// If there is no row, or a row whose number of sums is not that of the events.
     pub fn new(groups: &'static [&'static [Event]], rows: Vec<Vec<Sum>>) -> Self {
         let events = groups.iter().map(|group| group.len()).sum::<usize>();
         assert!(!rows.is_empty() && rows.iter().all(|row| row.len() == events));
@@ -157,7 +157,7 @@ impl CountGuests for RecordedCounts {
     }
 }
 
-/// Recorded counts of a thread.
+/// Counters of one thread that return recorded counts.
 #[derive(Debug)]
 struct Recorded {
     rows: Arc<[Vec<Sum>]>,
@@ -192,18 +192,19 @@ fn add(sums: &mut [Sum], others: &[Sum]) {
 #[derive(Debug)]
 pub struct VcpuCounters {
     source: Arc<dyn CountGuests>,
-    /// Counts of threads that the vCPU has left.
+    /// Counts from the threads that ran the vCPU before the present one.
     earlier: Vec<Sum>,
-    /// The thread that runs the vCPU, and its counters.
+    /// Number of the thread that runs the vCPU, and the counters of that thread.
     open: Option<(i32, Box<dyn GuestCounters>)>,
 }
 
 impl VcpuCounters {
-    /// Starts the vCPU's counters: the vCPU begins to run on the calling thread, which has this number.
+    /// Starts the vCPU's counters: the vCPU begins to run on the calling thread, whose number is `thread`. Opens new counters if the thread
+    /// has changed.
     ///
     /// # Errors
     ///
-    /// Counters that cannot be opened, or not started.
+    /// Counters that cannot be opened, read or started.
     pub fn start(&mut self, thread: i32) -> Result<(), CountersError> {
         if self.open.as_ref().is_none_or(|(other, _)| *other != thread) {
             let counters = self.source.open()?;
@@ -214,7 +215,7 @@ impl VcpuCounters {
         self.open.as_mut().map_or(Ok(()), |(_, open)| open.start())
     }
 
-    /// Stops the vCPU's counters: the vCPU has stopped.
+    /// Stops the vCPU's counters, since the vCPU leaves the guest.
     ///
     /// # Errors
     ///
@@ -232,7 +233,7 @@ impl VcpuCounters {
     }
 }
 
-/// Counters by node and vCPU.
+/// Counters of vCPUs, by the numbers of node and vCPU.
 type Vcpus = BTreeMap<(u32, u16), Arc<Mutex<VcpuCounters>>>;
 
 /// Counters of all vCPUs of a cluster.
@@ -242,13 +243,13 @@ pub struct GuestCounting {
     vcpus: Mutex<Vcpus>,
 }
 
-/// Takes a lock; a thread that panicked has left sums that are sound.
+/// Locks a mutex, even if a thread has panicked while it had the lock: the sums are valid in any case.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl GuestCounting {
-    /// Counts by this processor; no vCPU is counted yet.
+    /// Returns a count with this source, in which no vCPU is counted yet.
     pub fn new(source: Arc<dyn CountGuests>) -> Self {
         Self {
             source,
@@ -256,7 +257,7 @@ impl GuestCounting {
         }
     }
 
-    /// Makes counters for a vCPU, in place of those that it had in an earlier run.
+    /// Returns new counters for a vCPU. They replace those that the vCPU had in an earlier run.
     pub fn vcpu(&self, node: u32, vcpu: u16) -> Arc<Mutex<VcpuCounters>> {
         let counters = Arc::new(Mutex::new(VcpuCounters {
             source: Arc::clone(&self.source),
@@ -272,7 +273,7 @@ impl GuestCounting {
         vec![Sum::default(); events.sum()]
     }
 
-    /// Returns the sums over all vCPUs until now.
+    /// Returns the sums over all vCPUs until now, one for each event.
     ///
     /// # Errors
     ///
@@ -285,7 +286,7 @@ impl GuestCounting {
         Ok(sums)
     }
 
-    /// Makes a measurement of what was counted between two sums.
+    /// Returns a measurement of the difference between two results of [`GuestCounting::sums`].
     pub fn measurement(&self, from: &[Sum], to: &[Sum]) -> Measurement {
         let passed = from.iter().zip(to).map(|(from, to)| Sum {
             count: to.count.saturating_sub(from.count),
@@ -378,7 +379,7 @@ mod tests {
         let derived = counting.measurement(&from, &to).derive().unwrap();
         assert_eq!(derived.cpi, 8000.0 / 4000.0);
         assert_eq!(derived.core.unwrap().cpi, (8000.0 - 4500.0) / 4000.0);
-        // Nothing was executed: nothing can be computed.
+        // Nothing was executed between these sums, so nothing can be computed.
         assert!(counting.measurement(&to, &to).derive().is_err());
     }
 

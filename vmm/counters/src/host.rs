@@ -12,13 +12,14 @@ use crate::tables::{Code, Cpu, Event, Table};
 /// Grouping of a command's processes in the counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// Ranks that the command starts on this machine are counted each by itself.
+    /// Ranks that the command starts on this machine are counted separately.
     Ranks,
-    /// The command and all that it starts are one program.
+    /// The command and all processes that it starts are counted as one program.
     Whole,
 }
 
-/// Runs a command and counts it; its exit status comes with the counts, 128 and more for a signal.
+/// Runs a command and counts it. Returns the counts and the exit status, which is 128 plus the signal's number if a signal ended the
+/// command.
 ///
 /// # Errors
 ///
@@ -68,7 +69,8 @@ pub fn count(command: &[OsString], how: How) -> Result<(Measurement, i32), Count
     Ok((measurement, status))
 }
 
-/// Finds the events of a processor. A host without any counters gets the error for that, whatever its processor is.
+/// Returns the table of a processor's events. First checks that the host has counters at all, since the error for that comes before one for
+/// an unknown processor.
 pub(crate) fn table(cpu: &Cpu) -> Result<&'static Table, CountersError> {
     const CYCLES: &[&[Event]] = &[&[Event {
         name: "cycles",

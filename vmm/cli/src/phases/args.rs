@@ -9,7 +9,7 @@ use nodescope_phases::{ChangeCost, Include};
 
 use crate::predict::args::setting;
 
-/// Most classes that may be asked for.
+/// Greatest number of classes that may be asked for.
 const MOST_CLASSES: usize = 256;
 
 /// `nodescope phases`.
@@ -26,48 +26,48 @@ pub struct Phases {
     /// Length of a step, such as "10 ms"; by default the one around which the phases are most stable.
     #[arg(long, value_name = "TIME", value_parser = step)]
     pub step: Option<Time>,
-    /// Number of classes; by default the least that leaves at most 5 % of the steps' squares unexplained.
+    /// Number of classes; by default the least that leaves at most 5 % of the steps' sum of squares unexplained.
     #[arg(long, value_name = "K", value_parser = classes)]
     pub classes: Option<usize>,
     /// Seed of k-means.
     #[arg(long, value_name = "N", default_value_t = SEED)]
     pub seed: u64,
-    /// Messages to count beside those of point-to-point calls.
+    /// Kinds of messages to count besides those of point-to-point calls.
     #[arg(long, value_name = "KIND", value_enum, value_delimiter = ',')]
     pub include: Vec<Kind>,
     /// The MPI job, from 0, where the trace holds several; by default the one with most calls.
     #[arg(long, value_name = "N")]
     pub job: Option<usize>,
-    /// A file that describes a cluster (guide: The cluster file): places the ranks on its nodes for each phase and for the
-    /// whole run, and predicts what that gains. Its section "collectives" chooses their algorithms, too.
+    /// A file that describes a cluster (guide: The cluster file): place the ranks on its nodes for each phase and for the whole run, and
+    /// predict the gain. The file's section "collectives" chooses the algorithms of collectives, too.
     #[arg(long, value_name = "FILE")]
     pub cluster: Option<PathBuf>,
     /// Another value of a field of the cluster file, such as `nodes.placement=cyclic`; may be given several times.
     #[arg(long, value_name = "FIELD=VALUE", value_parser = setting, requires = "cluster")]
     pub set: Vec<Setting>,
-    /// Place the ranks of each node on so many sockets, too.
+    /// Place the ranks of each node on so many sockets as well.
     #[arg(long, value_name = "N", requires = "cluster", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub sockets: Option<u32>,
-    /// Cost of changing the placement between two phases, as a time ("2 s", by predicted times) or as bytes ("1 GiB", by bytes
-    /// between nodes): tells when a change pays.
+    /// Cost of changing the placement between two phases, as a time ("2 s", by predicted times) or as bytes ("1 GiB", by bytes between
+    /// nodes): the output then shows when a change pays.
     #[arg(long, value_name = "TIME|BYTES", requires = "cluster", value_parser = change_cost)]
     pub change_cost: Option<ChangeCost>,
 }
 
-/// The seed of k-means where none is given.
+/// Seed of k-means if no other is given.
 pub const SEED: u64 = 1;
 
-/// Messages beside those of point-to-point calls.
+/// Kinds of messages besides those of point-to-point calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
-    /// Of collectives, decomposed into the rounds of their algorithms, and of neighbourhood collectives.
+    /// Messages of collectives, decomposed into the rounds of their algorithms, and of neighbourhood collectives.
     Collectives,
-    /// Of puts, gets and accumulates.
+    /// Messages of puts, gets and accumulates.
     OneSided,
 }
 
 impl Phases {
-    /// Returns the kinds of messages that are counted.
+    /// Returns the kinds of messages to count besides those of point-to-point calls.
     pub fn include(&self) -> Include {
         Include {
             collectives: self.include.contains(&Kind::Collectives),
@@ -76,7 +76,7 @@ impl Phases {
     }
 }
 
-/// Returns a time above zero.
+/// Reads a time above zero.
 fn step(text: &str) -> Result<Time, String> {
     match text.parse::<Time>() {
         Ok(Time(0)) => Err("a step of no time holds nothing; write e.g. 10ms".to_owned()),
@@ -85,7 +85,7 @@ fn step(text: &str) -> Result<Time, String> {
     }
 }
 
-/// Returns a number of classes.
+/// Reads a number of classes, from 1 to `MOST_CLASSES`.
 fn classes(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(count @ 1..=MOST_CLASSES) => Ok(count),
@@ -93,7 +93,7 @@ fn classes(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Returns a time or a number of bytes.
+/// Reads a time or a number of bytes.
 fn change_cost(text: &str) -> Result<ChangeCost, String> {
     match (text.parse::<Time>(), text.parse::<Bytes>()) {
         (Ok(time), _) => Ok(ChangeCost::Time(time.0)),

@@ -13,7 +13,7 @@ use nodescope_predict::reduce::Selection;
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("several").args(["sweep", "ranks"]).multiple(false)))]
 pub struct Predict {
-    /// Folder of the results, or a trace; with --ranks, those of at least three numbers of ranks.
+    /// Folder of the results, or a trace; with --ranks, results of at least three numbers of ranks.
     #[arg(required = true)]
     pub results: Vec<PathBuf>,
     /// The file that describes the cluster (guide: The cluster file).
@@ -22,10 +22,11 @@ pub struct Predict {
     /// Print JSON in place of text (guide: The prediction as JSON).
     #[arg(long)]
     pub json: bool,
-    /// Print an HTML page in place of text: a bar for each rank, and what each does when.
+    /// Print an HTML page in place of text: a bar for each rank, and the activity of each over time.
     #[arg(long, conflicts_with_all = ["json", "sweep"])]
     pub html: bool,
-    /// Write the predicted run as a trace, which `nodescope export` gives to other tools; JSON then has what each rank does when.
+    /// Write the predicted run as a trace, which `nodescope export` converts for other tools; JSON then has the activity of each rank over
+    /// time.
     #[arg(long, value_name = "FILE", conflicts_with = "sweep")]
     pub timeline: Option<PathBuf>,
     /// A network of zero latency and infinite bandwidth in place of the cluster's.
@@ -43,14 +44,14 @@ pub struct Predict {
     /// Another placement: block, cyclic, or the node of each rank, such as 0,0,1,1: nodes.placement.
     #[arg(long, value_name = "PLACEMENT")]
     pub placement: Option<PlacementOption>,
-    /// Other ranks a node: nodes.ranks_per_node.
+    /// Another number of ranks on each node: nodes.ranks_per_node.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub ranks_per_node: Option<u32>,
     /// Predictions for several values of a field of the cluster file: network.latency=1us,2us,5us, 1us:10us:5 (5 values from 1 us to
     /// 10 us), 1us:100us:log10 (10 values, logarithmic), nodes.placement=block,cyclic.
     #[arg(long, value_name = "FIELD=VALUES")]
     pub sweep: Option<Sweep>,
-    /// Predict for other numbers of ranks than were traced, such as 64,1024: from results of at least three numbers of ranks.
+    /// Predict for other numbers of ranks than were traced, such as 64,1024; needs results of at least three numbers of ranks.
     #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with_all = ["sweep", "timeline", "html"],
           value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub ranks: Vec<u32>,
@@ -60,39 +61,39 @@ pub struct Predict {
     /// Print a sweep, or predictions for numbers of ranks, as comma-separated values in place of text.
     #[arg(long, requires = "several", conflicts_with = "json")]
     pub csv: bool,
-    /// Draw a sweep, or predictions for numbers of ranks, as an SVG image: time and where it goes, by value.
+    /// Draw a sweep, or predictions for numbers of ranks, as an SVG image: the time and its parts, by value.
     #[arg(long, value_name = "FILE", requires = "several")]
     pub plot: Option<PathBuf>,
-    /// Interpret a fragment once and take its attributes in its place: a call site (program+0x1234), a loop (loop:2, as --outline
-    /// numbers them), or an interval of the predicted run (10ms..20ms). Refused where that would not be exact.
+    /// Interpret a fragment once and replace it by what it costs: a call site (program+0x1234), a loop (loop:2, as --outline numbers
+    /// loops), or an interval of the predicted run (10ms..20ms). Refused where the result would not be exact.
     #[arg(long, value_name = "FRAGMENT", conflicts_with_all = ["sweep", "ranks", "from"])]
     pub reduce: Option<Selection>,
-    /// Print what a rank does, its loops numbered, in place of a prediction.
+    /// Print the program of a rank, with numbered loops, in place of a prediction.
     #[arg(long, value_name = "RANK", num_args = 0..=1, default_missing_value = "0", conflicts_with_all = ["sweep", "ranks", "reduce", "json", "html"])]
     pub outline: Option<u32>,
     /// The MPI job, from 0, where the trace holds several; by default the one with most calls. With --ranks, several such as 3,5,7.
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub job: Vec<usize>,
-    /// Tell the time of a section too: from the return of a call of each rank, such as MPI_Barrier:2 for its second barrier (with
-    /// --ranks, of the section alone) ...
+    /// Report the time of a section, too: from the return of a call of each rank, such as MPI_Barrier:2 for its second barrier (with
+    /// --ranks, predict the section alone) ...
     #[arg(long, value_name = "CALL", requires = "to", value_parser = call)]
     pub from: Option<(Function, u64)>,
-    /// ... to the return of this one.
+    /// ... to the return of this call.
     #[arg(long, value_name = "CALL", requires = "from", value_parser = call)]
     pub to: Option<(Function, u64)>,
-    /// Interpretations with bursts drawn anew, from which the interval follows.
+    /// Number of further interpretations with bursts drawn at random (replicas), from which the interval of the time follows.
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(0..=10000))]
     pub replicas: u32,
-    /// Where their draws begin.
+    /// Seed of the replicas' random draws.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// In these, ranks begin up to so much apart, each at a time drawn at random, such as 1ms: whether they fall in step may decide how
-    /// long they take for all their time.
+    /// Start the ranks of each replica up to so much apart, such as 1ms, each at a time drawn at random: whether ranks fall in step at the
+    /// start may decide how long they take throughout.
     #[arg(long, value_name = "TIME")]
     pub stagger: Option<Time>,
 }
 
-/// Returns a field of the cluster file with a value.
+/// Reads a field of the cluster file with a value, `FIELD=VALUE`.
 pub fn setting(text: &str) -> Result<Setting, String> {
     match text.split_once('=') {
         Some((field, value)) if !field.trim().is_empty() => Ok(Setting::new(field, value)),
@@ -100,7 +101,7 @@ pub fn setting(text: &str) -> Result<Setting, String> {
     }
 }
 
-/// Returns a share, more than 0 and at most 1.
+/// Reads a share, more than 0 and at most 1.
 fn part(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(part) if part > 0.0 && part <= 1.0 => Ok(part),
@@ -108,7 +109,7 @@ fn part(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Returns a function and the number of a call of it, from 1.
+/// Reads a function and the number of one of its calls, from 1, such as `MPI_Barrier:2`; the first call without a number.
 pub fn call(text: &str) -> Result<(Function, u64), String> {
     let (name, number) = text.split_once(':').unwrap_or((text, "1"));
     let function = (Function::ALL.iter())
@@ -123,7 +124,7 @@ pub fn call(text: &str) -> Result<(Function, u64), String> {
     }
 }
 
-/// A placement, as the cluster file writes it.
+/// Placement of ranks, in the notation of the cluster file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacementOption(String);
 
@@ -147,7 +148,7 @@ impl FromStr for PlacementOption {
 }
 
 impl Predict {
-    /// Returns the settings that options make, in the order in which they take effect.
+    /// Returns the settings of the cluster file that the options make, in the order in which they take effect.
     pub fn settings(&self) -> Vec<Setting> {
         let named = [
             ("network.latency", self.latency.map(|time| time.to_string())),

@@ -1,4 +1,4 @@
-//! Predictions for several values of a parameter, or several numbers of ranks.
+//! Predictions for several values of a parameter, or for several numbers of ranks.
 
 use nodescope_config::document::Setting;
 use nodescope_loop_tree::Program;
@@ -12,7 +12,7 @@ use crate::exit::{Exit, Failure};
 use crate::results::write;
 use crate::terminal::print;
 
-/// Predicts a program for each value of a sweep.
+/// Predicts a program for each value of a sweep, and prints the series.
 pub fn sweep(
     args: &Predict,
     sweep: &Sweep,
@@ -71,7 +71,7 @@ pub fn sweep(
     print_result(args, &series)
 }
 
-/// Predicts a program, traced at several sizes, for other numbers of ranks.
+/// Predicts a program that was traced with several numbers of ranks for other numbers of ranks, and prints the series.
 pub fn ranks(
     args: &Predict,
     cluster: &Cluster,
@@ -97,7 +97,7 @@ pub fn ranks(
     } else {
         draw(args, &scaled.series)?;
         print(&scaled.text())?;
-        // Of a single number of ranks everything is of interest.
+        // For a single number of ranks, the whole prediction is of interest.
         if let ([_], Some(last)) = (args.ranks.as_slice(), last) {
             print(&format!("\n{}", last.text()))?;
         }
@@ -126,7 +126,7 @@ fn draw(args: &Predict, series: &Series) -> Result<(), Failure> {
     write(file, &svg)
 }
 
-/// Prints a series and draws it.
+/// Prints a series, and draws it if `--plot` asks for that.
 fn print_result(args: &Predict, series: &Series) -> Result<Exit, Failure> {
     draw(args, series)?;
     let text = match (args.json, args.csv) {

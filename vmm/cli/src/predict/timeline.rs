@@ -1,4 +1,4 @@
-//! The predicted run as a trace.
+//! Writes the predicted run as a trace.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use nodescope_predict::{Prediction, trace};
 
 use crate::exit::{Exit, Failure};
 
-/// Writes the trace of a prediction, whole or not at all.
+/// Writes the trace of a prediction to `file`, completely or not at all.
 pub fn write(
     prediction: &Prediction,
     program: &Program,
@@ -20,7 +20,7 @@ pub fn write(
     let name = format!("predicted for {}", prediction.cluster.name);
     let partial = file.with_extension("partial");
     trace::write_trace(program, &nodes, timeline, &name, &partial).map_err(|error| {
-        // On a full disk what is left of it would only be in the way.
+        // An incomplete file is of no use, and takes space on a full disk.
         let _ = std::fs::remove_file(&partial);
         Failure::of(Exit::Host, &error)
     })?;

@@ -31,16 +31,16 @@ pub enum Step {
     Predict(Predict),
 }
 
-/// The threshold of reports, which is the default of `--threshold`.
+/// Default of `--threshold`, which reports use, too.
 pub const THRESHOLD: f64 = 0.05;
 
-/// Which ranks represent all others.
+/// Options by which representative ranks are chosen.
 #[derive(Debug, clap::Args)]
 pub struct Choice {
     /// Folder of the results, or a trace, of all ranks of the program.
     pub results: PathBuf,
-    /// Where the trees of merges are cut: the distance between centroids of computation vectors, as a part of the vectors' length. Ranks
-    /// that are nearer share a representative.
+    /// Threshold at which the trees of merges are cut: the distance between centroids of computation vectors, as a part of the vectors'
+    /// length. Ranks that are nearer to each other share a representative.
     #[arg(long, value_name = "PART", default_value = "5%", value_parser = threshold)]
     pub threshold: f64,
     /// The MPI job, from 0, where the trace holds several; by default the one with most calls.
@@ -65,8 +65,8 @@ pub struct Groups {
 /// `nodescope represent record`.
 #[derive(Debug, clap::Args)]
 pub struct Record {
-    /// Folder of the results: trace.nst, and recording/ with a file for each recorded rank. Of a program on several machines, a folder that all
-    /// of them share.
+    /// Folder of the results: trace.nst, and recording/ with a file for each recorded rank. For a program on several machines: a folder
+    /// that all of them share.
     #[arg(short, long, value_name = "DIR")]
     pub output: PathBuf,
     /// Ranks to record, such as 0,5; by default all.
@@ -102,30 +102,30 @@ pub struct Replay {
 /// `nodescope represent predict`.
 #[derive(Debug, clap::Args)]
 pub struct Predict {
-    /// The program's trace, and how its representatives were chosen.
+    /// Trace of the program, and the choice of its representatives.
     #[command(flatten)]
     pub choice: Choice,
     /// Folder of the results, or the trace, of a representative's replay on the target; one for each representative.
     #[arg(long, value_name = "DIR", required = true, num_args = 1..)]
     pub replay: Vec<PathBuf>,
-    /// The file that describes the target (guide: The cluster file); its speed of nodes is not applied.
+    /// The file that describes the target (guide: The cluster file); the speed of its nodes is not applied.
     #[arg(long, value_name = "FILE")]
     pub cluster: PathBuf,
     /// Another value of a field of the cluster file, such as `network.latency=2us`; may be given several times.
     #[arg(long, value_name = "FIELD=VALUE", value_parser = setting)]
     pub set: Vec<Setting>,
-    /// Tell the time of a section too: from the return of a call of each rank, such as MPI_Barrier:2 for its second barrier ...
+    /// Report the time of a section, too: from the return of a call of each rank, such as MPI_Barrier:2 for its second barrier ...
     #[arg(long, value_name = "CALL", requires = "to", value_parser = call)]
     pub from: Option<(Function, u64)>,
-    /// ... to the return of this one.
+    /// ... to the return of this call.
     #[arg(long, value_name = "CALL", requires = "from", value_parser = call)]
     pub to: Option<(Function, u64)>,
-    /// Print an HTML page in place of text: a bar for each rank, and what each does when.
+    /// Print an HTML page in place of text: a bar for each rank, and the activity of each over time.
     #[arg(long)]
     pub html: bool,
 }
 
-/// Returns a part, as a number or as per cent.
+/// Reads a part, as a number or as per cent.
 fn threshold(text: &str) -> Result<f64, String> {
     let (number, unit) = match text.strip_suffix('%') {
         Some(number) => (number.trim_end(), 100.0),

@@ -20,10 +20,10 @@ pub struct Scaling {
     /// Write the charts to this folder, too, as PROGRAM-calls.svg, PROGRAM-cpi.svg, PROGRAM-flops.svg and PROGRAM-host.svg.
     #[arg(long, value_name = "DIR")]
     pub svg: Option<PathBuf>,
-    /// The window whose CPI and FLOPS are told; by default the first complete one of each run.
+    /// The window whose CPI and FLOPS are shown; by default the first complete one of each run.
     #[arg(long, value_name = "NAME")]
     pub window: Option<String>,
-    /// Tell what a larger cluster would cost the host, by a fit of runs with --host-times: nodes=224,cores=16 and, if need be,
+    /// Estimate what a larger cluster would cost the host, by a fit of runs with --host-times: nodes=224,cores=16 and, if need be,
     /// host-cores=12, host-memory="24 GiB", job=TIME and window=TIME of virtual time.
     #[arg(long, value_name = "KEY=VALUE,...")]
     pub plan: Option<PlanRequest>,

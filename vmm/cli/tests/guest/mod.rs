@@ -1,5 +1,4 @@
-//! Kernels of a few instructions, which boot at once and do one thing: tests see a run's handling of its guest without a guest
-//! image.
+//! Guest kernels of a few instructions, which boot at once: tests see how a run handles its guests without a guest image.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,19 +13,19 @@ use tempfile::TempDir;
 
 /// Guest-physical address at which kernels are loaded.
 const BASE: u64 = 0x10_0000;
-/// First serial port, and its line status.
+/// I/O port of the first serial port, and that of its line status register.
 const SERIAL: u32 = 0x3f8;
 const LINE_STATUS: u32 = SERIAL + 5;
-/// The port that power is switched off at, and the value that does (ACPI 6.5, section 4.8.3.7).
+/// I/O port at which a node is switched off, and the value that does it (ACPI 6.5, section 4.8.3.7).
 const SLEEP: u32 = 0x600;
 const OFF: u32 = 5 << 2 | 1 << 5;
 
-/// Guest-physical address to which the host writes a node's identity, and the offsets of its name and its text.
+/// Guest-physical address to which the host writes a node's identity, and the offsets of the identity's name and text.
 const IDENTITY: u64 = 0x18_0000;
 const NAME: i32 = 40;
 const TEXT: i32 = 104;
 
-/// A kernel in the making.
+/// A kernel under construction: each method appends code.
 pub struct Kernel {
     code: CodeAssembler,
     texts: Vec<(CodeLabel, String)>,
@@ -63,7 +62,7 @@ impl Kernel {
         self
     }
 
-    /// Sets a mark, which becomes an event of the trace.
+    /// Makes the marker `name`, which becomes an event of the trace.
     pub fn mark(mut self, name: &str) -> Kernel {
         let at = self.text(name);
         let code = &mut self.code;
@@ -75,13 +74,13 @@ impl Kernel {
         self
     }
 
-    /// Asks the host who it is, and writes the five letters of its name and whether it is a clone (the first byte of the identity's text,
-    /// or another one) to the console.
+    /// Asks the host for the node's identity, and writes a line to the console: the five letters of the node's name, then `-`, or the first
+    /// byte of the identity's text if there is one. Clones have a text.
     pub fn say_name(mut self) -> Kernel {
         let code = &mut self.code;
         let mut next = code.create_label();
         code.mov(rsi, IDENTITY).unwrap();
-        // The text is what the longest identity leaves there.
+        // An identity without a text leaves this byte as it is.
         code.mov(byte_ptr(rsi + TEXT), '-' as i32).unwrap();
         code.mov(edi, 0x1000).unwrap();
         code.mov(eax, LEAF).unwrap();
@@ -115,13 +114,13 @@ impl Kernel {
         self
     }
 
-    /// Waits until a byte is typed at the console.
+    /// Waits until this byte is typed at the console.
     pub fn read(mut self, byte: u32) -> Kernel {
         let code = &mut self.code;
         let mut wait = code.create_label();
         let mut pause = code.create_label();
         code.set_label(&mut wait).unwrap();
-        // Looking is slow: it leaves the engine.
+        // Reading the port is slow, since it leaves the engine: wait between two reads.
         code.mov(ecx, 1000).unwrap();
         code.set_label(&mut pause).unwrap();
         code.dec(ecx).unwrap();
@@ -137,14 +136,14 @@ impl Kernel {
         self
     }
 
-    /// Does all that was said so far for ever.
+    /// Jumps back to the beginning for ever, and writes the kernel's file.
     pub fn for_ever(mut self, path: &Path) {
         self.code.mov(rax, BASE + CODE).unwrap();
         self.code.jmp(rax).unwrap();
         self.write(path);
     }
 
-    /// Ends the job with a status and powers the node off.
+    /// Ends the job with a status, powers the node off, and writes the kernel's file.
     pub fn off(mut self, status: u32, path: &Path) {
         let code = &mut self.code;
         code.mov(esi, status).unwrap();
@@ -157,7 +156,7 @@ impl Kernel {
         self.write(path);
     }
 
-    /// Writes an ELF executable of one segment.
+    /// Writes the kernel as an ELF executable of one segment.
     fn write(mut self, path: &Path) {
         for (mut label, text) in self.texts {
             self.code.set_label(&mut label).unwrap();
@@ -191,16 +190,16 @@ impl Kernel {
     }
 }
 
-/// Offset of the code in the file and in memory: behind the ELF header and one program header.
+/// Offset of the code in the file and in memory, after the ELF header and one program header.
 const CODE: u64 = 64 + 56;
 
-/// A folder with a study `s.toml` of such a kernel.
+/// A folder with a study `s.toml` that boots such a kernel.
 pub struct WorkFolder {
     dir: TempDir,
 }
 
 impl WorkFolder {
-    /// Returns a study of `nodes`; `part` is added. `make` writes the kernel.
+    /// Makes a study of `nodes` nodes with the lines `part`. `make` writes the kernel to the path that it gets.
     pub fn new(nodes: u32, part: &str, make: impl FnOnce(&Path)) -> WorkFolder {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path();
@@ -240,7 +239,7 @@ impl WorkFolder {
         self.command(args).output().unwrap()
     }
 
-    /// Starts a command and waits until the file among the results has `bytes`.
+    /// Starts a command and waits until this file of the results has at least `bytes` bytes.
     pub fn start(&self, args: &[&str], file: &str, bytes: u64) -> Child {
         let mut child = self.command(args).spawn().unwrap();
         let path = self.results().join(file);
@@ -249,12 +248,12 @@ impl WorkFolder {
     }
 }
 
-/// Returns whether a file has so many bytes.
+/// Returns whether a file has at least so many bytes.
 pub fn holds(path: &Path, bytes: u64) -> bool {
     fs::metadata(path).is_ok_and(|data| data.len() >= bytes)
 }
 
-/// Waits until a child has brought about what is named.
+/// Waits until `happened` returns true. Fails if the child ends first, or after two minutes. `what` names the event in messages.
 pub fn wait_until(child: &mut Child, what: &str, happened: impl Fn() -> bool) {
     let begin = Instant::now();
     while !happened() {
@@ -279,7 +278,7 @@ pub fn signal(child: &Child, signal: i32) {
     assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
 }
 
-/// Waits for a child for so long.
+/// Waits until a child ends, and returns its output. Kills the child and fails after `limit`.
 pub fn ends_within(mut child: Child, limit: Duration) -> Output {
     let begin = Instant::now();
     while child.try_wait().unwrap().is_none() {
@@ -296,7 +295,7 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Returns all files below a folder.
+/// Returns the contents of all files below a folder, by their relative paths.
 pub fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![folder.to_path_buf()];
@@ -314,7 +313,7 @@ pub fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// Expects the same files with the same bytes.
+/// Checks that two folders have the same files with the same bytes.
 pub fn same(one: &Path, other: &Path) {
     let compared = other.display().to_string();
     let (one, other) = (files(one), files(other));
@@ -335,7 +334,7 @@ pub fn same(one: &Path, other: &Path) {
     }
 }
 
-/// Makes a study of three nodes that print and mark something now and then, with a window in between.
+/// Makes a study of three nodes that print a line and make a marker in each of 20 steps, with a window in between.
 pub fn talking() -> WorkFolder {
     let window = "node.frequency = \"100 MHz\"\n\
         [[window]]\nname = \"w\"\nopen = { marker = \"step\", occurrence = 4 }\nmeasure = \"2 M instructions\"\n";

@@ -1,4 +1,4 @@
-//! Tests of what a run replaces and keeps, and of runs that are refused.
+//! Tests of the files that a new run replaces and keeps, and of runs that are refused.
 
 use std::os::unix::fs::symlink;
 
@@ -8,7 +8,7 @@ fn names(list: &[&str]) -> Vec<String> {
     list.iter().map(|&name| name.into()).collect()
 }
 
-/// Returns a folder in which a run has written two files, one of them in folders of its own.
+/// Returns a folder in which a run has written two files, one of them in subfolders that the run created.
 fn results() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("r");
@@ -45,7 +45,7 @@ fn a_run_that_was_killed_has_listed_what_it_made() {
         list,
         "run.json\nrun.json.partial\nfiles/\nfiles/out/\nfiles/out/x.txt\n"
     );
-    // A file is listed before it is made: reserving a name lists it.
+    // A file is listed before it is created: reserving a name lists it.
     let folder = ResultsFolder::take(&path, "run.json", true).unwrap();
     folder.clear(&[]).unwrap();
     folder.reserve("trace.nst").unwrap();

@@ -1,5 +1,6 @@
-//! Hostile kernels: code in ring 0 that uses devices, registers and hypercalls at random, and a kernel that sends as fast as it
-//! can. The host neither panics nor runs out of memory, each quantum ends, and the outcome is the same on any number of threads.
+//! Tests with hostile kernels: code in ring 0 that uses devices, registers and hypercalls at random, and a kernel that sends frames as fast
+//! as it can. The host must neither panic nor run out of memory, each quantum must end, and the outcome must be the same on any number of
+//! threads.
 
 mod state;
 
@@ -33,14 +34,15 @@ const PS: u64 = 1000;
 const QUANTUM: u64 = 10_000;
 const RAM: u64 = 16 << 20;
 
-/// Guest-physical addresses of the guest's tables and code.
+/// Guest-physical addresses of page tables, descriptor tables, the handler of interrupts, code and stack.
 const PAGES: u64 = 0x1000;
 const GDT: u64 = 0x8000;
 const IDT: u64 = 0x9000;
 const HANDLER: u64 = 0xf000;
 const CODE: u64 = 0x1_0000;
 const STACK: u64 = 0x10_0000;
-/// Begin of memory that is written at random: rings, buffers and other data up to the end of memory. Memory below stays unchanged.
+/// Beginning of the memory that is written at random, for rings, buffers and other data; it extends to the end of memory. Memory below it
+/// remains unchanged.
 const RINGS: u64 = 0x80_0000;
 
 const VIRTIO: u64 = 0xd000_0000;
@@ -48,7 +50,7 @@ const DEVICES: u64 = 4;
 const BLOCK: u64 = 0;
 const NET: u64 = 1;
 
-/// Registers of a virtio device (virtio 1.2, section 4.2.2).
+/// Offsets of the registers of a virtio device (virtio 1.2, section 4.2.2).
 const FEATURES: u64 = 0x20;
 const FEATURES_FROM: u64 = 0x24;
 const QUEUE: u64 = 0x30;
@@ -77,14 +79,14 @@ impl Random {
         choices[self.below(choices.len() as u64) as usize]
     }
 
-    /// Returns a value that is small, or of any size.
+    /// Returns a random value: small, a power of two, all ones, or any.
     fn value(&mut self) -> u64 {
         let any = self.next();
         let (small, power) = (self.below(256), 1 << self.below(64));
         self.of(&[any, small, power, u64::MAX])
     }
 
-    /// Returns an address at which a driver may have its rings and buffers, or may not.
+    /// Returns an address for a ring or buffer: mostly one that a driver may use, sometimes of a device, at the end of memory, or any.
     fn address(&mut self) -> u64 {
         let near = RINGS + self.below(0x4000);
         match self.below(12) {
@@ -102,7 +104,7 @@ fn write32(a: &mut CodeAssembler, address: u64, value: u64) -> Result<(), IcedEr
     a.mov(dword_ptr(rbx), eax)
 }
 
-/// Brings a device up as a driver does, with rings at these addresses: descriptors, available, used.
+/// Emits code that starts a device as a driver does, with rings at these addresses: descriptors, available, used.
 fn start(
     a: &mut CodeAssembler,
     device: u64,
@@ -131,7 +133,7 @@ fn start(
     write32(a, base + STATUS, 15)
 }
 
-/// Emits an action that a kernel should not do.
+/// Emits one random action that no kernel should do.
 fn mischief(a: &mut CodeAssembler, random: &mut Random) -> Result<(), IcedError> {
     let mmio = [
         VIRTIO + random.below(DEVICES << 12),
@@ -147,7 +149,7 @@ fn mischief(a: &mut CodeAssembler, random: &mut Random) -> Result<(), IcedError>
         0x600 + random.below(3),
         random.below(1 << 16),
     ];
-    // The APIC's base and its command register send a vCPU to sleep for ever, more often than not.
+    // Writes to the APIC's base and to its command register mostly put a vCPU to sleep for ever, so that they are rare here.
     let asleep = match random.below(20) {
         0 => random.of(&[0x1b, 0x830]),
         _ => 0x80b,
@@ -177,7 +179,7 @@ fn mischief(a: &mut CodeAssembler, random: &mut Random) -> Result<(), IcedError>
         }
         3 => {
             a.mov(edx, random.of(&port) as u32)?;
-            // Not power off, or hardly anything else would happen.
+            // Without the bit that switches the node off, after which nothing else would happen.
             a.mov(eax, random.value() as u32 & !0x20)?;
             match random.below(5) {
                 0 => a.out(dx, al),
@@ -188,7 +190,7 @@ fn mischief(a: &mut CodeAssembler, random: &mut Random) -> Result<(), IcedError>
             }
         }
         4 => {
-            // EFER and what decides where code lies stay: the rest would be over.
+            // EFER and the registers that decide where code runs are only read: changes would end the program.
             let number = random.of(&msr);
             a.mov(ecx, number as u32)?;
             a.mov(eax, random.value() as u32)?;
@@ -231,7 +233,7 @@ fn mischief(a: &mut CodeAssembler, random: &mut Random) -> Result<(), IcedError>
             a.mov(qword_ptr(rbx + 8), rax)
         }
         8 => {
-            // The index of an available ring, or anything else.
+            // The index of an available ring, or any other word there.
             a.mov(rbx, RINGS + 2 * random.below(0x800))?;
             a.add(word_ptr(rbx), random.below(20) as i32)
         }
@@ -267,7 +269,7 @@ fn mischief(a: &mut CodeAssembler, random: &mut Random) -> Result<(), IcedError>
             a.mov(cr8, rax)
         }
         14 => {
-            // Sleep until the timer of the local APIC expires, as long as that works.
+            // Sleep until the timer of the local APIC expires, if the timer still works.
             a.xor(eax, eax)?;
             a.mov(cr8, rax)?;
             for (register, value) in [(0xf0, 0x1ff), (0x320, 0x2_0041), (0x380, 100)] {
@@ -283,7 +285,7 @@ fn mischief(a: &mut CodeAssembler, random: &mut Random) -> Result<(), IcedError>
     }
 }
 
-/// Returns the code at this address.
+/// Returns the machine code that `body` emits, for this address.
 fn assemble(at: u64, body: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedError>) -> Vec<u8> {
     let assemble = || {
         let mut a = CodeAssembler::new(64)?;
@@ -293,7 +295,8 @@ fn assemble(at: u64, body: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedErr
     assemble().unwrap()
 }
 
-/// Returns the handler of faults and interrupts: it ends the interrupt, or no other would come, and continues with the next action.
+/// Returns the code of the handler of faults and interrupts. The handler signals the end of the interrupt, without which no other would
+/// come, and continues with the next action.
 fn handler() -> Vec<u8> {
     assemble(HANDLER, |a| {
         write32(a, 0xfee0_00b0, 0)?;
@@ -319,7 +322,7 @@ fn hostile(seed: u64) -> Vec<u8> {
     })
 }
 
-/// Sends one frame again and again, as fast as the device takes it.
+/// Returns code that sends one frame again and again, as fast as the device takes it.
 fn flood() -> Vec<u8> {
     const SIZE: u64 = 256;
     let [descriptors, available, used] = [RINGS, RINGS + 0x1000, RINGS + 0x2000];
@@ -333,7 +336,7 @@ fn flood() -> Vec<u8> {
             &[receive, [descriptors, available, used]],
             SIZE,
         )?;
-        // To all others, behind a header of 12 bytes.
+        // A frame to all nodes, after the virtio header of 12 bytes.
         a.mov(rbx, frame + 12)?;
         a.mov(rax, u64::MAX)?;
         a.mov(qword_ptr(rbx), rax)?;
@@ -363,17 +366,17 @@ fn flood() -> Vec<u8> {
     })
 }
 
-/// Returns a node of two vCPUs. The first one runs this code; the second one waits for a start-up message.
+/// Returns a node of two vCPUs. The first one runs this code; the second one waits for a start-up IPI.
 fn node(index: u32, code: &[u8], bandwidth: u64) -> Node {
     let ram = Ram::new(&[RAM]).unwrap();
     load(&ram, code);
     assembled(index, ram, bandwidth)
 }
 
-/// Puts tables and the code into memory.
+/// Writes page tables, descriptor tables, the handler and the code into memory.
 fn load(ram: &Ram, code: &[u8]) {
     let put = |at: u64, value: u64| assert!(ram.write(at, &value.to_le_bytes()));
-    // Memory and devices at their own addresses, in pages of 2 MiB.
+    // Identity mapping of memory and devices, with pages of 2 MiB.
     put(PAGES, (PAGES + 0x1000) | 7);
     for gib in 0..4 {
         let table = PAGES + 0x2000 + (gib << 12);
@@ -385,13 +388,13 @@ fn load(ram: &Ram, code: &[u8]) {
     put(GDT + 8, 0x00af_9b00_0000_ffff);
     put(GDT + 16, 0x00cf_9300_0000_ffff);
     for vector in 0..256 {
-        // An interrupt gate; the handler lies in the first 64 KiB.
+        // An interrupt gate; the handler is in the first 64 KiB of memory.
         put(IDT + 16 * vector, HANDLER | 8 << 16 | 0x8e00 << 32);
     }
     assert!(ram.write(CODE, code) && ram.write(HANDLER, &handler()));
 }
 
-/// Returns a node with this memory.
+/// Returns a node with this memory, whose vCPUs begin in 64-bit mode at `CODE`.
 fn assembled(index: u32, ram: Ram, bandwidth: u64) -> Node {
     let mut topology = NodeTopology::uniform(1, 2, 1, RAM);
     topology.tsc_hz = HZ;
@@ -416,7 +419,7 @@ fn assembled(index: u32, ram: Ram, bandwidth: u64) -> Node {
     boot.general.gpr[4] = STACK;
     boot.general.rflags = 2;
 
-    // The processor lacks features that its CPUID does not announce, and MSRs are such a feature.
+    // The engine has only the features that CPUID announces, among them MSRs, so a full CPUID table is needed.
     let cpuid = tables(
         &NodeTopology::default(),
         &CpuidOptions::default(),
@@ -495,7 +498,7 @@ fn assembled(index: u32, ram: Ram, bandwidth: u64) -> Node {
     .unwrap()
 }
 
-/// Makes an executor of nodes on one switch. Each node runs one of the given codes.
+/// Returns an executor of nodes on one switch, one node for each of the codes. Links have this bandwidth in bits per second.
 fn cluster(codes: &[Vec<u8>], bandwidth: u64) -> Executor {
     let link = LinkConfig {
         bandwidth,
@@ -510,7 +513,8 @@ fn cluster(codes: &[Vec<u8>], bandwidth: u64) -> Executor {
     Executor::new(nodes.collect(), network)
 }
 
-/// Returns the state of the nodes after so many cycles, or when the first of them has come to an end.
+/// Returns the ending, the instructions and hashes of output and memory of each node: after so many cycles, or when the first node has
+/// ended.
 fn outcome(executor: &Executor, threads: usize, cycles: u64) -> Vec<(String, u64, u64, u64)> {
     let mut ending = String::new();
     let mut output = DefaultHasher::new();
@@ -541,7 +545,7 @@ fn outcome(executor: &Executor, threads: usize, cycles: u64) -> Vec<(String, u64
                     ending = format!("{statuses:?}");
                     return;
                 }
-                // A guest may shut itself down, and start a vCPU in a mode that no Linux uses.
+                // A guest may end by a triple fault, or start a vCPU in a mode that the engine refuses.
                 Err(RunError::Node(
                     error @ (NodeError::TripleFault { .. } | NodeError::Engine { .. }),
                 )) => {
@@ -575,7 +579,7 @@ fn peak() -> u64 {
     1024 * kib.unwrap().trim().parse::<u64>().unwrap()
 }
 
-/// Runs kernels that do whatever they like. More seeds: `NODESCOPE_SEEDS=1000 cargo test --release -p nodescope-cluster --test hostile`.
+/// Runs kernels of random actions. For more seeds: `NODESCOPE_SEEDS=1000 cargo test --release -p nodescope-cluster --test hostile`.
 #[test]
 fn whatever_a_kernel_does_the_host_goes_on() {
     let seeds = std::env::var("NODESCOPE_SEEDS").map_or(8, |seeds| seeds.parse().unwrap());
@@ -610,7 +614,7 @@ fn a_flood_fills_no_memory_and_leaves_at_the_links_rate() {
     });
     let codes = [flood(), idle];
     let executor = cluster(&codes, 10_000_000);
-    // Half a second: the card's buffer, 256 KiB, and what the link has sent meanwhile.
+    // In half a second the link sends at its rate; the rest waits in the card's buffer of 256 KiB.
     let first = outcome(&executor, 1, HZ / 2);
     assert_eq!(first[0].0, "", "both run on");
     let counts = executor.network().counts();

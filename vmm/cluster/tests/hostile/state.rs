@@ -1,4 +1,4 @@
-//! A hostile node is moved into another one while it runs, and its state is damaged on the way.
+//! Tests in which the state of a hostile node is moved into another node while it runs, or damaged before that.
 
 use nodescope_machine::state::NodeState;
 use nodescope_snapshot::{Snapshot, SnapshotWriter};
@@ -13,12 +13,12 @@ struct Outcome {
     states: Vec<VcpuState>,
     output: u64,
     memory: u64,
-    /// True if page tables are as they were loaded, but for accessed and dirty bits.
+    /// True if page tables are as they were loaded, except for accessed and dirty bits.
     paged: bool,
 }
 
-/// Returns whether the tables that [`load`] has made are still there. A kernel that changes them and does not invalidate translations may
-/// continue by the old ones (SDM vol. 3A §4.10.4.3). A moved one has no old ones.
+/// Returns whether the page tables that [`load`] has written are unchanged. After a change without invalidating translations, a kernel may
+/// continue with the old translations (SDM vol. 3A §4.10.4.3), which a moved node does not have.
 fn is_paged(memory: &[u8]) -> bool {
     let loaded = Ram::new(&[RAM]).unwrap();
     load(&loaded, &[]);
@@ -32,7 +32,7 @@ fn is_paged(memory: &[u8]) -> bool {
     entries(&memory[tables]) == entries(&expected)
 }
 
-/// Returns another node with the memory of `node`.
+/// Returns a new node with a copy of the memory of `node`.
 fn fresh(node: &Node) -> Node {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("moved.nss");
@@ -44,7 +44,7 @@ fn fresh(node: &Node) -> Node {
     assembled(0, ram, 1_000_000_000)
 }
 
-/// Runs a lone node for so many quanta, and does something to it after each.
+/// Runs a single node for so many quanta, and replaces it by what `each` returns after every quantum. Returns its outcome.
 fn outcome_of(mut node: Node, quanta: u64, mut each: impl FnMut(u64, Node) -> Node) -> Outcome {
     let mut output = DefaultHasher::new();
     let mut ending = String::new();

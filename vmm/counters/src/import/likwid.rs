@@ -1,8 +1,8 @@
-//! LIKWID: `likwid-perfctr -O`, tables of events by hardware thread (likwid-perfctr(1); the tables are those that `printOutput` of its Lua
-//! library writes).
+//! LIKWID: the output of `likwid-perfctr -O`, tables of events by hardware thread (likwid-perfctr(1); the tables are those that
+//! `printOutput` of its Lua library writes).
 //!
-//! With several groups of events LIKWID measures them in turn. Their counts are of different parts of the run; each group's are scaled by
-//! its own instructions to those of the first.
+//! LIKWID measures several groups of events in turn, each in other parts of the run. The counts of each further group are scaled by the
+//! ratio of the first group's instructions to the group's own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +12,10 @@ use super::table::{Row, rows};
 use crate::measurement::{Counts, Reading};
 use crate::quantity::Quantity;
 
-/// Statistics may be rounded to few digits.
+/// Relative difference that is allowed to statistics, which may be rounded to few digits.
 const ROUNDED: f64 = 1e-3;
 
-/// A table's head: `TABLE,Group 1 Raw,NAME,LINES` or `TABLE,Region X,Group 1 Raw,NAME,LINES`.
+/// First line of a table: `TABLE,Group 1 Raw,NAME,LINES` or `TABLE,Region X,Group 1 Raw,NAME,LINES`.
 struct Head {
     region: Option<String>,
     group: u32,
@@ -30,7 +30,7 @@ enum Kind {
     Metric,
 }
 
-/// Reads a file.
+/// Reads the counts from the output of `likwid-perfctr -O`.
 pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
     let rows = rows(text, ',', false)?;
     let mut part = Part {
@@ -50,7 +50,7 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
                 let counts = groups.entry(head.group).or_default();
                 table(text, &head, &mut rows, counts)?;
             }
-            // Lines of the program itself may stand between the tables.
+            // The program's own output may be between the tables.
             _ => {}
         }
     }
@@ -75,7 +75,7 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
     Ok(part)
 }
 
-/// Adds the events of a further group.
+/// Adds the events of a further group, scaled to the instructions of the first one (`base`).
 fn join(
     part: &mut Part,
     first: u32,
@@ -153,7 +153,7 @@ fn head(row: &Row<'_>, fields: &[&str]) -> Result<Head, Refusal> {
     })
 }
 
-/// Reads the lines of a table.
+/// Reads the lines of a table, and adds the counts of a raw table to `counts`.
 fn table<'r, 'a: 'r>(
     text: Text<'_>,
     head: &Head,
@@ -168,7 +168,7 @@ fn table<'r, 'a: 'r>(
     };
     let mut columns: Vec<Column> = Vec::new();
     let mut lines = 0;
-    // The line with the columns' names is not counted.
+    // The table's number of lines does not include the line with the columns' names.
     while lines < head.lines || columns.is_empty() {
         let Some(row) = rows.next() else {
             return Err(cut());
@@ -206,7 +206,7 @@ fn table<'r, 'a: 'r>(
 enum Column {
     Event,
     Counter,
-    /// A hardware thread; LIKWID 4 wrote cores.
+    /// A hardware thread; LIKWID 4 writes `Core` in its name.
     Thread,
     Sum,
     OtherStatistic,
@@ -291,7 +291,7 @@ fn line(
     Ok(())
 }
 
-/// Compares the sum that LIKWID wrote with that of the threads.
+/// Checks that the sum that LIKWID wrote agrees with the sum of the threads' counts.
 fn statistics(
     head: &Head,
     row: &Row<'_>,
@@ -307,7 +307,7 @@ fn statistics(
         .readings
         .iter()
         .find(|reading| reading.event == event);
-    // Of several regions only one sum is here.
+    // With several regions, `counts` is their sum, and this table has the sum of only one.
     let (Some(value), None) = (own.and_then(|reading| reading.value), &head.region) else {
         return Ok(());
     };
