@@ -9,15 +9,12 @@ use nodescope_calibrate::{
 };
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_study::quantity::Bytes;
-use nodescope_trace::{TraceError, TraceReader};
+use nodescope_trace::{MAGIC, TraceError, TraceReader};
 
 use crate::args;
 use crate::exit::{Exit, Failure};
 use crate::results;
 use crate::terminal::print;
-
-/// Magic number at the beginning of a trace file.
-const TRACE_MAGIC: &[u8] = b"NSTRACE\n";
 
 /// Fits a cluster's network to measurements, writes the cluster file and prints a summary.
 pub fn calibrate(args: &args::Calibrate) -> Result<Exit, Failure> {
@@ -69,10 +66,10 @@ fn measurements(source: &Path) -> Result<Measurements, CalibrateError> {
     if source.is_dir() {
         return traced(&trace);
     }
-    let mut head = [0; TRACE_MAGIC.len()];
+    let mut head = [0; MAGIC.len()];
     let read = std::fs::File::open(source)
         .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut head));
-    if read.is_ok() && head == TRACE_MAGIC {
+    if read.is_ok() && head == MAGIC {
         return traced(source);
     }
     netpipe::read(source)

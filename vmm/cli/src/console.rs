@@ -21,13 +21,13 @@ const LEAVE: u8 = 0x1d;
 /// Ctrl-D, from which a terminal makes the end of input.
 const END_OF_INPUT: u8 = 0x04;
 /// Greatest time by which an idle cluster's virtual time runs ahead of the host's, so that time in a shell passes as a user expects.
-const AHEAD: Duration = Duration::from_millis(20);
+const MAX_AHEAD: Duration = Duration::from_millis(20);
 /// Interval between two checks of keys and signals while the cluster waits for the host's time.
-const LOOKS: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Virtual time between two ends of input that are typed at a silent console, picoseconds.
 const END_INTERVAL_PS: u64 = 1_000_000_000_000;
 /// Number of ends of input after which the console is left, if the node still runs.
-const ENDS: u32 = 30;
+const MAX_ENDS: u32 = 30;
 /// Line that the image's init prints before it starts the shell (`guest-images/debian/root/opt/nodescope/init`). The guest's driver of the
 /// serial port loses input while it starts, so text from a file or a pipe is typed only after this line.
 const SHELL: &[u8] = b"shell on the console";
@@ -61,7 +61,7 @@ impl Terminal {
     }
 
     /// Handles the end of standard input: types an end of input at the node's shell, which then ends and powers its node off. Types it
-    /// again, after a silence, at a shell that has not started yet or at a program that still reads. After `ENDS` of them, interrupts the
+    /// again, after a silence, at a shell that has not started yet or at a program that still reads. After `MAX_ENDS` of them, interrupts the
     /// run.
     fn end_of_input(&mut self, now_ps: u64) {
         let begins = self.silent_since.is_none();
@@ -72,7 +72,7 @@ impl Terminal {
         if silent < END_INTERVAL_PS {
             return;
         }
-        if self.ends == ENDS {
+        if self.ends == MAX_ENDS {
             self.interrupted.store(true, Ordering::Relaxed);
             return;
         }
@@ -104,12 +104,12 @@ impl Observer for Terminal {
                 continue;
             }
             let ahead = guest.saturating_sub(self.start.elapsed());
-            let waits = self.pending.is_empty() && ahead > AHEAD;
+            let waits = self.pending.is_empty() && ahead > MAX_AHEAD;
             // A signal sets `interrupted`, and then this loop must not wait for keys.
             if !waits || self.interrupted.load(Ordering::Relaxed) {
                 return;
             }
-            match self.keys.recv_timeout(ahead.min(LOOKS)) {
+            match self.keys.recv_timeout(ahead.min(CHECK_INTERVAL)) {
                 Ok(key) => self.key(key),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
             }

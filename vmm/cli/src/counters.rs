@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nodescope_counters::{CountersError, How, Measurement, count, follow, import};
+use nodescope_counters::{CountersError, Grouping, Measurement, count, follow, import};
 
 use crate::args;
 use crate::exit::{Exit, Failure};
@@ -19,7 +19,11 @@ pub fn counters(args: &args::Counters) -> Result<Exit, Failure> {
     }
     // Ctrl-C also reaches the command. This process must survive the signal to report what was counted.
     ctrlc::set_handler(|| {}).map_err(|error| Failure::of(Exit::Host, &error))?;
-    let how = if args.each { How::Whole } else { How::Ranks };
+    let how = if args.each {
+        Grouping::Whole
+    } else {
+        Grouping::Ranks
+    };
     let (measurement, status) = count(&args.command, how).map_err(fail)?;
     // With `--each` every rank runs this code, and the tables of all ranks would drown the program's output.
     print_result(&measurement, file.as_deref(), !args.each)?;

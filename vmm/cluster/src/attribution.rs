@@ -344,10 +344,11 @@ impl Naming<'_> {
     /// Returns the file, or other memory, to which a byte at a physical address belongs; `None` where it is unknown.
     fn page(&mut self, physical: u64) -> Option<FilePage> {
         let (kernel, memory) = (self.kernel?, self.memory);
-        let page = self
-            .pages
-            .entry(physical / PAGE)
-            .or_insert_with(|| kernel.file_of(memory, physical / PAGE * PAGE).map(lasting));
+        let page = self.pages.entry(physical / PAGE).or_insert_with(|| {
+            kernel
+                .file_of(memory, physical / PAGE * PAGE)
+                .map(without_mapping)
+        });
         page.clone().map(|page| behind(page, physical % PAGE))
     }
 
@@ -481,7 +482,7 @@ impl Naming<'_> {
             for call in callers.iter().rev() {
                 // The byte before the return address decides: a call may be the last instruction of its function.
                 let at = call.address.wrapping_sub(1);
-                path.push(self.function_in(into, space, at, &lasting(call.page.clone())));
+                path.push(self.function_in(into, space, at, &without_mapping(call.page.clone())));
             }
             path.extend(self.function_at(into, space, user.ip));
         }
@@ -544,7 +545,7 @@ fn offset_of(page: Option<&FilePage>, linear: u64) -> u64 {
 }
 
 /// Makes a page of a file on the root disk equal on all nodes: removes the address at which the node's kernel has the file's page cache.
-fn lasting(page: FilePage) -> FilePage {
+fn without_mapping(page: FilePage) -> FilePage {
     match page {
         FilePage::File { file, offset } if file.file_system == "ext4" => FilePage::File {
             file: FileId { mapping: 0, ..file },

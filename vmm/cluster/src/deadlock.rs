@@ -19,10 +19,13 @@ impl Run<'_> {
             return Ok(None);
         };
         let inactive = self.now_ps - self.active_ps >= patience;
-        if self.judged || !inactive || !self.monitors.iter().any(|w| w.assembler.has_unfinished()) {
+        if self.searched_for_deadlock
+            || !inactive
+            || !self.monitors.iter().any(|w| w.assembler.has_unfinished())
+        {
             return Ok(None);
         }
-        self.judged = true;
+        self.searched_for_deadlock = true;
         let pending = self.pending(interrupted)?;
         if interrupted.load(Ordering::Relaxed) {
             return Ok(Some(Ending::Interrupted));

@@ -28,7 +28,7 @@ pub struct NodeMonitor {
     /// Number of lines that were not shown, because too many were shown before.
     pub not_shown: u64,
     /// Text about the first piece of a file that could not be stored, and the number of such pieces; `None` if all were stored.
-    pub impossible_files: Option<(String, u64)>,
+    pub unstorable_files: Option<(String, u64)>,
     /// Line of the console with the message of the kernel's panic, if it has panicked.
     pub panic: Option<String>,
     /// Status of the node after the last batch.
@@ -48,7 +48,7 @@ impl NodeMonitor {
             line: Vec::new(),
             shown: 0,
             not_shown: 0,
-            impossible_files: None,
+            unstorable_files: None,
             panic: None,
             status: NodeStatus::Running,
             phase: Phase::Boot,
@@ -64,7 +64,7 @@ impl NodeMonitor {
             line: self.line.clone(),
             shown: self.shown,
             not_shown: self.not_shown,
-            impossible_files: self.impossible_files.clone(),
+            unstorable_files: self.unstorable_files.clone(),
             panic: self.panic.clone(),
             phase: self.phase,
             booted: self.booted,
@@ -79,7 +79,7 @@ impl NodeMonitor {
             line: state.line,
             shown: state.shown,
             not_shown: state.not_shown,
-            impossible_files: state.impossible_files,
+            unstorable_files: state.unstorable_files,
             panic: state.panic,
             status,
             phase: state.phase,
@@ -100,16 +100,16 @@ impl NodeMonitor {
     }
 
     /// Records that a piece of a file could not be stored.
-    pub fn impossible_file(&mut self, name: &str, why: &FolderError) {
+    pub fn note_unstorable_file(&mut self, name: &str, why: &FolderError) {
         let text = || format!("file \"{}\" cannot be stored: {why}", printable(name));
-        let (_, count) = self.impossible_files.get_or_insert_with(|| (text(), 0));
+        let (_, count) = self.unstorable_files.get_or_insert_with(|| (text(), 0));
         *count += 1;
     }
 
     /// Returns notes for the user about messages and files.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        if let Some((text, count)) = &self.impossible_files {
+        if let Some((text, count)) = &self.unstorable_files {
             notes.push(match count {
                 1 => text.clone(),
                 _ => format!("{text} (the first of {count} pieces of files)"),

@@ -139,8 +139,8 @@ pub fn run_with(
         off_since: None,
         now_ps: 0,
         active_ps: 0,
-        judged: false,
-        saved_at: 0,
+        searched_for_deadlock: false,
+        saved_instructions: 0,
         saved_ps: 0,
         booted_ps: None,
         span: PhaseSpan::default(),
@@ -204,9 +204,9 @@ pub(crate) struct Run<'a> {
     /// Virtual time at which an MPI call last began or ended, picoseconds. Polls that find nothing do not count.
     pub(crate) active_ps: u64,
     /// True if the program has been searched for a deadlock since `active_ps`, and none was found.
-    pub(crate) judged: bool,
+    pub(crate) searched_for_deadlock: bool,
     /// Instructions of all nodes when the trace was last saved.
-    pub(crate) saved_at: u64,
+    pub(crate) saved_instructions: u64,
     /// Virtual time at which the trace was last saved, picoseconds.
     pub(crate) saved_ps: u64,
     /// Virtual time at which a node last reported on its console that it has booted, picoseconds.
@@ -365,9 +365,11 @@ impl Run<'_> {
         // KVM does not count instructions, and the trace of a run on KVM depends on the host in any case.
         let on_kvm = self.engines.current() == EngineName::Kvm;
         let waited_ps = self.now_ps - self.saved_ps;
-        if instructions >= self.saved_at.saturating_add(most) || on_kvm && waited_ps >= UNSAVED_PS {
+        if instructions >= self.saved_instructions.saturating_add(most)
+            || on_kvm && waited_ps >= UNSAVED_PS
+        {
             self.trace.flush()?;
-            self.saved_at = instructions;
+            self.saved_instructions = instructions;
             self.saved_ps = self.now_ps;
             tracing::debug!(instructions, "the trace is saved");
         }
@@ -398,7 +400,7 @@ impl Run<'_> {
             _ => self.off_since.unwrap_or(self.now_ps) + GRACE_PS + 1,
         };
         let deadlock = match self.config.deadlock_ps {
-            Some(patience) if !self.judged => self.active_ps + patience,
+            Some(patience) if !self.searched_for_deadlock => self.active_ps + patience,
             _ => u64::MAX,
         };
         // A user who types expects an answer, even from an idle cluster.
@@ -529,7 +531,7 @@ impl Run<'_> {
                         match self.results.chunk(chunk)? {
                             Stored::Impossible(why) => {
                                 observer.refused_file(index as u32, &chunk.name, &why);
-                                monitor.impossible_file(&chunk.name, &why);
+                                monitor.note_unstorable_file(&chunk.name, &why);
                             }
                             _ if chunk.last => observer.file(index as u32, &chunk.name),
                             _ => {}
@@ -544,7 +546,7 @@ impl Run<'_> {
                 };
                 if is_activity {
                     self.active_ps = self.active_ps.max(stamp.time.min(self.now_ps));
-                    self.judged = false;
+                    self.searched_for_deadlock = false;
                 }
                 monitor.assembler.request(event.request, stamp, &mut stream);
             }

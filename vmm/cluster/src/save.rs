@@ -103,8 +103,8 @@ impl Run<'_> {
         let run = RunState {
             now_ps: self.now_ps,
             active_ps: self.active_ps,
-            judged: self.judged,
-            saved_at: self.saved_at,
+            searched_for_deadlock: self.searched_for_deadlock,
+            saved_instructions: self.saved_instructions,
             saved_ps: self.saved_ps,
             job_status: self.job_status,
             off_since: self.off_since,
@@ -163,8 +163,8 @@ impl Run<'_> {
             .collect();
         self.now_ps = state.now_ps;
         self.active_ps = state.active_ps;
-        self.judged = state.judged;
-        self.saved_at = state.saved_at;
+        self.searched_for_deadlock = state.searched_for_deadlock;
+        self.saved_instructions = state.saved_instructions;
         self.saved_ps = state.saved_ps;
         self.job_status = state.job_status;
         self.off_since = state.off_since;
@@ -214,7 +214,7 @@ impl Run<'_> {
         }
         self.now_ps = state.now_ps;
         self.active_ps = state.now_ps;
-        self.saved_at = state.saved_at;
+        self.saved_instructions = state.saved_instructions;
         self.saved_ps = state.now_ps;
         self.engines.begin_at(state.now_ps);
         let about = origin.about();

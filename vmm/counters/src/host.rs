@@ -11,7 +11,7 @@ use crate::tables::{Code, Cpu, Event, Table};
 
 /// Grouping of a command's processes in the counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum Grouping {
     /// Ranks that the command starts on this machine are counted separately.
     Ranks,
     /// The command and all processes that it starts are counted as one program.
@@ -24,7 +24,7 @@ pub enum How {
 /// # Errors
 ///
 /// A host without counters, a system that forbids them, a command that cannot be started.
-pub fn count(command: &[OsString], how: How) -> Result<(Measurement, i32), CountersError> {
+pub fn count(command: &[OsString], how: Grouping) -> Result<(Measurement, i32), CountersError> {
     let cpu = Cpu::host();
     let table = table(&cpu)?;
     let mut measurement = Measurement {
@@ -37,12 +37,12 @@ pub fn count(command: &[OsString], how: How) -> Result<(Measurement, i32), Count
         ..Measurement::default()
     };
     let status = match how {
-        How::Whole => {
+        Grouping::Whole => {
             let counted = count_command(table.groups, command)?;
             measurement.whole = counts(table.groups, &counted.sums);
             counted.status
         }
-        How::Ranks => {
+        Grouping::Ranks => {
             let followed = follow(table.groups, command)?;
             for (rank, sums) in &followed.ranks {
                 let counts = counts(table.groups, sums);

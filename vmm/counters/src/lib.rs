@@ -21,7 +21,7 @@ mod text;
 
 pub use error::CountersError;
 pub use formulas::{CoreCpi, Derived, TopDown};
-pub use host::{How, count};
+pub use host::{Grouping, count};
 pub use import::import;
 pub use json::FORMAT;
 pub use measurement::{Counts, FilePosition, Measurement, Reading};

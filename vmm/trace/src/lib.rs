@@ -21,6 +21,7 @@ mod format;
 
 pub use assemble::{Assembler, AssemblerState};
 pub use event::{Body, Event, Header, MpiCall, NodeEntry, Stamp, Unfinished, merge};
+pub use format::MAGIC;
 pub use pending::{PendingCalls, PendingCallsBuilder};
 pub use profile::{FunctionProfile, Matrix, MatrixBuilder, Profile};
 pub use reader::{Events, TraceError, TraceReader};
