@@ -6,13 +6,13 @@
 //!
 //! Choices made for a stock Linux kernel (6.1):
 //! - Leaves 0x15 and 0x16 give the crystal's and the TSC's frequency exactly. The kernel then calibrates neither the TSC nor the local APIC
-//! timer, and does not refine the frequency later.
+//!   timer, and does not refine the frequency later.
 //! - The hypervisor bit is set. The kernel then trusts the TSC-deadline timer and speculation control with any microcode revision, and does
-//! not use uncore and C-state drivers.
+//!   not use uncore and C-state drivers.
 //! - The signature at 0x40000000 is KVM's, with an empty feature word. Its only effect is that the kernel keeps x2APIC without interrupt
-//! remapping. There is no kvm-clock, no steal time, no asynchronous page faults and no PV EOI.
+//!   remapping. There is no kvm-clock, no steal time, no asynchronous page faults and no PV EOI.
 //! - Speculation control is present together with [`ARCH_CAPABILITIES`](nodescope_x86::cpuid::ARCH_CAPABILITIES). The kernel then uses
-//! enhanced IBRS, one MSR write per CPU, instead of retpolines and buffer clearing.
+//!   enhanced IBRS, one MSR write per CPU, instead of retpolines and buffer clearing.
 
 use nodescope_x86::bits::xcr0;
 use nodescope_x86::cpuid::{CpuidEntry, CpuidRegister, CpuidTable, PHYSICAL_BITS, xsave_size};

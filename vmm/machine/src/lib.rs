@@ -1,6 +1,7 @@
 //! One node: its description for the guest (ACPI, CPUID), its boot, its devices, and the execution of its vCPUs.
 //!
-//! - [`topology`] has the description. [`cpuid`] and [`acpi`] derive CPUID values and firmware tables from it, which therefore agree.
+//! - [`topology`] has the description. [`cpuid`] and [`acpi`] derive CPUID values and firmware tables
+//!   from this description, so that both agree.
 //! - [`boot`] loads a Linux kernel into guest RAM.
 //! - [`motherboard`] connects the devices, and is the platform of the vCPUs. [`files`] enforces the quota of files that the guest stores.
 //! - [`node`] runs the vCPUs in time slices, `parallel` runs them in parallel, and `handoff` moves them between engines.
