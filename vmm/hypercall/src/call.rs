@@ -384,7 +384,7 @@ impl Request {
             | Request::NodeIdentity(_)
             | Request::JobExit(_) => true,
             Request::Hello(hello) => {
-                // Decoding replaces each byte that is not UTF-8 with U+FFFD, which takes three bytes.
+                // Decoding replaces bytes that are not UTF-8 with U+FFFD, so that one byte becomes three at most.
                 within(&hello.host, 3 * 64)
                     && within(&hello.program, 3 * 64)
                     && match hello.rank {

@@ -62,8 +62,8 @@ impl NodeIdentity {
         out
     }
 
-    /// Writes as many bytes of the identity as fit into the buffer. Returns the bytes of the whole identity, which is the hypercall's
-    /// result.
+    /// Writes as many bytes of the identity as fit into the buffer. Returns the number of bytes of the whole identity,
+    /// which is the hypercall's result.
     pub fn write_to<G: GuestVirtual + ?Sized>(
         &self,
         buffer: IdentityBuffer,

@@ -276,7 +276,7 @@ fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, 
 }
 
 impl Shared {
-    /// Body of a vCPU's thread: runs the vCPU's part of each round, until the thread is dismissed.
+    /// Runs a vCPU's part of each round on the vCPU's thread, until the thread is dismissed.
     fn follow_rounds(&self, v: usize) {
         let mut seen = 0;
         loop {

@@ -282,8 +282,8 @@ fn header(signature: [u8; 4], revision: u8) -> Sdt {
 
 /// Returns the fixed ACPI description table (ACPI 6.5 §5.2.9).
 fn fadt(platform: &PlatformDescription, dsdt: u64) -> Vec<u8> {
-    /// IA-PC boot architecture flags: no VGA, no CMOS clock. The flags "legacy devices" and "8042" are not set; if they were, the kernel
-    /// would wait for a keyboard controller that the platform lacks.
+    /// IA-PC boot architecture flags: no VGA and no CMOS clock are set, "legacy devices" and "8042" are not. With other values the kernel
+    /// would probe such devices and wait for answers.
     const NO_VGA: u16 = 1 << 2;
     const NO_CMOS_RTC: u16 = 1 << 5;
     let mut table = FADTBuilder::new(OEM_ID, OEM_TABLE, OEM_REVISION)
