@@ -1,5 +1,5 @@
-//! Programs without faults, one with every function that the tracer knows: at no moment of them are ranks deadlocked or is anything
-//! else wrong.
+//! Tests of the analysis of pending calls on programs without faults, one of which calls every function that the MPI tracer wraps. At no
+//! moment of a program may the analysis report a deadlock or a fault.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,10 +12,10 @@ use nodescope_test_needs::{Need, have};
 use nodescope_trace::{Body, Event, MpiCall, PendingCalls, TraceReader, Unfinished};
 
 const RANKS: u32 = 4;
-/// Number of moments of the trace that are analysed.
+/// Maximum number of moments of the trace, in picoseconds of its clock, at which the trace is cut and analysed.
 const MOMENTS: usize = 300;
 
-/// MPI start-up of several jobs at once on a small machine takes longer than one after the other.
+/// Lock that lets one MPI job run at a time: on a small machine, several jobs that start at once take longer than one after the other.
 static ONE_JOB: Mutex<()> = Mutex::new(());
 
 fn at(path: &str) -> PathBuf {
@@ -24,7 +24,8 @@ fn at(path: &str) -> PathBuf {
         .join(path)
 }
 
-/// Returns the trace of a run; none, and the test is skipped, without the MPI.
+/// Runs a program and returns the events of its trace. Returns `None`, so that the test is skipped, where the MPI implementation is not
+/// installed.
 fn traced(mpi: Mpi, source: &str) -> Option<Vec<Event>> {
     let (compiler, launcher) = (
         format!("mpicc.{}", mpi.name()),
@@ -35,7 +36,7 @@ fn traced(mpi: Mpi, source: &str) -> Option<Vec<Event>> {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("program");
-    // Processes of other worlds would be jobs of their own.
+    // The trace covers one `MPI_COMM_WORLD`; spawned processes would have a world of their own.
     let compiled = Command::new(&compiler)
         .args(["-O1", "-w", "-DNO_PROCESSES", "-o"])
         .arg(&program)
@@ -65,7 +66,7 @@ fn traced(mpi: Mpi, source: &str) -> Option<Vec<Event>> {
     Some(events.collect())
 }
 
-/// Returns a call as it was known when it began.
+/// Returns a call with only the data that the tracer has at the call's entry.
 fn begun(call: &MpiCall) -> Unfinished {
     let mut record = call.record.clone();
     record.completions.clear();
@@ -93,7 +94,7 @@ fn begun(call: &MpiCall) -> Unfinished {
     }
 }
 
-/// Returns the trace as it would have ended at `moment`.
+/// Returns the trace as if it had ended at `moment`, in picoseconds: calls that are in progress then become unfinished calls.
 fn cut(events: &[Event], moment: u64) -> Vec<Event> {
     let mut ended = Vec::new();
     let mut stand = Vec::new();

@@ -8,11 +8,11 @@ use crate::limits;
 use crate::record::{EntryRecord, MpiRecord, Peer, RecordError};
 use crate::{ABI_VERSION, SIGNATURE, TRANSPORT_DIRECT};
 
-/// Operations that a call asks for; the discriminant is the value of `ECX`.
+/// Operation that a call asks for; the discriminant is the value of `ECX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Operation {
-    /// Is there a nodescope, and which version of the ABI?
+    /// A question for the presence of nodescope and the version of its ABI.
     Probe = 0,
     /// A process introduces itself.
     Hello = 1,
@@ -20,7 +20,7 @@ pub enum Operation {
     MpiEnter = 2,
     /// MPI calls have ended.
     MpiEvent = 3,
-    /// A poll found nothing.
+    /// A poll of an MPI program, such as `MPI_Test`, has found nothing.
     MpiPollFailed = 4,
     /// Reserved for OpenMP events.
     OpenMpEvent = 5,
@@ -32,7 +32,7 @@ pub enum Operation {
     Mark = 8,
     /// Asks for the identity of the node.
     NodeIdentity = 9,
-    /// A text for the user.
+    /// A text to show to the user.
     Message = 10,
     /// A piece of a file for the results.
     PutFile = 11,
@@ -41,7 +41,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Returns the operation of this number.
+    /// Returns the operation with this number; `None` if no operation has the number.
     pub fn from_number(number: u32) -> Option<Operation> {
         use Operation::*;
         const ALL: [Operation; 13] = [
@@ -75,11 +75,11 @@ pub enum Status {
     Unreadable = 2,
     /// Memory could not be written: touch it and call again.
     Unwritable = 3,
-    /// Understood, but not allowed or not provided by the study.
+    /// The call was understood, but is not allowed, or the study does not provide the operation.
     Refused = 4,
-    /// A limit of the call exceeded, a malformed record, text that is not UTF-8, an unsafe file name.
+    /// An argument is invalid: a length beyond its limit, a malformed record, a name that is not UTF-8, an unsafe file name.
     BadArgument = 5,
-    /// A limit of the study exceeded, such as for files among the results.
+    /// A limit of the study is exceeded, such as the limit on bytes of files among the results.
     OverLimit = 6,
 }
 
@@ -88,12 +88,12 @@ pub enum Status {
 pub struct Call {
     /// Operation, from the number in `ECX`.
     pub op: Operation,
-    /// `RSI`, `RDI`, `R8`, `R9`, `R10`.
+    /// Arguments 0 to 4, from `RSI`, `RDI`, `R8`, `R9`, `R10`.
     pub args: [u64; 5],
 }
 
 impl Call {
-    /// Returns a call from register values, or the answer for an operation that does not exist.
+    /// Returns a call from register values. `Err` means that no operation has the number in `ECX`.
     pub fn new(ecx: u32, args: [u64; 5]) -> Result<Call, HypercallError> {
         let op =
             Operation::from_number(ecx).ok_or(HypercallError::BadOperation { operation: ecx })?;
@@ -106,7 +106,7 @@ impl Call {
 pub struct Answer {
     /// Contents of `EAX`: [`SIGNATURE`].
     pub eax: u32,
-    /// Contents of `EBX`, the transport: direct, unless the node announces another.
+    /// Contents of `EBX`, the transport: [`TRANSPORT_DIRECT`], unless the node announces another.
     pub ebx: u32,
     /// Contents of `ECX`: the result of the operation.
     pub ecx: u32,
@@ -133,13 +133,13 @@ impl Answer {
         }
     }
 
-    /// Returns the answer to a probe.
+    /// Returns the answer to a probe; its result is [`ABI_VERSION`].
     pub fn probe() -> Answer {
         Answer::ok(ABI_VERSION)
     }
 }
 
-/// Guest memory at an address that cannot be accessed now.
+/// Failure to access guest memory at an address; the access may succeed once the guest has touched the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("guest-virtual address {address:#x} is not {}", if *.write { "writable" } else { "readable" })]
 pub struct Fault {
@@ -149,15 +149,16 @@ pub struct Fault {
     pub write: bool,
 }
 
-/// Memory as the calling program sees it, at its privilege level. Accesses may cross pages; a failed one may have done a part.
+/// Guest memory as the calling program sees it, at the program's privilege level. An access may cross pages; one that fails may have been
+/// done in part.
 pub trait GuestVirtual {
-    /// Fills `buffer` from `address`.
+    /// Fills `buffer` with the bytes from the guest-virtual address `address` on.
     fn read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), Fault>;
-    /// Stores `data` at `address`.
+    /// Stores `data` from the guest-virtual address `address` on.
     fn write(&mut self, address: u64, data: &[u8]) -> Result<(), Fault>;
 }
 
-/// Why a call could not be decoded.
+/// Reason why a call could not be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HypercallError {
     /// `ECX` names no operation.
@@ -172,17 +173,17 @@ pub enum HypercallError {
         /// Operation that the guest called.
         operation: Operation,
     },
-    /// Guest memory was not there.
+    /// Guest memory could not be accessed, such as a page that is not present.
     #[error(transparent)]
     Memory(#[from] Fault),
-    /// More than the limit, or less than the structure needs.
+    /// A length is outside its limits: the argument is too long, or too short for its structure.
     #[error("hypercall {operation:?}: {what} of {length} bytes, allowed are {least} to {most}")]
     BadLength {
         /// Operation that the guest called.
         operation: Operation,
         /// Name of the argument whose length is wrong.
         what: &'static str,
-        /// The number that the guest stated.
+        /// The length that the guest stated, bytes.
         length: u64,
         /// Smallest length that is allowed, bytes.
         least: u64,
@@ -195,13 +196,13 @@ pub enum HypercallError {
         /// Operation that the guest called.
         operation: Operation,
     },
-    /// A file name that would leave the results directory, or could surprise there.
+    /// A file name would leave the results directory, or has control characters or backslashes.
     #[error("hypercall PutFile: \"{}\" is not a plain relative file name", name.escape_default())]
     BadFileName {
         /// File name that the guest stated.
         name: String,
     },
-    /// A number that means nothing.
+    /// An argument has a value without a meaning.
     #[error("hypercall {operation:?}: {what} has the unknown value {value}")]
     UnknownValue {
         /// Operation that the guest called.
@@ -211,7 +212,7 @@ pub enum HypercallError {
         /// Value of the argument.
         value: u64,
     },
-    /// Tools of another version; until version 1 they did not state their version, which reads as 0.
+    /// The guest's tools have another ABI version. Tools of version 1 did not state their version, which reads as 0.
     #[error(
         "the guest's tools speak ABI version {}, this nodescope {ABI_VERSION}: build the guest image anew",
         if *.version == 0 { 1 } else { *.version }
@@ -220,7 +221,7 @@ pub enum HypercallError {
         /// The version that the guest states.
         version: u32,
     },
-    /// A record that cannot be decoded.
+    /// A record cannot be decoded.
     #[error("hypercall MpiEvent: {0}")]
     Record(#[from] RecordError),
 }
@@ -243,7 +244,7 @@ impl HypercallError {
     }
 }
 
-/// A thread of a guest process, unique on its node.
+/// Identification of a thread of a guest process, unique on its node.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -263,7 +264,7 @@ impl From<u64> for ThreadId {
     }
 }
 
-/// Kinds of processes in a guest.
+/// Kind of a process in a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ProcessKind {
     /// A rank of an MPI program.
@@ -281,13 +282,13 @@ pub enum Flavour {
     None,
     /// The Open MPI library.
     OpenMpi,
-    /// MPICH, or another of its ABI.
+    /// MPICH, or another library with MPICH's ABI.
     Mpich,
 }
 
 impl Flavour {
-    /// Returns whether a return code is `MPI_ERR_TRUNCATE`: the message was longer than the room for it. In Open MPI the code is 15, in MPICH
-    /// the class 14 in the code's low 7 bits.
+    /// Returns whether a return code of this implementation is `MPI_ERR_TRUNCATE`: a message was longer than the receive buffer. In Open
+    /// MPI the code is 15; in MPICH the code's low 7 bits hold the error class, which is 14.
     pub fn is_truncation(self, code: i32) -> bool {
         match self {
             Flavour::OpenMpi => code == 15,
@@ -302,7 +303,7 @@ impl Flavour {
 pub struct Hello {
     /// Kind of the process.
     pub kind: ProcessKind,
-    /// Rank of the process in `MPI_COMM_WORLD`.
+    /// Rank of the process in `MPI_COMM_WORLD`; [`Peer::None`] for a process without a rank.
     pub rank: Peer,
     /// Number of ranks in `MPI_COMM_WORLD`.
     pub world_size: u32,
@@ -316,24 +317,24 @@ pub struct Hello {
     pub program: String,
 }
 
-/// Bytes of a hello in guest memory.
+/// Bytes of a [`Hello`] in guest memory.
 pub const HELLO: usize = 152;
 
-/// Beginning of an MPI call, or end of a poll of a run without success.
+/// Beginning of an MPI call, or one failed poll that joins a poll run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MpiEnter {
     /// Function that is called.
     pub function: Function,
     /// Thread that makes the call.
     pub thread: ThreadId,
-    /// The number of the call in its thread; of a failed poll, the number of the run that it joins.
+    /// Number of the call in its thread; for a failed poll, the number of the poll run's first poll.
     pub sequence: u64,
 }
 
 /// A piece of a file for the results.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileChunk {
-    /// A relative path of plain components, safe to join to the results directory.
+    /// Path of the file, relative and of plain components, safe to join to the results directory.
     pub name: String,
     /// Offset of the data in the file, bytes.
     pub offset: u64,
@@ -346,15 +347,15 @@ pub struct FileChunk {
 /// A decoded call; the request owns everything that it needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// Answer with [`Answer::probe`].
+    /// Asks for nodescope and its ABI version; the answer is [`Answer::probe`].
     Probe,
     /// A process introduces itself.
     Hello(Hello),
-    /// An MPI call begins, with these arguments.
+    /// An MPI call begins. The second field is its record as far as known at entry, empty if the guest showed none.
     MpiEnter(MpiEnter, EntryRecord),
-    /// MPI calls have ended; answer with their number.
+    /// MPI calls have ended, with these records; the answer's result is the number of records.
     MpiEvents(Vec<MpiRecord>),
-    /// A poll found nothing.
+    /// A poll of an MPI program, such as `MPI_Test`, has found nothing.
     MpiPollFailed(MpiEnter),
     /// Open the window of this name.
     OpenWindow(String),
@@ -362,18 +363,19 @@ pub enum Request {
     CloseWindow(String),
     /// Put a marker into the trace.
     Mark(String),
-    /// Write this node's identity there: [`crate::NodeIdentity::write_to`].
+    /// Write the node's identity into the guest's buffer, by [`crate::NodeIdentity::write_to`].
     NodeIdentity(IdentityBuffer),
-    /// Show a text to the user; what was not UTF-8 is replaced.
+    /// Show a text to the user; bytes that are not UTF-8 have been replaced.
     Message(String),
     /// Store a piece of a file.
     PutFile(FileChunk),
-    /// The job has ended with this status.
+    /// The job has ended with this exit status.
     JobExit(i32),
 }
 
 impl Request {
-    /// Returns whether [`decode`] could have returned it. Requests are kept in saved states, which may come from anywhere.
+    /// Returns false if the request breaks a limit that [`decode`] enforces. Requests are read from snapshots too, whose contents may be
+    /// invalid.
     pub fn is_possible(&self) -> bool {
         let within = |text: &str, most: u64| text.len() as u64 <= most;
         match self {
@@ -382,7 +384,7 @@ impl Request {
             | Request::NodeIdentity(_)
             | Request::JobExit(_) => true,
             Request::Hello(hello) => {
-                // A byte that is not UTF-8 becomes a character of three.
+                // Decoding replaces bytes that are not UTF-8 with U+FFFD, so that one byte becomes three at most.
                 within(&hello.host, 3 * 64)
                     && within(&hello.program, 3 * 64)
                     && match hello.rank {
@@ -413,7 +415,8 @@ impl Request {
     }
 }
 
-/// Decodes a call, reading what it points to. Reads before it returns and keeps no address but that of an identity buffer.
+/// Decodes a call and reads the guest memory that its arguments point to. The request owns the data; only [`Request::NodeIdentity`] keeps a
+/// guest address, to which the answer is written later.
 pub fn decode<G: GuestVirtual + ?Sized>(
     call: &Call,
     memory: &mut G,
@@ -439,7 +442,7 @@ pub fn decode<G: GuestVirtual + ?Sized>(
             HELLO as u64,
             HELLO as u64,
         )?)?),
-        // Entries have returned above.
+        // An `MpiEnter` has returned above, so that the operation here is `MpiPollFailed`.
         Operation::MpiEnter | Operation::MpiPollFailed => Request::MpiPollFailed(entered(call)?),
         Operation::MpiEvent => {
             let least = crate::record::HEADER as u64;
@@ -491,7 +494,7 @@ pub fn decode<G: GuestVirtual + ?Sized>(
     })
 }
 
-/// Decodes the registers of a call's beginning, or of a failed poll.
+/// Decodes the function, thread and number from the registers of `MpiEnter` or `MpiPollFailed`.
 fn entered(call: &Call) -> Result<MpiEnter, HypercallError> {
     let [number, thread, sequence, ..] = call.args;
     let function = u16::try_from(number).ok().and_then(Function::from_number);
@@ -529,7 +532,8 @@ fn fetch<G: GuestVirtual + ?Sized>(
     Ok(bytes)
 }
 
-/// Returns whether a name can be joined to a directory without leaving it: relative, no `.` or `..`, no control characters.
+/// Returns whether a name can be joined to a directory without leaving the directory. Such a name has no empty, `.` or `..` component, no
+/// backslash and no control character.
 pub fn is_file_name(name: &str) -> bool {
     name.split('/')
         .all(|part| !matches!(part, "" | "." | "..") && !part.contains('\\'))
@@ -538,7 +542,7 @@ pub fn is_file_name(name: &str) -> bool {
 
 fn decode_hello(bytes: &[u8]) -> Result<Hello, HypercallError> {
     let operation = Operation::Hello;
-    // `bytes` is HELLO long: the caller fetched exactly that.
+    // `bytes` is `HELLO` bytes long: the caller fetched exactly that number.
     let word =
         |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     let text = |at: usize| {

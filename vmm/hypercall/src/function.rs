@@ -1,4 +1,4 @@
-//! MPI functions by their numbers in the ABI.
+//! Numbers, names and classes of the MPI functions of the ABI.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -11,15 +11,15 @@ macro_rules! functions {
         pub enum Function { $($name = $number,)* }
 
         impl Function {
-            /// Every function, in the order of its numbers.
+            /// Every function, in ascending order of the numbers.
             pub const ALL: &[Function] = &[$(Function::$name,)*];
 
-            /// Returns the function of this number.
+            /// Returns the function with this number; `None` if no function has the number.
             pub fn from_number(number: u16) -> Option<Function> {
                 match number { $($number => Some(Function::$name),)* _ => None }
             }
 
-            /// Returns the name in the MPI standard, such as `MPI_Send`.
+            /// Returns the function's name in the MPI standard, such as `MPI_Send`.
             pub fn name(self) -> &'static str {
                 match self { $(Function::$name => $mpi,)* }
             }
@@ -29,7 +29,8 @@ macro_rules! functions {
                 match self { $(Function::$name => Class::$class,)* }
             }
 
-            /// Returns whether the function polls, so that the tracer reports consecutive calls that find nothing as one run.
+            /// Returns whether the function polls. Of such a function, the tracer reports consecutive calls that find nothing as one poll
+            /// run.
             pub fn polls(self) -> bool {
                 use Function::*;
                 matches!(
@@ -38,7 +39,7 @@ macro_rules! functions {
                 )
             }
 
-            /// Returns the variant's name, which names the function in human-readable formats.
+            /// Returns the variant's name, which serializes the function in human-readable formats.
             fn variant(self) -> &'static str {
                 match self { $(Function::$name => stringify!($name),)* }
             }
@@ -46,20 +47,20 @@ macro_rules! functions {
     };
 }
 
-/// Classes of functions, as far as analyses distinguish them.
+/// Class of an MPI function, as analyses distinguish functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Class {
-    /// Start and end of MPI.
+    /// Starts, ends or aborts MPI.
     Environment,
     /// A blocking send; its record's `destination` and `send_bytes` describe one message.
     Send,
-    /// A blocking receive or probe.
+    /// A blocking receive, or a probe for a message, blocking or not.
     Receive,
     /// A send and a receive in one call.
     SendReceive,
-    /// Starts a send, with a request.
+    /// Starts a send, which completes through a request.
     StartSend,
-    /// Starts a receive, with a request.
+    /// Starts a receive, which completes through a request.
     StartReceive,
     /// Starts a send and a receive, which complete as one request.
     StartSendReceive,
@@ -67,7 +68,7 @@ pub enum Class {
     Persistent,
     /// Waits for, tests, frees or cancels requests.
     Completion,
-    /// Says that partitions of a partitioned send are ready, or asks whether they have arrived.
+    /// Marks partitions of a partitioned send as ready, or tests whether a partition of a partitioned receive has arrived.
     Partition,
     /// A blocking collective operation.
     Collective,
@@ -83,25 +84,25 @@ pub enum Class {
     PrepareNeighbor,
     /// Makes or frees communicators.
     Communicator,
-    /// Deals with processes of other worlds: spawn, connect, name service.
+    /// Deals with processes of other worlds: spawn, connect, ports, name service.
     Process,
     /// Makes, changes or frees RMA windows.
     Window,
     /// Begins, ends or synchronises RMA epochs.
     Epoch,
-    /// Puts, gets or accumulates; complete when the epoch ends or a flush completes it.
+    /// Puts, gets or accumulates; the operation completes when the epoch ends or a flush completes the operation.
     Rma,
-    /// Accesses another rank's window, with a request.
+    /// Puts, gets or accumulates in another rank's window, with a request.
     StartRma,
     /// Opens, closes or changes files.
     File,
-    /// Reads or writes a file; the bytes read are in the completion.
+    /// Reads or writes a file, blocking; the record's completion has the bytes read.
     FileTransfer,
     /// Starts to read or write a file, with a request or as the first half of a split collective.
     StartFileTransfer,
     /// The second half of a split collective; its completion has the serial of the first half.
     EndFileTransfer,
-    /// Works only on the caller's memory: packing, local reductions, buffers of buffered sends.
+    /// Works only on the caller's process: packing, local reductions, buffers of buffered sends, generalized requests.
     Local,
 }
 
@@ -342,8 +343,9 @@ functions! {
 }
 
 impl Function {
-    /// Returns the blocking function that does the same: `MPI_Send` of `MPI_Isend` and `MPI_Send_init`, `MPI_Bcast` of `MPI_Ibcast` and
-    /// `MPI_Bcast_init`, `MPI_File_read` of `MPI_File_iread`. Itself where it blocks already or there is none.
+    /// Returns the blocking function that does the same as this function: `MPI_Send` for `MPI_Isend` and `MPI_Send_init`, `MPI_Bcast` for
+    /// `MPI_Ibcast` and `MPI_Bcast_init`, `MPI_File_read` for `MPI_File_iread`. Returns the function itself where it blocks already or has
+    /// no blocking form.
     pub fn blocking(self) -> Function {
         use Function::*;
         match self {
@@ -403,7 +405,8 @@ impl Function {
     }
 }
 
-/// As the variant's name where people read it, otherwise as the number, so that new functions do not change what is written of old ones.
+/// Serializes the variant's name in human-readable formats, otherwise the number. New functions thus do not change the serialized form of
+/// old ones.
 impl Serialize for Function {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if serializer.is_human_readable() {
@@ -472,7 +475,7 @@ mod tests {
             };
             if let Some(class) = expected {
                 assert_eq!(blocking.class(), class, "{function}");
-                // MPI_Ibcast, MPI_Bcast_init, MPI_File_iread and similar names, in the standard's own way to make names.
+                // The names of `MPI_Ibcast`, `MPI_Bcast_init`, `MPI_File_iread` and similar functions contain the blocking function's name.
                 let plain = blocking
                     .name()
                     .to_lowercase()

@@ -1,13 +1,13 @@
-//! The identity of a node, which its guest may read.
+//! The identity of a node, which programs in the node's guest may read.
 
 use serde::{Deserialize, Serialize};
 
 use crate::call::{Fault, GuestVirtual};
 
-/// Bytes of the fixed part of an identity.
+/// Bytes of an encoded identity without its text.
 pub const HEADER: usize = 104;
 
-/// Identity of a node, given at run time so that one image serves all nodes.
+/// Identity of a node, which the guest reads at run time, so that one image serves all nodes.
 ///
 /// In guest memory, little-endian: u32 version, node, nodes, vcpus; u64 seed; 4 bytes IPv4; u8 prefix; u8 0; 6 bytes MAC; u32 bytes
 /// of text; 64 bytes name, NUL-terminated; the text.
@@ -15,35 +15,35 @@ pub const HEADER: usize = 104;
 pub struct NodeIdentity {
     /// Number of the node, from 0.
     pub node: u32,
-    /// Nodes in the cluster.
+    /// Number of nodes in the cluster.
     pub nodes: u32,
-    /// Virtual CPUs of this node.
+    /// Number of virtual CPUs of this node.
     pub vcpus: u32,
-    /// Seed for whatever the guest makes up by itself.
+    /// Seed for random values that the guest generates.
     pub seed: u64,
     /// IPv4 address of the node.
     pub ipv4: [u8; 4],
-    /// Bits of the IPv4 address's network part.
+    /// Length of the IPv4 address's network prefix, bits.
     pub prefix: u8,
     /// MAC address of the node.
     pub mac: [u8; 6],
-    /// Host name; bytes past 63 are cut.
+    /// Host name; the encoded identity has its first 63 bytes.
     pub name: String,
-    /// Lines `KEY=VALUE` for the guest's start-up scripts.
+    /// Lines of the form `KEY=VALUE` for the guest's start-up scripts.
     pub text: String,
 }
 
-/// Buffer of the guest that takes the identity of the node.
+/// Guest buffer that receives the identity of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdentityBuffer {
     /// Guest-virtual address of the buffer.
     pub address: u64,
-    /// Bytes of room in the buffer.
+    /// Size of the buffer, bytes.
     pub capacity: u64,
 }
 
 impl NodeIdentity {
-    /// Returns the bytes that the guest sees.
+    /// Returns the identity's bytes as the guest reads them, in the format that [`NodeIdentity`] describes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEADER + self.text.len());
         for value in [crate::ABI_VERSION, self.node, self.nodes, self.vcpus] {
@@ -62,7 +62,8 @@ impl NodeIdentity {
         out
     }
 
-    /// Writes as much as the buffer holds and returns the bytes of the whole, which is the call's result.
+    /// Writes as many bytes of the identity as fit into the buffer. Returns the number of bytes of the whole identity,
+    /// which is the hypercall's result.
     pub fn write_to<G: GuestVirtual + ?Sized>(
         &self,
         buffer: IdentityBuffer,

@@ -1,4 +1,4 @@
-//! Intervals between MPI calls, as the OpenMP tracer takes them (`guest-images/tracer/openmp-mpi.c`).
+//! Intervals between MPI calls, in which the OpenMP tracer measures (`guest-images/tracer/openmp-mpi.c`).
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,21 +7,21 @@ use serde::{Serialize, Serializer};
 
 use crate::Function;
 
-/// Environment variable that names intervals to the OpenMP tracer, with commas between them.
+/// Environment variable that gives the OpenMP tracer its intervals, separated by commas.
 pub const INTERVALS_VARIABLE: &str = "NODESCOPE_OPENMP_INTERVALS";
-/// Most intervals that the OpenMP tracer takes.
+/// Maximum number of intervals that the OpenMP tracer accepts.
 pub const MOST_INTERVALS: usize = 16;
 
-/// Calls of an MPI function by a process: `MPI_Barrier`, or `MPI_Barrier:2` for only the second call.
+/// All calls of an MPI function by a process (`MPI_Barrier`), or one of them by its number (`MPI_Barrier:2`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedCall {
     /// MPI function of the calls.
     pub function: Function,
-    /// Number of the call from 1; none: every call.
+    /// Number of the call in the process, from 1; `None` for every call.
     pub number: Option<u64>,
 }
 
-/// From the return of a call to the return of another one: `MPI_Barrier:1..MPI_Barrier:2`.
+/// Interval from the return of one call to the return of another call: `MPI_Barrier:1..MPI_Barrier:2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallInterval {
     /// The call at whose return the interval begins.
@@ -30,26 +30,26 @@ pub struct CallInterval {
     pub to: NamedCall,
 }
 
-/// A text that names no interval between MPI calls.
+/// Reason why a text names no interval between MPI calls.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallIntervalError {
-    /// The text has not the form.
+    /// The text doesn't have the form `CALL..CALL`.
     #[error(
         "{0:?} is no interval between MPI calls; write CALL..CALL, such as MPI_Barrier:1..MPI_Barrier:2"
     )]
     Form(String),
-    /// The function is unknown.
+    /// The function is not a traced MPI function.
     #[error("{0} is no MPI function that is traced")]
     Function(String),
-    /// The number is none.
+    /// The text behind the colon is not a number from 1 on.
     #[error("{number:?} is no number of a call; write e.g. {function}:2 for its second call")]
     Number {
         /// Name of the MPI function.
         function: &'static str,
-        /// The text in place of a number.
+        /// The text behind the colon.
         number: String,
     },
-    /// The calls are in the wrong order.
+    /// Both calls are of one function, and the last one's number isn't greater than the first one's.
     #[error("{0} ends before it begins; name a later call behind the dots")]
     Order(String),
 }

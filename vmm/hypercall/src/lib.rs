@@ -1,8 +1,8 @@
 //! The hypercall: how programs in a guest talk to the nodescope that runs them.
 //!
-//! A guest program executes `CPUID` with `EAX` = [`LEAF`] and gets an answer; on real hardware the leaf does not exist, the answer
-//! lacks the signature, and the program stays inert. The C side of this interface is `guest-images/tracer/nodescope.h`; a test
-//! compiles it and compares every constant and offset with this crate.
+//! A guest program executes `CPUID` with `EAX` = [`LEAF`] and gets an answer. On real hardware the leaf does not exist: the answer lacks
+//! the signature, and the program makes no further calls. The C side of this interface is `guest-images/tracer/nodescope.h`; a test
+//! compiles that header and compares constants and offsets with this crate.
 //!
 //! # Registers
 //!
@@ -16,8 +16,8 @@
 //! | out | `ECX` | result |
 //! | out | `EDX` | [`Status`] |
 //!
-//! Like any `CPUID`, the call clears the upper halves of `RAX` to `RDX` (SDM vol. 2A, CPUID) and changes no other register and no
-//! flag. It is defined in 64-bit mode, at any privilege level.
+//! Like any `CPUID`, the call clears the upper halves of `RAX` to `RDX` (SDM vol. 2A, CPUID) and changes no other register and no flag. The
+//! call is defined in 64-bit mode, at any privilege level.
 //!
 //! # Operations
 //!
@@ -43,8 +43,8 @@
 //!
 //! *Direct* (1): the emulator executes the `CPUID` itself.
 //!
-//! *Doorbell* (2) is for engines on which the processor's own virtualization answers `CPUID` from a table without telling the
-//! emulator: there the table's entry has the signature and 2. A program then executes `OUT DX, EAX` in place of `CPUID`:
+//! *Doorbell* (2) is for engines on which the processor's virtualization answers `CPUID` from a table, without an exit to the emulator.
+//! There the table's entry has the signature and transport 2. A program then executes `OUT DX, EAX` in place of `CPUID`:
 //!
 //! | | register | meaning |
 //! |---|---|---|
@@ -54,37 +54,39 @@
 //! | out | `RAX` to `RDX` | as `CPUID` leaves them |
 //!
 //! Only an `OUT` of 4 bytes with the leaf in `EAX` is a call. A program needs permission for all four ports from the doorbell's on: by its
-//! I/O privilege level, or by the bitmap of the task-state segment (SDM vol. 1 §19.5). Without permission the instruction raises `#GP`, which
-//! Linux makes a SIGSEGV.
+//! I/O privilege level, or by the bitmap of the task-state segment (SDM vol. 1 §19.5). Without permission the instruction raises `#GP`,
+//! which Linux turns into a SIGSEGV.
 //!
 //! Linux gives the permission by `ioperm(2)` to a process with CAP_SYS_RAWIO. Children inherit the permission over `fork` and `execve`, and
-//! keep it when they change their user. The guest's process 1 therefore asks once for all that it starts, on each node. It does so only where
-//! the node's kernel parameters say `nodescope.doorbell=1`, because Linux has to put the bitmap in place whenever it changes to such a
-//! process. `nodescope_attach` of the C header finds out the transport, and tries the doorbell before it relies on it.
+//! keep it when they change their user. The guest's process 1 therefore asks once on each node, for all processes that it starts. It does
+//! so only where the node's kernel parameters say `nodescope.doorbell=1`, because Linux has to load the bitmap whenever it switches to a
+//! process with the permission. `nodescope_attach` of the C header finds out the transport, and tries the doorbell before programs rely on
+//! it.
 //!
 //! Both transports complete a call with the instruction, so that order is kept and nothing is lost. A study that uses KVM announces the
-//! doorbell on both engines, since processes live through changes of the engine. The portable engine serves both at any time.
+//! doorbell on both engines, since processes survive a change of the engine. The portable engine serves both transports at any time.
 //!
 //! # Time
 //!
-//! A traced MPI call makes two hypercalls, MpiEnter just before and MpiEvent just after the real call. The guest sends no clock
-//! readings: the host stamps virtual time and instructions retired at both, which are the quantities that its models define and
-//! that are the same in every run of a study. Preparing the record's arguments happens before MpiEnter, so of the tracer's own
-//! work only the collection of results lies inside the interval.
+//! A traced MPI call makes two hypercalls, MpiEnter just before and MpiEvent just after the real call. The guest sends no clock readings:
+//! the host stamps virtual time and instructions retired at both. Models define these two quantities, which are the same in every run of a
+//! study. The tracer prepares the record's arguments before MpiEnter, so that of its own work only the collection of results lies inside
+//! the interval.
 //!
-//! MpiEnter shows that record, without results, and the host keeps it until the call ends: of a call that never does, as in a
-//! deadlock, it is what the trace has. Its size counts the header and the sections, which lie apart in memory. It is a courtesy: what
-//! cannot be read at that moment is done without, and a guest that passes 0 is answered alike.
+//! MpiEnter shows the call's record without results, and the host keeps that record until the call ends. If the call never ends, as in a
+//! deadlock, the trace has the record from MpiEnter. The record's size counts the header and the sections, which may have separate
+//! addresses. The host answers with success even if the record is absent (address 0), unreadable or invalid, and then goes on without the
+//! record.
 //!
-//! A program that polls (`MPI_Test`, `MPI_Iprobe`, ...) makes the same MpiEnter, and MpiPollFailed in place of MpiEvent when the
-//! poll finds nothing; neither touches memory. Consecutive failed polls of one kind form a run, which is sent as one record
+//! A program that polls (`MPI_Test`, `MPI_Iprobe`, ...) makes the same MpiEnter, and MpiPollFailed in place of MpiEvent when the poll finds
+//! nothing; MpiPollFailed reads no memory. Consecutive failed polls of one kind form a run, which is sent as one record
 //! ([`record::Flags::POLL_RUN`]) before the thread's next other event.
 //!
 //! # Memory
 //!
-//! The host reads guest memory without taking page faults on the guest's behalf. If a page is not there it changes nothing and
-//! answers [`Status::Unreadable`] or [`Status::Unwritable`]; the tool touches the pages and calls again. Nothing that a guest
-//! passes makes the host allocate more than the [`limits`] say, and no input makes [`decode`] panic.
+//! The host reads guest memory without taking page faults on the guest's behalf. If a page is not present, the host answers
+//! [`Status::Unreadable`] or [`Status::Unwritable`]; the tool touches the pages and calls again. Nothing that a guest passes makes the host
+//! allocate more than the [`limits`] say, and no input makes [`decode`] panic.
 
 pub mod call;
 pub mod function;
@@ -109,23 +111,24 @@ pub use record::{Completion, EntryRecord, MpiRecord, Peer, RecordError, Reductio
 pub const LEAF: u32 = 0x4E53_4350;
 /// The answer in `EAX` that distinguishes nodescope from real hardware: `NSOK`.
 pub const SIGNATURE: u32 = 0x4E53_4F4B;
-/// The version that Probe answers and that a hello must state: version 2 gave records more fields and hellos this one.
+/// The ABI version that Probe returns and that a hello must state. Since version 2 records have more fields, and a hello states its
+/// version.
 pub const ABI_VERSION: u32 = 2;
-/// The answer in `EBX` of an engine that sees the instruction itself.
+/// The transport, in the answer's `EBX`, of a node whose programs make calls by `CPUID`.
 pub const TRANSPORT_DIRECT: u32 = 1;
-/// The answer in `EBX` of a node whose programs make calls through [`DOORBELL_PORT`].
+/// The transport, in the answer's `EBX`, of a node whose programs make calls through [`DOORBELL_PORT`].
 pub const TRANSPORT_DOORBELL: u32 = 2;
-/// The I/O port of the doorbell, four bytes wide.
+/// The doorbell's first I/O port; the doorbell takes four ports.
 pub const DOORBELL_PORT: u16 = 0x5e0;
 
-/// The most that one call can make the host read, in bytes.
+/// Maximum sizes, in bytes, of the data that one call makes the host read.
 pub mod limits {
-    /// Names of windows, markers and files.
+    /// Length of a name of a window, marker or file.
     pub const NAME: u64 = 255;
-    /// A message to the user.
+    /// Length of a message to the user.
     pub const MESSAGE: u64 = 4096;
-    /// Data of one PutFile call.
+    /// Length of the data of one PutFile call.
     pub const CHUNK: u64 = 65536;
-    /// Records of one MpiEvent call together.
+    /// Length of all records of one MpiEvent call together.
     pub const RECORDS: u64 = 1 << 20;
 }

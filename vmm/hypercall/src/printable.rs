@@ -1,9 +1,9 @@
-//! Text from a guest on its way to a terminal.
+//! Escapes for text from a guest that is printed on a terminal.
 
 use std::borrow::Cow;
 
-/// Returns a guest's text in one line, in which nothing controls a terminal. Control characters, line breaks among them, become escapes of
-/// Rust, such as `\u{1b}`. So do characters that are invisible or reverse the direction of writing.
+/// Returns a guest's text in one line without characters that control a terminal. Control characters, such as line breaks, become Rust's
+/// escapes, such as `\u{1b}`. So do characters that are invisible or reverse the direction of writing.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
         return Cow::Borrowed(text);
@@ -11,7 +11,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
-            // Only a literal in a program's source needs escapes for these characters.
+            // Quotes and backslashes are harmless on a terminal; `escape_debug` would escape them too.
             '"' | '\'' | '\\' => out.push(character),
             _ => out.extend(character.escape_debug()),
         }
@@ -39,7 +39,7 @@ mod tests {
             assert_eq!(printable(same), same);
         }
         assert_eq!(printable("\x1b[2J\x07\r\n"), "\\u{1b}[2J\\u{7}\\r\\n");
-        // The C1 set has a command introducer of its own, and some characters turn the line around.
+        // The C1 control characters include an escape sequence introducer (U+009B), and some characters reverse the direction of writing.
         assert_eq!(printable_lines("a\n\x1b\n"), "a\n\\u{1b}\n");
         assert_eq!(printable("\u{9b}2J\u{202e}"), "\\u{9b}2J\\u{202e}");
     }

@@ -1,4 +1,4 @@
-//! Records of MPI calls as they lie in guest memory.
+//! Records of MPI calls in the format that they have in guest memory.
 //!
 //! A record is a header of [`HEADER`] bytes and a tail of sections, everything little-endian:
 //!
@@ -50,8 +50,8 @@
 //!
 //! Of neighbourhood collectives, sections 1 and 2 are parallel to sections 7 and 8: bytes to and from each neighbour.
 //!
-//! Bytes of collective operations count what the caller passes in and is given room for: `MPI_Bcast` sends on the root and receives
-//! elsewhere; in gathers and scatters the root's side is the sum over all ranks; `MPI_Alltoall` sums both. Arguments that are not
+//! Bytes of collective operations count the buffers that the caller passes: `MPI_Bcast` sends on the root and receives elsewhere. In
+//! gathers and scatters, the root's side is the sum over all ranks; in `MPI_Alltoall`, both sides are such sums. Arguments that are not
 //! significant on the calling rank are recorded as none or 0.
 
 use serde::{Deserialize, Serialize};
@@ -67,27 +67,27 @@ pub const COMPLETION: usize = 32;
 
 /// Kinds of a record's sections, as guest and host number them.
 pub mod section {
-    /// Bytes sent to each rank.
+    /// Bytes sent to each rank of the communicator, or to each neighbour.
     pub const SEND_BYTES: u32 = 1;
-    /// Bytes received from each rank.
+    /// Bytes received from each rank of the communicator, or from each neighbour.
     pub const RECEIVE_BYTES: u32 = 2;
-    /// Serials of requests.
+    /// Serials of the requests that the call is given or starts.
     pub const REQUESTS: u32 = 3;
     /// Completions of requests, receives or probes.
     pub const COMPLETIONS: u32 = 4;
-    /// Members of a new communicator.
+    /// World ranks of the members of a new communicator.
     pub const MEMBERS: u32 = 5;
-    /// Numbers of the preparations of persistent collective operations.
+    /// Serials of the preparations (`MPI_*_init`) that `MPI_Start` or `MPI_Startall` starts.
     pub const PREPARED: u32 = 6;
-    /// Neighbours sent to, targets.
+    /// World ranks of the neighbours sent to, or of the targets of an RMA epoch.
     pub const DESTINATIONS: u32 = 7;
-    /// Neighbours received from, origins.
+    /// World ranks of the neighbours received from, or of the origins of an RMA epoch.
     pub const SOURCES: u32 = 8;
-    /// The other side of a new intercommunicator.
+    /// World ranks of the members of the remote group of a new intercommunicator.
     pub const REMOTE_MEMBERS: u32 = 9;
     /// Name of the file opened, of the port, of the service, or of the program spawned.
     pub const NAME: u32 = 10;
-    /// The name of a module.
+    /// File name of the call site's module.
     pub const MODULE: u32 = 11;
 }
 
@@ -106,27 +106,27 @@ pub mod communicator {
 pub struct Flags(pub u16);
 
 impl Flags {
-    /// The flag of a call to which `MPI_IN_PLACE` was given.
+    /// The flag of a call that was given `MPI_IN_PLACE`.
     pub const IN_PLACE: Flags = Flags(1);
-    /// The flag of a record of a poll run: `calls` consecutive polls that found nothing.
+    /// The flag of a poll run: the record stands for `calls` consecutive polls that found nothing.
     pub const POLL_RUN: Flags = Flags(2);
     /// The call site is relative to the main program's load address.
     pub const CALL_SITE_IN_PROGRAM: Flags = Flags(4);
-    /// Sections that did not fit were left out.
+    /// The flag of a record without the sections that did not fit.
     pub const TAIL_DROPPED: Flags = Flags(8);
-    /// The communicator is an intercommunicator.
+    /// The communicator of the call is an intercommunicator.
     pub const INTERCOMM: Flags = Flags(16);
-    /// The function's form for large counts was called, such as `MPI_Send_c`.
+    /// The large-count form of the function was called, such as `MPI_Send_c`.
     pub const LARGE_COUNT: Flags = Flags(32);
     const ALL: u16 = 63;
 
-    /// Returns whether all bits of `other` are set.
+    /// Returns whether all bits of `other` are set in `self`.
     pub fn contains(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
-/// A rank of `MPI_COMM_WORLD`, or why there is none.
+/// A rank of `MPI_COMM_WORLD`, or the reason why an argument is no such rank.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -145,7 +145,7 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// Returns the world rank, if it is one.
+    /// Returns the world rank; `None` for the other variants.
     pub fn rank(self) -> Option<u32> {
         match self {
             Peer::Rank(rank) => Some(rank),
@@ -174,7 +174,7 @@ impl Peer {
     }
 }
 
-/// Tag of a message, or why there is none.
+/// Tag of a message, or the reason why an argument is no tag.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -233,7 +233,7 @@ pub enum Reduction {
     MinLoc = 12,
     Replace = 13,
     NoOp = 14,
-    /// An operation of the program's own.
+    /// An operation that the program has defined.
     User = 255,
 }
 
@@ -251,14 +251,14 @@ impl Reduction {
     }
 }
 
-/// Completion of a request (or of a blocking receive, or of a probe) by a call.
+/// Completion of a request, a blocking receive or a probe, as reported by an MPI call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Completion {
-    /// Serial of the request; 0 for a blocking call, or a request whose creation was not seen.
+    /// Serial of the request; 0 for a blocking call, or a request whose creation the tracer did not see.
     pub request: u64,
-    /// Bytes received or read; 0 for anything but a receive, a probe or a file's reading.
+    /// Bytes received or read; 0 except for receives, probes and reads of files.
     pub bytes: u64,
-    /// Index in the array of requests given.
+    /// Index of the request in the array of requests that the call was given, from 0.
     pub index: u32,
     /// Sender of the received message.
     pub source: Peer,
@@ -268,7 +268,7 @@ pub struct Completion {
     pub cancelled: bool,
 }
 
-/// Record of an MPI call, or of a run of failed polls, as the guest reports it. Units are bytes; ranks are world ranks.
+/// Record of an MPI call, or of a run of failed polls, as the guest reports it. Sizes are in bytes; ranks are ranks of `MPI_COMM_WORLD`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MpiRecord {
     /// MPI function of the call.
@@ -279,42 +279,43 @@ pub struct MpiRecord {
     pub sequence: u64,
     /// Thread that made the call.
     pub thread: ThreadId,
-    /// The caller's rank in `MPI_COMM_WORLD`; none before initialisation.
+    /// The caller's rank in `MPI_COMM_WORLD`; [`Peer::None`] before initialisation.
     pub rank: Peer,
     /// Return code; 0 is `MPI_SUCCESS`.
     pub result: i32,
     /// Communicator id, equal on all members and in every run of the same program; see [`communicator`].
     pub communicator: u64,
-    /// Return address of the call, relative to the load address of `call_module`. Of a call from Fortran it is in the program, not in
-    /// the MPI library's Fortran layer.
+    /// Return address of the call, relative to the load address of `call_module`. For a call from Fortran, the address is in the code that
+    /// calls the MPI library, not in the library's Fortran layer.
     pub call_site: u64,
     /// Receiver of the message that the call sends.
     pub destination: Peer,
-    /// The tag of what is sent.
+    /// The tag of the message that the call sends.
     pub send_tag: Tag,
-    /// Sender of the message that the call receives.
+    /// Sender that the call asks for in the message to receive.
     pub source: Peer,
-    /// Tag of the message that the call receives.
+    /// Tag that the call asks for in the message to receive.
     pub receive_tag: Tag,
     /// Root of a rooted collective.
     pub root: Peer,
-    /// Operation of a reduction.
+    /// Operation of a reduction; [`Reduction::None`] if the call reduces nothing.
     pub reduction: Reduction,
-    /// Bytes that the caller passes in; none to `MPI_PROC_NULL`.
+    /// Bytes that the caller passes in; 0 for a send to `MPI_PROC_NULL`.
     pub send_bytes: u64,
-    /// Bytes that the caller has room for; none from `MPI_PROC_NULL`.
+    /// Bytes of the caller's receive buffer; 0 for a receive from `MPI_PROC_NULL`.
     pub receive_bytes: u64,
-    /// Serial of the operation started, or by `MPI_*_init` of the preparation; 0 for none. Serials count from 1 in each process.
+    /// Serial of the operation that the call starts, or of the preparation that `MPI_*_init` makes; 0 for none. Serials count from 1 in
+    /// each process.
     pub request: u64,
-    /// 1, or the length of a poll run.
+    /// Number of calls: 1, or the length of a poll run.
     pub calls: u64,
     /// Id of the communicator made; 0 for none.
     pub new_communicator: u64,
-    /// Ranks in the communicator (of an intercommunicator: in the remote group).
+    /// Number of ranks in the communicator, or in the remote group of an intercommunicator.
     pub communicator_size: u32,
     /// Bytes of one element of the datatype.
     pub element_size: u32,
-    /// A number that only some functions have:
+    /// A number whose meaning depends on the function; functions not in the table have none:
     ///
     /// | function | meaning |
     /// |---|---|
@@ -325,41 +326,43 @@ pub struct MpiRecord {
     /// | `MPI_Pready_range`, `MPI_Pready_list` | number of partitions |
     /// | `MPI_File_open` | access: 1 read, 2 write, 3 both |
     pub detail: u32,
-    /// Id of the window or file that the call works on, equal on all ranks that share it and in every run; 0 for none.
+    /// Id of the window or file that the call works on, equal on all ranks that share the object and in every run; 0 for none.
     pub object: u64,
-    /// In file transfers with an explicit offset, bytes of the view's data before the transfer; in RMA operations, the target
-    /// displacement as the program gave it.
+    /// For file transfers with an explicit offset, the bytes of the view's data before the transfer. For `MPI_File_set_size` and
+    /// `MPI_File_preallocate`, the size in bytes; for `MPI_File_set_view`, the displacement. For RMA operations, the target displacement as
+    /// the program passed it.
     pub offset: u64,
-    /// The module that the call was made from: 0 for the main program, otherwise a number that depends only on the module's file name.
+    /// Id of the module that made the call: 0 for the main program, `u64::MAX` for code of no file, otherwise a hash of the module's file
+    /// name.
     pub call_module: u64,
-    /// Bytes sent to each rank of the communicator, of a neighbourhood collective to each of `destinations`; empty unless the call is
-    /// a v form.
+    /// Bytes sent to each rank of the communicator, or by a neighbourhood collective to each of `destinations`. Empty unless the function
+    /// is a v or w form.
     pub send_bytes_to: Vec<u64>,
-    /// Bytes received from each rank of the communicator, of a neighbourhood collective from each of `sources`; empty unless the call
-    /// is a v form.
+    /// Bytes received from each rank of the communicator, or by a neighbourhood collective from each of `sources`. Empty unless the
+    /// function is a v or w form.
     pub receive_bytes_from: Vec<u64>,
-    /// Serials of the requests given or started, 0 for null or unknown.
+    /// Serials of the requests that the call is given or starts; 0 for a null or unknown request.
     pub requests: Vec<u64>,
     /// Serials of the preparations that `MPI_Start` and `MPI_Startall` start, parallel to `requests`.
     pub prepared: Vec<u64>,
     /// Operations that the call completed, in the order in which MPI reported them.
     pub completions: Vec<Completion>,
-    /// World ranks of the members of the communicator made, in its rank order; only on its rank 0. Of an intercommunicator, this side's
-    /// members, on rank 0 of either side.
+    /// World ranks of the members of the communicator made, in its rank order; only the record of its rank 0 has them. For an
+    /// intercommunicator, the members of the caller's own side; the record of rank 0 of each side has them.
     pub members: Vec<Peer>,
-    /// World ranks of the other side of the intercommunicator made, with `members`.
+    /// World ranks of the members of the remote group of the intercommunicator made; present where `members` is.
     pub remote_members: Vec<Peer>,
-    /// Neighbours that a neighbourhood collective sends to, in the topology's order; targets of `MPI_Win_start`.
+    /// Neighbours that a neighbourhood collective sends to, in the topology's order; for `MPI_Win_start`, the targets.
     pub destinations: Vec<Peer>,
-    /// Neighbours that the caller receives from; origins of `MPI_Win_post`.
+    /// Neighbours that a neighbourhood collective receives from; for `MPI_Win_post`, the origins.
     pub sources: Vec<Peer>,
-    /// Name of the file opened, of the port, of the service, or of the program spawned.
+    /// Name of the file opened, of the port, of the service, or of the program spawned; empty for none.
     pub name: String,
-    /// File name of `call_module`, on the first record of a process that has this module.
+    /// File name of `call_module`, in the process's first record with that module; otherwise empty.
     pub module_name: String,
 }
 
-/// Faults of a record. Offsets are from the start of the buffer.
+/// Error in the format of a record. Offsets are in bytes from the start of the buffer.
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
@@ -370,17 +373,17 @@ pub enum RecordError {
         needed: usize,
         available: usize,
     },
-    /// The size is less than a header, or no multiple of 8.
+    /// The size is less than a header, or not a multiple of 8.
     #[error("record at byte {offset} states the impossible size {size}")]
     BadSize { offset: usize, size: u32 },
-    /// A number that this version does not know.
+    /// A field has a value that this version does not define.
     #[error("record at byte {offset}: field {field} has the unknown value {value}")]
     UnknownValue {
         offset: usize,
         field: &'static str,
         value: i64,
     },
-    /// A section that reaches over the end of its record, or bytes after the last section.
+    /// A section extends beyond the end of its record, or bytes follow the last section.
     #[error("record at byte {offset}: its sections do not fit its size")]
     BadSections { offset: usize },
 }
@@ -428,7 +431,7 @@ impl MpiRecord {
         }
     }
 
-    /// Returns about how many bytes the record takes in memory.
+    /// Returns the approximate number of bytes that the record takes in the host's memory.
     pub fn size(&self) -> usize {
         let numbers = [
             &self.send_bytes_to,
@@ -456,7 +459,7 @@ impl MpiRecord {
             + self.module_name.len()
     }
 
-    /// Decodes a buffer that holds records one after the other and nothing else.
+    /// Decodes a buffer that contains consecutive records and nothing else.
     pub fn decode_all(buffer: &[u8]) -> Result<Vec<MpiRecord>, RecordError> {
         let mut records = Vec::new();
         let mut offset = 0;
@@ -468,7 +471,7 @@ impl MpiRecord {
         Ok(records)
     }
 
-    /// Appends the record in its wire form.
+    /// Appends the record to `out`, in the format of guest memory.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
         let u32s = |out: &mut Vec<u8>, values: &[u32]| {
@@ -584,13 +587,14 @@ impl MpiRecord {
     }
 }
 
-/// A record as the guest showed it when its call began, without results; empty if the guest showed none. The record stays undecoded: most
-/// calls end, and then nobody needs the record.
+/// A record as the guest showed it when its call began, without results; empty if the guest showed none. The record stays undecoded,
+/// because most calls end and then have a record of their own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryRecord(Vec<u8>);
 
 impl EntryRecord {
-    /// Reads the record at these addresses: a header, and the sections that its size counts besides.
+    /// Reads the record whose header and sections are at these guest-virtual addresses. Returns an empty one if `header` is 0, or the
+    /// record can't be read or has an invalid size.
     pub(crate) fn read<G: GuestVirtual + ?Sized>(
         memory: &mut G,
         header: u64,
@@ -613,24 +617,25 @@ impl EntryRecord {
         EntryRecord(bytes)
     }
 
-    /// Encodes a record as the guest would at the call's entry.
+    /// Encodes a record as the guest shows it at the call's entry.
     pub fn new(record: &MpiRecord) -> EntryRecord {
         let mut bytes = Vec::new();
         record.encode(&mut bytes);
         EntryRecord(bytes)
     }
 
-    /// Returns the number of bytes that the record takes.
+    /// Returns the number of bytes of the encoded record; 0 if the guest showed none.
     pub fn size(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns whether a guest can have shown this.
+    /// Returns whether the size is one that [`EntryRecord::read`] can have read.
     pub(crate) fn is_possible(&self) -> bool {
         self.0.is_empty() || (HEADER..=limits::RECORDS as usize).contains(&self.0.len())
     }
 
-    /// Returns the arguments of the call that began so; none if the guest showed none, or showed nonsense.
+    /// Returns the record of the call that `enter` describes. Returns `None` if the guest showed no record, an invalid one, or that of
+    /// another call.
     pub fn decode(&self, enter: &MpiEnter) -> Option<MpiRecord> {
         let (record, _) = decode_one(&self.0, 0).ok()?;
         let same = (record.function, record.thread, record.sequence)
@@ -639,7 +644,7 @@ impl EntryRecord {
     }
 }
 
-/// A cursor over bytes whose length has been checked by the caller.
+/// A cursor over bytes; reading beyond the last one returns `None`.
 struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {
@@ -686,7 +691,7 @@ fn decode_one(buffer: &[u8], offset: usize) -> Result<(MpiRecord, usize), Record
         value,
     };
     let mut bytes = Bytes(body);
-    // The size is at least a header's, so that a missing field cannot happen before the sections; `?` on None keeps it panic-free.
+    // The size is at least a header's, so that all fields before the sections are present; `?` on `None` avoids code that could panic.
     let short = || RecordError::BadSections { offset };
     let peer =
         |value: i32, field| Peer::from_wire(value).ok_or_else(|| unknown(field, value.into()));
@@ -750,7 +755,7 @@ fn decode_one(buffer: &[u8], offset: usize) -> Result<(MpiRecord, usize), Record
             section::NAME | section::MODULE => 1,
             _ => return Err(unknown("section kind", kind.into())),
         };
-        // Checked against the bytes at hand before anything is allocated for it.
+        // The length is checked against the bytes that are left before anything is allocated for the elements.
         let length = count.checked_mul(element).ok_or_else(short)?;
         let (elements, rest) = bytes.0.split_at_checked(length).ok_or_else(short)?;
         let padding = length.next_multiple_of(8) - length;
@@ -779,7 +784,7 @@ fn decode_one(buffer: &[u8], offset: usize) -> Result<(MpiRecord, usize), Record
                     ranks.push(peer(Bytes(chunk).i32().ok_or_else(short)?, "member")?);
                 }
             }
-            // Names of files are whatever the guest chose.
+            // The guest chooses names of files, so that they need not be UTF-8.
             section::NAME => record.name = String::from_utf8_lossy(elements).into_owned(),
             section::MODULE => record.module_name = String::from_utf8_lossy(elements).into_owned(),
             _ => {

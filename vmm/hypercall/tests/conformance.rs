@@ -1,6 +1,6 @@
 //! Runs more than fifty small programs in C and two in Fortran under Open MPI and MPICH on real hardware, each with a family of MPI
-//! functions. The records of each rank have as many calls of each function as a separate counter, and the bytes that the program
-//! itself works out.
+//! functions. The records of each rank must have as many calls of each function as an independent counter counts, and the bytes that the
+//! program itself expects.
 
 mod support;
 
@@ -14,9 +14,9 @@ use nodescope_hypercall::{Class, Function, MpiRecord, Peer};
 
 use support::{Job, called, counts, source, succeed};
 
-/// The length in `driver.c` of the mark of the first program.
+/// Length of the first program's mark, in elements of the `MPI_Reduce_local` by which `driver.c` marks programs.
 const FIRST_MARK: u64 = 10_000;
-/// Programs whose MPI is initialised for threads.
+/// Programs that run in a job whose MPI is initialised by `MPI_Init_thread`.
 const WITH_THREADS: [&str; 2] = ["threads", "one_by_one"];
 const RANKS: usize = 4;
 /// Functions that receive from MPI_PROC_NULL in `nobody.c`.
@@ -29,9 +29,9 @@ const FROM_NOBODY: [&str; 6] = [
     "MPI_Mrecv",
 ];
 
-/// By program and function.
+/// Number of calls, by program and function.
 type Counts = BTreeMap<(String, String), u64>;
-/// Sent and received, by program and function.
+/// Bytes sent and bytes received, by program and function.
 type Bytes = BTreeMap<(String, String), (u64, u64)>;
 
 fn folder() -> PathBuf {
@@ -51,7 +51,7 @@ fn programs() -> Vec<String> {
     names
 }
 
-/// Returns the functions that the MPI's headers declare, for C.
+/// Returns the functions that the C headers of the MPI implementation declare.
 fn declared(flavour: &str) -> BTreeSet<String> {
     let text =
         "#include <mpi.h>\n#ifdef OPEN_MPI\n#include <mpi-ext.h>\n#endif\nint not_a_function;\n";
@@ -76,7 +76,8 @@ fn declared(flavour: &str) -> BTreeSet<String> {
     names
 }
 
-/// Stubs that count and jump on: see `counter.c`. On entry to a function the stack pointer is 8 modulo 16.
+/// Returns assembly code of stubs that count a call and jump to the function: see `counter.c`. At a function's entry, the stack pointer is
+/// 8 modulo 16.
 fn stubs(names: &[String]) -> String {
     let mut text = String::from(".text\n");
     // Writing to a string cannot fail.
@@ -92,7 +93,7 @@ fn stubs(names: &[String]) -> String {
              2: movl ${number}, %r11d\njmp first_call\n.size {name}, . - {name}"
         ));
     }
-    // A call's first: all that may hold arguments is kept, rax among them.
+    // The first call of a function: all registers that may hold arguments are saved, rax among them.
     let kept = ["rdi", "rsi", "rdx", "rcx", "r8", "r9", "rax"];
     line("first_call:".into());
     kept.iter()
@@ -119,7 +120,7 @@ fn stubs(names: &[String]) -> String {
     text
 }
 
-/// The counter, and by the name of each of its stubs the name of the function in records.
+/// Library that counts calls independently of the tracer. `names` maps each stub's name to the name that the function has in records.
 struct Counter {
     library: PathBuf,
     names: BTreeMap<String, String>,
@@ -127,7 +128,7 @@ struct Counter {
 
 fn counter(flavour: &str, job: &Path) -> Counter {
     let declared = declared(flavour);
-    // Open MPI 4.1 has persistent collectives as an extension. Names of Fortran's functions have small letters and an underscore.
+    // Open MPI 4.1 has persistent collectives as an extension. Names of Fortran functions are in lower case and end in an underscore.
     let mut names = BTreeMap::new();
     for name in &declared {
         let plain = name.replace("MPIX_", "MPI_");
@@ -147,7 +148,8 @@ fn counter(flavour: &str, job: &Path) -> Counter {
     Counter { library, names }
 }
 
-/// Returns the counter's calls on a rank, and the programs' expectations: bytes sent and received by program and function.
+/// Returns the calls that the counter counted on a rank, and the bytes that the programs expect to send and receive, each by program and
+/// function.
 fn counted(counter: &Counter, output: &Path, rank: usize) -> (Counts, Bytes) {
     let text = fs::read_to_string(format!("{}.{rank}", output.display())).expect("counts");
     let known: BTreeSet<&str> = Function::ALL.iter().map(|f| f.name()).collect();
@@ -159,7 +161,7 @@ fn counted(counter: &Counter, output: &Path, rank: usize) -> (Counts, Bytes) {
         match words[1] {
             "calls" => {
                 let name = counter.names[words[2]].clone();
-                // Functions that the tracer does not trace, by its list of exceptions.
+                // Functions outside the tracer's list are left out.
                 if known.contains(name.strip_suffix("_c").unwrap_or(&name)) {
                     *counts.entry((program, name)).or_default() += number(3);
                 }
@@ -173,13 +175,13 @@ fn counted(counter: &Counter, output: &Path, rank: usize) -> (Counts, Bytes) {
     (counts, bytes)
 }
 
-/// Returns the bytes that calls of one function passed in and received.
+/// Returns the bytes that the calls of one function passed in, and the bytes that they received.
 fn moved<'a>(records: impl Iterator<Item = &'a &'a MpiRecord>) -> (u64, u64) {
     let mut sum = (0, 0);
     for record in records {
         sum.0 += record.send_bytes;
         sum.1 += match (record.completions.as_slice(), record.function.class()) {
-            // Room for what has not come yet.
+            // The size of a receive buffer says nothing of a message that has not come yet.
             ([], class) => match class {
                 Class::StartReceive | Class::StartSendReceive | Class::Persistent => 0,
                 Class::Receive | Class::Completion => 0,
@@ -191,7 +193,7 @@ fn moved<'a>(records: impl Iterator<Item = &'a &'a MpiRecord>) -> (u64, u64) {
     sum
 }
 
-/// Returns the records of each program, by the driver's marks.
+/// Returns the records of each program; the driver's marks separate the programs.
 fn by_program<'a>(
     records: &'a [MpiRecord],
     names: &[&str],
@@ -220,7 +222,7 @@ fn by_program<'a>(
     all
 }
 
-/// Runs programs in one job and compares.
+/// Runs programs in one job and compares their records with the counter and with the programs' expectations.
 fn compare(flavour: &'static str, job: &Job, counter: &Counter, names: &[&str], threads: bool) {
     let place = job.folder.path();
     let mut arguments: Vec<&Path> = threads.then(|| Path::new("-t")).into_iter().collect();
@@ -236,7 +238,7 @@ fn compare(flavour: &'static str, job: &Job, counter: &Counter, names: &[&str], 
         ],
     );
     let mut wrong = String::new();
-    // Functions that were to receive from MPI_PROC_NULL.
+    // Functions of which a record has `MPI_PROC_NULL` as its source.
     let mut nobody = BTreeSet::new();
     for (rank, records) in all.iter().enumerate() {
         let (own, expected) = counted(counter, &output, rank);
@@ -262,7 +264,7 @@ fn compare(flavour: &'static str, job: &Job, counter: &Counter, names: &[&str], 
                 );
             }
         }
-        // The bytes received do not determine the room for them. A receive from MPI_PROC_NULL has no room.
+        // The bytes received do not determine the size of the receive buffer, which must be recorded as 0 for a receive from MPI_PROC_NULL.
         let from_nobody = traced
             .values()
             .flatten()
@@ -292,7 +294,7 @@ fn compare(flavour: &'static str, job: &Job, counter: &Counter, names: &[&str], 
             let some = counted.keys().any(|(program, _)| program == name);
             assert!(some, "{flavour}: {name} has called nothing");
         }
-        // The start and the end of MPI lie outside all programs.
+        // The calls that start and end MPI are outside all programs.
         let started = records.first().map(|record| record.function);
         let expected = [Function::Init, Function::InitThread][usize::from(threads)];
         assert_eq!(started, Some(expected));
@@ -355,7 +357,7 @@ fn conforms(flavour: &'static str, left_out: &[&str]) {
     }
 }
 
-/// Runs a program in Fortran, which is a job of its own, and compares its calls.
+/// Runs a Fortran program in a job of its own, and compares its calls with the counter.
 fn fortran(flavour: &'static str, job: &Job, counter: &Counter, name: &str) {
     let place = job.folder.path();
     succeed(
@@ -388,6 +390,6 @@ fn programs_under_open_mpi() {
 
 #[test]
 fn programs_under_mpich() {
-    // Debian builds MPICH over UCX, which has no ports.
+    // Debian builds MPICH with UCX, which doesn't support ports.
     conforms("mpich", &["ports"]);
 }

@@ -1,4 +1,4 @@
-//! Decoding calls: what is accepted, what is refused with which status, and that nothing panics or grows without bound.
+//! Decoding of calls: which calls are accepted, which status refuses others, and that decoding neither panics nor allocates without bound.
 
 use nodescope_hypercall::record::{Flags, HEADER};
 use nodescope_hypercall::{
@@ -8,7 +8,7 @@ use nodescope_hypercall::{
 };
 use proptest::prelude::*;
 
-/// Guest memory of one range; the memory counts the bytes that are read.
+/// One range of guest memory, which counts the bytes that are read.
 struct Memory {
     base: u64,
     bytes: Vec<u8>,
@@ -152,7 +152,7 @@ fn entries_show_their_arguments_from_two_places() {
         thread,
         sequence: 9,
     };
-    // The sections lie before the header, and not next to it.
+    // The sections precede the header, with a gap between them.
     let mut memory = Memory::new(0x1000, [sections, &[0; 8], header].concat());
     let at = 0x1000 + sections.len() as u64 + 8;
     let mut shown = |header, sections| {
@@ -165,13 +165,13 @@ fn entries_show_their_arguments_from_two_places() {
     let whole = shown(at, 0x1000);
     assert_eq!(whole, EntryRecord::new(&record));
     assert_eq!(whole.decode(&enter), Some(record));
-    // A call of another number, or of another thread, is not the one that was shown.
+    // A call of another number does not match the record that was shown.
     let other = MpiEnter {
         sequence: 10,
         ..enter
     };
     assert_eq!(whole.decode(&other), None);
-    // An unreadable or invalid record is left out.
+    // An unreadable or absent record is left out.
     for nothing in [shown(at, 0x9000), shown(0x9000, 0x1000), shown(0, 0)] {
         assert_eq!((nothing.size(), nothing.decode(&enter)), (0, None));
     }

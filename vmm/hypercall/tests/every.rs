@@ -1,5 +1,5 @@
-//! No call lost and none counted twice, over {C, mpif.h, module mpi, mpi_f08} x {Open MPI, MPICH}: programs that call every function
-//! that the tracer knows keep their own books, and the trace must say the same.
+//! Tests that no call is lost or counted twice, over {C, mpif.h, module mpi, mpi_f08} x {Open MPI, MPICH}. The programs call almost every
+//! function that the tracer wraps and count their own calls; the trace must have the same counts.
 
 mod support;
 
@@ -13,7 +13,7 @@ use nodescope_test_needs::{Need, have};
 
 use support::{Job, counts, of, only, rank_of, source, succeed, tracer};
 
-/// Runs a program that keeps books, and compares them with the trace.
+/// Runs a program that counts its calls, compares these counts with the trace, and returns the records of each rank.
 fn books(job: &Job, ranks: usize) -> Vec<Vec<MpiRecord>> {
     let folder = job.folder.path();
     let records = job.run_with(ranks, &[&folder.join("file"), &folder.join("books")]);
@@ -32,7 +32,7 @@ fn books(job: &Job, ranks: usize) -> Vec<Vec<MpiRecord>> {
     records
 }
 
-/// Returns the names that a library of the tracer, or an MPI's header, has.
+/// Returns the function names with a prefix in a text: words with small letters, `MPIX_` replaced by `MPI_`.
 fn names(text: &str, prefix: &str) -> BTreeSet<String> {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
         .filter(|word| word.starts_with(prefix) && word.chars().any(|c| c.is_ascii_lowercase()))
@@ -40,7 +40,7 @@ fn names(text: &str, prefix: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Returns the functions that the tracer wraps, each of which must be there under both of its names.
+/// Returns the functions that the tracer wraps, and checks that the library defines each under its `MPI_` and its `PMPI_` name.
 fn wrapped(flavour: &str) -> BTreeSet<String> {
     let library = tracer().join(format!("libnodescope-mpi-{flavour}.so"));
     let output = succeed(
@@ -55,7 +55,7 @@ fn wrapped(flavour: &str) -> BTreeSet<String> {
     plain
 }
 
-/// Returns the functions that the MPI's header declares, by the preprocessor's account of it.
+/// Returns the functions that the MPI implementation's `mpi.h` declares, from the preprocessor's output.
 fn declared(flavour: &str) -> BTreeSet<String> {
     let folder = tempfile::tempdir().expect("temporary folder");
     let file = folder.path().join("all.c");
@@ -116,7 +116,7 @@ fn every_function_is_traced_or_named_as_an_exception() {
                 "{flavour}: {name}: wrapped or excepted, and not both ({excepted:?})"
             );
         }
-        // The records know every function that is wrapped.
+        // Each wrapped function must have a number in the ABI.
         let known: BTreeSet<&str> = Function::ALL.iter().map(|f| f.name()).collect();
         for name in &wrapped {
             let plain = name.strip_suffix("_c").unwrap_or(name);
@@ -129,7 +129,7 @@ fn every_function_is_traced_or_named_as_an_exception() {
     assert!(unused.is_empty(), "patterns that match nothing: {unused:?}");
 }
 
-/// Runs the program in C and checks its records in every respect.
+/// Runs the C program and checks the contents of its records.
 fn c(flavour: &'static str, not_run: &[&str]) {
     let Some(job) = Job::new(flavour, "mpicc", "every.c") else {
         return;
@@ -157,7 +157,7 @@ fn c(flavour: &'static str, not_run: &[&str]) {
     check_objects(&all);
 }
 
-/// Called by `mpirun` only, or only where there is a name service; and the other way to begin.
+/// Functions that the C program does not call: it starts by `MPI_Init_thread`, ends by `MPI_Finalize` and has no name service.
 const NOT_RUN: [&str; 5] = [
     "MPI_Abort",
     "MPI_Init",
@@ -187,7 +187,7 @@ fn c_under_mpich() {
     c("mpich", &[&NOT_RUN[..], &processes].concat());
 }
 
-/// Checks the call sites: a C program calls from its own text, and modules have names.
+/// Checks that all call sites are in the main program's code.
 fn check_sites(records: &[MpiRecord]) {
     for record in records {
         assert!(
@@ -204,7 +204,7 @@ fn check_sites(records: &[MpiRecord]) {
 fn check_messages(rank: usize, records: &[MpiRecord]) {
     let peer = rank_of(rank ^ 1);
     if rank % 2 == 1 {
-        // Matched messages: the receive knows whom and what the probe matched.
+        // Matched messages: the record of the receive has the source and tag of the matched probe.
         let probe = of(records, Function::Mprobe)[0];
         assert_eq!(
             (probe.source, probe.receive_tag),
@@ -229,7 +229,7 @@ fn check_messages(rank: usize, records: &[MpiRecord]) {
             .expect("the completion of MPI_Imrecv");
         assert_eq!((done.source, done.bytes), (peer, 20));
     }
-    // Bytes of a derived datatype are its size, not its extent: two ints in every three.
+    // Bytes of a derived datatype are its size, not its extent: the type has two of every three ints.
     let (left, right) = (rank_of((rank + 3) % 4), rank_of((rank + 1) % 4));
     let pack = of(records, Function::Pack)[0];
     assert_eq!((pack.send_bytes, pack.element_size), (16, 8));
@@ -253,14 +253,14 @@ fn check_messages(rank: usize, records: &[MpiRecord]) {
         .collect();
     assert_eq!(cancelled.len(), 1);
     assert_eq!(cancelled[0].bytes, 0);
-    // Failed polls in a row are one record.
+    // Consecutive failed polls are one record.
     for record in records.iter().filter(|record| record.calls > 1) {
         assert!(record.flags.contains(Flags::POLL_RUN), "{record:?}");
     }
 }
 
 fn check_neighbours(rank: usize, records: &[MpiRecord]) {
-    // Ranks 0 1 / 2 3 of a grid that is round in its first dimension.
+    // Ranks 0 1 / 2 3 are a grid that is periodic in its first dimension.
     let across = rank_of((rank + 2) % 4);
     let (before, after) = if rank.is_multiple_of(2) {
         (Peer::Null, rank_of(rank + 1))
@@ -303,7 +303,7 @@ fn check_neighbours(rank: usize, records: &[MpiRecord]) {
         assert_eq!(record.send_bytes_to, [8, 8, to_before, to_after]);
         assert_eq!(record.receive_bytes_from, [8, 8, from_before, from_after]);
     }
-    // A ring as a graph, and twice as a distributed graph, whose directions differ.
+    // The program makes a ring as a graph, and twice as a distributed graph, whose directions differ.
     let (left, right) = (rank_of((rank + 3) % 4), rank_of((rank + 1) % 4));
     let gathers = of(records, Function::NeighborAllgather);
     let graph = gathers.last().expect("on the graph");
@@ -317,7 +317,7 @@ fn check_neighbours(rank: usize, records: &[MpiRecord]) {
     }
 }
 
-/// Checks that every operation started completes once, whatever kind it is of, and that serials are used once.
+/// Checks that every operation of any kind that is started completes once, and that each serial is used once.
 fn check_requests(records: &[MpiRecord]) {
     let prepares = |class| {
         matches!(
@@ -393,7 +393,7 @@ fn check_intercommunicators(all: &[Vec<MpiRecord>]) {
             (rank_of(1 - rank), Peer::Any, rank_of(1 - rank))
         );
     }
-    // Every communicator made has its members reported once, by some rank.
+    // The members of every communicator made are reported once, by one rank.
     let ids: BTreeSet<u64> = all
         .iter()
         .flatten()
@@ -409,7 +409,7 @@ fn check_intercommunicators(all: &[Vec<MpiRecord>]) {
     assert_eq!(ids, told);
 }
 
-/// Windows and files: ids that all ranks share, bytes, targets, offsets.
+/// Checks the records of windows and files: ids that all ranks share, bytes, targets, offsets.
 fn check_objects(all: &[Vec<MpiRecord>]) {
     for function in [
         Function::WinAllocate,
@@ -431,7 +431,7 @@ fn check_objects(all: &[Vec<MpiRecord>]) {
             assert_eq!(ids(records), first, "{function}");
         }
     }
-    // Files of MPI_COMM_SELF are each rank's own.
+    // Files of MPI_COMM_SELF have different ids on different ranks.
     let own: BTreeSet<u64> = all
         .iter()
         .flat_map(|records| of(records, Function::FileOpen))
@@ -497,7 +497,7 @@ fn check_objects(all: &[Vec<MpiRecord>]) {
     }
 }
 
-/// Threads that communicate at the same time share the tracer's tables, and nothing is lost or mixed up.
+/// Checks that nothing is lost or mixed up when threads that communicate at the same time share the tracer's tables.
 fn threads(flavour: &'static str) {
     let Some(job) = Job::with_options(flavour, "mpicc", "threads.c", &["-pthread"]) else {
         return;
@@ -528,7 +528,7 @@ fn threads(flavour: &'static str) {
             ] {
                 assert_eq!(count(function), calls * rounds, "{function}");
             }
-            // All that a thread receives bears its own tag: requests and messages are not taken for another thread's.
+            // All messages that a thread receives have the thread's own tag: requests and messages are not mistaken for another thread's.
             let own: BTreeSet<Tag> = records
                 .iter()
                 .flat_map(|record| &record.completions)
@@ -562,7 +562,7 @@ fn threads_under_mpich() {
     threads("mpich");
 }
 
-/// Runs the program in Fortran, compiled for one of the three interfaces, and checks its records.
+/// Runs the Fortran program, compiled for one of the three interfaces, and checks its records.
 fn fortran(flavour: &'static str, interface: &str) {
     let options = [
         "-cpp",
@@ -579,7 +579,7 @@ fn fortran(flavour: &'static str, interface: &str) {
     let all = books(&job, 3);
     for (rank, records) in all.iter().enumerate() {
         assert!(counts(records).len() > 90, "rank {rank}");
-        // The MPI libraries' Fortran layers call the C functions: the site is the program's call all the same.
+        // The MPI libraries' Fortran layers call the C functions; the recorded call site is nevertheless the program's call.
         check_sites(records);
         let distinct: BTreeSet<u64> = records
             .iter()

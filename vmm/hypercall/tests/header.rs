@@ -16,7 +16,8 @@ fn tracer_sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest-images/tracer")
 }
 
-/// Compiles and runs a C program with the header at hand; `None`, and the test is skipped, where there is no C compiler.
+/// Compiles a C program that includes the tracer's header, and returns its output. Returns `None`, so that the test is skipped, without a C
+/// compiler.
 fn run_c(source: &str) -> Option<Vec<u8>> {
     if !have(Need::Compiler, &["gcc"]) {
         return None;
@@ -171,8 +172,8 @@ fn constants_agree() {
     assert_eq!(printed, expected);
 }
 
-/// Checks that a process that may not use the port finds out and survives, though it blocks or ignores the signal; its handler and mask
-/// stay.
+/// A process that may not use the doorbell's port must find that out and survive, even if it blocks or ignores SIGSEGV. Its handler and
+/// signal mask must not change.
 #[test]
 fn a_process_without_permission_survives_the_doorbell() {
     let source = r#"

@@ -1,5 +1,5 @@
-//! The MPI tracer on real hardware: programs in C, Fortran 77 and mpi_f08, under Open MPI and MPICH, make calls of known numbers
-//! and arguments, and the records that the preloaded library dumps must state each of them exactly once.
+//! Tests of the MPI tracer on real hardware. Programs in C, Fortran 77 and mpi_f08, under Open MPI and MPICH, make a given number of calls
+//! with given arguments. The records that the preloaded library writes must state each call exactly once.
 
 mod support;
 
@@ -139,8 +139,8 @@ fn c(flavour: &'static str) {
         check_collectives(rank, records);
     }
     check_communicators(&all);
-    // Another run of the same program makes the same records but for the process ids, the addresses, and how MPI_Waitsome
-    // happened to be satisfied.
+    // Another run of the same program makes the same records except for the process ids, the addresses, and the calls of MPI_Waitsome and
+    // MPI_Waitany, which depend on timing.
     let comparable = |ranks: Vec<Vec<MpiRecord>>| -> Vec<Vec<MpiRecord>> {
         let plain = |mut record: MpiRecord| {
             record.thread = Default::default();
@@ -305,7 +305,7 @@ fn check_sends(rank: usize, records: &[MpiRecord]) {
             .iter()
             .any(|record| record.destination == Peer::Null)
     );
-    // Nothing goes to nobody: the program passes a count all the same.
+    // A send to MPI_PROC_NULL sends no bytes, although the program passes a count.
     for record in of(records, Function::Send) {
         assert_eq!(
             record.send_bytes == 0,
@@ -323,7 +323,7 @@ fn check_sends(rank: usize, records: &[MpiRecord]) {
 
 fn check_requests(rank: usize, records: &[MpiRecord]) {
     let left = rank_of((rank + 3) % 4);
-    // Every operation started or prepared has its own serial, every operation started completes once.
+    // Every operation that is started or prepared has a serial of its own, and every operation that is started completes once.
     let started: Vec<u64> = of(records, Function::Startall)
         .iter()
         .flat_map(|record| record.requests.clone())
@@ -425,7 +425,7 @@ fn check_polls(rank: usize, records: &[MpiRecord]) {
         test.requests,
         [awaited.expect("the receive of tag 60").request]
     );
-    // Two kinds of poll in turn make two runs, not six hundred records.
+    // Polls of two kinds in turn make two runs, not six hundred records.
     let testall = only(records, Function::Testall);
     assert_eq!(
         (testall.calls, testall.flags.contains(Flags::POLL_RUN)),
@@ -560,7 +560,7 @@ fn check_communicators(all: &[Vec<MpiRecord>]) {
                 (Peer::Any, rank_of(rank + 2))
             );
         }
-        // Two duplicates of the same communicator have different ids, and each the same id on all ranks.
+        // Two duplicates of a communicator have different ids, and each has the same id on all ranks.
         let twins: Vec<u64> = of(records, Function::CommDup)
             .iter()
             .map(|record| record.new_communicator)
@@ -575,7 +575,7 @@ fn check_communicators(all: &[Vec<MpiRecord>]) {
         assert_eq!(barrier.communicator, twins[0]);
         let created = only(records, Function::CommCreate).new_communicator;
         assert_eq!(created != 0, rank % 2 == 0);
-        // Members and parent are those of the split, but the communicator is a later one.
+        // The members and the parent are those of the split, but the communicator is a later one.
         assert_ne!(created, id(0));
     }
 }

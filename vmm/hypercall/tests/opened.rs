@@ -1,5 +1,5 @@
-//! Programs that open their MPI library at run time, outside the global scope, are traced like others: those that ask the library for
-//! its functions with `dlsym`, and modules of Python.
+//! Programs that open their MPI library at run time, outside the global symbol scope, are traced like others: programs that look up the
+//! library's functions with `dlsym`, and Python modules.
 
 mod support;
 
@@ -14,7 +14,7 @@ use nodescope_test_needs::{Need, skip};
 use support::{Job, counts, of, only, source};
 
 fn asks_for_functions(flavour: &'static str, world: &str, library: &str) {
-    // The program's compiler is not the MPI's, which would link the library.
+    // The compiler is plain gcc: the MPI implementation's compiler would link the library.
     let options = ["-ldl", "-Wl,--no-as-needed"];
     let Some(job) = Job::without_mpi(flavour, "opened.c", &options) else {
         return;
@@ -110,7 +110,7 @@ fn mpi4py_is_traced() {
         );
         let bcast = only(records, Function::Bcast);
         assert_eq!(bcast.send_bytes + bcast.receive_bytes, 100);
-        // mpi4py sends a pickled object, and receives it by a matched probe.
+        // mpi4py sends a pickled object, and receives it after a matched probe.
         match rank {
             0 => assert_eq!(only(records, Function::Send).destination, Peer::Rank(1)),
             _ => assert_eq!(only(records, Function::Mrecv).source, Peer::Rank(0)),

@@ -1,4 +1,4 @@
-//! Builds the image of nodescope's own recipe into the default cache and prints where it is.
+//! Builds an image from nodescope's own recipe, with the packages named as arguments, in the default cache and prints its folder.
 
 fn main() -> Result<(), nodescope_image::ImageError> {
     let spec = nodescope_image::ImageSpec {

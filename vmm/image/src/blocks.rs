@@ -1,8 +1,8 @@
-//! Hashes of an image's files, block by block, so that a run can distinguish a damaged file from a guest's mistake.
+//! Hashes of an image's files, block by block, so that a run can tell a damaged file from an error of the guest.
 //!
-//! A whole root disk takes a second to hash; a run reads a tenth of the disk. Each block is therefore checked when a run first reads
-//! the block. The hashes are in one file beside the image's files: 32 bytes of BLAKE3 a block, for the files in the order of their
-//! names.
+//! Hashing a whole root disk takes a second, while a run reads a tenth of the disk. Each block is therefore checked when a run reads the
+//! block for the first time. All hashes are in one file beside the image's files: 32 bytes of BLAKE3 for each block, with the files in the
+//! order of their names.
 
 use std::fmt;
 use std::fs::File;
@@ -15,22 +15,22 @@ use crate::ImageError;
 /// Bytes of a block; a file's last block may be shorter.
 pub const BLOCK_BYTES: u64 = 64 << 10;
 
-/// BLAKE3 of a block.
+/// BLAKE3 hash of a block.
 pub(crate) type BlockHash = [u8; 32];
 
-/// The hashes of a file's blocks.
+/// The hashes of a file's blocks, in the order of the file.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BlockHashes(Arc<[BlockHash]>);
 
 impl BlockHashes {
-    /// Returns the hashes of a file's present contents.
+    /// Computes the hashes of a file's present contents.
     pub(crate) fn of(path: &Path) -> Result<BlockHashes, ImageError> {
         let mut hashes = Vec::new();
         each_block(path, |block| hashes.push(*blake3::hash(block).as_bytes()))?;
         Ok(BlockHashes(hashes.into()))
     }
 
-    /// Hashes that were recorded.
+    /// Returns an object with hashes that were recorded earlier.
     pub(crate) fn recorded(hashes: &[BlockHash]) -> BlockHashes {
         BlockHashes(hashes.into())
     }
@@ -40,13 +40,15 @@ impl BlockHashes {
         &self.0
     }
 
-    /// Returns whether a block, by its number, must hold these contents.
+    /// Returns whether the contents match the hash of the block with this number, counted from 0. Returns false for a block beyond the last
+    /// one.
     pub fn holds(&self, block: u64, contents: &[u8]) -> bool {
         let hash = usize::try_from(block).ok().and_then(|n| self.0.get(n));
         hash.is_some_and(|hash| blake3::hash(contents) == *hash)
     }
 
-    /// Returns the offset of the first block of a file whose contents differ from the recorded hash.
+    /// Returns the offset in bytes of the first block that differs from its recorded hash, is missing or is too much; `None` for an intact
+    /// file.
     pub(crate) fn first_damage(&self, path: &Path) -> Result<Option<u64>, ImageError> {
         let mut blocks = 0;
         let mut damage = None;
@@ -68,7 +70,7 @@ impl fmt::Debug for BlockHashes {
     }
 }
 
-/// Returns the number of blocks of a file of so many bytes.
+/// Returns the number of blocks of a file with this many bytes.
 pub(crate) fn block_count(bytes: u64) -> u64 {
     bytes.div_ceil(BLOCK_BYTES)
 }
@@ -85,7 +87,7 @@ fn each_block(path: &Path, mut block: impl FnMut(&[u8])) -> Result<(), ImageErro
     }
 }
 
-/// Reads until the buffer is full or the file ends.
+/// Reads until the buffer is full or the file ends, and returns the number of bytes read.
 fn fill(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {

@@ -1,5 +1,5 @@
-//! Builds an image: unpacks packages to a tree, makes a root disk of the tree, and takes kernel and modules from the tree. All of them
-//! go into the cache at once.
+//! Builder of images: installs packages into a tree, makes a root disk from the tree, and takes the kernel and its modules from the tree.
+//! All files of an image enter the cache in one step.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,11 +16,11 @@ use crate::{
     BuildOptions, Image, ImageError, ImageSpec, InputSet, Manifest, Recipe, unpack_bzimage,
 };
 
-/// Time stamp of every file that has none of its own (2024-01-01), so that the same inputs give the same bytes.
+/// Time stamp (seconds of Unix time, 2024-01-01) of every file that has none of its own, so that the same inputs give the same bytes.
 const EPOCH: &str = "1704067200";
 
-/// Returns the image of `spec`, from the cache at `cache_dir`. Builds the image and puts it there if it is missing. Tells `progress` each
-/// step in a line.
+/// Returns the image of `spec` from the cache at `cache_dir`. If the image is missing, builds it and adds it to the cache. Calls `progress`
+/// with a line of text for each step.
 ///
 /// # Errors
 ///
@@ -33,16 +33,16 @@ pub fn build(
     build_with(spec, cache_dir, &BuildOptions::default(), progress)
 }
 
-/// Returns the image of `spec` like [`build`], with options.
+/// Returns the image of `spec` like [`build`], with options for the build.
 ///
-/// Runs mmdebstrap, a C compiler (through the tools' `build`) and mke2fs on the host, and takes packages from Debian's mirrors. A
-/// build that fails or is interrupted leaves nothing that a later build would take for an image; its log stays in `cache_dir`. If
-/// another process builds this image, this process waits for the image and takes it.
+/// Runs mmdebstrap, a C compiler (through the tools' `build`) and mke2fs on the host, and fetches packages from Debian's mirrors. A build
+/// that fails or is interrupted leaves nothing that a later build would take for an image; its log remains in `cache_dir`. If another
+/// process builds this image, this process waits for the image and returns it.
 ///
 /// # Errors
 ///
-/// A missing tool, with the package to install; a recipe or package name that is wrong; a program that failed, with the end of its
-/// log; an interruption.
+/// A tool is missing (the error names the package to install); the recipe or a package name is invalid; a program failed (the error has the
+/// end of its log); the build was interrupted; a file could not be read or written.
 pub fn build_with(
     spec: &ImageSpec,
     cache_dir: &Path,
@@ -51,7 +51,7 @@ pub fn build_with(
 ) -> Result<Image, ImageError> {
     let recipe = Recipe::read(&spec.recipe)?;
     let inputs = InputSet::of(spec)?;
-    // Scripts and hooks run in other folders than the caller's.
+    // The path must be absolute, because scripts and hooks run in other folders than the caller's.
     let recipe_dir =
         fs::canonicalize(&spec.recipe).map_err(ImageError::io("resolve", &spec.recipe))?;
     let spec = &ImageSpec {
@@ -73,7 +73,7 @@ pub fn build_with(
         ));
         waited = true;
     })?;
-    // The image of the other process is as good as one that this process would build.
+    // The image that the other process has built has the same key, so that this process need not build it.
     if waited && let Some(image) = cached(&dir, &key, progress)? {
         return Ok(image);
     }
@@ -91,7 +91,7 @@ pub fn build_with(
     );
     fs::create_dir(&out).map_err(ImageError::io("create", &out))?;
 
-    // All missing tools are reported before the minutes of the build, not after.
+    // All missing tools are reported before the build, which takes minutes.
     let mmdebstrap = find_tool("mmdebstrap", "mmdebstrap")?;
     for tool in ["mke2fs", "debugfs"] {
         find_tool(tool, "e2fsprogs")?;
@@ -131,7 +131,7 @@ pub fn build_with(
     command
         .env("SOURCE_DATE_EPOCH", EPOCH)
         .env("NODESCOPE_KERNEL", &recipe.kernel)
-        // The next build can then remove the files of this build if it is killed.
+        // If this build is killed, the next build finds the temporary files in this folder and removes them.
         .env("TMPDIR", unpacked.path())
         .env("LC_ALL", "C.UTF-8");
     tidy_environment(&mut command);
@@ -210,11 +210,11 @@ pub fn build_with(
     record(&out, manifest)?;
 
     options.check()?;
-    // The key promises the inputs of the image.
+    // The key must be that of the inputs from which the image was built.
     if InputSet::of(spec)?.key() != key {
         return Err(ImageError::InputsChanged(spec.recipe.clone()));
     }
-    // A run that has the files of the image before open keeps them. A reader between the two steps finds no image.
+    // A run that has the old image's files open keeps these files. A reader between the two renames finds no image.
     if dir.exists() {
         let before = work.path().join("before");
         fs::rename(&dir, &before).map_err(ImageError::io("rename", &dir))?;
@@ -225,7 +225,7 @@ pub fn build_with(
     Ok(image)
 }
 
-/// Returns the image in folder `dir`, if it is there and complete.
+/// Returns the image in folder `dir`. Returns `None` if the folder is missing, or if the image is damaged, so that it must be built again.
 fn cached(
     dir: &Path,
     key: &str,
@@ -248,7 +248,7 @@ fn cached(
     }
 }
 
-/// Puts the files that go over the packages' tree into `stage`: the recipe's own, and the compiled in-guest tools.
+/// Puts into `stage` the files that are added to the packages' tree: the recipe's own, and the compiled in-guest tools.
 fn stage_files(
     spec: &ImageSpec,
     recipe: &Recipe,
@@ -290,7 +290,7 @@ fn stage_files(
     Ok(())
 }
 
-/// Copies files, folders and links, permissions included.
+/// Copies a folder with its files, folders and symbolic links; files keep their permissions.
 fn copy_tree(from: &Path, to: &Path) -> Result<(), ImageError> {
     fs::create_dir_all(to).map_err(ImageError::io("create", to))?;
     for entry in fs::read_dir(from).map_err(ImageError::io("list", from))? {
@@ -330,7 +330,7 @@ fn modules(recipe: &Recipe, tree: &Path, kernel: &str) -> Result<Vec<ModuleFile>
     Ok(modules)
 }
 
-/// Returns the recipe's packages and the study's, sorted, each once.
+/// Returns the packages of the recipe and those of the study, sorted, each once.
 fn package_list(spec: &ImageSpec, recipe: &Recipe) -> Vec<String> {
     let mut packages = [&recipe.packages[..], &spec.packages[..]].concat();
     packages.sort();
@@ -338,7 +338,8 @@ fn package_list(spec: &ImageSpec, recipe: &Recipe) -> Vec<String> {
     packages
 }
 
-/// Returns the packages that apt could not find or has no version of, by its messages (in English: the build sets the locale).
+/// Returns the packages that apt could not find or has no version of, according to its messages. The messages are in English, because the
+/// build sets the locale.
 fn missing_packages(log: &str) -> Vec<String> {
     let name = |line: &str| {
         let unknown = line.strip_prefix("E: Unable to locate package ");
@@ -359,7 +360,7 @@ fn is_root() -> bool {
     })
 }
 
-/// Returns PATH with the administrator's folders, which a plain user's shell on Debian leaves out and where mke2fs lies.
+/// Returns PATH with `/usr/sbin` and `/sbin`, where mke2fs is. On Debian, a plain user's PATH lacks these folders.
 fn with_sbin() -> std::ffi::OsString {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     path.push(":/usr/sbin:/sbin");

@@ -1,7 +1,7 @@
-//! Unpacks the ELF vmlinux inside a bzImage, so that the guest need not unpack it instruction by instruction.
+//! Unpacks the ELF vmlinux inside a bzImage on the host, so that the guest does not execute the kernel's decompressor in emulation.
 //!
-//! Source: Linux, Documentation/arch/x86/boot.rst (setup header) and lib/decompress_unlz4.c's legacy frame: a magic number, then
-//! blocks, each a little-endian length and that many bytes of one LZ4 block of at most 8 MiB unpacked.
+//! Source: Linux, Documentation/arch/x86/boot.rst (setup header) and lib/decompress_unlz4.c (legacy frame). The frame is a magic number,
+//! then blocks: a little-endian length, then that many bytes of one LZ4 block, which unpacks to at most 8 MiB.
 
 use std::path::Path;
 
@@ -20,11 +20,11 @@ fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_le_bytes(four.try_into().ok()?))
 }
 
-/// Unpacks the vmlinux (an ELF file) from the bytes of a bzImage. `path` is named in errors.
+/// Unpacks the vmlinux (an ELF file) from the bytes of a bzImage. Errors name the file `path`.
 ///
 /// # Errors
 ///
-/// [`ImageError::Kernel`] if the file is no bzImage, is cut short, or is packed with anything but legacy LZ4.
+/// [`ImageError::Kernel`] if the file is no bzImage, is cut short or damaged, or is packed with anything but legacy LZ4.
 pub fn unpack_bzimage(path: &Path, image: &[u8]) -> Result<Vec<u8>, ImageError> {
     let fail = |problem: String| ImageError::Kernel {
         path: path.to_path_buf(),
@@ -52,7 +52,7 @@ pub fn unpack_bzimage(path: &Path, image: &[u8]) -> Result<Vec<u8>, ImageError> 
             version & 0xff
         )));
     }
-    // A value of 0 means 4 (boot.rst, setup_sects).
+    // A field of 0 means 4 sectors (boot.rst, setup_sects).
     let sectors = match image[SETUP_SECTS] {
         0 => 4,
         n => usize::from(n),

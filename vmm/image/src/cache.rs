@@ -1,4 +1,4 @@
-//! Built images on disk: one folder each, named by its key, complete or not there at all.
+//! Images in the cache: one folder for each, named by its key. A folder is either complete or absent.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,17 @@ pub(crate) const VMLINUX: &str = "vmlinux";
 pub(crate) const INITRAMFS: &str = "initramfs.cpio";
 pub(crate) const ROOT: &str = "root.img";
 pub(crate) const MANIFEST: &str = "manifest.json";
-/// The hashes of the blocks of [`FILES`], in that order.
+/// File with the hashes of the blocks of [`FILES`], in the order of that list.
 const BLOCKS: &str = "blocks.blake3";
-/// The files that a guest boots.
+/// Files that a guest boots from.
 const FILES: [&str; 3] = [INITRAMFS, ROOT, VMLINUX];
 
-/// Returns the default folder of images: `$XDG_CACHE_HOME/nodescope/images`, by default `~/.cache/nodescope/images`.
+/// Returns the default folder of images: `$XDG_CACHE_HOME/nodescope/images`, or `$HOME/.cache/nodescope/images` where the first variable is
+/// not set.
 ///
 /// # Errors
 ///
-/// [`ImageError::NoCacheDir`] if neither variable is set.
+/// [`ImageError::NoCacheDir`] if neither `XDG_CACHE_HOME` nor `HOME` is set.
 pub fn default_cache_dir() -> Result<PathBuf, ImageError> {
     let set = |name| {
         std::env::var_os(name)
@@ -34,11 +35,11 @@ pub fn default_cache_dir() -> Result<PathBuf, ImageError> {
     Ok(cache.join("nodescope/images"))
 }
 
-/// Returns the image of `spec`, if it has been built before.
+/// Returns the image of `spec` from the cache; `None` if it has not been built.
 ///
 /// # Errors
 ///
-/// [`ImageError::Damaged`] if the image is there but incomplete; any error of reading the inputs.
+/// [`ImageError::Damaged`] if the image lacks a file, a file's size is wrong, or its records are damaged; any error of reading the inputs.
 pub fn find(spec: &ImageSpec, cache_dir: &Path) -> Result<Option<Image>, ImageError> {
     let key = InputSet::of(spec)?.key();
     let dir = cache_dir.join(&key);
@@ -49,11 +50,11 @@ pub fn find(spec: &ImageSpec, cache_dir: &Path) -> Result<Option<Image>, ImageEr
     }
 }
 
-/// Returns every image in the cache, by key. A damaged image is there as its error.
+/// Returns every image in the cache, sorted by key. A damaged image is represented by its error.
 ///
 /// # Errors
 ///
-/// [`ImageError::Io`] if the cache is there but cannot be listed.
+/// [`ImageError::Io`] if the cache exists but cannot be listed.
 pub fn list(cache_dir: &Path) -> Result<Vec<Result<Image, ImageError>>, ImageError> {
     if !cache_dir.exists() {
         return Ok(Vec::new());
@@ -71,7 +72,7 @@ pub fn list(cache_dir: &Path) -> Result<Vec<Result<Image, ImageError>>, ImageErr
     Ok(dirs.iter().map(|dir| open(dir)).collect())
 }
 
-/// Records the contents of the files in folder `dir`, in the manifest and in the file of hashes. The image is then complete.
+/// Records sizes and hashes of the files in folder `dir`, in the manifest and in the file of hashes. The image is then complete.
 pub(crate) fn record(dir: &Path, mut manifest: Manifest) -> Result<(), ImageError> {
     let mut hashes = Vec::new();
     manifest.files.clear();
@@ -105,14 +106,14 @@ pub(crate) fn record(dir: &Path, mut manifest: Manifest) -> Result<(), ImageErro
         .map_err(ImageError::io("write", &path))
 }
 
-/// Opens the image in folder `dir`, checking that its files are there, have their recorded sizes, and that the records of
-/// their contents are complete.
+/// Opens the image in folder `dir`. Checks that its files exist with their recorded sizes, and that manifest and hashes are intact; does
+/// not read the files' contents.
 pub(crate) fn open(dir: &Path) -> Result<Image, ImageError> {
     Ok(open_with_hashes(dir)?.0)
 }
 
-/// Opens the image as [`open`] does, and checks the contents of the kernel and the initramfs. Blocks of the root disk are checked
-/// by their reader ([`Image::root_blocks`]).
+/// Opens the image as [`open`] does, and checks the contents of the kernel and the initramfs. The reader of the root disk checks the disk's
+/// blocks ([`Image::root_blocks`]).
 pub(crate) fn open_checked(dir: &Path) -> Result<Image, ImageError> {
     let (image, hashes) = open_with_hashes(dir)?;
     for (name, hashes) in FILES.iter().zip(hashes) {
@@ -202,7 +203,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::key::tests::sample;
 
-    /// Puts a tiny complete image of `spec` into `cache`, as a build would.
+    /// Writes a small complete image of `spec` into `cache`, as a build would.
     fn plant(spec: &ImageSpec, cache: &Path) -> PathBuf {
         let inputs = InputSet::of(spec).unwrap();
         let dir = cache.join(inputs.key());
@@ -236,7 +237,7 @@ pub(crate) mod tests {
         let image = find(&spec, cache.path()).unwrap().unwrap();
         assert_eq!(image.vmlinux, dir.join("vmlinux"));
         assert_eq!(image.manifest.packages["hpcc"], "1.5.0-3");
-        // `build` takes it from there and runs nothing.
+        // `build` takes the image from the cache and runs no program.
         let mut said = Vec::new();
         assert_eq!(
             crate::build(&spec, cache.path(), &mut |line| said.push(line.to_owned())).unwrap(),
@@ -276,8 +277,8 @@ pub(crate) mod tests {
         assert!(matches!(&listed[..], [Err(ImageError::Damaged { .. })]));
     }
 
-    /// Checks that a flipped bit anywhere in an image is found: at once in files that are checked when opened, else in the block of the
-    /// root disk.
+    /// A flipped bit anywhere in an image must be found: at opening in the kernel and the initramfs, otherwise in the block of the root
+    /// disk.
     #[test]
     fn changed_contents_are_found_though_all_sizes_are_as_recorded() {
         let (_recipe, spec) = sample();

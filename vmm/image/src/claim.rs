@@ -1,8 +1,8 @@
-//! Lets one process at a time build an image, and removes the files of builds that were killed.
+//! Locks that let one process at a time build an image, and removal of files that killed builds have left.
 //!
-//! A build holds a lock on the file `KEY.lock` in the cache from its beginning to its end, however the build ends: the kernel drops
-//! the lock of a process that dies. A build unpacks into folders that bear the key. The process that has a key's lock may therefore
-//! remove such folders: nobody works in them.
+//! A build holds a lock on the file `KEY.lock` in the cache from its beginning to its end. The kernel drops the lock of a process that
+//! dies. A build unpacks into folders that have the key in their names. The process that holds a key's lock may therefore remove such
+//! folders: no other build uses them.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -20,21 +20,21 @@ use crate::options::BuildOptions;
 /// Time between two attempts to lock a file that another build has locked.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The right to build an image, until dropped.
+/// Exclusive right to build an image, until dropped.
 #[derive(Debug)]
 pub(crate) struct Claim {
     _lock: File,
     key: String,
-    /// Why the file could not be locked, on a file system without locks.
+    /// Error of the lock operation on a file system that doesn't support locks; `None` if the file is locked.
     unlocked: Option<Errno>,
 }
 
 impl Claim {
-    /// Takes the right to build the image `key`. While another process has the right, the call waits, and calls `waiting` once.
+    /// Takes the right to build the image `key`. While another process has the right, waits, and calls `waiting` once.
     ///
     /// # Errors
     ///
-    /// The lock's file cannot be made; or [`ImageError::Interrupted`].
+    /// The lock file cannot be opened or created; or [`ImageError::Interrupted`].
     pub(crate) fn take(
         cache_dir: &Path,
         key: &str,
@@ -67,12 +67,12 @@ impl Claim {
         Ok(Claim::of(file, key, locked))
     }
 
-    /// Returns the claim after an attempt to lock its file; none if another process has the lock.
+    /// Returns the claim after an attempt to lock its file; `None` if another process has the lock.
     fn of(file: File, key: &str, locked: Result<(), Errno>) -> Option<Claim> {
         let unlocked = match locked {
             Ok(()) => None,
             Err(Errno::WOULDBLOCK) => return None,
-            // Some file systems cannot lock. A build there works, too, as long as no other build runs.
+            // Some file systems cannot lock files. A build works there too, as long as no other build runs.
             Err(error) => Some(error),
         };
         Some(Claim {
@@ -82,23 +82,23 @@ impl Claim {
         })
     }
 
-    /// Makes a fresh folder of this build in `parent`.
+    /// Makes a new folder of this build in `parent`, removed when dropped.
     pub(crate) fn folder(&self, parent: &Path) -> Result<TempDir, ImageError> {
         tempfile::Builder::new()
             .prefix(&prefix(&self.key))
-            // Where a plain user builds, the packages' scripts run as another user, who must get in.
+            // If a plain user builds, the packages' scripts run as another user, who needs access to the folder.
             .permissions(fs::Permissions::from_mode(0o755))
             .tempdir_in(parent)
             .map_err(ImageError::io("create a folder in", parent))
     }
 }
 
-/// Removes the folders that killed builds have left in `folders`. Without a lock the function removes nothing, since another build may
-/// work there. Tells `progress` which folders cannot be removed.
+/// Removes the folders that killed builds have left in `folders`, and reports each to `progress`. Without a lock the function removes
+/// nothing, since another build may be using the folders.
 ///
 /// # Errors
 ///
-/// The lock's file of a build cannot be made.
+/// The lock file of a build cannot be opened or created.
 pub(crate) fn remove_leftovers(
     cache_dir: &Path,
     own: &Claim,
@@ -114,7 +114,7 @@ pub(crate) fn remove_leftovers(
     }
     for folder in folders {
         for (path, key) in leftovers(folder) {
-            // Another image may be under construction.
+            // Another process may be building the image with this key.
             let claim = if key == own.key {
                 None
             } else {
@@ -124,7 +124,7 @@ pub(crate) fn remove_leftovers(
                 }
             };
             let removed = match mounts_below(&path) {
-                // Removal would go through a mount, into the mounted files.
+                // Removal would delete the mounted files too.
                 true => Err("something is mounted in it; unmount that".to_owned()),
                 false => fs::remove_dir_all(&path).map_err(|error| error.to_string()),
             };
@@ -144,12 +144,12 @@ pub(crate) fn remove_leftovers(
     Ok(())
 }
 
-/// Returns the beginning of the names of a build's folders.
+/// Returns the prefix of the names of a build's folders.
 fn prefix(key: &str) -> String {
     format!(".nodescope-build-{key}-")
 }
 
-/// Returns the folders of builds in a folder, with their keys.
+/// Returns the builds' folders in `folder`, sorted, each with the key in its name.
 fn leftovers(folder: &Path) -> Vec<(PathBuf, String)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<_> = entries
@@ -165,8 +165,8 @@ fn leftovers(folder: &Path) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// Returns whether this process sees a mount in a folder (proc(5), /proc/PID/mountinfo: the fifth field is where). If in doubt,
-/// yes.
+/// Returns whether this process sees a mount in a folder (proc(5), /proc/PID/mountinfo: the fifth field is the mount point). Returns true
+/// if that can't be determined.
 fn mounts_below(folder: &Path) -> bool {
     let Ok(folder) = fs::canonicalize(folder) else {
         return true;
@@ -177,8 +177,7 @@ fn mounts_below(folder: &Path) -> bool {
     let mut places = mounts
         .lines()
         .filter_map(|line| line.split(' ').nth(4))
-        // Blanks and other special characters are octal there. The names of the folders have none, and the path before the names does not
-        // matter.
+        // Blanks and other special characters are in octal. The names of the builds' folders have none.
         .map(|place| place.replace("\\040", " "));
     places.any(|place| Path::new(&place).starts_with(&folder))
 }
@@ -243,7 +242,7 @@ mod tests {
         let folders = [cache.path(), temporary.path()];
         let busy = take(cache.path(), OTHER);
         let kept = busy.folder(temporary.path()).unwrap();
-        // A build that is killed removes nothing.
+        // Folders that were kept, as those of a killed build are.
         for (key, parent) in [(KEY, 0), (KEY, 1), (&KEY.replace('0', "1"), 1)] {
             let folder = take(cache.path(), key).folder(folders[parent]).unwrap();
             fs::write(folder.path().join("root.tar"), "half").unwrap();

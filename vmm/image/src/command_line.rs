@@ -1,23 +1,23 @@
-//! The guest kernel's command line: settings of every node, and one node's identity.
+//! The guest kernel's command line: settings for every node, and the identity of one node.
 
 use std::net::Ipv4Addr;
 
-/// Kernel parameters of every node. Each parameter spares the guest work that has nothing to do with the measured program, or names
-/// devices that the platform lacks.
+/// Kernel parameters of every node. They avoid work in the guest that has nothing to do with the measured program, or declare devices that
+/// the platform lacks.
 pub const BASE_COMMAND_LINE: &[&str] = &[
     "console=ttyS0",
     "quiet",
-    // The clock's frequency is given (`tsc_early_khz`), not measured against a timer that is not there.
+    // The TSC's frequency is given (`tsc_early_khz`), not measured against a timer, which the platform lacks.
     "tsc=reliable",
     "no_timer_check",
-    // There is no PCI bus. Looking for one would end in an error message on each console, even with `pci=off`.
+    // The platform has no PCI bus. Probing for one would print an error message on each console, even with `pci=off`.
     "initcall_blacklist=pci_arch_init",
-    // The kernel's tests of its cryptography take two thirds of a boot.
+    // The self-tests of the kernel's cryptography take two thirds of a boot.
     "cryptomgr.notests",
     "random.trust_cpu=on",
     "mitigations=off",
     "pti=off",
-    // The kernel's symbols stay where System.map says.
+    // The kernel's symbols have the addresses in System.map.
     "nokaslr",
     "init_on_alloc=0",
     "audit=0",
@@ -32,7 +32,7 @@ pub const BASE_COMMAND_LINE: &[&str] = &[
 /// Timer ticks per second of Debian's kernel (`CONFIG_HZ`).
 const KERNEL_HZ: u64 = 250;
 
-/// Identity and settings of a node, from which the whole kernel command line is made.
+/// Identity and settings of a node, from which its kernel command line is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeCommandLine {
     /// Number of the node, from 0.
@@ -41,23 +41,23 @@ pub struct NodeCommandLine {
     pub nodes: u32,
     /// The time-stamp counter's frequency in kHz.
     pub tsc_khz: u64,
-    /// Seed of the machine id and of all other values that must differ between studies.
+    /// Seed of the machine id and of other values that must differ between studies.
     pub seed: u64,
-    /// MPI slots of each node; one value is for all nodes, empty means: as many as this node has CPUs.
+    /// MPI slots of each node, in the order of the nodes. A single value is for all nodes; empty means as many as this node has CPUs.
     pub slots: Vec<u32>,
-    /// The network's MTU in bytes; `None` leaves the device's.
+    /// MTU of the network in bytes; `None` for the device's default.
     pub mtu: Option<u32>,
     /// True if MPI ranks are preloaded with the MPI tracer.
     pub trace: bool,
     /// True if MPI ranks are preloaded with the OpenMP tracer.
     pub openmp: bool,
-    /// True if the serial console gets a shell in place of the job.
+    /// True if the serial console runs a shell in place of the job.
     pub console: bool,
     /// True if programs make hypercalls through the doorbell (`vmm/hypercall`, "Transports").
     pub doorbell: bool,
-    /// True if the node reads the files of MPI jobs while it boots, so that they are in its memory.
+    /// True if the node reads the files of MPI jobs during its boot, so that they are in its page cache.
     pub warm: bool,
-    /// Further kernel parameters, which win over those before them.
+    /// Further kernel parameters, which override earlier ones.
     pub extra: Vec<String>,
 }
 
@@ -85,7 +85,8 @@ impl NodeCommandLine {
         format!("node{}", self.node)
     }
 
-    /// Returns all words that the image's scripts read, one on a line, for a node that is renewed after its boot.
+    /// Returns the settings that a node gets anew after its boot, such as a clone with another identity. Each is a line
+    /// `nodescope.KEY=VALUE` for the image's scripts.
     pub fn words(&self) -> String {
         let slots: Vec<_> = self.slots.iter().map(u32::to_string).collect();
         let words = [
@@ -111,7 +112,7 @@ impl std::fmt::Display for NodeCommandLine {
     /// Writes the command line, with one space between parameters.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&BASE_COMMAND_LINE.join(" "))?;
-        // With the loops of a delay given, the first CPU of every socket does not count them for 80 ms.
+        // Given the loops per jiffy (`lpj`), the first CPU of every socket does not spend 80 ms on calibrating its delay loop.
         write!(
             f,
             " tsc_early_khz={} lpj={}",
@@ -151,7 +152,7 @@ impl std::fmt::Display for NodeCommandLine {
             f.write_str(" nodescope.doorbell=1")?;
         }
         if self.warm {
-            // Programs lie at the same addresses in all nodes, which therefore share their translated code.
+            // Programs get the same addresses in all nodes, which can therefore share translated code.
             f.write_str(" norandmaps nodescope.warm=1")?;
         }
         self.extra.iter().try_for_each(|word| write!(f, " {word}"))

@@ -9,12 +9,12 @@ const MAGIC: &[u8; 6] = b"070701";
 const HEADER: usize = 6 + 13 * 8;
 const TRAILER: &str = "TRAILER!!!";
 
-/// File type bits of a mode (stat.h).
+/// File type bits of a mode, as in `stat.h`.
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 const CHARACTER_DEVICE: u32 = 0o020_000;
 
-/// Writes an archive entry by entry. Equal calls give equal bytes: owner 0, time 0, serial inode numbers.
+/// Writer of an archive, entry by entry. Equal calls give equal bytes: owner 0, time 0, consecutive inode numbers.
 #[derive(Debug, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
@@ -65,17 +65,17 @@ impl Writer {
         self.pad();
     }
 
-    /// Adds a directory.
+    /// Adds a directory with these permission bits.
     pub fn directory(&mut self, name: &str, permissions: u32) {
         self.entry(name, DIRECTORY | (permissions & 0o7777), (0, 0), &[]);
     }
 
-    /// Adds a regular file.
+    /// Adds a regular file with these permission bits and contents.
     pub fn file(&mut self, name: &str, permissions: u32, data: &[u8]) {
         self.entry(name, REGULAR | (permissions & 0o7777), (0, 0), data);
     }
 
-    /// Adds a character device.
+    /// Adds a character device with these permission bits and device numbers.
     pub fn character_device(&mut self, name: &str, permissions: u32, major: u32, minor: u32) {
         self.entry(
             name,
@@ -85,7 +85,7 @@ impl Writer {
         );
     }
 
-    /// Ends the archive, padded with zeros to a multiple of `block` bytes.
+    /// Ends the archive and returns its bytes, padded with zeros to a multiple of `block` bytes.
     pub fn finish(mut self, block: usize) -> Vec<u8> {
         self.entry(TRAILER, 0, (0, 0), &[]);
         self.bytes
@@ -94,14 +94,14 @@ impl Writer {
     }
 }
 
-/// Entry of an archive, as read.
+/// Entry of an archive that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// Path of the entry in the archive.
     pub name: &'a str,
     /// File type and permissions, as in `st_mode`.
     pub mode: u32,
-    /// Major and minor number, of a device.
+    /// Major and minor number of a device.
     pub device: (u32, u32),
     /// Contents of the entry.
     pub data: &'a [u8],
@@ -114,7 +114,7 @@ impl Entry<'_> {
     }
 }
 
-/// Reads every entry up to the trailer.
+/// Reads all entries before the trailer.
 ///
 /// # Errors
 ///

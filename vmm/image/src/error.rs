@@ -2,15 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-/// Why an image could not be built, found or read. Each message states what failed, where, and what the user can do about it.
+/// Reason why an image could not be built, found or read. Each message states what failed, where, and what the user can do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
-    /// A program the build needs is not installed.
+    /// A program that the build needs is not installed.
     #[error(
         "`{tool}` not found on PATH: install the Debian package `{package}` (apt-get install {package})"
     )]
     MissingTool {
-        /// The command looked for.
+        /// Name of the missing program.
         tool: &'static str,
         /// The Debian package that contains the command.
         package: &'static str,
@@ -20,10 +20,10 @@ pub enum ImageError {
         "a user who is not root needs subordinate user and group IDs to build a guest image ({0}); let root run: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER, and sysctl kernel.unprivileged_userns_clone=1 where that is 0; or copy the folder .cache/nodescope/images of a user who has the image"
     )]
     NoSubordinateIds(String),
-    /// A program the build ran has failed.
+    /// A program that the build ran has failed.
     #[error("{what} failed ({status}); the end of {}:\n{tail}", log.display())]
     Command {
-        /// The task that the program was run for.
+        /// The task for which the program was run.
         what: String,
         /// Exit status of the program, in words.
         status: String,
@@ -32,13 +32,13 @@ pub enum ImageError {
         /// The last lines of that output.
         tail: String,
     },
-    /// The recipe's folder is not where it was looked for.
+    /// The recipe's folder has no `image.toml`.
     #[error(
         "{} holds no image recipe (no image.toml): set NODESCOPE_GUEST_IMAGES to nodescope's guest-images folder",
         .0.display()
     )]
     NoRecipe(PathBuf),
-    /// The recipe cannot be understood.
+    /// The recipe cannot be parsed.
     #[error("{}: {message}", path.display())]
     Recipe {
         /// Path of the recipe's file.
@@ -46,19 +46,19 @@ pub enum ImageError {
         /// The mistake, with line and column.
         message: String,
     },
-    /// A name that is no Debian package name was asked for.
+    /// A requested package name is not a Debian package name.
     #[error(
         "`{0}` is not a Debian package name: two or more lower-case letters, digits, `+`, `-` and `.`, a letter or digit first"
     )]
     PackageName(String),
-    /// Packages that the archive does not have.
+    /// The package archive lacks requested packages.
     #[error(
         "Debian {suite} has no package {}; correct image.packages (the log of the build: {})",
         packages.join(", "),
         log.display()
     )]
     NoPackage {
-        /// The packages, as they were asked for.
+        /// The missing packages, as they were requested.
         packages: Vec<String>,
         /// The release that was searched.
         suite: String,
@@ -99,29 +99,29 @@ pub enum ImageError {
         /// Reason why the file cannot be put there.
         problem: &'static str,
     },
-    /// A cached image lacks a file, or a file does not hold what was recorded.
+    /// A cached image lacks a file, or a file differs from its record.
     #[error("cached image {}: {problem}; build it again: nodescope image build --force", dir.display())]
     Damaged {
         /// Folder of the image.
         dir: PathBuf,
-        /// The file that is missing or wrong.
+        /// The file that is missing or wrong, and how.
         problem: String,
     },
-    /// The recipe, or a file that it names, was edited during the build.
+    /// A recipe, or the tools that it names, changed during the build.
     #[error("{} or the tools that it names changed while the image was built; build it again", .0.display())]
     InputsChanged(PathBuf),
-    /// The caller asked for the end of the build.
+    /// The caller stopped the build.
     #[error("the build of the guest image was interrupted; what it had unpacked is removed")]
     Interrupted,
-    /// There is no place for the cache.
+    /// No folder for the cache is defined.
     #[error("no cache folder: set XDG_CACHE_HOME or HOME")]
     NoCacheDir,
-    /// Reading or writing a file failed.
+    /// A file operation failed.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// The operation that failed.
+        /// The operation that failed, such as `open`.
         action: &'static str,
-        /// The file that was read or written.
+        /// The file or folder of the operation.
         path: PathBuf,
         /// Error of the system.
         source: std::io::Error,

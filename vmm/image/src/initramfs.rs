@@ -1,6 +1,6 @@
 //! The initramfs: busybox, a short script, and the kernel modules it loads, as an uncompressed cpio archive.
 //!
-//! Uncompressed, because the host reads it for nothing while every instruction of a decompressor in the guest is emulated.
+//! The archive is uncompressed, because every instruction of a decompressor in the guest would be emulated.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -16,10 +16,10 @@ pub struct ModuleFile {
     pub data: Vec<u8>,
 }
 
-/// Returns the modules to load for `wanted`, as paths relative to the modules' folder. Each module comes after its dependencies.
+/// Returns the kernel modules to load for `wanted`, as paths relative to the modules' folder. Each module comes after its dependencies.
 ///
-/// `modules_dep` is the kernel's modules.dep (`path: path path …`), `modules_builtin` its modules.builtin: a module that is built
-/// into the kernel needs no loading. `kernel` is named in errors.
+/// `modules_dep` is the kernel's modules.dep (`path: path path ...`). `modules_builtin` is its modules.builtin: a module that is built into
+/// the kernel needs no loading. Errors name the kernel `kernel`.
 ///
 /// # Errors
 ///
@@ -30,7 +30,7 @@ pub fn module_order(
     modules_builtin: &str,
     kernel: &str,
 ) -> Result<Vec<PathBuf>, ImageError> {
-    /// Returns the name of a module: names count `-` and `_` as the same letter.
+    /// Returns the module's name from a path, with `-` replaced by `_`: the kernel treats both as equal.
     fn stem(path: &str) -> String {
         let file = path.rsplit('/').next().unwrap_or(path);
         file.split(".ko").next().unwrap_or(file).replace('-', "_")
@@ -75,7 +75,7 @@ pub fn module_order(
     Ok(order.into_iter().map(PathBuf::from).collect())
 }
 
-/// Makes the archive: `init` and `busybox` as given, `modules` in the order in which init loads them.
+/// Makes the archive with `init`, `busybox` and `modules`. The modules must be in the order in which init loads them.
 pub fn initramfs(init: &[u8], busybox: &[u8], modules: &[ModuleFile]) -> Vec<u8> {
     let mut writer = cpio::Writer::new();
     for dir in ["bin", "dev", "lower", "modules", "proc", "root", "rw"] {

@@ -13,12 +13,13 @@ pub struct JobFile {
     pub data: Vec<u8>,
 }
 
-/// Makes a job disk of `files`: a newc cpio archive padded to whole sectors of 512 bytes, read by the guest straight from the
-/// second virtio-blk device. Node 0 runs the file named `run`. Folders are created as needed.
+/// Returns the bytes of a job disk with `files`: a newc cpio archive padded to whole sectors of 512 bytes. The guest reads the archive
+/// directly from the second virtio-blk device. Node 0 runs the file named `run`. Folders are created as needed.
 ///
 /// # Errors
 ///
-/// [`ImageError::JobFile`] for a path that is empty, absolute, leaves `/job` or occurs twice, or a file of 4 GiB or more.
+/// [`ImageError::JobFile`] for a path that is empty, absolute, has an empty, `.` or `..` component, occurs twice, is also a folder, or
+/// can't be in an archive; or for a file of 4 GiB or more.
 pub fn job_disk(files: &[JobFile]) -> Result<Vec<u8>, ImageError> {
     let mut writer = cpio::Writer::new();
     let mut seen: Vec<&str> = Vec::new();
@@ -70,7 +71,7 @@ pub fn job_disk(files: &[JobFile]) -> Result<Vec<u8>, ImageError> {
     Ok(writer.finish(512))
 }
 
-/// Reads the files of a job disk back, folders left out.
+/// Returns the regular files of a job disk.
 ///
 /// # Errors
 ///

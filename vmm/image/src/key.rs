@@ -10,19 +10,19 @@ use sha2::{Digest, Sha256};
 use crate::spec::check_package_name;
 use crate::{ImageError, ImageSpec, Recipe};
 
-/// Raised when a change of the builder changes the images of equal inputs.
+/// Version of the builder, to be raised when a change gives other images for equal inputs.
 const BUILDER_VERSION: u32 = 2;
 
-/// Input of an image: a file, a package or a setting on which the contents depend.
+/// Input of an image: a file, a package or a setting on which the image's contents depend.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Input {
-    /// Name by kind: `recipe/…` and `tools/…` are files, `package/…` a package of the study, `mirror`, `builder`.
+    /// Name of the input: `recipe/...` and `tools/...` for files, `package/...` for a package of the study, `mirror`, or `builder`.
     pub name: String,
-    /// SHA-256 of its contents (and, of a file, of its executable bit), in hexadecimal.
+    /// SHA-256 of the input in hexadecimal: of a file's contents and executable bit, a link's target, or a setting's value.
     pub sha256: String,
 }
 
-/// Inputs of an image, in a fixed order.
+/// Inputs of an image, sorted by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputSet(pub Vec<Input>);
 
@@ -31,7 +31,7 @@ impl InputSet {
     ///
     /// # Errors
     ///
-    /// A recipe that cannot be read, a package name that is none, or a file that cannot be read.
+    /// The recipe cannot be read, a package name is invalid, or a file cannot be read.
     pub fn of(spec: &ImageSpec) -> Result<InputSet, ImageError> {
         let recipe = Recipe::read(&spec.recipe)?;
         let mut inputs = vec![input("builder", &[&BUILDER_VERSION.to_le_bytes()])];
@@ -39,7 +39,7 @@ impl InputSet {
         files(&spec.recipe.join(&recipe.tools), "tools", &mut inputs)?;
         for package in &spec.packages {
             check_package_name(package)?;
-            // A package that the recipe already has changes nothing.
+            // A package that the recipe already has does not change the image.
             if !recipe.packages.contains(package) {
                 inputs.push(input(&format!("package/{package}"), &[package.as_bytes()]));
             }
@@ -73,7 +73,7 @@ fn input(name: &str, parts: &[&[u8]]) -> Input {
     }
 }
 
-/// Adds every file under `dir`, except files that editors and version control leave behind.
+/// Adds every file under `dir` to the inputs, except hidden files, editors' backups (`~`) and Markdown files.
 fn files(dir: &Path, prefix: &str, inputs: &mut Vec<Input>) -> Result<(), ImageError> {
     let entries = fs::read_dir(dir).map_err(ImageError::io("list", dir))?;
     for entry in entries {

@@ -1,8 +1,8 @@
 //! Guest images: a kernel, an initramfs and a shared read-only root disk, built from Debian packages and cached by content.
 //!
-//! [`build`] turns an [`ImageSpec`] into an [`Image`]: three files and a [`Manifest`] in a directory. The directory is named by the
-//! hash of every input: the recipe's files, the sources of the in-guest tools, and the packages that a study adds. A second build with
-//! equal inputs finds the directory and starts nothing.
+//! [`build`] turns an [`ImageSpec`] into an [`Image`]: three files and a [`Manifest`] in a directory. The directory's name is a hash of
+//! every input: the recipe's files, the sources of the in-guest tools, and the packages that a study adds. A second build with equal inputs
+//! finds the directory and runs nothing.
 //!
 //! Data that differs between runs and nodes is not in the image: a node's identity is on its kernel command line ([`NodeCommandLine`]),
 //! the job and the user's files are on the job disk ([`job_disk`]). `guest-images/README.md` describes the guest's side.

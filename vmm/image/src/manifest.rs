@@ -1,4 +1,4 @@
-//! Contents of an image, recorded in a file beside the image.
+//! Manifest of an image: a file that records the image's contents, beside the image's files.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,38 +7,38 @@ use serde::{Deserialize, Serialize};
 
 use crate::{BlockHashes, InputSet};
 
-/// Version of the manifest's format; another one is not read.
+/// Version of the manifest's format; manifests of other versions are rejected.
 pub const MANIFEST_FORMAT: u32 = 2;
 
-/// `manifest.json` of an image.
+/// Contents of an image's `manifest.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Version of the manifest's format, [`MANIFEST_FORMAT`].
     pub format: u32,
-    /// The cache key, the name of the image's folder.
+    /// Cache key of the image, which is also the name of its folder.
     pub key: String,
-    /// Debian's code name of the release.
+    /// Code name of the Debian release, such as `bookworm`.
     pub suite: String,
     /// The kernel's version, as `uname -r` prints it in the guest.
     pub kernel: String,
-    /// Modules in the order the initramfs loads them.
+    /// Names of the kernel modules, in the order in which the initramfs loads them.
     pub modules: Vec<String>,
-    /// Packages a study asked for beyond the recipe's.
+    /// Packages that the study requested beyond the recipe's.
     pub extra_packages: Vec<String>,
-    /// Every Debian package in the image and its version.
+    /// Version of every Debian package in the image, by the package's name.
     pub packages: BTreeMap<String, String>,
     /// Records of the image's files, by name.
     pub files: BTreeMap<String, FileRecord>,
-    /// The hashes of the files' blocks.
+    /// Record of the file with the hashes of the files' blocks.
     pub blocks: BlockRecord,
-    /// The inputs that the key was made from.
+    /// Inputs from which the key was computed.
     pub inputs: InputSet,
     /// BLAKE3 of the manifest with an empty checksum, as compact JSON, in hexadecimal.
     pub checksum: String,
 }
 
 impl Manifest {
-    /// Returns the checksum that the manifest must have.
+    /// Computes the checksum that the manifest must have.
     pub(crate) fn expected_checksum(&self) -> serde_json::Result<String> {
         let without = Manifest {
             checksum: String::new(),
@@ -49,16 +49,16 @@ impl Manifest {
     }
 }
 
-/// The file of an image that has the hashes of the other files' blocks.
+/// Record of the file with the hashes of the blocks of the image's other files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockRecord {
-    /// Bytes of a block.
+    /// Size of a block, bytes.
     pub bytes: u64,
-    /// BLAKE3 of the file of hashes, in hexadecimal.
+    /// BLAKE3 of the file with the hashes, in hexadecimal.
     pub blake3: String,
 }
 
-/// Record of a file of the image, by which a changed file is found.
+/// Record of a file of the image, to detect changes of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileRecord {
     /// Size of the file in bytes.
@@ -67,7 +67,7 @@ pub struct FileRecord {
     pub sha256: String,
 }
 
-/// Image that was built: the paths of its files.
+/// Image that has been built: the paths of its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
     /// Folder of the image in the cache.
@@ -78,8 +78,8 @@ pub struct Image {
     pub initramfs: PathBuf,
     /// The root disk: a read-only ext4 image, the first virtio-blk device of every node.
     pub root: PathBuf,
-    /// The hashes of the root disk's blocks.
+    /// Hashes of the root disk's blocks, to check each block when it is read.
     pub root_blocks: BlockHashes,
-    /// Record of the image's contents.
+    /// Manifest of the image.
     pub manifest: Manifest,
 }

@@ -1,4 +1,4 @@
-//! Options of building an image, beyond the image itself.
+//! Options of building an image that do not change the image.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,14 +7,14 @@ use crate::ImageError;
 /// Options of [`crate::build_with`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BuildOptions<'a> {
-    /// True to build the image although it is in the cache.
+    /// True to build the image even if it is in the cache.
     pub force: bool,
-    /// Set by another thread, or by the handler of a signal, to end the build: its programs are killed, its folders removed.
+    /// Flag that another thread or a signal handler sets to end the build. The build's programs are then killed and its folders removed.
     pub stop: Option<&'a AtomicBool>,
 }
 
 impl BuildOptions<'_> {
-    /// Fails if the build was asked to end.
+    /// Returns [`ImageError::Interrupted`] if the stop flag is set.
     pub(crate) fn check(&self) -> Result<(), ImageError> {
         match self.stop {
             Some(stop) if stop.load(Ordering::Relaxed) => Err(ImageError::Interrupted),

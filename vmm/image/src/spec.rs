@@ -1,4 +1,4 @@
-//! Inputs of an image: the recipe (guest-images/debian/image.toml) and what a study adds to it.
+//! Inputs of an image: the recipe (guest-images/debian/image.toml) and the study's additions.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,22 +7,22 @@ use serde::Deserialize;
 
 use crate::ImageError;
 
-/// An image to build.
+/// Description of an image to build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageSpec {
     /// The recipe's folder, which holds `image.toml`.
     pub recipe: PathBuf,
     /// Debian packages to install beyond the recipe's.
     pub packages: Vec<String>,
-    /// Address of the package archive, for example `http://archive.example/debian/20260101`. `None`: Debian's own mirrors, with updates and
-    /// security fixes.
+    /// Address of the package archive, for example `http://archive.example/debian/20260101`. `None` for Debian's own mirrors, with updates
+    /// and security fixes.
     pub mirror: Option<String>,
 }
 
 impl ImageSpec {
-    /// Returns the recipe that comes with nodescope. `$NODESCOPE_GUEST_IMAGES` names its folder if set. Else the recipe is in the
-    /// installation of the running program (`share/nodescope` beside the program's folder), or else in the source tree that nodescope
-    /// was built from.
+    /// Returns the recipe that comes with nodescope, without additional packages. `$NODESCOPE_GUEST_IMAGES`, if set, names the folder that
+    /// contains the recipe's. Otherwise the recipe is in the installation of the running program (`share/nodescope` beside the program's
+    /// folder), or else in the source tree from which nodescope was built.
     pub fn debian() -> ImageSpec {
         let images = match std::env::var_os("NODESCOPE_GUEST_IMAGES") {
             Some(path) => PathBuf::from(path),
@@ -36,8 +36,8 @@ impl ImageSpec {
     }
 }
 
-/// Returns the folder `guest-images` of the installation of `program`, or of the source tree where the installation has none. Where
-/// both are missing, the folder is the installation's, so that a message names what an installation lacks.
+/// Returns the folder `guest-images` of the installation of `program`, or of the source tree if the installation has none. If both are
+/// missing, returns the installation's, so that the error message names the path that an installation should have.
 fn guest_images(program: Option<&Path>) -> PathBuf {
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest-images");
     let prefix = program.and_then(|program| program.parent()?.parent());
@@ -51,22 +51,22 @@ fn guest_images(program: Option<&Path>) -> PathBuf {
     }
 }
 
-/// A recipe, as read from its `image.toml`.
+/// Contents of a recipe's `image.toml`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
-    /// Debian's code name of the release.
+    /// Code name of the Debian release, such as `bookworm`.
     pub suite: String,
-    /// The kernel package; a meta package is followed to the current kernel.
+    /// Kernel package; a meta package leads to the current kernel.
     pub kernel: String,
-    /// Packages of every image.
+    /// Debian packages of every image.
     pub packages: Vec<String>,
-    /// Modules that the initramfs loads, without their dependencies.
+    /// Kernel modules that the initramfs loads; their dependencies need not be listed.
     pub modules: Vec<String>,
-    /// Path patterns left out when packages are unpacked (dpkg's `path-exclude`).
+    /// Path patterns that dpkg skips when it unpacks packages (`path-exclude`).
     #[serde(default)]
     pub exclude: Vec<String>,
-    /// The folder of the in-guest tools, which holds a program `build`; relative to the recipe.
+    /// Folder of the in-guest tools, relative to the recipe's folder; it has a program `build`.
     pub tools: PathBuf,
 }
 
@@ -75,7 +75,7 @@ impl Recipe {
     ///
     /// # Errors
     ///
-    /// [`ImageError::NoRecipe`], or [`ImageError::Recipe`] with line and column.
+    /// [`ImageError::NoRecipe`]; [`ImageError::Recipe`] with line and column; [`ImageError::PackageName`]; [`ImageError::Io`].
     pub fn read(dir: &Path) -> Result<Recipe, ImageError> {
         let path = dir.join("image.toml");
         if !path.is_file() {
@@ -95,12 +95,12 @@ impl Recipe {
     }
 }
 
-/// Checks that `name` can be a package's name (Debian Policy 5.6.1). The names become arguments of other programs, so nothing
-/// else may pass.
+/// Checks that `name` can be a package's name (Debian Policy 5.6.1). Such names become arguments of other programs, so all other names are
+/// rejected.
 ///
 /// # Errors
 ///
-/// [`ImageError::PackageName`].
+/// [`ImageError::PackageName`] for all other names.
 pub fn check_package_name(name: &str) -> Result<(), ImageError> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     if name.len() >= 2

@@ -1,16 +1,16 @@
-//! Subordinate user and group IDs, which a plain user's build needs for the files of packages.
+//! Check for subordinate user and group IDs, which a plain user's build needs for the owners of packages' files.
 
 use std::process::Command;
 
 use crate::ImageError;
 use crate::tools::find_tool;
 
-/// Checks that a plain user can have a user namespace with the subordinate IDs of `/etc/subuid` and `/etc/subgid`, in which
-/// mmdebstrap unpacks packages.
+/// Checks that a plain user can create a user namespace with the subordinate IDs of `/etc/subuid` and `/etc/subgid`. mmdebstrap unpacks
+/// packages in such a namespace.
 ///
 /// # Errors
 ///
-/// [`ImageError::NoSubordinateIds`], with the system's message.
+/// [`ImageError::NoSubordinateIds`], with the first line of the system's message; [`ImageError::MissingTool`] without unshare(1).
 pub fn check_subordinate_ids() -> Result<(), ImageError> {
     let unshare = find_tool("unshare", "util-linux")?;
     let output = Command::new(&unshare)

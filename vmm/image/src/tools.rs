@@ -1,4 +1,4 @@
-//! Finds the programs of the host that a build runs, runs them with a log, and reports failures.
+//! Host programs of a build: finds them, runs them with a log, and reports failures.
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,16 +13,16 @@ use std::time::Duration;
 use crate::ImageError;
 use crate::options::BuildOptions;
 
-/// Time between two checks whether the build was asked to end.
+/// Time to wait for output between two checks of the build's stop flag.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Checks after which killed programs count as gone.
+/// Number of such waits after which killed programs' output is no longer waited for.
 const LAST_LOOKS: u32 = 50;
 
-/// Finds a program on PATH, then where Debian keeps an administrator's programs.
+/// Finds a program on PATH, or else in `/usr/sbin` or `/sbin`.
 ///
 /// # Errors
 ///
-/// [`ImageError::MissingTool`], which names the package.
+/// [`ImageError::MissingTool`], which names the Debian package to install.
 pub(crate) fn find_tool(tool: &'static str, package: &'static str) -> Result<PathBuf, ImageError> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -32,7 +32,7 @@ pub(crate) fn find_tool(tool: &'static str, package: &'static str) -> Result<Pat
         .ok_or(ImageError::MissingTool { tool, package })
 }
 
-/// Variables of the user that a build's programs get: paths of programs, libraries and folders, and settings of the network.
+/// Variables of the user's environment that a build's programs get: paths of programs, libraries and folders, and settings of the network.
 const PASSED_ON: [&str; 16] = [
     "PATH",
     "LD_LIBRARY_PATH",
@@ -52,8 +52,8 @@ const PASSED_ON: [&str; 16] = [
     "APT_CONFIG",
 ];
 
-/// Takes the user's variables from a command, but for those of [`PASSED_ON`] and those that the command sets itself. Programs in the
-/// image's tree run with a build's variables, and the user's own variables would change the contents of the image. For instance,
+/// Removes the user's environment variables from a command, except those of [`PASSED_ON`] and those that the command sets itself. Programs
+/// in the image's tree run with a build's variables, so that the user's own variables would change the image. For instance,
 /// `PYTHONDONTWRITEBYTECODE` decides which files Python compiles.
 pub(crate) fn tidy_environment(command: &mut Command) {
     let set: Vec<_> = command
@@ -67,12 +67,13 @@ pub(crate) fn tidy_environment(command: &mut Command) {
     }
 }
 
-/// Runs `command` for `what`; both its outputs go to the file `log`, and each line to `line` as it comes. The command does not
-/// outlive this process, even if this process is killed, and no other process sees the command's mounts.
+/// Runs `command` for the task `what`. Appends standard output and standard error to the file `log`, and passes each line to `line` when it
+/// arrives. The command does not outlive this process, even if this process is killed, and no other process sees the command's mounts.
 ///
 /// # Errors
 ///
-/// [`ImageError::Command`] with the end of the log if it cannot be started or does not succeed; [`ImageError::Interrupted`].
+/// [`ImageError::Command`] with the end of the log if the command cannot be started or fails; [`ImageError::Interrupted`];
+/// [`ImageError::Io`] for the log.
 pub(crate) fn run(
     command: &Command,
     what: &str,
@@ -97,15 +98,15 @@ pub(crate) fn run(
         .try_clone()
         .map_err(ImageError::io("make a pipe for", log))?;
     let mut command = contained(command);
-    // A group of its own: mmdebstrap hangs up its whole group when it cannot write the archive (a full disk). This process, and the shell
-    // or script that runs it, must survive to inform the user.
+    // The command gets a process group of its own: mmdebstrap sends SIGHUP to its whole group when it cannot write the archive (a full
+    // disk). This process, and the shell or script that runs it, must survive to inform the user.
     let child = command
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(writer)
         .stderr(stderr)
         .spawn();
-    // The command holds the pipe's writing end, which would keep the lines from ending.
+    // `command` holds the write end of the pipe: while that is open, the reader of the lines doesn't see the end of the output.
     drop(command);
     let mut child = child.map_err(|error| fail(error.to_string()))?;
     let (send, lines) = channel();
@@ -122,7 +123,7 @@ pub(crate) fn run(
         }
         match lines.recv_timeout(PATIENCE) {
             Ok(bytes) => {
-                // A log that cannot be written must not keep the command from ending.
+                // A failed write to the log must not keep the command from running to its end.
                 written = written.and_then(|()| file.write_all(&bytes));
                 line(String::from_utf8_lossy(&bytes).trim_end());
             }
@@ -161,10 +162,10 @@ fn read_lines(reader: impl Read, lines: &Sender<Vec<u8>>) {
     }
 }
 
-/// Ends a command and all processes that it has started.
+/// Kills a command and all processes in its process group.
 fn kill(child: &mut Child) {
     use rustix::process::{Pid, Signal, kill_process_group};
-    // Where the group has gone, or is not ours, its leader is what remains.
+    // If the group no longer exists or may not be killed, only its leader is killed.
     let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     if let Some(group) = group {
         let _ = kill_process_group(group, Signal::KILL);
@@ -172,9 +173,9 @@ fn kill(child: &mut Child) {
     let _ = child.kill();
 }
 
-/// Returns `command` in a form that dies with the thread that starts it (prctl(2), `PR_SET_PDEATHSIG`). All processes that the
-/// command has started die, too. Root may mount, so root's command gets namespaces of its own. The kernel kills the processes of a
-/// PID namespace when the first of them dies, and drops the mounts of a mount namespace with its last process. A plain user's
+/// Returns `command` in a form that is killed when the thread that started it dies (prctl(2), `PR_SET_PDEATHSIG`), together with all
+/// processes that the command has started. Root may mount, so root's command gets namespaces of its own. The kernel kills the processes of
+/// a PID namespace when its first process dies, and removes the mounts of a mount namespace with its last process. A plain user's
 /// mmdebstrap makes such namespaces itself.
 fn contained(command: &Command) -> Command {
     let words = wrapper().iter().map(AsRef::as_ref);
@@ -195,7 +196,7 @@ fn contained(command: &Command) -> Command {
     wrapped
 }
 
-/// Returns the words before a command's own that confine the command, as far as this host and user can confine it.
+/// Returns the words to put before a command's own to confine the command, as far as this host and user allow. Empty without setpriv(1).
 fn wrapper() -> &'static [PathBuf] {
     static WRAPPER: OnceLock<Vec<PathBuf>> = OnceLock::new();
     WRAPPER.get_or_init(|| {
@@ -213,7 +214,7 @@ fn wrapper() -> &'static [PathBuf] {
             "--fork",
             "--kill-child=KILL",
             "--mount-proc",
-            // The first process of a PID namespace must take in orphans, and ignores most signals: not a role for the command.
+            // The first process of a PID namespace must reap orphans, and ignores most signals; a shell takes this role, not the command.
             "sh",
             "-c",
             "\"$@\"; exit $?",
@@ -221,7 +222,7 @@ fn wrapper() -> &'static [PathBuf] {
         ];
         let namespaces = namespaces.map(PathBuf::from);
         let both = [&alone[..], &[unshare], &namespaces].concat();
-        // A container's root may lack the right to namespaces. Then it cannot mount, either.
+        // A container's root may lack the right to create namespaces. That root cannot mount either.
         let possible = Command::new(&both[0])
             .args(&both[1..])
             .arg("true")
@@ -234,7 +235,7 @@ fn wrapper() -> &'static [PathBuf] {
     })
 }
 
-/// Returns the last lines of a log, for an error message.
+/// Returns the last 15 lines of a log, for an error message.
 fn tail(log: &Path) -> String {
     let text = fs::read(log)
         .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
@@ -262,7 +263,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut command = Command::new("env");
         command.env("SOURCE_DATE_EPOCH", "1");
-        // Cargo sets this variable for tests.
+        // Cargo sets `CARGO_MANIFEST_DIR` for tests.
         assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some());
         tidy_environment(&mut command);
         let mut names = Vec::new();
@@ -316,7 +317,7 @@ mod tests {
         )
         .unwrap_err()
         .to_string();
-        // In a namespace the shell that is its first process reports the signal.
+        // In a PID namespace, the shell that is the first process reports the signal as an exit status.
         let ended = ["signal: 15", "exit status: 143"].map(|s| format!("installing failed ({s}"));
         assert!(ended.iter().any(|s| error.starts_with(s)), "{error}");
         assert!(error.contains("\ndisk full"), "{error}");
@@ -363,7 +364,7 @@ mod tests {
         panic!("not within a minute: {what}");
     }
 
-    /// Returns a command that starts two others, one of them apart from its session, and reports when they run.
+    /// Returns a command that starts two processes, one of them in a session of its own, and prints a line when they run.
     fn restless(seconds: &str) -> Command {
         let script = format!("setsid sleep {seconds} & echo started; sleep {seconds}");
         let mut command = Command::new("sh");
@@ -397,7 +398,7 @@ mod tests {
         }
     }
 
-    /// Runs this very test program again, as the process that is killed.
+    /// The test runs its own program again, as the build process to be killed.
     #[test]
     fn a_build_that_is_killed_leaves_no_process_and_no_mount() {
         const MARK: &str = "NODESCOPE_TEST_BUILD_TO_KILL";

@@ -1,4 +1,4 @@
-//! The recipe's `assemble`: the same packages give the same root disk, byte for byte, whenever and wherever it is made.
+//! Tests of the recipe's `assemble`: equal packages give an equal root disk, byte for byte, at any time and in any folder.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ fn assemble_script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest-images/debian/assemble")
 }
 
-/// Returns a search path with the folders in which Debian has mke2fs and debugfs, which a user's PATH may lack.
+/// Returns PATH with `/usr/sbin` and `/sbin`, where Debian has mke2fs and debugfs; a user's PATH may lack them.
 fn path() -> String {
     format!("{}:/usr/sbin:/sbin", env::var("PATH").unwrap_or_default())
 }
@@ -33,7 +33,7 @@ fn shell(script: &str, dir: &Path) {
     run(Command::new("sh").args(["-euc", script]).current_dir(dir));
 }
 
-/// Returns the output of debugfs for a request.
+/// Returns what debugfs prints for a request about an image.
 fn debugfs(image: &Path, request: &str) -> String {
     let output = Command::new("debugfs")
         .env("PATH", path())
@@ -44,7 +44,7 @@ fn debugfs(image: &Path, request: &str) -> String {
     String::from_utf8(output.stdout).expect("debugfs prints text")
 }
 
-/// Returns the disk of a tar archive and a folder of staged files, made in a folder of its own.
+/// Assembles a root disk from a tar archive and a folder of staged files, in the folder `work`, and returns the disk's bytes.
 fn assemble(tar: &Path, stage: &Path, work: &Path) -> Vec<u8> {
     let image = work.join("root.img");
     run(Command::new(assemble_script())
@@ -60,7 +60,7 @@ fn the_same_packages_give_the_same_bytes() {
         return;
     }
     let dir = tempfile::tempdir().expect("a folder");
-    // Device nodes and owners are not part of the tree, so that the test does not need root.
+    // The tree has no device nodes and no other owners, so that the test does not need root.
     shell(
         "mkdir -p packages/etc packages/opt 'packages/usr/share/two words' packages/dev packages/var/log packages/var/cache packages/tmp
          echo installed >packages/etc/package.conf
@@ -83,7 +83,7 @@ fn the_same_packages_give_the_same_bytes() {
                 &dir.path().join("stage"),
                 &work,
             );
-            // Times have seconds.
+            // Time stamps have a resolution of seconds, so the second disk is made in another second.
             thread::sleep(Duration::from_millis(1100));
             shell("touch stage/opt/staged", dir.path());
             disk

@@ -1,16 +1,16 @@
-//! Effects of INIT, start-up and NMI messages on a vCPU (SDM vol. 3A §8.4).
+//! Effects of INIT, start-up and NMI interprocessor messages on a vCPU (SDM vol. 3A §8.4).
 
 use nodescope_devices::lapic::CpuAction;
 use nodescope_x86::{MpState, VcpuState};
 
-/// Returns the vCPU that a message is for.
+/// Returns the number of the vCPU that a message is for.
 pub(crate) fn target(action: CpuAction) -> u16 {
     let (CpuAction::Init { vcpu } | CpuAction::Startup { vcpu, .. } | CpuAction::Nmi { vcpu }) =
         action;
     vcpu
 }
 
-/// Carries a message out on the state of its vCPU. Returns whether the vCPU sleeps afterwards, or `None` where the message has no effect.
+/// Applies a message to the state of its vCPU. Returns whether the vCPU sleeps afterwards; `None` if the message has no effect.
 pub(crate) fn carry_out(action: CpuAction, state: &mut VcpuState) -> Option<bool> {
     match action {
         CpuAction::Init { .. } => {

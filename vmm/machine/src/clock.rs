@@ -1,22 +1,22 @@
-//! Conversion between a node's cycles and the cluster's picoseconds.
+//! Conversion between the cycles of a node and the picoseconds of virtual time.
 
 /// Picoseconds in a second.
 pub const PS_PER_SECOND: u64 = 1_000_000_000_000;
-/// Picoseconds in a microsecond: a clock of one MHz has that many to a cycle.
+/// Picoseconds in a microsecond; also the picoseconds of one cycle at 1 MHz.
 const PS_PER_MICROSECOND: u64 = 1_000_000;
 
-/// The nominal clock of a node.
+/// Nominal clock of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeClock {
-    /// Frequency in Hz; positive.
+    /// Frequency in Hz, positive.
     pub hz: u64,
 }
 
 impl NodeClock {
-    /// Returns the time at which a cycle begins, rounded down.
+    /// Returns the time in picoseconds at which a cycle begins, rounded down.
     #[inline]
     pub fn ps(self, cycles: u64) -> u64 {
-        // Fast path: nodes convert times at each barrier, every few microseconds, and a division of 128 bits takes 0.1 us.
+        // Fast path without a division of 128 bits, which takes 0.1 us: nodes convert times at each barrier, every few microseconds.
         if let Some(mhz) = self.mhz()
             && let Some(product) = cycles.checked_mul(PS_PER_MICROSECOND)
         {
@@ -25,7 +25,7 @@ impl NodeClock {
         (u128::from(cycles) * u128::from(PS_PER_SECOND) / u128::from(self.hz)) as u64
     }
 
-    /// Returns the first cycle that begins at or after a time; saturates.
+    /// Returns the first cycle that begins at or after a time in picoseconds, at most `u64::MAX`.
     #[inline]
     pub fn cycles(self, ps: u64) -> u64 {
         if let Some(mhz) = self.mhz()
@@ -37,7 +37,7 @@ impl NodeClock {
         u64::try_from(exact).unwrap_or(u64::MAX)
     }
 
-    /// Returns the frequency in MHz, if it is a whole number.
+    /// Returns the frequency in MHz; `None` if it is not a whole number of MHz.
     #[inline]
     fn mhz(self) -> Option<u64> {
         let mhz = self.hz / 1_000_000;
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn a_time_never_moves_back_by_conversion() {
-        // The last frequency is no whole number of MHz. 1 << 50 cycles overflow the fast path.
+        // The last frequency is not a whole number of MHz. A count of 1 << 50 cycles overflows the fast path.
         for hz in [1_000_000_000, 2_900_000_000, 3_330_000_000, 2_893_123_457] {
             let clock = NodeClock { hz };
             for ps in [0, 1, 344, 345, 1_300_000, 7_777_777_777_777] {

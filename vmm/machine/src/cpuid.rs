@@ -1,18 +1,18 @@
-//! The CPUID template: the processor that the guest sees.
+//! The CPUID template: the processor that the guest sees in CPUID.
 //!
-//! The default is x86-64-v3 (Haswell server: family 6, model 63) minus what no engine models (VMX, TSX, MPX, PKU,
-//! SGX, AVX-512, LA57, SMAP, PCID, UMIP, performance counters, MWAIT, machine check). [`FEATURES`] is the one table;
-//! a study removes rows by name, a host that lacks a natively executed one removes it too.
+//! The default is x86-64-v3 (Haswell server: family 6, model 63) minus the features that no engine models (VMX, TSX, MPX, PKU, SGX,
+//! AVX-512, LA57, SMAP, PCID, UMIP, performance counters, MWAIT, machine check). [`FEATURES`] lists the template's features. A study hides
+//! features by name; features that an engine executes on the host's processor are also hidden if the host lacks them.
 //!
 //! Choices made for a stock Linux kernel (6.1):
-//! - Leaves 0x15 and 0x16 give crystal and TSC exactly, so the kernel neither calibrates the TSC nor the local APIC
-//!   timer, and marks the frequency as known (no refinement later).
-//! - The hypervisor bit is set: the kernel then trusts the TSC-deadline timer whatever the microcode revision, does
-//!   not distrust speculation control for it either, and leaves uncore and C-state drivers alone.
-//! - The signature at 0x40000000 is KVM's with an empty feature word: of all it changes one thing, the kernel keeps
-//!   x2APIC without interrupt remapping. No kvm-clock, steal time, asynchronous page faults or PV EOI exist.
-//! - Speculation control is present together with [`ARCH_CAPABILITIES`](nodescope_x86::cpuid::ARCH_CAPABILITIES):
-//!   the kernel uses enhanced IBRS, one MSR write per CPU, instead of retpolines and buffer clearing.
+//! - Leaves 0x15 and 0x16 give the crystal's and the TSC's frequency exactly. The kernel then calibrates neither the TSC nor the local APIC
+//!   timer, and does not refine the frequency later.
+//! - The hypervisor bit is set. The kernel then trusts the TSC-deadline timer and speculation control with any microcode revision, and does
+//!   not use uncore and C-state drivers.
+//! - The signature at 0x40000000 is KVM's, with an empty feature word. Its only effect is that the kernel keeps x2APIC without interrupt
+//!   remapping. There is no kvm-clock, no steal time, no asynchronous page faults and no PV EOI.
+//! - Speculation control is present together with [`ARCH_CAPABILITIES`](nodescope_x86::cpuid::ARCH_CAPABILITIES). The kernel then uses
+//!   enhanced IBRS, one MSR write per CPU, instead of retpolines and buffer clearing.
 
 use nodescope_x86::bits::xcr0;
 use nodescope_x86::cpuid::{CpuidEntry, CpuidRegister, CpuidTable, PHYSICAL_BITS, xsave_size};
@@ -23,29 +23,29 @@ use crate::topology::{CacheDescription, CacheKind, NodeTopology, SharedBy};
 
 use CpuidRegister::{Eax, Ebx, Ecx, Edx};
 
-/// Family 6, model 63, stepping 2 (Haswell server) as leaf 1 EAX.
+/// Value of leaf 1 EAX: family 6, model 63, stepping 2 (Haswell server).
 pub const SIGNATURE: u32 = 0x0003_06f2;
 /// Width of a linear address in bits.
 pub const LINEAR_BITS: u32 = 48;
 
-/// A feature bit of the template.
+/// CPU feature of the template: one CPUID bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feature {
-    /// Name as in `/proc/cpuinfo`.
+    /// Name of the feature, as in `/proc/cpuinfo`.
     pub name: &'static str,
     /// Leaf and subleaf of the feature's register.
     pub leaf: (u32, u32),
-    /// Register that has the bit.
+    /// Register that contains the bit.
     pub register: CpuidRegister,
-    /// Number of the bit in the register.
+    /// Number of the bit in the register, from 0.
     pub bit: u32,
-    /// Feature without which this one makes no sense.
+    /// Name of a feature without which this feature makes no sense; `None` for none.
     pub needs: Option<&'static str>,
     /// True if the portable engine executes the feature on the host's processor. The host must then have the feature.
     pub native: bool,
 }
 
-/// Features of the platform, which do not depend on the engine: interrupt controllers, timers, the clock, and their descriptions.
+/// Names of features that the platform around the engine provides: interrupt controllers, timers, the clock, and their descriptions.
 const PLATFORM: &[&str] = &[
     "apic",
     "arat",
@@ -58,7 +58,7 @@ const PLATFORM: &[&str] = &[
 ];
 
 impl Feature {
-    /// Returns whether the platform has the feature. The engine then need not have it.
+    /// Returns whether the platform provides the feature, so that the engine need not support it.
     pub fn is_the_platforms(&self) -> bool {
         PLATFORM.contains(&self.name)
     }
@@ -89,7 +89,7 @@ const L7: (u32, u32) = (7, 0);
 const LD: (u32, u32) = (0xd, 1);
 const E1: (u32, u32) = (0x8000_0001, 0);
 
-/// Every feature the default template shows (SDM vol. 2A, CPUID; the extended leaves AMD64 APM vol. 3, appendix E).
+/// Features that the default template shows (SDM vol. 2A, CPUID; for the extended leaves AMD64 APM vol. 3, appendix E).
 pub const FEATURES: &[Feature] = &[
     f("fpu", L1, Edx, 0, None, N),
     f("de", L1, Edx, 2, None, M),
@@ -153,36 +153,36 @@ pub const FEATURES: &[Feature] = &[
     f("invariant_tsc", (0x8000_0007, 0), Edx, 8, Some("tsc"), M),
 ];
 
-/// Features without which a 64-bit Linux kernel does not start; a study cannot remove them.
+/// Features without which a 64-bit Linux kernel does not start; a study cannot hide them.
 const REQUIRED: &[&str] = &[
     "fpu", "tsc", "msr", "pae", "cx8", "apic", "cmov", "pge", "fxsr", "sse", "sse2", "syscall",
     "nx", "lm",
 ];
 
-/// Signature at leaf 0x40000000.
+/// Hypervisor signature at leaf 0x40000000.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HypervisorLeaf {
-    /// KVM's signature with no features: Linux keeps x2APIC.
+    /// KVM's signature without features: Linux keeps x2APIC.
     #[default]
     Kvm,
-    /// None: Linux falls back to the memory-mapped APIC.
+    /// No signature: Linux falls back to the memory-mapped APIC.
     None,
 }
 
-/// Options of a study.
+/// A study's options for CPUID.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuidOptions {
-    /// Names of features to hide. Features that need a hidden feature are hidden, too.
+    /// Names of features to hide. Features that need a hidden feature are hidden as well.
     pub hidden: Vec<String>,
     /// Signature of the hypervisor's leaf.
     pub hypervisor: HypervisorLeaf,
 }
 
-/// Error in the options.
+/// Reason why a template cannot be made.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum CpuidError {
-    /// The template has no such feature.
+    /// A study names a feature that the template does not have.
     #[error("unknown CPU feature {name:?}; the template has: {known}")]
     Unknown {
         /// Name that the study gives.
@@ -190,27 +190,27 @@ pub enum CpuidError {
         /// Names of all features, for the message.
         known: String,
     },
-    /// The guest kernel cannot do without.
+    /// A feature that the guest kernel needs cannot be hidden.
     #[error(
         "CPU feature {name:?} cannot be hidden{via}: a 64-bit Linux kernel does not start without it"
     )]
     Required {
         /// Name of the feature.
         name: String,
-        /// The feature whose removal would remove it, too; empty if there is none.
+        /// Note that names the feature whose hiding would hide this one as well; empty if this feature itself was to be hidden.
         via: String,
     },
-    /// A feature that the study requires is missing.
+    /// Features that the study requires are missing; the text lists their names.
     #[error(
         "the study requires CPU features that its engines and this host do not all have: {0}; take them from node.require, or use another host or engine"
     )]
     Missing(String),
-    /// The host lacks features that the portable engine executes on the host's processor.
+    /// A feature that a 64-bit Linux guest needs is missing on the host, or refused by the engine; the text is its name.
     #[error("the host's processor lacks {0:?}, which a 64-bit Linux guest needs; use another host")]
     Host(String),
 }
 
-/// The set of features of one node, from which each vCPU's table is made.
+/// Set of features of one node, from which the CPUID table of each vCPU is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     features: Vec<Feature>,
@@ -240,13 +240,14 @@ impl Template {
         Ok(template)
     }
 
-    /// Hides features that the portable engine executes on the host's processor and the host lacks. Returns the hidden features.
+    /// Hides the features that the portable engine executes on the host's processor but the host lacks, and features that need them.
+    /// Returns the names of all hidden by this call. Fails if a 64-bit Linux kernel needs one of them.
     pub fn intersect_host(&mut self) -> Result<Vec<&'static str>, CpuidError> {
         self.intersect(|f| !f.native || host_has(f))
     }
 
-    /// Hides features that `allowed` refuses, and features that need them. Returns the hidden features. Also used with the features that
-    /// KVM supports.
+    /// Hides the features for which `allowed` returns false, and features that need them; used with the features that KVM supports, for
+    /// instance. Returns the names of all hidden by this call. Fails if a 64-bit Linux kernel needs one of them.
     pub fn intersect(
         &mut self,
         allowed: impl Fn(&Feature) -> bool,
@@ -265,12 +266,12 @@ impl Template {
             .collect())
     }
 
-    /// Returns whether the template shows a feature.
+    /// Returns whether the template shows the feature with this name.
     pub fn has(&self, name: &str) -> bool {
         self.features.iter().any(|f| f.name == name)
     }
 
-    /// Returns the features shown, in the order of [`FEATURES`].
+    /// Returns the features that the template shows, in the order of [`FEATURES`].
     pub fn features(&self) -> &[Feature] {
         &self.features
     }
@@ -300,7 +301,7 @@ impl Template {
         Ok(())
     }
 
-    /// Returns the table of one vCPU of a valid topology.
+    /// Returns the CPUID table of vCPU `vcpu` of a valid topology.
     pub fn table(&self, topology: &NodeTopology, vcpu: u32) -> CpuidTable {
         let place = topology.place(vcpu);
         let core_shift = topology.thread_bits();
@@ -349,8 +350,8 @@ impl Template {
     }
 }
 
-/// Returns the tables of all vCPUs of a node, without features that the host's processor lacks or `allowed` refuses. Fails where a feature
-/// of `required` is not left.
+/// Returns the CPUID tables of all vCPUs of a node, without features that the host's processor lacks or `allowed` refuses. Fails if one of
+/// the `required` features is missing then.
 pub fn tables(
     topology: &NodeTopology,
     options: &CpuidOptions,
@@ -392,7 +393,7 @@ fn basic_rows(topology: &NodeTopology, apic_id: u32, socket_shift: u32) -> Vec<C
     let vendor = |at| le32(b"GenuineIntel", at);
     vec![
         entry(0, None, [0x16, vendor(0), vendor(8), vendor(4)]),
-        // EBX: APIC id, ids reserved per package, CLFLUSH line in 8-byte units.
+        // EBX: APIC id, number of APIC ids reserved per package, size of a CLFLUSH line in units of 8 bytes.
         entry(
             1,
             None,
@@ -403,7 +404,7 @@ fn basic_rows(topology: &NodeTopology, apic_id: u32, socket_shift: u32) -> Vec<C
                 0,
             ],
         ),
-        // Descriptor 0xff: caches are in leaf 4.
+        // Descriptor 0xff: leaf 4 describes the caches.
         entry(2, None, [0x00ff_0001, 0, 0, 0]),
         entry(6, None, [0; 4]),
         entry(7, Some(0), [0; 4]),
@@ -412,7 +413,7 @@ fn basic_rows(topology: &NodeTopology, apic_id: u32, socket_shift: u32) -> Vec<C
     ]
 }
 
-/// Returns leaf 4: deterministic cache parameters.
+/// Returns the subleaves of leaf 4, deterministic cache parameters, one for each cache.
 fn cache_rows(topology: &NodeTopology) -> Vec<CpuidEntry> {
     let threads = topology.thread_bits();
     let package = threads + topology.core_bits();
@@ -444,7 +445,7 @@ fn cache_rows(topology: &NodeTopology) -> Vec<CpuidEntry> {
         .collect()
 }
 
-/// Returns leaf 0xB: thread and core levels.
+/// Returns the subleaves of leaf 0xB for the levels thread and core.
 fn topology_rows(
     topology: &NodeTopology,
     apic_id: u32,
@@ -469,7 +470,7 @@ fn topology_rows(
     ]
 }
 
-/// Returns leaf 0xD: components of the XSAVE area, standard format only.
+/// Returns the subleaves of leaf 0xD: components of the XSAVE area in the standard format.
 fn xsave_rows(avx: bool) -> Vec<CpuidEntry> {
     let mask = xcr0::X87 | xcr0::SSE | if avx { xcr0::AVX } else { 0 };
     let size = xsave_size(mask);
@@ -478,7 +479,7 @@ fn xsave_rows(avx: bool) -> Vec<CpuidEntry> {
         entry(0xd, Some(1), [0; 4]),
     ];
     if avx {
-        // Upper halves of YMM0 to YMM15: 256 bytes at offset 576.
+        // Component 2 is the upper halves of YMM0 to YMM15: 256 bytes at offset 576.
         rows.push(entry(0xd, Some(2), [256, 576, 0, 0]));
     }
     rows
@@ -509,7 +510,7 @@ fn extended_rows(topology: &NodeTopology) -> Vec<CpuidEntry> {
     rows
 }
 
-/// Returns leaf 0x80000006 ECX: size in KiB, associativity code, line of the level-2 cache; 0 where there is none.
+/// Returns ECX of leaf 0x80000006: size in KiB, associativity code and line size of the level-2 cache; 0 without such a cache.
 fn level_2(topology: &NodeTopology) -> u32 {
     let Some(c) = topology
         .caches
@@ -535,7 +536,7 @@ fn level_2(topology: &NodeTopology) -> u32 {
     kib << 16 | ways << 12 | c.line.min(255)
 }
 
-/// Returns the answer of the host's processor.
+/// Returns the host processor's CPUID values of a subleaf; zeros for a leaf beyond the highest one.
 fn host_cpuid(leaf: u32, subleaf: u32) -> CpuidEntry {
     let mut entry = CpuidEntry::zero(leaf, subleaf);
     if leaf <= std::arch::x86_64::__cpuid(leaf & 0x8000_0000).eax {
@@ -545,9 +546,9 @@ fn host_cpuid(leaf: u32, subleaf: u32) -> CpuidEntry {
     entry
 }
 
-/// Returns whether the host's processor has a feature and its operating system lets it be used.
+/// Returns whether the host's processor has a feature and the host's operating system enables it.
 pub fn host_has(feature: &Feature) -> bool {
-    // AVX state must be enabled by the operating system, too; the standard library knows.
+    // The operating system must enable AVX state too, which the standard library checks.
     if ["avx", "avx2", "fma", "f16c"].contains(&feature.name)
         && !std::arch::is_x86_feature_detected!("avx")
     {
@@ -594,7 +595,7 @@ mod tests {
         for f in FEATURES {
             assert!(t.has(f.leaf.0, f.leaf.1, f.register, f.bit), "{}", f.name);
         }
-        // Bits counted, so that a stray one cannot hide: leaf 7 EBX and ECX.
+        // The bits are counted too, so that a bit without a feature in the table is found.
         let count = |leaf, register| {
             FEATURES
                 .iter()
@@ -705,7 +706,7 @@ mod tests {
             };
             let r = default_table(&topology, 0).get(0x15, 0);
             let crystal_khz = r.ecx / 1000;
-            // As native_calibrate_tsc() does: 32-bit, in kHz.
+            // Linux's `native_calibrate_tsc()` computes the frequency like this: in 32 bits, in kHz.
             let khz = crystal_khz.checked_mul(r.ebx).unwrap() / r.eax;
             assert_eq!(u64::from(khz) * 1000, hz);
         }

@@ -1,22 +1,22 @@
-//! Events of a node's guest that wait to be taken.
+//! Queue of a node's events, such as decoded hypercalls, until the cluster takes them.
 
 use nodescope_hypercall::Request;
 
 use crate::files::FileRefusal;
 use crate::motherboard::NodeEvent;
 
-/// From this number of waiting bytes on, the node wants attention when its quantum ends.
+/// Number of waiting bytes from which on the node wants attention at the end of its quantum.
 const SOME: usize = 1 << 20;
-/// From this number of waiting bytes on, a vCPU that adds an event pauses until its quantum ends. Programs add a few hundred bytes a
+/// Number of waiting bytes from which on a vCPU that adds an event pauses until its quantum ends. Programs add a few hundred bytes per
 /// microsecond.
 const MOST: usize = 16 << 20;
 
-/// Events in the order in which they were made.
+/// Waiting events, in the order in which they were added.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     list: Vec<NodeEvent>,
-    /// Approximate memory of the events, plus the bytes that were read for calls. Bytes of refused calls count, too, since a read takes
-    /// the host's time.
+    /// Approximate size of the events in host memory, plus the bytes that were read for hypercalls. Bytes read for refused calls count as
+    /// well, since reading takes host time.
     bytes: usize,
 }
 
@@ -25,18 +25,18 @@ impl Events {
     pub(crate) fn push(&mut self, event: NodeEvent) {
         self.bytes += size_of::<NodeEvent>() + size(&event.request);
         if event.refused.is_some() {
-            // The refusal has the file's name, and may have another one that the name begins with.
+            // A refusal contains the file's name, and may contain a second name that is a prefix of the first.
             self.bytes += size_of::<FileRefusal>() + 2 * size(&event.request);
         }
         self.list.push(event);
     }
 
-    /// Counts bytes that were read for a call.
+    /// Counts bytes that were read from guest memory for a hypercall.
     pub(crate) fn have_read(&mut self, bytes: usize) {
         self.bytes += bytes;
     }
 
-    /// Returns whether more bytes wait than may wait.
+    /// Returns whether the waiting bytes have reached the limit at which vCPUs pause.
     pub(crate) fn are_too_many(&self) -> bool {
         self.bytes >= MOST
     }
@@ -46,28 +46,28 @@ impl Events {
         std::mem::take(&mut self.list)
     }
 
-    /// Returns the waiting events, and the bytes that [`Events::are_many`] counts.
+    /// Returns the waiting events, and the number of bytes that [`Events::are_many`] compares with its limit.
     pub(crate) fn waiting(&self) -> (&[NodeEvent], usize) {
         (&self.list, self.bytes)
     }
 
-    /// Returns the waiting events of a saved state.
+    /// Returns a queue with the events and the byte count of a saved state.
     pub(crate) fn restored(list: Vec<NodeEvent>, bytes: usize) -> Self {
         Self { list, bytes }
     }
 
-    /// Returns whether nothing need be taken.
+    /// Returns whether the queue has no events, and few bytes of refused calls.
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes < SOME && self.list.is_empty()
     }
 
-    /// Returns whether so many bytes wait that the events should be taken soon.
+    /// Returns whether the waiting bytes have reached the limit at which the events should be taken soon.
     pub(crate) fn are_many(&self) -> bool {
         self.bytes >= SOME
     }
 }
 
-/// Returns the bytes of a request beyond the request's own size.
+/// Returns the heap memory of a request, in bytes.
 fn size(request: &Request) -> usize {
     match request {
         Request::MpiEnter(_, shown) => shown.size(),

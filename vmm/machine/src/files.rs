@@ -1,7 +1,7 @@
-//! Quota of the files that a node has put among the results, and of the space that is left.
+//! Quota of the result files that a node's guest has stored, and of the space that is left for them.
 //!
-//! Each node keeps its own quota. The answer to a guest therefore does not depend on other host threads.
-//! Between batches of quanta each quota gets the number of bytes that the whole study has left.
+//! Each node has its own quota, so that the answer to a guest does not depend on other host threads. Between batches of quanta, each quota
+//! is set to the number of bytes that the whole study has left.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +9,20 @@ use nodescope_hypercall::{FileChunk, Status, is_file_name, printable};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Most names that one node may use.
+/// Maximum number of result files of one node.
 const MOST_FILES: usize = 1 << 16;
-/// Bytes that a file counts beside its length, for each component of its name: the host needs them for an empty file or a folder.
+/// Bytes that count for each component of a file's name, besides the file's length: the host needs space even for an empty file or a
+/// folder.
 const OVERHEAD: u64 = 4096;
 
-/// Limits of the bytes that guests may put among the results. The whole length of a file with holes counts.
+/// Limits on the bytes of result files that guests may store. A file with holes counts with its whole length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileLimits {
-    /// Limit of one file.
+    /// Limit of one file, bytes.
     pub file: u64,
-    /// Limit of all files of one node.
+    /// Limit of all files of one node, bytes.
     pub node: u64,
-    /// Limit of all files of all nodes.
+    /// Limit of all files of all nodes, bytes.
     pub study: u64,
 }
 
@@ -35,10 +36,10 @@ impl Default for FileLimits {
     }
 }
 
-/// Why a piece of a file was refused.
+/// Reason why a piece of a file was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum FileRefusal {
-    /// The file would be too long.
+    /// The file would be longer than `results.file_limit`.
     #[error(
         "file \"{}\" would have {end} bytes, and results.file_limit allows {limit}",
         printable(name)
@@ -51,7 +52,7 @@ pub enum FileRefusal {
         /// Largest length that `results.file_limit` allows, bytes.
         limit: u64,
     },
-    /// The node's files would be too much.
+    /// The node's files would exceed `results.node_limit`.
     #[error(
         "with file \"{}\" the node would have put {bytes} bytes among the results, and results.node_limit allows {limit}",
         printable(name)
@@ -59,12 +60,12 @@ pub enum FileRefusal {
     Node {
         /// Name of the file.
         name: String,
-        /// Length that all files of the node would have, bytes.
+        /// Bytes that all files of the node would count with the piece.
         bytes: u64,
-        /// Sum that `results.node_limit` allows, bytes.
+        /// Bytes that `results.node_limit` allows.
         limit: u64,
     },
-    /// The study's files would be too much.
+    /// The study's files would exceed `results.limit`.
     #[error(
         "file \"{}\" needs more than is left of results.limit, {left} bytes",
         printable(name)
@@ -75,13 +76,13 @@ pub enum FileRefusal {
         /// Bytes left of `results.limit`.
         left: u64,
     },
-    /// The node has put too many files among the results.
+    /// The node has stored the maximum number of files already.
     #[error("file \"{}\" would be the {}th of the node, and a node may put {MOST_FILES} files among the results", printable(name), MOST_FILES + 1)]
     Count {
         /// Name of the file.
         name: String,
     },
-    /// There is a file in the place of a folder, or a folder in the place of a file.
+    /// The same name would be a file and a folder.
     #[error(
         "file \"{}\" cannot be stored: \"{}\" is a file, and would have to be a folder, too",
         printable(name),
@@ -90,13 +91,13 @@ pub enum FileRefusal {
     Folder {
         /// Name of the file.
         name: String,
-        /// The name with which the other name begins.
+        /// The name that would be both a file and a folder.
         file: String,
     },
 }
 
 impl FileRefusal {
-    /// Returns the status that the guest gets.
+    /// Returns the status with which the hypercall answers the guest.
     pub fn status(&self) -> Status {
         match self {
             FileRefusal::Folder { .. } => Status::BadArgument,
@@ -105,26 +106,26 @@ impl FileRefusal {
     }
 }
 
-/// A file of the node.
+/// Record of a stored file; `length` is in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     length: u64,
-    /// True if more pieces will arrive. A piece after the last one begins the file anew.
+    /// True until the file's last piece has arrived. A later piece then begins the file anew.
     open: bool,
 }
 
-/// Saved state of a `FileQuota`, without the limits, which are the study's.
+/// Saved state of a `FileQuota`, without the limits, which are part of the study.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileQuotaState {
     study_left: u64,
     files: BTreeMap<String, Entry>,
 }
 
-/// Quota of a node's files.
+/// Quota of one node's files.
 #[derive(Clone, Debug)]
 pub(crate) struct FileQuota {
     limits: FileLimits,
-    /// Bytes that the study has left beside `used`.
+    /// Bytes that the node may add before the study's limit is reached.
     study_left: u64,
     files: BTreeMap<String, Entry>,
     used: u64,
@@ -147,7 +148,7 @@ impl FileQuota {
         }
     }
 
-    /// Loads entries. Fails where no guest can have made them.
+    /// Loads a saved state. Returns an error text for a state that no guest can have caused.
     pub(crate) fn restore(&mut self, state: FileQuotaState) -> Result<(), &'static str> {
         if state.files.len() > MOST_FILES {
             return Err("it has more files than a node may have");
@@ -168,17 +169,17 @@ impl FileQuota {
         Ok(())
     }
 
-    /// Returns the number of bytes of the node's files.
+    /// Returns the bytes that the node's files count, with the overhead for their names.
     pub(crate) fn used(&self) -> u64 {
         self.used
     }
 
-    /// Sets the bytes that may be added before the study's limit is reached.
+    /// Sets the number of bytes that the node may add before the study's limit is reached.
     pub(crate) fn set_study_left(&mut self, left: u64) {
         self.study_left = left;
     }
 
-    /// Enters a piece, or returns the reason of a refusal.
+    /// Counts a piece of a file, or returns the reason why the piece is refused.
     pub(crate) fn enter(&mut self, chunk: &FileChunk) -> Result<(), FileRefusal> {
         let name = || chunk.name.clone();
         let end = chunk.offset.saturating_add(chunk.data.len() as u64);
@@ -223,7 +224,7 @@ impl FileQuota {
         Ok(())
     }
 
-    /// Refuses a new name that makes a folder of a file, or a file of a folder.
+    /// Refuses a new name if the same path would be a file and a folder.
     fn check_folders(&self, name: &str) -> Result<(), FileRefusal> {
         let conflict = |file: &str| {
             Err(FileRefusal::Folder {
@@ -276,12 +277,12 @@ mod tests {
         }
         quota.enter(&chunk("a", 99_998, 2, false)).unwrap();
         assert_eq!(quota.used(), 104_096);
-        // A piece that lies within adds nothing.
+        // A piece within the file's length adds no bytes.
         quota.enter(&chunk("a", 0, 2, true)).unwrap();
         assert_eq!(quota.used(), 104_096);
         let refusal = quota.enter(&chunk("b", 0, 50_000, true)).unwrap_err();
         assert!(matches!(refusal, FileRefusal::Node { .. }), "{refusal}");
-        // The file begins anew and is shorter, which makes room.
+        // The file begins anew and is shorter, which frees space.
         quota.enter(&chunk("a", 0, 2, true)).unwrap();
         quota.enter(&chunk("b", 0, 50_000, true)).unwrap();
         assert_eq!(quota.used(), 4098 + 54_096);

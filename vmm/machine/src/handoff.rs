@@ -1,4 +1,4 @@
-//! Hand-off: a node changes engines. Each vCPU continues at its present instruction, on the other engine.
+//! Hand-off of a node between engines: each vCPU continues at its present instruction on the other engine.
 
 use std::sync::Arc;
 
@@ -9,25 +9,25 @@ use crate::node::{Node, NodeError, NodeStatus};
 use crate::parallel::{Failure, Parallel, Round};
 
 impl Node {
-    /// Returns whether the vCPUs of the node run in parallel, each on a host thread.
+    /// Returns whether the node's vCPUs run in parallel, each on a host thread of its own.
     pub fn runs_at_once(&self) -> bool {
         self.parallel.is_some()
     }
 
-    /// Announces the doorbell to programs, whose hypercalls then reach every engine (`vmm/hypercall`, "Transports").
+    /// Announces the doorbell to guest programs, whose hypercalls then work on every engine (`vmm/hypercall`, "Transports").
     pub fn use_doorbell(&mut self) {
         self.motherboard.transport = TRANSPORT_DOORBELL;
     }
 
-    /// Sets the vCPUs of the other engine, to which [`Node::change_engine`] moves. The vCPUs use the node's memory, and are in the order
-    /// of the node's present vCPUs.
+    /// Sets the vCPUs of the other engine, to which [`Node::change_engine`] moves the node. They must use the node's memory and be in the
+    /// order of its present vCPUs. Panics if their number differs.
     pub fn set_other_engine(&mut self, vcpus: Vec<Box<dyn Vcpu>>) {
         assert_eq!(vcpus.len(), self.vcpus.len(), "one for each vCPU");
         self.other = vcpus;
     }
 
-    /// Moves the vCPUs to the node's other engine, or back. Does nothing where the node has one engine only. Callers change engines
-    /// between windows.
+    /// Moves the vCPUs to the node's other engine, or back. Does nothing if the node has only one engine. Callers change engines outside
+    /// windows only.
     pub fn change_engine(&mut self) -> Result<(), NodeError> {
         if self.other.is_empty() {
             return Ok(());
@@ -45,7 +45,7 @@ impl Node {
             }
             std::mem::swap(from, to);
         }
-        // An interrupt that was being delivered may have woken a vCPU, and a message may have been sent.
+        // Finishing the delivery of an interrupt may have woken a vCPU or sent a message to another.
         self.carry_out_actions();
         let kickers: Option<Vec<Arc<dyn Kicker>>> = self.vcpus.iter().map(|v| v.kicker()).collect();
         self.parallel = match kickers {
@@ -61,7 +61,7 @@ impl Node {
         Ok(())
     }
 
-    /// Runs as [`Node::run_until`] does, where vCPUs run in parallel.
+    /// Runs the node as [`Node::run_until`] does, for vCPUs that run in parallel.
     pub(crate) fn run_at_once(&mut self, target: u64) -> Result<NodeStatus, NodeError> {
         if self.now >= target || self.status != NodeStatus::Running {
             return Ok(self.status);
@@ -70,7 +70,7 @@ impl Node {
         let device = self.motherboard.chipset.next_event();
         let activity = self.next_activity_after(device);
         if activity >= target {
-            // All vCPUs sleep until the target.
+            // All vCPUs sleep until the target time.
             for vcpu in &mut self.vcpus {
                 vcpu.advance_to(target);
             }

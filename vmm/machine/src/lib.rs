@@ -1,10 +1,9 @@
-//! One node: its description for the guest (ACPI, CPUID), its start, its devices, and the execution of its vCPUs.
+//! One node: its description for the guest (ACPI, CPUID), its boot, its devices, and the execution of its vCPUs.
 //!
-//! - [`topology`] holds the description. [`cpuid`] and [`acpi`] turn this description into answers of processor and firmware, which
-//!   therefore
-//!   agree.
-//! - [`boot`] puts a Linux kernel into guest RAM.
-//! - [`motherboard`] connects the devices, and is the platform of the vCPUs. [`files`] keeps the quota of files that the guest sends.
+//! - [`topology`] has the description. [`cpuid`] and [`acpi`] derive CPUID values and firmware tables
+//!   from this description, so that both agree.
+//! - [`boot`] loads a Linux kernel into guest RAM.
+//! - [`motherboard`] connects the devices, and is the platform of the vCPUs. [`files`] enforces the quota of files that the guest stores.
 //! - [`node`] runs the vCPUs in time slices, `parallel` runs them in parallel, and `handoff` moves them between engines.
 //! - [`samples`] copies the call stacks of vCPUs while a window is open.
 //! - [`state`] saves and loads the state of a node.

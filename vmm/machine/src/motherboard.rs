@@ -1,4 +1,4 @@
-//! The motherboard: everything in a node but its vCPUs. The motherboard has address decode, devices, interrupts, the attached model,
+//! The motherboard: everything in a node except its vCPUs. It has the address decode, devices, interrupts, attached memory model and
 //! hypercalls.
 
 use std::any::Any;
@@ -22,77 +22,78 @@ use crate::files::{FileLimits, FileQuota, FileRefusal};
 use crate::node::TIME_SLICE_CYCLES;
 use crate::notes::Notes;
 
-/// Largest number of activities ([`Activity`]) of a node. Only a kernel that makes address spaces up has more.
+/// Maximum number of activities ([`Activity`]) that a node distinguishes. Only a guest kernel that invents address spaces would exceed it.
 pub(crate) const MOST_ACTIVITIES: usize = 1 << 16;
 
-/// A decoded hypercall with the state in which it was made.
+/// A decoded hypercall with the state of the vCPU that made it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeEvent {
-    /// Clock of the vCPU in cycles.
+    /// Clock of the vCPU in cycles, at the hypercall.
     pub cycles: u64,
-    /// vCPU within the node.
+    /// Number of the vCPU in the node.
     pub vcpu: u16,
-    /// Instructions retired by the vCPU.
+    /// Instructions that the vCPU had retired.
     pub instructions: u64,
-    /// Address space of the caller.
+    /// Address space of the caller: the value of CR3.
     pub cr3: u64,
-    /// The request of the guest. A refused piece of a file has lost its data.
+    /// Request of the guest. If a piece of a file was refused, its data are dropped.
     pub request: Request,
-    /// Why a piece of a file was refused.
+    /// Reason why a piece of a file was refused; `None` for all other requests.
     pub refused: Option<Box<FileRefusal>>,
 }
 
-/// Meaning of a [`Context`]: an address space, and the MPI function that its process is in.
+/// Meaning of a [`Context`]: an address space, and the MPI function that is executing in its process.
 ///
-/// The function is known per process, not per thread: with threads that call MPI at the same time the last entry counts.
-/// Kernel threads run in whatever address space was loaded before them and are counted there.
+/// The function is recorded per process, not per thread: if threads call MPI at the same time, the last entry counts. Kernel threads run in
+/// the address space that was loaded before, and count for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Activity {
     /// Address space: the value of CR3.
     pub cr3: u64,
-    /// MPI function, None outside MPI.
+    /// MPI function that is executing; `None` outside MPI.
     pub function: Option<Function>,
 }
 
-/// Counters by vCPU, address space and privilege.
+/// Counters by vCPU number, context and privilege.
 pub type Accounts = BTreeMap<(u16, Context, Privilege), Counters>;
 
-/// Decides how far a node runs.
+/// Source of further targets, which decides how far a node runs.
 pub trait Pace: Any + Send {
-    /// Returns the node's next target in cycles, or `None` where the node must stop. The node has reached its present target at the default
-    /// end of a quantum ([`crate::node::Node::is_at_default_end`]).
+    /// Returns the node's next target in cycles, or `None` if the node must stop. Called when the node has reached its present target, at
+    /// the default end of a quantum ([`crate::node::Node::is_at_default_end`]).
     fn next(&mut self) -> Option<u64>;
 }
 
-/// A time slice of a vCPU.
+/// Time slice of a vCPU.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TimeSlice {
-    /// Begin of the time slice, cycles.
+    /// Start of the time slice, in cycles of the node's clock.
     pub(crate) start: u64,
-    /// End of the time slice, cycles.
+    /// End of the time slice, in cycles of the node's clock.
     pub(crate) end: u64,
 }
 
-/// The motherboard of a node.
+/// Motherboard of a node: everything but its vCPUs.
 pub struct Motherboard {
     pub(crate) chipset: Chipset,
     network: Option<usize>,
     pub(crate) model: Option<Box<dyn MemoryModel>>,
-    /// L0 filter cache changes of vCPUs that were not running.
+    /// Changes of each vCPU's L0 filter cache that accesses of other vCPUs have caused; applied before the vCPU runs again.
     pub(crate) updates: Vec<Vec<L0Update>>,
     pub(crate) contexts: HashMap<Activity, Context>,
-    /// Last address space of each vCPU and its context, unless a process has entered or left a function since.
+    /// For each vCPU, the last address space and its context; `None` once a process has entered or left an MPI function.
     pub(crate) recent: Vec<Option<(u64, Context)>>,
     pub(crate) activities: Vec<Activity>,
-    /// The MPI function that the process of an address space is in.
+    /// MPI function that is executing in the process of each address space.
     pub(crate) inside: HashMap<u64, Function>,
     pub(crate) accounts: Accounts,
     pub(crate) events: Events,
-    /// True if more events wait than may wait. The running vCPU must pause until the quantum ends and the events are taken.
+    /// True if the waiting events have reached their limit. The running vCPU must then pause until the quantum ends and the events are
+    /// taken.
     pub(crate) pause_requested: bool,
-    /// MPI functions whose calls want attention ([`crate::node::Node::subscribe`]).
+    /// MPI functions whose calls the node reports at once ([`crate::node::Node::subscribe`]).
     pub(crate) subscriptions: Vec<Function>,
-    /// True if one of the events wants attention.
+    /// True if one of the waiting events must be reported at once: any but MPI calls without a subscription.
     pub(crate) has_subscribed_event: bool,
     /// Transport by which programs make hypercalls ([`nodescope_hypercall`], "Transports").
     pub(crate) transport: u32,
@@ -102,17 +103,17 @@ pub struct Motherboard {
     pub(crate) notes: Notes,
     /// Files that the guest has put among the results.
     pub(crate) files: FileQuota,
-    /// Clock up to which the node is to run, in cycles.
+    /// Clock, in cycles, up to which the node is to run.
     pub(crate) target: u64,
-    /// Source of the next target, and whether the node asks the source in this run.
+    /// Source of further targets, if any; `has_pace` is true if the node asks the source in this run.
     pub(crate) pace: Option<Box<dyn Pace>>,
     pub(crate) has_pace: bool,
     pub(crate) time_slice: TimeSlice,
-    /// Clock of each vCPU at which its call stack is sampled next.
+    /// Clock in cycles of each vCPU at which its call stack is sampled next; `u64::MAX` for never.
     pub(crate) sample_at: Vec<u64>,
 }
 
-/// Holds a node's motherboard. The motherboard is lent to the threads of the vCPUs while they run in parallel.
+/// Holder of a node's motherboard, which is empty while the threads of parallel vCPUs have the motherboard.
 pub(crate) struct MotherboardHolder(pub(crate) Option<Box<Motherboard>>);
 
 impl MotherboardHolder {
@@ -140,7 +141,7 @@ impl DerefMut for MotherboardHolder {
 }
 
 impl Motherboard {
-    /// Returns a motherboard with these devices. `identity` is the answer to the hypercall NodeIdentity.
+    /// Returns a motherboard with these devices. The hypercall NodeIdentity is answered with `identity`.
     pub fn new(chipset: Chipset, vcpus: usize, identity: NodeIdentity) -> Self {
         let network = chipset
             .virtio()
@@ -171,29 +172,30 @@ impl Motherboard {
         }
     }
 
-    /// Returns whether the node has output for which the cluster may wait: any output but MPI calls without a subscription.
+    /// Returns whether the node has output that the cluster may wait for: serial output, an event other than an MPI call without a
+    /// subscription, or many waiting bytes.
     pub(crate) fn wants_attention(&mut self) -> bool {
         self.chipset.serial.has_output() || self.has_subscribed_event || self.events.are_many()
     }
 
-    /// Returns whether the running vCPU must pause until the quantum ends, and clears the request.
+    /// Returns whether the running vCPU must pause until the quantum ends, and resets the request.
     pub(crate) fn take_pause_request(&mut self) -> bool {
         std::mem::take(&mut self.pause_requested)
     }
 
-    /// Returns whether nothing about the node need be known at the end of a quantum: the network interface is up, there are no frames, and no
-    /// output wants attention. The caller checks that a vCPU runs.
+    /// Returns whether the cluster needs no information from the node at the end of a quantum: the network interface is up and has no
+    /// frames to send, and no output wants attention. The caller checks that a vCPU runs.
     pub(crate) fn is_at_default_end(&mut self) -> bool {
         let connected = |net: &mut Net| net.is_active() && !net.has_frames();
         !self.wants_attention() && self.network().is_some_and(connected)
     }
 
-    /// Returns the latest end of a time slice that begins now.
+    /// Returns the latest clock, in cycles, at which a time slice that begins at `now` may end.
     pub(crate) fn latest_slice_end(&self, now: u64) -> u64 {
         self.target.min(now + TIME_SLICE_CYCLES)
     }
 
-    /// Returns the node's network device.
+    /// Returns the node's network device; `None` if it has none.
     pub fn network(&mut self) -> Option<&mut Net> {
         match self.chipset.virtio_device_mut(self.network?) {
             Some(Device::Net(net)) => Some(net),
@@ -210,7 +212,7 @@ impl Motherboard {
         let mut request = match decoded {
             Ok(request) => request,
             Err(error) => {
-                // An unreadable page is ordinary: the tool touches it and calls again.
+                // An unreadable page is an ordinary case: the tool touches the page and calls again.
                 if !matches!(error, nodescope_hypercall::HypercallError::Memory(_)) {
                     self.notes.bad_call(call.operation, &error);
                 }
@@ -276,10 +278,10 @@ impl Motherboard {
     }
 }
 
-/// Adapts the engine's view of guest memory to the hypercall decoder's.
+/// Adapter from the engine's view of guest memory to the hypercall decoder's.
 struct HypercallMemory<'a> {
     memory: &'a mut dyn GuestVirtual,
-    /// Number of bytes that the decoder has asked for.
+    /// Number of bytes that the decoder has requested.
     read: usize,
 }
 
@@ -363,7 +365,8 @@ impl Platform for Motherboard {
         self.chipset.interrupts.next_event(vcpu)
     }
 
-    /// Returns the end of the time slice that [`crate::node::Node::run_until`] would give this vCPU next.
+    /// Returns the end of the time slice that [`crate::node::Node::run_until`] would give this vCPU next; `None` if the vCPU must return to
+    /// the node first.
     fn extend(&mut self, vcpu: u16) -> Option<u64> {
         let now = self.time_slice.end;
         let device = self.chipset.next_event();
@@ -377,7 +380,8 @@ impl Platform for Motherboard {
         let others = || (0..vcpus).filter(|other| *other != vcpu);
         let interrupts = &mut self.chipset.interrupts;
         for other in others() {
-            // The timer comes first: `pending` lets a timer expire that is due, though the vCPU may have its own time slice before.
+            // The order is essential: `next_event` must be asked first, because `pending` lets a timer that is due expire, although the
+            // other vCPU may get a time slice before.
             if interrupts.next_event(other) <= now || interrupts.pending(other, now).is_some() {
                 return None;
             }
@@ -424,7 +428,7 @@ impl Platform for Motherboard {
             cr3,
             function: self.inside.get(&cr3).copied(),
         };
-        // All activities beyond the largest number share the last context.
+        // All activities beyond the maximum number share the last context.
         let next = Context(self.activities.len().min(MOST_ACTIVITIES - 1) as u32);
         if self.activities.len() >= MOST_ACTIVITIES && !self.contexts.contains_key(&activity) {
             return next;

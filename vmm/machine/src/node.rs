@@ -1,4 +1,4 @@
-//! A node: its vCPUs run one after the other on one host thread, in time slices of virtual time.
+//! A node: its vCPUs run in turn on one host thread, in time slices of virtual time.
 
 use std::any::Any;
 use std::cmp::Ordering;
@@ -29,23 +29,23 @@ use crate::parallel::Parallel;
 use crate::samples::{Sampler, StackSample, sample};
 use crate::topology::NodeTopology;
 
-/// Longest time slice of a vCPU in cycles, and so the largest difference between the clocks of a node's vCPUs.
+/// Maximum length of a vCPU's time slice in cycles. The clocks of a node's running vCPUs therefore differ by about this length at most.
 pub const TIME_SLICE_CYCLES: u64 = 5_000;
-/// First port of the real-time clock.
+/// First I/O port of the real-time clock.
 const RTC_PORT: u16 = 0x70;
 
 /// Status of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeStatus {
-    /// The node runs, or is idle.
+    /// The node runs, or all its vCPUs sleep.
     Running,
-    /// Powered off by the guest.
+    /// The guest has powered the node off.
     Off,
-    /// Reset by the guest: it wanted to start again.
+    /// The guest has reset the node, in order to start again.
     Reset,
 }
 
-/// Why a node cannot continue.
+/// Reason why a node cannot continue.
 #[derive(Debug, Error)]
 pub enum NodeError {
     /// An engine stopped with an error.
@@ -56,7 +56,7 @@ pub enum NodeError {
         /// Error of the engine.
         source: EngineError,
     },
-    /// The host gave no thread for a vCPU.
+    /// The host could not start a thread for a vCPU.
     #[error("node {node}: the host gives no thread for a vCPU: {source}")]
     Thread {
         /// Number of the node.
@@ -80,7 +80,7 @@ pub enum NodeError {
     },
 }
 
-/// Why a node cannot be put together.
+/// Reason why a node cannot be assembled.
 #[derive(Debug, Error)]
 pub enum AssemblyError {
     /// Two devices have overlapping addresses, or an interrupt does not exist.
@@ -89,33 +89,33 @@ pub enum AssemblyError {
     /// The frequency of the node's clock is 0.
     #[error("the node's clock is 0 Hz; give it a positive frequency")]
     Clock,
-    /// Other registers than this machine has.
+    /// The description lacks a serial console, or its power registers are not I/O ports.
     #[error("a node needs a serial console and power registers at I/O ports")]
     Platform,
-    /// Devices and places differ in number.
+    /// The number of virtio devices differs from the number of slots in the platform's description.
     #[error("{devices} virtio devices for {slots} places")]
     Slots {
         /// Number of virtio devices that were given.
         devices: usize,
-        /// Number of places that the platform describes.
+        /// Number of virtio slots in the platform's description.
         slots: usize,
     },
 }
 
-/// Measurement of a window on one node.
+/// Results of a measurement window on one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Measurement {
-    /// The engine's counters by vCPU, address space and privilege.
+    /// Counters of the engine by vCPU number, context and privilege.
     pub counters: Vec<(u16, Context, Privilege, Counters)>,
-    /// Counters of the model.
+    /// Statistics of the memory model.
     pub statistics: Vec<Statistic>,
-    /// Meaning of each [`Context`], by its index.
+    /// Meaning of each [`Context`], indexed by the context's number.
     pub activities: Vec<Activity>,
-    /// Clock of each vCPU when measuring began and when it ended, in cycles.
+    /// Clock of each vCPU, in cycles, at the beginning and at the end of the measurement.
     pub cycles: Vec<(u64, u64)>,
-    /// Counts by basic block, where they were asked for.
+    /// Counts by basic block, if they were requested.
     pub blocks: Option<BlockProfile>,
-    /// Samples of call stacks, where counts by basic block were asked for.
+    /// Samples of call stacks; empty unless counts by basic block were requested.
     pub samples: Vec<StackSample>,
 }
 
@@ -125,37 +125,37 @@ pub struct Node {
     clock: NodeClock,
     pub(crate) motherboard: MotherboardHolder,
     pub(crate) vcpus: Vec<Box<dyn Vcpu>>,
-    /// Threads for the vCPUs, where their engine lets vCPUs run in parallel.
+    /// Threads of the vCPUs; `None` if the engine runs vCPUs one after the other.
     pub(crate) parallel: Option<Parallel>,
-    /// vCPUs on the other engine.
+    /// vCPUs on the other engine; empty if the node has one engine.
     pub(crate) other: Vec<Box<dyn Vcpu>>,
-    /// True where a vCPU last stopped in HLT, or waits for a start-up message.
+    /// For each vCPU, true if it last stopped in HLT, or waits for a start-up message.
     pub(crate) halted: Vec<bool>,
     ram: Ram,
     pub(crate) now: u64,
     pub(crate) status: NodeStatus,
     window_start: Vec<u64>,
-    /// Samples call stacks where the open window attributes costs to code.
+    /// Sampler of call stacks; `None` unless the open window attributes costs to code.
     pub(crate) sampler: Option<Sampler>,
-    /// Flag that stops the node, see [`Node::set_stop`].
+    /// Flag that stops the node; see [`Node::set_stop`].
     pub(crate) stop: Arc<AtomicBool>,
 }
 
-/// Parts of a node.
+/// Parts from which a node is assembled.
 pub struct NodeParts {
-    /// Number within the cluster.
+    /// Number of the node within the cluster.
     pub index: u32,
     /// Description of the node's processors and memory.
     pub topology: NodeTopology,
-    /// Description of the devices' places.
+    /// Addresses, interrupts and other properties of the node's devices.
     pub platform: PlatformDescription,
-    /// Memory of the node, already loaded.
+    /// Memory of the node, with the guest's kernel already loaded.
     pub ram: Ram,
-    /// vCPUs of the node in their reset state, in order.
+    /// vCPUs of the node in their reset state, in the order of their numbers.
     pub vcpus: Vec<Box<dyn Vcpu>>,
-    /// State of the boot processor.
+    /// Start state of the boot processor, vCPU 0.
     pub boot: VcpuState,
-    /// Devices, in the order of `platform.virtio`.
+    /// Virtio devices, in the order of `platform.virtio`.
     pub virtio: Vec<Device>,
     /// Time of the node's real-time clock at power-on, seconds since 1970-01-01 UTC.
     pub epoch: i64,
@@ -164,7 +164,7 @@ pub struct NodeParts {
 }
 
 impl Node {
-    /// Puts a node together. The first vCPU starts in the boot state, the others wait for a start-up message.
+    /// Assembles a node. The first vCPU starts in the boot state; the others wait for a start-up message.
     pub fn new(parts: NodeParts) -> Result<Self, AssemblyError> {
         let hertz = |hz| Hertz::new(hz).ok_or(AssemblyError::Clock);
         let (PlatformRegister::Port(power_port), Some(serial)) =
@@ -258,23 +258,23 @@ impl Node {
         self.status
     }
 
-    /// Returns the instructions that all vCPUs have retired.
+    /// Returns the sum of the instructions that the node's vCPUs have retired.
     pub fn instructions(&self) -> u64 {
         self.vcpus.iter().map(|v| v.instructions()).sum()
     }
 
-    /// Returns the complete state of a vCPU.
+    /// Returns the complete state of the vCPU with this number.
     pub fn vcpu_state(&self, vcpu: usize) -> VcpuState {
         self.vcpus[vcpu].save()
     }
 
-    /// Loads the complete state of a vCPU between two calls of [`Node::run_until`].
+    /// Loads the complete state of a vCPU. Callers may do so between two calls of [`Node::run_until`].
     pub fn restore_vcpu(&mut self, vcpu: usize, state: &VcpuState) {
         self.vcpus[vcpu].restore(state);
     }
 
-    /// Replaces a vCPU by another vCPU of this node's memory, which continues from the state of the first one. Callers replace vCPUs
-    /// between windows: otherwise counts of the models for the vCPU would start anew.
+    /// Replaces a vCPU by `other`, which uses this node's memory and continues from the replaced vCPU's state. Returns the replaced vCPU.
+    /// Callers replace vCPUs outside windows, in which the vCPU's counts would restart from 0.
     pub fn replace_vcpu(&mut self, vcpu: usize, mut other: Box<dyn Vcpu>) -> Box<dyn Vcpu> {
         other.restore(&self.vcpus[vcpu].save());
         if let Some(model) = &self.motherboard.model {
@@ -284,7 +284,7 @@ impl Node {
         std::mem::replace(&mut self.vcpus[vcpu], other)
     }
 
-    /// Returns the image files of the node's disks.
+    /// Returns the image files of those of the node's disks that have one.
     pub fn images(&self) -> Vec<Arc<Image>> {
         let disks = self
             .motherboard
@@ -297,84 +297,85 @@ impl Node {
         disks.collect()
     }
 
-    /// Takes the console output of the guest since the last call.
+    /// Returns and removes the console output of the guest since the last call.
     pub fn take_console(&mut self) -> Vec<u8> {
         self.motherboard.chipset.serial.take_output()
     }
 
-    /// Types bytes at the console.
+    /// Sends bytes to the guest as console input.
     pub fn type_console(&mut self, bytes: &[u8]) {
         self.motherboard.chipset.console_input(bytes);
     }
 
-    /// Returns whether a driver has brought the network interface up. Frames that arrive earlier are lost.
+    /// Returns whether a driver has brought the network interface up. Frames that arrive before that are lost.
     pub fn is_connected(&mut self) -> bool {
         self.motherboard
             .network()
             .is_some_and(|net| net.is_active())
     }
 
-    /// Returns whether there are frames to take.
+    /// Returns whether [`Node::take_frames`] would return frames.
     pub fn has_frames(&mut self) -> bool {
         self.motherboard
             .network()
             .is_some_and(|net| net.has_frames())
     }
 
-    /// Returns whether there is console output or a hypercall to take.
+    /// Returns whether console output or hypercalls wait to be taken.
     pub fn has_output(&mut self) -> bool {
         self.motherboard.chipset.serial.has_output() || !self.motherboard.events.is_empty()
     }
 
-    /// Returns whether the node has output for which the cluster may wait: any output but MPI calls without a subscription
-    /// ([`Node::subscribe`]).
+    /// Returns whether the node has output that the cluster may wait for: console output, a hypercall other than an MPI call without a
+    /// subscription ([`Node::subscribe`]), or many waiting hypercalls.
     pub fn wants_attention(&mut self) -> bool {
         self.motherboard.wants_attention()
     }
 
-    /// Returns whether the node is at the default end of a quantum: a vCPU runs, the network interface is up, and nothing else need be
-    /// known about the node before it continues.
+    /// Returns whether the node is at the default end of a quantum: a vCPU runs, the network interface is up, and the node has neither
+    /// frames nor urgent output, so that the node may continue at once.
     pub fn is_at_default_end(&mut self) -> bool {
         self.motherboard.is_at_default_end() && self.next_activity() <= self.now
     }
 
-    /// Subscribes to MPI functions: calls of these functions want attention when they have ended.
+    /// Sets the MPI functions to which the cluster subscribes: a call of such a function wants attention when the call has ended.
     pub fn subscribe(&mut self, functions: Vec<Function>) {
         self.motherboard.subscriptions = functions;
     }
 
-    /// Takes the hypercalls since the last call of this function, in the order in which they were made.
+    /// Returns and removes the hypercalls since the last call of this function, in the order in which they were made.
     pub fn take_events(&mut self) -> Vec<NodeEvent> {
         self.motherboard.has_subscribed_event = false;
         self.motherboard.events.take()
     }
 
-    /// Returns notes for the user about refused hypercalls and files since power-on.
+    /// Returns notes for the user about hypercalls and files that were refused since power-on.
     pub fn notes(&self) -> Vec<String> {
         self.motherboard.notes.texts()
     }
 
-    /// Sets how much the guest may put among the results. Callers set the limits before the node runs.
+    /// Sets the limits of the guest's result files. Callers set the limits before the node runs.
     pub fn set_file_limits(&mut self, limits: FileLimits) {
         self.motherboard.files = FileQuota::new(limits);
     }
 
-    /// Returns the number of bytes of the guest's files so far.
+    /// Returns the number of bytes that the guest's result files count so far.
     pub fn file_bytes(&self) -> u64 {
         self.motherboard.files.used()
     }
 
-    /// Sets the number of bytes that the guest may still put among the results before the limit of the study is reached.
+    /// Sets the number of bytes that the guest may still add to its result files before the limit of the study is reached.
     pub fn set_file_bytes_left(&mut self, left: u64) {
         self.motherboard.files.set_study_left(left);
     }
 
-    /// Sets a flag that ends every run of the node soon after the flag becomes true. The node then stops at an undetermined time.
+    /// Sets a flag that ends every run of the node soon after the flag becomes true. The time at which the node then stops is not
+    /// deterministic.
     pub fn set_stop(&mut self, stop: Arc<AtomicBool>) {
         self.stop = stop;
     }
 
-    /// Takes the frames sent since the last call; times in cycles.
+    /// Returns and removes the frames that the guest has sent since the last call; their times are in cycles.
     pub fn take_frames(&mut self) -> Vec<Frame> {
         self.motherboard
             .network()
@@ -382,14 +383,15 @@ impl Node {
             .unwrap_or_default()
     }
 
-    /// Delivers a frame, which arrives at its time in cycles, not before [`Node::now`].
+    /// Delivers a frame to the guest. The frame arrives at its time in cycles, which must not be before [`Node::now`].
     pub fn inject(&mut self, frame: Frame) {
         if let Some(net) = self.motherboard.network() {
             net.inject(frame);
         }
     }
 
-    /// Returns the time at which something can happen next in this node if nothing arrives from outside: now, where a vCPU runs.
+    /// Returns the time in cycles of the next activity in this node if nothing arrives from outside: now if a vCPU runs, `u64::MAX` for a
+    /// stopped node.
     pub fn next_activity(&mut self) -> u64 {
         if self.status != NodeStatus::Running {
             return u64::MAX;
@@ -398,7 +400,7 @@ impl Node {
         self.next_activity_after(device)
     }
 
-    /// Returns [`Node::next_activity`] of a running node. `device` is the time of the next event of a device.
+    /// Returns [`Node::next_activity`] of a running node. `device` is the time of the next device event.
     pub(crate) fn next_activity_after(&mut self, device: u64) -> u64 {
         let mut next = device;
         for v in 0..self.vcpus.len() {
@@ -417,24 +419,24 @@ impl Node {
         next.max(self.now)
     }
 
-    /// Sets the pace that decides how far the node runs on after the target of [`Node::run_from`].
+    /// Sets the pace, which decides how far [`Node::run_from`] continues after its target.
     pub fn set_pace(&mut self, pace: Box<dyn Pace>) {
         self.motherboard.pace = Some(pace);
     }
 
-    /// Returns the pace of [`Node::set_pace`], if it has this type.
+    /// Returns the pace that [`Node::set_pace`] has set; `None` if there is none or it has another type.
     pub fn pace<P: Pace>(&mut self) -> Option<&mut P> {
         let pace: &mut dyn Any = self.motherboard.pace.as_deref_mut()?;
         pace.downcast_mut()
     }
 
-    /// Runs until the node's clock shows `target` cycles, or the node stops.
+    /// Runs until the node's clock shows `target` cycles, or the node stops. Returns the node's status.
     pub fn run_until(&mut self, target: u64) -> Result<NodeStatus, NodeError> {
         self.motherboard.has_pace = false;
         self.run(target)
     }
 
-    /// Moves the clock of a sleeping node on to `target` cycles. Nothing is due before that ([`Node::next_activity`]).
+    /// Advances the clock of a sleeping node to `target` cycles. No activity of the node may be due before ([`Node::next_activity`]).
     pub fn sleep_until(&mut self, target: u64) {
         if self.now >= target || self.status != NodeStatus::Running {
             return;
@@ -446,7 +448,7 @@ impl Node {
         self.now = target;
     }
 
-    /// Runs until the node's clock shows `target` cycles, and on until the last target of the node's pace.
+    /// Runs until the node's clock shows `target` cycles, and then on to the further targets of the node's pace.
     pub fn run_from(&mut self, target: u64) -> Result<NodeStatus, NodeError> {
         self.motherboard.has_pace = self.motherboard.pace.is_some();
         self.run(target)
@@ -469,7 +471,7 @@ impl Node {
             let until = device.max(self.now + 1);
             let activity = self.next_activity_after(device);
             if activity > self.now {
-                // All vCPUs sleep: nothing happens before the next timer or device.
+                // All vCPUs sleep: nothing happens before the next timer or device event.
                 let end = self.motherboard.target.min(until).min(activity);
                 for v in 0..self.vcpus.len() {
                     self.vcpus[v].advance_to(end);
@@ -492,15 +494,15 @@ impl Node {
         Ok(self.status)
     }
 
-    /// Runs a vCPU for its time slice. Where all other vCPUs sleep, the vCPU may extend its slice by further ones. The last one is then
-    /// the time slice of the other vCPUs, too.
+    /// Runs a vCPU for its time slice. If all other vCPUs sleep, the vCPU may extend its slice by further ones. The last of these is then
+    /// also the time slice of the other vCPUs.
     fn run_vcpu(&mut self, v: usize) -> Result<(), NodeError> {
         let first = self.motherboard.time_slice.end;
         let result = self.run_time_slices(v);
         self.sample(v);
         let TimeSlice { start, end } = self.motherboard.time_slice;
         if end > first {
-            // The other vCPUs would have slept in the earlier slices, and those before this vCPU in the last slice, too.
+            // The other vCPUs would have slept in the earlier slices. Those before this vCPU would have slept in the last slice as well.
             for (other, vcpu) in self.vcpus.iter_mut().enumerate() {
                 match other.cmp(&v) {
                     Ordering::Less => vcpu.advance_to(end),
@@ -529,8 +531,8 @@ impl Node {
         self.motherboard.sample_at[v] = sampler.next(now);
     }
 
-    /// Runs a vCPU to the end of its time slice and of the slices by which the vCPU extends it ([`Platform::extend`]). On the way
-    /// interrupts end the vCPU's sleep, and the node serves requests of the vCPU.
+    /// Runs a vCPU to the end of its time slice, and of the slices by which the vCPU extends it ([`Platform::extend`]). In between,
+    /// interrupts wake the vCPU, and the node serves the vCPU's requests.
     fn run_time_slices(&mut self, v: usize) -> Result<(), NodeError> {
         let id = v as u16;
         loop {
@@ -580,7 +582,7 @@ impl Node {
                         .pending(id, now)
                         .is_some()
                     {
-                        // HLT with interrupts disabled: only NMI and INIT wake it.
+                        // The vCPU is in HLT with interrupts disabled, from which only NMI and INIT wake it.
                         self.vcpus[v].advance_to(self.motherboard.time_slice.end);
                         return Ok(());
                     }
@@ -614,7 +616,7 @@ impl Node {
         }
     }
 
-    /// Carries out INIT, start-up and NMI messages (SDM vol. 3A §8.4).
+    /// Applies waiting INIT, start-up and NMI messages to their vCPUs (SDM vol. 3A §8.4).
     pub(crate) fn carry_out_actions(&mut self) {
         for action in self.motherboard.chipset.interrupts.take_actions() {
             let v = usize::from(actions::target(action));
@@ -626,8 +628,8 @@ impl Node {
         }
     }
 
-    /// Attaches a model: a window opens with its warm-up. With `samples`, counts are attributed to code, and at most this many call stacks
-    /// are sampled.
+    /// Attaches a model: a window opens, beginning with its warm-up. With `samples`, counts are attributed to code, and up to about this
+    /// many call stacks are sampled.
     pub fn attach(&mut self, model: Box<dyn MemoryModel>, samples: Option<usize>) {
         let geometry = model.l0_geometry();
         self.motherboard.model = Some(model);
@@ -639,7 +641,7 @@ impl Node {
         self.start_measuring();
     }
 
-    /// Ends the warm-up: clears all counts, and keeps the model's state.
+    /// Ends the warm-up: clears all counts, and keeps the model's cache state.
     pub fn start_measuring(&mut self) {
         for v in &mut self.vcpus {
             v.flush_counters(&mut *self.motherboard);
@@ -659,7 +661,7 @@ impl Node {
         self.window_start = self.vcpus.iter().map(|v| v.cycles()).collect();
     }
 
-    /// Closes the window: detaches the model, and returns the measurement since the warm-up's end.
+    /// Closes the window: detaches the model, and returns the measurement since the end of the warm-up.
     pub fn detach(&mut self) -> Measurement {
         for v in &mut self.vcpus {
             v.flush_counters(&mut *self.motherboard);
@@ -680,7 +682,7 @@ impl Node {
             .take()
             .map(|m| m.statistics(&counters))
             .unwrap_or_default();
-        // The vCPUs of a node share one block profile.
+        // The vCPUs of a node share one block profile, so the first vCPU returns all of it.
         let blocks = self.vcpus[0].take_block_profile();
         for v in &mut self.vcpus {
             v.attach(None);
@@ -708,7 +710,7 @@ impl Node {
 }
 
 impl Node {
-    /// Returns the platform, for tests that drive a vCPU by hand.
+    /// Returns the node's platform, for tests that run a vCPU themselves.
     pub fn platform(&mut self) -> &mut dyn Platform {
         &mut *self.motherboard
     }

@@ -1,19 +1,19 @@
-//! Notes for the user about a node's refused hypercalls: one for each kind, with a count.
+//! Notes for the user about a node's refused hypercalls: one note for each kind, with a count.
 
 use nodescope_hypercall::HypercallError;
 use serde::{Deserialize, Serialize};
 
 use crate::files::FileRefusal;
 
-/// Largest number of kinds that have a note.
+/// Maximum number of kinds that have a note.
 const MOST: usize = 16;
 
-/// Kind of a note. Numbers stand for the variants of errors, since notes are part of a node's saved state.
+/// Kind of a note. Errors are identified by numbers, since notes are part of a node's saved state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Kind {
-    /// A call of this operation that made no sense.
+    /// A call that could not be decoded: its operation, and the number of the error.
     Call(u32, u8),
-    /// A piece of a file that was refused.
+    /// A piece of a file that was refused, with the number of the refusal.
     File(u8),
 }
 
@@ -41,19 +41,19 @@ fn file_kind(refusal: &FileRefusal) -> u8 {
     }
 }
 
-/// The notes of a node. A guest can make any number of calls; they take no more memory.
+/// Notes of a node, of bounded size however many calls a guest makes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notes {
-    /// The first text of each kind, and how many there were.
+    /// For each kind, the text of its first error, and the number of errors.
     by_kind: Vec<(Kind, String, u64)>,
-    /// Number of refused hypercalls of further kinds.
+    /// Number of errors of kinds without a note.
     left_out: u64,
 }
 
 impl Notes {
-    /// Notes a call that could not be decoded.
+    /// Records a call that could not be decoded.
     pub(crate) fn bad_call(&mut self, operation: u32, error: &HypercallError) {
-        // Operations that do not exist are of one kind.
+        // All operations that do not exist are one kind.
         let operation = match error {
             HypercallError::BadOperation { .. } => u32::MAX,
             _ => operation,
@@ -61,7 +61,7 @@ impl Notes {
         self.note(Kind::Call(operation, call_kind(error)), error);
     }
 
-    /// Notes a refused piece of a file.
+    /// Records a refused piece of a file.
     pub(crate) fn refused(&mut self, refusal: &FileRefusal) {
         self.note(Kind::File(file_kind(refusal)), refusal);
     }
@@ -76,7 +76,7 @@ impl Notes {
         }
     }
 
-    /// Returns whether calls of guests can have made these notes: real counts stay far below the range of a counter.
+    /// Returns whether guests can have caused these notes: not too many kinds, and counts far below the range of a counter.
     pub(crate) fn are_possible(&self) -> bool {
         let counted = |n: u64| n < 1 << 62;
         self.by_kind.len() <= MOST
@@ -84,7 +84,7 @@ impl Notes {
             && counted(self.left_out)
     }
 
-    /// Returns a sentence for each kind.
+    /// Returns a sentence for each kind, and one for the kinds without a note.
     pub(crate) fn texts(&self) -> Vec<String> {
         let text = |(_, text, count): &(Kind, String, u64)| match count {
             1 => text.clone(),

@@ -1,12 +1,13 @@
-//! Parallel execution of a node's vCPUs, each on a host thread, for engines that allow parallel execution.
+//! Parallel execution of a node's vCPUs, each on a host thread, for engines that allow this.
 //!
-//! A round takes all vCPUs of the node to the same virtual time. The motherboard is behind a mutex, which a vCPU locks for each access to
-//! the platform. Between accesses vCPUs run independently. After each access the thread notifies other vCPUs that have an interrupt to
-//! take. A sleeping vCPU is woken, and continues from the time of the access. A running vCPU is kicked out of the guest.
+//! A round runs all vCPUs of the node to the same virtual time. A mutex protects the motherboard; a vCPU locks the mutex for each access to
+//! the platform. Between accesses vCPUs run independently. After an access that may cause interrupts, the thread notifies the other vCPUs
+//! that have an interrupt to take. A sleeping vCPU wakes and continues from the time of the access. A running vCPU is kicked out of the
+//! guest.
 //!
-//! Clocks of vCPUs differ by a round at most. A vCPU that sleeps until its timer expires within the round continues at once from then. The
-//! first vCPU that reaches the time of a device's next event carries the event out; where all vCPUs sleep, the vCPU that fell asleep last
-//! does. The host decides about the order of vCPUs, so that results differ from run to run.
+//! The clocks of vCPUs differ by one round at most. A vCPU that sleeps until its timer expires within the round continues at once, from
+//! that time. The first vCPU that reaches the time of a device's next event advances the device. If all vCPUs sleep, the vCPU that fell
+//! asleep last does so. The host decides the order of vCPUs, so that results differ from run to run.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -30,7 +31,7 @@ use crate::actions;
 use crate::motherboard::Motherboard;
 use crate::node::NodeStatus;
 
-/// Why a round failed.
+/// Reason why a round failed.
 pub(crate) enum Failure {
     /// The engine stopped with an error.
     Engine(EngineError),
@@ -44,10 +45,10 @@ pub(crate) enum Failure {
     Panic(Box<dyn Any + Send>),
 }
 
-/// Phase of a vCPU in a round.
+/// Phase of a vCPU within a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
-    /// The vCPU runs, or is about to.
+    /// The vCPU runs, or is about to run.
     Running,
     /// The vCPU waits for another vCPU or a device to wake it.
     Asleep,
@@ -56,7 +57,7 @@ enum Phase {
     Finished,
 }
 
-/// A vCPU as the threads of the other vCPUs see it.
+/// State of a vCPU that the threads of the other vCPUs may access.
 struct Slot {
     vcpu: Option<Box<dyn Vcpu>>,
     kicker: Arc<dyn Kicker>,
@@ -65,32 +66,32 @@ struct Slot {
     halted: bool,
     /// True if the vCPU has stopped in HLT with interrupts disabled: only messages wake it.
     interrupts_disabled: bool,
-    /// The pending vector of which the vCPU was last notified.
+    /// Pending vector of which the vCPU was notified last; `None` for none.
     notified: Option<u8>,
-    /// The pending vector that the vCPU itself has observed, if it has checked since it began to run.
+    /// Pending vector that the vCPU itself found; outer `None` if it has not checked since it began to run.
     observed: Option<Option<u8>>,
-    /// Clock of the access that woke the vCPU.
+    /// Clock, in cycles, of the access that woke the vCPU.
     woken_at: u64,
-    /// Messages for the vCPU.
+    /// INIT, start-up and NMI messages that wait for the vCPU.
     actions: VecDeque<CpuAction>,
-    /// True if the vCPU has made a hypercall that wants attention, and pauses until the round's end.
+    /// True if the vCPU has made a hypercall that wants attention, and therefore pauses until the round's end.
     paused: bool,
 }
 
-/// State that the threads of a node share.
+/// State that the threads of a node's vCPUs share.
 struct State {
-    /// Present during a round.
+    /// Motherboard of the node; `None` outside a round.
     motherboard: Option<Box<Motherboard>>,
     /// Number of rounds that have begun.
     round: u64,
     /// End of the round, in cycles.
     end: u64,
     slots: Vec<Slot>,
-    /// vCPUs in [`Phase::Running`].
+    /// Number of vCPUs in [`Phase::Running`].
     running: usize,
     /// Number of vCPUs whose threads have not finished the round.
     out: usize,
-    /// True if the node stops: a power request, a failure.
+    /// True if the round ends early, after a power request or a failure.
     over: bool,
     failure: Option<Failure>,
     dismissed: bool,
@@ -106,21 +107,21 @@ impl State {
 
 struct Shared {
     state: Mutex<State>,
-    /// By vCPU: a round begins, or something has happened to the sleeping vCPU.
+    /// For each vCPU, a condition that is signalled when a round begins or the sleeping vCPU may have to wake.
     wake: Vec<Condvar>,
-    /// Signalled when all threads have finished the round.
+    /// Condition that is signalled when all threads have finished the round.
     back: Condvar,
-    /// See [`crate::node::Node::set_stop`].
+    /// Stop flag of the node; see [`crate::node::Node::set_stop`].
     stop: Mutex<Arc<AtomicBool>>,
 }
 
-/// Threads for the vCPUs of a node. The first vCPU runs on the caller's thread.
+/// Threads for the vCPUs of a node. The first vCPU runs on the thread that calls [`Parallel::round`].
 pub(crate) struct Parallel {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Input of a round. The round gives everything back at its end.
+/// Input of a round, which returns all of it at its end.
 pub(crate) struct Round<'a> {
     pub motherboard: &'a mut Option<Box<Motherboard>>,
     pub vcpus: &'a mut Vec<Box<dyn Vcpu>>,
@@ -131,7 +132,7 @@ pub(crate) struct Round<'a> {
 }
 
 impl Parallel {
-    /// Starts threads for vCPUs with these kickers.
+    /// Starts threads for vCPUs with these kickers, one for each vCPU but the first.
     pub fn new(kickers: Vec<Arc<dyn Kicker>>) -> io::Result<Self> {
         let count = kickers.len();
         let slot = |kicker| Slot {
@@ -175,7 +176,7 @@ impl Parallel {
         Ok(this)
     }
 
-    /// Runs all vCPUs to the round's end. Returns the guest's power request, if there is one.
+    /// Runs all vCPUs to the round's end. Returns the node's new status if the guest has requested a power-off or reset, otherwise `None`.
     pub fn round(&mut self, round: Round<'_>) -> Result<Option<NodeStatus>, Failure> {
         let shared = &self.shared;
         let count = round.vcpus.len();
@@ -206,7 +207,7 @@ impl Parallel {
         while state.out > 0 {
             state = wait(&shared.back, state);
         }
-        // Messages for vCPUs whose part of the round was over.
+        // These messages are for vCPUs that had already finished the round.
         for v in 0..count {
             while let Some(action) = state.slots[v].actions.pop_front() {
                 let Some(mut vcpu) = state.slots[v].vcpu.take() else {
@@ -257,14 +258,14 @@ impl Drop for Parallel {
             wake.notify_all();
         }
         for thread in self.threads.drain(..) {
-            // The thread's panic has already been resumed on the caller's thread.
+            // The thread's panic has been caught, and resumed on the caller's thread.
             let _ = thread.join();
         }
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic ends the round with a failure, and no thread uses the state after it.
+    // A panic ends the round with a failure, after which no thread uses the state.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -275,7 +276,7 @@ fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, 
 }
 
 impl Shared {
-    /// Runs a vCPU's thread until the thread is dismissed.
+    /// Runs a vCPU's part of each round on the vCPU's thread, until the thread is dismissed.
     fn follow_rounds(&self, v: usize) {
         let mut seen = 0;
         loop {
@@ -292,7 +293,7 @@ impl Shared {
         }
     }
 
-    /// Runs a vCPU's part of a round: takes the vCPU from its slot, and puts it back.
+    /// Runs a vCPU's part of a round: takes the vCPU from its slot, and puts it back afterwards.
     fn run_round(&self, v: usize) {
         let Some(mut vcpu) = lock(&self.state).slots[v].vcpu.take() else {
             return;
@@ -312,14 +313,15 @@ impl Shared {
         }
     }
 
-    /// Records that the vCPU no longer runs. After the last one, wakes the sleeping vCPUs, which must find what happens next.
+    /// Records that the vCPU no longer runs. If it was the last one running, wakes the sleeping vCPUs, one of which must advance the
+    /// devices.
     fn leave(&self, state: &mut State, v: usize, phase: Phase) {
         if state.slots[v].phase == Phase::Running {
             state.running -= 1;
         }
         let slot = &mut state.slots[v];
         slot.phase = phase;
-        // A sleeping vCPU has seen no interrupt. An interrupt with the vector of the last notification must wake it, too.
+        // A sleeping vCPU has not seen the interrupt of its last notification, so that the same vector must notify it again.
         slot.notified = None;
         if state.running == 0 {
             for (other, slot) in state.slots.iter().enumerate() {
@@ -364,8 +366,8 @@ impl Shared {
                         .pending(v as u16, vcpu.cycles());
                     let slot = &mut state.slots[v];
                     slot.halted = true;
-                    // The vCPU observed an interrupt and did not take it: HLT with interrupts disabled, from which only NMI and
-                    // INIT wake. A newer interrupt wakes the vCPU. A vCPU that waits for a start-up message has not observed any.
+                    // The vCPU observed this interrupt and did not take it, so it is in HLT with interrupts disabled: only NMI and INIT
+                    // wake it. A newer interrupt would wake the vCPU. A vCPU that waits for a start-up message has not observed any.
                     slot.interrupts_disabled =
                         pending.is_some() && slot.observed.is_none_or(|found| found == pending);
                 }
@@ -387,7 +389,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Sleeps until there is something to run. Returns false where the round ends before that.
+    /// Sleeps until the vCPU has something to execute. Returns false if the round ends before that.
     fn has_work(&self, v: usize, vcpu: &mut dyn Vcpu) -> Result<bool, Failure> {
         let mut state = lock(&self.state);
         loop {
@@ -407,7 +409,7 @@ impl Shared {
             if state.slots[v].halted && !self.may_wake(&mut state, v, vcpu, end) {
                 self.leave(&mut state, v, Phase::Asleep);
                 if state.running == 0 {
-                    // All vCPUs sleep or have finished: a device may have something to do.
+                    // All vCPUs sleep or have finished: the next event may be that of a device.
                     let device = state.motherboard().chipset.next_event();
                     if device >= end {
                         vcpu.advance_to(end);
@@ -434,7 +436,7 @@ impl Shared {
         }
     }
 
-    /// Returns whether any other sleeping vCPU has an interrupt to take.
+    /// Returns whether another sleeping vCPU has an interrupt to take.
     fn others_wake(&self, state: &mut State, v: usize) -> bool {
         (0..state.slots.len()).any(|other| {
             let slot = &state.slots[other];
@@ -444,7 +446,7 @@ impl Shared {
         })
     }
 
-    /// Returns whether a sleeping vCPU has an interrupt to take before the round's end. If so, moves the vCPU's clock on to the interrupt.
+    /// Returns whether a sleeping vCPU has an interrupt to take before the round's end. If so, advances the vCPU's clock to the interrupt.
     fn may_wake(&self, state: &mut State, v: usize, vcpu: &mut dyn Vcpu, end: u64) -> bool {
         let id = v as u16;
         if state.slots[v].interrupts_disabled {
@@ -452,7 +454,7 @@ impl Shared {
         }
         let woken_at = std::mem::take(&mut state.slots[v].woken_at);
         let interrupts = &mut state.motherboard().chipset.interrupts;
-        // An interrupt of the local APIC's own timer comes when the timer expires.
+        // An interrupt of the local APIC's timer becomes pending when the timer expires.
         while interrupts.pending(id, vcpu.cycles()).is_none() {
             let timer = interrupts.next_event(id);
             if timer >= end {
@@ -465,7 +467,8 @@ impl Shared {
         true
     }
 
-    /// Carries out an INIT, start-up or NMI message. Returns whether the vCPU sleeps afterwards, or `None` where the message has no effect.
+    /// Applies an INIT, start-up or NMI message to the vCPU. Returns whether the vCPU sleeps afterwards; `None` if the message has no
+    /// effect.
     fn carry_out(
         &self,
         v: usize,
@@ -480,7 +483,7 @@ impl Shared {
         Ok(halted)
     }
 
-    /// Notifies other vCPUs of messages and interrupts after an access of `v` at `now`.
+    /// Notifies other vCPUs of messages and interrupts after an access of vCPU `v` at clock `now`, in cycles.
     fn notify_others(&self, state: &mut State, v: usize, now: u64) {
         let State {
             motherboard: Some(motherboard),
@@ -507,7 +510,7 @@ impl Shared {
             if other == v || slot.phase == Phase::Finished {
                 continue;
             }
-            // At time 0 no timer is asked to expire.
+            // With time 0 no timer expires by this check.
             let pending = interrupts.pending(other as u16, 0);
             if pending.is_some() && pending != slot.notified {
                 slot.notified = pending;
@@ -525,19 +528,19 @@ impl Shared {
     }
 }
 
-/// The motherboard as one of the vCPUs sees it.
+/// The motherboard as vCPU `v` accesses it during a round.
 struct Access<'a> {
     shared: &'a Shared,
     v: usize,
 }
 
 impl Access<'_> {
-    /// Accesses the motherboard in a way that does not concern other vCPUs.
+    /// Accesses the motherboard by `f`, which must not affect other vCPUs.
     fn access<R>(&self, f: impl FnOnce(&mut Motherboard) -> R) -> R {
         f(lock(&self.shared.state).motherboard())
     }
 
-    /// Accesses the motherboard at `now`, and notifies other vCPUs.
+    /// Accesses the motherboard by `f` at clock `now`, and notifies other vCPUs.
     fn access_and_notify<R>(&self, now: u64, f: impl FnOnce(&mut Motherboard) -> R) -> R {
         let mut state = lock(&self.shared.state);
         let result = f(state.motherboard());
@@ -593,7 +596,7 @@ impl Platform for Access<'_> {
         self.access(|motherboard| motherboard.set_task_priority(vcpu, now, priority));
     }
 
-    /// Lets devices act first whose time has come by this vCPU's clock.
+    /// Advances devices whose events are due by this vCPU's clock, then returns whether the vCPU has an interrupt to take.
     fn interrupt_pending(&mut self, vcpu: u16, now: u64) -> bool {
         let mut state = lock(&self.shared.state);
         let motherboard = state.motherboard();
@@ -612,7 +615,7 @@ impl Platform for Access<'_> {
         self.access(|motherboard| motherboard.acknowledge(vcpu, now))
     }
 
-    /// Returns the time of the vCPU's timer, or of a device that is earlier.
+    /// Returns the time in cycles of the vCPU's timer or of the next device event, whichever is first.
     fn next_event(&mut self, vcpu: u16) -> u64 {
         self.access(|motherboard| {
             motherboard
@@ -631,7 +634,7 @@ impl Platform for Access<'_> {
         let mut state = lock(&self.shared.state);
         let motherboard = state.motherboard();
         let answer = motherboard.hypercall(call, memory);
-        // A window may open here: the vCPU pauses until the end of this round.
+        // A window may open after this hypercall, so the vCPU pauses until the end of the round.
         let pause = motherboard.take_pause_request() || motherboard.has_subscribed_event;
         state.slots[self.v].paused |= pause;
         self.shared.notify_others(&mut state, self.v, call.now);

@@ -1,7 +1,7 @@
-//! Samples of call stacks while a window is open.
+//! Samples of the vCPUs' call stacks while a window is open.
 //!
-//! The clock of a vCPU decides when a sample is taken, so that samples stand for equal spans of cycles and a study takes the same
-//! samples each time. A sample copies the user stack; frames are found in the copy after the window has closed.
+//! The clock of a vCPU decides when a sample is taken. Samples therefore represent equal numbers of cycles, and are the same in every run
+//! of a study. A sample copies the user stack; the frames are found in the copy after the window has closed.
 
 use nodescope_memory::Ram;
 use nodescope_memory::paging::translate;
@@ -9,17 +9,17 @@ use nodescope_plugin_api::Context;
 use nodescope_x86::VcpuState;
 use nodescope_x86::state::seg;
 
-/// Cycles between samples of a vCPU when a window opens.
+/// Number of cycles between two samples of a vCPU when a window opens.
 const FIRST_PERIOD: u64 = 250_000;
-/// Bytes of a stack that are copied at most.
+/// Maximum number of bytes of a stack that a sample copies.
 const STACK: u64 = 16 << 10;
-/// Bytes that are mapped or not as a whole.
+/// Size of a page, bytes; a page is mapped or not as a whole.
 const PAGE: u64 = 4096;
-/// Size of Linux's kernel stacks on x86-64 (`THREAD_SIZE`), which are aligned to it.
+/// Size of Linux's kernel stacks on x86-64 (`THREAD_SIZE`), bytes; also their alignment.
 const KERNEL_STACK: u64 = 16 << 10;
-/// Size of Linux's `struct pt_regs`, which begins a kernel stack that was entered from user mode.
+/// Size of Linux's `struct pt_regs`, bytes. This structure is at the top of a kernel stack that was entered from user mode.
 const PT_REGS: usize = 168;
-/// Offsets in `struct pt_regs`.
+/// Offsets of fields in `struct pt_regs`, bytes.
 const PT_BP: usize = 32;
 const PT_IP: usize = 128;
 const PT_CS: usize = 136;
@@ -32,13 +32,13 @@ pub struct UserFrame {
     pub ip: u64,
     /// Stack pointer: address of the first byte of `stack`.
     pub sp: u64,
-    /// Frame pointer, if the program keeps one there.
+    /// Register RBP: the frame pointer, in programs that use one.
     pub bp: u64,
-    /// Bytes from the stack pointer on, as far as they are mapped.
+    /// Bytes of the stack from `sp` on, up to 16 KiB or to the first page that is not mapped.
     pub stack: Vec<u8>,
 }
 
-/// State of a vCPU's call stack at one moment.
+/// Sample of a vCPU's call stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackSample {
     /// Index of the vCPU within the node.
@@ -47,23 +47,23 @@ pub struct StackSample {
     pub context: Context,
     /// Address space: the value of CR3.
     pub address_space: u64,
-    /// Instruction pointer in the kernel, if the kernel ran.
+    /// Instruction pointer of the kernel; `None` if user code ran.
     pub kernel_ip: Option<u64>,
-    /// User code that ran, or that the kernel was entered from, if that is known.
+    /// User code that ran, or from which the kernel was entered; `None` if unknown.
     pub user: Option<UserFrame>,
 }
 
-/// Samples of a node.
+/// Collector of a node's samples.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     period: u64,
-    /// Most samples that are kept.
+    /// Number of samples at which every second one is dropped.
     most: usize,
     samples: Vec<StackSample>,
 }
 
 impl Sampler {
-    /// Returns a sampler that keeps `most` samples at most; where there would be more, every second one is dropped and the period doubles.
+    /// Returns an empty sampler. When it has `most` samples, every second one is dropped and the period doubles.
     pub(crate) fn new(most: usize) -> Self {
         Self {
             period: FIRST_PERIOD,
@@ -72,12 +72,12 @@ impl Sampler {
         }
     }
 
-    /// Returns when a vCPU whose clock shows `now` is sampled next.
+    /// Returns the clock in cycles at which a vCPU is sampled next, if its clock shows `now`.
     pub(crate) fn next(&self, now: u64) -> u64 {
         (now / self.period + 1) * self.period
     }
 
-    /// Keeps a sample.
+    /// Adds a sample.
     pub(crate) fn push(&mut self, sample: StackSample) {
         self.samples.push(sample);
         if self.samples.len() >= self.most {
@@ -90,18 +90,18 @@ impl Sampler {
         }
     }
 
-    /// Takes all samples.
+    /// Returns and removes all samples.
     pub(crate) fn take(&mut self) -> Vec<StackSample> {
         std::mem::take(&mut self.samples)
     }
 
-    /// Forgets all samples.
+    /// Drops all samples.
     pub(crate) fn clear(&mut self) {
         self.samples.clear();
     }
 }
 
-/// Takes a sample of a vCPU in this state.
+/// Takes a sample of a vCPU with this state.
 pub(crate) fn sample(vcpu: u16, context: Context, state: &VcpuState, ram: &Ram) -> StackSample {
     let cr3 = state.control.cr3;
     let general = &state.general;
@@ -125,8 +125,8 @@ pub(crate) fn sample(vcpu: u16, context: Context, state: &VcpuState, ram: &Ram) 
     }
 }
 
-/// Returns the user registers at the beginning of a kernel stack: instruction, stack and frame pointer. None where the kernel runs on
-/// another stack, or was not entered from user mode.
+/// Returns the user's instruction, stack and frame pointer from the top of the kernel stack that contains `sp`. Returns `None` if the
+/// kernel runs on another stack, or was not entered from user mode.
 fn user_registers(ram: &Ram, cr3: u64, sp: u64) -> Option<(u64, u64, u64)> {
     let top = (sp.checked_sub(1)? | (KERNEL_STACK - 1)).checked_add(1)?;
     let mut registers = [0; PT_REGS];
@@ -157,7 +157,7 @@ fn copy_stack(ram: &Ram, cr3: u64, sp: u64) -> Vec<u8> {
     stack
 }
 
-/// Copies guest-linear memory that lies in one page, or in pages that follow each other in a kernel stack.
+/// Copies guest-linear memory, which may cross pages. Returns false if a part is not mapped or is not RAM.
 fn copy(ram: &Ram, cr3: u64, linear: u64, to: &mut [u8]) -> bool {
     let read = |at| {
         let mut word = [0; 8];

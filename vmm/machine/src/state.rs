@@ -1,13 +1,13 @@
-//! The state of a node between two of its runs: everything but RAM on which the node's further execution depends.
+//! State of a node between two of its runs: everything except RAM on which the node's further execution depends.
 //!
-//! RAM is not part of the state: RAM is large, and lies uncompressed in a snapshot (`vmm/snapshot`). State and RAM are loaded into a node
-//! that was built from the same description. Decoded and translated code is not part of the state: results do not depend on it. The
-//! numbers that windows have given to code are part of the state, since a profile lists code by these numbers. Cached translations of
-//! addresses are not part of the state, although a guest can notice them: the guest clears the accessed bit of a page without INVLPG, and
-//! finds it set again sooner. Models exist only in windows, in which no state can be taken.
+//! RAM is not part of the state, because it is large and is stored uncompressed in a snapshot (`vmm/snapshot`). State and RAM are loaded
+//! into a node that was built from the same description. Decoded and translated code is not part of the state, because results do not
+//! depend on it. The numbers that windows have assigned to code are part of the state, since a profile lists code by these numbers. Cached
+//! address translations are not part of the state, although a guest can notice that: after it has cleared the accessed bit of a page
+//! without INVLPG, the bit is set again sooner. Models exist only in windows, in which no state can be taken.
 //!
-//! A state may come from a damaged or hostile file. [`Node::load_state`] refuses a state that no node can have been in, as far as the
-//! state would make the host panic or wait. A guest that fails because of its state harms only itself.
+//! A state may come from a damaged or hostile file. [`Node::load_state`] refuses a state that no node can have been in, if the state would
+//! make the host panic or wait. A guest that fails because of its state harms only itself.
 
 use std::collections::BTreeMap;
 
@@ -29,61 +29,61 @@ use crate::node::{Node, NodeStatus};
 use crate::notes::Notes;
 use crate::vcpu_state;
 
-/// Limit of counters and clocks of a state: half a century at 2.9 GHz. Sums of a few such values do not wrap.
+/// Upper limit of counters and clocks in a state: half a century at 2.9 GHz. Sums of a few such values do not overflow.
 pub(crate) const MOST: u64 = 1 << 62;
-/// Largest number of cycles by which the clock of a vCPU may be ahead of its node's clock. A vCPU is ahead by the rest of a block and its
-/// stalls, or by a quantum where the vCPU has paused; the limit is some seconds.
+/// Upper limit of the cycles by which the clock of a vCPU may be ahead of its node's clock. A vCPU is ahead by the rest of a block and its
+/// stalls, or by a quantum if the vCPU has paused; the limit is some seconds.
 const MOST_AHEAD: u64 = 1 << 34;
-/// Largest number of cycles by which a running vCPU may be behind. The vCPU executes all of them instruction by instruction.
+/// Upper limit of the cycles by which the clock of a running vCPU may be behind its node's. The vCPU executes all these cycles.
 const MOST_BEHIND: u64 = 1 << 28;
-/// Limit of the bytes of waiting events. [`Events`] pauses the guest far below this limit.
+/// Upper limit of the bytes of waiting events. [`Events`] pauses the guest far below this limit.
 const MOST_EVENT_BYTES: u64 = 1 << 32;
 
 /// State of a node without its RAM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeState {
-    /// Clock of the node in Hz. All times of the state are cycles of this clock.
+    /// Frequency of the node's clock in Hz. All times in the state are cycles of this clock.
     pub hz: u64,
     /// Virtual time of the node in cycles.
     pub now: u64,
     /// Status of the node.
     pub status: NodeStatus,
-    /// vCPUs, in order. The vCPUs' clocks may be ahead of the node's clock.
+    /// States of the vCPUs, in order. Their clocks may be ahead of the node's clock.
     pub vcpus: Vec<VcpuState>,
     /// True for each vCPU that last stopped in HLT or waits for a start-up message.
     pub halted: Vec<bool>,
-    /// Interrupt controllers and devices.
+    /// State of the interrupt controllers and devices.
     pub chipset: ChipsetState,
-    /// Transport of hypercalls. Running processes know the transport, so that it is part of the state.
+    /// Transport of hypercalls. Running processes have asked for the transport once, so that it is part of the state.
     pub transport: u32,
-    /// Events that wait to be taken.
+    /// Hypercalls that wait to be taken.
     pub events: Vec<NodeEvent>,
-    /// Bytes of the waiting events.
+    /// Approximate memory of the waiting events, bytes.
     pub event_bytes: u64,
     /// True if a vCPU must pause until the quantum ends.
     pub pause_requested: bool,
     /// MPI functions whose calls want attention ([`Node::subscribe`]).
     pub subscriptions: Vec<Function>,
-    /// True if one of the events wants attention.
+    /// True if one of the waiting events wants attention.
     pub has_subscribed_event: bool,
-    /// Meaning of each [`Context`], by its index.
+    /// Meaning of each [`Context`], indexed by the context's number.
     pub activities: Vec<Activity>,
-    /// Last address space of each vCPU and its context.
+    /// For each vCPU, its last address space and the context of this address space.
     pub recent: Vec<Option<(u64, Context)>>,
-    /// The MPI function that the process of an address space is in.
+    /// MPI function that is executing in the process of each address space.
     pub inside: BTreeMap<u64, Function>,
-    /// Notes for the user.
+    /// Notes for the user about refused hypercalls.
     pub notes: Notes,
-    /// Files that the guest has put among the results.
+    /// Quota and lengths of the guest's result files.
     pub files: FileQuotaState,
-    /// Numbers that windows have given to code.
+    /// Numbers that windows have assigned to code.
     pub numbers: CodeNumbers,
 }
 
-/// Why a node's state cannot be taken or loaded.
+/// Reason why a node's state cannot be taken or loaded.
 #[derive(Debug, Error)]
 pub enum StateError {
-    /// A model is attached.
+    /// A measurement window is open.
     #[error(
         "node {node}: a measurement window is open; its state can be taken and loaded only outside of windows"
     )]
@@ -91,7 +91,7 @@ pub enum StateError {
         /// Number of the node.
         node: u32,
     },
-    /// An engine did not give or take a vCPU's state.
+    /// An engine could not save or load a vCPU's state.
     #[error("node {node}: {source}")]
     Engine {
         /// Number of the node.
@@ -121,7 +121,7 @@ pub enum StateError {
         /// Error of the device.
         source: RestoreError,
     },
-    /// No vCPU can be in this state.
+    /// A vCPU's state is one that no processor can have.
     #[error(
         "node {node}: the saved state of vCPU {vcpu} is none that a processor can be in: {what}; the snapshot was not written by nodescope, or is damaged"
     )]
@@ -133,7 +133,7 @@ pub enum StateError {
         /// Rule that the state violates.
         what: &'static str,
     },
-    /// No node can be in this state.
+    /// The node's state is one that no node can have.
     #[error(
         "node {node}: the saved state is none that a node can be in: {what}; the snapshot was not written by nodescope, or is damaged"
     )]
@@ -146,7 +146,7 @@ pub enum StateError {
 }
 
 impl NodeState {
-    /// Gives the entropy device another seed, as a clone of the node needs it. Returns false if there is no such device.
+    /// Sets another seed in the entropy device, which a clone of the node needs. Returns false if the node has no such device.
     pub fn reseed(&mut self, seed: [u8; 32]) -> bool {
         let mut found = false;
         for device in &mut self.chipset.virtio {
@@ -158,7 +158,7 @@ impl NodeState {
         found
     }
 
-    /// Returns the first impossible part of the state, among the parts that do not depend on a node.
+    /// Returns the first rule that the state violates, among the rules that do not depend on a node; `None` for a valid state.
     fn fault(&self) -> Option<&'static str> {
         let clocks = self.vcpus.iter().map(|vcpu| vcpu.time.cycles);
         let latest = clocks.max().unwrap_or(0).max(self.now);
@@ -215,7 +215,7 @@ impl NodeState {
 }
 
 impl Node {
-    /// Returns the node's state between two of its runs. The node remains unchanged.
+    /// Returns the node's state between two of its runs. The node continues afterwards as if no state had been taken.
     pub fn save_state(&mut self) -> Result<NodeState, StateError> {
         self.refuse_in_window()?;
         if self.runs_at_once() {
@@ -226,7 +226,7 @@ impl Node {
                     source,
                 })?;
             }
-            // An interrupt that was being delivered may have woken a vCPU, and a message may have been sent.
+            // Finishing the delivery of an interrupt may have woken a vCPU or sent a message to another.
             self.carry_out_actions();
         }
         let motherboard = &*self.motherboard;
@@ -256,7 +256,7 @@ impl Node {
         })
     }
 
-    /// Loads a state into a node of the same description. The node's RAM has the contents that belong to the state, or is about to get them
+    /// Loads a state into a node of the same description. The node's RAM must have the contents that belong to the state, or get them next
     /// ([`nodescope_memory::Ram::map_file`]). After an error the node must not run.
     pub fn load_state(&mut self, state: NodeState) -> Result<(), StateError> {
         self.refuse_in_window()?;
@@ -327,17 +327,17 @@ impl Node {
         for ((vcpu, state), halted) in self.vcpus.iter_mut().zip(&state.vcpus).zip(&self.halted) {
             vcpu.restore(state);
             if *halted {
-                // A vCPU that slept on an engine with threads may be behind. It has slept until now.
+                // A vCPU that slept on an engine with parallel vCPUs may have a clock behind the node's. It has slept until now.
                 vcpu.advance_to(self.now);
             }
-            // The host's processor may refuse a state that it has not saved itself.
+            // The host's processor may refuse a state that was saved on another host.
             let taken = vcpu.check_restored();
             taken.map_err(|source| StateError::Engine { node, source })?;
         }
         Ok(())
     }
 
-    /// Returns a vCPU of the portable engine. Windows count code on this engine only.
+    /// Returns the first vCPU of the portable engine, the only engine on which windows count code.
     fn portable(&self) -> Option<&dyn Vcpu> {
         let vcpus = match self.runs_at_once() {
             true => &self.other,

@@ -1,15 +1,15 @@
-//! Sockets, cores, threads, caches, memory and distances of one node: the single source of ACPI tables, CPUID leaves
-//! and cache models.
+//! Sockets, cores, threads, caches, memory and distances of one node. ACPI tables, CPUID leaves and cache models are all made from this
+//! description.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Most vCPUs in a node.
+/// Maximum number of vCPUs in a node.
 pub const MAX_VCPUS: u32 = 64;
-/// Most sockets in a node.
+/// Maximum number of sockets in a node.
 pub const MAX_SOCKETS: u32 = 4;
 
-/// Contents of a cache.
+/// Kind of a cache by its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CacheKind {
@@ -21,7 +21,7 @@ pub enum CacheKind {
     Unified,
 }
 
-/// vCPUs that share one instance of a cache.
+/// Group of vCPUs that share one instance of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SharedBy {
@@ -31,68 +31,68 @@ pub enum SharedBy {
     Socket,
 }
 
-/// Description of a cache level of a node.
+/// Description of the caches of one level and kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CacheDescription {
-    /// 1 is nearest to the core.
+    /// Level of the cache; 1 is the level nearest to the core.
     pub level: u8,
-    /// Data, instruction or unified.
+    /// Kind of the cache by its contents.
     pub kind: CacheKind,
-    /// Bytes of one instance.
+    /// Size of one instance, bytes.
     pub size: u64,
-    /// Associativity: ways of each set.
+    /// Associativity: number of ways in each set.
     pub ways: u32,
-    /// Line size in bytes.
+    /// Size of a line, bytes.
     pub line: u32,
     /// vCPUs that share one instance.
     pub shared_by: SharedBy,
 }
 
 impl CacheDescription {
-    /// Returns the number of sets.
+    /// Returns the number of sets of one instance.
     pub fn sets(&self) -> u64 {
         self.size / (u64::from(self.ways) * u64::from(self.line))
     }
 }
 
-/// Memory performance between sockets for the HMAT, `[initiator][target]`.
+/// Memory performance between sockets for the HMAT. Both matrices are indexed as `[initiator][target]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryPerformance {
-    /// Latency of an access, nanoseconds.
+    /// Latency of an access, nanoseconds, as `[initiator][target]`.
     pub latency_ns: Vec<Vec<u32>>,
     /// Bandwidth of a socket's accesses to the memory of a socket, MB/s, as `[initiator][target]`.
     pub bandwidth_mb_s: Vec<Vec<u32>>,
 }
 
-/// Place of a vCPU. vCPUs are numbered thread fastest, then core, then socket.
+/// Position of a vCPU in the topology. vCPU numbers count threads first, then cores, then sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct VcpuPlace {
-    /// Socket (and NUMA node).
+    /// Number of the socket, which is also the NUMA node, from 0.
     pub socket: u32,
-    /// Core within the socket.
+    /// Number of the core within its socket, from 0.
     pub core: u32,
-    /// Thread within the core.
+    /// Number of the thread within its core, from 0.
     pub thread: u32,
     /// x2APIC id of the vCPU.
     pub apic_id: u32,
 }
 
-/// Description of a node.
+/// Description of a node's processors and memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeTopology {
-    /// Sockets, 1 to 4; each is a NUMA node.
+    /// Number of sockets, 1 to 4; each socket is a NUMA node.
     pub sockets: u32,
-    /// Cores in a socket.
+    /// Number of cores in a socket.
     pub cores_per_socket: u32,
-    /// Threads in a core.
+    /// Number of threads in a core.
     pub threads_per_core: u32,
-    /// Bytes of memory of each socket, multiples of 2 MiB.
+    /// Memory of each socket in bytes, a multiple of 2 MiB and at least 16 MiB.
     pub socket_memory: Vec<u64>,
     /// SLIT distances `[from][to]`: 10 on the diagonal, 11 to 254 elsewhere (ACPI 6.5 §5.2.17).
     pub distances: Vec<Vec<u8>>,
-    /// Caches, in any order.
+    /// Descriptions of the caches, in any order.
     pub caches: Vec<CacheDescription>,
-    /// Latencies and bandwidths, where the study gives them.
+    /// Latencies and bandwidths of memory; `None` if the study gives none.
     pub memory_performance: Option<MemoryPerformance>,
     /// TSC (nominal core) frequency in Hz, a multiple of 1 kHz.
     pub tsc_hz: u64,
@@ -100,7 +100,7 @@ pub struct NodeTopology {
     pub brand: String,
 }
 
-/// Problem of a description. Each problem names the field.
+/// Problem of a description, with the field at fault.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum TopologyError {
     /// A count is out of range.
@@ -125,7 +125,7 @@ pub enum TopologyError {
         /// Number of sockets, which is the number of entries that the field must have.
         sockets: u32,
     },
-    /// A memory size that the layout cannot hold.
+    /// A socket's memory is too small, or not a multiple of 2 MiB.
     #[error(
         "socket_memory[{socket}] is {bytes} bytes; it must be a multiple of 2 MiB, at least 16 MiB"
     )]
@@ -135,7 +135,7 @@ pub enum TopologyError {
         /// Bytes of memory that the socket would have.
         bytes: u64,
     },
-    /// A distance that Linux would refuse together with the whole matrix.
+    /// A distance is invalid; Linux would reject the whole matrix.
     #[error(
         "distances[{from}][{to}] is {value}; a socket is 10 from itself and 11 to 254 from another"
     )]
@@ -147,17 +147,17 @@ pub enum TopologyError {
         /// Distance that the description gives.
         value: u8,
     },
-    /// A cache that cannot exist.
+    /// The description of a cache is impossible.
     #[error("cache L{level} {kind:?}: {reason}")]
     Cache {
         /// Level of the cache.
         level: u8,
         /// Contents of the cache.
         kind: CacheKind,
-        /// The problem and a valid value.
+        /// Description of the problem and of a valid value.
         reason: String,
     },
-    /// The TSC frequency is not a whole number of kHz.
+    /// The TSC frequency in Hz is not a whole number of kHz.
     #[error("tsc_hz is {0}; it must be a multiple of 1000 Hz, the resolution of Linux's own clock")]
     TscResolution(u64),
     /// The brand string does not fit into CPUID leaves 0x80000002 to 0x80000004.
@@ -166,8 +166,8 @@ pub enum TopologyError {
 }
 
 impl Default for NodeTopology {
-    /// Returns one socket, one core, 512 MiB, 2.9 GHz, caches of the method's reference machine (32 KiB L1, 256 KiB L2,
-    /// 20 MiB L3).
+    /// Returns one socket with one core, 512 MiB, 2.9 GHz, and the caches of the project's reference machine (32 KiB L1, 256 KiB L2, 20 MiB
+    /// L3).
     fn default() -> Self {
         Self {
             sockets: 1,
@@ -183,7 +183,7 @@ impl Default for NodeTopology {
     }
 }
 
-/// Returns a split 32 KiB L1, unified private 256 KiB L2, 20 MiB L3 shared by the socket, 64-byte lines.
+/// Returns the default caches with 64-byte lines: split 32 KiB L1, unified private 256 KiB L2, 20 MiB L3 shared by the socket.
 pub fn default_caches() -> Vec<CacheDescription> {
     let cache = |level, kind, size, ways, shared_by| CacheDescription {
         level,
@@ -202,7 +202,8 @@ pub fn default_caches() -> Vec<CacheDescription> {
 }
 
 impl NodeTopology {
-    /// Returns a node of `sockets` equal sockets with default caches and clock, distance 21 between sockets.
+    /// Returns a node of equal sockets with default caches and clock. `socket_bytes` is each socket's memory; the distance between sockets
+    /// is 21.
     pub fn uniform(
         sockets: u32,
         cores_per_socket: u32,
@@ -222,12 +223,12 @@ impl NodeTopology {
         }
     }
 
-    /// Returns the number of vCPUs.
+    /// Returns the number of vCPUs of the node.
     pub fn vcpus(&self) -> u32 {
         self.sockets * self.cores_per_socket * self.threads_per_core
     }
 
-    /// Returns every problem of the description; empty if there is none.
+    /// Returns every problem of the description; empty for a valid description.
     pub fn problems(&self) -> Vec<TopologyError> {
         let mut found = Vec::new();
         let mut range = |field, value: u64, min: u64, max: u64| {
@@ -264,7 +265,7 @@ impl NodeTopology {
         found
     }
 
-    /// Checks the description. Returns the first problem, if there is one.
+    /// Checks the description. Returns the first problem as `Err`.
     pub fn validate(&self) -> Result<(), TopologyError> {
         self.problems().into_iter().next().map_or(Ok(()), Err)
     }
@@ -370,17 +371,17 @@ impl NodeTopology {
         }
     }
 
-    /// Returns the bits of the thread field of an APIC id (CPUID leaf 0xB, subleaf 0).
+    /// Returns the width in bits of an APIC id's thread field (CPUID leaf 0xB, subleaf 0).
     pub fn thread_bits(&self) -> u32 {
         ceil_log2(self.threads_per_core)
     }
 
-    /// Returns the bits of the core field of an APIC id.
+    /// Returns the width in bits of an APIC id's core field.
     pub fn core_bits(&self) -> u32 {
         ceil_log2(self.cores_per_socket)
     }
 
-    /// Returns the place of a vCPU. Meaningful for `vcpu < self.vcpus()`.
+    /// Returns the position of a vCPU; `vcpu` must be less than `self.vcpus()`.
     pub fn place(&self, vcpu: u32) -> VcpuPlace {
         let thread = vcpu % self.threads_per_core;
         let core = vcpu / self.threads_per_core % self.cores_per_socket;
@@ -393,12 +394,12 @@ impl NodeTopology {
         }
     }
 
-    /// Returns the places of all vCPUs in order.
+    /// Returns the positions of all vCPUs, in the order of their numbers.
     pub fn places(&self) -> impl Iterator<Item = VcpuPlace> + '_ {
         (0..self.vcpus()).map(|v| self.place(v))
     }
 
-    /// Returns the caches, nearest first, data before instruction.
+    /// Returns the caches sorted by level from the core outwards; within a level, data caches are before instruction caches.
     pub fn sorted_caches(&self) -> Vec<CacheDescription> {
         let mut caches = self.caches.clone();
         caches.sort_by_key(|c| (c.level, c.kind as u8));
@@ -407,8 +408,8 @@ impl NodeTopology {
 
     /// Returns the frequency in Hz of the core crystal clock, which also drives the local APIC's timer.
     ///
-    /// CPUID leaf 0x15 states TSC = crystal x ratio; Linux multiplies in 32 bits and in kHz, so the ratio must be an integer and the
-    /// crystal a whole number of kHz for the product to be exact.
+    /// CPUID leaf 0x15 states the TSC frequency as crystal x ratio. Linux multiplies in 32 bits and in kHz. For the product to be exact,
+    /// the ratio must be an integer and the crystal a whole number of kHz.
     pub fn crystal_hz(&self) -> u32 {
         [100_000_000, 25_000_000, 24_000_000, 10_000_000, 1_000_000]
             .into_iter()
@@ -499,7 +500,7 @@ mod tests {
         for (s, c, t) in shapes {
             let topology = NodeTopology::uniform(s, c, t, 256 << 20);
             let ids: Vec<_> = topology.places().map(|p| p.apic_id).collect();
-            // Below 255, so the MADT needs no x2APIC entries.
+            // All ids are below 255, so the MADT needs no x2APIC entries.
             assert!(ids.iter().all(|&id| id < 255), "{s} x {c} x {t}");
             assert!(ids.windows(2).all(|w| w[0] < w[1]), "{s} x {c} x {t}");
             assert_eq!(ids.len() as u32, topology.vcpus());

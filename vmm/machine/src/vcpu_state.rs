@@ -1,14 +1,14 @@
-//! States of vCPUs that no processor can be in.
+//! Check for states of vCPUs that no processor can be in.
 //!
-//! Engines load the state of a vCPU without the checks of instructions that write registers. A state from a file is therefore
-//! checked here first. Vector and x87 arithmetic runs on the host's processor, which would fault upon a control word that it does not know.
+//! Engines load the state of a vCPU without the checks of instructions that write registers. A state from a file is therefore checked here
+//! first. Vector and x87 arithmetic runs on the host's processor, which would fault on a control word with undefined bits.
 
 use nodescope_x86::VcpuState;
 use nodescope_x86::bits::{cr0, cr4, dr6, dr7, efer, rflags};
 
 use crate::state::MOST;
 
-/// Flags that RFLAGS of a guest's processor can have.
+/// Flags that RFLAGS can have.
 const RFLAGS: u64 = rflags::STATUS
     | rflags::FIXED
     | rflags::TF
@@ -22,7 +22,7 @@ const RFLAGS: u64 = rflags::STATUS
     | rflags::VIF
     | rflags::VIP
     | rflags::ID;
-/// Bits of CR0 that exist.
+/// Bits of CR0 that are defined.
 const CR0: u64 = cr0::PE
     | cr0::MP
     | cr0::EM
@@ -34,7 +34,7 @@ const CR0: u64 = cr0::PE
     | cr0::NW
     | cr0::CD
     | cr0::PG;
-/// Bits of CR4 that exist here.
+/// Bits of CR4 that the check accepts.
 const CR4: u64 = cr4::VME
     | cr4::PVI
     | cr4::TSD
@@ -54,19 +54,19 @@ const CR4: u64 = cr4::VME
     | cr4::SMEP
     | cr4::SMAP
     | cr4::PKE;
-/// Bits of EFER that exist here.
+/// Bits of EFER that the check accepts.
 const EFER: u64 = efer::SCE | efer::LME | efer::LMA | efer::NXE;
-/// State components: x87, SSE, AVX (SDM vol. 1 §13.1).
+/// State components that XCR0 can enable: x87, SSE, AVX (SDM vol. 1 §13.1).
 const XCR0: u64 = 7;
-/// Bits of MXCSR that exist (SDM vol. 1 §10.2.3).
+/// Bits of MXCSR that are defined (SDM vol. 1 §10.2.3).
 const MXCSR: u32 = 0xffff;
 
-/// Returns whether an address is canonical: bits 63 to 47 are equal.
+/// Returns whether an address is canonical: bits 63 to 47 are all equal.
 fn canonical(address: u64) -> bool {
     ((address as i64) << 16 >> 16) as u64 == address
 }
 
-/// Returns the first impossible part of a state, if there is one.
+/// Returns the first rule that a state violates; `None` for a valid state.
 pub(crate) fn fault(state: &VcpuState) -> Option<&'static str> {
     let VcpuState {
         general,

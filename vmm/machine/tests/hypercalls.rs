@@ -1,4 +1,4 @@
-//! Guests that call without end and without sense: the node keeps bounded memory of them, in the same way in every run.
+//! Guests that make endless or senseless hypercalls: the node needs bounded memory for these calls, and results are the same in every run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -18,19 +18,19 @@ use nodescope_memory::Ram;
 use nodescope_plugin_api::{L0Geometry, L0Update, Privilege};
 use nodescope_x86::VcpuState;
 
-/// Cycles of a quantum, and of the loop around a call.
+/// Length of a quantum, and of the guest's loop around a call, in cycles.
 const QUANTUM: u64 = 290_000;
 const LOOP: u64 = 10;
 
-/// The operation and arguments of each call, by the call's number.
+/// Function that returns the operation and arguments of a call, given the call's number.
 type Calls = Box<dyn FnMut(u64) -> (u32, [u64; 5]) + Send>;
 
-/// A guest that does nothing but call.
+/// A vCPU that only makes hypercalls.
 struct Caller {
     calls: Calls,
     made: u64,
     refused: u64,
-    /// The transports of all answers, one bit each.
+    /// Transports in all answers, one bit for each transport's number.
     transports: Arc<AtomicU32>,
     memory: Memory,
     cycles: u64,
@@ -154,7 +154,7 @@ fn node_with(memory: Vec<u8>, calls: Calls, transports: Arc<AtomicU32>) -> Node 
     Node::new(parts).unwrap()
 }
 
-/// Returns as many of the shortest records as a call can have.
+/// Returns the maximum bytes of one call, filled with records of the minimum length.
 fn records() -> Vec<u8> {
     let thread = ThreadId { pid: 1, tid: 1 };
     let mut one = Vec::new();
@@ -181,7 +181,7 @@ fn a_flood_of_records_waits_until_somebody_listens() {
         taken.push(node.take_events().len());
         assert!(!node.wants_attention());
     }
-    // A quantum has room for 29,000 calls of some 3 MB each.
+    // A quantum has time for 29,000 calls, whose records take some 3 MB of host memory each.
     let first = taken[0];
     assert!((1..20).contains(&first), "{first} calls");
     assert_eq!(taken, [first; 20], "the same in each quantum");
@@ -203,7 +203,7 @@ fn a_flood_of_records_that_make_no_sense_waits_too() {
         assert!(node.has_output() && node.wants_attention());
         assert!(node.take_events().is_empty());
         assert!(!node.has_output());
-        // 16 MiB were read, a MiB at a time.
+        // The decoder has read 16 MiB, 1 MiB per call.
         assert_eq!(node.instructions(), 17 * quantum);
     }
     let notes = node.notes();
@@ -226,7 +226,7 @@ fn many_small_calls_are_taken_when_their_quantum_ends() {
     assert_eq!(events.len() as u64, QUANTUM / LOOP, "none was kept back");
 }
 
-/// Checks that every answer states the node's transport, also of calls that are malformed or refused.
+/// Every answer must state the node's transport, even answers to malformed or refused calls.
 #[test]
 fn answers_state_the_transport() {
     for (doorbell, transport) in [(false, TRANSPORT_DIRECT), (true, TRANSPORT_DOORBELL)] {
@@ -244,7 +244,7 @@ fn answers_state_the_transport() {
 
 #[test]
 fn files_beyond_the_limit_are_refused_and_noted_once() {
-    // One file without end, in pieces of 64 KiB: its name at 0, its data behind.
+    // The guest sends one endless file in pieces of 64 KiB. The file's name is at address 0, its data follow.
     let mut memory = vec![b'f'; 1 << 17];
     memory[0] = b'\x1b';
     memory[1] = b'n';

@@ -1,4 +1,4 @@
-//! A vCPU that extends its time slices by itself leaves the node in the state that separate time slices leave.
+//! A vCPU that extends its own time slices must leave the node in the state that separate time slices leave.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,7 @@ use nodescope_memory::Ram;
 use nodescope_plugin_api::{L0Geometry, L0Update};
 use nodescope_x86::VcpuState;
 
-/// MSRs of the local APIC (SDM vol. 3A §11.12.1), and the timer's vector and mode (TSC deadline, §11.5.4.1).
+/// MSRs of the local APIC (SDM vol. 3A §11.12.1), and the timer's vector. The timer's mode is TSC deadline (§11.5.4.1).
 const APIC_BASE: u32 = 0x1b;
 const X2APIC: u64 = 1 << 10;
 const SPURIOUS: u32 = 0x80f;
@@ -19,17 +19,17 @@ const TIMER: u32 = 0x832;
 const DEADLINE: u32 = 0x6e0;
 const TIMER_VECTOR: u64 = 0x41;
 
-/// A time slice of a vCPU: the vCPU, begin and end in cycles, and the interrupt at the begin.
+/// Time slice of a vCPU: number of the vCPU, begin and end in cycles, and the interrupt taken at the begin.
 type TimeSlice = (u16, u64, u64, Option<u8>);
 
-/// A scripted vCPU. The first vCPU runs to the end of each time slice, the others only take their timer's interrupt.
+/// A scripted vCPU. vCPU 0 runs to the end of each time slice; the others only take their timers' interrupts.
 struct Script {
     id: u16,
     cycles: u64,
     state: VcpuState,
-    /// True if the vCPU extends its time slice where the platform allows an extension.
+    /// True if the vCPU extends its time slices whenever the platform allows that.
     extends: bool,
-    /// When the timers of the others expire.
+    /// Clocks, in cycles, at which the timers of vCPU 1 and following expire.
     deadlines: Vec<u64>,
     slices: Arc<Mutex<Vec<TimeSlice>>>,
     extended: Arc<Mutex<u64>>,
@@ -111,7 +111,7 @@ impl Vcpu for Script {
     fn flush_counters(&mut self, _: &mut dyn Platform) {}
 }
 
-/// Returns all time slices of a run to these times, and the number of extensions.
+/// Runs a node to each of `targets`, in cycles. Returns all time slices and the number of extensions.
 fn time_slices(extends: bool, deadlines: &[u64], targets: &[u64]) -> (Vec<TimeSlice>, u64) {
     let (log, extended) = (Arc::default(), Arc::default());
     let count = deadlines.len() as u32 + 1;
@@ -165,7 +165,7 @@ fn extended_time_slices_are_the_same_as_separate_ones() {
         12 * TIME_SLICE_CYCLES + 17,
         30 * TIME_SLICE_CYCLES,
     ];
-    // Deadlines in the middle of a time slice, at the end of one, in the first and in the last.
+    // The deadlines are in the middle and at the end of a time slice, and in the first and the last slice.
     for deadlines in [
         vec![],
         vec![7_300],
@@ -177,7 +177,7 @@ fn extended_time_slices_are_the_same_as_separate_ones() {
         let (extended, count) = time_slices(true, &deadlines, &targets);
         assert_eq!(separate, extended, "{deadlines:?}");
         assert_eq!(none, 0);
-        // There are 31 time slices. The first one in each call and those around a timer are no extensions.
+        // The run has 31 time slices. The first slice of each call and the slices around a timer are not extensions.
         let others = 3 + 2 * deadlines.len() as u64;
         assert!(count >= 31 - others, "{deadlines:?}: {count}");
         for (id, deadline) in (1..).zip(&deadlines) {

@@ -1,53 +1,54 @@
-//! The code map: pages that hold decoded code, at 64-byte granularity. Writes by any vCPU or device invalidate code, and
-//! writes to data beside code do not.
+//! The code map records which guest memory has been decoded as code, in granules of 64 bytes. A write to code by a vCPU or device
+//! invalidates decoded code; a write to data beside code does not.
 //!
-//! One mask bit stands for 64 bytes, 64 bits for a page. A write to a granule that holds code advances the page's
-//! generation; decoded blocks remember the generation they were made under and are thrown away when it differs
-//! (SDM vol. 3A §8.1.3: self- and cross-modifying code).
+//! One mask bit represents a granule; 64 bits represent a page. A write to a granule with code advances the page's generation. A decoded
+//! block records the generation under which it was made, and is dropped when the page has another one (SDM vol. 3A §8.1.3: self- and
+//! cross-modifying code).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use vm_memory::bitmap::{Bitmap, BitmapSlice, NewBitmap, WithBitmapSlice};
 
-/// log2 of the granule in bytes.
+/// Base-2 logarithm of a granule's size in bytes.
 pub const GRANULE_SHIFT: u32 = 6;
 
-/// log2 of the bytes of a large page.
+/// Base-2 logarithm of a large page's size in bytes.
 const LARGE_SHIFT: u32 = 21;
 
-/// Rewritten pages that are remembered.
+/// Number of writes to code whose pages are recorded.
 const RECENT: usize = 32;
 
 #[derive(Debug)]
 struct Page {
-    /// Granules that hold decoded code.
+    /// Granules from which code has been decoded, one bit each.
     mask: AtomicU64,
-    /// Advances with each write to such a granule.
+    /// Number of writes to such granules.
     generation: AtomicU32,
 }
 
-/// Code map of one RAM region, indexed by byte offset into the region.
+/// Code map of one RAM region, indexed by byte offset in the region. Clones share the map.
 ///
-/// Atomics make it shareable; all accesses are relaxed because the vCPUs and devices of a node run on one thread at a time.
+/// The fields are atomic, so that the map can be shared. All accesses are relaxed, because the users of decoded code, vCPUs of the portable
+/// engine, run on one thread per node together with the devices.
 #[derive(Clone, Debug, Default)]
 pub struct CodeMap(Arc<Region>);
 
 #[derive(Debug, Default)]
 struct Region {
     pages: Box<[Page]>,
-    /// Pages that hold code, in each 2 MiB.
+    /// For each 2 MiB, the number of pages with code.
     with_code: Box<[AtomicU32]>,
-    /// Number of times that a page without code got code.
+    /// Number of times that a page without code became a page with code.
     marks: AtomicU64,
     /// Number of writes to code.
     rewrites: AtomicU64,
-    /// Pages of the last writes to code.
+    /// Numbers of the pages of the most recent writes to code.
     recent: [AtomicU32; RECENT],
 }
 
 impl CodeMap {
-    /// Returns the generation of the page at this offset.
+    /// Returns the generation of the page at this byte offset: the number of writes to its code.
     #[inline]
     pub fn generation(&self, offset: usize) -> u32 {
         self.0.pages[offset >> 12]
@@ -55,26 +56,26 @@ impl CodeMap {
             .load(Ordering::Relaxed)
     }
 
-    /// Returns the address of the page's generation counter, for engines that check it in their inner loop. Valid while any clone of
-    /// this map lives.
+    /// Returns a reference to the page's generation counter, for engines that check the counter in their inner loop. The counter's address
+    /// is valid as long as any clone of this map exists.
     pub fn generation_cell(&self, offset: usize) -> &AtomicU32 {
         &self.0.pages[offset >> 12].generation
     }
 
-    /// Returns whether any code was decoded from the page at this offset.
+    /// Returns whether the page at this byte offset has code that was decoded and not written to since.
     #[inline]
     pub fn has_code(&self, offset: usize) -> bool {
         self.0.pages[offset >> 12].mask.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns whether any code was decoded from the aligned 2 MiB in which this offset lies.
+    /// Returns whether any page of the aligned 2 MiB around this byte offset has decoded code.
     #[inline]
     pub fn large_page_has_code(&self, offset: usize) -> bool {
         self.0.with_code[offset >> LARGE_SHIFT].load(Ordering::Relaxed) != 0
     }
 
-    /// Records that code was decoded from `offset..offset + len` (within one page). Returns true if it is the page's
-    /// first code: all users that cache write permission for the page must drop it.
+    /// Records that code was decoded from `offset..offset + len`, which must be within one page. Returns true if the page had no code
+    /// before: all users that cache write permission for the page must then drop the permission.
     pub fn mark(&self, offset: usize, len: usize) -> bool {
         let page = &self.0.pages[offset >> 12];
         let first = page
@@ -88,29 +89,29 @@ impl CodeMap {
         first
     }
 
-    /// Returns a counter that advances whenever a page without code gets code. A user that caches write permission compares the counter
-    /// when it starts to run, and drops what it cached where it differs.
+    /// Returns a counter that advances whenever a page without code becomes a page with code. A user that caches write permissions compares
+    /// the counter when the user starts to run, and drops the permissions if the counter has changed.
     #[inline]
     pub fn marks(&self) -> u64 {
         self.0.marks.load(Ordering::Relaxed)
     }
 
-    /// Returns a counter that advances with each write to code. A user that keeps current code compares the counter when it starts to
-    /// run and after each access to a device.
+    /// Returns a counter that advances with each write to code. A user that caches the code being executed compares the counter when the
+    /// user starts to run, and after each access to a device.
     #[inline]
     pub fn rewrites(&self) -> u64 {
         self.0.rewrites.load(Ordering::Relaxed)
     }
 
-    /// Returns the first bytes of the pages that were written to since [`CodeMap::rewrites`] was `seen`; None where those are too many to
-    /// be remembered.
+    /// Returns the byte offsets of the pages whose code was written to since [`CodeMap::rewrites`] returned `seen`. Returns `None` if there
+    /// were more writes than are recorded.
     pub fn rewritten_since(&self, seen: u64) -> Option<impl Iterator<Item = usize> + '_> {
         let now = self.rewrites();
         let page = |n: u64| self.0.recent[n as usize % RECENT].load(Ordering::Relaxed);
         (now - seen <= RECENT as u64).then(|| (seen..now).map(move |n| (page(n) as usize) << 12))
     }
 
-    /// Records a write to `offset..offset + len`; returns true if it hit code.
+    /// Records a write to `offset..offset + len`. Returns true if the write hit code.
     #[inline]
     pub fn written(&self, offset: usize, len: usize) -> bool {
         let mut hit = false;
@@ -122,7 +123,7 @@ impl CodeMap {
             let written = granules(at & 0xfff, stop - at);
             if mask & written != 0 {
                 page.generation.fetch_add(1, Ordering::Relaxed);
-                // All blocks of the page die with the generation, so all its marks go too; decoding sets them again.
+                // The new generation invalidates all blocks of the page, so all its mask bits are cleared too; decoding sets them again.
                 page.mask.store(0, Ordering::Relaxed);
                 self.0.with_code[at >> LARGE_SHIFT].fetch_sub(1, Ordering::Relaxed);
                 let n = self.0.rewrites.fetch_add(1, Ordering::Relaxed);
@@ -135,7 +136,7 @@ impl CodeMap {
     }
 }
 
-/// Returns the mask of the granules that `from..from + len` of a page touches.
+/// Returns the mask of the granules that `from..from + len` touches, where `from` is an offset in a page.
 fn granules(from: usize, len: usize) -> u64 {
     if len == 0 {
         return 0;
@@ -145,7 +146,7 @@ fn granules(from: usize, len: usize) -> u64 {
     (u64::MAX >> (63 - last)) & (u64::MAX << first)
 }
 
-/// View of a [`CodeMap`] from an offset on, as vm-memory wants it for writes through its own accessors (device DMA).
+/// View of a [`CodeMap`] from an offset on, in the form that vm-memory needs for writes by its own accessors (device DMA).
 #[derive(Clone, Debug, Default)]
 pub struct CodeSlice {
     map: CodeMap,

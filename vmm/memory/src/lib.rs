@@ -1,4 +1,4 @@
-//! Guest RAM: one set of regions that engines, devices and loaders share, with NUMA ranges and code tracking.
+//! Guest RAM: one set of regions that engines, devices and loaders share, with NUMA ranges and code maps.
 
 mod code;
 mod map;

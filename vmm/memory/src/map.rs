@@ -1,4 +1,4 @@
-//! Maps contents of RAM from a file, copy-on-write.
+//! Replacement of RAM's contents by those of a file, mapped copy-on-write.
 
 use std::fs::File;
 use std::io;
@@ -8,13 +8,13 @@ use thiserror::Error;
 
 use crate::{Ram, RamRegion};
 
-/// Bytes of a page of the host.
+/// Size of a host page, bytes.
 const PAGE: u64 = 4096;
 
-/// Reason why RAM cannot get other contents.
+/// Reason why the contents of RAM cannot be replaced.
 #[derive(Debug, Error)]
 pub enum MapError {
-    /// A number of offsets that differs from the number of the RAM's regions.
+    /// The number of file offsets differs from the number of the RAM's regions.
     #[error("the RAM has {regions} regions, and {offsets} places in a file are given for them")]
     Count {
         /// Number of the RAM's regions.
@@ -22,22 +22,22 @@ pub enum MapError {
         /// Number of offsets that the caller gave.
         offsets: usize,
     },
-    /// A place that is not in the file or not at a page.
+    /// A region's range is not within the file, or does not begin at a page.
     #[error(
         "offset {offset}: {len} bytes of RAM cannot lie there: the file has {file} bytes, and RAM begins at a page"
     )]
     Place {
         /// Offset in the file, bytes.
         offset: u64,
-        /// Bytes of the region.
+        /// Length of the region, bytes.
         len: u64,
-        /// Bytes of the file.
+        /// Length of the file, bytes.
         file: u64,
     },
-    /// The host refused to map the file.
+    /// The host could not map the memory.
     #[error("the host cannot map {len} bytes of guest memory: {source}")]
     Host {
-        /// Bytes of the region.
+        /// Length of the region, bytes.
         len: u64,
         /// Error that the host returned.
         source: io::Error,
@@ -45,7 +45,7 @@ pub enum MapError {
 }
 
 impl Ram {
-    /// Returns RAM for these NUMA nodes ([`Ram::new`]) with the contents of a file ([`Ram::map_file`]).
+    /// Returns RAM for NUMA nodes of these sizes in bytes ([`Ram::new`]), with the contents of a file ([`Ram::map_file`]).
     pub fn from_file(
         numa_bytes: &[u64],
         file: &File,
@@ -60,10 +60,10 @@ impl Ram {
         Ok(ram)
     }
 
-    /// Replaces the contents by those of a file, region by region from these offsets on, which are multiples of 4096. The file is mapped
-    /// copy-on-write: RAM that is mapped from the same place shares the pages that were not written to. Nobody may write to the
-    /// file or cut it as long as the RAM is in use, and no vCPU or device of the node may run meanwhile. Decoded code is
-    /// forgotten. After an error the contents are not determined.
+    /// Replaces the contents of each region by those of the file from the region's offset on; offsets must be multiples of 4096. The file
+    /// is mapped copy-on-write: RAM that is mapped from the same part of the file shares the pages that were not written to. Nobody may
+    /// write to the file or truncate the file while the RAM is in use. No vCPU or device of the node may run during the call. Decoded code
+    /// is invalidated. After an error the contents are undefined.
     pub fn map_file(&self, file: &File, offsets: &[u64]) -> Result<(), MapError> {
         let regions = self.regions();
         if regions.len() != offsets.len() {
@@ -86,7 +86,7 @@ impl Ram {
         }
         for (region, &offset) in regions.iter().zip(offsets) {
             if let Err(source) = replace(region, Some((file.as_raw_fd(), offset))) {
-                // The host may have taken the old mapping away before it failed.
+                // The host may have removed the old mapping before it failed.
                 let _ = replace(region, None);
                 self.forget_code();
                 return Err(host(region.len, source));
@@ -96,7 +96,7 @@ impl Ram {
         Ok(())
     }
 
-    /// Replaces the contents by zeroes, and gives the memory back to the host. No vCPU or device of the node may run meanwhile.
+    /// Replaces the contents by zeroes, and returns the memory to the host. No vCPU or device of the node may run during the call.
     pub fn clear(&self) -> Result<(), MapError> {
         for region in self.regions() {
             replace(region, None).map_err(|source| MapError::Host {
@@ -116,7 +116,7 @@ impl Ram {
     }
 }
 
-/// Maps a file in the place of a region, or new memory.
+/// Maps the file from this offset over the region, or new zeroed memory if `file` is `None`.
 fn replace(region: &RamRegion, file: Option<(RawFd, u64)>) -> io::Result<()> {
     let len = region.len as usize;
     let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_NORESERVE;
@@ -125,8 +125,8 @@ fn replace(region: &RamRegion, file: Option<(RawFd, u64)>) -> io::Result<()> {
         None => (-1, 0, flags | libc::MAP_ANONYMOUS),
     };
     let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
-    // SAFETY: the region's mapping begins at `host` and has `len` bytes, and the new one lies in exactly its place, readable and writable as
-    // before, so that all pointers into it stay valid. Its contents change as they do when a guest writes to them.
+    // SAFETY: the region's mapping begins at `host` and has `len` bytes. The new mapping replaces exactly that range, readable and writable
+    // as before, so that all pointers into it stay valid. Contents change only as they may when a guest writes to them.
     let at = unsafe {
         libc::mmap(
             region.host.cast(),
@@ -141,7 +141,7 @@ fn replace(region: &RamRegion, file: Option<(RawFd, u64)>) -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     if file.is_none() {
-        // SAFETY: the mapping was just made with this length; the advice changes no contents.
+        // SAFETY: the mapping of this length was just made; the advice changes no contents.
         unsafe { libc::madvise(at, len, libc::MADV_HUGEPAGE) };
     }
     Ok(())
@@ -178,7 +178,7 @@ mod tests {
             (bytes(&first), bytes(&second)),
             ([9, 3, 0, 8], [1, 2, 3, 0])
         );
-        // All users of the shared memory see the change.
+        // All clones of the RAM see the new contents.
         let shares = first.clone();
         let region = &shares.regions()[0];
         region.code.mark(0x1000, 8);

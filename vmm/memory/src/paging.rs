@@ -1,4 +1,4 @@
-//! Page tables, read from outside the guest.
+//! Translation of guest addresses by the guest's page tables, without executing in the guest.
 
 /// P bit of a page-table entry: the entry is present.
 const PRESENT: u64 = 1;
@@ -6,27 +6,27 @@ const PRESENT: u64 = 1;
 const WRITABLE: u64 = 1 << 1;
 /// U/S bit of a page-table entry: user code may access the page.
 const USER: u64 = 1 << 2;
-/// A large page, in the tables of the second and third level.
+/// PS bit of an entry for 1 GiB or 2 MiB: the entry maps a large page.
 const LARGE: u64 = 1 << 7;
-/// Physical address in an entry of a table (SDM vol. 3A §4.5, 52 bits).
+/// Bits of the physical address in a page-table entry (SDM vol. 3A §4.5, 52 bits).
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
-/// An access whose permission is checked.
+/// Kind of an access, for the check of permissions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// True for an access from CPL 3.
     pub user: bool,
-    /// True for a write. A write needs a writable page from every privilege, as with CR0.WP set.
+    /// True for a write. A write needs a writable page at every privilege level, as with CR0.WP set.
     pub write: bool,
 }
 
-/// Translates a linear address with four-level tables, without changing accessed or dirty bits; `read` reads eight bytes of guest-physical
-/// memory. None where the address is not canonical or not mapped.
+/// Translates a linear address with four-level page tables, without changing accessed or dirty bits. `read` returns eight bytes of
+/// guest-physical memory, or `None` outside RAM. Returns `None` if the address is not canonical or not mapped.
 pub fn translate(read: impl Fn(u64) -> Option<u64>, cr3: u64, linear: u64) -> Option<u64> {
     translate_for(read, cr3, linear, Access::default())
 }
 
-/// Translates as [`translate`] does. None also where the access is not permitted (SDM vol. 3A §4.6; SMAP is not checked).
+/// Translates as [`translate`] does. Also returns `None` if the access is not permitted (SDM vol. 3A §4.6; SMAP is not checked).
 pub fn translate_for(
     read: impl Fn(u64) -> Option<u64>,
     cr3: u64,
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn permissions_of_every_level_count() {
-        // The second level forbids writes to one page and user code another.
+        // The second-lowest level of the tables forbids writes to one page, and user accesses to another.
         let read = tables(&[
             (0x1000, 0x2007),
             (0x2000, 0x3007),

@@ -10,12 +10,12 @@ use vm_memory::{
 
 use crate::CodeMap;
 
-/// vm-memory's view of the RAM, used by devices and loaders. Writes through it are seen by the code map.
+/// View of the RAM for vm-memory, which devices and loaders use. Writes by this view are recorded in the code map.
 pub type GuestRam = GuestMemoryMmap<CodeMap>;
 
-/// Start of the hole below 4 GiB left for devices (local APIC, IOAPIC, virtio-mmio).
+/// Start of the address hole below 4 GiB for devices (local APIC, IOAPIC, virtio-mmio).
 pub const MMIO_GAP_START: u64 = 0xc000_0000;
-/// End of that hole.
+/// End of the address hole for devices.
 pub const MMIO_GAP_END: u64 = 0x1_0000_0000;
 
 /// Memory that belongs to one NUMA node.
@@ -29,7 +29,7 @@ pub struct NumaRange {
     pub node: u32,
 }
 
-/// Why RAM could not be laid out or allocated.
+/// Reason why RAM could not be laid out or allocated.
 #[derive(Debug, Error)]
 pub enum LayoutError {
     /// A size is zero or not a multiple of 2 MiB.
@@ -37,22 +37,22 @@ pub enum LayoutError {
     Size {
         /// Number of the NUMA node.
         node: u32,
-        /// Size that was asked for, bytes.
+        /// Requested size, bytes.
         bytes: u64,
     },
-    /// The host refused the mapping.
+    /// The host could not map the memory.
     #[error(
         "the host cannot map {bytes} bytes of guest memory ({cause}); reduce the study's memory per node"
     )]
     Map {
-        /// Size that was asked for, bytes.
+        /// Size that could not be mapped, bytes.
         bytes: u64,
         /// Error that the host returned.
         cause: String,
     },
 }
 
-/// Contiguous piece of RAM, with the host memory behind it, as engines see it.
+/// Contiguous region of RAM with the host memory behind it, in the form that engines use.
 #[derive(Clone, Debug)]
 pub struct RamRegion {
     /// First guest-physical address of the region.
@@ -65,10 +65,10 @@ pub struct RamRegion {
     pub code: CodeMap,
 }
 
-// SAFETY: the pointer refers to a shared anonymous mapping that lives as long as the owning `Ram`; access discipline
-// (one thread per node at a time) is the machine's.
+// SAFETY: the pointer refers to a mapping that lives as long as the owning `Ram` or one of its clones. Code that dereferences the pointer
+// must itself avoid data races.
 unsafe impl Send for RamRegion {}
-// SAFETY: as above; `RamRegion` itself is immutable.
+// SAFETY: as above; shared references to a `RamRegion` don't allow changes of its fields.
 unsafe impl Sync for RamRegion {}
 
 /// Guest RAM of one node. Clones share the memory.
@@ -80,8 +80,8 @@ pub struct Ram {
 }
 
 impl Ram {
-    /// Allocates memory for these NUMA nodes (bytes each, in node order), around the hole below 4 GiB. Pages are
-    /// populated by the host when first touched.
+    /// Allocates memory for NUMA nodes of these sizes in bytes, in the order of the nodes, around the address hole below 4 GiB. The host
+    /// allocates pages when they are first touched.
     pub fn new(numa_bytes: &[u64]) -> Result<Self, LayoutError> {
         let mut numa = Vec::new();
         let mut at = 0;
@@ -120,7 +120,7 @@ impl Ram {
         for &(start, len) in &pieces {
             let fail = |cause: String| LayoutError::Map { bytes: len, cause };
             let map = MmapRegion::<CodeMap>::new(len as usize).map_err(|e| fail(e.to_string()))?;
-            // Guests touch most of their memory, and all over it. Where the host has no huge pages to give, only speed differs.
+            // Guests touch most of their memory, and all over it. Without huge pages on the host, only speed differs.
             // SAFETY: the mapping was just made with this length; the advice changes no contents.
             unsafe { libc::madvise(map.as_ptr().cast(), len as usize, libc::MADV_HUGEPAGE) };
             mapped.push(
@@ -153,17 +153,17 @@ impl Ram {
         &self.memory
     }
 
-    /// Returns the regions in address order.
+    /// Returns the regions, sorted by address.
     pub fn regions(&self) -> &[RamRegion] {
         &self.regions
     }
 
-    /// Returns the NUMA ranges in address order.
+    /// Returns the NUMA ranges, sorted by address.
     pub fn numa(&self) -> &[NumaRange] {
         &self.numa
     }
 
-    /// Returns the region that holds this address.
+    /// Returns the region that contains this guest-physical address; `None` if the address is not RAM.
     #[inline]
     pub fn region(&self, physical: u64) -> Option<&RamRegion> {
         self.regions
@@ -171,17 +171,17 @@ impl Ram {
             .find(|r| physical.wrapping_sub(r.start) < r.len)
     }
 
-    /// Returns the total size in bytes.
+    /// Returns the total size of the RAM in bytes.
     pub fn size(&self) -> u64 {
         self.regions.iter().map(|r| r.len).sum()
     }
 
-    /// Reads guest-physical memory; false where any byte is not RAM.
+    /// Reads guest-physical memory. Returns false if any byte is not RAM.
     pub fn read(&self, physical: u64, buf: &mut [u8]) -> bool {
         self.memory.read_slice(buf, GuestAddress(physical)).is_ok()
     }
 
-    /// Writes guest-physical memory (seen by the code map); false where any byte is not RAM.
+    /// Writes guest-physical memory, and records the write in the code map. Returns false if any byte is not RAM.
     pub fn write(&self, physical: u64, buf: &[u8]) -> bool {
         self.memory.write_slice(buf, GuestAddress(physical)).is_ok()
     }

@@ -1,5 +1,5 @@
-//! Contents of a package beside the program: manual pages and shell completions, both made from the command line
-//! that the program reads, and the licences of the libraries that the program contains. `scripts/package` runs this crate's program.
+//! Contents of a package besides the program: manual pages, shell completions, and the licences of the libraries that the program contains.
+//! Manual pages and completions are made from the program's command line. `scripts/package` runs this crate's program.
 
 mod licences;
 
@@ -13,15 +13,15 @@ use clap_mangen::Man;
 
 pub use licences::{Library, libraries, third_party};
 
-/// Shells that get completions, each with the name under which the shell looks for them.
+/// Shells that get completions, each with the file name under which the shell looks for them.
 pub const COMPLETIONS: [(Shell, &str); 3] = [
     (Shell::Bash, "nodescope"),
     (Shell::Zsh, "_nodescope"),
     (Shell::Fish, "nodescope.fish"),
 ];
 
-/// Returns the name of a subcommand's manual page without its section, such as `nodescope-image-build`, for each subcommand at any
-/// depth, and that of the command itself first.
+/// Returns the names of the manual pages, without section: that of the command first, then those of its subcommands at any depth, such as
+/// `nodescope-image-build`.
 pub fn page_names(command: &Command) -> Vec<String> {
     fn add(command: &Command, name: String, names: &mut Vec<String>) {
         names.push(name.clone());
@@ -34,12 +34,12 @@ pub fn page_names(command: &Command) -> Vec<String> {
     names
 }
 
-/// Writes the manual pages to the folder `out/man`, a file each, such as `nodescope-run.1`, and the completions of each shell to
-/// the folder `out/completions`, under the names of [`COMPLETIONS`]. The pages bear a date, such as `2026-01-31`.
+/// Writes one file for each manual page to the folder `out/man`, such as `nodescope-run.1`. Writes the completions of each shell to the
+/// folder `out/completions`, under the names of [`COMPLETIONS`]. `date` is printed in the pages, such as `2026-01-31`.
 ///
 /// # Errors
 ///
-/// A folder or file that cannot be written.
+/// A folder or file cannot be written.
 pub fn write(command: &Command, date: &str, out: &Path) -> io::Result<()> {
     let (manual, completions) = (out.join("man"), out.join("completions"));
     fs::create_dir_all(&manual)?;
@@ -56,7 +56,7 @@ pub fn write(command: &Command, date: &str, out: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the manual pages of a command and of all subcommands below it to a folder.
+/// Writes the manual pages of a command and of all its subcommands to a folder.
 fn write_pages(command: &Command, source: &str, date: &str, folder: &Path) -> io::Result<()> {
     for inner in command.get_subcommands() {
         write_pages(inner, source, date, folder)?;

@@ -1,4 +1,4 @@
-//! The licences of the libraries that the program contains.
+//! Licences of the libraries that the program contains.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use cargo_metadata::{CargoOpt, DependencyKind, MetadataCommand, PackageId, TargetKind};
 
-/// The platform that packages are for; dependencies of other platforms are not in the program.
+/// Platform of the packages; dependencies of other platforms are not in the program.
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
-/// Beginnings of the names of files with licences and notices, in lower case.
+/// Prefixes, in lower case, of the names of files with licences and notices.
 const NAMES: [&str; 6] = [
     "license",
     "licence",
@@ -19,7 +19,7 @@ const NAMES: [&str; 6] = [
     "notice",
     "unlicense",
 ];
-/// Levels of folders below a library's own in which such files lie: sources of C libraries bring theirs.
+/// Depth of folders below a library's own that are searched for such files, since sources of C libraries contain their own.
 const DEPTH: usize = 2;
 
 /// A library from a registry.
@@ -39,12 +39,14 @@ pub struct Library {
     pub folder: PathBuf,
 }
 
-/// Returns the libraries that the crate `root` of the workspace around the current folder is linked with, by name and version. Neither macros, which run
+/// Returns the libraries from registries with which the crate `root` is linked, sorted by name and version. The crate is one of the
+/// workspace around the current folder. Macros, which run when the program is compiled, and dependencies of tests and build scripts are
+/// left out.
 /// when the program is compiled, nor what tests and build scripts need are among them.
 ///
 /// # Errors
 ///
-/// Cargo fails, or knows no such crate.
+/// Cargo fails, or the workspace has no such crate.
 pub fn libraries(root: &str) -> Result<Vec<Library>, String> {
     let mut command = MetadataCommand::new();
     command
@@ -101,19 +103,19 @@ pub fn libraries(root: &str) -> Result<Vec<Library>, String> {
     Ok(libraries.into_iter().collect())
 }
 
-/// Returns the page of a package that lists libraries with their licences, followed by each text of a licence or notice that they
-/// bring, once.
+/// Returns the page `THIRD-PARTY.md` of a package: a list of libraries with their licences, then each text of a licence or notice in their
+/// sources, once.
 ///
 /// # Errors
 ///
-/// A folder or file of a library that cannot be read.
+/// A folder or file of a library cannot be read.
 pub fn third_party(libraries: &[Library]) -> Result<String, String> {
     let mut page = String::from(
         "# Libraries in nodescope, and their licences\n\n\
          The program contains Rust's standard library (MIT OR Apache-2.0, the Rust project's contributors) and these libraries.\n\n\
          | library | version | licence | source |\n|---|---|---|---|\n",
     );
-    // Licences that have a text, by the text.
+    // Users of each licence text: the libraries whose sources contain this text.
     let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut without = Vec::new();
     for library in libraries {
@@ -158,7 +160,7 @@ pub fn third_party(libraries: &[Library]) -> Result<String, String> {
             );
         }
     }
-    // In the order of their first users.
+    // The texts are sorted by the names of their users.
     let mut texts: Vec<_> = texts
         .into_iter()
         .map(|(text, users)| (users, text))
@@ -174,7 +176,7 @@ pub fn third_party(libraries: &[Library]) -> Result<String, String> {
     Ok(page)
 }
 
-/// Returns the files with licences and notices in a folder and in folders up to `depth` levels below, in order.
+/// Returns the files with licences and notices in a folder and in folders up to `depth` levels below, sorted by path within each folder.
 fn files(folder: &Path, depth: usize) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -184,7 +186,7 @@ fn files(folder: &Path, depth: usize) -> io::Result<Vec<PathBuf>> {
             found.extend(files(&entry.path(), depth - 1)?);
         }
         let name = entry.file_name().to_string_lossy().to_lowercase();
-        // Code about licences is none of theirs.
+        // Rust source files with such names are code, not licences.
         if kind.is_file()
             && NAMES.iter().any(|begin| name.starts_with(begin))
             && !name.ends_with(".rs")

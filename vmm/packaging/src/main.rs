@@ -1,5 +1,5 @@
-//! Writes manual pages, completions and the licences of libraries to a folder: `nodescope-packaging OUT DATE`. The pages bear the date,
-//! such as `2026-01-31`.
+//! Writes manual pages, completions and the licences of libraries to a folder: `nodescope-packaging OUT DATE`. `DATE` is the date printed
+//! in the manual pages, such as `2026-01-31`.
 
 use std::error::Error;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The files that a package contains beside the program.
+//! Tests of the files that a package contains besides the program.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -59,7 +59,7 @@ fn shells_complete_subcommands_and_options() {
     let written = fs::read_dir(&folder).unwrap();
     let written = written.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     assert_eq!(written.collect::<BTreeSet<_>>(), names);
-    // Words that a shell offers behind some words, the last of which is incomplete.
+    // Returns the words that bash offers to complete the last one of `words`.
     let bash = |words: &str| {
         let script = format!(
             "source {}; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
@@ -88,7 +88,7 @@ fn shells_complete_subcommands_and_options() {
         .unwrap();
     let offered = String::from_utf8_lossy(&output.stdout);
     assert!(offered.starts_with("snapshot\t"), "{offered}");
-    // The completion system of zsh works only in a terminal; here it finds and loads the function.
+    // The completion system of zsh works only in a terminal; this test checks that zsh finds and loads the function.
     let zsh = format!(
         "fpath=({} $fpath); autoload -Uz compinit; compinit -D; print $_comps[nodescope]; autoload -U +X _nodescope",
         folder.display()
@@ -109,11 +109,11 @@ fn shells_complete_subcommands_and_options() {
 fn licences_of_all_libraries_in_the_program_are_listed() {
     let libraries = libraries("nodescope").unwrap();
     let has = |name: &str| libraries.iter().any(|library| library.name == name);
-    // A library that is linked, one that is linked with C sources, and one that only another library depends on.
+    // The first is a direct dependency, the second one with C sources, the third a dependency of another library.
     for name in ["clap", "zstd-sys", "clap_builder"] {
         assert!(has(name), "{name} is in the program");
     }
-    // A macro, a library of tests, a tool of build scripts, and a crate of the workspace.
+    // These are a macro, a library of tests, a tool of build scripts, and a crate of the workspace.
     for name in ["clap_derive", "proptest", "cc", "nodescope-study"] {
         assert!(!has(name), "{name} is not in the program, or no library");
     }

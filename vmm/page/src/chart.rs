@@ -1,4 +1,4 @@
-//! Parts that all charts have in common: colours, fonts, axes, and the key of a chart's parts.
+//! Common parts of all charts: colours, fonts, axes, and the key that names a chart's series.
 
 use plotters::chart::{ChartContext, MeshStyle, SeriesLabelPosition};
 use plotters::coord::CoordTranslate;
@@ -10,27 +10,27 @@ pub const INK: RGBColor = RGBColor(0x33, 0x3d, 0x4b);
 /// Colour of lines in the background.
 pub const FAINT: RGBColor = RGBColor(0xe3, 0xe7, 0xed);
 
-/// A chart that could not be drawn.
+/// Reason why a chart could not be drawn.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the chart cannot be drawn: {0}")]
 pub struct ChartError(pub String);
 
-/// Turns the reason why a chart could not be drawn into a [`ChartError`], for `map_err`.
+/// Converts an error into a [`ChartError`], for `map_err`.
 pub fn failed(error: impl std::fmt::Display) -> ChartError {
     ChartError(error.to_string())
 }
 
-/// Returns the font of a chart's texts, of a size in pixels.
+/// Returns the font of charts in a size in pixels.
 pub fn font(size: i32) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&INK)
 }
 
-/// Returns a colour as a style sheet writes it.
+/// Returns a colour in the notation of style sheets, such as `#333d4b`.
 pub fn css(RGBColor(red, green, blue): RGBColor) -> String {
     format!("#{red:02x}{green:02x}{blue:02x}")
 }
 
-/// Gives axes the fonts and colours of all charts: labels of 13 pixels, descriptions of 14, faint lines at the labels.
+/// Sets the fonts and colours of a chart's axes: labels of 13 pixels, descriptions of 14, faint lines at the labels.
 pub fn style_axes<'a, 'b, 'm, X, Y, DB>(
     mesh: &'m mut MeshStyle<'a, 'b, X, Y, DB>,
 ) -> &'m mut MeshStyle<'a, 'b, X, Y, DB>
@@ -46,11 +46,11 @@ where
         .light_line_style(TRANSPARENT)
 }
 
-/// Draws the key of a chart's parts, which [`swatch`] made, into a corner of the chart.
+/// Draws the key of a chart's series, with the squares of [`swatch`], into a corner of the chart.
 ///
 /// # Errors
 ///
-/// Where the library cannot draw.
+/// The drawing library fails.
 pub fn draw_key<'a, DB, C>(
     chart: &mut ChartContext<'a, DB, C>,
     corner: SeriesLabelPosition,
@@ -69,7 +69,7 @@ where
         .map_err(failed)
 }
 
-/// Returns a part's square in the key, at a place in pixels.
+/// Returns the square of a series in the key; `x` and `y` are in pixels.
 pub fn swatch((x, y): (i32, i32), colour: RGBColor) -> Rectangle<(i32, i32)> {
     Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled())
 }

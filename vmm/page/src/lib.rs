@@ -1,32 +1,32 @@
-//! HTML pages that are well-formed XML, too: of reports and of predictions.
+//! HTML pages that are also well-formed XML, for reports and predictions.
 //!
-//! Names from users and guests go in by [`Page::element`] and [`Page::text`], which escape them. [`Page::raw`] takes markup.
+//! Names from users and guests are added by [`Page::element`] and [`Page::text`], which escape them. [`Page::raw`] adds markup unchanged.
 
 pub mod chart;
 mod style;
 
 pub use style::STYLE;
 
-/// The script of [`Page::sort_script`].
+/// The script that [`Page::sort_script`] adds.
 const SORT: &str = include_str!("sort.js");
 
-/// Entry of a chart's legend: a name, the colour of the name, and the meaning of the name.
+/// Entry of a chart's legend: a name, its colour in the chart, and its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// The name, as the chart shows it.
+    /// Name, as the chart shows it.
     pub name: &'a str,
-    /// The colour, as a style sheet writes it.
+    /// Colour, in the notation of style sheets.
     pub colour: &'a str,
-    /// A sentence, shown where the mouse rests; may be empty.
+    /// Explanation that appears under the mouse pointer; empty for none.
     pub meaning: &'a str,
 }
 
-/// A page being written.
+/// A page under construction, or a part of a page.
 #[derive(Clone, Debug, Default)]
 pub struct Page(String);
 
 impl Page {
-    /// Returns a page of this title, with this style sheet, open in its body.
+    /// Returns a page with this title and style sheet, whose body is still open.
     pub fn begin(title: &str, style: &str) -> Page {
         let mut page = Page(String::from(
             "<!DOCTYPE html>\n<html xmlns=\"http://www.w3.org/1999/xhtml\" lang=\"en\">\n<head>\n<meta charset=\"utf-8\" />\n",
@@ -39,17 +39,17 @@ impl Page {
         page
     }
 
-    /// Returns what was added to a page that was not begun: the markup of a part of another page.
+    /// Returns the markup that was added to a `Page::default()`, as a part of another page.
     pub fn markup(self) -> String {
         self.0
     }
 
-    /// Adds markup as it is, without escapes.
+    /// Adds markup unchanged, without escapes.
     pub fn raw(&mut self, markup: &str) {
         self.0.push_str(markup);
     }
 
-    /// Adds text, with characters of the markup escaped.
+    /// Adds text, in which characters of the markup are escaped, and characters that XML forbids are replaced.
     pub fn text(&mut self, text: &str) {
         for character in text.chars() {
             match character {
@@ -57,7 +57,8 @@ impl Page {
                 '<' => self.0.push_str("&lt;"),
                 '>' => self.0.push_str("&gt;"),
                 '"' => self.0.push_str("&quot;"),
-                // Characters that XML allows (XML 1.0, section 2.2); a carriage return would be read as a line feed.
+                // These characters are allowed in XML (XML 1.0, section 2.2), except the carriage return, which would be read as a line
+                // feed.
                 '\t' | '\n' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'.. => {
                     self.0.push(character);
                 }
@@ -66,7 +67,7 @@ impl Page {
         }
     }
 
-    /// Adds an element that holds text; without a class if that is empty.
+    /// Adds an element that contains text. An empty `class` gives no class attribute.
     pub fn element(&mut self, tag: &str, class: &str, text: &str) {
         self.0.push('<');
         self.0.push_str(tag);
@@ -78,7 +79,8 @@ impl Page {
         self.0.push_str(&format!("</{tag}>"));
     }
 
-    /// Adds an element that holds text, and a sentence that shows where the mouse rests; no sentence if that is empty.
+    /// Adds an element that contains text, with the explanation `meaning` under the mouse pointer. An empty `meaning` or `class` is left
+    /// out.
     pub fn explained(&mut self, tag: &str, class: &str, text: &str, meaning: &str) {
         if meaning.is_empty() {
             return self.element(tag, class, text);
@@ -94,15 +96,15 @@ impl Page {
         self.raw(&format!("</{tag}>"));
     }
 
-    /// Adds the script that sorts tables of the class `sortable` where a head is pressed. Tables must stand before the script. Rows are
-    /// sorted within their `tbody`, and rows of a `tfoot` stay.
+    /// Adds the script that sorts tables of the class `sortable` when their head is clicked. The tables must precede the script. Rows are
+    /// sorted within their `tbody`; rows of a `tfoot` are not moved.
     pub fn sort_script(&mut self) {
         self.raw("<script>\n");
         self.raw(SORT);
         self.raw("</script>\n");
     }
 
-    /// Adds names and the colours that stand for them in a chart.
+    /// Adds a legend: names with their colours in a chart, without explanations.
     pub fn legend<'a>(&mut self, entries: impl IntoIterator<Item = (&'a str, &'a str)>) {
         let meaning = "";
         self.explained_legend(entries.into_iter().map(|(name, colour)| Entry {
@@ -112,7 +114,7 @@ impl Page {
         }));
     }
 
-    /// Adds names, the colours that stand for them in a chart, and their meanings.
+    /// Adds a legend: names with their colours in a chart, and explanations. Adds nothing without entries.
     pub fn explained_legend<'a>(&mut self, entries: impl IntoIterator<Item = Entry<'a>>) {
         let mut entries = entries.into_iter().peekable();
         if entries.peek().is_none() {
@@ -134,7 +136,7 @@ impl Page {
         self.raw("</div>");
     }
 
-    /// Returns the page, with its body closed.
+    /// Closes the body and returns the page.
     pub fn finish(mut self) -> String {
         self.raw("</body>\n</html>\n");
         self.0

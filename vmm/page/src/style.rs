@@ -1,7 +1,7 @@
-//! The style sheet of an analysis' page.
+//! Style sheet of the pages of analyses.
 
-/// The style sheet of pages with charts, tables and text in sections. Pages are as wide as the window allows; lines of text that are
-/// longer than the page are broken.
+/// Style sheet of pages with charts, tables and text in sections. Pages are as wide as the window, at most 1400 pixels; lines of text that
+/// are longer than the page are broken.
 pub const STYLE: &str = "
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 1400px; padding: 24px; color: #1f2733; background: #f6f7f9; font: 15px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }

@@ -1,7 +1,7 @@
-//! Flame graphs: call paths as stacked frames whose width is cycles.
+//! Flame graphs: call paths as stacked frames, whose width is proportional to their cycles.
 //!
-//! The SVG holds its own style and script and loads nothing. The SVG can be a file of its own or a part of a page. Without a script engine
-//! the whole graph shows.
+//! The SVG contains its style and script and loads nothing. It can be a file of its own or a part of a page. Without a script engine, the
+//! SVG shows the whole graph.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,12 +10,12 @@ use crate::paths::{Frame, Stacks};
 use crate::record::{ModuleKind, WindowProfile};
 use crate::totals::CYCLE;
 
-/// Kind of code in a frame: its colour.
+/// Kind of a frame's code, which decides the frame's colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// The window, a rank, or what else ran on a node.
+    /// The window, a rank, or the other processes of a node.
     Owner,
-    /// An MPI function that was called.
+    /// The MPI function that a rank is inside.
     Mpi,
     /// Code of a program.
     Program,
@@ -23,9 +23,9 @@ pub enum Kind {
     Library,
     /// Code of the kernel.
     Kernel,
-    /// Code without a file.
+    /// Code in memory without a file.
     Anonymous,
-    /// A function that the compiler has expanded in another one.
+    /// A function that the compiler has inlined.
     Inlined,
 }
 
@@ -40,7 +40,7 @@ impl Kind {
         (Kind::Inlined, "inlined"),
     ];
 
-    /// Returns the hue in degrees, and the saturation and lightness in percent.
+    /// Returns the kind's colour: hue in degrees, saturation and lightness in percent.
     fn colour(self) -> (u32, u32, u32) {
         match self {
             Kind::Owner => (214, 24, 84),
@@ -54,30 +54,31 @@ impl Kind {
     }
 }
 
-/// Frame of a flame graph.
+/// Frame of a flame graph, with the frames that are drawn above it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Name of what the frame shows.
+    /// Name of the owner or function that the frame represents.
     pub name: String,
     /// Name of the module that contains the function; empty for owners and MPI functions.
     pub module: String,
     /// Kind of code of the frame.
     pub kind: Kind,
-    /// Cycles of the frame and all frames above it, in 1/65536.
+    /// Cycles of the frame, including all frames above it, in 1/65536 of a cycle.
     pub cycles_65536: i128,
-    /// Frames above the frame, by name.
+    /// Frames directly above this frame: owners in their order, others by name.
     pub children: Vec<Node>,
 }
 
-/// Most frames above each other; the rest of a deeper path counts for its last frame that is shown.
+/// Maximum number of frames above each other, without the owner and the window. A deeper path's cycles count for its last frame that is
+/// shown.
 const MOST_DEPTH: usize = 200;
-/// Narrowest frame that is drawn, as a share of the window: 1 / this.
+/// Limit of narrow frames: frames with less than 1/25000 of the window's cycles are not drawn.
 const NARROWEST: i128 = 25_000;
-/// Height of a frame.
+/// Height of a frame in pixels.
 const ROW: u32 = 18;
 const TOP: u32 = 62;
 const LEFT: u32 = 8;
-/// Width of a character of a frame's name, a little more than fonts have at this size.
+/// Assumed width in pixels of a character in a frame's name, a little more than fonts have at this size.
 const CHARACTER: f64 = 7.3;
 
 #[derive(Default)]
@@ -100,7 +101,7 @@ impl Sum {
     }
 }
 
-/// Adds up paths by their frames. Owners keep their order, other frames are ordered by name.
+/// Sums up call paths by their frames. Owners keep their order; other frames are sorted by name.
 pub fn tree(profile: &WindowProfile, stacks: &Stacks) -> Node {
     let mut owners: BTreeMap<(u32, String), Sum> = BTreeMap::new();
     let mut order: Vec<&str> = Vec::new();
@@ -110,7 +111,7 @@ pub fn tree(profile: &WindowProfile, stacks: &Stacks) -> Node {
         let cycles = stack.costs.cycles_65536();
         total += cycles;
         let root = label.frames.first().map_or("others", String::as_str);
-        // Stacks are ordered by owner: most have that of the one before.
+        // Stacks are ordered by owner: most have the same owner as the one before.
         if order.last() != Some(&root) && !order.contains(&root) {
             order.push(root);
         }
@@ -163,7 +164,7 @@ fn is_library(name: &str) -> bool {
     file.ends_with(".so") || file.contains(".so.")
 }
 
-/// Draws a flame graph of a width in pixels.
+/// Draws a flame graph whose width is in pixels, and returns the SVG.
 pub fn svg(tree: &Node, width: u32) -> String {
     let mut drawing = Drawing {
         out: String::new(),
@@ -254,7 +255,7 @@ struct Drawing {
 }
 
 impl Drawing {
-    /// Draws a frame and those above it, from `start` on.
+    /// Draws a frame from position `start` on, in 1/65536 of a cycle, and the frames above it.
     fn frame(&mut self, node: &Node, start: i128, depth: u32) {
         let (x, w) = (
             start as f64 / self.total as f64,
@@ -310,7 +311,7 @@ fn depth(node: &Node, total: i128) -> u32 {
     1 + drawn.map(|child| depth(child, total)).max().unwrap_or(0)
 }
 
-/// Formats whole cycles with separators.
+/// Formats cycles, rounded down to whole ones, with separators of thousands.
 fn cycles(cycles_65536: i128) -> String {
     let digits = (cycles_65536 / CYCLE).to_string();
     let mut out = String::new();
@@ -323,10 +324,10 @@ fn cycles(cycles_65536: i128) -> String {
     out
 }
 
-/// Returns the kind's colour, a little different for each name.
+/// Returns the kind's colour, slightly varied by the name.
 fn shade(kind: Kind, name: &str) -> String {
     let (hue, saturation, lightness) = kind.colour();
-    // FNV-1a, which is the same on every machine.
+    // The hash is FNV-1a, which gives the same colours on every machine.
     let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     });
@@ -341,7 +342,8 @@ fn shade(kind: Kind, name: &str) -> String {
     )
 }
 
-/// Cuts a text to at most so many characters.
+/// Returns a text, shortened with an ellipsis if it has more than `most` characters. Returns an empty text if there is space for fewer than
+/// three.
 fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
@@ -362,7 +364,7 @@ fn escaped(text: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            // Characters that XML allows (XML 1.0, section 2.2).
+            // These are characters that XML allows (XML 1.0, section 2.2).
             '\n' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'.. => {
                 out.push(character)
             }

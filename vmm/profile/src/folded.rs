@@ -1,11 +1,12 @@
-//! Folded stacks: a line for each call path, frames joined by `;`, then cycles (github.com/brendangregg/FlameGraph).
+//! Folded stacks: for each call path a line with its frames, joined by `;`, and its cycles (github.com/brendangregg/FlameGraph).
 
 use std::fmt::Write;
 
 use crate::paths::Stacks;
 use crate::record::WindowProfile;
 
-/// Writes folded stacks. Functions expanded in others end in `_[i]`, those of the kernel in `_[k]`, as `stackcollapse-perf.pl` marks them.
+/// Returns the folded stacks as text. Names of inlined functions end in `_[i]`, those of kernel functions in `_[k]`, as
+/// `stackcollapse-perf.pl` marks them.
 pub fn folded(profile: &WindowProfile, stacks: &Stacks) -> String {
     let mut out = String::new();
     for (stack, cycles) in stacks.stacks.iter().zip(stacks.whole_cycles()) {
@@ -25,7 +26,7 @@ pub fn folded(profile: &WindowProfile, stacks: &Stacks) -> String {
     out
 }
 
-/// Returns a name without the characters that separate frames and lines.
+/// Returns a name in which `;` and control characters are replaced, since these separate frames and lines.
 fn clean(name: &str) -> String {
     let clean = |c: char| match c {
         ';' => ':',

@@ -1,10 +1,10 @@
-//! Profiles of measurement windows: what was counted, by basic block, function and source line.
+//! Profiles of measurement windows: counts by basic block, function and source line.
 //!
-//! [`record`] is what a results directory keeps, [`totals`] adds it up. A profile holds counts, no times: cycles of the core come from a
-//! model of the core (the nominal CPI, counters or a core model), as [`totals::CoreCycles`].
+//! [`record`] is the form of a profile in a results directory; [`totals`] sums it up. A profile contains counts, no times: cycles of the
+//! core come from a model of the core (the nominal CPI, counters or a core model), which implements [`totals::CoreCycles`].
 //!
-//! [`paths`] splits costs over sampled call paths. [`flame`] draws the paths; [`folded`], [`pprof`] and [`perf_script`] write them for other
-//! tools.
+//! [`paths`] divides costs among sampled call paths. [`flame`] draws the paths; [`folded`], [`pprof`] and [`perf_script`] write them for
+//! other tools.
 
 pub mod flame;
 pub mod folded;

@@ -1,45 +1,45 @@
-//! Costs by call path: exact costs of functions, split over the call paths that were sampled.
+//! Costs by call path: the exact costs of functions, divided among sampled call paths.
 //!
-//! Costs of a function in a context are exact. The function's call paths are samples. The costs are therefore split over the paths whose
-//! last function it is, in proportion to their samples. A function without samples in a context has one path with only itself. The shares
-//! are integers whose sum is the cost, so that all paths together are the window's total exactly.
+//! The costs of a function in a context are exact, while its call paths are samples. The costs are therefore divided among the paths that
+//! end in the function, in proportion to their samples. A function without samples in a context has one path, which consists of the
+//! function alone. The shares are integers whose sum is the cost, so that all paths together have exactly the window's total.
 
 use std::collections::BTreeMap;
 
 use crate::record::{Block, ModuleKind, WindowProfile};
 use crate::totals::{CYCLE, CoreCycles, Costs, Scope};
 
-/// Owner of a context, for the outermost frames of its paths.
+/// Owner of a context, which gives the outermost frames of the context's paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContextLabel {
-    /// Outermost frames: `rank 3`, or `others node0` and a program; then the MPI function that the context is inside.
+    /// Outermost frames: `rank 3`, or `others node0` and a program; then the MPI function that the process is inside.
     pub frames: Vec<String>,
     /// Number of the node.
     pub node: u32,
-    /// Rank of the process in `MPI_COMM_WORLD`; none for other processes.
+    /// Rank of the process in `MPI_COMM_WORLD`; `None` for other processes.
     pub rank: Option<u32>,
-    /// Short name of the program.
+    /// Short name of the program; `None` if it is not known.
     pub program: Option<String>,
-    /// The MPI function that the context is inside.
+    /// Name of the MPI function that the process is inside; `None` outside MPI.
     pub mpi: Option<String>,
 }
 
 impl ContextLabel {
-    /// Ranks in order, then all else.
+    /// Returns a sort key that puts ranks first, in order, then all other owners.
     fn order(&self) -> impl Ord + '_ {
         (self.rank.is_none(), self.rank, self.node, &self.frames)
     }
 }
 
-/// Owners of contexts, by node and index of the context.
+/// Owners of contexts, by number of the node and index of the context.
 pub type Labels = BTreeMap<(u32, u32), ContextLabel>;
 
 /// A level of a call path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Frame {
-    /// Index of a function.
+    /// Index of a function in [`WindowProfile::functions`].
     Function(u32),
-    /// Index in [`Stacks::inlined`]: a function that the compiler has expanded in the one before.
+    /// Index in [`Stacks::inlined`] of a function that the compiler has inlined in the frame before.
     Inlined(u32),
 }
 
@@ -48,39 +48,39 @@ pub enum Frame {
 pub struct Stack {
     /// Index of the owner in [`Stacks::labels`].
     pub label: u32,
-    /// Functions, outermost first. The last one ran.
+    /// Functions, outermost first. The last one is the one that executed.
     pub frames: Vec<Frame>,
-    /// Index of the source line that ran, where asked for.
+    /// Index of the source line that executed; `None` unless [`Detail::Lines`] was requested and the line is a hot one.
     pub line: Option<u32>,
-    /// Share of the function's costs that belongs to the path.
+    /// Share of the last function's costs that belongs to the path.
     pub costs: Costs,
 }
 
 /// Costs of a window by call path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stacks {
-    /// Owners of the contexts.
+    /// Owners of the contexts, each once: ranks first, then others.
     pub labels: Vec<ContextLabel>,
-    /// Names of functions that were expanded in others.
+    /// Names of inlined functions, each once.
     pub inlined: Vec<String>,
-    /// Paths, ordered by owner, then frames, then line.
+    /// Paths, sorted by owner, then frames, then line.
     pub stacks: Vec<Stack>,
 }
 
-/// Degree to which call paths are distinguished.
+/// Detail by which call paths are distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// Paths are sequences of functions, without lines.
+    /// Functions only; paths have no lines.
     Functions,
-    /// Lines with at least 1/10000 of the window's cycles; others have none, which keeps exports small.
+    /// Functions and source lines with at least 1/10000 of the window's cycles. Other lines are left out, which keeps exports small.
     Lines,
 }
 
-/// Most samples of a path that count, so that sums of damaged files stay in range.
+/// Maximum of a path's samples that count, so that sums of damaged files do not overflow.
 const MOST_SAMPLES: u64 = 1 << 32;
 
 impl Stacks {
-    /// Splits a window's costs over its call paths.
+    /// Divides a window's costs among its call paths.
     pub fn new(
         profile: &WindowProfile,
         core: &dyn CoreCycles,
@@ -162,7 +162,7 @@ impl Stacks {
         }
     }
 
-    /// Returns a frame's name.
+    /// Returns the name of a frame's function.
     pub fn name<'a>(&'a self, profile: &'a WindowProfile, frame: Frame) -> &'a str {
         match frame {
             Frame::Function(function) => &profile.functions[function as usize].name,
@@ -170,7 +170,7 @@ impl Stacks {
         }
     }
 
-    /// Cycles of the core of each stack, long instructions included, as whole numbers whose sum is the total, rounded down.
+    /// Returns the core's cycles of each stack, long instructions included, as whole numbers. The sum is the total, rounded down.
     pub fn whole_core_cycles(&self) -> impl Iterator<Item = i128> + '_ {
         let mut before = 0;
         self.stacks.iter().map(move |stack| {
@@ -181,7 +181,7 @@ impl Stacks {
         })
     }
 
-    /// Cycles of each stack as whole numbers whose sum is the total, rounded down.
+    /// Returns the cycles of each stack, stalls included, as whole numbers. The sum is the total, rounded down.
     pub fn whole_cycles(&self) -> impl Iterator<Item = i128> + '_ {
         let stalls = self
             .stacks
@@ -194,7 +194,7 @@ impl Stacks {
 }
 
 impl WindowProfile {
-    /// Returns whether a function runs in the kernel.
+    /// Returns whether a function is code of the kernel or of a kernel module.
     pub(crate) fn in_kernel(&self, function: u32) -> bool {
         let module = self.functions[function as usize].module;
         matches!(
@@ -203,7 +203,7 @@ impl WindowProfile {
         )
     }
 
-    /// Returns the suffix that tools for stacks know a frame's kind by.
+    /// Returns the suffix by which tools for stacks recognise the kind of a frame.
     pub(crate) fn mark(&self, frame: Frame) -> &'static str {
         match frame {
             Frame::Inlined(_) => "_[i]",
@@ -213,7 +213,7 @@ impl WindowProfile {
     }
 }
 
-/// Owners of contexts, equal ones once.
+/// Owners of contexts, each once, with the index of each context's owner.
 struct Owners {
     labels: Vec<ContextLabel>,
     of: BTreeMap<(u32, u32), u32>,
@@ -254,7 +254,7 @@ impl Owners {
     }
 }
 
-/// Names, equal ones once.
+/// Names, each once, with their indices.
 #[derive(Default)]
 struct Names {
     names: Vec<String>,
@@ -273,10 +273,10 @@ impl Names {
     }
 }
 
-/// Instructions of a block that lie in the same functions and line.
+/// Instructions of a block with the same inlined functions and source line.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Part {
-    /// Functions expanded here, outermost first.
+    /// Indices of the inlined functions that contain the instructions, outermost first.
     inlined: Vec<u32>,
     line: Option<u32>,
     instructions: u32,

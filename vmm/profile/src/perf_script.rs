@@ -1,14 +1,14 @@
-//! Text as `perf script` prints it (perf-script(1)), for tools that read that.
+//! Text in the format of `perf script` (perf-script(1)), for tools that read this format.
 //!
-//! Each call path is one event whose period is its cycles. Time is 0: a profile has no order. The process id is 1 and the number of the
-//! path's owner. The address is where the function begins.
+//! Each call path is one event whose period is the path's cycles. The time is 0, because a profile has no order. The process id is 1 plus
+//! the index of the path's owner. The address of a frame is the beginning of its function.
 
 use std::fmt::Write;
 
 use crate::paths::{Frame, Stacks};
 use crate::record::WindowProfile;
 
-/// Writes the call paths as events in the text format of `perf script`.
+/// Returns the call paths as events in the text format of `perf script`.
 pub fn perf_script(profile: &WindowProfile, stacks: &Stacks) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.

@@ -1,4 +1,5 @@
-//! Profiles for `pprof` and what reads its format: a gzipped protocol buffer, by `profile.proto` of github.com/google/pprof.
+//! Profiles for `pprof` and other programs that read its format: a gzipped protocol buffer, defined by `profile.proto` of
+//! github.com/google/pprof.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -9,7 +10,7 @@ use prost::Message;
 use crate::paths::{Frame, Stack, Stacks};
 use crate::record::WindowProfile;
 
-/// Messages of `profile.proto`, as far as they are used. Strings are indices in the profile's `string_table`.
+/// Messages of `profile.proto`, with the fields that are used. Strings are indices in the profile's `string_table`.
 #[allow(missing_docs, reason = "profile.proto documents the fields")]
 pub mod proto {
     /// Profile as a whole.
@@ -62,7 +63,7 @@ pub mod proto {
         pub str: i64,
     }
 
-    /// File that code lies in.
+    /// File that contains code.
     #[derive(Clone, Copy, PartialEq, prost::Message)]
     pub struct Mapping {
         #[prost(uint64, tag = "1")]
@@ -81,7 +82,7 @@ pub mod proto {
         pub has_inline_frames: bool,
     }
 
-    /// Position in code: its function, and those expanded in it, innermost first.
+    /// Position in code: functions inlined there, innermost first, then the function that contains them.
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct Location {
         #[prost(uint64, tag = "1")]
@@ -94,7 +95,7 @@ pub mod proto {
         pub line: Vec<Line>,
     }
 
-    /// Line of a function.
+    /// Line of a function in a source file.
     #[derive(Clone, Copy, PartialEq, prost::Message)]
     pub struct Line {
         #[prost(uint64, tag = "1")]
@@ -103,7 +104,7 @@ pub mod proto {
         pub line: i64,
     }
 
-    /// Function, by its name.
+    /// Function, identified by its name.
     #[derive(Clone, Copy, PartialEq, prost::Message)]
     pub struct Function {
         #[prost(uint64, tag = "1")]
@@ -117,7 +118,7 @@ pub mod proto {
     }
 }
 
-/// Names and units of a sample's values, in order.
+/// Names and units of a sample's values, in their order.
 pub const VALUES: [(&str, &str); 9] = [
     ("instructions", "count"),
     ("cycles", "cycles"),
@@ -130,9 +131,9 @@ pub const VALUES: [(&str, &str); 9] = [
     ("other", "cycles"),
 ];
 
-/// Makes the message: for each call path its instructions, cycles, and the terms of its cycles.
+/// Makes the message of a profile. Each call path has its instructions, its cycles, and the terms of its cycles.
 ///
-/// Labels have the rank, the node, the program and the MPI function; they are no frames. Choose by them with `-tagroot` or `-tagfocus`.
+/// The rank, the node, the program and the MPI function are labels, not frames. Select by them with `-tagroot` or `-tagfocus`.
 pub fn message(profile: &WindowProfile, stacks: &Stacks) -> proto::Profile {
     let mut writer = Writer::new(profile, stacks);
     for ((stack, cycles), core) in (stacks.stacks.iter())
@@ -144,7 +145,7 @@ pub fn message(profile: &WindowProfile, stacks: &Stacks) -> proto::Profile {
     writer.finish()
 }
 
-/// Writes the message, compressed by gzip.
+/// Returns the message of a profile, compressed by gzip.
 pub fn write(profile: &WindowProfile, stacks: &Stacks) -> io::Result<Vec<u8>> {
     let bytes = message(profile, stacks).encode_to_vec();
     let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
@@ -155,7 +156,7 @@ pub fn write(profile: &WindowProfile, stacks: &Stacks) -> io::Result<Vec<u8>> {
 struct Writer<'a> {
     profile: &'a WindowProfile,
     stacks: &'a Stacks,
-    /// File of each function's source, and of each expanded function's.
+    /// Source file of each function and of each inlined function.
     files: BTreeMap<Frame, &'a str>,
     strings: BTreeMap<String, i64>,
     functions: BTreeMap<Frame, u64>,
@@ -174,7 +175,7 @@ impl<'a> Writer<'a> {
             locations: BTreeMap::new(),
             message: proto::Profile::default(),
         };
-        // The first string is empty.
+        // The first string of the table must be empty.
         writer.string("");
         for (name, unit) in VALUES {
             let (r#type, unit) = (writer.string(name), writer.string(unit));
@@ -229,7 +230,7 @@ impl<'a> Writer<'a> {
         id
     }
 
-    /// Returns the location of a function, of those expanded in it, and of a line of the innermost.
+    /// Returns the id of the location of a function and those inlined in it, at a line of the innermost one.
     fn location(&mut self, frames: &[Frame], line: Option<u32>) -> u64 {
         let key = (frames.to_vec(), line);
         if let Some(&id) = self.locations.get(&key) {
@@ -261,7 +262,7 @@ impl<'a> Writer<'a> {
     }
 
     fn sample(&mut self, stack: &Stack, cycles: i128, core: i128) {
-        // A function and those expanded in it are one location.
+        // A function and the functions inlined in it are one location.
         let mut groups: Vec<&[Frame]> = Vec::new();
         let mut rest = &stack.frames[..];
         while let Some((_, tail)) = rest.split_first() {
@@ -290,7 +291,7 @@ impl<'a> Writer<'a> {
         ];
         let value = values.map(|value| i64::try_from(value).unwrap_or(i64::MAX));
         let owner = &self.stacks.labels[stack.label as usize];
-        // Labels are texts: pprof drops those whose number is 0.
+        // Labels are texts, because pprof drops labels whose number is 0.
         let texts = [
             ("node", Some(owner.node.to_string())),
             ("rank", owner.rank.map(|rank| rank.to_string())),
@@ -318,7 +319,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Returns the source file of each function: that of its first block's first line, since `pprof` takes functions of two files for two.
+/// Returns the source file of each function: that of its first known line. `pprof` would take a function with two files for two functions.
 fn files<'a>(profile: &'a WindowProfile, stacks: &Stacks) -> BTreeMap<Frame, &'a str> {
     let known: BTreeMap<&str, u32> = (stacks.inlined.iter().enumerate())
         .map(|(index, name)| (name.as_str(), index as u32))

@@ -1,4 +1,4 @@
-//! Profiles as a results directory keeps them.
+//! Profiles in the form that a results directory has.
 
 use std::fs;
 use std::io::{self, Write};
@@ -17,33 +17,33 @@ pub enum ModuleKind {
     Kernel,
     /// A module of the guest's kernel.
     KernelModule,
-    /// Code that the kernel maps into every process.
+    /// Code that the kernel maps into every process (vDSO).
     Vdso,
     /// Anonymous memory, such as code of a just-in-time compiler.
     Anonymous,
-    /// Memory of which nothing is known.
+    /// Memory whose origin is not known.
     Unknown,
 }
 
-/// A file, or whatever else code lies in.
+/// A file, or another origin of code.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Module {
     /// Kind of the module.
     pub kind: ModuleKind,
     /// Path in the guest, or a name in brackets such as `[kernel]`.
     pub name: String,
-    /// Build id in hexadecimal, if the file has one.
+    /// Build id in hexadecimal; `None` if the file has none.
     pub build_id: Option<String>,
 }
 
 /// A function of a module.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Function {
-    /// Index of the function's module.
+    /// Index of the function's module in [`WindowProfile::modules`].
     pub module: u32,
-    /// Name of the function, demangled; `module+0xoffset` where no symbol is known.
+    /// Name of the function, demangled; `module+0xoffset` if no symbol is known.
     pub name: String,
-    /// Address of the function's first byte: an offset in the module, as [`Block::offset`].
+    /// Address of the function's first byte, in the terms of [`Block::offset`].
     pub start: u64,
     /// True if the name is from a symbol.
     pub named: bool,
@@ -52,91 +52,92 @@ pub struct Function {
 /// A line of source code.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SourceLine {
-    /// Path as the debugging information gives it.
+    /// Path of the source file, as the debugging information gives it.
     pub file: String,
     /// Number of the line, from 1.
     pub line: u32,
 }
 
-/// A function that the compiler has expanded in another one.
+/// A function that the compiler has inlined in another one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inlined {
     /// Name of the function, demangled.
     pub function: String,
-    /// Index of the line where the next function of the list, or the block's function after the last one, calls the function.
+    /// Index of the source line that calls the function. The line is in the next function of the list, or in the block's function after the
+    /// last one.
     pub called_from: Option<u32>,
 }
 
-/// Source of some instructions of a block: from `first` on, up to the next range.
+/// Source of consecutive instructions of a block, from `first` up to the next range.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceRange {
-    /// Index of the first instruction.
+    /// Index of the range's first instruction in the block, from 0.
     pub first: u32,
-    /// Index of the innermost source line.
+    /// Index of the innermost source line; `None` if unknown.
     pub line: Option<u32>,
-    /// Functions expanded here, innermost first.
+    /// Functions inlined here, innermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inlined: Vec<Inlined>,
 }
 
-/// Straight-line code that ran in a window.
+/// Basic block that was executed in a window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
-    /// Index of the block's module.
+    /// Index of the block's module in [`WindowProfile::modules`].
     pub module: u32,
-    /// Address of the block's first byte: an offset in the module's file; a linear address in kernel and anonymous memory.
+    /// Address of the block's first byte: an offset in the module's file, or a linear address in kernel and anonymous memory.
     pub offset: u64,
-    /// A linear address at which the block was entered.
+    /// Linear address at which the block was entered, one of several if processes map the code differently.
     pub address: u64,
-    /// Index of the function that the block begins in.
+    /// Index of the function in which the block begins.
     pub function: u32,
-    /// True if the block ran at CPL 0.
+    /// True if the block was executed at CPL 0.
     pub kernel: bool,
-    /// Width of the code segment in bits.
+    /// Width of the code segment in bits: 16, 32 or 64.
     pub bits: u8,
     /// Machine code of the block.
     #[serde(with = "hexadecimal")]
     pub bytes: Vec<u8>,
     /// Number of instructions.
     pub instructions: u32,
-    /// Data reads of one execution.
+    /// Number of data reads in one execution.
     pub loads: u32,
-    /// Data writes of one execution.
+    /// Number of data writes in one execution.
     pub stores: u32,
-    /// Floating-point operations of one execution by class.
+    /// Number of floating-point operations in one execution, by class.
     pub flops: [u32; FLOP_CLASSES],
-    /// Source of its instructions, in order; the first range begins at instruction 0. Empty where nothing is known.
+    /// Source of the block's instructions, in order; the first range begins at instruction 0. Empty if the source is not known.
     #[serde(rename = "places")]
     pub source_ranges: Vec<SourceRange>,
 }
 
-/// Counts of a block in a context of a node.
+/// Counts of a block in one context of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
     /// Number of the node.
     pub node: u32,
-    /// Index of the context among the owners of the node's record in `windows.json`.
+    /// Index of the context in the list of owners of the node's record in `windows.json`.
     pub context: u32,
-    /// Index of the block.
+    /// Index of the block in [`WindowProfile::blocks`].
     pub block: u32,
     /// Counts of the block.
     pub counts: BlockCounts,
 }
 
-/// A call path that was sampled.
+/// Call path that was sampled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Path {
     /// Number of the node.
     pub node: u32,
     /// Index of the context, as in [`Count::context`].
     pub context: u32,
-    /// Indices of functions, outermost first. The last one ran.
+    /// Indices of functions, outermost first. The last one is the one that executed.
     pub functions: Vec<u32>,
-    /// Samples that had this path.
+    /// Number of samples with this path.
     pub samples: u64,
 }
 
-/// The profile of one window.
+/// Profile of one window.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowProfile {
     /// Name of the window.
@@ -147,33 +148,33 @@ pub struct WindowProfile {
     pub functions: Vec<Function>,
     /// Source lines of the blocks.
     pub lines: Vec<SourceLine>,
-    /// Blocks of all nodes; equal code of the same file is one block.
+    /// Blocks of all nodes; equal code of a file is one block.
     pub blocks: Vec<Block>,
-    /// Counts of blocks, by node and context.
+    /// Counts of the blocks, by node and context.
     pub counts: Vec<Count>,
     /// Sampled call paths.
     pub paths: Vec<Path>,
-    /// Sentences for the user about what could not be found out.
+    /// Sentences for the user about missing information.
     pub notes: Vec<String>,
 }
 
-/// The content of [`ProfilesFile::NAME`].
+/// Contents of the file [`ProfilesFile::NAME`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProfilesFile {
     /// Format version, [`ProfilesFile::VERSION`].
     pub version: u32,
     /// Name of the study.
     pub study: String,
-    /// Identifies the study's exact inputs.
+    /// Identifier of the study's exact inputs.
     pub study_id: String,
     /// Windows with a profile, in the order in which they opened.
     pub windows: Vec<WindowProfile>,
 }
 
-/// Why a profile could not be read or written.
+/// Reason why a profile could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// The operating system refuses to read or write the file.
+    /// The operating system returned an error for the file.
     #[error("cannot {action} the profile {}: {cause}", .file.display())]
     Io {
         /// Path of the profile.
@@ -183,15 +184,15 @@ pub enum ProfileError {
         /// Error of the operating system.
         cause: io::Error,
     },
-    /// Cut, damaged, or something else.
+    /// The file is truncated, damaged, or not a profile.
     #[error("the profile {} is damaged: {cause}", .file.display())]
     Damaged {
         /// Path of the profile.
         file: PathBuf,
-        /// The condition that does not hold.
+        /// Description of the error.
         cause: String,
     },
-    /// A version that this program does not know.
+    /// The format version is one that this program does not read.
     #[error("the profile {} has format version {version}; this program reads version {}", .file.display(), ProfilesFile::VERSION)]
     UnknownVersion {
         /// Path of the profile.
@@ -201,26 +202,26 @@ pub enum ProfileError {
     },
 }
 
-/// Most bytes that a profile may have unpacked, so that a damaged file cannot exhaust memory.
+/// Maximum number of bytes of an unpacked profile, so that a damaged file cannot exhaust memory.
 const MOST_BYTES: u64 = 4 << 30;
 
-/// Bounds within which sums over any file stay in the range of their integers. Runs stay far below them.
+/// Upper limits that keep sums over any file from overflowing. Real runs are far below them.
 const MOST_EXECUTIONS: u64 = 1 << 46;
 const MOST_PARTIAL: u64 = 1 << 62;
 const MOST_INSTRUCTIONS: u32 = 1 << 16;
 
 impl ProfilesFile {
-    /// The version of the format that this program writes and reads.
+    /// Format version that this program writes and reads.
     pub const VERSION: u32 = 1;
-    /// The file's name in a results directory: JSON, compressed by Zstandard.
+    /// Name of the file in a results directory: JSON, compressed by Zstandard.
     pub const NAME: &'static str = "profile.json.zst";
 
-    /// Returns the name of the file that is written before it replaces the one called [`ProfilesFile::NAME`].
+    /// Returns the name of the temporary file that is written and then renamed to [`ProfilesFile::NAME`].
     pub fn partial_name() -> String {
         format!("{}.partial", Self::NAME)
     }
 
-    /// Writes the file; an existing one is replaced as a whole or not at all.
+    /// Writes the file. An existing file is replaced as a whole or not at all.
     pub fn write(&self, file: impl AsRef<FilePath>) -> Result<(), ProfileError> {
         let file = file.as_ref();
         let failed = |cause| ProfileError::Io {
@@ -240,7 +241,7 @@ impl ProfilesFile {
         write().map_err(failed)
     }
 
-    /// Reads a file.
+    /// Reads a file, and checks its version, indices and counts.
     pub fn read(file: impl AsRef<FilePath>) -> Result<ProfilesFile, ProfileError> {
         #[derive(Deserialize)]
         struct Version {
@@ -278,7 +279,7 @@ impl ProfilesFile {
 }
 
 impl WindowProfile {
-    /// Finds an index that leads nowhere.
+    /// Checks that indices, the order of source ranges, and counts are possible.
     fn check(&self) -> Result<(), String> {
         let within = |what: &str, index: u32, of: usize| {
             if (index as usize) < of {
@@ -339,7 +340,7 @@ impl WindowProfile {
     }
 }
 
-/// Bytes as text.
+/// Serialization of bytes as hexadecimal text.
 mod hexadecimal {
     use serde::{Deserialize, Deserializer, Serializer};
 

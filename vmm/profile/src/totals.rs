@@ -1,6 +1,6 @@
-//! Sums over a profile: by block, function and source line.
+//! Sums over a profile, by block, function and source line.
 //!
-//! Cycles are kept in 1/65536, as integers: each sum over functions, lines or blocks equals the window's totals exactly.
+//! Cycles are integers in 1/65536 of a cycle, so that the sum over functions, lines or blocks is exactly the window's total.
 
 use std::collections::BTreeMap;
 
@@ -8,21 +8,21 @@ use nodescope_plugin_api::{Charges, FLOP_CLASSES};
 
 use crate::record::{Block, Count, WindowProfile};
 
-/// Fractions of a cycle that times are counted in.
+/// Number of units (1/65536 of a cycle) in one cycle.
 pub const CYCLE: i128 = 65_536;
 
-/// Source of the core's time for a block.
+/// Source of the core's cycles for a block.
 pub trait CoreCycles {
-    /// Cycles of one execution of a block in 1/65536, with all references hitting the first level.
+    /// Returns the cycles of one execution of the block with this index, in 1/65536, if all references hit the first level.
     fn block(&self, block: u32) -> i128;
 }
 
-/// A core of one CPI for all instructions.
+/// Core with one CPI for all instructions.
 #[derive(Clone, Debug)]
 pub struct NominalCore<'a> {
     /// Profile with the blocks whose cycles are computed.
     pub profile: &'a WindowProfile,
-    /// Cycles per instruction in 1/65536.
+    /// Cycles per instruction, in 1/65536.
     pub cpi_65536: u32,
 }
 
@@ -33,12 +33,12 @@ impl CoreCycles for NominalCore<'_> {
     }
 }
 
-/// Counts that are added up.
+/// Selection of the counts to sum up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// All counts of the window.
     Total,
-    /// Counts of the node of this number.
+    /// Counts of the node with this number.
     Node(u32),
     /// Counts of one context of a node: number of the node, index of the context.
     Context(u32, u32),
@@ -55,14 +55,14 @@ impl Scope {
     }
 }
 
-/// Costs of some code.
+/// Costs of a piece of code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Costs {
-    /// Whole executions of blocks.
+    /// Number of complete executions of blocks.
     pub executions: u128,
     /// Number of instructions retired.
     pub instructions: u128,
-    /// Cycles of the core in 1/65536, without long instructions.
+    /// Cycles of the core in 1/65536, without the additional cycles of long instructions.
     pub core_65536: i128,
     /// Cycles of long instructions (REP strings, PAUSE) beyond the nominal CPI.
     pub long_cycles: u128,
@@ -72,7 +72,7 @@ pub struct Costs {
     pub stores: u128,
     /// Floating-point operations by class.
     pub flops: [u128; FLOP_CLASSES],
-    /// Answers by [`nodescope_plugin_api::Source`].
+    /// Number of references that each [`nodescope_plugin_api::Source`] answered.
     pub answers: [u128; nodescope_plugin_api::SOURCES],
     /// Stall cycles by [`nodescope_plugin_api::StallTerm`].
     pub stalls: [u128; nodescope_plugin_api::STALL_TERMS],
@@ -99,19 +99,19 @@ impl Costs {
         }
     }
 
-    /// Returns all cycles in 1/65536.
+    /// Returns the sum of core, long and stall cycles, in 1/65536.
     pub fn cycles_65536(&self) -> i128 {
         let stalls: u128 = self.stalls.iter().sum();
         self.core_65536 + (self.long_cycles + stalls) as i128 * CYCLE
     }
 
-    /// Returns the floating-point operations of all classes.
+    /// Returns the number of floating-point operations of all classes.
     pub fn flops_total(&self) -> u128 {
         self.flops.iter().sum()
     }
 
-    /// Returns the share from `before` to `after` of `whole`. Consecutive shares add up to the costs exactly, since each is a
-    /// difference of sums that are rounded down.
+    /// Returns the part of the costs from `before` to `after`, of `whole`. Consecutive parts add up to the costs exactly, since each part
+    /// is a difference of values that are rounded down.
     pub fn part(&self, before: u128, after: u128, whole: u128) -> Costs {
         let share = |value: u128| scaled(value, after, whole) - scaled(value, before, whole);
         let core = share(self.core_65536.unsigned_abs()) as i128;
@@ -128,13 +128,13 @@ impl Costs {
         }
     }
 
-    /// Returns what a block cost that was counted so.
+    /// Returns the costs of a block with these counts. `core_of_block` is the core's cycles of one execution, in 1/65536.
     pub fn of(block: &Block, count: &Count, core_of_block: i128) -> Costs {
         let counts = &count.counts;
         let partial = &counts.partial;
         let times = u128::from(counts.executions);
         let instructions = u128::from(counts.instructions(block.instructions));
-        // Executions that were cut short take their share of the block's cycles.
+        // Executions that were cut short get a share of the block's core cycles, by their instructions.
         let cut = i128::from(partial.instructions) * core_of_block
             / i128::from(block.instructions.max(1));
         let mut flops = [0; FLOP_CLASSES];
@@ -161,7 +161,7 @@ impl Costs {
 }
 
 impl WindowProfile {
-    /// Costs of each block in a scope, by index. Blocks without any are left out.
+    /// Returns the costs of each block in a scope, by the block's index. Blocks without counts are left out.
     pub fn by_block(&self, scope: Scope, core: &dyn CoreCycles) -> BTreeMap<u32, Costs> {
         let mut sums: BTreeMap<u32, Costs> = BTreeMap::new();
         for count in self.counts.iter().filter(|count| scope.contains(count)) {
@@ -172,7 +172,7 @@ impl WindowProfile {
         sums
     }
 
-    /// Costs of each function in a scope, by index.
+    /// Returns the costs of each function in a scope, by the function's index.
     pub fn by_function(&self, scope: Scope, core: &dyn CoreCycles) -> BTreeMap<u32, Costs> {
         let mut sums: BTreeMap<u32, Costs> = BTreeMap::new();
         for (block, costs) in self.by_block(scope, core) {
@@ -182,8 +182,9 @@ impl WindowProfile {
         sums
     }
 
-    /// Costs of each source line in a scope, by index; None is code without one. Lines share the costs of a block: executions belong to
-    /// the line of its first instruction, all else is split by the instructions of each line.
+    /// Returns the costs of each source line in a scope, by the line's index; `None` is code without a line. The lines of a block share its
+    /// costs: executions belong to the line of the first instruction, all other costs are divided by the number of instructions of each
+    /// line.
     pub fn by_line(&self, scope: Scope, core: &dyn CoreCycles) -> BTreeMap<Option<u32>, Costs> {
         let mut sums: BTreeMap<Option<u32>, Costs> = BTreeMap::new();
         for (index, costs) in self.by_block(scope, core) {
@@ -195,7 +196,7 @@ impl WindowProfile {
         sums
     }
 
-    /// Costs of everything in a scope.
+    /// Returns the costs of all code in a scope.
     pub fn total(&self, scope: Scope, core: &dyn CoreCycles) -> Costs {
         let mut sum = Costs::default();
         for costs in self.by_block(scope, core).values() {
@@ -205,13 +206,13 @@ impl WindowProfile {
     }
 }
 
-/// Returns `value * part / whole` rounded down, without a product of the two large numbers.
+/// Returns `value * part / whole` rounded down, without multiplying the two large numbers.
 fn scaled(value: u128, part: u128, whole: u128) -> u128 {
     let whole = whole.max(1);
     value / whole * part + value % whole * part / whole
 }
 
-/// Shares of a block's costs by source line, by the number of instructions; their sum is the whole.
+/// Divides a block's costs among its source lines, by their numbers of instructions. The sum of the shares is the whole.
 fn split_by_line(block: &Block, costs: &Costs) -> Vec<(Option<u32>, Costs)> {
     let whole = u128::from(block.instructions.max(1));
     let mut parts: Vec<(Option<u32>, u128)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Call paths, flame graphs and the formats of other tools: sums are exact, and what is written reads back.
+//! Tests of call paths, flame graphs and the formats of other tools: sums are exact, and written files can be read back.
 
 mod support;
 
@@ -13,7 +13,7 @@ use nodescope_profile::{
 use prost::Message;
 use support::*;
 
-/// A core whose cycles have fractions.
+/// CPI, in 1/65536, of a core whose cycles have fractions.
 const CPI: u32 = 65_536 * 3 / 5 + 7;
 
 fn stacks(profile: &WindowProfile, detail: Detail) -> Stacks {
@@ -69,7 +69,7 @@ fn costs_follow_samples() {
         "rank 0;main;{} ",
         &profile.functions[TEMPLATE as usize].name
     ));
-    // 61 samples to 9.
+    // The direct path has 61 samples, the other one 9.
     let share = direct as f64 / (direct + through) as f64;
     assert!((share - 61.0 / 70.0).abs() < 1e-5, "{share}");
     // A function without samples has a path with only itself.
@@ -159,7 +159,7 @@ fn pprof_reads_back() {
         assert!(labels.contains_key("node"));
         assert_eq!(labels.contains_key("rank"), labels.contains_key("program"));
     }
-    // Every id is there, from 1.
+    // Every id exists; ids count from 1.
     for (index, location) in read.location.iter().enumerate() {
         assert_eq!(location.id, index as u64 + 1);
         assert!((1..=profile.modules.len() as u64).contains(&location.mapping_id));
@@ -167,7 +167,7 @@ fn pprof_reads_back() {
             assert!((1..=read.function.len() as u64).contains(&line.function_id));
         }
     }
-    // The expanded function comes first in its location, with its line.
+    // The inlined function is first in its location, with its line.
     let expanded = read
         .location
         .iter()
@@ -243,14 +243,14 @@ fn the_flame_graph_is_exact_and_stands_alone() {
             assert!(!attribute.value().contains("url("));
         }
     }
-    // Namespaces name themselves; nothing else has an address.
+    // The SVG contains the addresses of XML namespaces, and no others.
     let rest = svg
         .replace("http://www.w3.org/2000/svg", "")
         .replace("http://www.w3.org/1999/xhtml", "");
     assert!(!rest.contains("://"));
     assert_eq!(svg, flame::svg(&tree, 1200));
 
-    // Paths of any length are drawn up to a bound.
+    // Long paths are drawn up to the maximum depth.
     let mut functions = vec![MAIN; 5000];
     functions.push(RELAX);
     profile.paths[1].functions = functions;

@@ -1,6 +1,6 @@
-//! Equations (1) to (5) for one window: where the cycles of each rank and node went.
+//! Equations (1) to (5) for one window: the distribution of the cycles of each rank and node over the terms.
 //!
-//! Cycles are kept in 1/65536, the unit of the nominal CPI, as integers: every sum is exact. The definitions are in this crate's
+//! Cycles are integers in 1/65536 of a cycle, the unit of the nominal CPI, so that every sum is exact. The definitions are in this crate's
 //! `README.md`.
 
 use std::collections::BTreeMap;
@@ -16,49 +16,49 @@ use crate::cores::{CoreStacks, CoreTimes};
 use crate::flops::Flops;
 use crate::input::{CoreCpi, ReportError};
 
-/// Fractions of a cycle that times are counted in.
+/// Number of units (1/65536 of a cycle) in one cycle.
 pub const CYCLE: i128 = 65_536;
 
-/// Report of a window: its times, and the breakdown of the CPI of all scopes.
+/// Report of a window: its times, and the breakdown of the CPI of every scope.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WindowReport {
     /// Name of the window.
     pub name: String,
-    /// True if the window measured what it was to measure.
+    /// True if the window measured all that it was meant to measure.
     pub complete: bool,
-    /// True if the window was closed during its warm-up: the figures are those of the warm-up.
+    /// True if the window was closed during its warm-up; the figures are then those of the warm-up.
     pub warm_up_only: bool,
-    /// Event at which the window opened, in words.
+    /// Event that opened the window, in words.
     pub trigger: String,
     /// Virtual time at which the window's trigger fired, picoseconds.
     pub triggered_ps: u64,
-    /// Virtual time at which models were attached, picoseconds.
+    /// Virtual time at which the models were attached, picoseconds.
     pub opened_ps: u64,
-    /// Virtual time at which measuring started, picoseconds.
+    /// Virtual time at which the warm-up ended and measuring started, picoseconds.
     pub measured_from_ps: u64,
     /// Virtual time at which the window closed, picoseconds.
     pub closed_ps: u64,
-    /// Names of the attached models.
+    /// Attached models, in words.
     pub models: String,
-    /// Ranks, what else ran on each node, nodes, all ranks, total: in this order.
+    /// Scopes in this order: ranks, other code on each node, nodes, the sum of all ranks, the total.
     pub scopes: Vec<Scope>,
-    /// The stacks on modelled cores, side by side; the first core is that of the scopes' terms where CPI_core is modelled.
+    /// CPI stacks on modelled cores, side by side. If CPI_core is modelled, the first core is the one of the scopes' terms.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cores: Vec<CoreStacks>,
-    /// The code that ran; none without a profile.
+    /// Report of the code that was executed; `None` without a profile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeReport>,
 }
 
-/// The parts that a [`Scope`] sums up.
+/// Kind of the parts that a [`Scope`] sums up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScopeKind {
-    /// A rank: its address space, user and kernel.
+    /// A rank: its address space, in user mode and in the kernel.
     Rank,
-    /// Everything else on a node.
+    /// All other code on a node.
     Others,
-    /// A node: its ranks and everything else.
+    /// A node: its ranks and all other code.
     Node,
     /// The sum of all ranks.
     Ranks,
@@ -66,123 +66,123 @@ pub enum ScopeKind {
     Total,
 }
 
-/// The breakdown of one rank, one node or a sum.
+/// Breakdown of the CPI of one rank, one node or a sum.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Scope {
-    /// The name, for a person.
+    /// Name for people, such as `rank 3`.
     pub name: String,
-    /// The kind, for a program.
+    /// Kind of the scope, for programs.
     pub kind: ScopeKind,
-    /// Rank of the scope; none unless the scope is a rank.
+    /// Rank of the scope; `None` unless the scope is a rank.
     pub rank: Option<u32>,
-    /// Number of the node that the scope is or belongs to; none for sums over nodes.
+    /// Number of the node that the scope is or belongs to; `None` for sums over nodes.
     pub node: Option<u32>,
-    /// Instructions retired outside MPI: the denominator of every CPI and P.
+    /// Instructions retired outside MPI, the denominator of every CPI and P.
     pub instructions: u128,
     /// Instructions retired inside MPI calls.
     pub instructions_in_mpi: u128,
     /// Modelled cycles, in 1/65536: the sum of the terms.
     pub cycles_65536: i128,
-    /// (1): modelled cycles per instruction; none without instructions.
+    /// Equation (1): modelled cycles per instruction; `None` without instructions.
     pub cpi: Option<f64>,
-    /// The terms of (1) to (4); their cycles add up to `cycles_65536`.
+    /// Terms of equations (1) to (4); their cycles add up to `cycles_65536`.
     pub terms: Vec<TermValue>,
-    /// The addends of (3) and (4).
+    /// Addends of equations (3) and (4).
     pub events: Vec<EventValue>,
-    /// The addends of (5).
+    /// Addends of equation (5).
     pub mpi: Vec<MpiValue>,
-    /// (6) and the direct figure.
+    /// Floating-point operations: equation (6) and the direct figure.
     pub flops: Flops,
-    /// User and kernel apart.
+    /// Counts in user mode and in the kernel, separately.
     pub privileges: Vec<PrivilegeValue>,
-    /// The check against the vCPUs' clocks, for nodes and the total.
+    /// Check against the vCPUs' clocks; `None` unless the scope is a node or the total.
     pub clock: Option<ClockCheck>,
 }
 
-/// Term of a CPI stack.
+/// Term of a CPI stack, with its cycles.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TermValue {
-    /// `core`, `L1`, `L2`, …, `memory_local`, `memory_remote`, `memory_other`, `mpi`, `unattributed`.
+    /// Name of the term: `core`, `L1`, `L2`, ..., `memory_local`, `memory_remote`, `memory_other`, `mpi`, `unattributed`.
     pub term: String,
     /// Cycles of the term, in 1/65536.
     pub cycles_65536: i128,
-    /// Cycles per instruction of the term.
+    /// Cycles of the term per instruction outside MPI; `None` without instructions.
     pub cpi: Option<f64>,
 }
 
-/// Addend P * L of equation (3) or (4), outside MPI.
+/// Addend P * L of equation (3) or (4), for references outside MPI.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EventValue {
     /// Name of the event in the model, such as `L2.read_miss`.
     pub event: String,
-    /// The term that the event belongs to; none if the event is informational.
+    /// Name of the term that the event belongs to; `None` if the event is only informational.
     pub term: Option<String>,
     /// Number of events.
     pub count: u128,
-    /// P: events per instruction.
+    /// P: events per instruction; `None` without instructions.
     pub per_instruction: Option<f64>,
-    /// L: mean latency in cycles.
+    /// L: mean latency in cycles; 0 without events.
     pub latency: f64,
-    /// Cycles of all of them.
+    /// Cycles of all these events.
     pub cycles: u128,
 }
 
-/// Addend P * L of equation (5).
+/// Addend P * L of equation (5), for one MPI function.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MpiValue {
     /// Name of the MPI function.
     pub function: &'static str,
-    /// Calls that ended in the window.
+    /// Number of calls that ended in the window.
     pub calls: u64,
-    /// P: calls per instruction.
+    /// P: calls per instruction outside MPI; `None` without instructions.
     pub per_instruction: Option<f64>,
-    /// L: mean cycles per call; none if no call ended in the window.
+    /// L: mean cycles per call; `None` if no call ended in the window.
     pub latency: Option<f64>,
-    /// All cycles inside, in 1/65536: the sum of `executing_65536`, `stalled` and `waiting`.
+    /// All cycles inside the function, in 1/65536: the sum of `executing_65536`, `stalled` and `waiting`.
     pub cycles_65536: i128,
-    /// Cycles of instructions, in 1/65536, while the rank did not wait.
+    /// Cycles of executed instructions, in 1/65536, while the rank did not wait.
     pub executing_65536: i128,
     /// Cycles of stalls while the rank did not wait.
     pub stalled: u128,
     /// Cycles while the rank waited: in HLT, or polling for a message or a rank that had not come.
     pub waiting: u128,
-    /// Of these, cycles of instructions and stalls: polling.
+    /// Part of `waiting` that the rank spent polling: cycles of instructions and stalls.
     pub polling: u128,
-    /// Cycles inside for each instruction outside MPI.
+    /// Cycles inside the function per instruction outside MPI; `None` without instructions.
     pub cpi: Option<f64>,
 }
 
-/// Counts at one privilege, inside and outside MPI.
+/// Counts at one privilege level, inside and outside MPI.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PrivilegeValue {
     /// `user` or `kernel`.
     pub privilege: &'static str,
     /// Number of instructions retired.
     pub instructions: u128,
-    /// Cycles of instructions (with the nominal CPI and long instructions) and stalls, in 1/65536.
+    /// Cycles of instructions (by the nominal CPI, with long instructions) and of stalls, in 1/65536.
     pub cycles_65536: i128,
-    /// Data reads, one for each line touched.
+    /// Number of data reads, one for each cache line touched.
     pub loads: u128,
-    /// Data writes, one for each line touched.
+    /// Number of data writes, one for each cache line touched.
     pub stores: u128,
-    /// Instruction fetches, one for each line entered.
+    /// Number of instruction fetches, one for each cache line entered.
     pub fetches: u128,
     /// Number of floating-point operations.
     pub flops: u128,
 }
 
-/// Terms + idle + substituted + difference = clocks, exactly.
+/// Check of the modelled cycles: terms + idle + substituted + difference = clocks, exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ClockCheck {
-    /// By how much the vCPUs' clocks advanced, cycles.
+    /// Sum of the cycles by which the vCPUs' clocks advanced.
     pub clock_cycles: u128,
-    /// In HLT and not waiting in MPI, cycles; outside CPI.
+    /// Cycles in HLT outside MPI; no term of the CPI contains them.
     pub idle_cycles: u128,
-    /// Core cycles taken out (positive) or added (negative) where CPI_core was replaced after the run, in 1/65536.
+    /// Core cycles that a replaced CPI_core has removed (positive) or added (negative) after the run, in 1/65536.
     pub substituted_65536: i128,
-    /// The rest, in 1/65536: fractions of cycles that a clock carries over the window's ends; 0 for a whole nominal CPI.
+    /// Remaining difference, in 1/65536: fractions of cycles that clocks carry over the window's ends; 0 for a whole nominal CPI.
     pub difference_65536: i128,
-    /// True if the difference is below one cycle for every vCPU.
+    /// True if the difference is less than one cycle per vCPU.
     pub consistent: bool,
 }
 
@@ -193,16 +193,17 @@ struct InMpi {
     stalled: u128,
     /// Cycles in HLT.
     idle: u128,
-    /// Instructions and stalls while the rank waited.
+    /// Cycles of instructions and stalls while the rank waited.
     polling: u128,
 }
 
 impl InMpi {
-    /// Takes what the rank polled out of executing and stalled: as much as it waited by the trace and was not in HLT. Stalls while
-    /// polling are not counted apart; their share is taken to be the share of stalls in the whole function.
+    /// Moves the cycles in which the rank polled from `executing` and `stalled` to `polling`. The rank polled while it waited according to
+    /// the trace and was not in HLT. Stalls while polling are not counted separately; their share is assumed to be that of stalls in the
+    /// whole function.
     fn wait(&mut self, waited: u128) {
         let busy = self.executing + self.stalled as i128 * CYCLE;
-        // Whole cycles, so that a fraction of one remains as executing.
+        // Whole cycles are moved, so that a fraction of a cycle remains in `executing`.
         let whole = (busy / CYCLE) as u128;
         let polling = waited.saturating_sub(self.idle).min(whole);
         let executing = (self.executing / CYCLE) as u128;
@@ -216,7 +217,7 @@ impl InMpi {
     }
 }
 
-/// Returns `value * part / whole`, where `part` is no more than `whole`.
+/// Returns `value * part / whole`, rounded down; `part` must not be greater than `whole`.
 fn share(value: u128, part: u128, whole: u128) -> u128 {
     match value.checked_mul(part) {
         Some(product) => product / whole,
@@ -247,7 +248,7 @@ struct Sum {
     flops: [u128; FLOP_CLASSES],
     flops_in_mpi: u128,
     privileges: [AtPrivilege; 2],
-    /// Modelled cycles by frequency.
+    /// Modelled cycles in 1/65536, by the node's frequency in Hz.
     cycles_at: BTreeMap<u64, i128>,
 }
 
@@ -284,7 +285,7 @@ impl Sum {
             modelled += core - base - long;
             self.instructions += wide(counters.instructions);
             self.stalls += wide(counters.stall_cycles);
-            // Idle time outside MPI belongs to the vCPU: its node adds it up.
+            // Idle time outside MPI belongs to the vCPU; the caller sums it up for the node.
         }
         for (sum, count) in self.flops.iter_mut().zip(counters.flops) {
             *sum += wide(count);
@@ -455,7 +456,7 @@ impl Sum {
     }
 }
 
-/// Returns the name of the term that an event belongs to.
+/// Returns the name of the term that an event belongs to; `None` for an informational event.
 fn term_name(term: Term, event: &str) -> Option<String> {
     match term {
         Term::Cache(level) => Some(format!("L{level}")),
@@ -470,25 +471,25 @@ fn term_name(term: Term, event: &str) -> Option<String> {
 struct Rate {
     frequency: u64,
     nominal: u32,
-    /// Replaces the core's cycles.
+    /// CPI in 1/65536 that replaces the core's cycles; `None` if nothing replaces them.
     core: Option<u32>,
 }
 
-/// CPIs in 1/65536 that replace the core's cycles.
+/// Fixed CPIs, in 1/65536, that replace the core's cycles.
 pub(crate) struct Fixed {
     whole: Option<u32>,
     ranks: BTreeMap<u32, u32>,
 }
 
 impl Fixed {
-    /// Returns the one of a rank, or of what is no rank.
+    /// Returns the CPI of a rank, or of code of no rank; `None` if nothing is replaced.
     pub(crate) fn of(&self, rank: Option<u32>) -> Option<u32> {
         let own = rank.and_then(|rank| self.ranks.get(&rank).copied());
         own.or(self.whole)
     }
 }
 
-/// Converts CPIs to 1/65536.
+/// Converts CPIs to 1/65536. Fails for a CPI outside 0 to 65535.
 pub(crate) fn fixed(core: &CoreCpi) -> Result<Fixed, ReportError> {
     let (whole, ranks, source) = match core {
         CoreCpi::Nominal { source } | CoreCpi::Modelled { source } => (None, None, source),
@@ -552,7 +553,7 @@ fn check(window: &str, node: &NodeRecord) -> Result<(), ReportError> {
     Ok(())
 }
 
-/// Returns the whole cycles in a time.
+/// Returns the number of whole cycles in a time in picoseconds.
 fn cycles_of(ps: u64, frequency: u64) -> u128 {
     u128::from(ps) * u128::from(frequency) / 1_000_000_000_000
 }
@@ -572,9 +573,9 @@ fn clock(nodes: &[&NodeRecord], sum: &Sum, scope: &Scope, idle: u128) -> ClockCh
     }
 }
 
-/// Makes the report of one window.
+/// Makes the report of one window, without its code.
 ///
-/// `times`: what a modelled core takes, where CPI_core is modelled.
+/// `times` are the core's cycles by a core model; `None` if CPI_core is not modelled.
 pub(crate) fn analyse(
     record: &WindowRecord,
     core: &CoreCpi,
@@ -608,7 +609,7 @@ pub(crate) fn analyse(
             _ => (None, None),
         };
         let mut idle = 0;
-        // A modelled core knows contexts, neither vCPUs nor privileges.
+        // A modelled core has cycles for contexts, without distinguishing vCPUs and privileges.
         let mut counted: BTreeMap<(Context, Privilege), Counters> = BTreeMap::new();
         for (_, context, privilege, counters) in &node.counters {
             counted
@@ -626,7 +627,7 @@ pub(crate) fn analyse(
                 core: core.of(owner.as_ref().map(|(_, rank)| *rank)),
                 ..rate
             };
-            // A context's core cycles go with its first privilege: both belong to one owner.
+            // A context's core cycles are added with its first privilege, because both privileges belong to one owner.
             let first = last != Some(*context);
             last = Some(*context);
             let core_time = times.map(|times| match first {
@@ -648,7 +649,7 @@ pub(crate) fn analyse(
                 sum.1 += u128::from(statistic.cycles);
             }
         }
-        // How many programs have a rank of this number here.
+        // Number of programs that have a rank of this number on the node.
         let mut same: BTreeMap<u32, usize> = BTreeMap::new();
         for (_, rank) in own.keys().flatten() {
             *same.entry(*rank).or_default() += 1;
@@ -656,7 +657,7 @@ pub(crate) fn analyse(
         for (owner, sum) in &mut own {
             if let Some((program, rank)) = owner {
                 let only = same.get(rank) == Some(&1);
-                // Calls of a process that the window did not see count nothing.
+                // Calls of a process whose code did not run in the window are not counted.
                 for (function, traced) in calls.of(node.node, *rank, program, only) {
                     let inside = sum.mpi.entry(function).or_default();
                     inside.calls = traced.ended;
@@ -749,7 +750,7 @@ pub(crate) fn analyse(
     })
 }
 
-/// Returns the attached models in a few words.
+/// Returns a short description of the attached models.
 fn models(record: &WindowRecord) -> String {
     use nodescope_window::{Latencies, MemorySpec};
     let models = &record.spec.models;

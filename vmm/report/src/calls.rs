@@ -1,16 +1,16 @@
-//! The calls of each rank that the trace has in a window, by program: two programs that run in one window may both have a rank 0.
+//! Calls of each rank that the trace has in a window, by program, because two programs in one window may both have a rank 0.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use nodescope_hypercall::{Function, Hello};
 
-/// A rank's calls of one function in a window.
+/// Sums over a rank's calls of one function in a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CallSum {
     /// Number of calls that ended.
     pub(crate) ended: u64,
-    /// Picoseconds that calls waited for other ranks.
+    /// Time that the calls waited for other ranks, picoseconds.
     pub(crate) waited_ps: u64,
 }
 
@@ -21,7 +21,7 @@ impl CallSum {
     }
 }
 
-/// The short name of a program; none if its process did not introduce itself.
+/// Short name of a program; `None` if its process did not introduce itself.
 pub(crate) type Program = Option<Arc<str>>;
 
 /// Short name of the program of each process, by node and process id.
@@ -29,24 +29,24 @@ pub(crate) type Program = Option<Arc<str>>;
 pub(crate) struct Programs(HashMap<(u32, u32), Arc<str>>);
 
 impl Programs {
-    /// Records the program of a process of `node` that has introduced itself.
+    /// Records the program of a process of `node` that has introduced itself by a hello.
     pub(crate) fn hello(&mut self, node: u32, hello: &Hello) {
         let program = hello.program.as_str().into();
         self.0.insert((node, hello.pid), program);
     }
 
-    /// Returns the program of a process.
+    /// Returns the program of a process; `None` if the process did not introduce itself.
     pub(crate) fn of(&self, node: u32, pid: u32) -> Program {
         self.0.get(&(node, pid)).cloned()
     }
 }
 
-/// The calls in a window, by node, rank and program, then by function.
+/// Sums of calls in a window, by node, rank and program, then by function.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Calls(HashMap<(u32, u32, Program), BTreeMap<Function, CallSum>>);
 
 impl Calls {
-    /// Adds calls of a rank to a function.
+    /// Adds the sums of further calls of a function by a rank.
     pub(crate) fn add(
         &mut self,
         node: u32,
@@ -59,8 +59,8 @@ impl Calls {
         functions.entry(function).or_default().add(more);
     }
 
-    /// Returns the calls of a program's rank, by function. The rank also gets the calls of processes that did not introduce themselves if
-    /// it is the `only` one of its number on the node.
+    /// Returns the sums of the calls of a program's rank, by function. If `only` is true, no other program on the node has this rank; then
+    /// calls of processes that did not introduce themselves are added.
     pub(crate) fn of(
         &self,
         node: u32,

@@ -1,4 +1,4 @@
-//! Charts as SVG text.
+//! Charts of a report as SVG text.
 
 use nodescope_page::chart::{FAINT, INK, css, font};
 use plotters::prelude::*;
@@ -10,16 +10,16 @@ use crate::mpi::{COLUMNS, GROUPS, MpiReport, Timeline};
 use crate::units::{bytes, time};
 use crate::window_tables::{column_cycles, columns};
 
-/// Most lanes of the timeline, cells of a matrix's side and bars of a stack.
+/// Maximum numbers of a timeline's lanes, of cells on a matrix's side, and of a stack chart's bars.
 pub(crate) const MOST_LANES: usize = 64;
 const MOST_CELLS: u32 = 64;
 const MOST_BARS: usize = 24;
-/// Matrices up to this size have their numbers written into the cells.
+/// Maximum side, in ranks, of a matrix whose cells show their numbers.
 const LABELLED: u32 = 10;
 
 const WIDTH: u32 = 1080;
 
-/// SVG (empty if there is nothing to draw), and the legend: name, colour and meaning.
+/// SVG text of a chart (empty if there is nothing to draw) and its legend: name, colour and meaning of each entry.
 pub(crate) type Drawn = (String, Vec<(String, String, &'static str)>);
 
 /// The charts of a report.
@@ -186,7 +186,7 @@ fn stack(window: &WindowReport) -> Result<Drawn, ReportError> {
     Ok((svg, legend))
 }
 
-/// Returns a colour from nearly white to dark blue.
+/// Returns a colour between nearly white (share 0) and dark blue (share 1).
 fn shade(share: f64) -> RGBColor {
     let mix = |from: u8, to: u8| {
         (f64::from(from) + (f64::from(to) - f64::from(from)) * share.clamp(0.0, 1.0)) as u8
@@ -205,7 +205,7 @@ fn matrix(mpi: &MpiReport) -> Result<Option<String>, ReportError> {
     if mpi.matrix.is_empty() || ranks == 0 {
         return Ok(None);
     }
-    // Of many ranks, a cell shows a block of them.
+    // With many ranks, a cell represents a block of ranks on both axes.
     let block = ranks.div_ceil(MOST_CELLS).max(1);
     let side = ranks.div_ceil(block);
     let mut cells = std::collections::BTreeMap::<(u32, u32), u64>::new();
@@ -278,7 +278,7 @@ fn matrix(mpi: &MpiReport) -> Result<Option<String>, ReportError> {
                 .map_err(&failed)?;
             }
         }
-        // The scale is linear, so that cells look as different as they are: dark is the largest cell.
+        // The colour scale is linear, so that colours differ as much as values; dark is the largest cell.
         for step in 0..40 {
             let top = 40 + step * 5;
             area.draw(&Rectangle::new(
@@ -400,7 +400,7 @@ fn draw_timeline(
     Ok(Some((svg, legend)))
 }
 
-/// Shares of a column are drawn in so many steps; a share that is not 0 shows as at least one.
+/// Number of steps to which the shares of a timeline's column are rounded; a share that is not 0 gets at least one step, if one is left.
 const STEPS: f64 = 12.0;
 
 fn quantised(shares: &[f32; GROUPS.len()]) -> [u8; GROUPS.len()] {

@@ -1,6 +1,6 @@
-//! Two reports side by side: what differs between the studies, and by how much each figure changed.
+//! Comparison of two reports: differences of the studies, and the change of each figure.
 //!
-//! Windows are matched by name, scopes by name, MPI functions by name. The relative difference is `(b - a) / a`.
+//! Windows, scopes and MPI functions are matched by name. The relative difference is `(b - a) / a`.
 
 use std::collections::BTreeSet;
 
@@ -13,14 +13,14 @@ use crate::table::{Table, wrap};
 use crate::text::WIDTH;
 use crate::units::{bytes, si, time};
 
-/// Version of the JSON schema.
+/// Version of the comparison's JSON schema.
 pub const VERSION: u32 = 1;
 
 /// Unit in which a figure is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// A count, without a unit.
+    /// A number without a unit.
     Count,
     /// Picoseconds of virtual time.
     Ps,
@@ -32,25 +32,25 @@ pub enum Unit {
     FlopPerSecond,
 }
 
-/// Figure of both sides of a comparison.
+/// Figure with its values on both sides of a comparison.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    /// The name of the figure.
+    /// Name of the figure.
     pub name: String,
     /// Unit of the figure.
     pub unit: Unit,
-    /// Value on the first side; none where that side lacks the figure.
+    /// Value on the first side; `None` if that side lacks the figure.
     pub a: Option<f64>,
-    /// Value on the second side; none where that side lacks the figure.
+    /// Value on the second side; `None` if that side lacks the figure.
     pub b: Option<f64>,
-    /// `b - a`, where both sides have it.
+    /// Difference `b - a`; `None` if a side lacks the figure.
     pub difference: Option<f64>,
-    /// `(b - a) / a`, where both sides have it and `a` is not 0.
+    /// Relative difference `(b - a) / a`; `None` if a side lacks the figure or `a` is 0.
     pub relative: Option<f64>,
 }
 
 impl Figure {
-    /// Returns a figure from both sides' values.
+    /// Returns a figure with both sides' values and their differences.
     pub fn new(name: impl Into<String>, unit: Unit, a: Option<f64>, b: Option<f64>) -> Self {
         let difference = a.zip(b).map(|(a, b)| b - a);
         let base = a.filter(|&a| a != 0.0);
@@ -75,7 +75,7 @@ impl Figure {
     }
 }
 
-/// Returns a relative difference: in percent up to a doubling, as a factor beyond.
+/// Formats a relative difference: in percent below a doubling, from a doubling on as a factor.
 fn percent(relative: f64) -> String {
     match relative {
         r if r >= 1.0 => format!("{:.2} x", r + 1.0),
@@ -99,14 +99,14 @@ impl Unit {
     }
 }
 
-/// A line of the studies' descriptions that differs.
+/// Line of the studies' descriptions that differs between the sides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DescriptionDifference {
-    /// The label, such as `nodes`.
+    /// Label of the line, such as `nodes`.
     pub label: String,
-    /// Value on the first side; none where that side lacks it.
+    /// Value on the first side; `None` if that side lacks the line.
     pub a: Option<String>,
-    /// On the second side.
+    /// Value on the second side; `None` if that side lacks the line.
     pub b: Option<String>,
 }
 
@@ -115,28 +115,28 @@ pub struct DescriptionDifference {
 pub struct Group {
     /// Heading of the group.
     pub name: String,
-    /// Figures that either side has.
+    /// Figures that at least one side has.
     pub figures: Vec<Figure>,
 }
 
-/// Two results side by side.
+/// Comparison of two results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     /// Version of the JSON schema, [`VERSION`].
     pub version: u32,
     /// Names of the sides, as the user gave them.
     pub sides: [String; 2],
-    /// True if both ran the study with the same inputs.
+    /// True if both sides ran the study with the same inputs.
     pub same_inputs: bool,
     /// Lines of the studies' descriptions that differ.
     pub description: Vec<DescriptionDifference>,
-    /// Windows that only one side has: the name, then which side.
+    /// Windows that only one side has: name of the window, name of the side.
     pub unmatched_windows: Vec<(String, String)>,
-    /// The run, then each window that both sides have, then the MPI profile, then the network.
+    /// Groups in this order: the run, each window that both sides have, the MPI profile, the network. Groups without figures are left out.
     pub groups: Vec<Group>,
 }
 
-/// Compares two reports. `run` are figures of the runs as wholes, which a report lacks.
+/// Compares two reports. `run` are figures of the whole runs, which reports lack.
 pub fn compare(sides: [String; 2], a: &Report, b: &Report, run: Vec<Figure>) -> Comparison {
     let mut groups = vec![Group {
         name: "Run".into(),
@@ -186,13 +186,13 @@ fn description(a: &[(String, String)], b: &[(String, String)]) -> Vec<Descriptio
         .collect()
 }
 
-/// Returns the names of both lists in the order of the first, then those that only the second has.
+/// Returns the names of both lists, each once: those of the first list in its order, then the others.
 fn names<'a>(a: impl Iterator<Item = &'a str>, b: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut seen = BTreeSet::new();
     a.chain(b).filter(|name| seen.insert(*name)).collect()
 }
 
-/// Returns the sum of all nodes in detail, then the CPI of each rank.
+/// Returns two groups: figures of the sum of all ranks (of the total, without ranks), and the CPI of each rank.
 fn windows(a: &WindowReport, b: &WindowReport) -> Vec<Group> {
     let total = |of: &'_ WindowReport| -> Option<Scope> {
         let of = of.scopes.iter().rev();
@@ -279,7 +279,8 @@ fn windows(a: &WindowReport, b: &WindowReport) -> Vec<Group> {
     ]
 }
 
-/// Calls, bytes and time by function, of all ranks together.
+/// Returns three groups of figures by MPI function: time, calls and bytes, each summed over all ranks. Returns none unless both sides have
+/// an MPI profile.
 fn mpi(a: &Report, b: &Report) -> Vec<Group> {
     let rows = |of: &Report| of.mpi.as_ref().map(|mpi| mpi.functions.clone());
     let (Some(own), Some(others)) = (rows(a), rows(b)) else {
@@ -292,7 +293,7 @@ fn mpi(a: &Report, b: &Report) -> Vec<Group> {
     let figures = |unit, value: &dyn Fn(&FunctionRow) -> f64| {
         let of = |rows: &[FunctionRow], name: &str| {
             let row = rows.iter().find(|row| row.function == name);
-            // A function that a traced side never calls has 0 calls.
+            // A function that a traced side never calls has the value 0.
             Some(row.map_or(0.0, value))
         };
         let figure = |name: &&str| Figure::new(*name, unit, of(&own, name), of(&others, name));
@@ -304,7 +305,7 @@ fn mpi(a: &Report, b: &Report) -> Vec<Group> {
         figures,
     };
     let mut times: Vec<Figure> = figures(Unit::Ps, &|row| row.time_ps as f64);
-    // Functions whose time changed most come first.
+    // Functions are sorted by the change of their time, largest first.
     let change = |figure: &Figure| figure.difference.map_or(0.0, f64::abs);
     times.sort_by(|a, b| change(b).total_cmp(&change(a)));
     vec![
@@ -369,9 +370,9 @@ impl Comparison {
         out
     }
 
-    /// Returns the comparison as JSON, by the schema in `SCHEMA.md`.
+    /// Returns the comparison as JSON, in the schema of `SCHEMA.md`.
     pub fn json(&self) -> String {
-        // Every key is a string and every number finite or null, so that serialising to memory cannot fail.
+        // Serializing to memory cannot fail, because every key is a string and every number is finite or null.
         let mut json = serde_json::to_string_pretty(self).unwrap_or_default();
         json.push('\n');
         json
@@ -382,7 +383,7 @@ fn line(text: &str) -> String {
     wrap(text, WIDTH - 3).join(" ")
 }
 
-/// Values of a description are sentences: each stands on lines of its own below its label.
+/// Formats the description's lines. Values are sentences, so each is printed on lines of its own below its label.
 fn described(table: &Table) -> String {
     let mut out = format!("{}\n", table.title);
     for row in &table.rows {

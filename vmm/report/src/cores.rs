@@ -1,4 +1,4 @@
-//! Core models: CPI_core of a window from cycles by basic block, for one core or several side by side.
+//! Core models: CPI_core of a window from cycles by basic block, for one core or for several side by side.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +12,20 @@ use crate::input::{CoreCpi, ReportError, ReportInput};
 use crate::table::Table;
 use crate::units::{cpi, flops};
 
-/// A core that a model has timed the blocks of a window's profile for.
+/// Core for which a model has computed the cycles of the blocks of a window's profile.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelledCore {
     /// Name of the core, such as `znver4`.
     pub name: String,
-    /// Model that gave the figures, such as `llvm-mca 22.1.8, core znver4`.
+    /// Name and version of the model, such as `llvm-mca 22.1.8, core znver4`.
     pub source: String,
-    /// The error that others measured for this kind of model.
+    /// Published error of this kind of model, in words.
     pub published_error: String,
-    /// Cycles of one execution of each block of the profile in 1/65536, all loads served by the first level.
+    /// Cycles of one execution of each block of the profile, in 1/65536, if the first level serves all loads.
     pub cycles_65536: Vec<i128>,
-    /// Share of the window's instructions in blocks that have cycles of their own, 0 to 1.
+    /// Share of the window's instructions in blocks that the model has timed, 0 to 1.
     pub coverage: f64,
-    /// Blocks that have the mean of all others, most instructions first: index, and why.
+    /// Blocks that the model could not time, which have the mean of all others. Each has its index and the reason; most instructions first.
     pub not_modelled: Vec<(u32, String)>,
 }
 
@@ -35,21 +35,21 @@ impl CoreCycles for ModelledCore {
     }
 }
 
-/// Cores of one window's code.
+/// Modelled cores of one window's code.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WindowCores {
     /// Name of the window.
     pub window: String,
-    /// Cores whose time was modelled; the first one is that of the CPI stack.
+    /// Cores for which cycles were modelled; the first core is the one of the CPI stack.
     pub cores: Vec<ModelledCore>,
 }
 
-/// A core's cycles in 1/65536 by node and context.
+/// Core cycles, in 1/65536, by node and context.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CoreTimes(BTreeMap<(u32, u32), i128>);
 
 impl CoreTimes {
-    /// Adds up the cycles of blocks.
+    /// Sums up the core cycles of the blocks, including long instructions.
     pub(crate) fn new(profile: &WindowProfile, core: &dyn CoreCycles) -> CoreTimes {
         let mut sums = BTreeMap::new();
         for count in &profile.counts {
@@ -61,52 +61,52 @@ impl CoreTimes {
         CoreTimes(sums)
     }
 
-    /// Returns the cycles of a context.
+    /// Returns the core cycles of a context, in 1/65536; 0 for a context without counts.
     pub(crate) fn of(&self, node: u32, context: u32) -> i128 {
         self.0.get(&(node, context)).copied().unwrap_or(0)
     }
 }
 
-/// The CPI stacks of a window on a modelled core.
+/// CPI stacks of all scopes of a window on one modelled core.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CoreStacks {
     /// Name of the core.
     pub core: String,
-    /// Model that gave the figures.
+    /// Name and version of the model.
     pub source: String,
-    /// The error that others measured for this kind of model.
+    /// Published error of this kind of model, in words.
     pub published_error: String,
-    /// Share of the window's instructions in blocks that have cycles of their own, 0 to 1.
+    /// Share of the window's instructions in blocks that the model has timed, 0 to 1.
     pub coverage: f64,
-    /// Blocks that have the mean of all others.
+    /// Blocks that the model could not time, which have the mean of all others; at most 10.
     pub not_modelled: Vec<NotModelled>,
-    /// Number of such blocks that are not listed.
+    /// Number of further blocks that the model could not time.
     pub more_not_modelled: usize,
-    /// Misses that are taken to overlap in `overlapped_cpi`; 1: none.
+    /// Number of misses that are assumed to overlap in `overlapped_cpi`; 1 for no overlap.
     pub memory_parallelism: f64,
-    /// By scope, in the order of the window's.
+    /// Stacks of the scopes, in the order of the window's scopes.
     pub scopes: Vec<CoreStack>,
 }
 
-/// A block without cycles of its own.
+/// Block that the core model could not time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NotModelled {
-    /// Function that the block begins in.
+    /// Name of the function in which the block begins.
     pub function: String,
-    /// Address of the block's first byte in its module.
+    /// Address of the block's first byte in its module, as in the profile.
     pub offset: u64,
-    /// Share of the window's instructions that the block has, 0 to 1.
+    /// Share of the window's instructions in the block, 0 to 1.
     pub share: f64,
     /// Reason why the core model did not time the block.
     pub reason: String,
 }
 
-/// The CPI stack of one scope on one core.
+/// CPI stack of one scope on one modelled core; CPIs are `None` without instructions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CoreStack {
     /// Name of the scope.
     pub scope: String,
-    /// (1): cycles per instruction, every stall added.
+    /// CPI of equation (1): cycles per instruction, with every stall added.
     pub cpi: Option<f64>,
     /// CPI_core of equation (1).
     pub core_cpi: Option<f64>,
@@ -114,16 +114,16 @@ pub struct CoreStack {
     pub stall_cpi: Option<f64>,
     /// CPI_MPI of equation (1).
     pub mpi_cpi: Option<f64>,
-    /// (1) with CPI_caches and CPI_memory divided by the memory's parallelism.
+    /// CPI of equation (1) with CPI_caches and CPI_memory divided by `memory_parallelism`.
     pub overlapped_cpi: Option<f64>,
-    /// (6) as published, with this core.
+    /// Rate in FLOP/s by equation (6) as published, with this core's CPI_core.
     pub published_flops: Option<f64>,
 }
 
-/// Blocks that are listed by name.
+/// Maximum number of blocks in `not_modelled`.
 const LISTED: usize = 10;
 
-/// Returns the stacks of a window on all its cores.
+/// Returns the CPI stacks of a window on each of its modelled cores.
 pub(crate) fn stacks(
     input: &ReportInput,
     record: &WindowRecord,
@@ -203,7 +203,7 @@ fn stack(scope: &Scope, parallelism: f64) -> CoreStack {
     }
 }
 
-/// Tables of the stacks: by core, and what the models do not know. Scopes that are named `empty` are left out.
+/// Returns the tables of the stacks, and of the blocks that the models could not time. Scopes whose names are in `empty` are left out.
 pub(crate) fn tables(stacks: &[CoreStacks], empty: &[&str]) -> Vec<Table> {
     if stacks.is_empty() {
         return Vec::new();

@@ -1,9 +1,9 @@
-//! Meanings of figures, in a sentence each: for the heads of tables and the parts of charts.
+//! Meanings of figures, in a sentence each, for the headings of tables and the parts of charts.
 
-/// Table or chart that a figure stands in, the figure's name there, and the figure's meaning. Figures without a table mean the same in all
-/// tables. A name that ends in `*` matches all names that begin so.
+/// For each figure: the table or chart that contains it, its name there, and its meaning. An empty table name means that the figure has the
+/// same meaning in all tables. A name that ends in `*` matches all names that begin like it.
 const MEANINGS: &[(&str, &str, &str)] = &[
-    // Of a window.
+    // Figures of a window.
     (
         "",
         "instr.",
@@ -229,7 +229,7 @@ const MEANINGS: &[(&str, &str, &str)] = &[
         "fetches",
         "Instruction fetches, one for each cache line entered.",
     ),
-    // Of a window's code.
+    // Figures of a window's code.
     (
         "code",
         "function",
@@ -332,7 +332,7 @@ const MEANINGS: &[(&str, &str, &str)] = &[
         "of limit",
         "The function's rate as a share of its lowest ceiling.",
     ),
-    // Of the whole run.
+    // Figures of the whole run.
     ("run", "rank", "Rank in MPI_COMM_WORLD."),
     ("run", "node", "Node that the rank ran on."),
     ("run", "program", "The rank's program."),
@@ -448,7 +448,7 @@ const MEANINGS: &[(&str, &str, &str)] = &[
     ("equations", "equation", "The equation in words."),
 ];
 
-/// Returns what a figure of a table or chart means.
+/// Returns the meaning of a figure in a table or chart (`topic`), or else its meaning in all tables; `None` for an unknown figure.
 pub(crate) fn meaning(topic: &str, name: &str) -> Option<&'static str> {
     let of = |topic: &str| {
         let mut all = MEANINGS.iter().filter(|(of, ..)| *of == topic);

@@ -1,6 +1,6 @@
-//! Findings: what a report says first. Each is computed from the report's figures and holds only above a threshold.
+//! Findings: the facts that a report states first. Each is computed from the report's figures, and only reported above a threshold.
 //!
-//! The thresholds are in this crate's `README.md`, too.
+//! This crate's `README.md` lists the thresholds as well.
 
 use serde::Serialize;
 
@@ -9,36 +9,37 @@ use crate::code::FunctionCost;
 use crate::mpi::MpiReport;
 use crate::units::grouped;
 
-/// Most findings of a report.
+/// Maximum number of findings in a report.
 const MOST: usize = 6;
-/// Least share of a window's CPI, or of all ranks' time, that MPI has.
+/// Minimum share of MPI in a window's CPI, or in all ranks' time, for a finding.
 const MPI: f64 = 0.2;
-/// Share of MPI from which one cause is most of it.
+/// Minimum share of one cause in MPI's cycles for the cause to be called most of it.
 const MAIN: f64 = 0.5;
-/// Least ratio of the times that ranks compute.
+/// Minimum ratio of the times that ranks compute, for a finding.
 const IMBALANCE: f64 = 1.2;
-/// Least share of the cycles outside MPI that caches and memory have.
+/// Minimum share of caches and memory in the cycles outside MPI, for a finding.
 const MEMORY: f64 = 0.25;
-/// Least share of the references to memory that go to another socket, and least share of the cycles outside MPI that they have.
+/// Minimum values for a finding of remote memory: its share of the references to memory, and its share of the cycles outside MPI.
 const REMOTE: (f64, f64) = (0.1, 0.02);
-/// Least share of the code's cycles that one function has.
+/// Minimum share of one function in the code's cycles, for a finding.
 const FUNCTION: f64 = 0.1;
-/// Least number of messages whose sizes are reported; sizes up to which a message is short, and above which it is long, bytes; least share
-/// that short ones have of the messages, or long ones of the bytes.
+/// Thresholds of message sizes: the minimum number of messages; the size in bytes up to which a message is short; the size above which it
+/// is long; the minimum share of short messages, or of bytes in long ones.
 const MESSAGES: u64 = 100;
 const SHORT: u64 = 1 << 10;
 const LONG: u64 = 1 << 16;
 const SIZES: f64 = 0.5;
 
-/// Finding about a run: a fact, its weight and a sentence.
+/// Finding about a window or the run: its kind, its weight and a sentence.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
-    /// A fact that was found, with its figures.
+    /// Kind of the finding, with its figures.
     #[serde(flatten)]
     pub what: FindingKind,
-    /// Share of the time that the finding concerns, 0 to 1: findings stand in this order. 1 for a deadlock.
+    /// Share of the time that the finding concerns, 0 to 1, by which findings are sorted. A deadlock has 1; message sizes have half the
+    /// share of MPI.
     pub weight: f64,
-    /// A sentence for people.
+    /// Sentence for people.
     pub text: String,
 }
 
@@ -46,94 +47,94 @@ pub struct Finding {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "finding", rename_all = "snake_case")]
 pub enum FindingKind {
-    /// Ranks wait for ever.
+    /// Ranks are deadlocked: they wait for ever.
     Deadlock {
         /// World ranks that wait for ever.
         ranks: Vec<u32>,
-        /// Of these, some that wait for each other in a cycle; may be empty.
+        /// Some of these ranks that wait for each other in a cycle; empty if no cycle was found.
         cycle: Vec<u32>,
     },
-    /// MPI has a large part of a window's CPI.
+    /// MPI has a large share of a window's CPI.
     MpiShare {
         /// Name of the window.
         window: String,
-        /// Share of all ranks' CPI.
+        /// Share of MPI in the CPI of all ranks.
         share: f64,
-        /// Share of MPI's cycles in which ranks wait.
+        /// Share of waiting in MPI's cycles.
         waiting: f64,
-        /// The function with most cycles, or with most waiting where its waiting is most of MPI.
+        /// Name of the MPI function with most waiting, if its waiting is most of MPI; otherwise of the one with most cycles.
         function: &'static str,
-        /// Share of MPI's cycles that the function has; only its waiting where `function_waits`.
+        /// Share of the function in MPI's cycles; only of its waiting if `function_waits`.
         function_share: f64,
         /// True if `function_share` counts only the function's waiting.
         function_waits: bool,
     },
-    /// A rank computes longer than others.
+    /// A rank computes longer than other ranks.
     Imbalance {
         /// Name of the window.
         window: String,
         /// The rank that computes longest.
         rank: u32,
-        /// The rank that computes shortest, to which `rank` is compared; none: to the mean of all other ranks.
+        /// Rank that computes shortest, with which `rank` is compared; `None` if `rank` is compared with the mean of all other ranks.
         than: Option<u32>,
-        /// Time that `rank` computes over the other time.
+        /// Computing time of `rank`, divided by that of `than` or by the mean.
         ratio: f64,
     },
-    /// Caches and memory have a large part of the cycles outside MPI.
+    /// Caches and memory have a large share of the cycles outside MPI.
     MemoryShare {
         /// Name of the window.
         window: String,
-        /// Share of the cycles outside MPI.
+        /// Share of caches and memory in the cycles outside MPI.
         share: f64,
-        /// The largest term, as in `scopes[].terms[]`.
+        /// Name of the largest of these terms, as in `scopes[].terms[]`.
         term: String,
-        /// Share of the cycles outside MPI that the term has.
+        /// Share of this term in the cycles outside MPI.
         term_share: f64,
     },
-    /// Many references go to the memory of another socket.
+    /// Many references that memory answers go to another socket.
     RemoteMemory {
         /// Name of the window.
         window: String,
-        /// Share of the references that memory answered.
+        /// Share of remote references in those that memory answered.
         share: f64,
-        /// Share of the cycles outside MPI.
+        /// Share of remote references in the cycles outside MPI.
         cycles: f64,
     },
-    /// A function has a large part of the code's cycles.
+    /// A function has a large share of the code's cycles.
     Function {
         /// Name of the window.
         window: String,
         /// Name of the function.
         function: String,
-        /// Share of the cycles of the window's code.
+        /// Share of the function in the cycles of the window's code.
         share: f64,
-        /// Cycles for each of the function's instructions.
+        /// Cycles per instruction of the function.
         cpi: f64,
-        /// The largest term of the function's CPI, as in `costs.terms[]`.
+        /// Name of the largest term of the function's CPI, as in `costs.terms[]`.
         term: String,
-        /// Part of `cpi` that the term has.
+        /// Contribution of this term to `cpi`.
         term_cpi: f64,
     },
-    /// Ranks spend much of the whole run in MPI.
+    /// Ranks spend a large share of the whole run in MPI.
     RunMpiShare {
-        /// Share of all ranks' time between the first entry into MPI and the last exit that is MPI, without initialisation and end.
+        /// Share of MPI, without initialisation and finalisation, in all ranks' time from the first entry into MPI to the last exit.
         share: f64,
-        /// The function with most time.
+        /// Name of the MPI function with most time.
         function: &'static str,
-        /// Share of the time in MPI that the function has.
+        /// Share of this function in the time in MPI.
         function_share: f64,
     },
     /// Most messages are short, or most bytes are in long messages, or both.
     MessageSizes {
-        /// Point-to-point messages of the whole run.
+        /// Number of point-to-point messages in the whole run.
         messages: u64,
-        /// Largest size that is called short, bytes.
+        /// Largest size of a short message, bytes.
         short_up_to_bytes: u64,
-        /// Share of the messages that are short.
+        /// Share of short messages in all messages.
         short_share: f64,
-        /// Size above which a message is called long, bytes.
+        /// Size above which a message is long, bytes.
         long_above_bytes: u64,
-        /// Share of the bytes in long messages.
+        /// Share of the bytes that long messages have.
         long_share: f64,
     },
 }
@@ -271,7 +272,7 @@ fn listed(ranks: &[u32]) -> String {
 
 fn percent(share: f64) -> String {
     let percent = 100.0 * share;
-    // Nearly all is not all.
+    // A share close to 100 % keeps a decimal, so that it is not printed as all.
     if (9.95..99.5).contains(&percent) || percent == 100.0 {
         format!("{percent:.0} %")
     } else {
@@ -279,7 +280,7 @@ fn percent(share: f64) -> String {
     }
 }
 
-/// Returns a term in words.
+/// Returns the name of a term in words.
 fn stall(term: &str) -> String {
     match term {
         "core" => "the core itself".into(),
@@ -290,7 +291,7 @@ fn stall(term: &str) -> String {
     }
 }
 
-/// Finds what matters most: at most [`MOST`] findings, the one that concerns most of the time first.
+/// Returns at most [`MOST`] findings, sorted by weight, largest first.
 pub(crate) fn find(windows: &[WindowReport], mpi: Option<&MpiReport>) -> Vec<Finding> {
     let mut found = Vec::new();
     for window in windows.iter().filter(|window| !window.warm_up_only) {
@@ -345,7 +346,7 @@ fn of_window(window: &WindowReport, found: &mut Vec<(f64, FindingKind)>) {
             };
             found.push((stalls / total, what));
         }
-        // Events without cycles are no references that a rank waits for.
+        // Events without cycles are not references that a rank waits for.
         let count = |name: &str| {
             let events = all.events.iter();
             let events =
@@ -399,7 +400,7 @@ fn mpi_share(window: &str, all: &Scope, share: f64) -> Option<(f64, FindingKind)
     Some((share, what))
 }
 
-/// Compares how long ranks compute. `outside` is the share of the time outside MPI.
+/// Compares the times that ranks compute. `outside` is the share of the ranks' time outside MPI.
 fn imbalance(window: &WindowReport, outside: f64) -> Option<(f64, FindingKind)> {
     let times: Vec<(u32, f64)> = (window.scopes.iter())
         .filter(|scope| scope.kind == ScopeKind::Rank && scope.cycles_65536 > 0)
@@ -432,7 +433,7 @@ fn imbalance(window: &WindowReport, outside: f64) -> Option<(f64, FindingKind)> 
         than,
         ratio,
     };
-    // Loss of the others: the time that they could have waited for the longest.
+    // Share of all ranks' time that they would lose by waiting for the longest one.
     let lost = 1.0 - sum / (longest * times.len() as f64);
     (ratio >= IMBALANCE).then_some((outside * lost, what))
 }
@@ -464,7 +465,7 @@ fn of_run(mpi: &MpiReport, found: &mut Vec<(f64, FindingKind)>) {
         found.push((1.0, what));
     }
     let span = mpi.to_ps.saturating_sub(mpi.from_ps) as f64 * mpi.ranks.len() as f64;
-    // Beginning and end take the same time in a short run and in a long one, and would hide what the program does.
+    // Initialisation and finalisation take the same time in short and long runs, and would hide the program's own behaviour.
     let ends = ["MPI_Init", "MPI_Init_thread", "MPI_Finalize"];
     let rows = (mpi.functions.iter()).filter(|row| !ends.contains(&row.function));
     let inside: f64 = rows.clone().map(|row| row.time_ps as f64).sum();
@@ -478,7 +479,7 @@ fn of_run(mpi: &MpiReport, found: &mut Vec<(f64, FindingKind)>) {
         function: longest.function,
         function_share: longest.time_ps as f64 / inside,
     };
-    // Calls of several threads of a rank can overlap.
+    // The share may exceed 1, because calls of several threads of a rank can overlap.
     let share = share.min(1.0);
     found.push((share, what));
 
@@ -500,10 +501,10 @@ fn of_run(mpi: &MpiReport, found: &mut Vec<(f64, FindingKind)>) {
         short_up_to_bytes: SHORT,
         short_share: short,
         long_above_bytes: LONG,
-        // Messages without a byte.
+        // Without any bytes the share is undefined, and reported as 0.
         long_share: if long.is_nan() { 0.0 } else { long },
     };
-    // Sizes explain the time in MPI: they stand behind it.
+    // The weight is halved, because message sizes explain the time in MPI and follow that finding.
     found.push((share / 2.0, what));
 }
 

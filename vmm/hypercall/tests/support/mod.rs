@@ -1,4 +1,4 @@
-//! Programs under MPI on real hardware, with the tracer preloaded: what several test files need.
+//! Helpers of several test files, which run MPI programs on real hardware with the tracer preloaded.
 
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
@@ -12,13 +12,13 @@ use nodescope_hypercall::record::Flags;
 use nodescope_hypercall::{Function, MpiRecord, Peer, ThreadId};
 use nodescope_test_needs::{Need, have};
 
-/// MPI start-up of several jobs at once on a small machine takes longer than one after the other.
+/// Lock that lets one MPI job run at a time: on a small machine, several jobs that start at once take longer than one after the other.
 static ONE_JOB: Mutex<()> = Mutex::new(());
 
 pub struct Job {
     pub folder: tempfile::TempDir,
     flavour: &'static str,
-    /// Runs in place of the program that was compiled.
+    /// Command that runs in place of the compiled program; `None` for that program.
     command: Option<PathBuf>,
     _alone: MutexGuard<'static, ()>,
 }
@@ -42,7 +42,7 @@ pub fn succeed(command: &mut Command) -> Output {
     output
 }
 
-/// Returns where the tracer has been built: once for each test program.
+/// Returns the folder with the built tracer; each test program builds the tracer once.
 pub fn tracer() -> &'static Path {
     static BUILT: OnceLock<tempfile::TempDir> = OnceLock::new();
     BUILT
@@ -57,12 +57,13 @@ pub fn tracer() -> &'static Path {
 }
 
 impl Job {
-    /// Compiles a program and the tracer; `None`, and the test is skipped, where the compilers are absent.
+    /// Compiles a program and builds the tracer. Returns `None`, so that the test is skipped, where the compilers or the launcher are
+    /// absent.
     pub fn new(flavour: &'static str, compiler: &str, program: &str) -> Option<Job> {
         Job::with_options(flavour, compiler, program, &[])
     }
 
-    /// Builds the program with options for the compiler.
+    /// Compiles a program like [`Job::new`], with options for the compiler.
     pub fn with_options(
         flavour: &'static str,
         compiler: &str,
@@ -73,12 +74,12 @@ impl Job {
         Job::compiled(flavour, &compiler, program, options)
     }
 
-    /// Returns a program that is not linked with MPI.
+    /// Compiles a program with plain gcc, so that it isn't linked with MPI.
     pub fn without_mpi(flavour: &'static str, program: &str, options: &[&str]) -> Option<Job> {
         Job::compiled(flavour, "gcc", program, options)
     }
 
-    /// Returns a job of a command that is there already.
+    /// Returns a job that runs an installed command. Returns `None`, so that the test is skipped, where the tools of MPI are absent.
     pub fn of_command(flavour: &'static str, command: &str) -> Option<Job> {
         Job::has_tools(flavour, &format!("mpicc.{flavour}")).then(|| Job {
             folder: tempfile::tempdir().expect("temporary folder"),
@@ -88,7 +89,7 @@ impl Job {
         })
     }
 
-    /// Returns this job with the compiled file as `program` in its folder.
+    /// Returns this job, changed to run the file `program` in its folder.
     pub fn with_program(self) -> Job {
         Job {
             command: None,
@@ -131,12 +132,12 @@ impl Job {
         })
     }
 
-    /// Runs the program and returns the records of each rank.
+    /// Runs the program on `ranks` ranks and returns the records of each rank.
     pub fn run(&self, ranks: usize) -> Vec<Vec<MpiRecord>> {
         self.run_with(ranks, &[])
     }
 
-    /// Runs the program with arguments.
+    /// Runs the program with arguments, checks the sequence numbers, and returns the records of each rank.
     pub fn run_with(&self, ranks: usize, arguments: &[&Path]) -> Vec<Vec<MpiRecord>> {
         let all = self.traced(ranks, arguments, &[], &[]);
         for (rank, records) in all.iter().enumerate() {
@@ -145,8 +146,8 @@ impl Job {
         all
     }
 
-    /// Runs traced with libraries preloaded before the tracer and with variables of the environment; the records are in the order
-    /// in which they come.
+    /// Runs the program with `before` preloaded before the tracer and with variables of the environment. Returns each rank's records in the
+    /// order in which the tracer sent them.
     pub fn traced(
         &self,
         ranks: usize,
@@ -190,7 +191,8 @@ impl Job {
     }
 }
 
-/// Checks that every call of a thread has its number once, without gaps, and that all of them have the caller's rank and success.
+/// Checks that the calls of each thread are numbered from 0 without gaps or repetitions, and that all records have the caller's rank and
+/// success.
 pub fn check_sequence(records: &[MpiRecord], rank: usize) {
     let mut threads: BTreeMap<ThreadId, Vec<u64>> = BTreeMap::new();
     for record in records {
@@ -207,7 +209,7 @@ pub fn check_sequence(records: &[MpiRecord], rank: usize) {
     }
 }
 
-/// Returns the function as the program names it, with the suffix of the large-count form.
+/// Returns the function's name as the program calls it, with the suffix `_c` for the large-count form.
 pub fn called(record: &MpiRecord) -> String {
     let suffix = if record.flags.contains(Flags::LARGE_COUNT) {
         "_c"

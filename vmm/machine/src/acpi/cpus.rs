@@ -10,8 +10,8 @@ use acpi_tables::pptt::{
 use super::{OEM_ID, OEM_REVISION, OEM_TABLE, PlatformDescription, bytes};
 use crate::topology::{CacheDescription, CacheKind, NodeTopology, SharedBy};
 
-/// Returns the multiple APIC description table (ACPI 6.5 §5.2.12). No PCAT_COMPAT flag: there is no 8259. Entries are of the
-/// xAPIC kind, which the specification asks for below id 255; a valid topology has no greater ones.
+/// Returns the multiple APIC description table (ACPI 6.5 §5.2.12). The flag PCAT_COMPAT is not set, because there is no 8259. Entries are
+/// of the xAPIC kind, which the specification asks for below APIC id 255; a valid topology has no greater ids.
 pub(super) fn madt(topology: &NodeTopology, platform: &PlatformDescription) -> Vec<u8> {
     let mut table = MADT::new(
         OEM_ID,
@@ -30,7 +30,7 @@ pub(super) fn madt(topology: &NodeTopology, platform: &PlatformDescription) -> V
     bytes(&table)
 }
 
-/// Returns the processor properties topology table (ACPI 6.5 §5.2.30): one tree per socket, private caches at its cores, shared
+/// Returns the processor properties topology table (ACPI 6.5 §5.2.30). Each socket is a tree, with private caches at its cores and shared
 /// caches at the socket, as in CPUID leaf 4.
 pub(super) fn pptt(topology: &NodeTopology) -> Vec<u8> {
     let mut table = PPTT::new(OEM_ID, OEM_TABLE, OEM_REVISION);
@@ -69,14 +69,15 @@ pub(super) fn pptt(topology: &NodeTopology) -> Vec<u8> {
     bytes(&table)
 }
 
-/// A cache that is in the table.
+/// A cache with its handle in the table.
 #[derive(Clone, Copy)]
 struct Placed {
     cache: CacheDescription,
     handle: CacheHandle,
 }
 
-/// Returns the caches that are not the next level of another cache of the list: the resources of a processor node.
+/// Returns the caches of the lowest level in the list, which are the private resources of a processor node; other caches follow as their
+/// next levels.
 fn first_level(placed: &[Placed]) -> Vec<CacheHandle> {
     let least = placed.iter().map(|p| p.cache.level).min();
     placed
@@ -86,7 +87,8 @@ fn first_level(placed: &[Placed]) -> Vec<CacheHandle> {
         .collect()
 }
 
-/// Adds one instance of each cache of this sharing, farthest first, each pointing to the next level.
+/// Adds one instance of each cache that is shared by `shared_by`, outermost level first, and links each to its next level. `behind` has the
+/// outer caches that are in the table already.
 fn caches(
     table: &mut PPTT,
     topology: &NodeTopology,
@@ -121,7 +123,7 @@ fn caches(
             .write_policy(WritePolicy::Writeback)
             .line_size(cache.line as u16)
             .id(*ids);
-        // The field has eight bits; a cache of more ways leaves it invalid.
+        // The field for associativity has eight bits; for a cache with more ways the field is left out.
         if let Ok(ways) = u8::try_from(cache.ways) {
             node = node.associativity(ways);
         }

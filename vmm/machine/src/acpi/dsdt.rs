@@ -8,7 +8,7 @@ use acpi_tables::aml::{
 use super::{PlatformDescription, SerialPort, Trigger, VirtioSlot, bytes, header};
 use crate::topology::NodeTopology;
 
-/// _STA: present, enabled, shown, functioning.
+/// Value of _STA: present, enabled, shown, functioning.
 const STATUS_OK: u8 = 0xf;
 
 pub(super) fn dsdt(topology: &NodeTopology, platform: &PlatformDescription) -> Vec<u8> {
@@ -19,13 +19,13 @@ pub(super) fn dsdt(topology: &NodeTopology, platform: &PlatformDescription) -> V
     if let Some(serial) = &platform.serial {
         system.extend(uart(serial));
     }
-    // The kernel numbers devices as it meets them, so creation order is also /dev order.
+    // The kernel numbers devices in the order in which it finds them, so that the order of creation is also that of the names in /dev.
     for (index, slot) in platform.virtio.iter().enumerate() {
         system.extend(virtio(index, slot));
     }
     let mut table = header(*b"DSDT", 2);
     table.append_slice(&Scope::raw("\\_SB_".into(), system));
-    // Sleep type 5 is what the sleep control register gets for power-off (ACPI 6.5 §7.4.2).
+    // The sleep control register gets sleep type 5 for power-off (ACPI 6.5 §7.4.2).
     let s5 = Name::new(
         "\\_S5_".into(),
         &Package::new(vec![&5_u8, &0_u8, &0_u8, &0_u8]),
@@ -78,7 +78,7 @@ fn virtio(index: usize, slot: &VirtioSlot) -> Vec<u8> {
     ))
 }
 
-/// Bytes that are AML already.
+/// Bytes that are encoded as AML already.
 struct Raw(Vec<u8>);
 
 impl Aml for Raw {

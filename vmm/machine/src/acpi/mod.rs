@@ -1,7 +1,7 @@
-//! ACPI tables of a node (ACPI 6.5), hardware-reduced: no SCI, no PM timer, no legacy devices but a UART.
+//! ACPI tables of a node (ACPI 6.5) of the hardware-reduced kind: no SCI, no PM timer, no legacy devices but a UART.
 //!
-//! Everything lies in one block below 1 MiB, where an operating system also finds the RSDP by scanning. The tables
-//! are RSDP, XSDT, FADT, DSDT, MADT, SRAT, SLIT, PPTT and, where the study gives latencies, HMAT.
+//! All tables are in one block below 1 MiB, in the area that an operating system scans for the RSDP. The tables are RSDP, XSDT, FADT, DSDT,
+//! MADT, SRAT, SLIT, PPTT and, if the study gives memory performance, HMAT.
 
 mod cpus;
 mod dsdt;
@@ -22,21 +22,21 @@ const OEM_ID: [u8; 6] = *b"NSCOPE";
 const OEM_TABLE: [u8; 8] = *b"NODESCOP";
 const OEM_REVISION: u32 = 1;
 
-/// Default address of the tables.
+/// Guest-physical address of the tables' block.
 pub const TABLES_BASE: u64 = 0xe_0000;
-/// First address after the area that an operating system scans for the RSDP.
+/// First address after the area below 1 MiB that an operating system scans for the RSDP.
 pub const TABLES_END: u64 = 0x10_0000;
 
-/// Form of a device's interrupt signal.
+/// Trigger mode of a device's interrupt signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
     /// A rising edge requests an interrupt.
     Edge,
-    /// A high level requests an interrupt as long as it lasts.
+    /// A high level requests interrupts as long as the level lasts.
     Level,
 }
 
-/// A virtio-mmio device, in the order of creation.
+/// A virtio-mmio device for the guest to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VirtioSlot {
     /// Guest-physical address of the device's registers, below 4 GiB.
@@ -49,7 +49,7 @@ pub struct VirtioSlot {
     pub trigger: Trigger,
 }
 
-/// An 8-bit register of the platform.
+/// Location of an 8-bit register of the platform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlatformRegister {
     /// Register at an I/O port.
@@ -77,30 +77,30 @@ pub struct SerialPort {
     pub gsi: u32,
 }
 
-/// Description of the platform, besides the topology.
+/// Addresses and devices of a node's platform, without the topology.
 #[derive(Clone, Debug)]
 pub struct PlatformDescription {
-    /// Registers of the local APICs.
+    /// Guest-physical address of the local APICs' registers.
     pub local_apic: u32,
-    /// Registers of the IOAPIC.
+    /// Guest-physical address of the IOAPIC's registers.
     pub ioapic: u32,
-    /// Id of the IOAPIC.
+    /// APIC id of the IOAPIC.
     pub ioapic_id: u8,
-    /// Sleep control register: writing sleep type 5 with the enable bit powers off (ACPI 6.5 §4.8.3.7).
+    /// Sleep control register: writing sleep type 5 with the enable bit powers the node off (ACPI 6.5 §4.8.3.7).
     pub sleep_control: PlatformRegister,
-    /// Register with the sleep status.
+    /// Sleep status register (ACPI 6.5 §4.8.3.7).
     pub sleep_status: PlatformRegister,
-    /// Reset register and the value that resets.
+    /// Reset register and the value whose write resets the node.
     pub reset: (PlatformRegister, u8),
-    /// Serial console; none if the node has none.
+    /// UART of the serial console; `None` if the node has none.
     pub serial: Option<SerialPort>,
     /// virtio-mmio devices in creation order.
     pub virtio: Vec<VirtioSlot>,
 }
 
 impl Default for PlatformDescription {
-    /// Returns the usual addresses: local APIC 0xfee00000, IOAPIC 0xfec00000, sleep control and status ports 0x600 and 0x601,
-    /// reset by 1 to port 0x602, COM1 on GSI 4, no virtio devices.
+    /// Returns the default addresses: local APIC 0xfee00000, IOAPIC 0xfec00000, sleep control and status at ports 0x600 and 0x601, reset by
+    /// writing 1 to port 0x602, COM1 at port 0x3f8 on GSI 4, no virtio devices.
     fn default() -> Self {
         Self {
             local_apic: 0xfee0_0000,
@@ -118,13 +118,13 @@ impl Default for PlatformDescription {
     }
 }
 
-/// Why tables could not be made.
+/// Reason why the tables could not be made or written.
 #[derive(Debug, Error)]
 pub enum AcpiError {
-    /// The topology is impossible.
+    /// The topology is invalid.
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    /// A memory range belongs to no socket.
+    /// A memory range belongs to a NUMA node without a socket.
     #[error(
         "memory range {start:#x} of {len:#x} bytes belongs to NUMA node {node}, but there are {sockets} sockets"
     )]
@@ -133,12 +133,12 @@ pub enum AcpiError {
         start: u64,
         /// Length of the range, bytes.
         len: u64,
-        /// NUMA node that the range states.
+        /// NUMA node of the range.
         node: u32,
         /// Number of sockets.
         sockets: u32,
     },
-    /// A device is out of reach of a 32-bit resource descriptor.
+    /// A device's registers are empty or not below 4 GiB, as a 32-bit resource descriptor needs.
     #[error(
         "virtio device {index} at {base:#x} of {size:#x} bytes does not lie below 4 GiB; move it into the hole for devices"
     )]
@@ -150,25 +150,25 @@ pub enum AcpiError {
         /// Length of the device's registers, bytes.
         size: u64,
     },
-    /// More devices than names.
+    /// The node has more than 256 virtio devices.
     #[error("{0} virtio devices; a node can have at most 256")]
     Devices(usize),
-    /// The tables are too large for the space below 1 MiB.
+    /// The tables do not fit between their first address and 1 MiB.
     #[error("the ACPI tables take {size} bytes at {base:#x}, but only {room} are left below 1 MiB")]
     Room {
-        /// Bytes of the tables.
+        /// Size of the tables, bytes.
         size: usize,
-        /// First address of the block.
+        /// First guest-physical address of the block.
         base: u64,
-        /// Bytes available for the block.
+        /// Size of the space for the block, bytes.
         room: u64,
     },
-    /// The block's place is not RAM.
+    /// The guest has no RAM at the block's address.
     #[error("the guest has no RAM for its ACPI tables at {0:#x}")]
     NotRam(u64),
 }
 
-/// A table inside the block.
+/// Location of a table in the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TablePlace {
     /// Signature in the table's header, such as `DSDT`.
@@ -179,31 +179,31 @@ pub struct TablePlace {
     pub length: usize,
 }
 
-/// ACPI tables of a node, made for their place in guest memory.
+/// ACPI tables of a node, with the guest-physical addresses that they contain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcpiTables {
-    /// Address of the block; the RSDP is its first structure.
+    /// Guest-physical address of the block; the RSDP is the block's first structure.
     pub base: u64,
     /// Bytes of the block, to be written at `base`.
     pub bytes: Vec<u8>,
-    /// Places of the tables in the block. The RSDP is in the block, too, but not in this list.
+    /// Locations of the tables in the block, without the RSDP.
     pub tables: Vec<TablePlace>,
 }
 
 impl AcpiTables {
-    /// Returns the address of the RSDP.
+    /// Returns the guest-physical address of the RSDP.
     pub fn rsdp(&self) -> u64 {
         self.base
     }
 
-    /// Returns the bytes of one table.
+    /// Returns the bytes of the table with this signature; `None` if the block has no such table.
     pub fn table(&self, signature: &[u8; 4]) -> Option<&[u8]> {
         let t = self.tables.iter().find(|t| t.signature == *signature)?;
         let from = (t.address - self.base) as usize;
         Some(&self.bytes[from..from + t.length])
     }
 
-    /// Copies the block into guest RAM.
+    /// Copies the block into guest RAM. Fails if the guest has no RAM there.
     pub fn write(&self, ram: &Ram) -> Result<(), AcpiError> {
         if ram.write(self.base, &self.bytes) {
             Ok(())
@@ -213,7 +213,7 @@ impl AcpiTables {
     }
 }
 
-/// Returns the tables for a node, to lie at [`TABLES_BASE`]. `numa` are the RAM's ranges.
+/// Returns the tables for a node, to be written at [`TABLES_BASE`]. `numa` lists the RAM's ranges with their NUMA nodes.
 pub fn build(
     topology: &NodeTopology,
     numa: &[NumaRange],
@@ -275,15 +275,15 @@ fn bytes(table: &dyn Aml) -> Vec<u8> {
     out
 }
 
-/// Returns an empty table of this revision, to be appended to.
+/// Returns an empty table with this signature and revision, to which a body is appended.
 fn header(signature: [u8; 4], revision: u8) -> Sdt {
     Sdt::new(signature, 36, revision, OEM_ID, OEM_TABLE, OEM_REVISION)
 }
 
 /// Returns the fixed ACPI description table (ACPI 6.5 §5.2.9).
 fn fadt(platform: &PlatformDescription, dsdt: u64) -> Vec<u8> {
-    /// IA-PC boot architecture flags: no VGA, no CMOS clock; neither "legacy devices" nor "8042" is set. Without
-    /// them the kernel would wait for a clock and a keyboard controller that are not there.
+    /// IA-PC boot architecture flags: no VGA and no CMOS clock are set, "legacy devices" and "8042" are not. With other values the kernel
+    /// would probe such devices and wait for answers.
     const NO_VGA: u16 = 1 << 2;
     const NO_CMOS_RTC: u16 = 1 << 5;
     let mut table = FADTBuilder::new(OEM_ID, OEM_TABLE, OEM_REVISION)
@@ -303,7 +303,7 @@ fn fadt(platform: &PlatformDescription, dsdt: u64) -> Vec<u8> {
     bytes(&table.finalize())
 }
 
-/// The block under construction: room for the RSDP, then tables on 16-byte boundaries.
+/// A block under construction: space for the RSDP, then tables on 16-byte boundaries.
 struct Block {
     base: u64,
     bytes: Vec<u8>,

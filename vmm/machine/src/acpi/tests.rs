@@ -41,7 +41,7 @@ fn u64_at(b: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(b[at..at + 8].try_into().unwrap())
 }
 
-/// Sub-tables of a table with one-byte type and length.
+/// Returns the sub-tables of a table from offset `from` on; each begins with a type and a length of one byte.
 fn entries(table: &[u8], from: usize) -> Vec<&[u8]> {
     let mut out = Vec::new();
     let mut at = from;
@@ -164,7 +164,7 @@ fn the_pptt_is_a_tree_whose_caches_match_the_topology() {
         at += e.len();
     }
     assert_eq!(leaves, (0..32).collect::<Vec<_>>());
-    // Per core L1d, L1i, L2; per socket L3.
+    // Each core has L1d, L1i and L2, each socket an L3.
     assert_eq!(caches, 16 * 3 + 4);
 }
 
@@ -230,7 +230,7 @@ fn the_largest_node_fits_below_one_mebibyte() {
     assert_eq!(&back, b"RSD PTR ");
 }
 
-/// Checks the tables with ACPICA's disassembler, a reference parser with the same code that Linux has inside.
+/// Every table must be valid for ACPICA's disassembler, a reference parser that shares code with Linux.
 #[test]
 fn iasl_accepts_every_table() {
     if !nodescope_test_needs::have(nodescope_test_needs::Need::Acpi, &["iasl"]) {
@@ -252,7 +252,7 @@ fn iasl_accepts_every_table() {
         let dsl = std::fs::read_to_string(dir.path().join(format!("{name}.dsl"))).unwrap();
         for bad in ["Warning", "Error", "Invalid", "Unknown", "beyond"] {
             assert!(!output.contains(bad), "{name}: {output}");
-            // The disassembler notes a bad checksum or an unknown sub-table inside the listing.
+            // The disassembler reports a bad checksum or an unknown sub-table inside the listing.
             let in_listing = dsl
                 .lines()
                 .filter(|l| l.contains(bad) && !l.contains(" Flags") && !l.contains("Valid"))

@@ -1,4 +1,4 @@
-//! Kernel images: an uncompressed vmlinux (ELF) or a bzImage, checked before anything is copied.
+//! Kernel images: an uncompressed vmlinux (ELF) or a bzImage, checked before any of it is copied into guest RAM.
 
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,12 @@ use vm_memory::GuestAddress;
 
 use super::{BootError, HIGH_MEMORY, read_file};
 
-/// A kernel image in host memory; any number of nodes load it.
+/// A kernel image in host memory, which any number of nodes can load.
 #[derive(Clone, Debug)]
 pub struct KernelImage {
     path: PathBuf,
-    /// Shared as it was read: a kernel has some 50 MB, and a slice would be a copy.
+    /// Contents of the file, shared by all clones. An `Arc` of the vector avoids the copy of some 50 MB that an `Arc` of a slice would
+    /// need.
     bytes: Arc<Vec<u8>>,
     format: Format,
 }
@@ -40,19 +41,19 @@ struct Segment {
 pub(super) struct LoadedKernel {
     /// Address of the 64-bit entry point.
     pub entry: u64,
-    /// First address after everything the kernel uses before it manages memory itself.
+    /// First guest-physical address after all memory that the kernel uses before it manages memory itself.
     pub end: u64,
-    /// Setup header of a bzImage.
+    /// Setup header of a bzImage; `None` for an ELF kernel.
     pub header: Option<setup_header>,
 }
 
 impl KernelImage {
-    /// Reads and checks an image.
+    /// Reads a kernel image from a file and checks its headers.
     pub fn open(path: &Path) -> Result<Self, BootError> {
         Self::parse(path, read_file("kernel", path)?)
     }
 
-    /// Checks an image that was read from `path`.
+    /// Checks the headers of an image whose bytes were read from `path`; messages name `path`.
     pub fn parse(path: &Path, bytes: Vec<u8>) -> Result<Self, BootError> {
         let format = if bytes.starts_with(b"\x7fELF") {
             parse_elf(path, &bytes)?
@@ -71,12 +72,12 @@ impl KernelImage {
         })
     }
 
-    /// Returns the path of the file that the image was read from.
+    /// Returns the path of the file from which the image was read.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Copies into RAM.
+    /// Copies the kernel into guest RAM and returns its addresses.
     pub(super) fn load(&self, ram: &Ram) -> Result<LoadedKernel, BootError> {
         let failed = |source| BootError::Loader {
             path: self.path.clone(),
@@ -133,7 +134,7 @@ fn zero(ram: &Ram, mut from: u64, end: u64) {
     let zeros = [0; 4096];
     while from < end {
         let n = (end - from).min(4096);
-        // The caller checked that the segment is RAM.
+        // The caller has checked that the segment is in RAM.
         ram.write(from, &zeros[..n as usize]);
         from += n;
     }
@@ -151,7 +152,7 @@ fn u64_at(b: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(b.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// Checks an ELF header and its program headers (System V ABI, chapter 4 and 5).
+/// Checks an ELF header and its program headers (System V ABI, chapters 4 and 5).
 fn parse_elf(path: &Path, b: &[u8]) -> Result<Format, BootError> {
     const CLASS_64: u8 = 2;
     const LITTLE_ENDIAN: u8 = 1;
@@ -266,7 +267,7 @@ fn parse_bzimage(path: &Path, b: &[u8]) -> Result<Format, BootError> {
     };
     let setup = (sectors + 1) * 512;
     let len = b.len() as u64;
-    // The header counts the protected-mode part in 16-byte units.
+    // The header counts the protected-mode part of the file in 16-byte units.
     let needed = setup + u64::from(u32_at(b, 0x1f4).unwrap_or(0)) * 16;
     if needed > len || setup >= len {
         return Err(BootError::KernelTruncated {

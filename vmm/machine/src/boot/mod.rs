@@ -1,8 +1,8 @@
-//! Direct start of a Linux kernel by the 64-bit boot protocol (Documentation/x86/boot.rst): paging on, RSI at the
-//! boot parameters, no firmware and no decompressor run.
+//! Direct boot of a Linux kernel by the 64-bit boot protocol (Documentation/x86/boot.rst): paging is on, RSI points to the boot parameters,
+//! and neither firmware nor a decompressor runs.
 //!
-//! Memory below 1 MiB: GDT 0x1000, boot parameters 0x7000, stack below 0x9000, page tables 0x9000 to 0xf000, command
-//! line 0x20000, ACPI tables 0xe0000. The initramfs lies at the top of the RAM below the hole for devices.
+//! Guest-physical addresses below 1 MiB: GDT 0x1000, boot parameters 0x7000, stack below 0x9000, page tables 0x9000 to 0xf000, command line
+//! 0x20000, ACPI tables 0xe0000. The initramfs is at the top of the RAM below the hole for devices.
 
 mod kernel;
 
@@ -23,19 +23,19 @@ use crate::acpi::{AcpiTables, TABLES_END};
 
 pub use kernel::KernelImage;
 
-/// First address where a kernel may lie.
+/// Lowest guest-physical address of a kernel: 1 MiB.
 pub const HIGH_MEMORY: u64 = 0x10_0000;
-/// End of conventional memory.
+/// End of conventional memory, as the memory map states it.
 const LOW_END: u64 = 0x9_fc00;
 const GDT: u64 = 0x1000;
 const ZERO_PAGE: u64 = 0x7000;
 const STACK_TOP: u64 = 0x9000;
 const PML4: u64 = 0x9000;
 const PDPT: u64 = 0xa000;
-/// Four page directories: the first 4 GiB in 2-MiB pages.
+/// Four page directories, which map the first 4 GiB in 2-MiB pages.
 const PAGE_DIRECTORIES: u64 = 0xb000;
 const COMMAND_LINE: u64 = 0x2_0000;
-/// Longest command line, its terminator not counted (COMMAND_LINE_SIZE of x86 Linux).
+/// Maximum length of the command line in bytes, without its terminator (COMMAND_LINE_SIZE of x86 Linux).
 pub const COMMAND_LINE_MAX: usize = 2047;
 
 /// Selectors that the boot protocol prescribes.
@@ -43,20 +43,20 @@ const BOOT_CS: u16 = 0x10;
 const BOOT_DS: u16 = 0x18;
 const BOOT_TR: u16 = 0x20;
 
-/// Why a guest cannot be started.
+/// Reason why a guest cannot be started.
 #[derive(Debug, Error)]
 pub enum BootError {
     /// A file cannot be read.
     #[error("cannot read the {what} {path}: {source}; give the path of a readable file", path = path.display())]
     Read {
-        /// Name of the file's role: kernel or initramfs.
+        /// Role of the file: `kernel` or `initramfs`.
         what: &'static str,
         /// Path of the file.
         path: PathBuf,
         /// Error of the host.
         source: std::io::Error,
     },
-    /// Not a kernel at all.
+    /// The file is neither an ELF file nor a bzImage.
     #[error(
         "{path} is not a kernel: it begins with {first:02x?}; give an uncompressed vmlinux (ELF) or a bzImage",
         path = path.display()
@@ -67,7 +67,7 @@ pub enum BootError {
         /// First bytes of the file.
         first: Vec<u8>,
     },
-    /// A kernel that cannot be started.
+    /// The file is a kernel image that cannot be started.
     #[error("kernel {path}: {reason}; give an x86-64 Linux kernel", path = path.display())]
     KernelFormat {
         /// Path of the kernel.
@@ -75,7 +75,7 @@ pub enum BootError {
         /// Reason why the kernel cannot be started.
         reason: String,
     },
-    /// The file ends early.
+    /// The kernel's file is shorter than its headers state.
     #[error("kernel {path} is cut: it has {len} bytes, its headers speak of {needed}; copy or unpack it again", path = path.display())]
     KernelTruncated {
         /// Path of the kernel.
@@ -85,7 +85,7 @@ pub enum BootError {
         /// Bytes that the file has.
         len: u64,
     },
-    /// The kernel does not fit into RAM.
+    /// The kernel does not fit into the RAM that starts at address 0.
     #[error(
         "kernel {path} wants memory from {start:#x} to {end:#x}, but RAM for it lies between 0x100000 and {low_end:#x}; give the node more memory",
         path = path.display()
@@ -95,12 +95,12 @@ pub enum BootError {
         path: PathBuf,
         /// First address that the kernel needs.
         start: u64,
-        /// Address after the last.
+        /// First address after the memory that the kernel needs.
         end: u64,
-        /// End of low RAM.
+        /// End of the RAM below the hole for devices.
         low_end: u64,
     },
-    /// The loader refused the kernel.
+    /// The loader rejected the kernel.
     #[error("kernel {path} cannot be loaded: {source}", path = path.display())]
     Loader {
         /// Path of the kernel.
@@ -108,7 +108,7 @@ pub enum BootError {
         /// Error of the loader.
         source: linux_loader::loader::Error,
     },
-    /// The initramfs does not fit.
+    /// The initramfs does not fit between the kernel and the end of low RAM.
     #[error(
         "initramfs {path} has {size} bytes, but only {room} are free between the kernel's end at {kernel_end:#x} and {low_end:#x}; give the node more memory",
         path = path.display()
@@ -120,18 +120,18 @@ pub enum BootError {
         size: u64,
         /// Bytes that are free for the initramfs.
         room: u64,
-        /// End of the kernel.
+        /// First address after the kernel.
         kernel_end: u64,
-        /// End of low RAM.
+        /// End of the RAM below the hole for devices.
         low_end: u64,
     },
-    /// The command line is too long or holds a NUL.
+    /// The command line is too long or contains a NUL.
     #[error("the kernel command line {reason}; shorten or correct the study's kernel arguments")]
     CommandLine {
         /// Reason why the command line cannot be used.
         reason: String,
     },
-    /// RAM is too small for the boot structures.
+    /// The RAM at address 0 is too small for a guest; the value is its size in bytes.
     #[error("the node has {0} bytes of memory at address 0; a guest needs at least 16 MiB")]
     Memory(u64),
 }
@@ -144,7 +144,7 @@ fn read_file(what: &'static str, path: &Path) -> Result<Vec<u8>, BootError> {
     })
 }
 
-/// An initial RAM file system in host memory; any number of nodes load it.
+/// An initial RAM file system in host memory, which any number of nodes can load.
 #[derive(Clone, Debug)]
 pub struct Initramfs {
     path: PathBuf,
@@ -152,12 +152,12 @@ pub struct Initramfs {
 }
 
 impl Initramfs {
-    /// Reads the file. The guest's kernel checks its format.
+    /// Reads the file without checking its format, which the guest's kernel does.
     pub fn open(path: &Path) -> Result<Self, BootError> {
         Ok(Self::new(path, read_file("initramfs", path)?))
     }
 
-    /// Returns an initramfs that was read from `path`.
+    /// Returns an initramfs with the bytes that were read from `path`.
     pub fn new(path: &Path, bytes: Vec<u8>) -> Self {
         Self {
             path: path.into(),
@@ -166,31 +166,32 @@ impl Initramfs {
     }
 }
 
-/// A guest to start.
+/// Parts of a guest to start.
 #[derive(Clone, Copy, Debug)]
 pub struct BootConfig<'a> {
     /// Linux kernel to load.
     pub kernel: &'a KernelImage,
-    /// Initial RAM file system to load; none for a kernel without one.
+    /// Initial RAM file system to load; `None` for a kernel without one.
     pub initramfs: Option<&'a Initramfs>,
     /// Command line of the kernel.
     pub command_line: &'a str,
-    /// ACPI tables; they are written, too.
+    /// ACPI tables of the node, which [`load`] writes into RAM as well.
     pub acpi: &'a AcpiTables,
 }
 
-/// A guest ready to start.
+/// Start state of a guest whose RAM has been loaded.
 #[derive(Clone, Debug)]
 pub struct Boot {
-    /// State of the boot processor; the others wait for a start-up IPI.
+    /// State of the boot processor; the other vCPUs wait for a start-up IPI.
     pub state: VcpuState,
     /// First address after the kernel.
     pub kernel_end: u64,
-    /// Address and size of the initramfs.
+    /// Guest-physical address and size in bytes of the initramfs; `None` without one.
     pub initramfs: Option<(u64, u64)>,
 }
 
-/// Puts everything into RAM. Returns the state in which the boot processor starts.
+/// Writes kernel, initramfs, boot parameters, page tables, GDT and ACPI tables into RAM. Returns the state in which the boot processor
+/// starts.
 pub fn load(ram: &Ram, config: &BootConfig<'_>) -> Result<Boot, BootError> {
     let low_end = ram.region(0).map_or(0, |r| r.len);
     if low_end < 16 << 20 {
@@ -212,13 +213,13 @@ pub fn load(ram: &Ram, config: &BootConfig<'_>) -> Result<Boot, BootError> {
         params.hdr.version = 0x20f;
         params.hdr.kernel_alignment = 0x100_0000;
     }
-    /// Boot loader without an assigned number.
+    /// Type of a boot loader without an assigned number.
     const LOADER_OTHER: u8 = 0xff;
     params.hdr.type_of_loader = LOADER_OTHER;
     params.hdr.cmd_line_ptr = COMMAND_LINE as u32;
     params.hdr.cmdline_size = config.command_line.len() as u32;
     if let Some((at, size)) = initramfs {
-        // Both below 4 GiB: low RAM ends before the hole for devices.
+        // Address and size are below 4 GiB, because low RAM ends before the hole for devices.
         params.hdr.ramdisk_image = at as u32;
         params.hdr.ramdisk_size = size as u32;
     }
@@ -281,7 +282,8 @@ fn place_initramfs(
     }
 }
 
-/// Returns the memory map: RAM except for the area between conventional memory and 1 MiB, where the ACPI tables are reserved.
+/// Returns the e820 memory map. All RAM is listed except the area from the end of conventional memory to 1 MiB, of which the part for ACPI
+/// tables is reserved.
 fn memory_map(ram: &Ram) -> Vec<boot_e820_entry> {
     const RAM: u32 = 1;
     const RESERVED: u32 = 2;
@@ -325,7 +327,7 @@ fn write_tables(ram: &Ram) -> bool {
     gdt && top && pdpt && directories
 }
 
-/// Returns the state in which a kernel starts: 64-bit mode, interrupts off, flat segments, RSI at the boot parameters.
+/// Returns the state in which a kernel starts: 64-bit mode, interrupts off, flat segments, RSI pointing to the boot parameters.
 fn boot_state(entry: u64) -> VcpuState {
     let mut s = VcpuState::reset();
     s.general.gpr = [0; 16];

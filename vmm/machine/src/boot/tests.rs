@@ -117,7 +117,7 @@ fn the_memory_map_covers_ram_and_reserves_the_tables() {
     );
 }
 
-/// Walks the boot page tables as a processor would.
+/// The test walks the boot page tables as a processor would.
 #[test]
 fn the_first_four_gibibytes_are_mapped_onto_themselves() {
     let ram = Ram::new(&[32 << 20]).unwrap();

@@ -1,4 +1,5 @@
-//! A profile made by hand: a stencil program of two ranks on two nodes, with MPI, a stripped library, the kernel and code without a file.
+//! A constructed profile of a stencil program with two ranks on two nodes. It has MPI, a stripped library, the kernel and code without a
+//! file.
 
 #![allow(dead_code, reason = "not every test file uses everything")]
 
@@ -10,7 +11,7 @@ use nodescope_profile::{
     SourceRange, WindowProfile,
 };
 
-/// Indices of functions.
+/// Indices of functions in the profile.
 pub const MAIN: u32 = 0;
 pub const RELAX: u32 = 1;
 pub const RESIDUAL: u32 = 2;
@@ -25,7 +26,8 @@ pub const JIT: u32 = 10;
 pub const TEMPLATE: u32 = 11;
 pub const IDLE: u32 = 12;
 
-/// Contexts: on node 0 other processes, rank 0, rank 0 in MPI_Allreduce; on node 1 rank 1, rank 1 in MPI_Send, others.
+/// Node and index of each context. Node 0 has other processes, rank 0, and rank 0 in MPI_Allreduce; node 1 has rank 1, rank 1 in MPI_Send,
+/// and other processes.
 pub const CONTEXTS: [(u32, u32); 6] = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)];
 
 const LONG: &str = "void grid::apply<grid::Field<double, 3ul>, grid::Boundary<(grid::Side)2> >(grid::Field<double, 3ul>&, std::vector<grid::Boundary<(grid::Side)2>, std::allocator<grid::Boundary<(grid::Side)2> > > const&)";
@@ -105,7 +107,7 @@ fn counts(executions: u64, answers: [u64; 5], cycles: [u64; 6]) -> BlockCounts {
     }
 }
 
-/// Returns the profile.
+/// Returns the profile, with this name of its window.
 pub fn profile(name: &str) -> WindowProfile {
     let module = |kind, name: &str, id: Option<&str>| Module {
         kind,
@@ -367,7 +369,7 @@ pub fn profile(name: &str) -> WindowProfile {
             [30_000, 2000, 0, 900, 100].map(|n| n * scale),
             [99_000, 20_000, 31_000, 90_000, 22_000, 0].map(|n| n * scale),
         );
-        // One that a timer interrupted.
+        // One execution was cut short by a timer interrupt.
         sum.partial.executions = 1;
         sum.partial.instructions = 3;
         sum.partial.loads = 2;
@@ -456,7 +458,7 @@ pub fn profile(name: &str) -> WindowProfile {
     }
 }
 
-/// Owners of the contexts.
+/// Returns the owners of the contexts.
 pub fn labels() -> Labels {
     let label = |node, frames: &[&str], rank, mpi: Option<&str>| ContextLabel {
         frames: frames.iter().map(|&frame| frame.into()).collect(),

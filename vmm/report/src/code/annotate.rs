@@ -1,4 +1,4 @@
-//! Machine code of expensive blocks, with its source lines.
+//! Machine code of the most expensive blocks, with its source lines.
 
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, Instruction};
 use nodescope_profile::{Block, ModuleKind, SourceRange, WindowProfile};
@@ -10,37 +10,38 @@ use crate::breakdown::CYCLE;
 /// Listing of a basic block: its instructions and costs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Listing {
-    /// The function that the block begins in.
+    /// Name of the function in which the block begins.
     pub function: String,
     /// Name of the block's module.
     pub module: String,
-    /// Address of the block's first byte: an offset in the module's file; a linear address in kernel and anonymous memory.
+    /// Address of the block's first byte: a linear address in the kernel and in memory without a file, otherwise an offset in the module's
+    /// file.
     pub address: u64,
-    /// Costs of all executions.
+    /// Costs of all the block's executions.
     pub costs: CodeCosts,
-    /// Cycles of the core for one execution, long instructions included.
+    /// Core cycles of one execution, long instructions included.
     pub core_per_execution: f64,
-    /// Stall cycles for one execution.
+    /// Stall cycles of one execution.
     pub stalls_per_execution: f64,
-    /// Instructions of the block.
+    /// Instructions of the block, in order.
     pub instructions: Vec<InstructionRow>,
 }
 
-/// Row of a listing: an instruction and its source.
+/// Row of a listing: an instruction and its source lines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct InstructionRow {
-    /// Address of the instruction, in the same terms as the block's.
+    /// Address of the instruction, in the same terms as the listing's.
     pub address: u64,
-    /// The instruction in the syntax of AT&T.
+    /// The instruction in AT&T syntax.
     pub text: String,
-    /// `file:line` of the innermost source line.
+    /// Innermost source line, as `file:line`; `None` if unknown.
     pub source: Option<String>,
-    /// Functions expanded here, innermost first.
+    /// Names of functions inlined here, innermost first.
     pub inlined: Vec<String>,
 }
 
 impl Listing {
-    /// Most blocks that are listed.
+    /// Maximum number of blocks that are listed.
     pub(super) const MOST: usize = 50;
 
     pub(super) fn new(profile: &WindowProfile, index: u32, sum: &Sum, costs: CodeCosts) -> Listing {
@@ -65,7 +66,7 @@ impl Listing {
     }
 }
 
-/// Most instructions of a listing; an engine's blocks are far shorter.
+/// Maximum number of instructions of a listing; an engine's blocks are far shorter.
 const MOST_INSTRUCTIONS: usize = 1000;
 
 fn disassembled(profile: &WindowProfile, block: &Block, address: u64) -> Vec<InstructionRow> {

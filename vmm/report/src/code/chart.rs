@@ -1,4 +1,4 @@
-//! The roofline as a chart: a panel for each level, both axes logarithmic.
+//! The roofline as a chart: a panel for each memory level, with logarithmic axes.
 
 use nodescope_page::chart::{FAINT, font};
 use plotters::prelude::*;
@@ -11,13 +11,13 @@ use crate::units::si;
 
 const WIDTH: u32 = 1080;
 const PANEL: u32 = 320;
-/// Half of the square that a point, and a number beside it, keep free of others.
+/// Half sizes, in pixels, of the areas that a point, and a number beside it, keep free of other labels.
 const DOT: i32 = 5;
 const NUMBER: (i32, i32) = (10, 8);
 const POINT: RGBColor = RGBColor(0xb0, 0x3a, 0x5b);
 const ROOF: RGBColor = RGBColor(0x3b, 0x6f, 0xb6);
 
-/// Draws the panels; none without a function that has operations.
+/// Draws the panels as SVG. Returns `None` without a function that has floating-point operations, or without a peak.
 pub(super) fn draw(roofline: &Roofline) -> Result<Option<String>, ReportError> {
     if roofline.functions.is_empty() || roofline.peak_flops <= 0.0 {
         return Ok(None);
@@ -124,7 +124,7 @@ fn draw_level(
         .draw(&roof(peak, ROOF.stroke_width(2)))
         .map_err(&failed)?;
 
-    // Labels of the roofs stand at the right end, below the line for the scalar roof, so that points at the roof stay clear.
+    // Labels of the roofs are at the right end, above their lines; `taken` keeps the points' numbers away from these labels.
     let mut taken: Vec<[i32; 4]> = Vec::new();
     let mut name = |text: String, y: f64| -> Result<(), ReportError> {
         let (x, y) = plane.map_coordinate(&(right, y));
@@ -170,7 +170,7 @@ fn draw_level(
     Ok(())
 }
 
-/// Returns a place for a number near a point, where nothing else is.
+/// Returns a position near a point where a number overlaps nothing; `None` if there is none. All positions are in pixels.
 fn free(x: i32, y: i32, taken: &[[i32; 4]]) -> Option<(i32, i32)> {
     const AROUND: [(i32, i32); 8] = [
         (1, 0),
@@ -195,7 +195,7 @@ fn free(x: i32, y: i32, taken: &[[i32; 4]]) -> Option<(i32, i32)> {
     })
 }
 
-/// Returns a power of ten with a prefix.
+/// Returns a power of ten as text: as a decimal fraction for a negative exponent, otherwise with an SI prefix.
 fn power(exponent: i32) -> String {
     if exponent < 0 {
         format!("{:.*}", -exponent as usize, 10_f64.powi(exponent))
@@ -207,7 +207,7 @@ fn power(exponent: i32) -> String {
     }
 }
 
-/// Returns a value that a unit can follow.
+/// Returns a value as text, to which a unit can be appended directly: with an SI prefix, or else with a space at the end.
 fn spaced(value: f64) -> String {
     let text = si(value);
     if text.contains(' ') { text } else { text + " " }

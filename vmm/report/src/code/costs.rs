@@ -1,4 +1,4 @@
-//! Costs of some code, as the report shows them.
+//! Costs of a piece of code, in the form that the report shows.
 
 use nodescope_plugin_api::{Source, StallTerm};
 use nodescope_profile::Costs;
@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::Core;
 use crate::breakdown::{CYCLE, TermValue};
 
-/// Costs, and cycles of further cores in 1/65536.
+/// Costs of a piece of code, and its core cycles on further cores in 1/65536.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sum {
     pub(crate) costs: Costs,
@@ -26,25 +26,25 @@ impl Sum {
     }
 }
 
-/// Costs of some code.
+/// Costs of a piece of code, with ratios.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CodeCosts {
-    /// Whole executions of the code's blocks.
+    /// Number of complete executions of the code's blocks.
     pub executions: u128,
     /// Number of instructions retired.
     pub instructions: u128,
     /// Modelled cycles in 1/65536: the sum of the terms.
     pub cycles_65536: i128,
-    /// Share of the window's cycles; none if the window has none.
+    /// Share of the window's cycles, from 0 to 1; `None` if the window has no cycles.
     pub share: Option<f64>,
-    /// Cycles per instruction.
+    /// Cycles per instruction; `None` without instructions.
     pub cpi: Option<f64>,
-    /// Instructions per cycle.
+    /// Instructions per cycle; `None` without cycles.
     pub ipc: Option<f64>,
-    /// `core` (long instructions included), `L1`, `L2`, `L3`, `memory_local`, `memory_remote`, `other`; CPI by the code's own
-    /// instructions.
+    /// Terms of the cycles: `core` (long instructions included), `L1`, `L2`, `L3`, `memory_local`, `memory_remote`, `other`. Each term's
+    /// CPI is per instruction of this code.
     pub terms: Vec<TermValue>,
-    /// The term `core` on each further core.
+    /// Cycles of the term `core` on each further core.
     pub further_cores: Vec<CoreValue>,
     /// Number of data reads.
     pub loads: u128,
@@ -52,33 +52,33 @@ pub struct CodeCosts {
     pub stores: u128,
     /// Number of floating-point operations.
     pub flops: u128,
-    /// Floating-point operations per byte that came from memory; none if no byte did.
+    /// Floating-point operations per byte that came from memory; `None` if no byte came from memory.
     pub flops_per_byte: Option<f64>,
-    /// References that missed the first level, by who answered.
+    /// Numbers of references that missed the first level, by the source that answered.
     pub answers: Vec<AnswerCount>,
 }
 
-/// The core's cycles on another core.
+/// Core cycles of a piece of code on a further core.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CoreValue {
     /// Name of the core.
     pub core: String,
-    /// Cycles of the core in 1/65536.
+    /// Core cycles in 1/65536.
     pub cycles_65536: i128,
-    /// Cycles per instruction.
+    /// Core cycles per instruction; `None` without instructions.
     pub cpi: Option<f64>,
 }
 
-/// References that one source answered.
+/// Number of references that one source answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct AnswerCount {
-    /// `L2`, `L3`, `other_cache`, `memory_local`, `memory_remote`.
+    /// Name of the source: `L2`, `L3`, `other_cache`, `memory_local`, `memory_remote`.
     pub source: &'static str,
     /// Number of references.
     pub count: u128,
 }
 
-/// Bytes that came from memory for a reference.
+/// Bytes that come from memory for one reference: a cache line.
 pub(crate) const LINE: u128 = 64;
 
 impl CodeCosts {
@@ -139,14 +139,14 @@ impl CodeCosts {
         }
     }
 
-    /// Cycles of a term in 1/65536.
+    /// Returns the cycles of the term with this name, in 1/65536; 0 if there is no such term.
     pub(crate) fn term(&self, name: &str) -> i128 {
         let mut terms = self.terms.iter().filter(|term| term.term == name);
         terms.next().map_or(0, |term| term.cycles_65536)
     }
 }
 
-/// Returns the lines that came from memory.
+/// Returns the number of cache lines that came from local or remote memory.
 pub(crate) fn memory_lines(costs: &Costs) -> u128 {
     costs.answers[Source::LocalMemory as usize] + costs.answers[Source::RemoteMemory as usize]
 }

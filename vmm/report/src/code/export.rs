@@ -1,4 +1,4 @@
-//! A window's code by itself: as text or JSON, drawn, or in the formats of other tools.
+//! Export of a window's code: as text or JSON, as a drawing, or in the formats of other tools.
 
 use nodescope_profile::{Detail, Stacks, WindowProfile, folded, perf_script, pprof};
 use nodescope_window::WindowRecord;
@@ -7,7 +7,7 @@ use super::{CodeReport, Core, flame_svg, labels, tables};
 use crate::input::ReportError;
 use crate::text::WIDTH;
 
-/// Form of a window's code.
+/// Format of an exported window's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Tables of at most 100 columns, as in the report.
@@ -20,12 +20,12 @@ pub enum Format {
     Folded,
     /// The gzipped protocol buffer of `pprof`.
     Pprof,
-    /// Text as `perf script` prints it.
+    /// Text in the format of `perf script`.
     PerfScript,
 }
 
 impl Format {
-    /// Returns a name for a window's file in this format.
+    /// Returns the name of a file for a window in this format; characters that are not plain become underscores.
     pub fn file_name(self, window: &str) -> String {
         let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         let window: String = (window.chars())
@@ -43,7 +43,7 @@ impl Format {
     }
 }
 
-/// Writes a window's code in a format. Call paths and graphs have the cycles of the first core.
+/// Returns a window's code in a format. Call paths and graphs use the cycles of the first core.
 pub fn export(
     record: &WindowRecord,
     profile: &WindowProfile,

@@ -1,17 +1,17 @@
-//! A window's code in the page of the report.
+//! A window's code as a section of the report's page.
 
 use nodescope_page::Page;
 
 use super::tables::{Shape, listing_lines, listing_rows, listing_title, tables};
 use super::{CodeReport, Listing};
 
-/// Most rows of a table in the page.
+/// Maximum number of rows of a table in the page.
 const ROWS: usize = 100;
-/// Most listings in the page, and how many of them stand open.
+/// Maximum number of listings in the page, and number of listings that are open at first.
 const LISTINGS: usize = 20;
 const OPEN: usize = 2;
 
-/// Rules that the page needs beside the report's own.
+/// Style rules that the section needs in addition to the report's own.
 pub(crate) const STYLE: &str = "
 .code td.name { max-width: 300px; overflow: hidden; text-overflow: ellipsis; white-space: pre; }
 .code td.name + td.name { max-width: 140px; }
@@ -21,7 +21,7 @@ details { border-top: 1px solid var(--line); padding: 6px 0; } summary { cursor:
 .code .asm td.name { max-width: 560px; }
 ";
 
-/// Adds the section to the page.
+/// Adds the section of a window's code to the page; `table` adds a table.
 pub(crate) fn write(
     page: &mut Page,
     code: &CodeReport,

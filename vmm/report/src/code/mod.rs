@@ -1,6 +1,7 @@
-//! The code that ran in a window: functions, source lines, machine code, MPI functions and a roofline, from the window's profile.
+//! Report of the code that was executed in a window: functions, source lines, machine code, MPI functions and a roofline, from the window's
+//! profile.
 //!
-//! All costs are integers: each list with its rest adds up to the window's totals exactly.
+//! All costs are integers: the entries of each list and its rest add up to the window's totals exactly.
 
 mod annotate;
 mod chart;
@@ -35,18 +36,18 @@ use crate::input::{CoreCpi, ReportError, ReportInput};
 use crate::units::grouped as grouped_digits;
 use costs::Sum;
 
-/// Core for which the cycles of code are reported.
+/// Core for which the report has cycles of code.
 pub struct Core<'a> {
     /// Name of the core, such as `nominal CPI`.
     pub name: String,
-    /// Cycles of the core by block.
+    /// Cycles of the core for each block.
     pub cycles: Box<dyn CoreCycles + 'a>,
     /// True if cycles of long instructions (REP strings, PAUSE) must be added to `cycles`.
     pub long_instructions: bool,
 }
 
 impl Core<'_> {
-    /// Cycles of long instructions that the core's table does not have, in 1/65536.
+    /// Returns the cycles of long instructions that `cycles` does not contain, in 1/65536.
     fn long(&self, costs: &Costs) -> i128 {
         match self.long_instructions {
             true => costs.long_cycles as i128 * CYCLE,
@@ -55,36 +56,36 @@ impl Core<'_> {
     }
 }
 
-/// Report of a window's code. The serialised form is `windows[].code` in `report.json`.
+/// Report of a window's code. The serialized form is `windows[].code` in `report.json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CodeReport {
-    /// Names of the cores for which cycles are reported. Cycles and shares are the first core's.
+    /// Names of the cores for which the report has cycles. Cycles and shares are those of the first core.
     pub cores: Vec<String>,
     /// Costs of all code of the window.
     pub total: CodeCosts,
-    /// Functions that cover 99.9 % of the cycles, most expensive first.
+    /// Functions that together have 99.9 % of the cycles, most expensive first, at most 5000.
     pub functions: Vec<FunctionCost>,
-    /// Functions that `functions` does not list.
+    /// Sum of the functions that `functions` does not list.
     pub other_functions: Rest,
-    /// Source lines that cover 99.9 % of the cycles, most expensive first.
+    /// Source lines that together have 99.9 % of the cycles, most expensive first, at most 5000.
     pub lines: Vec<LineCost>,
-    /// Source lines that `lines` does not list.
+    /// Sum of the source lines that `lines` does not list.
     pub other_lines: Rest,
-    /// Machine code of the most expensive basic blocks.
+    /// Machine code of the most expensive basic blocks, most expensive first.
     pub blocks: Vec<Listing>,
-    /// Code inside MPI calls, most expensive function first.
+    /// Code inside MPI calls by MPI function, most expensive function first.
     pub mpi: Vec<MpiCode>,
     /// Costs of code outside MPI calls.
     pub outside_mpi: CodeCosts,
-    /// Functions with floating-point operations beside the machine's limits.
+    /// Rates of functions with floating-point operations, and the machine's limits.
     pub roofline: Roofline,
-    /// Sentences about what could not be found out.
+    /// Sentences for the user about missing or inconsistent information.
     pub notes: Vec<String>,
     #[serde(skip)]
     pub(crate) drawings: Drawings,
 }
 
-/// SVGs of a window's code.
+/// SVG drawings of a window's code.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Drawings {
     pub(crate) flame: String,
@@ -94,37 +95,37 @@ pub(crate) struct Drawings {
 /// Costs of a function.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FunctionCost {
-    /// Name of the function, demangled; `module+0xoffset` where no symbol is known.
+    /// Name of the function, demangled; `module+0xoffset` if no symbol is known.
     pub function: String,
     /// Path of the function's module in the guest, or a name in brackets.
     pub module: String,
-    /// Costs of the function, without those of functions that it called.
+    /// Costs of the function, without those of the functions that it called.
     pub costs: CodeCosts,
 }
 
 /// Costs of a source line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LineCost {
-    /// File, as the debugging information has it; none for code without a line.
+    /// Path of the source file, as the debugging information gives it; `None` for code without a line.
     pub file: Option<String>,
-    /// Number of the line, from 1.
+    /// Number of the line, from 1; `None` for code without a line.
     pub line: Option<u32>,
-    /// Share of the line in the costs of its blocks, by instructions.
+    /// Share of the costs of the blocks that the line is in, by the number of its instructions.
     pub costs: CodeCosts,
 }
 
-/// The rest of a list.
+/// Sum of the entries that a list leaves out.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Rest {
-    /// Entries that are not listed.
+    /// Number of entries that are not listed.
     pub count: usize,
     /// Sum of the costs of these entries.
     pub costs: CodeCosts,
 }
 
-/// Lists end where this share of the window's cycles is covered, in thousandths.
+/// Share of the window's cycles, in thousandths, at which a list ends.
 const COVERED: i128 = 999;
-/// Most entries of a list.
+/// Maximum number of entries in a list.
 const MOST_ROWS: usize = 5000;
 /// Width of the flame graph in a page, pixels.
 const FLAME_WIDTH: u32 = 1080;
@@ -132,7 +133,7 @@ const FLAME_WIDTH: u32 = 1080;
 const WIDE_FLAME: u32 = 1280;
 
 impl CodeReport {
-    /// Makes the report of a window's code. Cycles are those of the first core; the others have a column.
+    /// Makes the report of a window's code. Cycles are those of the first core; each further core adds a column. Fails without a core.
     pub fn new(
         record: &WindowRecord,
         profile: &WindowProfile,
@@ -214,7 +215,7 @@ impl CodeReport {
     }
 }
 
-/// Cores that the code of a window is shown for: first the one of the CPI stack, then further ones.
+/// Returns the cores for which the code of a window is shown. The first core is normally the one of the window's CPI stack.
 pub fn cores<'p>(
     core: &CoreCpi,
     record: &WindowRecord,
@@ -243,7 +244,7 @@ pub fn cores<'p>(
     Ok(cores)
 }
 
-/// Returns the code of a window.
+/// Makes the report of a window's code, on the cores that the input selects.
 pub(crate) fn of_window(
     input: &ReportInput,
     record: &WindowRecord,
@@ -254,13 +255,13 @@ pub(crate) fn of_window(
     CodeReport::new(record, profile, &cores)
 }
 
-/// Draws the flame graph of a window as an SVG file.
+/// Draws the flame graph of a window's cycles, for an SVG file of its own.
 pub fn flame_svg(record: &WindowRecord, profile: &WindowProfile, core: &dyn CoreCycles) -> String {
     let stacks = Stacks::new(profile, core, &labels(record), Detail::Functions);
     flame::svg(&flame::tree(profile, &stacks), WIDE_FLAME)
 }
 
-/// Sums by a key, with the cycles of further cores.
+/// Sums the first core's costs by a key, and adds the core cycles of each further core.
 fn grouped<K: Ord>(
     cores: &[Core<'_>],
     sums: impl Fn(&dyn CoreCycles) -> BTreeMap<K, Costs>,
@@ -279,10 +280,10 @@ fn grouped<K: Ord>(
     grouped
 }
 
-/// Entries that cover most of the cycles, most expensive first, and how many others there are with what they cost.
+/// Returns the entries that have most of the cycles, most expensive first. Also returns the number and the sum of the others.
 fn ranked<K: Ord>(sums: BTreeMap<K, Sum>, whole: &Sum) -> (Vec<(K, Sum)>, (usize, Sum)) {
     let mut entries: Vec<(K, Sum)> = sums.into_iter().collect();
-    // The sort is stable: entries of equal cycles keep the order of their keys.
+    // The sort is stable: entries with equal cycles keep the order of their keys.
     entries.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.costs.cycles_65536()));
     let total = whole.costs.cycles_65536();
     let mut covered = 0;
@@ -305,7 +306,7 @@ fn ranked<K: Ord>(sums: BTreeMap<K, Sum>, whole: &Sum) -> (Vec<(K, Sum)>, (usize
     (entries, (others.len(), rest))
 }
 
-/// Owners of a window's contexts.
+/// Returns the owner of each context of a window.
 pub fn labels(record: &WindowRecord) -> Labels {
     let mut programs: Vec<&str> = Vec::new();
     for owner in record.nodes.iter().flat_map(|node| &node.owners) {
@@ -347,7 +348,7 @@ pub fn labels(record: &WindowRecord) -> Labels {
     labels
 }
 
-/// Returns a note if nodes have different nominal CPIs, which the code's cycles do not distinguish.
+/// Returns a note if nodes have different nominal CPIs or frequencies, since the code's cycles use those of the first node.
 fn unequal(record: &WindowRecord) -> Option<String> {
     let first = record.nodes.first()?;
     let equal = |node: &NodeRecord| {
@@ -361,7 +362,7 @@ fn unequal(record: &WindowRecord) -> Option<String> {
     })
 }
 
-/// Says if the code's counts are not those of the window.
+/// Returns a note if the profile's instructions or stall cycles differ from those of the window's counters.
 fn unaccounted(record: &WindowRecord, costs: &Costs) -> Option<String> {
     let counters = record.nodes.iter().flat_map(|node| &node.counters);
     let (mut instructions, mut stalls) = (0, 0);

@@ -1,4 +1,4 @@
-//! Code that ran inside MPI calls, by MPI function. Waiting in HLT is no code: the breakdown's equation (5) has it.
+//! Code that was executed inside MPI calls, by MPI function. Waiting in HLT is not code; the breakdown's equation (5) contains it.
 
 use std::collections::BTreeMap;
 
@@ -8,26 +8,26 @@ use serde::Serialize;
 use super::costs::{CodeCosts, Sum};
 use super::{Core, FunctionCost, grouped};
 
-/// Code that ran inside calls of an MPI function.
+/// Code that was executed inside calls of one MPI function.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MpiCode {
     /// Name of the MPI function.
     pub function: String,
-    /// Costs of the code inside.
+    /// Costs of all code inside the function.
     pub costs: CodeCosts,
-    /// The most expensive functions inside, at most [`MpiCode::MOST`].
+    /// The most expensive functions of code inside the MPI function, at most [`MpiCode::MOST`].
     pub functions: Vec<FunctionCost>,
 }
 
 impl MpiCode {
-    /// Most functions that are listed for an MPI function.
+    /// Maximum number of functions that are listed for an MPI function.
     pub const MOST: usize = 10;
 }
 
-/// Costs inside an MPI function: all of them, and by function that ran.
+/// Costs inside an MPI function: of all code, and of each function of the code by its index.
 type Inside = (Sum, Vec<(u32, Sum)>);
 
-/// Splits code by MPI function, most expensive first, and returns besides the sum of what ran outside.
+/// Divides code by the MPI function that it was executed in, most expensive first. Also returns the sum of the code outside MPI.
 pub(super) fn split(
     profile: &WindowProfile,
     cores: &[Core<'_>],

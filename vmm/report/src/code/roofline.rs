@@ -1,8 +1,8 @@
-//! Roofline: floating-point operations for each byte that a level answered, beside what the modelled machine allows.
+//! Roofline: floating-point operations per byte that a memory level supplied, compared with the limits of the modelled machine.
 //!
-//! The peak is one FMA of the widest class that the window counted, each cycle. The study states latencies, no bandwidths. A ceiling is
-//! therefore one line for each latency: the bandwidth of a core that waits for one miss at a time, as the models let it. Bytes of a level
-//! are the lines that it answered. Of the first level they are data accesses times 8, since sizes of accesses are not counted.
+//! The peak is one FMA per cycle of the widest class that the window counted. The study states latencies, not bandwidths. A ceiling is
+//! therefore one line per latency: the bandwidth of a core that waits for one miss at a time, as in the models. Bytes of a level are the
+//! lines that the level supplied. Bytes of the first level are data accesses times 8, because the sizes of accesses are not counted.
 
 use nodescope_plugin_api::{FLOP_CLASSES, FlopClass, Source};
 use nodescope_profile::{Costs, WindowProfile};
@@ -12,69 +12,69 @@ use serde::Serialize;
 use super::costs::{LINE, Sum};
 use crate::breakdown::CYCLE;
 
-/// Rates and limits of one core.
+/// Rates of functions on one core, and the core's limits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Roofline {
-    /// Frequency of the first node's vCPUs, hertz: cycles become time by it.
+    /// Frequency of the first node's vCPUs in Hz, by which cycles are converted to time.
     pub frequency_hz: u64,
-    /// The widest class of operations that was counted; none without any.
+    /// Widest class of operations that was counted; `None` without operations.
     pub widest: Option<&'static str>,
-    /// FLOP/s of one core: an FMA of this class each cycle.
+    /// Peak of one core in FLOP/s: an FMA of the widest class in each cycle.
     pub peak_flops: f64,
-    /// FLOP/s of one core: a scalar operation each cycle.
+    /// Scalar limit of one core in FLOP/s: one scalar operation in each cycle.
     pub scalar_flops: f64,
-    /// Latency-bound bandwidths of the levels.
+    /// Latency-bound bandwidths of the memory levels.
     pub ceilings: Vec<Ceiling>,
     /// Functions with floating-point operations, most expensive first, at most [`Roofline::MOST`].
     pub functions: Vec<RooflineRow>,
 }
 
-/// Bandwidth of one core that waits for one line at a time.
+/// Latency-bound bandwidth of one core that waits for one line at a time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ceiling {
-    /// `L1`, `L2`, `L3`, `memory` or `memory_remote`.
+    /// Name of the level: `L1`, `L2`, `L3`, `memory` or `memory_remote`.
     pub level: &'static str,
-    /// Cycles for a read that the level answers, misses of the levels before it included.
+    /// Cycles of a read that the level answers, including the misses of the levels before it.
     pub latency: u64,
-    /// Bytes a second; none where the latency is 0.
+    /// Bandwidth in bytes per second; `None` if the latency is 0.
     pub bytes_per_second: Option<f64>,
 }
 
-/// Point of a function in the roofline, by level.
+/// Row of the roofline: a function with its rate, and its intensity at each level.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RooflineRow {
     /// Name of the function.
     pub function: String,
     /// Number of floating-point operations.
     pub flops: u128,
-    /// FLOP/s of one core while the function runs.
+    /// Rate in FLOP/s of one core while the function is executed.
     pub flops_per_second: f64,
-    /// Operational intensity of the function at each level.
+    /// Operational intensity of the function at each memory level.
     pub levels: Vec<LevelPoint>,
-    /// The ceiling that is lowest for the function: a level, or `peak`.
+    /// Name of the lowest limit of the function: a level, or `peak`.
     pub limit: &'static str,
-    /// FLOP/s of one core that the ceiling allows.
+    /// Rate in FLOP/s of one core that this limit allows.
     pub limit_flops: f64,
 }
 
-/// A function at one level.
+/// Operational intensity of a function at one memory level.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LevelPoint {
-    /// `L1`, `L2`, `L3`, `memory`.
+    /// Name of the level: `L1`, `L2`, `L3`, `memory`.
     pub level: &'static str,
-    /// Bytes that the level answered with.
+    /// Bytes that the level supplied.
     pub bytes: u128,
-    /// Operations for each byte; none without bytes.
+    /// Floating-point operations per byte; `None` without bytes.
     pub flops_per_byte: Option<f64>,
 }
 
-/// Levels that functions are shown at.
+/// Memory levels at which functions are shown.
 pub(super) const LEVELS: [&str; 4] = ["L1", "L2", "L3", "memory"];
-/// Bytes that a data access of the first level counts as.
+/// Number of bytes that one data access of the first level counts as.
 const ACCESS: u128 = 8;
 
 impl Roofline {
-    /// Largest number of functions that are shown.
+    /// Maximum number of functions in the roofline.
     pub const MOST: usize = 20;
 
     pub(super) fn new(
@@ -151,14 +151,14 @@ impl Roofline {
         }
     }
 
-    /// Returns the bytes a second of a level.
+    /// Returns the latency-bound bandwidth of a level in bytes per second; `None` without a model of the level or with latency 0.
     pub(super) fn ceiling(&self, level: &str) -> Option<f64> {
         let ceiling = self.ceilings.iter().find(|ceiling| ceiling.level == level);
         ceiling.and_then(|ceiling| ceiling.bytes_per_second)
     }
 }
 
-/// Elements of a register.
+/// Returns the number of elements in a register of this class.
 fn lanes(class: FlopClass) -> u32 {
     match class {
         FlopClass::X87 | FlopClass::ScalarSingle | FlopClass::ScalarDouble => 1,

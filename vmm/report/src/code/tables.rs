@@ -1,16 +1,16 @@
-//! Tables of a window's code, for text and HTML alike.
+//! Tables of a window's code, for both text and HTML.
 
 use super::{CodeCosts, CodeReport, Listing, Rest};
 use crate::breakdown::CYCLE;
 use crate::table::Table;
 use crate::units::{flops, grouped, si};
 
-/// Most rows of a table in the terminal.
+/// Maximum number of rows of a table in the terminal.
 const ROWS: usize = 15;
-/// Most listings in the terminal.
+/// Maximum number of listings in the terminal.
 const LISTINGS: usize = 3;
 
-/// Terms and their columns.
+/// Terms of the CPI and the headings of their columns.
 const TERMS: [(&str, &str); 7] = [
     ("core", "core"),
     ("L1", "L1"),
@@ -21,15 +21,15 @@ const TERMS: [(&str, &str); 7] = [
     ("other", "other"),
 ];
 
-/// Shape of tables: the room that a page, a terminal or a file has.
+/// Size limits of tables in a page, a terminal or a file.
 pub(super) struct Shape {
-    /// Most rows of a table.
+    /// Maximum number of rows of a table, without sums.
     pub(super) rows: usize,
-    /// Most characters of a name.
+    /// Maximum number of characters of a function's name.
     pub(super) width: usize,
-    /// Most characters of a module's name.
+    /// Maximum number of characters of a module's name.
     pub(super) module: usize,
-    /// True if columns that a terminal has no room for are left out.
+    /// True if columns that don't fit into a terminal are left out.
     pub(super) narrow: bool,
 }
 
@@ -120,11 +120,11 @@ pub(super) fn tables(code: &CodeReport, shape: &Shape) -> Vec<Table> {
     tables
 }
 
-/// Names, and the costs whose sum the row shows.
+/// A row: its names, and the costs whose sum it shows.
 type Row<'a> = (Vec<String>, Vec<&'a CodeCosts>);
 
-/// Rows of a table: those that are listed, what is left out of this table, and all; the number of names, and of rows at the end that are
-/// sums.
+/// Returns the rows of a table: the listed entries, the sum of all others, and the total. Also returns the number of names in a row, and
+/// the number of rows at the end that are sums.
 fn rows<'a>(
     entries: &'a [(Vec<String>, &'a CodeCosts)],
     rest: &'a Rest,
@@ -230,7 +230,7 @@ fn stack(
 ) -> Table {
     let (rows, _, sums) = rows(entries, rest, code, shape);
     let mut head = vec![name, "CPI"];
-    // Terms that are 0 everywhere need no column, but for the core.
+    // Terms that are 0 for all code need no column, except the core.
     let terms: Vec<_> = TERMS
         .into_iter()
         .filter(|(term, _)| *term == "core" || code.total.term(term) != 0)
@@ -269,7 +269,7 @@ fn mpi(code: &CodeReport, shape: &Shape) -> Table {
         &["", "share", "cycles", "instr.", "core", "stalled"],
     )
     .about("code");
-    // A function of MPI is followed by what ran inside it.
+    // The row of an MPI function is followed by rows of the functions executed inside it.
     table.ordered = true;
     let total = code.total.cycles_65536;
     let mut row = |name: String, costs: &CodeCosts| {
@@ -349,7 +349,7 @@ fn roofline(code: &CodeReport, shape: &Shape) -> Table {
     table
 }
 
-/// Returns a block's machine code for the terminal.
+/// Returns a block's machine code as a table for the terminal.
 fn listing(listing: &Listing) -> Table {
     let mut table = Table::new(
         listing_title(listing),
@@ -390,7 +390,7 @@ pub(super) fn listing_lines(listing: &Listing) -> Vec<String> {
     )]
 }
 
-/// Address, instruction and source of each instruction; a source that is the line before's is left out.
+/// Returns the address, text and source of each instruction. A source equal to that of the row before is left out.
 pub(super) fn listing_rows(listing: &Listing) -> Vec<[String; 3]> {
     let mut rows = Vec::new();
     let mut before = None;
@@ -430,7 +430,7 @@ fn quotient(value: f64, by: f64) -> String {
     }
 }
 
-/// Formats a value with three digits behind the point below 10, with fewer above.
+/// Formats a value: with three decimals below 10, two below 100, one below 1000, and an SI prefix from 1000 on.
 fn decimal(value: f64) -> String {
     match value.abs() {
         small if small >= 1000.0 => si(value),
@@ -440,7 +440,7 @@ fn decimal(value: f64) -> String {
     }
 }
 
-/// Returns the last part of a path.
+/// Returns the last component of a path.
 pub(super) fn file_name(path: &str) -> &str {
     path.rsplit('/')
         .next()
@@ -448,7 +448,7 @@ pub(super) fn file_name(path: &str) -> &str {
         .unwrap_or(path)
 }
 
-/// Cuts a text to at most so many characters, the first ones.
+/// Returns the first characters of a text, at most `most`; a cut text ends in `~`.
 pub(super) fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.into();
@@ -458,7 +458,7 @@ pub(super) fn cut(text: &str, most: usize) -> String {
     out
 }
 
-/// Cuts a text to at most so many characters, the last ones.
+/// Returns the last characters of a text, at most `most`; a cut text begins with `~`.
 fn cut_left(text: &str, most: usize) -> String {
     let count = text.chars().count();
     if count <= most {
