@@ -8,21 +8,21 @@ use crate::breakdown::CYCLE;
 /// Floating-point operations of a scope.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Flops {
-    /// Counted, by class; an FMA is two.
+    /// Counted operations by class; a fused multiply-add counts as two.
     pub by_class: Vec<ClassCount>,
-    /// Number of operations that were counted.
+    /// Number of counted operations, inside and outside MPI calls.
     pub total: u128,
-    /// Of these, inside MPI calls.
+    /// Number of the counted operations that ran inside MPI calls.
     pub in_mpi: u128,
-    /// alpha: floating-point operations per instruction, both outside MPI.
+    /// alpha: floating-point operations per instruction, both outside MPI; `None` without instructions.
     pub alpha: Option<f64>,
-    /// (6) as published: CPI_core / alpha + CPI_caches + CPI_memory + CPI_MPI, cycles.
+    /// Cycles of equation (6) as published: CPI_core / alpha + CPI_caches + CPI_memory + CPI_MPI; `None` unless alpha is positive.
     pub published_cycles: Option<f64>,
-    /// (6) as published: frequency over that, FLOP/s of one core.
+    /// Result of equation (6) as published: frequency / `published_cycles`, FLOP/s of one core.
     pub published_per_second: Option<f64>,
-    /// Direct: counted operations per second of modelled busy time, FLOP/s of one core.
+    /// Direct rate: counted operations per second of modelled busy time, FLOP/s of one core.
     pub direct_per_second: Option<f64>,
-    /// Direct: counted operations per second of the window's virtual time, FLOP/s of the whole scope.
+    /// Direct rate: counted operations per second of the window's virtual time, FLOP/s of the whole scope.
     pub window_per_second: Option<f64>,
     /// Modelled busy time: modelled cycles over frequency, seconds, summed over vCPUs.
     pub busy_seconds: f64,
@@ -56,7 +56,7 @@ impl Flops {
             let per_instruction = |cycles: i128| cycles as f64 / CYCLE as f64 / instructions as f64;
             per_instruction(core) / alpha + per_instruction(cycles - core)
         });
-        // Where nodes differ in frequency, the mean over busy time.
+        // The frequency is the mean over busy time, because nodes may differ in frequency.
         let frequency = (busy_seconds > 0.0).then(|| cycles_total / busy_seconds);
         Flops {
             by_class: FlopClass::ALL

@@ -12,9 +12,9 @@ use crate::text::{
 };
 use crate::window_tables::window_tables;
 
-/// Characters of a name beyond which it may be cut.
+/// Length in characters beyond which the page may cut a name.
 const LONG: usize = 16;
-/// Most rows of a table.
+/// Maximum number of rows of a table, sums not counted.
 const ROWS: usize = 1000;
 
 const STYLE: &str = "
@@ -208,7 +208,8 @@ fn table(page: &mut Page, table: Table) {
     page.raw("</figure>\n");
 }
 
-/// Writes the rows of a table in groups, with the sums at the end; the page's script sorts the rows of a group.
+/// Writes the rows of a table in groups, and the sums as the footer. Unless the table is ordered, the page's script can sort the rows
+/// within each group.
 fn rows(page: &mut Page, table: &Table) {
     let class = |column: usize| if column < table.names { "name" } else { "" };
     page.raw("<div class=\"wide\"><table");
@@ -232,7 +233,7 @@ fn rows(page: &mut Page, table: &Table) {
         }
         page.raw("<tr>");
         for (column, cell) in row.iter().enumerate() {
-            // A name that is cut shows as a whole where the mouse rests.
+            // The style sheet may cut a long name, so a tooltip shows the whole name.
             let is_long = column < table.names && cell.chars().count() > LONG;
             let whole = if is_long { cell.as_str() } else { "" };
             page.explained("td", class(column), cell, whole);

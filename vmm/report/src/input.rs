@@ -16,9 +16,9 @@ use crate::cores::{ModelledCore, WindowCores};
 pub struct ReportInput {
     /// Measurements of the windows.
     pub windows: WindowsFile,
-    /// Profiles of the code that ran in the windows; without one there are no functions and source lines.
+    /// Profiles of the code that ran in the windows; without profiles, the report has no functions and no source lines.
     pub profiles: Option<ProfilesFile>,
-    /// The trace; without one there is no MPI profile.
+    /// Path of the trace; without a trace, the report has no MPI profile.
     pub trace: Option<PathBuf>,
     /// Name, identity and description of the study.
     pub study: StudyInfo,
@@ -26,11 +26,11 @@ pub struct ReportInput {
     pub core: CoreCpi,
     /// Modelled cores of the windows' code; may be empty.
     pub models: Vec<WindowCores>,
-    /// Misses that overlap in the stacks of modelled cores, beside the published formula; 1: none.
+    /// Memory-level parallelism of modelled cores: their stalls are also shown divided by this number of overlapping misses; 1: no overlap.
     pub memory_parallelism: f64,
     /// Network traffic of each node; may be empty.
     pub network: Vec<NetworkCounts>,
-    /// Sentences for the user, such as how the job ended.
+    /// Further notes for the user, such as a sentence on how the job ended.
     pub notes: Vec<String>,
 }
 
@@ -39,12 +39,12 @@ pub struct ReportInput {
 pub struct PageSection {
     /// Title of the section.
     pub title: String,
-    /// Content of the section: well-formed XML that loads nothing.
+    /// Content of the section: well-formed XML that loads no other resource.
     pub markup: String,
 }
 
 impl PageSection {
-    /// Returns a section with its content, or with why there is none.
+    /// Returns a section with the content of `Ok`, or with `Not shown:` and the reason of `Err`.
     pub fn new(title: &str, content: Result<String, String>) -> PageSection {
         let not_shown = |why: String| {
             let mut page = Page::default();
@@ -65,7 +65,7 @@ impl ReportInput {
         windows.find(|profile| profile.name == record.name)
     }
 
-    /// Returns the modelled cores of a window.
+    /// Returns the modelled cores of a window; empty if the input has none for this window.
     pub fn cores_of(&self, record: &WindowRecord) -> &[ModelledCore] {
         let mut models = self.models.iter();
         let models = models.find(|cores| cores.window == record.name);
@@ -78,9 +78,9 @@ impl ReportInput {
 pub struct StudyInfo {
     /// Name of the study.
     pub name: String,
-    /// Identifies the study's exact inputs.
+    /// Identity of the study's exact inputs.
     pub id: String,
-    /// Labels and values in the order to be shown, such as `("nodes", "2 x 2 vCPUs at 2.9 GHz")`.
+    /// Pairs of a label and a value, in the order in which the report shows them, such as `("nodes", "2 x 2 vCPUs at 2.9 GHz")`.
     pub description: Vec<(String, String)>,
 }
 
@@ -88,32 +88,33 @@ pub struct StudyInfo {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CoreCpi {
-    /// The nominal CPI that the clocks ran with, and the extra cycles of long instructions.
+    /// The nominal CPI that the vCPUs' clocks used during the run, plus the extra cycles of long instructions such as REP MOVS.
     Nominal {
         /// The source, such as `stated in the study`.
         source: String,
     },
-    /// A number that replaces the core's cycles outside MPI after the run. The number includes long instructions. Cycles inside MPI stay as
-    /// they were.
+    /// A number that replaces the core's cycles outside MPI after the run. The number includes long instructions. Cycles inside MPI do not
+    /// change.
     Replaced {
         /// Cycles per instruction.
         cpi: f64,
         /// Origin of the measurement, such as `perf stat on a Xeon E5-2690`.
         source: String,
     },
-    /// A model of the core's time by basic block, which replaces the core's cycles outside MPI where a window has one
-    /// ([`ReportInput::models`]), and the extra cycles of long instructions. Cycles inside MPI stay as they were.
+    /// A model of the core's cycles by basic block, plus the extra cycles of long instructions. The model replaces the core's cycles
+    /// outside MPI in windows that have a modelled core ([`ReportInput::models`]). Cycles inside MPI do not change.
     Modelled {
         /// The model, such as `llvm-mca 22.1.8, core znver4`.
         source: String,
     },
-    /// Numbers of hardware counters that replace the core's cycles outside MPI, as [`CoreCpi::Replaced`] does. The clocks ran with `whole`.
+    /// CPIs from hardware counters that replace the core's cycles outside MPI, as [`CoreCpi::Replaced`] does. The vCPUs' clocks used
+    /// `whole` during the run.
     PerRank {
-        /// Cycles per instruction of the whole program, for ranks without a number of their own and for all that is no rank.
+        /// Cycles per instruction of the whole program, for ranks without a CPI of their own and for code of no rank.
         whole: f64,
         /// Cycles per instruction by rank; may be empty.
         ranks: BTreeMap<u32, f64>,
-        /// Tool, files, events and limits.
+        /// Origin of the numbers: tool, files, events and limits.
         source: String,
     },
 }
@@ -131,17 +132,17 @@ pub struct NetworkCounts {
     pub received_frames: u64,
     /// Bytes of the frames that the node received.
     pub received_bytes: u64,
-    /// Frames that had no destination, or did not fit into the switch's buffer.
+    /// Number of frames that the network dropped: without a destination, or too many for the switch's buffer.
     pub dropped_frames: u64,
 }
 
-/// Why there is no report.
+/// Reason why a report cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// The trace cannot be opened. A trace that is cut or damaged is reported as far as it goes.
+    /// The trace cannot be opened. A truncated or damaged trace is no error: the report covers the part before the damage.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// Records that contradict themselves.
+    /// A window record contradicts itself.
     #[error("the record of window \"{window}\", node {node}, is inconsistent: {what}")]
     Inconsistent {
         /// Name of the window.
@@ -159,7 +160,7 @@ pub enum ReportError {
         /// Reason why the code cannot be shown.
         what: String,
     },
-    /// A CPI that cannot be one.
+    /// A value of CPI_core is not a number from 0 to 65535.
     #[error("CPI_core is {cpi} ({origin}); give a number from 0 to 65535 cycles per instruction")]
     CoreCpi {
         /// Value of the CPI.

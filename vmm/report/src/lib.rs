@@ -1,5 +1,5 @@
-//! From what a study measured to what a person reads: the CPI breakdown of each rank and node, FLOPS, and the MPI profile, as text, JSON
-//! and one self-contained HTML page.
+//! Reports on a study's measurements: the CPI breakdown of each rank and node, FLOPS, and the MPI profile, as text, JSON and one
+//! self-contained HTML page.
 //!
 //! The definitions, and why the terms add up exactly, are in this crate's `README.md`; the JSON's schema is in `SCHEMA.md`. A report
 //! depends only on its input: the same input gives the same bytes.
@@ -47,7 +47,7 @@ pub struct Source {
     pub figure: &'static str,
     /// Unit of the figures.
     pub unit: &'static str,
-    /// `counted`, `modelled`, `stated` or `imported`, and by what.
+    /// Origin of the figures: `counted`, `modelled`, `stated` or `imported`, and the part or tool that supplied them.
     pub source: String,
 }
 
@@ -62,28 +62,28 @@ pub struct Report {
     pub core: CoreCpi,
     /// Unit and source of every kind of figure.
     pub sources: Vec<Source>,
-    /// Findings, the one that concerns most of the time first; may be empty.
+    /// Findings, in descending order of the time that they concern; may be empty.
     pub findings: Vec<Finding>,
-    /// Sentences for the user: what is missing, cut or does not fit comes first.
+    /// Notes for the user. Notes on missing, cut or inconsistent data come before the input's own notes.
     pub notes: Vec<String>,
-    /// The state of every window of the study.
+    /// Outcome of every window of the study, including windows that never opened.
     pub outcomes: Vec<WindowOutcome>,
-    /// The windows that opened.
+    /// Results of the windows that opened.
     pub windows: Vec<WindowReport>,
-    /// Summary of the trace; none without a trace.
+    /// Summary of the trace; `None` without a trace.
     pub trace: Option<TraceSummary>,
-    /// The MPI profile of the whole trace; none without a trace.
+    /// The MPI profile of the whole trace; `None` without a trace.
     pub mpi: Option<MpiReport>,
-    /// The network, by node.
+    /// Network traffic of each node.
     pub network: Vec<NetworkCounts>,
     #[serde(skip)]
     charts: charts::Charts,
-    /// Sections of the HTML page that others add; empty as built.
+    /// Sections that callers add to the HTML page; [`build`] leaves the list empty.
     #[serde(skip)]
     pub sections: Vec<PageSection>,
 }
 
-/// Makes a report.
+/// Builds the report of a study from its input.
 pub fn build(input: &ReportInput) -> Result<Report, ReportError> {
     let records = &input.windows.windows;
     let traced = match &input.trace {
@@ -144,20 +144,20 @@ pub fn build(input: &ReportInput) -> Result<Report, ReportError> {
 }
 
 impl Report {
-    /// Returns the report as aligned tables of at most 100 columns.
+    /// Returns the report as plain text with aligned tables, made for a terminal of 100 columns. Tables with very long cells are wider.
     pub fn text(&self) -> String {
         text::write(self)
     }
 
     /// Returns the report as JSON, by the schema in `SCHEMA.md`.
     pub fn json(&self) -> String {
-        // Every key is a string and every number finite or null, so that serialising to memory cannot fail.
+        // Serialising to memory cannot fail here: every key is a string, and every number is finite or null.
         let mut json = serde_json::to_string_pretty(self).unwrap_or_default();
         json.push('\n');
         json
     }
 
-    /// Returns the report as one HTML page that loads nothing.
+    /// Returns the report as one self-contained HTML page, which loads no other resource.
     pub fn html(&self) -> String {
         html::write(self)
     }

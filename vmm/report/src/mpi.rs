@@ -17,7 +17,7 @@ use crate::calls::{CallSum, Calls, Programs};
 /// The MPI part of a report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct MpiReport {
-    /// Ranks that introduced themselves or called MPI.
+    /// Ranks that the trace has: those that reported their process to the tracer, and those that called MPI.
     pub ranks: Vec<RankRow>,
     /// First entry into MPI, picoseconds of virtual time.
     pub from_ps: u64,
@@ -25,13 +25,13 @@ pub struct MpiReport {
     pub to_ps: u64,
     /// Sums over all ranks, by function.
     pub functions: Vec<FunctionRow>,
-    /// Every rank and function.
+    /// Sums for each pair of a rank and a function.
     pub rank_functions: Vec<FunctionRow>,
     /// Point-to-point messages, by sender and receiver.
     pub matrix: Vec<MatrixCell>,
     /// Point-to-point messages, by size.
     pub message_sizes: Vec<MessageSize>,
-    /// Calls that had not ended when the trace did, deadlocks, and what else is wrong.
+    /// Calls that had not ended when the trace did, deadlocks, and other errors of communication.
     #[serde(rename = "standing")]
     pub pending: PendingCalls,
 }
@@ -41,9 +41,9 @@ pub struct MpiReport {
 pub struct RankRow {
     /// World rank of the process.
     pub rank: u32,
-    /// Host name of the rank's node, if the rank introduced itself.
+    /// Host name of the rank's node; `None` if the rank did not report its process to the tracer.
     pub node: Option<String>,
-    /// Short name of the rank's program, if the rank introduced itself.
+    /// Short name of the rank's program; `None` if the rank did not report its process to the tracer.
     pub program: Option<String>,
     /// Calls; every poll counts.
     pub calls: u64,
@@ -60,7 +60,7 @@ pub struct RankRow {
 /// Sums of a function, for one rank or for all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FunctionRow {
-    /// The rank; none for all.
+    /// World rank; `None` for the sum over all ranks.
     pub rank: Option<u32>,
     /// Name of the MPI function.
     pub function: &'static str,
@@ -72,15 +72,15 @@ pub struct FunctionRow {
     pub send_bytes: u64,
     /// Number of bytes received.
     pub receive_bytes: u64,
-    /// Virtual time inside, picoseconds.
+    /// Virtual time inside the function, picoseconds.
     pub time_ps: u64,
-    /// Mean of one call, picoseconds.
+    /// Mean virtual time of a call, picoseconds.
     pub mean_ps: f64,
-    /// The longest call, picoseconds.
+    /// Virtual time of the longest call, picoseconds.
     pub max_ps: u64,
 }
 
-/// Messages from one rank to another.
+/// Sums of the point-to-point messages from one rank to another rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct MatrixCell {
     /// World rank of the sender.
@@ -93,14 +93,14 @@ pub struct MatrixCell {
     pub bytes: u64,
 }
 
-/// Messages of a class of sizes.
+/// Sums of the point-to-point messages of one size class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct MessageSize {
     /// The largest size of the class, bytes; the class begins above the largest size of the class before: 0, 1, 4, 16, 64 and so on.
     pub up_to_bytes: u64,
     /// Number of messages.
     pub messages: u64,
-    /// Bytes of all of them.
+    /// Sum of the messages' bytes.
     pub bytes: u64,
 }
 
@@ -109,15 +109,15 @@ pub struct MessageSize {
 pub struct TraceSummary {
     /// Number of events that were read.
     pub events: u64,
-    /// Time of the last event, picoseconds.
+    /// Virtual time of the last event, picoseconds.
     pub end_ps: u64,
-    /// Why reading stopped before the trace's end.
+    /// Reason why reading stopped before the trace's end; `None` if the trace was read to its end.
     pub problem: Option<String>,
-    /// The job's exit status, if it said so.
+    /// Exit status of the job, if the trace has it.
     pub job_exit: Option<i32>,
 }
 
-/// Columns of the timeline.
+/// Number of columns of the timeline.
 pub(crate) const COLUMNS: usize = 900;
 /// Kinds of MPI functions that the timeline distinguishes.
 pub(crate) const GROUPS: [&str; 5] = [
@@ -128,7 +128,7 @@ pub(crate) const GROUPS: [&str; 5] = [
     "files",
 ];
 
-/// Share of each column that each rank spent in each group.
+/// Timeline of the ranks: the share of each column's time, 0 to 1, that a rank spent in each group of MPI functions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Timeline {
     pub(crate) from_ps: u64,
@@ -169,12 +169,12 @@ pub(crate) fn group(function: Function) -> usize {
 pub(crate) struct Traced {
     pub(crate) summary: TraceSummary,
     pub(crate) report: MpiReport,
-    /// Calls that ended in each window.
+    /// Calls that ended in each window and the time that calls waited in it, by the window's index.
     pub(crate) calls: Vec<Calls>,
     pub(crate) timeline: Timeline,
 }
 
-/// Reads the trace twice: for the sums, and for the timeline, whose extent is then known.
+/// Reads the trace twice: first for the sums, then for the timeline, which needs the first entry and the last exit of the first reading.
 pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, TraceError> {
     let mut traced = Traced {
         calls: vec![Calls::default(); windows.len()],
@@ -299,7 +299,7 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
     Ok(traced)
 }
 
-/// Adds what calls waited in each window.
+/// Adds the time that calls waited inside each window to the window's `calls`.
 fn add_waits(windows: &[WindowRecord], programs: &Programs, calls: &mut [Calls], waits: Vec<Wait>) {
     for wait in waits {
         for (window, calls) in windows.iter().zip(&mut *calls) {
@@ -331,7 +331,7 @@ fn timeline(
     if to_ps <= from_ps {
         return Ok(timeline);
     }
-    // As many lanes as a reader can distinguish; of more ranks, every k-th.
+    // The timeline has as many lanes as a reader can distinguish. With more ranks, every k-th rank has a lane.
     let step = ranks.len().div_ceil(crate::charts::MOST_LANES).max(1);
     timeline.lanes = ranks
         .into_iter()
@@ -339,7 +339,7 @@ fn timeline(
         .map(|rank| (rank, vec![[0.0; GROUPS.len()]; COLUMNS]))
         .collect();
     for event in TraceReader::open(file)?.events() {
-        // The first reading has reported an unreadable part.
+        // The first reading has already reported where the trace becomes unreadable.
         let Ok(event) = event else { break };
         if let Body::Mpi(call) = &event.body {
             timeline.add(call);
@@ -365,7 +365,7 @@ impl Timeline {
         if end <= start {
             return;
         }
-        // Of a poll run, the share of its extent that its polls took.
+        // A poll run counts with the time inside its polls, spread evenly over the run's extent.
         let share = (call.time_inside as f64 / width / (end - start)).min(1.0);
         let last = (end.ceil() as usize).min(COLUMNS);
         for (column, cell) in lane.iter_mut().enumerate().take(last).skip(start as usize) {

@@ -4,21 +4,21 @@ use std::borrow::Cow;
 
 use nodescope_hypercall::printable;
 
-/// A table; the first columns are names and stand left, the others numbers and stand right.
+/// A table. The first columns are left-aligned names; the other columns are right-aligned numbers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
     /// The title, with units and sources.
     pub(crate) title: String,
-    /// Topic of the meanings of its figures ([`crate::explain`]).
+    /// Topic under which [`crate::explain`] explains the columns' heads.
     pub(crate) topic: &'static str,
     pub(crate) names: usize,
     pub(crate) head: Vec<String>,
     pub(crate) rows: Vec<Vec<String>>,
-    /// Rows at which a group begins: a reader sorts the rows of each group apart.
+    /// Indices of the rows at which a further group begins. The HTML page sorts rows within their group only.
     pub(crate) groups: Vec<usize>,
-    /// Last rows that are sums of others.
+    /// Number of rows at the end that are sums of other rows.
     pub(crate) sums: usize,
-    /// True if the order of rows has a meaning.
+    /// True if the order of rows has a meaning, so that the HTML page must not sort them.
     pub(crate) ordered: bool,
     /// Sentences below the table.
     pub(crate) below: Vec<String>,
@@ -34,7 +34,7 @@ impl Table {
         }
     }
 
-    /// Returns the table with the topic of its figures' meanings.
+    /// Returns the table with the topic under which its columns' heads are explained.
     pub(crate) fn about(mut self, topic: &'static str) -> Table {
         self.topic = topic;
         self
@@ -45,7 +45,7 @@ impl Table {
         self.groups.push(self.rows.len());
     }
 
-    /// Limits the table to so many rows that are no sums, and adds how many are left out.
+    /// Keeps the first `rows` rows and all sums, and adds a sentence with the number of omitted rows.
     pub(crate) fn limited(mut self, rows: usize) -> Table {
         let own = self.rows.len() - self.sums.min(self.rows.len());
         if own > rows {
@@ -57,7 +57,7 @@ impl Table {
     }
 
     pub(crate) fn row(&mut self, cells: Vec<String>) {
-        // Names come from guests.
+        // Names come from guests, so characters that could control a terminal are escaped.
         let cells = cells.into_iter().map(|cell| match printable(&cell) {
             Cow::Borrowed(_) => cell,
             Cow::Owned(escaped) => escaped,
@@ -65,7 +65,7 @@ impl Table {
         self.rows.push(cells.collect());
     }
 
-    /// Returns the table as text. A name that would make it wider than `width` is cut.
+    /// Returns the table as text. Cells of the first column are cut, to 8 characters at least, where lines would be longer than `width`.
     pub(crate) fn text(&self, width: usize) -> String {
         let columns = self.head.len();
         let mut widths: Vec<usize> = (0..columns)
@@ -76,7 +76,7 @@ impl Table {
                     .map(|cell| cell.chars().count())
                     .max()
                     .unwrap_or(0)
-                    // Names come from guests and from files: they may be of any length.
+                    // Names come from guests and from files, so a cell may be of any length.
                     .min(width)
             })
             .collect();
@@ -109,7 +109,7 @@ impl Table {
             }
         }
         for sentence in &self.below {
-            // A sentence keeps its indentation; what does not fit its first line stands further in.
+            // A sentence keeps its indentation. If the sentence is indented, its further lines are indented by two more characters.
             let indent = sentence.len() - sentence.trim_start().len();
             let room = width
                 .saturating_sub(2 + indent + 2 * usize::from(indent > 0))
@@ -125,7 +125,7 @@ impl Table {
     }
 }
 
-/// Cuts a text to at most `width` characters.
+/// Cuts a text to at most `width` characters. A `~` at the end marks the cut.
 fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.into();
@@ -135,7 +135,8 @@ fn cut(text: &str, width: usize) -> String {
     out
 }
 
-/// Breaks a sentence into lines; a word longer than a line is broken, too. Characters that could control a terminal are escaped.
+/// Breaks a sentence into lines of at most `width` characters; a word longer than a line is broken, too. Characters that could control a
+/// terminal are escaped.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
@@ -179,7 +180,7 @@ mod tests {
 
     #[test]
     fn cells_of_any_length_fit() {
-        // Widths of the standard library's formatting end at 65,535.
+        // The standard library's formatting accepts widths up to 65,535.
         let long = "x".repeat(100_000);
         let mut table = Table::new("title", 1, &["name", "n"]);
         table.row(vec![long.clone(), long]);

@@ -10,9 +10,9 @@ use crate::units::{bytes, grouped, si, time};
 use crate::window_tables::window_tables;
 use crate::{CoreCpi, NetworkCounts, Report};
 
-/// Width of the widest line, in characters.
+/// Intended maximum width of a line, in characters.
 pub(crate) const WIDTH: usize = 100;
-/// Most rows of a table in the terminal.
+/// Maximum number of rows of a table in the terminal, sums not counted.
 const ROWS: usize = 40;
 
 pub(crate) fn write(report: &Report) -> String {
@@ -152,7 +152,8 @@ pub(crate) fn window_lines(window: &WindowReport) -> Vec<String> {
     ]
 }
 
-/// Says whether all cycles are accounted for.
+/// Returns a sentence that says whether the terms and idle time account for all cycles of the vCPUs' clocks. Returns `None` if the window
+/// has no total or no clocks.
 pub(crate) fn window_check(window: &WindowReport) -> Option<String> {
     let mut scopes = window.scopes.iter();
     let total = scopes.find(|scope| scope.kind == ScopeKind::Total)?;
@@ -177,7 +178,7 @@ pub(crate) fn window_check(window: &WindowReport) -> Option<String> {
     })
 }
 
-/// Returns the equations that figures of windows come from, in words, and who published them.
+/// Returns a table of the published equations, in words, behind the figures of windows. The title names the publication.
 pub(crate) fn equations_table() -> Table {
     let mut table = Table::new(
         "Equations, with their numbers in Rechistov's full-platform simulation of supercomputers (2013)",
@@ -309,7 +310,7 @@ pub(crate) fn mpi_tables(mpi: &MpiReport) -> Vec<Table> {
     tables
 }
 
-/// Calls that never ended, who waits for whom in them, and what else is wrong with the program's communication.
+/// Returns a table of calls that never ended, the ranks for which they wait, and other errors of the program's communication.
 fn pending_table(pending: &PendingCalls) -> Table {
     let title = match pending.calls.len() {
         0 => "What is wrong with the program's communication",
@@ -322,7 +323,7 @@ fn pending_table(pending: &PendingCalls) -> Table {
     table
 }
 
-/// Returns the communication matrix: a square for few ranks, the heaviest pairs for more.
+/// Returns the communication matrix: a square for at most 8 ranks, otherwise the 20 pairs of ranks with the most bytes.
 pub(crate) fn matrix_table(mpi: &MpiReport) -> Table {
     const SQUARE: u32 = 8;
     const PAIRS: usize = 20;
@@ -387,7 +388,7 @@ pub(crate) fn matrix_table(mpi: &MpiReport) -> Table {
     table
 }
 
-/// Returns how large messages are; none without a message.
+/// Returns a table of the sizes of point-to-point messages; `None` without messages.
 pub(crate) fn sizes_table(mpi: &MpiReport) -> Option<Table> {
     let mut table = Table::new(
         "Message sizes, point to point, counted",

@@ -1,4 +1,4 @@
-//! Numbers for people.
+//! Formatting of numbers for people.
 
 /// Formats `1234567` as `1,234,567`.
 pub(crate) fn grouped(value: u128) -> String {
@@ -13,7 +13,7 @@ pub(crate) fn grouped(value: u128) -> String {
     out
 }
 
-/// Formats a value with four significant digits and a decimal prefix: `1.235 M`.
+/// Formats a value with four significant digits and a decimal prefix: `1.235 M`. Whole numbers below 1000 have no decimals.
 pub(crate) fn si(value: f64) -> String {
     const PREFIXES: [&str; 7] = ["", " k", " M", " G", " T", " P", " E"];
     let mut scaled = value;
@@ -38,7 +38,7 @@ fn significant(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// Returns the bytes with a binary prefix: `1.50 MiB`.
+/// Formats a number of bytes with a binary prefix: `1.50 MiB`.
 pub(crate) fn bytes(value: u64) -> String {
     const PREFIXES: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut scaled = value as f64;
@@ -55,7 +55,7 @@ pub(crate) fn bytes(value: u64) -> String {
     }
 }
 
-/// Picoseconds as a time: `1.235 ms`.
+/// Formats a time in picoseconds with a suitable unit: `1.235 ms`.
 pub(crate) fn time(ps: f64) -> String {
     const UNITS: [(&str, f64); 4] = [("s", 1e12), ("ms", 1e9), ("us", 1e6), ("ns", 1e3)];
     for (unit, size) in UNITS {
@@ -70,12 +70,12 @@ pub(crate) fn time(ps: f64) -> String {
     }
 }
 
-/// Cycles per instruction.
+/// Formats a ratio such as cycles per instruction with four decimals; `None` as `-`.
 pub(crate) fn cpi(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), |value| format!("{value:.4}"))
 }
 
-/// Returns a rate in FLOP/s.
+/// Formats a rate in FLOP/s with a decimal prefix; `None` as `-`.
 pub(crate) fn flops(value: Option<f64>) -> String {
     value.map_or_else(
         || "-".into(),

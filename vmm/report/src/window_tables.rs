@@ -10,7 +10,8 @@ fn term(scope: &Scope, name: &str) -> Option<i128> {
     terms.next().map(|term| term.cycles_65536)
 }
 
-/// Terms in the columns of a table: at most four cache levels, further ones together.
+/// Returns the columns of a window's tables: each column's head and the terms that the column sums up. If there are more than four cache
+/// levels, those from the fourth on share a column.
 pub(crate) fn columns(window: &WindowReport) -> Vec<(String, Vec<String>)> {
     let mut names: Vec<&str> = Vec::new();
     for scope in &window.scopes {
@@ -54,12 +55,12 @@ pub(crate) fn column_cycles(scope: &Scope, terms: &[String]) -> i128 {
     terms.iter().filter_map(|name| term(scope, name)).sum()
 }
 
-/// Returns whether nothing of a scope was measured: not one instruction, inside or outside MPI.
+/// Returns whether a scope is the `Others` of a node and has no instruction, inside or outside MPI. Tables leave out such scopes.
 pub(crate) fn is_empty(scope: &Scope) -> bool {
     scope.kind == ScopeKind::Others && scope.instructions + scope.instructions_in_mpi == 0
 }
 
-/// Returns a table with a row, or several, for each scope in which something was measured. Ranks, other scopes and sums are groups.
+/// Adds the rows of each scope to a table, except for empty scopes ([`is_empty`]). Ranks, other scopes and sums form three groups.
 fn by_scope(
     mut table: Table,
     window: &WindowReport,
@@ -84,7 +85,7 @@ fn by_scope(
     table
 }
 
-/// Says that nothing but ranks ran on some nodes.
+/// Returns a sentence on the nodes where nothing but ranks ran; `None` if there are none.
 fn left_out(window: &WindowReport) -> Option<String> {
     match window.scopes.iter().filter(|scope| is_empty(scope)).count() {
         0 => None,
@@ -247,7 +248,7 @@ pub(crate) fn window_tables(window: &WindowReport) -> Vec<Table> {
     tables
 }
 
-/// Returns the table of FLOPs by class, without the classes that have none; no table without FLOPs.
+/// Returns the table of FLOPs by class, without classes that have no FLOPs; `None` without FLOPs.
 fn classes(window: &WindowReport) -> Option<Table> {
     const NAMES: [&str; 7] = [
         "x87", "sc. f32", "sc. f64", "128 f32", "128 f64", "256 f32", "256 f64",

@@ -1,6 +1,6 @@
-//! The page and the flame graph in a browser: nothing overlaps or is cut, mouse and keyboard work, nothing is loaded.
+//! Tests of the page and the flame graph in a browser: no text overlaps or is cut, mouse and keyboard work, and nothing is loaded.
 //!
-//! Screenshots lie in `target/tmp`, for people.
+//! The tests write screenshots to `target/tmp`, for people to look at.
 
 #[path = "../../profile/tests/support/mod.rs"]
 mod profiles;
@@ -38,13 +38,13 @@ fn browser(file: &Path, args: &[String]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Returns what the script found that was added to a file before `end`.
+/// Adds the checking script to a file before `end`, opens the file in the browser, and returns the script's outcome.
 fn examine(content: &str, end: &str, name: &str) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let script = include_str!("browser.js");
     let script = format!("<script><![CDATA[\n{script}\n]]></script>");
     let script = match end {
-        // A page is no XML for the browser.
+        // The browser parses an HTML page as HTML, which has no CDATA sections.
         "</body>" => script.replace("<![CDATA[", "").replace("]]>", ""),
         _ => script,
     };
@@ -99,14 +99,14 @@ fn the_page_fits_and_can_be_driven() {
     let html = report.html();
     let outcome = examine(&html, "</body>", "report.html");
     check(&outcome);
-    // All paths of the function together are its exact share.
+    // The search in the flame graph must find all call paths of the function, which together have the function's exact share.
     let code = report.windows[0].code.as_ref().unwrap();
     let share = code.functions[0].costs.share.unwrap();
     assert_eq!(outcome["found"], format!("found {:.2} %", 100.0 * share));
     screenshot(&html, "report.html", outcome["height"].as_u64().unwrap());
 }
 
-/// Adds functions that differ little, so that points lie on each other, and call paths that are deep.
+/// Adds 60 functions with similar costs, so that points of the roofline overlap, and deep call paths.
 fn crowd(profile: &mut WindowProfile) {
     let templates = [profiles::RELAX, profiles::RESIDUAL, profiles::TEMPLATE];
     for n in 0..60_u32 {
@@ -159,7 +159,8 @@ fn a_crowded_page_fits_too() {
     screenshot(&html, "crowded.html", outcome["height"].as_u64().unwrap());
 }
 
-/// Checks that text that does not fit is found, so that the checks of the other tests can fail.
+/// Checks that the script reports damaged pages, so that the other tests can fail: misfitting text, dead keys, a wrong order, a loaded
+/// image.
 #[test]
 fn text_that_does_not_fit_is_found() {
     if !have(Need::Browser, &["chromium"]) {

@@ -1,4 +1,4 @@
-//! The code of a window: functions, lines, machine code, MPI, roofline, and the page.
+//! Tests of a window's code in the report: functions, lines, machine code, MPI, roofline, and the page.
 
 #[path = "../../profile/tests/support/mod.rs"]
 mod profiles;
@@ -121,7 +121,7 @@ fn functions_lines_and_blocks_by_hand() {
     assert_eq!(relax.costs.flops, 9_600_000);
     let per_byte = 9_600_000.0 / (64.0 * 3.0 * 25_000.0);
     assert_eq!(relax.costs.flops_per_byte, Some(per_byte));
-    // Three of its six instructions are of line 41, two of line 42, one of the expanded function.
+    // Three of the function's six instructions are of line 41, two of line 42, one of the inlined function.
     let line = |number, file: &str| {
         let mut lines = code.lines.iter();
         let found = lines.find(|row| {
@@ -302,7 +302,7 @@ fn without_a_profile_nothing_is_new() {
     assert!(!report.json().contains("\"code\""));
     assert!(!report.html().contains("flame") && !report.html().contains("class=\"code\""));
     assert!(!report.text().contains("Code of window"));
-    // Nor for a window that has none.
+    // A window without a profile has no code, either.
     let report = built(|input| input.profiles.as_mut().unwrap().windows[0].name = "x".into());
     assert!(report.windows[0].code.is_none());
 }
@@ -345,7 +345,7 @@ fn the_page_is_xml_and_loads_nothing() {
             assert!(!text.contains('<') && !text.contains('&'));
         }
     }
-    // One sorts tables, one is the flame graph's.
+    // One script sorts tables, the other is the flame graph's.
     assert_eq!(scripts, 2);
     let json: Value = serde_json::from_str(&report.json()).unwrap();
     let cycles = &json["windows"][0]["code"]["total"]["cycles_65536"];

@@ -1,4 +1,4 @@
-//! Equations (1) to (6): by hand, and on random counters.
+//! Tests of equations (1) to (6), by hand and on random counters.
 
 mod support;
 
@@ -57,7 +57,7 @@ fn one_rank_by_hand() {
     assert_eq!(rank.cpi, Some(8.24));
     let cpis: Vec<f64> = rank.terms.iter().filter_map(|term| term.cpi).collect();
     assert_eq!(cpis, [1.05, 0.36, 0.58, 1.05, 2.0, 2.2, 1.0]);
-    // (3): P x L of one event.
+    // Equation (3): P x L of one event.
     let event = rank
         .events
         .iter()
@@ -65,7 +65,7 @@ fn one_rank_by_hand() {
         .unwrap();
     assert_eq!((event.count, event.cycles), (40, 480));
     assert_eq!((event.per_instruction, event.latency), (Some(0.04), 12.0));
-    // (5): two calls of 500 cycles each.
+    // Equation (5): two calls of 500 cycles each.
     let [mpi] = &rank.mpi[..] else {
         panic!("{:?}", rank.mpi)
     };
@@ -114,14 +114,14 @@ fn a_rank_that_polls_for_a_late_one_waits() {
     };
     assert_eq!(parts(&report(&events)), (80, 120, 800, 300));
     assert_eq!(scope(&report(&events), "rank 0").cycles_65536, 8240 * CYCLE);
-    // Less than what was idle, and more than all.
+    // The first wait is shorter than the idle time; the second is longer than all cycles inside the calls.
     events[2] = reduce(1, 2_600_000, 2_950_000);
     assert_eq!(parts(&report(&events)), (200, 300, 500, 0));
     events[2] = reduce(1, 3_900_000, 3_950_000);
     events[3] = reduce(0, 2_500_000, 4_000_000);
     events.sort_by_key(Event::key);
     assert_eq!(parts(&report(&events)), (0, 0, 1000, 500));
-    // Only what lies in the window.
+    // Only the part of the wait inside the window counts.
     events = vec![
         hello(0, 0),
         hello(1, 1),
@@ -222,7 +222,7 @@ fn flops_by_hand() {
         .iter()
         .find(|c| c.class == "packed256_double");
     assert_eq!(packed.unwrap().count, 400);
-    // Without operations (6) says nothing.
+    // Without floating-point operations, equation (6) has no value.
     let flops = &scope(&report, "rank 1").flops;
     assert_eq!((flops.alpha, flops.published_per_second), (Some(0.0), None));
 }
@@ -334,7 +334,7 @@ fn what_the_models_do_not_account_for_is_said() {
             .iter()
             .any(|note| note.contains("unattributed"))
     );
-    // A clock that says something else.
+    // The clock now differs from the sum of the terms.
     node.cycles[0].1 += 5;
     let report = build(&input(None, vec![window(vec![node])])).unwrap();
     let clock = scope(&report, "node0").clock.unwrap();
@@ -467,7 +467,7 @@ proptest! {
         polls in prop::collection::vec((0..2u32, 0..3u32, 0..6_000_000u64, 0..6_000_000u64), 0..8),
     ) {
         let nodes = vec![first, second];
-        // Polls in vain of the ranks, which are waiting, beside whatever the counters say.
+        // Polls of the ranks that found nothing count as waiting, independently of the random counters.
         let folder = tempfile::tempdir().unwrap();
         let trace = folder.path().join("trace");
         let mut events: Vec<Event> = polls

@@ -1,4 +1,4 @@
-//! Text, JSON and HTML, and studies that did not go well.
+//! Tests of the report as text, JSON and HTML, also for incomplete or failed studies.
 
 mod support;
 
@@ -149,7 +149,7 @@ fn html_shows_charts_and_escapes_names() {
         input.windows.windows[0].name = "<b>".into();
     })
     .html();
-    // The page's own script is the only one.
+    // The page has no script but its own.
     assert_eq!(html.matches("<script").count(), 1);
     assert!(!html.contains("\"<script>\"") && !html.contains("<b>"));
     let text = built(|input| input.windows.windows[0].name = "a\u{1b}[31m".into()).text();
@@ -217,7 +217,7 @@ fn scopes_without_instructions_have_no_rows() {
         "{text}"
     );
     assert!(text.contains("Nothing but ranks ran on 1 node: that node has no row \"others\"."));
-    // The exact figures have all scopes.
+    // The report's data, unlike the tables, has all scopes.
     assert!(
         report.windows[0]
             .scopes
@@ -290,7 +290,7 @@ fn an_empty_trace_no_trace_and_no_window() {
     let report = built(|input| input.trace = Some(trace.clone()));
     assert!(report.text().contains("No MPI rank introduced itself."));
     assert!(report.text().contains("No point-to-point message."));
-    // Cycles inside MPI are known from the windows, calls are not.
+    // Cycles inside MPI come from the windows. Calls come from the trace, which is empty here.
     let mpi = &report.windows[0].scopes[0].mpi[0];
     assert_eq!((mpi.calls, mpi.latency), (0, None));
     let report = built(|input| {

@@ -1,4 +1,5 @@
-//! Errors of snapshots. Each error has the file and the offset in the file.
+//! Errors of snapshots. Each error but [`SnapshotError::Memory`] has the file's path. Errors about stored contents also have the offset in
+//! the file, in bytes.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,15 +7,15 @@ use std::path::{Path, PathBuf};
 use nodescope_memory::{LayoutError, MapError};
 use thiserror::Error;
 
-/// Why a snapshot cannot be written or read.
+/// Reason why a snapshot cannot be written or read.
 #[derive(Debug, Error)]
 pub enum SnapshotError {
-    /// The operating system refused.
+    /// An operation on a file failed.
     #[error("cannot {doing} {}: {source}", path.display())]
     Io {
         /// Path of the snapshot or of the copied file.
         path: PathBuf,
-        /// The operation, as in "read".
+        /// The operation as a verb, such as `read`.
         doing: &'static str,
         /// Error of the operating system.
         source: io::Error,
@@ -25,7 +26,7 @@ pub enum SnapshotError {
         /// Path of the file.
         path: PathBuf,
     },
-    /// Another version of nodescope has written the file.
+    /// Another version of nodescope wrote the file, or another format version.
     #[error(
         "{}: offset {offset}: written by nodescope {nodescope} in format {format}, and this is nodescope {} with format {}; take the snapshot anew",
         path.display(), crate::format::NODESCOPE, crate::format::FORMAT
@@ -40,7 +41,7 @@ pub enum SnapshotError {
         /// Format version of the snapshot.
         format: u32,
     },
-    /// The file is not what was written.
+    /// The file's contents differ from those that were written.
     #[error("{}: offset {offset}: damaged: {what}; take the snapshot anew", path.display())]
     Damaged {
         /// Path of the snapshot.
@@ -58,7 +59,7 @@ pub enum SnapshotError {
         /// Name of the requested section.
         name: String,
     },
-    /// A section of another kind than the requested kind.
+    /// The section has another kind than the requested kind.
     #[error("{}: offset {offset}: section \"{name}\" holds {found}, not {wanted}", path.display())]
     Kind {
         /// Path of the snapshot.
@@ -72,7 +73,7 @@ pub enum SnapshotError {
         /// The kind of section that the caller requested.
         wanted: &'static str,
     },
-    /// The bytes of a section are no value of the requested type.
+    /// The contents of a section cannot be decompressed, have a wrong length, or encode no value of the requested type.
     #[error("{}: offset {offset}: section \"{name}\" cannot be read: {cause}; the snapshot was not written by this nodescope", path.display())]
     Decode {
         /// Path of the snapshot.
@@ -94,7 +95,7 @@ pub enum SnapshotError {
         /// Error of the encoder.
         cause: String,
     },
-    /// A section's name is empty, too long, or there already.
+    /// The name of a new section is empty, too long, already used, or has control characters.
     #[error("{}: \"{}\" cannot be the name of a section: {why}", path.display(), name.escape_debug())]
     Name {
         /// Path of the snapshot.
@@ -104,7 +105,7 @@ pub enum SnapshotError {
         /// Rule that the name violates.
         why: &'static str,
     },
-    /// A section is longer than the format allows.
+    /// A section is too long to be written or read as a whole.
     #[error("{}: section \"{name}\" would have {bytes} bytes, and a section that is read at once may have {most}", path.display())]
     TooLarge {
         /// Path of the snapshot.
@@ -113,10 +114,10 @@ pub enum SnapshotError {
         name: String,
         /// Length of the section, bytes.
         bytes: u64,
-        /// Largest length that the format allows, bytes.
+        /// Largest length of such a section, bytes.
         most: u64,
     },
-    /// RAM of another layout.
+    /// The regions of the snapshot's RAM differ from those of the node's RAM.
     #[error("{}: offset {offset}: section \"{name}\" is the RAM of another node: {found}, and this node has {own}", path.display())]
     Layout {
         /// Path of the snapshot.
@@ -125,20 +126,20 @@ pub enum SnapshotError {
         offset: u64,
         /// Name of the section.
         name: String,
-        /// Regions of the snapshot.
+        /// Description of the snapshot's regions.
         found: String,
-        /// Regions of the node.
+        /// Description of the node's regions.
         own: String,
     },
-    /// The host does not map the file.
+    /// The host cannot map the file, or new memory, as RAM.
     #[error("{}: {source}", path.display())]
     Map {
         /// Path of the snapshot.
         path: PathBuf,
-        /// Reason why the file cannot be mapped.
+        /// Error of the mapping.
         source: MapError,
     },
-    /// The host gives no memory.
+    /// New RAM for a node cannot be created.
     #[error(transparent)]
     Memory(#[from] LayoutError),
 }

@@ -1,8 +1,9 @@
-//! Layout of a snapshot file: a header of one page, sections, and at the end the table that names them.
+//! Layout of a snapshot file: a header of one page, the sections, and at the end the table of sections.
 
 use serde::{Deserialize, Serialize};
 
-/// Version of the format and of the states in it. States are not self-describing: a change of a state must advance the version.
+/// Version of the format and of the states in it. States are not self-describing: a change of a state's type must increase this
+/// version.
 pub const FORMAT: u32 = 1;
 
 /// Version of this nodescope. States of another version may differ in any way.
@@ -10,15 +11,15 @@ pub(crate) const NODESCOPE: &str = env!("CARGO_PKG_VERSION");
 
 /// First bytes of a file. As in PNG, damage by text tools and 7-bit channels changes these bytes.
 pub(crate) const MAGIC: [u8; 8] = *b"\x89NSS\r\n\x1a\n";
-/// Bytes of a page: RAM lies at multiples of it.
+/// Bytes of a page. RAM regions begin at multiples of this size in the file.
 pub(crate) const PAGE: u64 = 4096;
 /// Bytes of the header, of which only [`Header::BYTES`] are used; the others are zero.
 pub(crate) const HEADER: u64 = PAGE;
-/// Bytes of RAM that share a checksum.
+/// Bytes of a chunk of RAM. Each chunk has a checksum.
 pub(crate) const CHUNK: u64 = 256 << 10;
-/// Most bytes of a section that is read at once, and of the table.
+/// Maximum length of the table, and of a section that is read as a whole, in bytes before compression.
 pub(crate) const MOST_STATE: u64 = 1 << 30;
-/// Most bytes of a section's name.
+/// Maximum length of a section's name, bytes.
 pub(crate) const MOST_NAME: usize = 255;
 
 /// BLAKE3 of some bytes.
@@ -38,7 +39,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns the kind as in "section X holds ...".
+    /// Returns the kind as the end of the message "section X holds ...".
     pub(crate) fn text(self) -> &'static str {
         match self {
             Kind::State => "a state",
@@ -58,7 +59,7 @@ pub(crate) struct Region {
     pub len: u64,
     /// Offset in the file.
     pub offset: u64,
-    /// BLAKE3 of each chunk, none where all of it is zero.
+    /// BLAKE3 of each chunk; `None` for a chunk whose bytes are all zero.
     pub chunks: Vec<Option<Hash>>,
 }
 
@@ -71,11 +72,11 @@ pub struct Section {
     pub kind: Kind,
     /// Offset in the file.
     pub offset: u64,
-    /// Bytes in the file. For RAM, holes count.
+    /// Length in the file, bytes: compressed; for RAM, uncompressed with its holes.
     pub stored: u64,
-    /// Bytes of the contents.
+    /// Length of the uncompressed contents, bytes.
     pub length: u64,
-    /// BLAKE3 of the bytes in the file. For RAM, zero: its chunks have their own.
+    /// BLAKE3 of the bytes in the file. For RAM, zero: each chunk of RAM has a hash of its own.
     pub(crate) hash: Hash,
     /// Regions of RAM; empty for other sections.
     pub(crate) regions: Vec<Region>,
@@ -85,11 +86,11 @@ pub struct Section {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub format: u32,
-    /// Version of nodescope, as much as fits.
+    /// Version of nodescope, cut to 32 bytes.
     pub nodescope: String,
-    /// Offset of the table, and its bytes in the file. The file ends with the table.
+    /// Offset and length of the compressed table in the file, bytes. The file ends with the table.
     pub table: (u64, u64),
-    /// Bytes of the unpacked table.
+    /// Length of the uncompressed table, bytes.
     pub unpacked: u64,
     /// BLAKE3 of the table's bytes in the file.
     pub hash: Hash,
@@ -98,17 +99,18 @@ pub(crate) struct Header {
 /// Reason why bytes are no header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoHeader {
-    /// The file is no snapshot.
+    /// The file does not begin with [`MAGIC`], so the file is no snapshot.
     Magic,
-    /// The header is damaged.
+    /// The header is too short, or its checksum or padding is wrong.
     Checksum,
 }
 
 impl Header {
-    /// Offset of the format in the header, for messages.
+    /// Offset of the format version in the header, bytes, for messages.
     pub const FORMAT_AT: u64 = 8;
     const NAME: usize = 32;
-    /// Magic, format, version, table: place, length, unpacked length, hash; checksum of all these (CRC-32).
+    /// Bytes of the used part: magic, format, version of nodescope; offset, length, uncompressed length and hash of the table; CRC-32 of
+    /// all these.
     pub const BYTES: usize = 8 + 4 + Self::NAME + 8 + 8 + 8 + 32 + 4;
 
     pub fn encode(&self) -> Vec<u8> {

@@ -1,8 +1,8 @@
-//! Files that hold the state of a simulated machine, so that a node or a cluster can continue from there, once or many times.
+//! Snapshot files with the state of a simulated machine. A node or a cluster can continue from a snapshot, once or many times.
 //!
-//! [`SnapshotWriter`] writes sections one after the other: typed states, files, RAM. [`Snapshot`] opens a file, checks it, and gives the
-//! sections back. RAM lies in the file page by page, with holes where it is zero, and is mapped copy-on-write: nodes that continue from one
-//! snapshot share what none of them has written to. The format is described in `README.md`.
+//! [`SnapshotWriter`] writes sections one after the other: typed states, files, RAM. [`Snapshot`] opens a file, checks it, and returns the
+//! sections. RAM is stored page by page, with holes in the file for zero pages, and is mapped copy-on-write. Nodes that continue from one
+//! snapshot share the pages to which they have not written. The format is described in `README.md`.
 
 mod error;
 mod format;

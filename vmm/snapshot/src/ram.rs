@@ -1,7 +1,7 @@
-//! RAM in a snapshot: each region as it is, page-aligned, with holes in the file for pages that are zero.
+//! RAM in a snapshot: each region uncompressed and page-aligned, with holes in the file for pages that are zero.
 //!
-//! A region of RAM is mapped by a single call, since the file system keeps the holes. Checksums are those of chunks of 256 KiB, so that they can be
-//! verified by several threads, and holes cost nothing.
+//! A single call maps a region of RAM, because the file has holes for zero pages. Each chunk of 256 KiB has a checksum of its own, so that
+//! several threads can verify chunks, and chunks in holes need no work.
 
 use std::fs::File;
 use std::io;
@@ -14,17 +14,17 @@ use rustix::fs::SeekFrom;
 
 use crate::format::{CHUNK, Hash, PAGE, Region};
 
-/// Most threads that verify or read RAM: memory is the limit then.
+/// Maximum number of threads that verify or read RAM. More threads would not be faster, because memory bandwidth is then the limit.
 const MOST_THREADS: usize = 8;
 
 static ZERO: [u8; CHUNK as usize] = [0; CHUNK as usize];
 
-/// Returns whether all bytes, a chunk at most, are zero. The comparison is fast without optimisation, too.
+/// Returns whether all bytes are zero; `bytes` has at most [`CHUNK`] bytes. The comparison of slices is fast in debug builds, too.
 fn is_zero(bytes: &[u8]) -> bool {
     bytes == &ZERO[..bytes.len()]
 }
 
-/// Returns runs of pages that are not all zero: the offset of each run, and its bytes.
+/// Returns the runs of consecutive nonzero pages of a chunk: the offset of each run in the chunk, and the run's bytes.
 fn runs(chunk: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let mut at = 0;
     let page = PAGE as usize;
@@ -40,7 +40,7 @@ fn runs(chunk: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     })
 }
 
-/// Writes RAM to a file from an offset on. Returns the regions and their end.
+/// Writes RAM to a file from an offset on. Returns the regions for the table, and the offset of the end of the last region.
 pub(crate) fn write(file: &File, offset: u64, ram: &Ram) -> io::Result<(Vec<Region>, u64)> {
     let mut buffer = vec![0; CHUNK as usize];
     let mut regions = Vec::new();
@@ -118,7 +118,8 @@ fn places(file: &File, regions: &[Region]) -> io::Result<Vec<Place>> {
     Ok(places)
 }
 
-/// Returns the parts of a file between two offsets that are no holes. Returns one part where the file system does not know holes.
+/// Returns the start and end offsets of the parts of a file between two offsets that are no holes. If the file system does not report
+/// holes, returns one part.
 fn extents(file: &File, from: u64, to: u64) -> io::Result<Vec<(u64, u64)>> {
     use rustix::io::Errno;
     let mut found = Vec::new();
@@ -135,13 +136,13 @@ fn extents(file: &File, from: u64, to: u64) -> io::Result<Vec<(u64, u64)>> {
         }
         let end = rustix::fs::seek(file, SeekFrom::Hole(start))?.min(to);
         found.push((start, end));
-        // A file that changes during the search must not stop the search.
+        // The search must advance even if the file changes during the search.
         at = end.max(at + 1);
     }
     Ok(found)
 }
 
-/// Reads and checks all chunks on several threads. Hands chunks that are not zero to `take`, with their guest-physical addresses.
+/// Reads and checks all chunks on several threads. Passes each run of nonzero pages to `take`, with the run's guest-physical address.
 pub(crate) fn read(
     file: &File,
     regions: &[Region],
@@ -151,7 +152,7 @@ pub(crate) fn read(
     let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let threads = threads.min(MOST_THREADS).min(places.len().div_ceil(16));
     let next = AtomicUsize::new(0);
-    // The failure at the lowest offset counts, whichever thread meets it.
+    // The result is the failure of the first chunk that fails, whichever thread reads that chunk.
     let work = || {
         let mut buffer = vec![0; CHUNK as usize];
         loop {

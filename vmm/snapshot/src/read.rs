@@ -1,4 +1,5 @@
-//! Reads snapshots. All contents are checked before they are used.
+//! Reader of snapshots. States and files are checked before they are used. RAM is checked when it is copied, or when the snapshot is opened
+//! with [`Verify::Everything`].
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -17,13 +18,13 @@ use crate::format::{
 };
 use crate::ram::{self, Fault};
 
-/// Parts of a snapshot that are checked when it is opened. Header and table are always checked; states and files are checked again when
-/// they are read.
+/// Parts of a snapshot that are checked when the snapshot is opened. Header and table are always checked; states and files are checked
+/// again when they are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verify {
     /// All parts of the file.
     Everything,
-    /// All parts of the file but RAM, where RAM has been verified before, or will be verified by [`Snapshot::read_ram`].
+    /// All parts of the file but RAM. Use this where RAM has been verified before, or will be verified by [`Snapshot::read_ram`].
     State,
     /// Header and table only, to list the contents.
     Table,
@@ -38,7 +39,7 @@ pub struct Info {
     pub nodescope: String,
     /// Length of the file in bytes.
     pub bytes: u64,
-    /// Bytes that the snapshot takes on the disk, holes not counted.
+    /// Bytes that the file takes on the disk, holes not counted.
     pub stored: u64,
     /// Sections of the file, in the order in which they were written.
     pub sections: Vec<Section>,
@@ -61,7 +62,7 @@ impl Snapshot {
         Self::open_with(path, Verify::Everything)
     }
 
-    /// Opens a snapshot and checks a part of it.
+    /// Opens a snapshot and checks the parts that `verify` selects.
     pub fn open_with(path: &Path, verify: Verify) -> Result<Self, SnapshotError> {
         let file = File::open(path).map_err(io(path, "open"))?;
         let metadata = file.metadata().map_err(io(path, "look at"))?;
@@ -95,7 +96,7 @@ impl Snapshot {
         Ok(open)
     }
 
-    /// Returns the file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
@@ -105,7 +106,7 @@ impl Snapshot {
         &self.0.info
     }
 
-    /// Returns whether there is a section of this name.
+    /// Returns whether the snapshot has a section of this name.
     pub fn has(&self, name: &str) -> bool {
         self.names().any(|other| other == name)
     }
@@ -133,12 +134,12 @@ impl Snapshot {
         serde_json::from_slice(&bytes).map_err(|cause| self.decode(section, cause))
     }
 
-    /// Reads bytes or a file at once.
+    /// Reads a section that [`crate::SnapshotWriter::bytes`] or [`crate::SnapshotWriter::file`] has written, at most 1 GiB.
     pub fn bytes(&self, name: &str) -> Result<Vec<u8>, SnapshotError> {
         self.unpack(self.section(name, Kind::Bytes)?)
     }
 
-    /// Writes bytes or a file to a new file, and returns its length.
+    /// Copies a section of bytes, of any length, to the new file `to`, and returns the length in bytes. Fails if `to` exists.
     pub fn extract(&self, name: &str, to: &Path) -> Result<u64, SnapshotError> {
         let section = self.section(name, Kind::Bytes)?;
         self.check_hash(section)?;
@@ -162,7 +163,8 @@ impl Snapshot {
         Ok(length)
     }
 
-    /// Maps RAM copy-on-write in the place of a node's RAM: nodes share the pages that none of them has written to. The node must not run.
+    /// Maps a section copy-on-write as a node's RAM. Nodes share the pages to which they have not written. Does not check the contents.
+    /// The node must not run.
     pub fn map_ram(&self, name: &str, ram: &Ram) -> Result<(), SnapshotError> {
         let section = self.ram_section(name, ram)?;
         let offsets: Vec<u64> = section.regions.iter().map(|r| r.offset).collect();
@@ -173,8 +175,8 @@ impl Snapshot {
         })
     }
 
-    /// Copies RAM into a node's RAM, and checks it. The node then has memory of its own, in large pages as far as the host has them
-    /// to give. The node must not run.
+    /// Copies a section into a node's RAM, and checks the contents. The node then has memory of its own, in large pages as far as the host
+    /// provides them. The node must not run.
     pub fn read_ram(&self, name: &str, ram: &Ram) -> Result<(), SnapshotError> {
         let section = self.ram_section(name, ram)?;
         ram.clear().map_err(|source| SnapshotError::Map {
@@ -187,7 +189,7 @@ impl Snapshot {
         })
     }
 
-    /// Returns new RAM for these NUMA nodes (bytes each), mapped copy-on-write.
+    /// Returns new RAM, mapped copy-on-write from a section. `numa_bytes` has the bytes of each NUMA node.
     pub fn ram(&self, name: &str, numa_bytes: &[u64]) -> Result<Ram, SnapshotError> {
         let ram = Ram::new(numa_bytes)?;
         self.map_ram(name, &ram)?;
@@ -215,7 +217,7 @@ impl Snapshot {
         Ok(section)
     }
 
-    /// Returns the section of a node's RAM, which must be laid out as the node's.
+    /// Returns a section of RAM. Fails if its regions differ from those of the node's RAM.
     fn ram_section(&self, name: &str, ram: &Ram) -> Result<&Section, SnapshotError> {
         let section = self.section(name, Kind::Ram)?;
         let found: Vec<_> = section.regions.iter().map(|r| (r.start, r.len)).collect();
@@ -275,7 +277,7 @@ impl Snapshot {
         }
     }
 
-    /// Returns the contents of a section, at most one byte more than its length.
+    /// Returns a reader of the decompressed contents of a section. The reader yields at most one byte more than the section's length.
     fn unpacked(&self, section: &Section) -> Result<impl Read, SnapshotError> {
         let place = (section.offset, section.stored);
         unpacked(&self.0.file, place, section.length).map_err(io(&self.0.path, "unpack"))
@@ -355,7 +357,7 @@ fn read_table(
             "the table of sections is not what was written".into(),
         ));
     }
-    // A table cannot describe more than a few times the bytes of the file: each chunk of RAM takes 33 bytes of the table.
+    // The table is much shorter than this limit: each chunk of 256 KiB of RAM takes at most 33 bytes of the table.
     if header.unpacked > MOST_STATE.min(length.saturating_mul(4).saturating_add(1 << 20)) {
         return Err(no_table(format!(
             "the table of sections has {} bytes",
@@ -372,7 +374,7 @@ fn read_table(
     }
 }
 
-/// Checks that sections lie in the file one after the other, as they were written.
+/// Checks the table: names are valid and unique; sections and their RAM regions lie in the file one after the other, before `end`.
 fn check_sections(path: &Path, sections: &[Section], end: u64) -> Result<(), SnapshotError> {
     let mut at = HEADER;
     let mut names = BTreeSet::new();
@@ -436,14 +438,14 @@ fn hash(file: &File, (at, len): (u64, u64)) -> io::Result<Hash> {
     Ok(*hasher.finalize().as_bytes())
 }
 
-/// Returns the unpacked contents of a part of a file, at most one byte more than `length`.
+/// Returns a reader of the decompressed contents of a part of a file. The reader yields at most one byte more than `length`.
 fn unpacked(file: &File, (at, left): (u64, u64), length: u64) -> io::Result<impl Read + use<'_>> {
     let part = Part { file, at, left };
     let unpacked = zstd::Decoder::with_buffer(BufReader::with_capacity(256 << 10, part))?;
     Ok(unpacked.take(length.saturating_add(1)))
 }
 
-/// A part of a file, to read it from its beginning.
+/// Reader of a part of a file, at offset `at` and with `left` bytes left.
 struct Part<'a> {
     file: &'a File,
     at: u64,

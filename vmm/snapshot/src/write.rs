@@ -1,4 +1,4 @@
-//! Writes snapshots: sections one after the other into a temporary file, which gets its name when it is complete.
+//! Writer of snapshots. The writer writes sections one after the other to a temporary file, and renames the complete file.
 
 use std::fs::{File, Permissions};
 use std::io::{self, BufWriter, Read, Write};
@@ -15,10 +15,10 @@ use crate::format::{
 };
 use crate::ram;
 
-/// Higher levels save a few per cent and cost several times as much.
+/// Compression level. Higher levels save a few per cent of space and take several times as long.
 const ZSTD_LEVEL: i32 = 3;
 
-/// A snapshot that is being written. Dropped before [`SnapshotWriter::finish`], it leaves nothing behind.
+/// A snapshot that is being written. A writer that is dropped before [`SnapshotWriter::finish`] leaves no file.
 #[derive(Debug)]
 pub struct SnapshotWriter {
     path: PathBuf,
@@ -29,13 +29,13 @@ pub struct SnapshotWriter {
 }
 
 impl SnapshotWriter {
-    /// Begins a snapshot in the folder of its final path.
+    /// Creates a temporary file in the folder of `path`, the final path of the snapshot.
     pub fn create(path: &Path) -> Result<Self, SnapshotError> {
         let folder = folder(path);
         let file = tempfile::Builder::new()
             .prefix(".unfinished-")
             .suffix(".nss")
-            // As for any new file, the user's mask removes permissions.
+            // The umask of the process removes permissions, as for any new file.
             .permissions(Permissions::from_mode(0o666))
             .tempfile_in(folder)
             .map_err(io(path, "create a file for"))?;
@@ -47,7 +47,7 @@ impl SnapshotWriter {
         })
     }
 
-    /// Writes a value. The value must be read back as the same type: postcard's encoding does not describe itself.
+    /// Writes a value in postcard's encoding, which is not self-describing: the value must be read back as the same type.
     pub fn state<T: Serialize + ?Sized>(
         &mut self,
         name: &str,
@@ -57,7 +57,7 @@ impl SnapshotWriter {
         self.whole(name, Kind::State, &bytes)
     }
 
-    /// Writes a value as JSON, for types that need an encoding that describes itself.
+    /// Writes a value as JSON, for types that need a self-describing encoding.
     pub fn json<T: Serialize + ?Sized>(
         &mut self,
         name: &str,
@@ -67,12 +67,12 @@ impl SnapshotWriter {
         self.whole(name, Kind::Json, &bytes)
     }
 
-    /// Writes a section of bytes that need no encoding.
+    /// Writes a section of plain bytes, at most 1 GiB.
     pub fn bytes(&mut self, name: &str, bytes: &[u8]) -> Result<(), SnapshotError> {
         self.whole(name, Kind::Bytes, bytes)
     }
 
-    /// Writes the present contents of a file, and returns their length.
+    /// Writes the present contents of the file at `path` as a section of bytes, and returns their length in bytes.
     pub fn file(&mut self, name: &str, path: &Path) -> Result<u64, SnapshotError> {
         let mut file = File::open(path).map_err(io(path, "open"))?;
         self.stream(name, Kind::Bytes, &mut file, path)
@@ -97,8 +97,8 @@ impl SnapshotWriter {
         Ok(())
     }
 
-    /// Writes the table and the header, and gives the file its name. Replaces an earlier file of this name. Returns how many bytes the file
-    /// takes on the disk.
+    /// Writes the table and the header, and renames the temporary file to the final path. Replaces an earlier file of this name. Returns
+    /// the bytes that the file takes on the disk.
     pub fn finish(mut self) -> Result<u64, SnapshotError> {
         let sections = std::mem::take(&mut self.sections);
         let encoded = postcard::to_stdvec(&sections);
@@ -118,7 +118,7 @@ impl SnapshotWriter {
             .map_err(write)?;
         let named = self.file.persist(&self.path);
         let named = named.map_err(|e| io(&self.path, "give its name to")(e.error))?;
-        // The name lasts only when the folder does.
+        // The new name survives a crash of the host only once the folder is synchronised.
         File::open(folder(&self.path))
             .and_then(|folder| folder.sync_all())
             .map_err(io(&self.path, "write the folder of"))?;
@@ -140,7 +140,7 @@ impl SnapshotWriter {
         Ok(())
     }
 
-    /// Writes a section from the bytes of `from`, which is the file `source`. Returns the length.
+    /// Writes a section from the bytes of `from`. Errors of reading name the file `source`. Returns the number of bytes read.
     fn stream(
         &mut self,
         name: &str,
@@ -163,7 +163,8 @@ impl SnapshotWriter {
         Ok(length)
     }
 
-    /// Compresses the bytes of `from` to the end of the file. Returns offset, hash and length in the file, and the number of bytes.
+    /// Compresses the bytes of `from` to the end of the file. Returns the offset, hash and compressed length in the file, and the number of
+    /// bytes read.
     fn pack(
         &self,
         from: &mut dyn Read,
@@ -225,7 +226,7 @@ impl SnapshotWriter {
     }
 }
 
-/// Returns the folder that a file lies in.
+/// Returns the folder that contains a file.
 fn folder(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -233,7 +234,7 @@ fn folder(path: &Path) -> &Path {
     }
 }
 
-/// Writes to a place in a file, and hashes what it writes.
+/// Writer to a file from the offset `at` on, which hashes the written bytes.
 struct Placed<'a> {
     file: &'a File,
     at: u64,

@@ -1,4 +1,4 @@
-//! A snapshot gives back its contents, or is refused with an offset in the file.
+//! Tests that reading a snapshot returns its contents, or an error with an offset in the file.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -78,7 +78,7 @@ fn write(path: &Path, ram: &Ram, file: &Path) -> u64 {
     w.finish().unwrap()
 }
 
-/// Returns a snapshot, the RAM and the file that went into it.
+/// Writes a snapshot, and returns its path, the RAM in it, and the bytes of the file in it.
 fn snapshot(folder: &Folder) -> (PathBuf, Ram, Vec<u8>) {
     let ram = filled();
     let file = folder.path("file");
@@ -110,7 +110,7 @@ fn what_goes_in_comes_out() {
     assert!(error.contains("cannot create"), "{error}");
     assert_eq!(contents(&s.ram("ram", &SIZES).unwrap()), contents(&ram));
     let copied = Ram::new(&SIZES).unwrap();
-    // Other contents go, also where the snapshot's are zero.
+    // Reading replaces all earlier contents of the RAM, also where the snapshot's pages are zero.
     assert!(copied.write(0, &vec![9; 6 * MIB]));
     s.read_ram("ram", &copied).unwrap();
     assert_eq!(contents(&copied), contents(&ram));
@@ -124,7 +124,7 @@ fn zero_pages_take_no_space() {
     assert!(s.info().bytes > 6 << 20);
     let metadata = std::fs::metadata(&path).unwrap();
     assert_eq!(s.info().stored, metadata.blocks() * 512);
-    // Half a MiB and some pages, and what other sections take.
+    // The file has half a MiB and some pages of RAM, and the other sections.
     assert!(s.info().stored < 900 << 10, "{}", s.info().stored);
     let ram = &s.info().sections[2];
     assert_eq!(
@@ -145,7 +145,7 @@ fn mapped_ram_is_each_nodes_own() {
         region.code.mark(0x3000, 16);
         assert!(node.write(0x3000, &[n; 8192]));
     }
-    // The snapshot's name goes, the open file stays.
+    // The mapping remains valid after the snapshot's name is removed, because the file is still open.
     std::fs::remove_file(&path).unwrap();
     let mut expected = contents(&ram);
     for (n, node) in (0_u8..).zip(&nodes) {
@@ -154,7 +154,7 @@ fn mapped_ram_is_each_nodes_own() {
     }
     std::fs::write(&path, before).unwrap();
     Snapshot::open(&path).unwrap();
-    // Once more: what the nodes have written goes, and code that was decoded from it.
+    // A second mapping discards what the node has written, and invalidates code that was decoded from the RAM.
     let generation = nodes[0].regions()[0].code.generation(0x3000);
     nodes[0].regions()[0].code.mark(0x3000, 16);
     s.map_ram("ram", &nodes[0]).unwrap();
@@ -173,7 +173,7 @@ fn the_same_contents_give_the_same_bytes() {
     std::fs::write(folder.path("file"), bytes).unwrap();
     write(&again, &ram, &folder.path("file"));
     assert!(std::fs::read(&path).unwrap() == std::fs::read(&again).unwrap());
-    // RAM that comes from a snapshot, too.
+    // RAM that is mapped from a snapshot gives the same bytes, too.
     let mapped = Snapshot::open(&path).unwrap().ram("ram", &SIZES).unwrap();
     write(&again, &mapped, &folder.path("file"));
     assert!(std::fs::read(&path).unwrap() == std::fs::read(&again).unwrap());
@@ -232,7 +232,7 @@ fn other_files_and_versions_are_refused() {
     refuse("text", b"[study]\nname = \"demo\"\n", "not a snapshot");
     refuse("magic", &bytes[..8], "offset 0: damaged: the header");
     refuse("page", &bytes[..4096], "damaged");
-    // A newer header with a right checksum.
+    // This header has a newer format version and a correct checksum.
     let mut newer = bytes.clone();
     newer[8] += 1;
     let end = 8 + 4 + 32 + 3 * 8 + 32;
@@ -289,10 +289,10 @@ fn damage_is_found_wherever_it_is_or_changes_nothing() {
             }
         }
     };
-    // Each byte of the header's used part, and bytes all over the file, holes included.
+    // The test damages each byte of the header's used part, and bytes all over the file, holes included.
     let places = (0..120).chain((120..bytes.len()).step_by(33_331));
     let last = (bytes.len() - 400..bytes.len()).step_by(7);
-    // The bytes between a section and the page where RAM begins are not read.
+    // The byte before the first page of RAM is padding, so that damage to it changes nothing.
     let gap = Snapshot::open(&path).unwrap().info().sections[2].offset as usize - 1;
     for (n, at) in places.chain(last).chain([gap]).enumerate() {
         let mut damaged = bytes.clone();
@@ -308,10 +308,10 @@ fn damage_is_found_wherever_it_is_or_changes_nothing() {
     assert!(refused > 1000 && identical == 3, "{refused}, {identical}");
 }
 
-/// Checks that a table with a right checksum and contents that no writer makes, as of a hostile file, is rejected.
+/// Checks that a table with a correct checksum but inconsistent contents, as in a hostile file, is rejected.
 #[test]
 fn tables_that_lie_are_refused() {
-    // As `Section` and `Region` in src/format.rs.
+    // These tuples are encoded like `Section` and `Region` in src/format.rs.
     type Region = (u64, u64, u64, Vec<Option<[u8; 32]>>);
     type Section = (String, Kind, u64, u64, u64, [u8; 32], Vec<Region>);
     let folder = Folder::new();
@@ -410,7 +410,7 @@ fn tables_that_lie_are_refused() {
     }
 }
 
-/// Checks that sections that unpack to more than they state, or to nothing that ends, are rejected.
+/// Checks that sections that decompress to more or fewer bytes than the table states are rejected.
 #[test]
 fn sections_that_unpack_to_more_are_refused() {
     let folder = Folder::new();

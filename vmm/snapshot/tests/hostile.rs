@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 use support::*;
 
-/// Numbers that follow from a seed.
+/// Pseudo-random numbers that follow from a seed.
 struct Choices(u64);
 
 impl Choices {
@@ -36,7 +36,7 @@ impl Choices {
     }
 }
 
-/// Changes one thing, each branch on the way as likely as the others.
+/// Changes one part of a JSON value at random. At each level, all children are equally likely.
 fn damage(value: &mut Value, choices: &mut Choices) {
     match value {
         Value::Array(list) if !list.is_empty() => match choices.next(12) {
@@ -86,7 +86,7 @@ fn saved(folder: &std::path::Path, quanta: u64) -> (Snapshot, NodeState) {
     let mut w = SnapshotWriter::create(&path).unwrap();
     w.ram("ram", node.ram()).unwrap();
     w.finish().unwrap();
-    // An odd number of quanta, so that frames and events wait.
+    // The last quantum's number is odd, so that its frames and events have not been taken.
     let state = node.save_state().unwrap();
     assert!(!state.events.is_empty());
     (Snapshot::open(&path).unwrap(), state)
@@ -96,7 +96,7 @@ fn saved(folder: &std::path::Path, quanta: u64) -> (Snapshot, NodeState) {
 fn damaged_states_are_refused_or_harm_the_guest_alone() {
     let folder = tempfile::tempdir().unwrap();
     let (snapshot, mut state) = saved(folder.path(), 30);
-    // Parts of the state that this guest does not reach.
+    // This guest does not use these parts of the state by itself.
     state.activities.push(Activity {
         cr3: 0x9000,
         function: Some(Function::Barrier),
@@ -123,7 +123,7 @@ fn damaged_states_are_refused_or_harm_the_guest_alone() {
             unread += 1;
             continue;
         };
-        // As it comes out of a file.
+        // The state takes the encoding of a snapshot file.
         let bytes = postcard::to_stdvec(&state).unwrap();
         let read: NodeState = postcard::from_bytes(&bytes).unwrap();
         assert_eq!(read, state);
@@ -155,7 +155,7 @@ fn damaged_states_are_refused_or_harm_the_guest_alone() {
     assert!(unread > CASES / 20 && refused > CASES / 20 && ran > CASES / 20);
 }
 
-/// So many that one takes some seconds.
+/// Number of damaged states, such that the test takes some seconds.
 const CASES: u64 = 3000;
 
 fn request() -> impl Strategy<Value = Request> {

@@ -1,5 +1,5 @@
-//! Tests of nodes that change engines: a node that was saved on KVM continues on the portable engine and on KVM, and one that was saved on
-//! the portable engine continues on KVM.
+//! Tests of nodes that change engines: a node that was saved on KVM continues on the portable engine and on KVM, and a node that was saved
+//! on the portable engine continues on both, too.
 
 mod support;
 
@@ -41,14 +41,16 @@ fn either() -> Node {
     node
 }
 
-/// Rounds of the guest's program and interrupts that it has handled. Where exits take long, its timers leave no time for rounds.
+/// Returns the number of rounds of the guest's program plus the number of handled interrupts. If VM exits take long, the timer's interrupts
+/// leave no time for rounds.
 fn progress(node: &Node) -> u64 {
     let counts = counts(&contents(node.ram()));
     node.vcpu_state(0).general.gpr[15] + counts.iter().sum::<u64>()
 }
 
-/// Runs the node for so many quanta, and further until the guest has made progress. On an emulated host an entry of the guest may take a
-/// thousand quanta. The vCPU is then ahead of its node and waits, so that the next quantum ends behind the vCPU's clock.
+/// Runs the node for more than `quanta` steps of at least ten quanta, and further until the guest has made progress. On an emulated host,
+/// an entry into the guest may take a thousand quanta. The vCPU is then ahead of its node and waits. So each step ends after the vCPU's
+/// clock.
 fn goes_on(node: &mut Node, quanta: u64) {
     let before = progress(node);
     for quantum in 0.. {
@@ -75,7 +77,7 @@ fn loaded(snapshot: &Snapshot, on_kvm: bool) -> Node {
     let mut state: NodeState = snapshot.state("node").unwrap();
     node.load_state(state.clone()).unwrap();
     let found = node.save_state().unwrap();
-    // One that sleeps is as old as its node.
+    // A loaded vCPU that sleeps in HLT has at least its node's time.
     for (vcpu, halted) in state.vcpus.iter_mut().zip(&state.halted) {
         if *halted {
             vcpu.time.cycles = vcpu.time.cycles.max(state.now);

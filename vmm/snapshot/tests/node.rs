@@ -22,7 +22,7 @@ fn moved(mut from: Node, translate: Translate, mapped: bool) -> Node {
     w.finish().unwrap();
     drop(from);
     let s = Snapshot::open(&path).unwrap();
-    // As a cluster is built: with what is there at power-on, which must not show.
+    // Like a node of a new cluster, the fresh node has the contents of power-on, which loading must replace completely.
     let mut node = booted(translate);
     match mapped {
         true => s.map_ram("ram", node.ram()).unwrap(),
@@ -108,7 +108,7 @@ fn many_nodes_go_on_from_one_snapshot() {
     let end = contents(node.ram());
     let ends: Vec<_> = clones.iter().map(|c| contents(c.ram())).collect();
     assert!(ends[..4].iter().all(|e| *e == end));
-    // Bytes of the entropy device differ. Nothing else need differ.
+    // The reseeded clones read other bytes from the entropy device, so their RAM differs.
     assert!(ends[4..].iter().all(|e| *e != end) && ends[4] != ends[5]);
 }
 

@@ -1,11 +1,12 @@
-//! Files that go to the results when the job has ended: `job.collect`.
+//! Entries of `job.collect`: files that are copied to the results when the job has ended.
 
 use std::fmt;
 
 use glob::{MatchOptions, Pattern};
 use serde::Serialize;
 
-/// Rules by which patterns match, like those of bash: `*` and `?` stop at a slash, and a name that begins with a dot must be written so.
+/// Rules by which patterns match, like those of bash: `*` and `?` match no slash, and no wildcard matches a dot at the beginning of
+/// a name.
 const MATCHING: MatchOptions = MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
@@ -16,7 +17,7 @@ const MATCHING: MatchOptions = MatchOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NodeSelection {
-    /// Node 0: the entry names no node.
+    /// Node 0, because the entry names no node.
     First,
     /// The node of this number.
     Node(u32),
@@ -24,7 +25,7 @@ pub enum NodeSelection {
     All,
 }
 
-/// An entry of `job.collect`: files, folders or patterns of such below `/job`, on one node or on all.
+/// An entry of `job.collect`: a file, a folder, or a pattern of files and folders below `/job`, on one node or on all nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Collect {
     /// Nodes whose files are collected.
@@ -35,7 +36,7 @@ pub struct Collect {
 }
 
 impl Collect {
-    /// Reads an entry: `PATH`, `nodeN:PATH` or `*:PATH`, where the path may begin with `/job/`.
+    /// Parses an entry: `PATH`, `nodeN:PATH` or `*:PATH`, where the path may begin with `/job/`. The cluster has `nodes` nodes.
     pub(crate) fn parse(text: &str, nodes: u32) -> Result<Collect, String> {
         let (selection, path) = match text.split_once(':') {
             None => (NodeSelection::First, text),
@@ -65,7 +66,7 @@ impl Collect {
             path: path.to_owned(),
         };
         if entry.is_pattern() {
-            // These mean different things to different shells.
+            // Shells disagree on the meaning of these parts of patterns.
             for odd in ["\\", "[^", "[:"] {
                 if path.contains(odd) {
                     return Err(format!(
@@ -83,8 +84,8 @@ impl Collect {
         self.path.contains(['*', '?', '['])
     }
 
-    /// Returns the name below the results' folder for files, without the folder of a node: of a plain path the last component. Files that a
-    /// pattern finds keep their paths.
+    /// Returns the name below the results' folder for files, without a node's folder. For a plain path, the name is the last component.
+    /// A pattern is returned whole, because the files that it matches keep their paths.
     pub fn name(&self) -> &str {
         match self.path.rsplit_once('/') {
             Some((_, last)) if !self.is_pattern() => last,
@@ -92,7 +93,7 @@ impl Collect {
         }
     }
 
-    /// Returns whether this entry asks `node` for a file, by the file's name among the results.
+    /// Returns whether this entry selects `file` of `node`. `file` is a path below the results' folder for files.
     pub fn is_answered_by(&self, node: u32, file: &str) -> bool {
         let own = match self.nodes {
             NodeSelection::First if node == 0 => Some(file),
@@ -103,7 +104,7 @@ impl Collect {
                 .and_then(|rest| rest.strip_prefix('/')),
         };
         let Some(own) = own else { return false };
-        // A folder means all files in it.
+        // An entry that matches a folder selects all files in the folder.
         let ends = own.match_indices('/').map(|(at, _)| at);
         let mut paths = ends.chain([own.len()]).map(|end| &own[..end]);
         if self.is_pattern() {
@@ -114,7 +115,7 @@ impl Collect {
         }
     }
 
-    /// Returns the nodes whose files are collected, of so many nodes.
+    /// Returns the numbers of the nodes whose files are collected. The cluster has `nodes` nodes.
     pub fn asked(&self, nodes: u32) -> std::ops::Range<u32> {
         match self.nodes {
             NodeSelection::First => 0..1,
@@ -123,7 +124,8 @@ impl Collect {
         }
     }
 
-    /// Returns the path, below the results' folder for files, of a file that a plain path names. Returns nothing for a pattern.
+    /// Returns the paths, below the results' folder for files, of what a plain path names on each selected node. Returns an empty list for
+    /// a pattern.
     pub fn result_paths(&self, nodes: u32) -> Vec<String> {
         match self.nodes {
             _ if self.is_pattern() => Vec::new(),
@@ -136,7 +138,7 @@ impl Collect {
         }
     }
 
-    /// Returns whether two entries may give different files of one name.
+    /// Returns whether two entries may select different files that would have the same path among the results.
     pub(crate) fn collides(&self, other: &Collect) -> bool {
         let in_nodes_folder = |first: &Collect, selection| {
             let name = first.name().split('/').next().unwrap_or_default();
@@ -145,14 +147,14 @@ impl Collect {
             };
             match selection {
                 NodeSelection::First => false,
-                // Which nodes a pattern means is open.
+                // The pattern may match the folder of any node.
                 _ if number.contains(['*', '?', '[']) => true,
                 NodeSelection::Node(node) => number == node.to_string(),
                 NodeSelection::All => number.parse::<u32>().is_ok(),
             }
         };
         let together = match (self.nodes, other.nodes) {
-            // A folder of node 0 that has the name of a node would take up files of both.
+            // A folder of node 0 that has the name of a node would be mixed with the results' folder of that node.
             (NodeSelection::First, selection @ (NodeSelection::Node(_) | NodeSelection::All)) => {
                 return in_nodes_folder(self, selection);
             }
@@ -165,12 +167,12 @@ impl Collect {
             (NodeSelection::Node(_), NodeSelection::All)
             | (NodeSelection::All, NodeSelection::Node(_)) => true,
         };
-        // One path given twice is one file.
+        // The same path given twice selects the same file.
         if !together || self.path == other.path {
             return false;
         }
         let may_give = |pattern: &Collect, plain: &Collect| {
-            // The plain path may be that of a folder.
+            // The plain path may name a folder, whose files then have names below the path's last component.
             let within = pattern.path.strip_prefix(plain.name());
             plain.name() != plain.path
                 && (within.is_some_and(|rest| rest.starts_with('/'))

@@ -1,4 +1,4 @@
-//! Checks the user's own kernel, initramfs and root disk: wrong and truncated files are reported before anything boots.
+//! Checks of the user's own kernel, initramfs and root disk: wrong and truncated files are reported before a node boots.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -32,7 +32,7 @@ impl Probe {
         })
     }
 
-    /// Reads `N` bytes at an offset, or nothing beyond the end.
+    /// Reads `N` bytes at an offset. Returns `None` if the file ends before them or cannot be read.
     fn bytes<const N: usize>(&mut self, offset: u64) -> Option<[u8; N]> {
         let mut buffer = [0; N];
         self.file.seek(SeekFrom::Start(offset)).ok()?;

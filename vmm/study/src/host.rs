@@ -1,4 +1,4 @@
-//! Finds memory, cores and tools that a study needs and the host lacks. Each problem comes with its remedy.
+//! Checks of the host: memory, cores and tools that a study needs and the host lacks. Each problem comes with its remedy.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::plan::{ImageSource, Study};
 use nodescope_config::problem::{HOST, Position, Problem, Problems, Severity};
 use nodescope_config::quantity::Bytes;
 
-/// Memory that nodescope needs beside the guests' own.
+/// Memory that nodescope needs beside the guests' own, bytes.
 const OVERHEAD: u64 = 256 << 20;
 
 /// Programs that the build of an image starts, each with the Debian package that holds the program.
@@ -27,7 +27,7 @@ const USER_TOOLS: &[(&str, &str)] = &[("fakeroot", "fakeroot"), ("newuidmap", "u
 /// The host, as far as studies depend on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// Processors that this process may use.
+    /// Number of processors that this process may use.
     pub cores: usize,
     /// Memory that this process may use, a control group's limit included; None if unknown.
     pub memory: Option<Bytes>,
@@ -37,9 +37,9 @@ pub struct Host {
     pub root: bool,
     /// Folders in which programs are looked for.
     pub path: Vec<PathBuf>,
-    /// Folder in which images are cached; None if there is no place.
+    /// Folder in which images are cached; None if this user has no cache folder.
     pub image_cache: Option<PathBuf>,
-    /// Hosts that the nodes are dealt to, this one included.
+    /// Number of hosts that share the cluster's nodes evenly, this host included.
     pub hosts: u32,
 }
 
@@ -95,7 +95,7 @@ impl Host {
         Problems::new(&study.file, list)
     }
 
-    /// Returns the reason why this host cannot model cores at all, if there is one.
+    /// Returns a problem if the study models cores and this host has no usable `llvm-mca`.
     fn core_problems(&self, study: &Study) -> Vec<Problem> {
         if study.cores.is_empty() {
             return Vec::new();
@@ -105,8 +105,8 @@ impl Host {
         error.into_iter().collect()
     }
 
-    /// Returns a problem for each name of the study that is no core with timings in this host's LLVM. Such a name is a mistake of the study.
-    /// Without `llvm-mca` there are no problems.
+    /// Returns a problem for each name in `node.core` that is no core with timings in this host's LLVM. These are mistakes of the study.
+    /// Returns no problems if `llvm-mca` is missing.
     pub fn unknown_cores(&self, study: &Study) -> Problems {
         let tool = match study.cores.is_empty() {
             true => None,
@@ -133,7 +133,7 @@ impl Host {
         };
         match nodescope_image::find(spec, cache) {
             Ok(Some(Image { .. })) => return Vec::new(),
-            // A damaged one is built again.
+            // A damaged image is built again.
             Ok(None) | Err(ImageError::Damaged { .. }) => {}
             Err(error) => return vec![host(error.to_string())],
         }
@@ -162,7 +162,7 @@ impl Host {
     }
 
     fn memory_problems(&self, study: &Study) -> Vec<Problem> {
-        // Nodes that are made of one share what none of them has written.
+        // If all nodes are clones of one node, they share the pages that they have not written, so this is a lower bound.
         let nodes = study.nodes.div_ceil(self.hosts.max(1));
         let guests = match study.boots_once {
             true => study.node_memory(),
@@ -203,7 +203,7 @@ fn of_core(study: &Study, error: &CoreError) -> Problem {
     of(study, Severity::Error, "node.core", error.to_string())
 }
 
-/// Returns a problem of a field at its place, or at the section around it.
+/// Returns a problem at the position of a field in the study's file. If the study does not have the field, the position is the section's.
 fn of(study: &Study, severity: Severity, field: &str, message: String) -> Problem {
     let section = field.split('.').next().unwrap_or_default();
     let position = study
@@ -217,7 +217,7 @@ fn of(study: &Study, severity: Severity, field: &str, message: String) -> Proble
     }
 }
 
-/// Rounds a size to MiB: a host's memory is no round number.
+/// Rounds a size down to MiB, because a host's memory is no round number.
 fn short(bytes: Bytes) -> Bytes {
     Bytes(bytes.0 >> 20 << 20)
 }

@@ -10,23 +10,23 @@ use nodescope_image::{ImageError, JobFile, job_disk};
 use crate::collect::NodeSelection;
 use crate::plan::{Job, Mpi, Program, Study};
 
-/// Setting of the shell that gives the OpenMP tracer to a program without a launcher. Ranks get the tracer from the image, where their
-/// launchers start them.
+/// Shell assignment that preloads the OpenMP tracer into a script, or into a command without a launcher. Ranks that a launcher starts get
+/// the tracer from the image.
 const OPENMP: &str =
     r#"LD_PRELOAD="/opt/nodescope/lib/libnodescope-openmp.so${LD_PRELOAD:+:$LD_PRELOAD}" "#;
 
-/// Reasons why the job disk cannot be made.
+/// Reason why the job disk cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
-    /// A file has gone or changed since the study was checked.
+    /// A file cannot be read, although the check of the study found the file.
     #[error("cannot read {}: {source}", path.display())]
     Read {
         /// Path of the file.
         path: PathBuf,
-        /// Error of the system.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// The archive of the job disk does not take the file.
+    /// The archive of the job disk cannot hold the files.
     #[error(transparent)]
     Disk(#[from] ImageError),
 }
@@ -36,7 +36,7 @@ impl Study {
     ///
     /// # Errors
     ///
-    /// A file that can no longer be read.
+    /// Fails if a file can no longer be read, or if the archive cannot hold the files.
     pub fn job_disk(&self) -> Result<Vec<u8>, JobError> {
         let mut files = vec![JobFile {
             path: "run".into(),
@@ -56,7 +56,7 @@ impl Study {
             let executable = mode & 0o111 != 0 || name == "script";
             files.push(JobFile {
                 path: name.clone(),
-                // The owner's rights on the host have no meaning in the guest.
+                // Other permissions of the file on the host have no meaning in the guest.
                 mode: if executable { 0o755 } else { 0o644 },
                 data: std::fs::read(path).map_err(fail)?,
             });
@@ -84,7 +84,8 @@ impl Job {
                 quoted(&value)
             ));
         }
-        // Open MPI's and hydra's host files differ, and process 1 does not know whose launcher a script starts.
+        // The host file for hydra differs from that for Open MPI, and has a path of its own. Process 1 of the guest sets the variable to
+        // Open MPI's, because it does not know which launcher a script starts.
         if self.mpi == Mpi::Mpich {
             line(format_args!(
                 "export NODESCOPE_HOSTFILE=\"$NODESCOPE_HOSTFILE.hydra\""
@@ -95,10 +96,10 @@ impl Job {
             Program::Script(_) => line(format_args!("{preload}./script")),
             Program::Command(command) => {
                 let ranks = self.ranks;
-                // A shell of each rank's own: launchers take a program and its arguments.
+                // Each rank runs a shell of its own, because launchers take a program with arguments, no shell command.
                 let command = format!("/bin/sh -c {}", quoted(command));
                 match self.mpi {
-                    // hydra passes the environment on, Open MPI only the variables that the command line names.
+                    // hydra passes the whole environment to the ranks; Open MPI passes only the variables that the command line names.
                     Mpi::Openmpi => {
                         let names = self.environment.keys().map(String::as_str);
                         let intervals = !self.openmp_intervals.is_empty();
@@ -120,7 +121,7 @@ impl Job {
                 NodeSelection::Node(node) => node.to_string(),
                 NodeSelection::All => "*".into(),
             };
-            // The status stays the program's; the results show which files are missing.
+            // A missing file does not change the exit status of the program. The results show which files are missing.
             line(format_args!(
                 "/opt/nodescope/collect {} {}",
                 quoted(&selection),

@@ -1,7 +1,7 @@
-//! Study files: a TOML text becomes a [`Study`], a plan in which every quantity is typed and everything has been checked.
+//! Study files: a TOML text becomes a [`Study`], a checked plan in which every quantity is typed.
 //!
-//! [`Study::load`] reports all problems of a file at once, each with its line ([`Problems`]); [`Host`] adds those of the host.
-//! `STUDY.md` is the reference of the file. Nothing here boots or writes anything.
+//! [`Study::load`] reports all problems of a file at once, each with its line ([`Problems`]). [`Host`] reports problems of the host that is
+//! to run the study. `STUDY.md` is the reference of the file. This crate boots no node and writes no file.
 
 mod collect;
 mod files;

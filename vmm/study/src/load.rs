@@ -1,4 +1,4 @@
-//! Reads a file to a [`Study`], or to a list of all problems of the file.
+//! Reader of study files. The result is a [`Study`] or a list of all problems of the file.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -34,8 +34,8 @@ impl Study {
     }
 }
 
-/// Returns all fields that the readers have looked up in a text, for the test of the reference. Lists of tables are `window[]`, free
-/// names are `*`.
+/// Returns the names of all fields that the readers look up in a text, for a test that compares them with the reference. In the names,
+/// `window[]` stands for a list of tables, and `*` for a name that the user chooses.
 #[doc(hidden)]
 pub fn known_fields(file: &Path, text: &str) -> BTreeSet<String> {
     read(file, text).known

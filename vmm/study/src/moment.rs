@@ -1,4 +1,4 @@
-//! The moment of a snapshot on a command line: a trigger of a window in one word.
+//! Moment of a snapshot, as one word of the command line.
 
 use std::str::FromStr;
 
@@ -15,8 +15,8 @@ use crate::sections::named_function;
 /// | `boot` | the first node has booted: a cluster of one node may continue as more nodes, and with another job |
 /// | `job` | the job starts |
 /// | `2.5s` | this virtual time is reached |
-/// | `mpi:MPI_Barrier`, `mpi:MPI_Barrier#3`, `mpi:MPI_Barrier#3@1` | the first call of rank 0, its third, the third of rank 1 has returned |
-/// | `mark:NAME`, `mark:NAME#2` | a process has put this marker for the first time, or the second |
+/// | `mpi:MPI_Barrier`, `mpi:MPI_Barrier#3`, `mpi:MPI_Barrier#3@1` | the 1st or 3rd call of rank 0, or the 3rd of rank 1, has returned |
+/// | `mark:NAME`, `mark:NAME#2` | a process has put this marker for the first or for the second time |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotAt(pub Moment);
 
@@ -63,7 +63,7 @@ impl FromStr for SnapshotAt {
     }
 }
 
-/// Splits a number off the end.
+/// Splits a text at the last `separator` if a number follows; otherwise returns the whole text and `None`.
 fn numbered(text: &str, separator: char) -> (&str, Option<u64>) {
     match text.rsplit_once(separator) {
         Some((rest, number)) => match number.parse() {
@@ -82,7 +82,7 @@ fn first(what: &str, number: Option<u64>) -> Result<u64, String> {
 }
 
 impl SnapshotAt {
-    /// Checks that the moment may come in a study.
+    /// Checks that the moment can come in a run of a study.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! A validated study: the plan of the cluster, the job and the measurements.
+//! Plan of a checked study: the cluster, the job and the measurements.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,51 +18,52 @@ use crate::collect::Collect;
 use nodescope_config::problem::Position;
 use nodescope_config::quantity::{BitRate, ByteRate, Bytes, Cpi, Frequency, Time, counted};
 
-/// A study file, read and checked. Serialised, it is what decides the results apart from the contents of image and job disk. The topology's caches and distances, the cache model and the memory model come from the
-/// same lines of the file.
+/// A study file, read and checked. The serialised form is what decides the results, except for the contents of the image and the job disk.
+/// The topology's caches and distances come from the same lines of the file as the cache model and the memory model.
 #[derive(Clone, Debug, Serialize)]
 pub struct Study {
     /// Path of the study's file, as the user named it.
     #[serde(skip)]
     pub file: PathBuf,
-    /// Text of the file, to be kept with the results.
+    /// Text of the file, which a run stores with the results.
     #[serde(skip)]
     pub text: String,
     /// Name of the study.
     pub name: String,
-    /// Seed of everything random: machine ids, entropy devices.
+    /// Seed of all random numbers, such as machine ids and the entropy devices' numbers.
     pub seed: u64,
     /// Engine that executes the guests.
     pub engine: Engine,
-    /// KVM at the beginning of the run.
+    /// Part of the run that KVM executes before the portable engine; `None`: no fast-forward.
     #[serde(skip_serializing_if = "is_none")]
     pub fast_forward: Option<FastForward>,
-    /// Length of a quantum while KVM executes the guests. The default is no part of a study's identity.
+    /// Length of a quantum while KVM executes the guests. The serialised form, and so the study's identity, leaves out the default.
     #[serde(skip_serializing_if = "is_default_quantum")]
     pub kvm_quantum: Time,
-    /// Host threads on which nodes run; never affects the result. None: the host's cores.
+    /// Number of host threads on which nodes run; never affects the result. None: one for each core of the host.
     #[serde(skip)]
     pub host_threads: Option<usize>,
     /// Virtual time after which the study is stopped.
     pub time_limit: Time,
-    /// Virtual time after which a deadlock ends the study; 0: deadlocks are not looked for.
+    /// Virtual time after which a deadlock ends the study; 0: no search for deadlocks.
     pub deadlock: Time,
     /// Nominal cycles per instruction of the virtual clock (CPI_core of the report).
     pub core_cpi: Cpi,
     /// Source of `core_cpi`, in words.
     pub cpi_source: String,
-    /// CPI_core by rank where `core_cpi` comes from counters; empty if the counters are those of the program as a whole.
+    /// CPI_core by rank, if `core_cpi` comes from files of counters; otherwise `None`. The map is empty if the counters cover only the
+    /// program as a whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank_cpi: Option<BTreeMap<u32, Cpi>>,
-    /// True if hardware counters of the host count the guests while KVM runs them, and give CPI_core of the report.
+    /// True if hardware counters of the host count the guests while KVM runs them. The report then takes CPI_core from these counters.
     #[serde(skip_serializing_if = "is_false")]
     pub counts_guests: bool,
     /// Image that the guests boot.
     #[serde(skip)]
     pub image: ImageSource,
-    /// Kernel parameters beyond those of every node.
+    /// Kernel parameters that are added to nodescope's own.
     pub kernel_parameters: Vec<String>,
-    /// Number of nodes, all alike.
+    /// Number of nodes. All nodes have the same hardware.
     pub nodes: u32,
     /// True if one node boots, and all nodes are clones of it.
     #[serde(skip_serializing_if = "is_false")]
@@ -72,7 +73,8 @@ pub struct Study {
     /// Cores whose cycles are modelled, by the names of LLVM's `-mcpu`; the report shows the stack of the first, the others beside it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cores: Vec<String>,
-    /// Misses that a core waits for at a time. The report divides stalls of memory by this number.
+    /// Memory-level parallelism: number of misses that a core waits for at a time. The report shows a further CPI with stalls divided by
+    /// this number.
     #[serde(skip_serializing_if = "adds_every_stall")]
     pub memory_parallelism: Parallelism,
     /// Processor features hidden from the guests.
@@ -95,7 +97,7 @@ pub struct Study {
     /// Folder of the results. A relative path is relative to the current folder.
     #[serde(skip)]
     pub results: PathBuf,
-    /// Limits of the files that guests may put into the results. The default is no part of a study's identity.
+    /// Limits of the files that guests may put into the results. The serialised form, and so the study's identity, leaves out the default.
     #[serde(skip_serializing_if = "is_default")]
     pub file_limits: FileLimits,
     /// Positions of the fields that the file sets, by name.
@@ -107,7 +109,7 @@ fn is_default(limits: &FileLimits) -> bool {
     *limits == FileLimits::default()
 }
 
-/// Quantum on KVM where a study sets none.
+/// Default quantum on KVM: 100 us.
 pub(crate) const KVM_QUANTUM: Time = Time(100_000_000);
 
 fn is_false(value: &bool) -> bool {
@@ -137,10 +139,10 @@ fn is_none<T>(option: &Option<T>) -> bool {
     option.is_none()
 }
 
-/// KVM from power-on; the portable engine from the trigger on, or from the first window if there is none.
+/// Fast-forward: KVM executes the guests from power-on, and the portable engine from the trigger or the first window on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FastForward {
-    /// Event that ends the fast-forward.
+    /// Event that ends the fast-forward; `None`: the first window ends the fast-forward.
     pub until: Option<Trigger>,
 }
 
@@ -155,7 +157,7 @@ pub enum ImageSource {
         kernel: PathBuf,
         /// Initial RAM file system.
         initramfs: PathBuf,
-        /// Read-only disk, the first one of a node.
+        /// Read-only root disk, the first disk of a node.
         root: PathBuf,
     },
 }
@@ -190,21 +192,21 @@ pub enum Mpi {
     Openmpi,
     /// MPICH, whose launcher is `mpiexec.hydra`.
     Mpich,
-    /// Nothing: the command runs once, on node 0.
+    /// No MPI: the command runs once, on node 0.
     None,
 }
 
 /// Program that runs in the cluster, with its ranks, files and tracing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Job {
-    /// Command or script. The serialised plan leaves it and the files out: their contents are on the job disk.
+    /// Command or script. The serialised form leaves out the program and the files, because their contents are on the job disk.
     #[serde(skip)]
     pub program: Program,
     /// Number of MPI ranks.
     pub ranks: u32,
     /// MPI implementation that starts the ranks.
     pub mpi: Mpi,
-    /// MPI slots of a node.
+    /// MPI slots of a node: the maximum number of ranks that a launcher starts on the node.
     pub slots: u32,
     /// Files for the guest's `/job` folder: path on the host, path below `/job`.
     #[serde(skip)]
@@ -216,7 +218,7 @@ pub struct Job {
     /// True if OpenMP constructs are recorded.
     #[serde(skip_serializing_if = "is_false")]
     pub openmp: bool,
-    /// Intervals between MPI calls that records of OpenMP keep apart.
+    /// Intervals between MPI calls that OpenMP records distinguish.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub openmp_intervals: Vec<CallInterval>,
     /// Environment of the job and of every rank.
@@ -228,7 +230,7 @@ pub struct Job {
 pub enum Program {
     /// A shell command that every rank executes.
     Command(String),
-    /// A script of the host that node 0 executes once; it starts its ranks itself.
+    /// A script of the host that node 0 executes once; the script starts the ranks.
     Script(PathBuf),
 }
 
@@ -306,12 +308,12 @@ impl Study {
         Bytes(self.topology.socket_memory.iter().sum())
     }
 
-    /// Returns the nodes' clock.
+    /// Returns the frequency of the nodes' clocks.
     pub fn frequency(&self) -> Frequency {
         Frequency(self.topology.tsc_hz)
     }
 
-    /// Returns where the file sets `field` (such as `node.memory`), if it does.
+    /// Returns the position at which the file sets `field`, such as `node.memory`; `None` if the file does not set the field.
     pub fn position_of(&self, field: &str) -> Option<Position> {
         self.positions.get(field).copied()
     }

@@ -1,11 +1,11 @@
-//! The reference clusters of guest-images/jobs/scaling: counts, caches and latencies as published.
+//! Tests that the reference clusters of guest-images/jobs/scaling have the published counts, caches and latencies.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use nodescope_study::Study;
 
-/// A reference cluster as its publication has it.
+/// Published figures of a reference cluster. Sizes are in bytes.
 struct Published {
     name: &'static str,
     nodes: u32,
@@ -43,7 +43,7 @@ fn jobs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest-images/jobs/scaling")
 }
 
-/// Returns the study of a program on a cluster, as `scripts/bench scaling` puts it together.
+/// Returns the study of a program on a cluster, with its text joined from two files as `scripts/bench scaling` does.
 fn study(cluster: &str, program: &str) -> Study {
     let read = |name: &str| fs::read_to_string(jobs().join(format!("{name}.toml"))).unwrap();
     let text = format!("{}{}", read(cluster), read(program));

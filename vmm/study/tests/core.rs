@@ -1,4 +1,4 @@
-//! `[study.core]`: CPI_core from hardware counters.
+//! Tests of `[study.core]`: CPI_core from hardware counters.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use nodescope_study::{Problems, Study};
 #[path = "support/counters.rs"]
 mod counters;
 
-/// Checks a study of two ranks in a folder with files of counters.
+/// Parses a study with these lines and two nodes, in a folder with files of counters.
 fn study(lines: &str) -> Result<Study, Problems> {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
@@ -140,7 +140,7 @@ fn guests_are_counted_where_the_study_says_so() {
     assert_eq!(counted.core_cpi.as_f64(), 0.8);
     let not = study("[study.core]\ncount = false").unwrap();
     assert!(!not.counts_guests);
-    // Studies without the key keep their identity.
+    // A study without the key has the same serialised form, and so the same identity, as before the key existed.
     let text = serde_json::to_string(&not).unwrap();
     assert!(!text.contains("counts_guests"), "{text}");
     let both = told("[study]\nengine = 'kvm'\n[study.core]\ncounters = 'perf.json'\ncount = true");

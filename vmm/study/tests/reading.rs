@@ -1,4 +1,4 @@
-//! Reads valid study files, and checks the messages about mistakes.
+//! Tests of reading valid study files, and of the messages about mistakes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,7 +30,7 @@ measure = "50 M instructions"
 const EVERY_FIELD: &str = include_str!("every-field.toml");
 const OWN_IMAGE: &str = include_str!("own-image.toml");
 
-/// Returns a file beside the example studies, so that their paths resolve.
+/// Returns the path of a file in the folder of the example studies, so that relative paths in studies resolve.
 fn beside(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests")
@@ -144,7 +144,7 @@ fn every_field_arrives() {
     let names: Vec<_> = study.job.files.iter().map(|(_, to)| to.as_str()).collect();
     assert_eq!(names, ["every-field.toml", "input/reading.rs"]);
 
-    // One description, two uses.
+    // The topology that guests read and the cache model come from the same description.
     let told: Vec<_> = study
         .topology
         .caches
@@ -326,7 +326,7 @@ fn a_study_that_does_not_ask_for_openmp_keeps_its_identity() {
     assert!(plan("openmp = true\n").contains("\"openmp\":true"));
 }
 
-/// Runs the start script of a study with launchers that run their command twice, as the shell gave it to them. Returns the output.
+/// Runs the start script of a study with substitute launchers, which run the command that they get twice. Returns the standard output.
 fn started(job: &str) -> String {
     let text = format!("[cluster]\nnodes = 1\n[job]\nslots = 2\n{job}");
     let study = Study::parse(Path::new("s.toml"), &text).unwrap();
@@ -408,7 +408,7 @@ fn the_start_script_collects_and_keeps_the_status() {
     );
 }
 
-/// Checks that the guest's script finds what a study means, and gives each file the name that the host waits for.
+/// Checks that the guest's script finds the files that an entry of `job.collect` selects, and names each file as the host expects.
 #[test]
 fn the_guest_collects_what_the_host_waits_for() {
     use std::os::unix::fs::PermissionsExt;
@@ -425,7 +425,7 @@ fn the_guest_collects_what_the_host_waits_for() {
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
         path
     };
-    // The job may set any PATH.
+    // The tools get absolute paths, because the job may set any PATH.
     let put = tool("put", "#!/bin/sh\n[ -f \"$2\" ] && echo \"$3\"\n");
     let script = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../guest-images/debian/root/opt/nodescope/collect");
@@ -510,7 +510,7 @@ fn the_reference_lists_every_field() {
     );
     assert!(unknown.is_empty(), "in STUDY.md, but not read: {unknown:?}");
 
-    // And the examples set every field: each last component occurs as a key.
+    // The examples must also set every field: each last component of a field's name occurs as a key.
     let examples = format!("{EVERY_FIELD}{OWN_IMAGE}");
     for field in &documented {
         let key = field.rsplit('.').next().unwrap();
@@ -590,7 +590,8 @@ study.toml:27: window[0].open.mpi: "MPI_Barier" is not an MPI function that is t
     assert_eq!(refused(text).to_string(), expected);
 }
 
-/// Returns the rest of a study around a part that is wrong, on one line, so that the part begins on line 2.
+/// Returns a study that ends with a wrong part. The lines before add the required fields of `[cluster]` and `[job]`, if the part does not
+/// have these sections.
 fn around(part: &str) -> String {
     let mut text = String::from("# ");
     for (section, line) in [

@@ -1,15 +1,15 @@
 //! Types of the kernel, from its section `.BTF` (Linux, Documentation/bpf/btf.rst).
 //!
-//! The crate `btf` keeps one type for each name, whatever its kind. `struct page` and a function of this name would be one. The crate also
-//! computes sizes with 32 bits without a check. This reader keeps only structures and enumerators.
+//! The crate `btf` keeps one type for each name, whatever its kind. A function named `page` could take the place of `struct page`. The
+//! crate also computes sizes with 32 bits without a check. This reader keeps only structures and enumerators.
 
 use std::collections::BTreeMap;
 
 use crate::error::KernelError;
 
-/// Depth of anonymous members and of types that name types.
+/// Maximum nesting of anonymous members, and maximum length of a chain of typedefs and qualifiers.
 const DEPTH: u32 = 32;
-/// Most members that a search examines; the largest structures have some hundreds.
+/// Maximum number of members that a search examines. The largest structures have some hundreds.
 const LOOKS: u32 = 10_000;
 
 const INT: u32 = 1;
@@ -28,16 +28,16 @@ const DECL_TAG: u32 = 17;
 const TYPE_TAG: u32 = 18;
 const ENUM64: u32 = 19;
 
-/// Type of the kernel, by the position of its description.
+/// Type of the kernel: decoded `struct btf_type`.
 #[derive(Clone, Copy, Debug)]
 struct Type {
     /// Offset of `struct btf_type` in the section.
     at: usize,
     kind: u32,
-    /// Members, and whether their offsets have the sizes of bit fields.
+    /// Number of members. If `flag` is true, the members' offsets also have the sizes of bit fields.
     len: usize,
     flag: bool,
-    /// Size in bytes, or the type that this type names.
+    /// Size in bytes; for a typedef or qualifier, the number of the type to which it refers.
     size_or_type: u32,
 }
 
@@ -46,7 +46,7 @@ struct Type {
 pub(crate) struct Member {
     /// Offset of the member in its structure, bytes.
     pub offset: u64,
-    /// Number of the member's type.
+    /// Number of the member's type in the section.
     type_id: u32,
 }
 
@@ -56,11 +56,11 @@ pub(crate) struct Types<'a> {
     bytes: &'a [u8],
     strings: &'a [u8],
     types: Vec<Type>,
-    /// Structures and unions by name.
+    /// Numbers of structures and unions by name.
     names: BTreeMap<&'a [u8], u32>,
 }
 
-/// Reads a number.
+/// Reads the little-endian 32-bit number at an offset.
 fn number(bytes: &[u8], at: usize) -> Result<u32, KernelError> {
     let word = bytes.get(at..).and_then(|rest| rest.first_chunk::<4>());
     word.map(|word| u32::from_le_bytes(*word))
@@ -71,7 +71,7 @@ fn number(bytes: &[u8], at: usize) -> Result<u32, KernelError> {
 }
 
 impl<'a> Types<'a> {
-    /// Reads the section.
+    /// Parses the contents of the section `.BTF`.
     pub fn new(bytes: &'a [u8]) -> Result<Self, KernelError> {
         let bad = |offset, what| KernelError::Btf { offset, what };
         // struct btf_header: magic, version, flags, hdr_len, type_off, type_len, str_off, str_len.
@@ -124,7 +124,7 @@ impl<'a> Types<'a> {
             if matches!(new.kind, STRUCT | UNION) {
                 let name = found.string(number(all, at)?);
                 if !name.is_empty() {
-                    // The first of several, as libbpf does.
+                    // Of several types with one name, the first one counts, as in libbpf.
                     let id = found.types.len() as u32;
                     found.names.entry(name).or_insert(id);
                 }
@@ -135,14 +135,14 @@ impl<'a> Types<'a> {
         Ok(found)
     }
 
-    /// Gives the text at an offset; empty where there is none.
+    /// Returns the text at an offset of the string section; empty if the offset has no text.
     fn string(&self, offset: u32) -> &'a [u8] {
         let rest = self.strings.get(offset as usize..).unwrap_or_default();
         let end = rest.iter().position(|byte| *byte == 0).unwrap_or(0);
         &rest[..end]
     }
 
-    /// Follows names and qualifiers to the type that they stand for.
+    /// Follows typedefs and qualifiers to the type to which they refer. Returns `None` for an invalid number or a chain that is too long.
     fn resolve(&self, mut id: u32) -> Option<&Type> {
         for _ in 0..DEPTH {
             let ty = self.types.get(id as usize)?;
@@ -154,7 +154,7 @@ impl<'a> Types<'a> {
         None
     }
 
-    /// Gives the size of a structure in bytes.
+    /// Returns the size of a structure or union in bytes.
     pub fn size(&self, structure: &str) -> Result<u64, KernelError> {
         let id = self.names.get(structure.as_bytes());
         id.and_then(|id| self.types.get(*id as usize))
@@ -162,8 +162,8 @@ impl<'a> Types<'a> {
             .ok_or_else(|| KernelError::Type(format!("struct {structure}")))
     }
 
-    /// Gives the offset of a member, in bytes. A path as `d_name.len` leads through members that are structures; anonymous ones need no
-    /// name.
+    /// Returns the offset of a member in bytes. A path such as `d_name.len` names a member of a member. Paths leave out anonymous
+    /// structures and unions.
     pub fn offset(&self, structure: &str, path: &str) -> Result<u64, KernelError> {
         let missing = || KernelError::Type(format!("struct {structure} with a member {path}"));
         let mut id = *self.names.get(structure.as_bytes()).ok_or_else(missing)?;
@@ -178,7 +178,7 @@ impl<'a> Types<'a> {
         Ok(offset)
     }
 
-    /// Looks for a member by name, in anonymous members, too.
+    /// Searches a structure and its anonymous members for a member by name. `left` counts down the members that may still be examined.
     fn member(&self, id: u32, name: &[u8], depth: u32, left: &mut u32) -> Option<Member> {
         let ty = self.resolve(id)?;
         if !matches!(ty.kind, STRUCT | UNION) || depth == 0 {
@@ -204,7 +204,7 @@ impl<'a> Types<'a> {
         None
     }
 
-    /// Gives the value of an enumerator.
+    /// Returns the value of an enumerator of a 32-bit enumeration.
     pub fn enumerator(&self, name: &str) -> Result<u32, KernelError> {
         for ty in self.types.iter().filter(|ty| ty.kind == ENUM) {
             for n in 0..ty.len {
@@ -223,7 +223,7 @@ mod tests {
     use super::{CONST, ENUM, STRUCT, Types, UNION};
     use crate::error::KernelError;
 
-    /// Makes a section with `struct a { int x; union { struct a p; int y; }; const struct b b; }`, `struct b { int z : 3 }` and an enum.
+    /// Returns a section with `struct a { int x; union { struct a p; int y; }; const struct b b; }`, `struct b { int z : 3 }` and an enum.
     fn section() -> Vec<u8> {
         let strings = b"\0a\0x\0y\0b\0z\0E\0p\0";
         let name = |c: u8| strings.iter().position(|b| *b == c).unwrap() as u32;

@@ -1,4 +1,4 @@
-//! An ELF file of the guest: its parts, its functions, its sections.
+//! ELF file of the guest: segments, functions and sections.
 
 use std::io::Read;
 use std::ops::Range;
@@ -12,12 +12,12 @@ use object::{
 
 use crate::plt;
 
-/// Most bytes of a section after its decompression.
+/// Maximum number of bytes of a decompressed section. Longer contents are cut.
 const SECTION_LIMIT: u64 = 1 << 30;
-/// Functions before an address that may contain the address, since functions may overlap.
+/// Number of functions at or before an address that are examined, since functions may overlap.
 const OVERLAP: usize = 16;
 
-/// A part of the file that is loaded.
+/// Segment of the file that is loaded (PT_LOAD): link-time address, offset and size in the file.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     address: u64,
@@ -30,36 +30,36 @@ struct Segment {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Function {
     pub start: u64,
-    /// Bytes; none for a label without a size.
+    /// Length in bytes; `None` for a symbol without a size, such as a label.
     pub size: Option<u64>,
     /// Name as the symbol has it.
     pub name: String,
-    /// Of several names, the least is taken: binding, leading underscores.
+    /// Rank among the names of one address, by binding, then by number of leading underscores. The name of the lowest rank is taken.
     rank: (u8, u8),
 }
 
-/// ELF file that was read, with its functions.
+/// Parsed ELF file with its functions.
 #[derive(Debug)]
 pub(crate) struct Elf {
     bytes: Arc<[u8]>,
     segments: Vec<Segment>,
-    /// Ordered by address and rank.
+    /// Functions, sorted by address, then rank, then length of the name.
     functions: Vec<Function>,
-    /// Address and length of the functions, with or without a name, as `.eh_frame` has them. In order.
+    /// Link-time address and length in bytes of each function in `.eh_frame`, with or without a symbol. Sorted.
     extents: Vec<(u64, u64)>,
-    /// Build id of the file in hexadecimal digits; none without one.
+    /// Build id of the file in hexadecimal digits; `None` if the file has no build id.
     pub build_id: Option<String>,
-    /// Path of a file with what several debug files share (`.gnu_debugaltlink`).
+    /// Path of a file with debug information that several debug files share (`.gnu_debugaltlink`).
     pub shared_debug: Option<String>,
 }
 
-/// A section for unwinding: its addresses and its contents.
+/// A section: its link-time addresses and its contents.
 pub(crate) type Section = (Range<u64>, Arc<[u8]>);
 
 type Parsed<'a> = ElfFile64<'a, LittleEndian>;
 
 impl Elf {
-    /// Reads a file; none if it is no ELF file for x86-64.
+    /// Parses a file. Returns `None` if the file is no ELF file for x86-64.
     pub fn new(bytes: Arc<[u8]>) -> Option<Self> {
         let file = Parsed::parse(&bytes[..]).ok()?;
         if file.elf_header().e_machine.get(LittleEndian) != elf::EM_X86_64 {
@@ -103,7 +103,7 @@ impl Elf {
 
     fn add(&mut self, more: Vec<Function>) {
         self.functions.extend(more);
-        // A function's shortest name is the plainest one.
+        // Of several names of one rank, the shortest one is the plainest.
         self.functions.sort_by(|a, b| {
             let key = |f: &Function| (f.start, f.rank, f.name.len());
             key(a).cmp(&key(b)).then_with(|| a.name.cmp(&b.name))
@@ -111,19 +111,19 @@ impl Elf {
         self.functions.dedup();
     }
 
-    /// Adds the symbols of the file that has the debug information.
+    /// Adds the functions of `debug`, the separate file with the debug information.
     pub fn add_symbols(&mut self, debug: &Elf) {
         self.add(debug.functions.clone());
     }
 
-    /// Tells whether the file has these bytes at an offset.
+    /// Returns whether the file has these bytes at an offset.
     pub fn holds(&self, offset: u64, bytes: &[u8]) -> bool {
         let from = usize::try_from(offset).ok();
         let rest = from.and_then(|from| self.bytes.get(from..));
         rest.is_some_and(|rest| rest.starts_with(bytes))
     }
 
-    /// Finds the link-time address of an offset in the file. Of several parts with the offset, an executable one counts.
+    /// Finds the link-time address of an offset in the file. If several segments have the offset, an executable one counts.
     pub fn address(&self, offset: u64) -> Option<u64> {
         let within = |segment: &&Segment| {
             let within = offset.checked_sub(segment.offset);
@@ -152,7 +152,7 @@ impl Elf {
         for function in before.iter().rev() {
             let inside = match function.size {
                 Some(size) => address - function.start < size,
-                // A label reaches as far as the next function.
+                // A symbol without a size extends to the next symbol.
                 None => before
                     .last()
                     .is_some_and(|last| last.start == function.start),
@@ -166,7 +166,7 @@ impl Elf {
         best
     }
 
-    /// Finds where the function begins that has a link-time address, and its bytes, as the function's description for unwinding has them.
+    /// Finds the start address and the length in bytes of the function that contains a link-time address, according to `.eh_frame`.
     pub fn extent(&self, address: u64) -> Option<(u64, u64)> {
         let after = self.extents.partition_point(|extent| extent.0 <= address);
         let extent = *self.extents.get(after.checked_sub(1)?)?;
@@ -190,7 +190,7 @@ impl Elf {
         found
     }
 
-    /// Reads a section with its contents, decompressed; empty if there is none.
+    /// Returns the addresses and the decompressed contents of a section. Both are empty if the section is missing or unreadable.
     pub fn section(&self, name: &str) -> Section {
         let section = || {
             let file = Parsed::parse(&self.bytes[..]).ok()?;
@@ -217,7 +217,7 @@ impl Elf {
         section().unwrap_or_default()
     }
 
-    /// Finds the link-time addresses of the parts that are loaded.
+    /// Returns the range of link-time addresses from the first to the last loaded segment.
     pub fn range(&self) -> Range<u64> {
         let ends = |s: &Segment| s.address.saturating_add(s.size);
         let start = self.segments.iter().map(|s| s.address).min().unwrap_or(0);
@@ -225,15 +225,15 @@ impl Elf {
     }
 }
 
-/// Takes a symbol, if it is a function's.
+/// Returns the function that a symbol describes; `None` if the symbol is undefined, nameless, or of another kind.
 fn function<'a>(symbol: impl ObjectSymbol<'a>) -> Option<Function> {
     let label = match symbol.kind() {
         SymbolKind::Text => false,
-        // Labels of assembly code have no kind.
+        // Labels of assembly code have no type (STT_NOTYPE).
         SymbolKind::Unknown => true,
         _ => return None,
     };
-    // Versions of dynamic symbols are no part of the name here.
+    // The name does not include the version of a dynamic symbol.
     let name = symbol.name().ok().filter(|name| !name.is_empty())?;
     if symbol.is_undefined() || symbol.section_index().is_none() {
         return None;

@@ -16,10 +16,10 @@ pub const HOST_FILE_LIMIT: u64 = 1 << 30;
 
 /// A source of the guest's files.
 pub trait Files {
-    /// Reads the contents of a file; none if this source does not have the file.
+    /// Reads the contents of a file. Returns `None` if this source does not have the file.
     fn read(&self, file: &FileId) -> Option<Arc<[u8]>>;
 
-    /// Reads the contents of a file by its path in the guest: debug information that a distribution keeps apart.
+    /// Reads the contents of a file by its path in the guest, such as a separate file of debug information. By default, returns `None`.
     fn read_path(&self, path: &str) -> Option<Arc<[u8]>> {
         let _ = path;
         None
@@ -27,20 +27,21 @@ pub trait Files {
 }
 
 impl FileId {
-    /// Finds the path as programs of the guest know it. The root of the guest images is an overlay: the initramfs mounts the root disk at
-    /// `/lower`, and at `/rw` a `tmpfs`, in which `/upper` has what the guest has written (`guest-images/debian/initramfs/init`).
+    /// Returns the path by which programs of the guest name the file. The root of the guest images is an overlay: the initramfs mounts the
+    /// root disk at `/lower`, and at `/rw` a `tmpfs`, in which `/upper` has what the guest has written
+    /// (`guest-images/debian/initramfs/init`).
     pub fn guest_path(&self) -> String {
         let upper = self.path.strip_prefix("/upper");
         match (self.mount.as_str(), upper) {
             ("/lower", _) => self.path.clone(),
             ("/rw", Some(path)) if path.starts_with('/') => path.into(),
-            // A file of memfd_create is in no folder.
+            // A file of memfd_create is in no folder, so its path has no slash at the beginning.
             _ if !self.path.starts_with('/') => self.path.clone(),
             _ => format!("{}{}", self.mount, self.path),
         }
     }
 
-    /// Returns whether the file is only in the guest's memory.
+    /// Returns whether the file is on a file system that exists only in the guest's memory.
     pub(crate) fn in_memory(&self) -> bool {
         matches!(
             self.file_system.as_str(),
@@ -56,7 +57,7 @@ pub struct RootImage {
 }
 
 impl RootImage {
-    /// Names the image. The file is opened anew for each file that is read, so that threads need not share it.
+    /// Creates a source from the image at `path`. Each read opens the image anew, so that threads need not share an open file.
     pub fn new(path: &Path) -> Self {
         Self { path: path.into() }
     }
@@ -75,14 +76,14 @@ impl Files for RootImage {
     }
 }
 
-/// A file that the host knows.
+/// Contents of a listed file: the bytes, or the path of a file of the host.
 #[derive(Clone, Debug)]
 enum Known {
     Bytes(Arc<[u8]>),
     Path(PathBuf),
 }
 
-/// Files that the host has put into the guest, as those of a study's job, by their paths in the guest.
+/// Files that the host has put into the guest, such as the files of a study's job, by their paths in the guest.
 ///
 /// A guest may since have changed such a file. The symbolizer then sees that the code differs.
 #[derive(Clone, Debug, Default)]
@@ -95,7 +96,7 @@ impl ListedFiles {
         self.0.insert(guest_path.into(), known);
     }
 
-    /// Adds a file of the host.
+    /// Adds a file of the host by its path on the host. The file is read when its contents are needed.
     pub fn insert_host(&mut self, guest_path: &str, path: &Path) {
         self.0.insert(guest_path.into(), Known::Path(path.into()));
     }
@@ -123,7 +124,7 @@ impl Files for ListedFiles {
     }
 }
 
-/// The files that lie in a guest's memory now, and the kernel's vDSO.
+/// Files whose contents are in a guest's memory at present, and the kernel's vDSO.
 #[derive(Clone, Copy)]
 pub struct MemoryFiles<'a> {
     kernel: &'a GuestKernel,
@@ -131,7 +132,7 @@ pub struct MemoryFiles<'a> {
 }
 
 impl<'a> MemoryFiles<'a> {
-    /// Reads from this memory, in which this kernel runs.
+    /// Creates a source from the memory of a guest that runs `kernel`.
     pub fn new(kernel: &'a GuestKernel, memory: &'a dyn PhysicalMemory) -> Self {
         Self { kernel, memory }
     }
@@ -147,7 +148,7 @@ impl Files for MemoryFiles<'_> {
     }
 }
 
-/// Several sources; the first one that has a file gives it.
+/// List of sources. The contents of a file come from the first source that has the file.
 #[derive(Default)]
 pub struct Sources<'a>(pub Vec<&'a dyn Files>);
 

@@ -1,4 +1,4 @@
-//! ELF file of the kernel, and the addresses at which its parts are loaded.
+//! ELF file of the kernel, and the addresses at which its segments are loaded.
 
 use std::ops::Range;
 
@@ -7,25 +7,25 @@ use object::{LittleEndian, Object, ObjectSection, SectionFlags, elf};
 
 use crate::error::KernelError;
 
-/// A part of the kernel in memory.
+/// Segment of the kernel in memory: linear and guest-physical address, and size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub linear: u64,
     pub physical: u64,
     pub size: u64,
-    /// Offset of the part in the file; `file_size` is the part's length there.
+    /// Offset of the segment in the file. `file_size` is the segment's length in the file, bytes.
     pub offset: u64,
     pub file_size: u64,
 }
 
 impl Segment {
-    /// Gives the linear address of a physical one.
+    /// Returns the linear address of a physical address; `None` outside the segment.
     pub fn linear(&self, physical: u64) -> Option<u64> {
         let within = physical.checked_sub(self.physical)?;
         (within < self.size).then(|| self.linear.wrapping_add(within))
     }
 
-    /// Gives the physical address of a linear one.
+    /// Returns the physical address of a linear address; `None` outside the segment.
     pub fn physical(&self, linear: u64) -> Option<u64> {
         let within = linear.checked_sub(self.linear)?;
         (within < self.size).then(|| self.physical.wrapping_add(within))
@@ -41,7 +41,7 @@ pub(crate) struct KernelImage<'a> {
 }
 
 impl<'a> KernelImage<'a> {
-    /// Reads the headers.
+    /// Parses the headers of the file.
     pub fn new(bytes: &'a [u8]) -> Result<Self, KernelError> {
         let elf = ElfFile64::<LittleEndian>::parse(bytes)
             .map_err(|error| KernelError::Elf(error.to_string()))?;
@@ -58,7 +58,7 @@ impl<'a> KernelImage<'a> {
                 offset: header.p_offset(LittleEndian),
                 file_size: header.p_filesz(LittleEndian),
             })
-            // The part for per-CPU variables has addresses from 0: it is a template.
+            // The segment of per-CPU variables has linear addresses from 0, because it is only a template.
             .filter(|segment| segment.linear >> 63 != 0)
             .collect();
         Ok(Self {
@@ -68,7 +68,7 @@ impl<'a> KernelImage<'a> {
         })
     }
 
-    /// Reads the contents of a section.
+    /// Returns the contents of a section.
     pub fn section(&self, name: &'static str) -> Result<&'a [u8], KernelError> {
         let section = self.elf.section_by_name(name);
         section
@@ -76,14 +76,14 @@ impl<'a> KernelImage<'a> {
             .ok_or(KernelError::Section(name))
     }
 
-    /// Finds where a section lies, by linear address.
+    /// Returns the linear addresses of a section.
     pub fn range(&self, name: &'static str) -> Result<Range<u64>, KernelError> {
         let section = self.elf.section_by_name(name);
         let section = section.ok_or(KernelError::Section(name))?;
         Ok(section.address()..section.address().saturating_add(section.size()))
     }
 
-    /// Finds where executable sections lie, by linear address.
+    /// Returns the linear addresses of all executable sections.
     pub fn code(&self) -> Vec<Range<u64>> {
         let executable = |flags| match flags {
             SectionFlags::Elf { sh_flags, .. } => sh_flags.0 & elf::SHF_EXECINSTR.0 != 0,
@@ -95,12 +95,12 @@ impl<'a> KernelImage<'a> {
             .collect()
     }
 
-    /// Gives the physical address of a linear one.
+    /// Returns the physical address of a linear address; `None` outside all segments.
     pub fn physical(&self, linear: u64) -> Option<u64> {
         self.segments.iter().find_map(|s| s.physical(linear))
     }
 
-    /// Gives the bytes of the file that are loaded at a linear address.
+    /// Returns the `len` bytes of the file that are loaded at a linear address.
     pub fn bytes(&self, linear: u64, len: u64) -> Option<&'a [u8]> {
         let mut segments = self.segments.iter();
         segments.find_map(|segment| {

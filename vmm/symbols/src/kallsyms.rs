@@ -1,29 +1,29 @@
 //! Symbols of the kernel, from the tables that the kernel carries for itself (Linux 6.1, scripts/kallsyms.c).
 //!
 //! The tables follow each other in `.rodata`, each at a multiple of eight bytes: `kallsyms_offsets`, `kallsyms_relative_base`,
-//! `kallsyms_num_syms`, `kallsyms_names`, `kallsyms_markers`, `kallsyms_seqs_of_names` (in later ones of 6.1), `kallsyms_token_table`,
-//! `kallsyms_token_index`. Their addresses are not recorded anywhere. Each table has a length that follows from its contents, and the next
-//! table must agree: no other bytes pass.
+//! `kallsyms_num_syms`, `kallsyms_names`, `kallsyms_markers`, `kallsyms_seqs_of_names` (in later releases of 6.1), `kallsyms_token_table`,
+//! `kallsyms_token_index`. Their addresses are not recorded anywhere. Each table has a length that follows from its contents. The
+//! search accepts only tables that agree with each other: the tokens with their index, the names with their markers.
 
 use crate::error::KernelError;
 
-/// Names between two markers.
+/// Number of names between two markers.
 const BLOCK: usize = 256;
 /// Linear address at which kernels are linked: `__START_KERNEL_map` (Documentation/x86/x86_64/mm.rst).
 const KERNEL: u64 = 0xffff_ffff_8000_0000;
-/// Most symbols that a kernel may have.
+/// Maximum number of symbols of a kernel.
 const MOST: usize = 4 << 20;
-/// The longest token; more would not be found.
+/// Maximum length of the last token with its padding, bytes. The search does not find a table with a longer one.
 const TOKEN: usize = 512;
 
 /// A symbol of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelSymbol<'a> {
-    /// Name, as the kernel has it.
+    /// Name in the kernel's tables.
     pub name: &'a str,
     /// Linear address of the symbol's first byte.
     pub address: u64,
-    /// Bytes up to the next symbol; none for the last one.
+    /// Bytes up to the next symbol of code; `None` for the last symbol of code.
     pub size: Option<u64>,
 }
 
@@ -32,7 +32,7 @@ struct Entry {
     address: u64,
     /// Range of the name in `KernelSymbols::text`.
     name: std::ops::Range<u32>,
-    /// Letter as `nm` prints it.
+    /// Type letter, as in the output of `nm`.
     kind: u8,
 }
 
@@ -42,9 +42,9 @@ pub struct KernelSymbols {
     text: String,
     /// All symbols, ordered by address.
     all: Vec<Entry>,
-    /// Numbers of the symbols of code.
+    /// Indices in `all` of the symbols of code, ordered by address.
     code: Vec<u32>,
-    /// Numbers of symbols by name.
+    /// Indices in `all` of all symbols, ordered by name.
     names: Vec<u32>,
 }
 
@@ -58,11 +58,11 @@ fn word(bytes: &[u8], at: usize) -> Option<usize> {
     Some(u32::from_le_bytes(*word) as usize)
 }
 
-/// The 256 tokens: where each one lies.
+/// Ranges of the 256 tokens in the searched bytes.
 struct Tokens(Vec<std::ops::Range<usize>>);
 
 impl Tokens {
-    /// Looks for the index of tokens, and for the table that agrees with it.
+    /// Searches for the index of tokens, and before it for the token table that agrees with the index.
     fn find(bytes: &[u8]) -> Option<Tokens> {
         (0..bytes.len().saturating_sub(2 * 256))
             .step_by(8)
@@ -73,7 +73,7 @@ impl Tokens {
         let mut starts = [0; 256];
         for n in 1..256 {
             starts[n] = half(bytes, index + 2 * n)?;
-            // A token has a byte at least, and a zero.
+            // A token has at least one byte and a terminating zero.
             if starts[n] < starts[n - 1] + 2 {
                 return None;
             }
@@ -81,7 +81,7 @@ impl Tokens {
         if half(bytes, index)? != 0 {
             return None;
         }
-        // The last token's length is unknown, and with it where the table begins.
+        // The last token's length is unknown, and so is the beginning of the table. The search tries all lengths of the table.
         (8..starts[255] + TOKEN)
             .step_by(8)
             .filter(|len| *len > starts[255] + 1)
@@ -100,7 +100,7 @@ impl Tokens {
                     }
                     tokens.push(from..from + len);
                 }
-                // Zeros fill the rest.
+                // Zeros pad the table up to the index.
                 let end = tokens[255].end;
                 let zeros = bytes[end..index].iter().all(|byte| *byte == 0);
                 (zeros && index - end <= 8).then_some(Tokens(tokens))
@@ -108,7 +108,7 @@ impl Tokens {
     }
 }
 
-/// Offsets of the tables of symbols, but for the tokens', in the searched bytes, with the base address and the number of symbols.
+/// Offsets of the tables of offsets and names in the searched bytes, with the base address and the number of symbols.
 struct Tables {
     offsets: usize,
     base: u64,
@@ -117,7 +117,7 @@ struct Tables {
 }
 
 impl Tables {
-    /// Looks for an address of the kernel and a number, which as many names and their markers follow.
+    /// Searches for a base address of the kernel and a number of symbols, followed by that number of names and by their markers.
     fn find(bytes: &[u8]) -> Option<Tables> {
         (0..bytes.len().saturating_sub(16))
             .step_by(8)
@@ -125,7 +125,7 @@ impl Tables {
     }
 
     fn at(bytes: &[u8], at: usize) -> Option<Tables> {
-        // The base is the kernel's first address: in the upper 2 GiB, and a page's.
+        // The base is the kernel's first address: in the uppermost 2 GiB, and at the beginning of a page.
         let base = u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?);
         let count = word(bytes, at + 8)?;
         if base < KERNEL || base & 0xfff != 0 || count == 0 || count > MOST {
@@ -153,7 +153,7 @@ impl Tables {
     }
 }
 
-/// Finds where a compressed name's tokens are. A length of 128 or more has two bytes.
+/// Returns the range of a compressed name's tokens. The name begins with its length, which takes two bytes if 128 or more.
 fn name_at(bytes: &[u8], at: usize) -> Option<std::ops::Range<usize>> {
     let first = usize::from(*bytes.get(at)?);
     let (len, from) = match first & 0x80 {
@@ -167,7 +167,7 @@ fn name_at(bytes: &[u8], at: usize) -> Option<std::ops::Range<usize>> {
 }
 
 impl KernelSymbols {
-    /// Finds the tables in `.rodata`.
+    /// Finds the tables in `.rodata`, and decompresses all symbols.
     pub fn new(rodata: &[u8]) -> Result<Self, KernelError> {
         let tokens = Tokens::find(rodata).ok_or(KernelError::Symbols("no table of tokens"))?;
         let tables = Tables::find(rodata).ok_or(KernelError::Symbols("no table of names"))?;
@@ -184,7 +184,7 @@ impl KernelSymbols {
             }
             let offset =
                 word(rodata, tables.offsets + 4 * n).ok_or(KernelError::Symbols("no offsets"))?;
-            // CONFIG_KALLSYMS_ABSOLUTE_PERCPU: what is not negative is an absolute value.
+            // CONFIG_KALLSYMS_ABSOLUTE_PERCPU: an offset that is not negative is an absolute value.
             let offset = offset as u32 as i32;
             let address = match offset {
                 0.. => offset as u64,
@@ -211,44 +211,45 @@ impl KernelSymbols {
             names: Vec::new(),
         };
         let mut names: Vec<u32> = numbers.collect();
-        // Stable: of one name, the lower address is first.
+        // The sort is stable, so that of symbols with the same name the lowest address is first.
         names.sort_by(|a, b| symbols.name(*a).cmp(symbols.name(*b)));
         symbols.names = names;
         Ok(symbols)
     }
 
-    /// Finds the name of a symbol.
+    /// Returns the name of the symbol with this index in `all`.
     fn name(&self, number: u32) -> &str {
         let range = &self.all[number as usize].name;
         &self.text[range.start as usize..range.end as usize]
     }
 
-    /// Counts the symbols.
+    /// Returns the number of symbols.
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Tells whether there is none.
+    /// Returns whether the kernel has no symbols.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// Finds the address of a name, of the lowest one if the name is there several times. Per-CPU variables have their offset.
+    /// Returns the address of the symbol with this name, the lowest address if several symbols have the name. For a per-CPU variable,
+    /// returns the offset in the per-CPU area.
     pub fn address(&self, name: &str) -> Option<u64> {
         let first = self.names.partition_point(|n| self.name(*n) < name);
         let number = *self.names.get(first)?;
         (self.name(number) == name).then(|| self.all[number as usize].address)
     }
 
-    /// Finds the function that an address lies in. Of several names of an address, one with global binding is taken, without
-    /// an underscore in front if there is such a one, and of these the first.
+    /// Finds the last symbol of code at or before an address. Of several names of one address, a global symbol is preferred, then a name
+    /// without an underscore in front, then the first name.
     pub fn function(&self, address: u64) -> Option<KernelSymbol<'_>> {
         let at = |n: &u32| &self.all[*n as usize];
         let after = self.code.partition_point(|n| at(n).address <= address);
         let start = at(self.code[..after].last()?).address;
         let first = self.code.partition_point(|n| at(n).address < start);
         let same = &self.code[first..after];
-        // `memcpy` rather than `__memcpy`.
+        // The rank prefers `memcpy` to `__memcpy`.
         let rank = |n: &&u32| (at(n).kind != b'T', self.name(**n).starts_with('_'), **n);
         let number = *same.iter().min_by_key(rank)?;
         Some(KernelSymbol {
@@ -263,7 +264,8 @@ impl KernelSymbols {
 pub(crate) mod tests {
     use super::KernelSymbols;
 
-    /// Makes tables with these symbols, letter first. Token 0 stands for `sys_`, every other one for a letter.
+    /// Returns tables with these symbols, whose names begin with the type letter. Token 0 stands for `sys_`, every other token for one
+    /// byte.
     fn tables(symbols: &[(i32, &str)], base: u64) -> Vec<u8> {
         let pad = |bytes: &mut Vec<u8>| bytes.resize(bytes.len().next_multiple_of(8), 0);
         let mut bytes = vec![0xcc; 4096];
@@ -290,7 +292,7 @@ pub(crate) mod tests {
         pad(&mut bytes);
         bytes.extend(markers);
         pad(&mut bytes);
-        // kallsyms_seqs_of_names, which nobody reads.
+        // kallsyms_seqs_of_names, which the reader does not use.
         bytes.extend(vec![3; 3 * symbols.len()]);
         pad(&mut bytes);
         let table = bytes.len();
@@ -322,7 +324,7 @@ pub(crate) mod tests {
         tables(&symbols, BASE)
     }
 
-    /// Makes the symbols of a small kernel.
+    /// Returns the symbols of a small kernel.
     pub(crate) fn symbols() -> KernelSymbols {
         KernelSymbols::new(&some(4, "tlong")).unwrap()
     }

@@ -9,44 +9,44 @@ use crate::kallsyms::{KernelSymbol, KernelSymbols};
 use crate::layout::Layout;
 use crate::memory::{PAGE, PhysicalMemory, read_paged, translate};
 
-/// Memory by physical address: `PAGE_OFFSET` without KASLR (Linux, Documentation/x86/x86_64/mm.rst).
+/// Linear addresses of the direct map of physical memory: `PAGE_OFFSET` without KASLR (Linux, Documentation/x86/x86_64/mm.rst).
 const DIRECT_MAP: Range<u64> = 0xffff_8880_0000_0000..0xffff_c880_0000_0000;
-/// The array of `struct page`: `vmemmap` without KASLR (the same page of the documentation).
+/// Linear addresses of the array of `struct page`: `vmemmap` without KASLR (the same page of the documentation).
 const VMEMMAP: Range<u64> = 0xffff_ea00_0000_0000..0xffff_eb00_0000_0000;
 /// Low bits of `page->mapping` (include/linux/page-flags.h): anonymous memory; movable pages of drivers.
 const MAPPING_ANON: u64 = 1;
 const MAPPING_FLAGS: u64 = 3;
 /// Bytes of `super_block.s_id`.
 const SUPER_ID: usize = 32;
-/// Mounts within mounts that are followed.
+/// Maximum depth of mounts within mounts that a search follows.
 const MOUNTS: usize = 64;
-/// Most bytes of the vDSO; it has two pages.
+/// Maximum size of the vDSO, bytes. The vDSO of Linux 6.1 has two pages.
 const VDSO: u64 = 1 << 20;
-/// Longest name of a directory entry (`NAME_MAX`), and of a path (`PATH_MAX`).
+/// Maximum length of a directory entry's name (`NAME_MAX`), and of a path (`PATH_MAX`), bytes.
 const NAME_MAX: u32 = 255;
 const PATH_MAX: usize = 4096;
 
 /// A file of the guest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId {
-    /// Type of the file system with the file, as `ext4` or `tmpfs`.
+    /// Type of the file system with the file, such as `ext4` or `tmpfs`.
     pub file_system: String,
-    /// Name of this file system, as `vda`; of a `tmpfs` it is `tmpfs`.
+    /// Name of this file system in the kernel (`super_block.s_id`), such as `vda` for a disk; `tmpfs` for a `tmpfs`.
     pub device: String,
-    /// Path at which the file system is mounted, the first time; empty for the root, and where it is mounted nowhere.
+    /// Path of the first mount of the file system; empty for the root file system, and for a file system without a mount.
     pub mount: String,
-    /// Path from the root of the file system.
+    /// Path from the root of the file system. A file without a folder has only a name, without a slash in front.
     pub path: String,
     /// Number of the inode.
     pub inode: u64,
     /// Linear address of the kernel's `struct address_space`, by which the file's pages are found.
     pub mapping: u64,
-    /// True if no name leads to the file any more.
+    /// True if the file has no name any more (no links).
     pub deleted: bool,
 }
 
 impl FileId {
-    /// Names the library that the kernel maps into each process, which is in no file system.
+    /// Returns the identity of the vDSO, the library that the kernel maps into each process. The vDSO is in no file system.
     pub(crate) fn vdso() -> Self {
         Self {
             file_system: "vdso".into(),
@@ -60,50 +60,50 @@ impl FileId {
     }
 }
 
-/// The file, or something else, that a page of code is a part of.
+/// Origin of a page of code: a file, the kernel, a module, or memory without a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FilePage {
     /// A page of a file.
     File {
         /// File to which the page belongs.
         file: FileId,
-        /// Offset in the file, of the very byte that was asked for.
+        /// Offset of the requested byte in the file.
         offset: u64,
     },
-    /// Memory without a file: code that a program has made itself.
+    /// Memory without a file, such as code that a program has generated.
     Anonymous,
     /// A page of the kernel's own code.
     Kernel {
-        /// Linear address of the byte that was asked for.
+        /// Linear address of the requested byte.
         address: u64,
     },
-    /// A module of the kernel.
+    /// A page of code of a kernel module.
     Module {
         /// Name of the module.
         name: String,
         /// Linear address of `struct module`.
         module: u64,
-        /// Linear address of the byte that was asked for.
+        /// Linear address of the requested byte.
         address: u64,
-        /// Offset from the module's first byte in memory.
+        /// Offset of the requested byte from the module's first byte in memory.
         offset: u64,
     },
 }
 
-/// The kernel that a guest runs: its types, its symbols, and how its memory is laid out.
+/// The kernel that a guest runs: layout of its structures, its symbols, and its addresses in memory.
 #[derive(Debug)]
 pub struct GuestKernel {
     pub(crate) layout: Layout,
     pub(crate) symbols: KernelSymbols,
     pub(crate) segments: Vec<Segment>,
-    /// Executable sections, and the one that stays for ever.
+    /// Linear addresses of all executable sections. `text` is the section `.text`, which the kernel never frees.
     pub(crate) code: Vec<Range<u64>>,
     pub(crate) text: Range<u64>,
     /// Physical address of the kernel's own page tables.
     pub(crate) tables: u64,
     /// Linear address of the head of the list of modules.
     pub(crate) modules: u64,
-    /// Offset of the per-CPU variable that names the running task.
+    /// Offset in the per-CPU area of the variable that points to the running task.
     pub(crate) current_task: u64,
     /// Linear addresses of the library that the kernel maps into each process.
     pub(crate) vdso: Range<u64>,
@@ -114,7 +114,7 @@ impl GuestKernel {
     ///
     /// # Errors
     ///
-    /// If the file is none of Linux 6.1 with types (`CONFIG_DEBUG_INFO_BTF`) and symbols (`CONFIG_KALLSYMS_ALL`).
+    /// Fails if the file is no kernel of Linux 6.1 with types (`CONFIG_DEBUG_INFO_BTF`) and symbols (`CONFIG_KALLSYMS_ALL`).
     pub fn new(vmlinux: &[u8]) -> Result<Self, KernelError> {
         let image = KernelImage::new(vmlinux)?;
         let types = Types::new(image.section(".BTF")?)?;
@@ -151,16 +151,16 @@ impl GuestKernel {
         })
     }
 
-    /// Gives the kernel's symbols.
+    /// Returns the kernel's symbols.
     pub fn symbols(&self) -> &KernelSymbols {
         &self.symbols
     }
 
-    /// Finds the kernel's function that a linear address lies in.
+    /// Finds the kernel's function that contains a linear address. Returns `None` outside the kernel's executable sections.
     pub fn function(&self, address: u64) -> Option<KernelSymbol<'_>> {
         let code = self.code.iter().find(|code| code.contains(&address))?;
         let found = self.symbols.function(address)?;
-        // A function ends with its section.
+        // A function ends at the end of its section at the latest.
         let size = found.size.unwrap_or(u64::MAX).min(code.end - found.address);
         (found.address >= code.start).then_some(KernelSymbol {
             size: Some(size),
@@ -168,15 +168,15 @@ impl GuestKernel {
         })
     }
 
-    /// Reads the vDSO as the kernel has it in memory now: an ELF file, in which the kernel has patched code.
+    /// Reads the vDSO from the kernel's memory: an ELF file, in which the kernel has patched code.
     pub(crate) fn vdso(&self, memory: &dyn PhysicalMemory) -> Option<Vec<u8>> {
         let mut bytes = vec![0; (self.vdso.end - self.vdso.start) as usize];
         self.read(memory, self.vdso.start, &mut bytes)?;
         Some(bytes)
     }
 
-    /// Finds what the code at a guest-physical address is a part of. None where the kernel keeps the page for something else, or where the
-    /// kernel's structures contradict each other.
+    /// Finds the file, module or kernel to which the code at a guest-physical address belongs. Returns `None` if the kernel uses the page
+    /// for other purposes, or if the kernel's structures contradict each other.
     pub fn file_of(&self, memory: &dyn PhysicalMemory, physical: u64) -> Option<FilePage> {
         let image = self.segments.iter().find_map(|s| s.linear(physical));
         if let Some(address) = image.filter(|address| self.text.contains(address)) {
@@ -188,12 +188,12 @@ impl GuestKernel {
         let flags = page.and_then(|page| self.word(memory, page.wrapping_add(layout.flags)));
         let (page, flags) = match (page, flags, image) {
             (Some(page), Some(flags), _) => (page, flags),
-            // Early in the boot there are no such structures, and no other code.
+            // Early in the boot, `struct page` does not exist yet, and all code is the kernel's.
             (_, _, Some(address)) => return Some(FilePage::Kernel { address }),
             _ => return None,
         };
         if flags & layout.reserved != 0 {
-            // Parts of its image that the kernel has freed are reserved no more.
+            // A reserved page of the image is the kernel's. Pages that the kernel has freed are reserved no more.
             let address = image?;
             return Some(match self.vdso.contains(&address) {
                 true => FilePage::File {
@@ -203,7 +203,7 @@ impl GuestKernel {
                 false => FilePage::Kernel { address },
             });
         }
-        // A page of several is described by the first one.
+        // The `struct page` of the first page describes all pages of a compound page.
         let head = self.word(memory, page.wrapping_add(layout.compound_head))?;
         let head = match head & 1 {
             0 => page,
@@ -217,7 +217,7 @@ impl GuestKernel {
         let mapping = self.word(memory, head.wrapping_add(layout.mapping))?;
         if mapping == 0 {
             let module = self.module_of(memory, physical);
-            // Early in the boot, nothing is reserved yet.
+            // Early in the boot, pages of the kernel's image are not marked as reserved yet.
             return module.or(image.map(|address| FilePage::Kernel { address }));
         }
         if mapping & MAPPING_ANON != 0 {
@@ -229,11 +229,11 @@ impl GuestKernel {
         let index = self.word(memory, head.wrapping_add(layout.index))?;
         let offset = index.checked_add(tail)?.checked_mul(PAGE)? + within;
         let file = self.file(memory, mapping)?;
-        // There, the index counts huge pages.
+        // On hugetlbfs, the index counts huge pages, so that `offset` would be wrong.
         (file.file_system != "hugetlbfs").then_some(FilePage::File { file, offset })
     }
 
-    /// Gives the linear address of a page's `struct page`.
+    /// Returns the linear address of the `struct page` for a page number; `None` beyond the array.
     fn page_struct(size: u64, number: u64) -> Option<u64> {
         let page = VMEMMAP.start.checked_add(number.checked_mul(size)?)?;
         VMEMMAP.contains(&page).then_some(page)
@@ -276,7 +276,7 @@ impl GuestKernel {
         let alias = inode.wrapping_add(self.layout.inode.aliases);
         let alias = self.word(memory, alias)?;
         if alias == 0 {
-            // The names have been forgotten, as the kernel may for files that nobody has open.
+            // The inode has no directory entry in memory. The kernel may free the entries of files that nobody has open.
             return None;
         }
         let dentry = alias.wrapping_sub(layout.alias);
@@ -284,13 +284,13 @@ impl GuestKernel {
         if !path.is_empty() {
             return Some(path);
         }
-        // A file without a folder, as of memfd_create: its dentry is a root of its own.
+        // A file without a folder, such as a file of memfd_create: its dentry is a root of its own.
         let size = self.half(memory, top.wrapping_add(layout.len))?;
         let name = self.word(memory, top.wrapping_add(layout.name))?;
         self.text(memory, name, size.min(NAME_MAX) as usize)
     }
 
-    /// Finds the path from the root of a file system to a directory entry, empty for the root, and the root's entry.
+    /// Returns the path from the root of a file system to a directory entry, empty for the root, and the address of the root's entry.
     fn names(&self, memory: &dyn PhysicalMemory, mut dentry: u64) -> Option<(String, u64)> {
         let layout = &self.layout.dentry;
         let mut names: Vec<Vec<u8>> = Vec::new();
@@ -307,7 +307,7 @@ impl GuestKernel {
             }
             let mut bytes = vec![0; size as usize];
             self.read(memory, name, &mut bytes)?;
-            // A name has a byte at least: a circle of names ends here.
+            // Each name has at least one byte, so that a cycle of entries ends here.
             len += bytes.len() + 1;
             if len > PATH_MAX || bytes.contains(&0) || bytes.contains(&b'/') {
                 return None;
@@ -323,7 +323,7 @@ impl GuestKernel {
         Some((path, dentry))
     }
 
-    /// Finds where a file system is mounted, by the first of its mounts.
+    /// Returns the path of the first mount of a file system; `None` without a mount.
     fn mount(&self, memory: &dyn PhysicalMemory, super_block: u64) -> Option<String> {
         let layout = &self.layout.mount;
         let head = super_block.wrapping_add(layout.first);
@@ -345,7 +345,7 @@ impl GuestKernel {
         None
     }
 
-    /// Finds the physical address of an address of the kernel.
+    /// Translates a linear address of the kernel to a guest-physical address.
     pub(crate) fn physical(&self, memory: &dyn PhysicalMemory, linear: u64) -> Option<u64> {
         if DIRECT_MAP.contains(&linear) {
             return Some(linear - DIRECT_MAP.start);
@@ -354,7 +354,7 @@ impl GuestKernel {
         image.or_else(|| translate(memory, self.tables, linear))
     }
 
-    /// Reads the kernel's memory.
+    /// Reads bytes at a linear address of the kernel.
     pub(crate) fn read(
         &self,
         memory: &dyn PhysicalMemory,
@@ -379,7 +379,7 @@ impl GuestKernel {
         Some(u32::from_le_bytes(bytes))
     }
 
-    /// Reads text up to a zero, or as much as `limit` allows.
+    /// Reads a text up to a zero byte, or `limit` bytes of it.
     pub(crate) fn text(
         &self,
         memory: &dyn PhysicalMemory,

@@ -1,9 +1,9 @@
-//! Offsets of the kernel's structures' members that nodescope reads.
+//! Layout of the kernel's structures: offsets of the members that nodescope reads.
 
 use crate::btf::Types;
 use crate::error::KernelError;
 
-/// Offsets, in bytes, and sizes.
+/// Layout of all structures. Fields of the parts are offsets and sizes in bytes, unless they say otherwise.
 #[derive(Debug)]
 pub(crate) struct Layout {
     pub page: Page,
@@ -23,7 +23,7 @@ pub(crate) struct Page {
     pub compound_head: u64,
     pub mapping: u64,
     pub index: u64,
-    /// Bits of the flags.
+    /// Bit masks in `flags`: `slab` and `reserved`.
     pub slab: u64,
     pub reserved: u64,
 }
@@ -98,7 +98,7 @@ pub(crate) struct Task {
 }
 
 impl Layout {
-    /// Looks everything up.
+    /// Looks up all offsets and sizes in the kernel's types.
     pub fn new(types: &Types<'_>) -> Result<Self, KernelError> {
         let at = |structure, member| types.offset(structure, member);
         let bit = |name| -> Result<u64, KernelError> {

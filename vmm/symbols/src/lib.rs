@@ -1,8 +1,8 @@
-//! Names of guest code, found from outside the guest: which file, function and source line a page of code is, and which calls led
-//! there.
+//! Names of guest code, found from outside the guest: the file, function and source line of executed code, and the calls that led to
+//! the code.
 //!
-//! The guest needs no agent. [`GuestKernel`] reads the kernel's own structures in the guest's memory; [`Symbolizer`] reads the files that
-//! they name; [`Unwinder`] reads stacks. `README.md` describes what is read, why reading is safe, and what is not known.
+//! The guest needs no agent. [`GuestKernel`] reads the kernel's own structures in the guest's memory. [`Symbolizer`] reads the files that
+//! these structures name. [`Unwinder`] reads stacks. `README.md` describes what is read, why reading is safe, and the limits.
 
 mod btf;
 mod elf;

@@ -5,7 +5,7 @@ pub const PAGE: u64 = 4096;
 
 /// The guest's physical memory.
 pub trait PhysicalMemory {
-    /// Reads bytes at a guest-physical address. Returns false, and leaves `buf` unspecified, where there is no RAM.
+    /// Reads bytes at a guest-physical address. Returns false, and leaves `buf` unspecified, if not all of the bytes are RAM.
     fn read(&self, address: u64, buf: &mut [u8]) -> bool;
 }
 
@@ -15,7 +15,7 @@ impl<F: Fn(u64, &mut [u8]) -> bool> PhysicalMemory for F {
     }
 }
 
-/// Reads a little-endian word.
+/// Reads a little-endian 64-bit word at a guest-physical address.
 fn word(memory: &dyn PhysicalMemory, address: u64) -> Option<u64> {
     let mut bytes = [0; 8];
     memory
@@ -29,7 +29,7 @@ pub fn translate(memory: &dyn PhysicalMemory, cr3: u64, linear: u64) -> Option<u
     nodescope_memory::paging::translate(|at| word(memory, at), cr3, linear)
 }
 
-/// Reads bytes at a linear address; they may lie in several pages.
+/// Reads bytes at a linear address, from several pages if necessary. Returns `None` if a page is not mapped to RAM.
 pub fn read_linear(
     memory: &dyn PhysicalMemory,
     cr3: u64,
@@ -41,7 +41,7 @@ pub fn read_linear(
     })
 }
 
-/// Reads as much as is mapped from a linear address upwards, at most `limit` bytes: a copy of a stack.
+/// Reads at most `limit` bytes from a linear address upwards, such as a copy of a stack. Stops at the first page that is not mapped.
 pub fn read_up_to(memory: &dyn PhysicalMemory, cr3: u64, linear: u64, limit: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < limit {
@@ -59,7 +59,7 @@ pub fn read_up_to(memory: &dyn PhysicalMemory, cr3: u64, linear: u64, limit: usi
     bytes
 }
 
-/// Reads page by page, since neighbours in linear memory need not be neighbours in physical memory.
+/// Fills `buf` by a call of `read` for each page, since neighbouring linear pages need not be neighbours in physical memory.
 pub(crate) fn read_paged(
     linear: u64,
     buf: &mut [u8],
@@ -125,7 +125,7 @@ pub(crate) mod tests {
         // 2 MiB at 2 MiB, with PAT; 1 GiB at 1 GiB.
         memory.put(0x3008, 0x60_1083);
         memory.put(0x2008, 0x4000_0083);
-        // The upper half, by the last entry, which leads back to the table itself.
+        // The last entry maps the top of the upper half, and refers to the table itself.
         memory.put(0x1ff8, 0x1003);
         memory
     }
@@ -142,7 +142,7 @@ pub(crate) mod tests {
         assert_eq!(at(0x8000_0000_0000), None);
         // A table that contains itself ends after four levels.
         assert_eq!(at(u64::MAX), Some(0x1fff));
-        // Tables where there is no memory.
+        // The page tables are outside of RAM.
         assert_eq!(translate(&memory, 0x50_0000, 0), None);
     }
 

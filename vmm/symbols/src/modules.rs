@@ -1,13 +1,13 @@
-//! Modules of the kernel: where they lie, and their symbols, all from the guest's memory.
+//! Modules of the kernel: addresses and symbols, read from the guest's memory.
 
 use crate::kernel::{FilePage, GuestKernel};
 use crate::memory::{PAGE, PhysicalMemory};
 
-/// Most modules that are read.
+/// Maximum number of modules that are read.
 const MODULES: usize = 1024;
-/// Most pages of code, over all modules that are read: 256 MiB.
+/// Maximum number of pages of code that a search examines, over all modules: 256 MiB.
 const PAGES: u64 = 1 << 16;
-/// Most symbols of a module, and bytes of a name.
+/// Maximum number of symbols of a module, and maximum length of a symbol's name in bytes.
 const SYMBOLS: u64 = 1 << 18;
 const NAME: usize = 512;
 /// Bytes of `module.name` (`MODULE_NAME_LEN`).
@@ -22,7 +22,7 @@ pub struct Module {
     pub name: String,
     /// Linear address of `struct module`.
     pub address: u64,
-    /// Linear address of the module's code.
+    /// Linear address of the module's first byte of code.
     pub base: u64,
     /// Size of the module's code, bytes.
     pub size: u64,
@@ -35,7 +35,7 @@ pub struct ModuleSymbol {
     pub name: String,
     /// Linear address of the function.
     pub address: u64,
-    /// Size of the function, bytes; none if the symbol has no size.
+    /// Size of the function, bytes; `None` if the symbol has no size.
     pub size: Option<u64>,
 }
 
@@ -65,7 +65,8 @@ impl GuestKernel {
         found
     }
 
-    /// Finds the module whose code lies at a physical address. Modules' pages are scattered over memory; only page tables lead to them.
+    /// Finds the module whose code is at a physical address. Modules' pages are scattered over physical memory, so that the search
+    /// translates the address of each page.
     pub(crate) fn module_of(&self, memory: &dyn PhysicalMemory, physical: u64) -> Option<FilePage> {
         let page = physical & !(PAGE - 1);
         let mut left = PAGES;
@@ -88,7 +89,7 @@ impl GuestKernel {
         None
     }
 
-    /// Finds the function of a module that a linear address lies in: `module` is the address of its `struct module`.
+    /// Finds the function of a module that contains a linear address. `module` is the linear address of the `struct module`.
     pub fn module_function(
         &self,
         memory: &dyn PhysicalMemory,

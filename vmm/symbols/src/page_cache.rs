@@ -1,33 +1,33 @@
-//! Contents of files that are only in the guest's memory.
+//! Contents of files that exist only in the guest's memory, from the kernel's page cache.
 
 use crate::kernel::{FileId, GuestKernel};
 use crate::memory::{PAGE, PhysicalMemory};
 
-/// Largest file that is read.
+/// Maximum size of a file that is read from the guest's memory, bytes.
 pub const FILE_LIMIT: u64 = 64 << 20;
 /// Bits of an index that a node resolves (`XA_CHUNK_SHIFT`, include/linux/xarray.h).
 const CHUNK: u32 = 6;
-/// Low bits of an entry: a value, or something of the array's own.
+/// Low bits of an entry of an xarray: a value, an internal entry of the array, and the mask of both bits.
 const VALUE: u64 = 1;
 const INTERNAL: u64 = 2;
 const TAGS: u64 = 3;
 /// Internal entries up to here are siblings and errors, no nodes (`xa_is_node`).
 const NO_NODE: u64 = 4096;
-/// Levels that an index of 64 bits can have.
+/// Maximum number of levels of an array with 64-bit indices.
 const LEVELS: u32 = 11;
 
-/// An entry for a page of a file.
+/// Entry for a page of a file in the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
-    /// Never written: zeros.
+    /// The page was never written, and reads as zeros.
     Hole,
-    /// Address of the `struct page`.
+    /// Linear address of the `struct page`.
     Page(u64),
 }
 
 impl GuestKernel {
-    /// Reads a file of a `tmpfs` or a `ramfs` from its pages in the guest's memory. None for other file systems, for files that have
-    /// changed their place, and for those of more than [`FILE_LIMIT`] bytes.
+    /// Reads a file of a `tmpfs` or a `ramfs` from its pages in the guest's memory. Returns `None` for other file systems, for
+    /// files that no longer exist at `file.mapping`, and for files of more than [`FILE_LIMIT`] bytes.
     pub fn read_file(&self, memory: &dyn PhysicalMemory, file: &FileId) -> Option<Vec<u8>> {
         if !matches!(
             file.file_system.as_str(),
@@ -59,7 +59,7 @@ impl GuestKernel {
         Some(bytes)
     }
 
-    /// Gives the physical address of a page of a file, if the entry describes several pages.
+    /// Returns the physical address of page `number` of a file. `page` is the `struct page` of the entry, which may describe several pages.
     fn cached(&self, memory: &dyn PhysicalMemory, page: u64, number: u64) -> Option<u64> {
         let index = page.wrapping_add(self.layout.page.index);
         let ahead = number.checked_sub(self.word(memory, index)?)?;
@@ -68,11 +68,11 @@ impl GuestKernel {
         (ahead < 1 << 18).then(|| physical + ahead * PAGE)
     }
 
-    /// Gives the entry of an index in an array.
+    /// Finds the entry of an index in an xarray, from the array's head. Returns `None` for a page in swap space.
     fn slot(&self, memory: &dyn PhysicalMemory, head: u64, index: u64) -> Option<Slot> {
         let layout = &self.layout.xarray;
         let mut entry = head;
-        // A file of one page has no node.
+        // The array of a file with a single entry has no node.
         let is_node = |entry: u64| entry & TAGS == INTERNAL && entry > NO_NODE;
         if !is_node(head) && index > 0 && !self.spans(memory, head, index) {
             return Some(Slot::Hole);
@@ -81,7 +81,7 @@ impl GuestKernel {
             if !is_node(entry) {
                 return match entry {
                     0 => Some(Slot::Hole),
-                    // A page that is in swap space, or something of the array's own.
+                    // The page is in swap space, or the entry is internal to the array.
                     _ if entry & TAGS != 0 => None,
                     page => Some(Slot::Page(page)),
                 };
@@ -97,7 +97,7 @@ impl GuestKernel {
             let slot = |n: u64| self.word(memory, slots.wrapping_add(8 * n));
             let mut number = (index >> shift) & ((1 << CHUNK) - 1);
             entry = slot(number)?;
-            // A sibling says in which slot the entry is that covers this one, too.
+            // A sibling entry has the number of the slot whose entry covers this index, too.
             if entry & TAGS == INTERNAL && entry >> 2 < 1 << CHUNK {
                 number = entry >> 2;
                 entry = slot(number)?;
@@ -106,7 +106,7 @@ impl GuestKernel {
         None
     }
 
-    /// Returns whether a page without a node has a place in a larger page, which extends to this index.
+    /// Returns whether `page`, the entry of an array without a node, is a compound page that extends to this index.
     fn spans(&self, memory: &dyn PhysicalMemory, page: u64, index: u64) -> bool {
         if page == 0 || page & (VALUE | INTERNAL) != 0 {
             return false;

@@ -1,4 +1,5 @@
-//! Names of the small pieces of code by which a program calls other files: the procedure linkage table (System V ABI, AMD64, 5.2).
+//! Names for the entries of the procedure linkage table (PLT), through which a program calls functions of other files (System V ABI,
+//! AMD64, 5.2).
 
 use std::collections::BTreeMap;
 
@@ -8,22 +9,22 @@ use object::{
     RelocationTarget, elf,
 };
 
-/// An entry of the table.
+/// An entry of the PLT: link-time address and size in bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub start: u64,
     pub size: u64,
-    /// Name with `@plt`.
+    /// Name of the called function, followed by `@plt`.
     pub name: String,
 }
 
-/// `jmp *disp(%rip)`, `push $n`.
+/// Opcodes of `jmp *disp(%rip)` and `push $n`.
 const JUMP: [u8; 2] = [0xff, 0x25];
 const PUSH: u8 = 0x68;
 /// Encoding of the `endbr64` instruction.
 const ENDBR: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
-/// Finds the entries of all tables of a file.
+/// Finds the entries with a name in all procedure linkage tables of a file.
 pub(crate) fn entries(file: &ElfFile64<'_, LittleEndian>) -> Vec<Entry> {
     let mut slots = BTreeMap::new();
     let mut lazy = Vec::new();
@@ -41,7 +42,7 @@ pub(crate) fn entries(file: &ElfFile64<'_, LittleEndian>) -> Vec<Entry> {
                 .ok()
                 .and_then(|symbol| symbol.name().ok())
                 .map(str::to_owned),
-            // A function of the file itself that is chosen when the program begins has no name here.
+            // A relocation of type IRELATIVE has no symbol: the program chooses one of its own functions when it begins.
             _ => None,
         };
         if r_type == elf::R_X86_64_JUMP_SLOT || r_type == elf::R_X86_64_IRELATIVE {
@@ -73,7 +74,7 @@ pub(crate) fn entries(file: &ElfFile64<'_, LittleEndian>) -> Vec<Entry> {
     found
 }
 
-/// Finds the name by the slot of the global offset table that the entry jumps through.
+/// Finds the name by the slot of the global offset table through which the entry jumps.
 fn by_slot<'a>(slots: &'a BTreeMap<u64, String>, start: u64, bytes: &[u8]) -> Option<&'a str> {
     let at = bytes.windows(2).position(|pair| pair == JUMP)?;
     let end = at + 6;

@@ -1,4 +1,4 @@
-//! The function, the inlined functions and the source line of a place in a file.
+//! Function, inlined functions and source line of an offset in a file.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,26 +11,26 @@ use crate::files::Files;
 use crate::kernel::{FileId, FilePage, GuestKernel};
 use crate::memory::PhysicalMemory;
 
-/// Frames of inlined functions that are listed.
+/// Maximum number of frames of one address, inlined functions included.
 const INLINED: usize = 64;
 /// Folder in which Debian's packages put debug information.
 const DEBUG: &str = "/usr/lib/debug/.build-id";
 
-/// Bytes of files that are kept: a guest may make files that are large and no more than holes.
+/// Maximum sum of the bytes of files in memory. The limit exists because a guest may have huge files that consist of holes.
 const MOST_BYTES: u64 = 4 << 30;
 
 type Reader = EndianArcSlice<LittleEndian>;
 
-/// A place in a source file.
+/// Line of a source file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SourceLine {
-    /// Path, as the compiler has written it.
+    /// Path of the source file, as the compiler has written it.
     pub file: String,
     /// Number of the line, from 1.
     pub line: u32,
 }
 
-/// A function that the compiler has put into another one.
+/// A function that the compiler has inlined into another function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// Name of the inlined function.
@@ -39,26 +39,26 @@ pub struct Frame {
     pub called_from: Option<SourceLine>,
 }
 
-/// The meaning of a place in the code.
+/// Names for an address of code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     /// Path of the file in the guest, or `[kernel]`, `[vdso]`, `[anonymous]`, or a module's name in brackets.
     pub module: String,
     /// Build id of the file, in hexadecimal digits.
     pub build_id: Option<String>,
-    /// Function, demangled; where it has no name, the file's name, `+0x` and the offset in the file of the function's beginning, or of the
-    /// place itself where the function's beginning is not known.
+    /// Demangled name of the function. A nameless function has the file's name, `+0x`, and the offset of the function's beginning in the
+    /// file. If the beginning is not known, the offset is that of the located byte; in the kernel, its linear address.
     pub function: String,
-    /// First address of the function, as linked; in the kernel, its linear address.
+    /// Link-time address of the function's first byte; for the kernel and its modules, the linear address.
     pub function_start: Option<u64>,
-    /// Bytes of the function.
+    /// Length of the function, bytes.
     pub function_size: Option<u64>,
     /// Source line of the innermost inlined function, or of the function.
     pub line: Option<SourceLine>,
-    /// Functions that are inlined here, the innermost first.
+    /// Functions that are inlined at the address, the innermost first.
     pub inlined: Vec<Frame>,
-    /// True if the file has the very bytes that were executed. Names come only from files that do; the kernel patches itself and is
-    /// believed.
+    /// True if the file has the executed bytes at this offset. A file with other bytes gives no names. Without executed bytes to compare,
+    /// names are given and this is false. Always true for the kernel and its modules, which patch their code.
     pub verified: bool,
 }
 
@@ -86,25 +86,25 @@ struct Module {
     context: Option<Context<Reader>>,
 }
 
-/// Names places in files. Each file is read once.
+/// Symbolizer of offsets in files. Each file is read once.
 ///
-/// Several nodes may share a symbolizer. Where they have different files in their memory under one name, the file of the first node
-/// that asked counts, and places of the other nodes' files are unverified.
+/// Several nodes may share a symbolizer. If nodes have different files with the same [`FileId`], the symbolizer uses the first file that it
+/// reads, and locations in the other nodes' files are unverified.
 #[derive(Default)]
 pub struct Symbolizer {
     modules: BTreeMap<FileId, Option<Module>>,
-    /// Bytes of the files that are kept.
+    /// Sum of the bytes of the files in `modules`.
     kept: u64,
 }
 
 impl Symbolizer {
-    /// Creates one that knows no file yet.
+    /// Creates a symbolizer that has read no file yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Names a place in a file. `code` is what was executed there: if the file differs, the answer is unverified and has the file's name and
-    /// the offset only. Without any bytes nothing is verified, but names are looked up.
+    /// Names an offset in a file. `code` has the bytes that were executed at the offset. If the file has other bytes, the location is
+    /// unverified and has the file's name and the offset only. If `code` is empty, the location is unverified, but names are looked up.
     pub fn locate(
         &mut self,
         files: &dyn Files,
@@ -126,8 +126,8 @@ impl Symbolizer {
         locate(module.as_ref(), &file.guest_path(), offset, code)
     }
 
-    /// Names a place by its address as linked, such as a call site that a program has noted. Nothing is verified: the caller must compare
-    /// build ids. A file that is not there, or an address outside of it, has a name made of the file's name and the address.
+    /// Names a link-time address of a file, such as a call site that a program has recorded. The location is unverified: the caller must
+    /// compare build ids. If the file is missing or has no code at the address, the name consists of the file's name and the address.
     pub fn locate_address(&mut self, files: &dyn Files, file: &FileId, address: u64) -> Location {
         let unknown = self.locate(files, file, 0, &[]);
         let module = self.modules.get(file).and_then(Option::as_ref);
@@ -140,7 +140,7 @@ impl Symbolizer {
         }
     }
 
-    /// Names what [`GuestKernel::file_of`] has found, whatever it is. `memory` has the symbols of the kernel's modules.
+    /// Names the code in a page that [`GuestKernel::file_of`] has found. The symbols of kernel modules are read from `memory`.
     pub fn locate_page(
         &mut self,
         files: &dyn Files,
@@ -217,7 +217,7 @@ impl Module {
         Some(Self { elf, context })
     }
 
-    /// Adds what symbols and debug information contain about a link-time address.
+    /// Adds names and source lines of a link-time address, from symbols and debug information, to a location.
     fn locate(&self, mut location: Location, address: u64) -> Location {
         let symbol = self.elf.function(address);
         if let Some(symbol) = symbol {
@@ -270,14 +270,14 @@ impl Module {
     }
 }
 
-/// Puts names of C++ and Rust into their languages' form, and leaves others as they are.
+/// Demangles names of C++ and Rust, and returns other names unchanged.
 fn demangle(name: &str) -> String {
-    // A version, or the table that calls it, follows the name.
+    // A symbol's version or `@plt` may follow the name.
     let (bare, rest) = name.split_at(name.find('@').unwrap_or(name.len()));
     addr2line::demangle_auto(bare.into(), None).into_owned() + rest
 }
 
-/// Reads the debug information of a file, with what the file shares with others.
+/// Reads the debug information of a file, and the part that the file shares with other files. Returns `None` without debug information.
 fn load(files: &dyn Files, elf: &Elf) -> Option<gimli::Dwarf<Reader>> {
     let section = |elf: &Elf, id: gimli::SectionId| -> Result<Reader, gimli::Error> {
         Ok(Reader::new(elf.section(id.name()).1, LittleEndian))
@@ -298,7 +298,7 @@ fn load(files: &dyn Files, elf: &Elf) -> Option<gimli::Dwarf<Reader>> {
     Some(dwarf)
 }
 
-/// Finds the file with a file's debug information, by its build id.
+/// Finds the separate file with the debug information of `elf`, by the build id.
 fn debug_file(files: &dyn Files, elf: &Elf) -> Option<Elf> {
     let id = elf.build_id.as_deref()?;
     let (folder, name) = id.split_at_checked(2)?;

@@ -1,4 +1,4 @@
-//! Threads that run on vCPUs, and what user code called the kernel.
+//! Threads that run on vCPUs, and the user registers of threads that are in the kernel.
 
 use crate::kernel::GuestKernel;
 use crate::memory::PhysicalMemory;
@@ -23,8 +23,8 @@ pub struct Task {
 }
 
 impl GuestKernel {
-    /// Finds the thread that runs on a vCPU. `gs_base` is the base of GS in the kernel: the segment's own there, and the MSR
-    /// `KERNEL_GS_BASE` while user code runs.
+    /// Finds the thread that runs on a vCPU. `gs_base` is the kernel's base of GS: the base of the segment while the kernel runs, and the
+    /// MSR `KERNEL_GS_BASE` while user code runs.
     pub fn current(&self, memory: &dyn PhysicalMemory, gs_base: u64) -> Option<Task> {
         let layout = &self.layout.task;
         let task = self.word(memory, gs_base.wrapping_add(self.current_task))?;
@@ -36,8 +36,8 @@ impl GuestKernel {
         })
     }
 
-    /// Finds the user's registers of a thread that is in the kernel: the entry code puts them at the top of the thread's stack
-    /// (arch/x86/entry/entry_64.S). None for threads of the kernel itself.
+    /// Finds the user registers of a thread that is in the kernel. The kernel's entry code saves these registers at the top of the thread's
+    /// kernel stack (arch/x86/entry/entry_64.S). Returns `None` for threads of the kernel itself.
     pub fn user_registers(&self, memory: &dyn PhysicalMemory, task: &Task) -> Option<Registers> {
         let layout = &self.layout.task;
         let registers = task

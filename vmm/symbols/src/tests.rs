@@ -1,4 +1,4 @@
-//! Walks through a kernel's structures in memory that the tests write: right ones, broken ones, and such as lead in circles.
+//! Tests of walks through a kernel's structures in memory that the tests write: valid, damaged and cyclic structures.
 
 use crate::image::Segment;
 use crate::kallsyms::tests::symbols;
@@ -10,7 +10,7 @@ use crate::memory::tests::Pages;
 const DIRECT: u64 = 0xffff_8880_0000_0000;
 const VMEMMAP: u64 = 0xffff_ea00_0000_0000;
 const TEXT: u64 = 0xffff_ffff_8100_0000;
-/// Physical addresses: page tables, objects, the array of `struct page`, names, nodes, a module's two pages.
+/// Physical addresses: page tables, objects, the array of `struct page`, names, nodes of an xarray.
 const TABLES: u64 = 0x10_0000;
 const OBJECTS: u64 = 0x20_0000;
 const ARRAY: u64 = 0x40_0000;
@@ -32,7 +32,7 @@ const TASK: u64 = MAPPING + 0xb00;
 const MOUNT: u64 = MAPPING + 0xd00;
 const ROOT_MOUNT: u64 = MAPPING + 0xe00;
 const STACK: u64 = DIRECT + 0x38_0000;
-/// A module's code.
+/// Linear address of the module's code.
 const MODULE_BASE: u64 = 0xffff_ffff_c000_0000;
 
 fn kernel() -> GuestKernel {
@@ -115,16 +115,16 @@ fn kernel() -> GuestKernel {
     }
 }
 
-/// Gives the address of the `struct page` of a physical page.
+/// Returns the physical address of the `struct page` of a physical page.
 fn page(physical: u64) -> u64 {
     ARRAY + physical / 4096 * 64
 }
 
-/// Makes memory with a file `/folder/program` of 12 pages, of which three are there, a module and a task.
+/// Returns memory with a file `/folder/program` of 12 pages, of which five are present, a module and a task.
 fn memory() -> Pages {
     let mut memory = Pages::default();
     let at = |linear: u64| linear - DIRECT;
-    // Page tables: the array of pages in one large page, the module's code out of order.
+    // Page tables map the array of `struct page` by two large pages, and the module's code in reverse physical order.
     for (table, index, entry) in [
         (0, (VMEMMAP >> 39) & 511, TABLES + 0x1000),
         (1, 0, TABLES + 0x2000),
@@ -138,7 +138,7 @@ fn memory() -> Pages {
     ] {
         memory.put(TABLES + table * 0x1000 + index * 8, entry | 1);
     }
-    // All that is not written is zero: the objects, and the pages that tests ask for.
+    // The objects, and the `struct page` of pages that tests use, are zero unless written below.
     for start in (OBJECTS..OBJECTS + 0x2000).step_by(4096) {
         memory.put(start, 0);
     }
@@ -160,7 +160,7 @@ fn memory() -> Pages {
     memory.put(at(SUPER), KIND);
     memory.write(at(SUPER) + 8, b"tmpfs\0");
     memory.put(at(KIND), DIRECT + NAMES);
-    // Mounted at a folder of the same name.
+    // The file system is mounted at a folder that has the name of the file's folder.
     memory.put(at(SUPER) + 48, MOUNT + 32);
     memory.put(at(MOUNT), ROOT_MOUNT);
     memory.put(at(MOUNT) + 8, FOLDER);
@@ -178,7 +178,7 @@ fn memory() -> Pages {
         memory.put(at(dentry) + 16, DIRECT + NAMES + name);
     }
     memory.write(NAMES + 48, b"/\0");
-    // Page 0 as a page of its own, pages 8 to 11 as one, with siblings.
+    // Page 0 is a single page. Pages 8 to 11 are a compound page, whose entry has siblings.
     for (physical, index) in [(0x6_0000, 0), (0x8_0000, 8)] {
         memory.put(page(physical) + 24, MAPPING);
         memory.put(page(physical) + 32, index);
@@ -255,7 +255,7 @@ fn pages_of_files() {
     assert_eq!(found(0x6_0123), expected(0x123));
     assert_eq!(found(0x8_0000), expected(0x8000));
     assert_eq!(found(0x8_2fff), expected(0xafff));
-    // Where nothing describes memory.
+    // These addresses have no `struct page`.
     assert_eq!(found(1 << 40), None);
     assert_eq!(found(u64::MAX), None);
 }
@@ -278,7 +278,7 @@ fn pages_without_a_file() {
     memory.put(page + 24, MAPPING);
     memory.put(page, 1 << 9);
     assert_eq!(kernel.file_of(&memory, 0x6_0000), None);
-    // The kernel's text, what it keeps, what it has freed, and the vDSO.
+    // The kernel's text, a reserved page, a freed page, and the vDSO.
     let address = |offset| {
         Some(FilePage::Kernel {
             address: TEXT + offset,
@@ -313,17 +313,17 @@ fn names_that_make_no_sense() {
     };
     let at = |linear: u64| linear - DIRECT;
     assert_eq!(path(&|_| ()).as_deref(), Some("/folder/program"));
-    // A circle of folders, a name without letters, one that is too long, no name.
+    // A cycle of folders, an empty name, a name that is too long, an inode without a name, an invalid pointer to a name.
     assert_eq!(path(&|m| m.put(at(FOLDER), DENTRY)), None);
     assert_eq!(path(&|m| m.write(at(FOLDER) + 12, &[0; 4])), None);
     assert_eq!(path(&|m| m.write(at(FOLDER) + 12, &[0, 1, 0, 0])), None);
     assert_eq!(path(&|m| m.put(at(INODE) + 40, 0)), None);
     assert_eq!(path(&|m| m.put(at(FOLDER) + 16, 3)), None);
-    // The inode of another file, and a `struct page` whose first page is no such thing.
+    // The inode of another file, and a `struct page` whose compound head is no `struct page`.
     assert_eq!(path(&|m| m.put(at(INODE) + 16, MAPPING + 8)), None);
     assert_eq!(path(&|m| m.put(page(0x6_0000) + 8, MAPPING | 1)), None);
     assert_eq!(path(&|m| m.put(page(0x6_0000) + 8, u64::MAX)), None);
-    // Mounted nowhere, or within itself.
+    // The file system is mounted nowhere, within itself, or at an invalid address.
     let mount = |change: &dyn Fn(&mut Pages)| {
         let mut memory = memory();
         change(&mut memory);
@@ -338,7 +338,7 @@ fn names_that_make_no_sense() {
     assert_eq!(mount(&|m| m.put(at(SUPER) + 48, SUPER + 48)), outside);
     assert_eq!(mount(&|m| m.put(at(ROOT_MOUNT), MOUNT)), outside);
     assert_eq!(mount(&|m| m.put(at(MOUNT) + 8, 3)), outside);
-    // An index with no offset.
+    // An index whose offset overflows.
     assert_eq!(path(&|m| m.put(page(0x6_0000) + 32, u64::MAX / 2)), None);
     assert_eq!(
         path(&|m| m.write(NAMES + 32, b"f\xfflder")).as_deref(),
@@ -354,7 +354,7 @@ fn contents_of_files() {
     let pages: Vec<u8> = bytes.iter().step_by(4096).copied().collect();
     assert_eq!(pages, [1, 0, 0, 0, 0, 0, 0, 0, 2, 3, 4, 5]);
     let inode = INODE - DIRECT;
-    // Another inode there, another file system, a file that is too large, a page in swap space.
+    // Another inode at the address, another file system, a file that is too large, a page in swap space.
     let other = FileId {
         inode: 78,
         ..file()
@@ -370,14 +370,14 @@ fn contents_of_files() {
     memory.put(inode + 32, 3 * 4096);
     memory.put(NODES + 16, 0x1235);
     assert_eq!(kernel.read_file(&memory, &file()), None);
-    // A node that is its own child, and one that is nowhere.
+    // A node that is its own child, a node outside of memory, and a node with an invalid shift.
     memory.put(NODES + 8, DIRECT + NODES + 2);
     assert_eq!(kernel.read_file(&memory, &file()), None);
     memory.put(NODES + 8, 0xdead_0000_0002);
     assert_eq!(kernel.read_file(&memory, &file()), None);
     memory.write(NODES, &[200]);
     assert_eq!(kernel.read_file(&memory, &file()), None);
-    // A file of one page has no node, and a file without pages has nothing.
+    // The array of a file with one page has no node, and the array of a file without pages is empty.
     let head = MAPPING - DIRECT + 8;
     memory.put(head, VMEMMAP + 0x6_0000 / 4096 * 64);
     memory.put(inode + 32, 4097);
@@ -409,7 +409,7 @@ fn modules_and_their_functions() {
     assert_eq!(function(&memory, 0x1010).as_deref(), Some("receive"));
     assert_eq!(function(&memory, 0xff).as_deref(), Some("send"));
     assert_eq!(function(&memory, 0x100), None);
-    // More symbols than there is memory, a list without an end.
+    // The module has more symbols than memory has room for, and then the list of modules is a cycle.
     memory.put(TABLE - DIRECT + 8, u64::MAX);
     assert_eq!(function(&memory, 0x10), None);
     memory.put(MODULE - DIRECT + 8, MODULE + 8);
@@ -434,7 +434,7 @@ fn tasks_and_their_registers() {
     assert_eq!(kernel.current(&memory, 0), None);
 }
 
-/// Memory in which all words are alike.
+/// Memory in which all 64-bit words have the same value.
 struct Alike(u64);
 
 impl PhysicalMemory for Alike {

@@ -1,7 +1,7 @@
-//! Call paths of user code, from a copy of its stack.
+//! Call paths of user code, from a copy of the thread's stack.
 //!
-//! Compilers describe in `.eh_frame` how to leave each function (System V ABI, AMD64, 3.7). The crate `framehop` follows these
-//! descriptions, and frame pointers where there are none.
+//! Compilers describe in `.eh_frame` how to unwind each function's frame (System V ABI, AMD64, 3.7). The crate `framehop` follows these
+//! descriptions, and frame pointers in code without descriptions.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,30 +14,30 @@ use crate::files::Files;
 use crate::kernel::{FileId, FilePage, GuestKernel};
 use crate::memory::{PhysicalMemory, translate};
 
-/// Longest call path, in calls.
+/// Maximum length of a call path, in calls.
 pub const DEPTH: usize = 1024;
-/// Bytes of files that are kept, as the symbolizer's.
+/// Maximum sum of the bytes of files in memory, as in the symbolizer.
 const MOST_BYTES: u64 = 4 << 30;
-/// Addresses of user code end here.
+/// End of the linear addresses of user code.
 const USER_END: u64 = 1 << 47;
 
-/// Registers that a call path begins with.
+/// Registers at the beginning of a call path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registers {
     /// Instruction pointer, RIP.
     pub ip: u64,
     /// Stack pointer, RSP.
     pub sp: u64,
-    /// Frame pointer, where the code keeps one.
+    /// RBP, the frame pointer if the code uses one.
     pub bp: u64,
 }
 
-/// A thread of the guest at a moment.
+/// Registers and stack of a guest's thread at one time.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample<'a> {
     /// Registers of the thread.
     pub registers: Registers,
-    /// The stack from the stack pointer upwards.
+    /// Copy of the stack from the stack pointer upwards.
     pub stack: &'a [u8],
 }
 
@@ -50,49 +50,51 @@ pub struct Call {
     pub page: FilePage,
 }
 
-/// File at the addresses where a process has mapped it.
+/// File that a process has mapped: the linear addresses, and the base to which link-time addresses are added.
 struct Mapped {
     range: Range<u64>,
     file: FileId,
     base: u64,
 }
 
-/// Sections of a file with the rules to leave its functions.
+/// ELF file with the sections that unwinding needs.
 struct Sections {
     elf: Elf,
     frames: Section,
     got: Range<u64>,
 }
 
-/// Finds call paths. Each file is read once.
+/// Unwinder, which finds call paths. Each file is read once.
 #[derive(Default)]
 pub struct Unwinder {
     files: BTreeMap<FileId, Option<Sections>>,
-    /// Bytes of the files that are kept.
+    /// Sum of the bytes of the files in `files`.
     kept: u64,
-    /// Files at the addresses where they have been met.
+    /// Modules for `framehop`, by file and base address.
     modules: BTreeMap<(FileId, u64), Module<std::sync::Arc<[u8]>>>,
 }
 
 impl GuestKernel {
-    /// Finds what the code at a linear address is a part of, in the address space of CR3.
+    /// Finds the file, module or kernel to which the code at a linear address belongs, in the address space of CR3.
     pub fn file_at(&self, memory: &dyn PhysicalMemory, cr3: u64, linear: u64) -> Option<FilePage> {
         self.file_of(memory, translate(memory, cr3, linear)?)
     }
 }
 
 impl Unwinder {
-    /// Creates one that knows no file yet.
+    /// Creates an unwinder that has read no file yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Finds the calls on a stack, innermost first, without the instruction pointer itself. `resolve` returns what an address belongs to.
+    /// Finds the calls on a stack, innermost first, without the instruction pointer itself. `resolve` returns the origin of code at
+    /// an address.
     ///
-    /// `resolve` is called once for each file of a path: code that calls may lie in pages that the process has not mapped yet.
+    /// `resolve` is called once for each ELF file of a path. Further offsets in the file are computed, because their pages may not be
+    /// mapped yet.
     ///
-    /// The path ends at the outermost function, where the copy of the stack ends, where a return address is none of user code that
-    /// `resolve` knows, and after [`DEPTH`] calls.
+    /// The path ends at the outermost function, at the end of the copy of the stack, at a return address for which `resolve` returns no
+    /// user code, or after [`DEPTH`] calls.
     pub fn unwind(
         &mut self,
         files: &dyn Files,
@@ -107,14 +109,14 @@ impl Unwinder {
             word.map(|word| u64::from_le_bytes(*word)).ok_or(())
         };
         let mut registers = UnwindRegsX86_64::new(ip, sp, bp);
-        // Only for this sample: rules of a cache that outlives it would depend on what came before.
+        // The cache is for this sample only. With a cache for several samples, a path would depend on the samples before.
         let mut cache = CacheX86_64::new();
         let mut process = UnwinderX86_64::new();
         let mut known: Vec<Mapped> = Vec::new();
         let mut path = Vec::new();
         let mut frame = FrameAddress::from_instruction_pointer(ip);
         while path.len() < DEPTH {
-            // A call may be the last instruction of its function: the address before counts.
+            // For a return address, the lookup address is one less, because a call may be the last instruction of its function.
             let address = frame.address_for_lookup();
             if address >= USER_END {
                 break;
@@ -153,7 +155,7 @@ impl Unwinder {
         path
     }
 
-    /// Finds the place in a file of an address of code.
+    /// Returns the file and the offset of a linear address in a mapped file.
     fn file_page(&self, mapped: &Mapped, address: u64) -> Option<FilePage> {
         let sections = self.files.get(&mapped.file)?.as_ref()?;
         Some(FilePage::File {
@@ -162,7 +164,7 @@ impl Unwinder {
         })
     }
 
-    /// Finds a file where a process has mapped it, for the unwinder.
+    /// Returns the `framehop` module of a file that a process has mapped so that the file's `offset` is at the linear `address`.
     fn module(
         &mut self,
         files: &dyn Files,
@@ -204,7 +206,8 @@ impl Unwinder {
             .entry((file.clone(), base))
             .or_insert_with_key(|(file, _)| {
                 let (eh_frame_svma, eh_frame) = some(&sections.frames);
-                // Without `.eh_frame_hdr`: gimli 0.33 subtracts unchecked where the table of a damaged file leads before the section.
+                // The module has no `.eh_frame_hdr`, because gimli 0.33 subtracts unchecked if the table of a damaged file has an
+                // address before the section.
                 let info = ExplicitModuleSectionInfo {
                     eh_frame_svma,
                     eh_frame,

@@ -1,4 +1,4 @@
-//! Names of code in files that this machine's compilers make.
+//! Tests of names of code in files that this machine's compilers make.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn offset(bytes: &[u8], address: u64) -> u64 {
     section.file_range().unwrap().0 + address - section.address()
 }
 
-/// Names each byte of a function.
+/// Returns the location of each byte of a function. `symbols` is the file with the function's symbol.
 fn all(path: &Path, symbols: &Path, function: &str) -> Vec<Location> {
     let bytes = std::fs::read(path).unwrap();
     let with = std::fs::read(symbols).unwrap();
@@ -38,7 +38,7 @@ fn all(path: &Path, symbols: &Path, function: &str) -> Vec<Location> {
         .collect()
 }
 
-/// Finds the line of the source that ends with a comment.
+/// Returns the number of the source line with this comment.
 fn line(comment: &str) -> u32 {
     let source = include_str!("programs/names.c").lines();
     let comment = format!("/* {comment} */");
@@ -124,7 +124,7 @@ fn other_bytes_are_unverified() {
     );
 }
 
-/// Finds the functions of the sections with the names of linkage tables.
+/// Returns the sorted names of functions in the sections whose names begin with `.plt`.
 fn linkage(path: &Path) -> Vec<String> {
     let bytes = std::fs::read(path).unwrap();
     let file = object::File::parse(&bytes[..]).unwrap();
@@ -179,7 +179,7 @@ fn calls_of_other_files_have_names() {
     }
 }
 
-/// Copies a file without its symbols; false, and the test is skipped, where the tools are missing.
+/// Copies a file with `strip`. Without the tools, reports that the test is skipped and returns false.
 fn strip(path: &Path, out: &Path, flags: &[&str]) -> bool {
     if !have(Need::Compiler, &["strip", "objcopy"]) {
         return false;
@@ -217,7 +217,7 @@ fn stripped_code_has_offsets_and_debug_files_give_names() {
             (&None, &with.build_id)
         );
     }
-    // Now the file with its debug information where Debian has it.
+    // Now the file with the debug information is at the path that Debian uses.
     let mut files = nodescope_symbols::ListedFiles::default();
     let id = locations[0].build_id.clone().unwrap();
     let location = format!("/usr/lib/debug/.build-id/{}/{}.debug", &id[..2], &id[2..]);
@@ -270,7 +270,7 @@ fn damaged_files_never_panic() {
         mount: "/rw".into(),
         ..file
     };
-    // A generator of Lehmer's, so that all runs are the same.
+    // A Lehmer generator with a fixed seed makes all runs of the test the same.
     let mut state = 12345u64;
     let mut random = |below: usize| {
         state = state * 48271 % 0x7fff_ffff;
@@ -293,7 +293,7 @@ fn damaged_files_never_panic() {
         if round % 4 == 0 {
             bytes.truncate(random(whole.len()));
         } else if round % 4 == 1 {
-            // The headers.
+            // The damage is in the headers.
             let at = random(64 + 13 * 56);
             bytes[at] = random(256) as u8;
         }
@@ -307,6 +307,6 @@ fn damaged_files_never_panic() {
             lines += u32::from(location.line.is_some());
         }
     }
-    // Damage is not so heavy that nothing is read any more.
+    // Many damaged files must still give source lines, so that the test reaches the readers.
     assert!(lines > 1000, "{lines} lines");
 }

@@ -1,4 +1,4 @@
-//! Call paths of real processes, compared with what the C library's own unwinder says.
+//! Tests of call paths of real processes, compared with the paths of the C library's own unwinder.
 
 mod common;
 
@@ -11,12 +11,12 @@ use common::{HostFiles, compile, host};
 use nodescope_symbols::{Call, FileId, FilePage, Files, Registers, Sample, Symbolizer, Unwinder};
 use object::{Object, ObjectSection};
 
-/// A run of the program `path`, as the program describes itself.
+/// State of a run of the program `path`, from the program's output.
 struct Process {
     registers: Registers,
     stack: Vec<u8>,
     path: Vec<u64>,
-    /// Executable parts: addresses, offset in the file, file.
+    /// Executable mappings: addresses, offset in the file, path of the file.
     maps: Vec<(Range<u64>, u64, String)>,
 }
 
@@ -61,7 +61,7 @@ impl Process {
 
     fn unwind(&self) -> Vec<u64> {
         let calls = self.calls();
-        // The unwinder itself knows as much of the files as the process says.
+        // The unwinder's files and offsets must agree with the process's list of mappings.
         for call in &calls {
             assert_eq!(Some(&call.page), self.resolve(call.address - 1).as_ref());
         }
@@ -149,13 +149,13 @@ fn a_cut_or_damaged_stack_gives_a_shorter_path() {
             path.len() < whole.len() && whole.starts_with(&path),
             "{len}"
         );
-        // Registers that lead nowhere.
+        // Registers with invalid addresses.
         cut.registers.ip = 0x1234;
         assert!(cut.unwind().is_empty());
         cut.registers.sp = u64::MAX - 3;
         assert!(cut.unwind().is_empty());
     }
-    // Each word in turn leads into the first function again, or nowhere.
+    // Each word of the stack in turn gets an address in the innermost function, or an invalid address.
     for at in (0..1024).step_by(8) {
         let before = process.stack[at..at + 8].to_vec();
         for value in [0, process.registers.ip, process.registers.sp, u64::MAX] {
@@ -166,7 +166,7 @@ fn a_cut_or_damaged_stack_gives_a_shorter_path() {
     }
 }
 
-/// Files of this machine, of which one is damaged.
+/// Files of this machine, of which `path` has the damaged contents `bytes`.
 struct Damaged {
     path: String,
     bytes: Arc<[u8]>,
@@ -194,7 +194,7 @@ fn damaged_descriptions_never_panic() {
         .iter()
         .map(|name| file.section_by_name(name).unwrap().file_range().unwrap())
         .collect();
-    // A generator of Lehmer's, so that all runs are the same.
+    // A Lehmer generator with a fixed seed makes all runs of the test the same.
     let mut state = 99u64;
     let mut random = |below: u64| {
         state = state * 48271 % 0x7fff_ffff;
@@ -207,7 +207,7 @@ fn damaged_descriptions_never_panic() {
             let (start, len) = parts[random(2) as usize];
             bytes[(start + random(len)) as usize] = random(256) as u8;
         }
-        // Headers of the file and of its parts.
+        // Every fifth file also has damage in the headers.
         if round % 5 == 0 {
             bytes[random(64 + 13 * 56) as usize] = random(256) as u8;
         }

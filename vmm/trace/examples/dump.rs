@@ -1,4 +1,4 @@
-//! Print a trace, an event a line: `dump TRACE [RANK]`.
+//! Prints a trace, one event per line: `dump TRACE [RANK]`.
 use nodescope_trace::{Body, TraceReader};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,4 +1,4 @@
-//! From hypercalls to events: the host's stamps at the beginning and at the end of a call meet the guest's record.
+//! Assembly of events from hypercalls: joins the host's stamps at the beginning and the end of a call with the guest's record.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,13 +8,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::{Body, Event, MpiCall, Stamp, Unfinished};
 
-/// Threads and poll runs that one node may have under way. A real program has a handful; a guest that makes them up is cut off.
+/// Maximum number of calls under way, and of open poll runs, that are tracked for one node. A real program has a handful; further ones of a
+/// hostile guest are not tracked.
 const MOST: usize = 1 << 16;
 
-/// Bytes of arguments of unfinished calls kept for one node. Beyond this limit only the function of a call is kept.
+/// Maximum number of bytes of unfinished calls' arguments that are kept for one node. Beyond this limit only the function of a call is
+/// kept.
 const MOST_SHOWN: usize = 64 << 20;
 
-/// A moment at which the tracer reports, and when, before or after its own work there, the MPI function began or had returned.
+/// Moment at which the guest's tracer reports. `inner` is the virtual time, in picoseconds, at which the MPI function itself began or
+/// returned; the tracer's own work lies between `inner` and the stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Moment {
     stamp: Stamp,
@@ -48,15 +51,15 @@ struct Run {
     instructions_inside: u64,
 }
 
-/// Turns one node's requests into its events. Feed it every decoded request in the order in which the node made them; those that
-/// do not concern the trace are ignored.
+/// Assembler of one node's events from its requests. The caller must pass every decoded request, in the order in which the node made
+/// them. Requests that do not concern the trace are ignored.
 pub struct Assembler {
     node: u32,
     sequence: u64,
     begun: BTreeMap<ThreadId, OpenCall>,
     runs: BTreeMap<(ThreadId, u64), OpenRun>,
     ranks: BTreeMap<u32, Peer>,
-    /// Bytes of what is shown in `begun` and `runs`.
+    /// Bytes of the calls' arguments in `begun` and `runs`.
     shown: usize,
 }
 
@@ -118,14 +121,15 @@ impl Assembler {
         }
     }
 
-    /// Takes a request that the node made at `stamp` and appends the events that it amounts to.
+    /// Processes a request that the node made at `stamp`, and appends the events that result.
     pub fn request(&mut self, request: Request, stamp: Stamp, events: &mut Vec<Event>) {
         self.measured(request, stamp, stamp.time, events);
     }
 
-    /// Adds a request where the tracer's own work has been measured: `stamp` is when that work began, before a call, or was done, after one, and
-    /// `inner` when the MPI function itself began or had returned. That work then lies between the event's stamps, and outside its
-    /// [`MpiCall::time_inside`].
+    /// Processes a request, as [`Assembler::request`] does, where the tracer's own work has been measured. Before a call, `stamp` is the
+    /// beginning of that work, and `inner` the time at which the MPI function began. After a call, `stamp` is the end of that work, and
+    /// `inner` the time at which the function returned. The tracer's work is then between the event's stamps, but not in
+    /// [`MpiCall::time_inside`]. Times are in picoseconds.
     pub fn measured(
         &mut self,
         request: Request,
@@ -140,7 +144,7 @@ impl Assembler {
             Request::MpiEvents(records) => {
                 for record in records {
                     let call = self.call(record, moment);
-                    // A run that this event ends was over before: its own end is when it was known to have ended.
+                    // A poll run is reported after its end: the event has this stamp, and the run's exit is the end of its last poll.
                     self.emit(stamp, Body::Mpi(Box::new(call)), events);
                 }
                 return;
@@ -161,7 +165,7 @@ impl Assembler {
         self.emit(stamp, body, events);
     }
 
-    /// Reports something that the host itself did, such as opening a window at a trigger.
+    /// Appends an event of the host itself, such as the opening of a window at a trigger.
     pub fn host(&mut self, body: Body, stamp: Stamp, events: &mut Vec<Event>) {
         self.emit(stamp, body, events);
     }
@@ -204,7 +208,7 @@ impl Assembler {
         }
         for begun in self.begun.values() {
             let enter = &begun.enter;
-            // A poll under way is the next of its run, which is there.
+            // A poll under way belongs to the thread's open poll run, which is in `calls` already.
             if !polling.contains(&(enter.thread, enter.function)) {
                 calls.push(call(enter, begun.moment.stamp, begun.shown.decode(enter)));
             }
@@ -213,7 +217,7 @@ impl Assembler {
         calls
     }
 
-    /// Returns whether there are any.
+    /// Returns whether a call or a poll run has not ended yet.
     pub fn has_unfinished(&self) -> bool {
         !self.begun.is_empty() || !self.runs.is_empty()
     }
@@ -416,7 +420,8 @@ mod tests {
     #[test]
     fn a_poll_run_counts_only_the_time_inside_its_polls() {
         let (mut assembler, mut events) = (Assembler::new(0), Vec::new());
-        // Three failed polls of 5 ps at 0, 100 and 200, then a success from 300 to 320, which brings the run's record behind it.
+        // Three failed polls of 5 ps at 0, 100 and 200, then a successful poll from 300 to 320. The run's record follows
+        // that of the successful poll.
         for (number, start) in [(4, 0), (5, 100), (5, 200)] {
             assembler.request(
                 Request::MpiEnter(enter(Function::Test, number), EntryRecord::default()),
@@ -518,7 +523,7 @@ mod tests {
                 assembler.request(poll, at(10 * sequence + 5, 2), &mut events);
             }
         };
-        // A call that ends leaves nothing behind; the one after it stays, and so does a run of polls.
+        // The next call of a thread replaces the call before. The last call remains, and so does a poll run.
         enters(Function::Recv, 0, 1);
         enters(Function::Recv, 0, 2);
         for _ in 0..3 {
@@ -563,11 +568,11 @@ mod tests {
             let poll = enter(Function::Test, 0);
             assembler.request(begin(poll), at(1, 1), &mut events);
             assembler.request(Request::MpiPollFailed(poll), at(2, 2), &mut events);
-            // Every other one polls on.
+            // Every other thread polls again.
             let next = [Function::Test, Function::Recv][number as usize & 1];
             assembler.request(begin(enter(next, 1)), at(3, 3), &mut events);
         }
-        // To go through all runs for each call would take minutes.
+        // An algorithm that examines all runs for each call would take minutes.
         assert_eq!(assembler.unfinished().len(), MOST + MOST / 2);
     }
 }

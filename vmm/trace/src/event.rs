@@ -4,13 +4,13 @@ use nodescope_hypercall::record::Flags;
 use nodescope_hypercall::{Function, Hello, MpiRecord, Peer, ThreadId};
 use serde::{Deserialize, Serialize};
 
-/// The header of a trace. Everything in it is known when the nodes are powered on; which ranks ran where follows as
-/// [`Body::Process`] events.
+/// The header of a trace. Its contents are known when the nodes are powered on. The nodes of the ranks follow as [`Body::Process`]
+/// events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// Name of the study.
     pub study: String,
-    /// Identifies the study's exact inputs, such as a hash of them in hexadecimal.
+    /// Identity of the study's exact inputs, such as a hash of the inputs in hexadecimal.
     pub study_id: String,
     /// The nodes, by number.
     pub nodes: Vec<NodeEntry>,
@@ -45,14 +45,14 @@ pub struct NodeEntry {
     pub frequency_hz: u64,
 }
 
-/// When, and on which virtual CPU, the host saw something.
+/// Time and virtual CPU of something that the host observed.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Stamp {
     /// Virtual time since power-on, picoseconds.
     pub time: u64,
-    /// Instructions retired by this virtual CPU.
+    /// Number of instructions that this virtual CPU has retired since power-on.
     pub instructions: u64,
     /// Number of the virtual CPU within its node.
     pub vcpu: u32,
@@ -72,13 +72,13 @@ pub struct Event {
 }
 
 impl Event {
-    /// Returns the order of events in a file: time, then node, then the node's own order.
+    /// Returns the key by which events in a file are sorted: time, then node, then the node's own order.
     pub fn key(&self) -> (u64, u32, u64) {
         (self.stamp.time, self.node, self.sequence)
     }
 }
 
-/// Puts events of several nodes into the order of a file.
+/// Merges the events of several nodes into the order of a file.
 pub fn merge(streams: impl IntoIterator<Item = Vec<Event>>) -> Vec<Event> {
     let mut events: Vec<Event> = streams.into_iter().flatten().collect();
     events.sort_by_key(Event::key);
@@ -93,7 +93,7 @@ pub enum Body {
     /// An MPI call had begun and not ended when the trace did. A deadlock shows as one of these on each rank involved
     /// ([`crate::PendingCalls`] finds it).
     Unfinished(Box<Unfinished>),
-    /// A process introduced itself.
+    /// A process reported its identity, such as its rank and program.
     Process(Hello),
     /// The guest put a marker.
     Mark(String),
@@ -116,21 +116,23 @@ pub struct MpiCall {
     pub entry: Stamp,
     /// Stamp of the call's end; of a run, the end of the last poll.
     pub exit: Stamp,
-    /// Picoseconds inside the call: exit - entry, but of a run the sum over its polls, without the work between them, and on real
-    /// hardware without the tracer's own work, which is part of exit - entry there.
+    /// Picoseconds inside the call: exit - entry. For a run, the sum over its polls, without the work between the polls. On real hardware,
+    /// exit - entry includes the tracer's own work, and this time does not.
     pub time_inside: u64,
-    /// Instructions inside the call, likewise; on the calling virtual CPU, and 0 if the call ended on another one than it began on.
+    /// Instructions inside the call or inside the polls of a run, on the calling virtual CPU. A call that ended on another virtual CPU than
+    /// it began on counts 0.
     pub instructions_inside: u64,
     /// True if the host saw the beginning. If not, the entry equals the exit and the call counts as instantaneous.
     pub entry_seen: bool,
 }
 
-/// A run of failed polls counts as work where the program computes so many times longer between its polls than in them.
+/// Ratio of the time between a run's polls to the time inside the polls, above which the time between them counts as work.
 const WORK_BETWEEN_POLLS: u64 = 4;
 
 impl MpiCall {
-    /// Returns the work of a program between polls that found nothing: picoseconds and, on one virtual CPU, instructions. None where the
-    /// program did little work: then it polled in a loop until something came, and the number of polls follows from that time.
+    /// Returns the work of a program between the polls of a run: picoseconds and, if the run stayed on one virtual CPU, instructions.
+    /// Returns `None` for other calls, and for a run with little work between its polls. Such a program polled in a loop until a message
+    /// came.
     pub fn work_between_polls(&self) -> Option<(u64, Option<u64>)> {
         if !self.record.flags.contains(Flags::POLL_RUN) {
             return None;
@@ -144,7 +146,7 @@ impl MpiCall {
         })
     }
 
-    /// Returns the time between the first and the last poll of a run in none of them, picoseconds.
+    /// Returns the picoseconds from the beginning of a run's first poll to the end of its last poll, without the time inside the polls.
     pub fn between_polls(&self) -> u64 {
         let total = self.exit.time.saturating_sub(self.entry.time);
         total.saturating_sub(self.time_inside)
@@ -164,6 +166,7 @@ pub struct Unfinished {
     pub sequence: u64,
     /// Stamp of the call's beginning; of a run, the beginning of its first poll.
     pub entry: Stamp,
-    /// The guest's record at the beginning of the call: function, rank and arguments, no results. None if it said nothing.
+    /// The guest's record at the beginning of the call: function, rank and arguments, no results. None if the guest did not report its
+    /// arguments.
     pub record: Option<MpiRecord>,
 }

@@ -1,4 +1,4 @@
-//! Constants of the file format and the frame that its chunks have; `FORMAT.md` is the description.
+//! Constants of the file format, and the frame of a chunk. `FORMAT.md` describes the format.
 
 /// The first eight bytes of a trace.
 pub const MAGIC: [u8; 8] = *b"NSTRACE\n";
@@ -31,7 +31,7 @@ pub struct Frame {
     pub stored: u32,
     /// Bytes of data uncompressed.
     pub raw: u32,
-    /// Events in the chunk; of the end, in the whole trace, modulo 2^32.
+    /// Number of events in the chunk. In the chunk of kind `End`, number of events in the whole trace, modulo 2^32.
     pub events: u32,
     /// CRC-32 of the data in the file.
     pub data_crc: u32,
@@ -57,7 +57,7 @@ impl Frame {
         bytes
     }
 
-    /// Decodes a frame. `None` if the frame's own checksum does not hold or the frame states what cannot be.
+    /// Decodes a frame. Returns `None` if the frame's own checksum is wrong, the kind is unknown, or a length exceeds [`CHUNK_LIMIT`].
     pub fn decode(bytes: &[u8; FRAME]) -> Option<Frame> {
         let word = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])

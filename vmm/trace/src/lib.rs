@@ -1,13 +1,13 @@
 //! Traces: the events of a study's guests, with virtual times.
 //!
 //! - [`event`]: the events and the header of a trace.
-//! - [`assemble`]: from hypercalls, stamped by the host, to events.
+//! - [`assemble`]: assembly of events from hypercalls, which the host stamps.
 //! - [`writer`], [`reader`]: the file. Its format is documented in `FORMAT.md`, well enough to write another reader.
 //! - [`pending`]: pending calls at the end of a trace, deadlocks, messages that nobody received.
 //! - [`waiting`]: how long calls waited for other ranks.
-//! - [`profile`]: sums over events: per rank and function, and who sends how much to whom.
+//! - [`profile`]: sums over events by rank and function, and the communication matrix.
 //!
-//! Times are picoseconds of virtual time since power-on, instructions are those retired by the calling virtual CPU since power-on.
+//! Times are picoseconds of virtual time since power-on. Instructions are those that the calling virtual CPU has retired since power-on.
 
 pub mod assemble;
 pub mod event;

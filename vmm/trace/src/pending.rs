@@ -1,10 +1,11 @@
-//! Pending calls at the end of a trace: the calls that never ended, who waits for whom in them, and further faults.
+//! Pending calls at the end of a trace: the calls that never ended, the ranks for which they wait, and further faults.
 //!
-//! The analysis uses only what the trace contains and predicts nothing. A message is under way from the entry of its send to the completion
-//! that names it; a call can continue if what it needs is there. The rest waits for other ranks, and a set of ranks that wait only for each
-//! other is a deadlock. Where the standard lets a call wait for others or not, a call that has not ended waits, but for one of them at
-//! least, not for all. What cannot be judged from a trace (a rank that computes, a program that polls, transfers to windows between fences,
-//! processes of other worlds) counts as able to continue, so that each reported deadlock is one.
+//! The analysis uses only the contents of the trace and predicts nothing. A message is under way from the entry of its send to the
+//! completion that names the message. A call can continue if the messages and ranks that it needs are there. All other calls wait for other
+//! ranks, and a set of ranks that wait only for each other is a deadlock. Where the standard allows a call to wait for other ranks but does
+//! not require it, a pending call is taken to wait for at least one of them, not for all. Ranks that cannot be judged from a trace (a rank
+//! that computes, a program that polls, transfers to windows between fences, processes of other worlds) count as able to continue, so that
+//! each reported deadlock is real.
 
 mod collectives;
 mod deadlock;
@@ -26,7 +27,7 @@ use crate::event::{Body, Event, Unfinished};
 use job::Job;
 pub(crate) use job::belongs_to_job;
 
-/// Most faults that are reported of each kind and job.
+/// Maximum number of failed calls and of channels with unreceived messages that are reported for a job, and of ranks in a sentence.
 const MAX_REPORTED: usize = 10;
 
 /// Calls that had not ended at the end of a trace, with deadlocks and faults.
@@ -34,7 +35,7 @@ const MAX_REPORTED: usize = 10;
 pub struct PendingCalls {
     /// Calls that had not ended, by job and rank.
     pub calls: Vec<PendingCall>,
-    /// Ranks that wait for each other, at most one for each job.
+    /// Deadlocks, at most one for each job.
     pub deadlocks: Vec<Deadlock>,
     /// Faults that are no deadlock, such as messages that nobody received.
     pub faults: Vec<Fault>,
@@ -43,9 +44,9 @@ pub struct PendingCalls {
 /// A call that had not ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PendingCall {
-    /// The MPI job, from 0 in the order of the trace.
+    /// Number of the MPI job, from 0 in the order of the trace.
     pub job: usize,
-    /// The caller, if its process had introduced itself.
+    /// World rank of the caller; `None` if the caller's process did not report its rank.
     pub rank: Option<u32>,
     /// Number of the node on which the call was made.
     pub node: u32,
@@ -58,7 +59,7 @@ pub struct PendingCall {
     pub entry_ps: u64,
     /// The call with its arguments, such as `MPI_Recv(from 1, tag 7, MPI_COMM_WORLD)`; only the function if they are not known.
     pub call: String,
-    /// Call site, such as `program+0x1234`: the return address, relative to its module.
+    /// Call site, such as `program+0x1234`: the return address, relative to its module. `None` if not known.
     pub site: Option<String>,
     /// The needs of the call.
     pub waits: Waits,
@@ -77,11 +78,11 @@ pub enum Waits {
         /// The operations waited for, where the call itself does not name them.
         of: Vec<String>,
     },
-    /// Everything that the call needs is there; the call was about to continue.
+    /// The call waits for nothing any more, and was about to continue.
     Ready,
-    /// The call is a run of polls: the program asks again and again, and may do something else instead.
+    /// The call is a run of polls: the program polls again and again, and may do other work instead.
     Polling {
-        /// Polls that found nothing.
+        /// Number of polls that found nothing.
         polls: u64,
     },
     /// The needs of the call are not known. The trace does not contain them, or there are too many pending calls to examine all.
@@ -95,14 +96,15 @@ pub struct Deadlock {
     pub job: usize,
     /// Ranks that cannot continue any more, in order.
     pub ranks: Vec<u32>,
-    /// Of these, some of which each waits for the next, and the last for the first; empty where all wait in the end for ranks that
+    /// A cycle among `ranks`: each rank waits for the next one, and the last for the first. Empty if all chains of waits lead to ranks that
     /// have ended.
     pub cycle: Vec<u32>,
-    /// For whom each of `ranks` waits, the first where there are several, and whether that one has ended.
+    /// For each of `ranks`, a rank for which it waits, and whether that rank has ended. A rank that cannot continue is preferred to a rank
+    /// that has ended.
     pub next: BTreeMap<u32, (u32, bool)>,
 }
 
-/// Something wrong that is no deadlock.
+/// Fault in the use of MPI that is no deadlock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "fault", rename_all = "snake_case")]
 pub enum Fault {
@@ -142,12 +144,12 @@ pub enum Fault {
         /// Call and call site of the send.
         sent_by: String,
     },
-    /// Ranks call different collective operations, or with different roots, where all must call the same; the first on a communicator,
-    /// window or file.
+    /// Two ranks call different collective operations, or name different roots, where all must agree. Only the first mismatch on each
+    /// communicator, window or file is reported.
     Mismatch {
         /// Number of the MPI job.
         job: usize,
-        /// The communicator, window or file.
+        /// Name of the communicator, window or file.
         communicator: String,
         /// World rank of the member whose call does not match.
         rank: u32,
@@ -166,7 +168,7 @@ pub enum Fault {
         rank: u32,
         /// Call and call site.
         at: String,
-        /// Return code of the call; its meaning is the MPI's own.
+        /// Return code of the call. Its meaning depends on the MPI library.
         result: i32,
         /// Number of such failures.
         count: u64,
@@ -224,7 +226,7 @@ impl PendingCallsBuilder {
         }
     }
 
-    /// Returns the job of a process; of one that did not introduce itself, the last.
+    /// Returns the number of the job of a process. A process that did not report its rank counts to the last job.
     fn job_of(&mut self, node: u32, pid: u32) -> usize {
         if let Some(&number) = self.processes.get(&(node, pid)) {
             return number;
@@ -251,7 +253,7 @@ impl PendingCallsBuilder {
     }
 }
 
-/// Function of a call and the place in the program from which the function was called.
+/// Function of a call and the return address of the call, relative to its module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CallSite {
     function: Function,
@@ -378,7 +380,7 @@ impl PendingCall {
         }
     }
 
-    /// Returns the needs of the call in words; `next` is the rank that matters in a deadlock, and whether it has ended.
+    /// Returns the needs of the call in words. In a deadlock, `next` is the rank of [`Deadlock::next`] and whether that rank has ended.
     pub fn need(&self, next: Option<(u32, bool)>) -> String {
         match &self.waits {
             Waits::Waiting { ranks, all, of } => {

@@ -9,22 +9,23 @@ use crate::event::{Body, Event, MpiCall};
 /// Sums of one rank in one function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FunctionProfile {
-    /// Calls; every poll of a run counts.
+    /// Number of calls; each poll of a poll run counts.
     pub calls: u64,
     /// Number of bytes that calls passed to MPI.
     pub send_bytes: u64,
-    /// Bytes received as far as known: of receives and file reads what came, of collectives and RMA operations the room given.
+    /// Bytes received, as far as known: for receives and file reads, the bytes that arrived; for collectives and RMA operations, the length
+    /// of the receive buffer.
     pub receive_bytes: u64,
     /// Time inside calls of the function, picoseconds.
     pub time: u64,
-    /// Duration of the longest call, in picoseconds; of a poll run the mean of its polls counts.
+    /// Duration of the longest call, in picoseconds. A poll run counts with the mean of its polls.
     pub max_time: u64,
     /// Number of instructions inside calls of the function.
     pub instructions: u64,
 }
 
 impl FunctionProfile {
-    /// Picoseconds per call; 0 without calls.
+    /// Returns the mean time inside a call, picoseconds; 0 without calls.
     pub fn mean_time(&self) -> f64 {
         if self.calls == 0 {
             0.0
@@ -33,7 +34,7 @@ impl FunctionProfile {
         }
     }
 
-    /// Adds one call.
+    /// Adds one call or poll run.
     pub fn add_call(&mut self, call: &MpiCall) {
         let record = &call.record;
         self.merge(&FunctionProfile {
@@ -48,7 +49,7 @@ impl FunctionProfile {
 
     /// Adds another profile.
     pub fn merge(&mut self, other: &FunctionProfile) {
-        // The numbers come from the guest: they may be anything.
+        // The sums saturate, because the numbers come from the guest and may have any value.
         self.calls = self.calls.saturating_add(other.calls);
         self.send_bytes = self.send_bytes.saturating_add(other.send_bytes);
         self.receive_bytes = self.receive_bytes.saturating_add(other.receive_bytes);
@@ -58,8 +59,8 @@ impl FunctionProfile {
     }
 }
 
-/// Bytes that a call is known to have received. A probe has seen a message, not received it, and a call that only starts a receive
-/// has not received it yet: what it brings counts where it completes.
+/// Returns the bytes that a call is known to have received. A probe receives no message. A call that only starts a receive has not received
+/// the message yet: the bytes count at the call that completes the receive.
 fn received(record: &MpiRecord) -> u64 {
     match record.function {
         Function::Probe | Function::Iprobe | Function::Mprobe | Function::Improbe => 0,
@@ -90,7 +91,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Adds an event; anything but an MPI call of a known rank is ignored.
+    /// Adds an event. Ignores all events but MPI calls of a known rank.
     pub fn add(&mut self, event: &Event) {
         if let Body::Mpi(call) = &event.body {
             self.add_call(call);
@@ -107,7 +108,7 @@ impl Profile {
         }
     }
 
-    /// Returns the sums of `rank` in `function`.
+    /// Returns the sums of `rank` in `function`; zeros if the rank made no such call.
     pub fn get(&self, rank: u32, function: Function) -> FunctionProfile {
         self.entries
             .get(&(rank, function))
@@ -141,7 +142,7 @@ impl Profile {
     }
 }
 
-/// Messages and bytes sent by one rank to another.
+/// Number and bytes of messages, such as those from one rank to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Number of messages.
@@ -154,13 +155,13 @@ pub struct Traffic {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Matrix {
     cells: BTreeMap<(u32, u32), Traffic>,
-    /// By the largest size of a class of sizes.
+    /// Traffic by size class. The key is the largest size of the class, bytes.
     sizes: BTreeMap<u64, Traffic>,
 }
 
 impl Matrix {
-    /// Messages by size: each class of sizes with at least one message, by the largest size of the class. The classes end at 0, 1, 4,
-    /// 16, 64 bytes, and so on.
+    /// Returns the largest size in bytes, and the traffic, of each size class with at least one message. The largest sizes of the classes
+    /// are 0, 1, 4, 16, 64 bytes, and so on.
     pub fn sizes(&self) -> impl Iterator<Item = (u64, Traffic)> {
         self.sizes.iter().map(|(&up_to, &traffic)| (up_to, traffic))
     }
@@ -177,7 +178,7 @@ impl Matrix {
             .map(|(&(from, to), &traffic)| (from, to, traffic))
     }
 
-    /// Returns one more than the greatest rank that sent or was sent to.
+    /// Returns one more than the greatest rank that sent or received a message; 0 without messages.
     pub fn ranks(&self) -> u32 {
         self.cells
             .keys()
@@ -197,24 +198,24 @@ impl Matrix {
     }
 }
 
-/// Adds a trace's messages up to a [`Matrix`]. A message counts where its send begins; one to `MPI_PROC_NULL`, or to a process of
-/// another world, is none. Sends by persistent requests count at each start.
+/// Builder of a [`Matrix`] from a trace. A message counts at the call that begins its send. Messages to `MPI_PROC_NULL` and to processes of
+/// another world do not count. Sends by persistent requests count at each start.
 #[derive(Clone, Debug, Default)]
 pub struct MatrixBuilder {
     matrix: Matrix,
-    /// Persistent sends: by process (rank) and serial of the preparation, destination and bytes.
+    /// Persistent sends: destination and bytes, by sender's rank and serial of the preparation.
     prepared: HashMap<(u32, u64), (u32, u64)>,
 }
 
 impl MatrixBuilder {
-    /// Adds an event; anything but a send is ignored.
+    /// Adds an event. Ignores all events but sends.
     pub fn add(&mut self, event: &Event) {
         if let Body::Mpi(call) = &event.body {
             self.add_record(&call.record);
         }
     }
 
-    /// Adds a call.
+    /// Adds the record of a call. Ignores all calls but sends.
     pub fn add_record(&mut self, record: &MpiRecord) {
         let Peer::Rank(from) = record.rank else {
             return;
@@ -254,7 +255,7 @@ impl MatrixBuilder {
     }
 }
 
-/// Returns the largest size of the class of sizes that a size belongs to: 0 or a power of four.
+/// Returns the largest size of the size class to which a size belongs: 0, a power of four, or `u64::MAX` for the last class.
 fn class_of(bytes: u64) -> u64 {
     let bits = bytes
         .checked_next_power_of_two()
@@ -431,7 +432,7 @@ mod tests {
         builder.add_record(&init.record);
         assert_eq!(builder.matrix().total().messages, 0);
         let mut start = call(3, Function::Startall, 1);
-        // 5 is the send; 6 would be a receive, which nobody prepared as a send.
+        // Serial 5 is the send. Serial 6 was not prepared as a send.
         start.record.prepared = vec![5, 6];
         builder.add_record(&start.record);
         builder.add_record(&start.record);

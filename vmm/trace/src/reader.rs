@@ -1,4 +1,4 @@
-//! Reads a trace, as far as it goes, and reports where and how it ends.
+//! Reader of a trace. The reader returns the readable events, and reports where and why the rest cannot be read.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::event::{Event, Header};
 use crate::format::{FRAME, Frame, HEADER_LIMIT, Kind, MAGIC, PROLOGUE, VERSION};
 
-/// Why a trace could not be read (on).
+/// Reason why a trace or the rest of a trace cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The operating system cannot read the file.
@@ -24,7 +24,7 @@ pub enum TraceError {
         /// Path of the file.
         file: PathBuf,
     },
-    /// A trace of a version that this program does not know.
+    /// The trace has a format version that this program does not know.
     #[error("the trace {} has format version {version}; this program reads version {VERSION}", .file.display())]
     UnknownVersion {
         /// Path of the trace.
@@ -32,8 +32,8 @@ pub enum TraceError {
         /// Format version of the trace.
         version: u32,
     },
-    /// The file ends before the trace does, as it does when a study was interrupted or the disk was full. Every event before the
-    /// cut has been returned.
+    /// The file ends before the end mark of the trace, for example because the study was interrupted or the disk was full. All events of
+    /// complete chunks have been returned.
     #[error("the trace {} is cut at byte {offset}; {events} events before the cut are intact", .file.display())]
     Cut {
         /// Path of the trace.
@@ -43,7 +43,7 @@ pub enum TraceError {
         /// Number of events returned before the cut.
         events: u64,
     },
-    /// A checksum does not hold. Every event before the damaged chunk has been returned.
+    /// A checksum is wrong, or another rule of the format is violated. Every event before the damaged chunk has been returned.
     #[error("the trace {} is damaged at byte {offset}: {what}; {events} events before it are intact", .file.display())]
     Damaged {
         /// Path of the trace.
@@ -79,7 +79,7 @@ impl TraceReader {
 }
 
 impl<R: Read> TraceReader<R> {
-    /// Reads from anything; `file` is the name for messages.
+    /// Reads the header of a trace from any input. `file` is the path for messages.
     pub fn new(mut input: R, file: impl AsRef<Path>) -> Result<TraceReader<R>, TraceError> {
         let file = file.as_ref().to_path_buf();
         let cut = |offset| TraceError::Cut {
@@ -162,7 +162,7 @@ impl<R: Read> TraceReader<R> {
 pub struct Events<R: Read> {
     file: PathBuf,
     input: R,
-    /// Of the next chunk.
+    /// Offset of the next chunk in the file, bytes.
     offset: u64,
     chunk: Vec<u8>,
     at: usize,

@@ -1,4 +1,4 @@
-//! Wait times of calls for other ranks: for a message that had not been sent, a receive that had not begun, a rank that had not come to a
+//! Wait times of calls for other ranks: for a message that had not been sent, a receive that had not begun, a rank that had not entered a
 //! collective operation.
 //!
 //! A call waits from its entry until the last event that the call depends on has begun on another rank, at most until the call
@@ -11,10 +11,10 @@
 //!   (`MPI_Bcast`: the root; `MPI_Reduce` on its root, `MPI_Allreduce`, `MPI_Barrier` and the like: all ranks; neighbourhood
 //!   collectives: the sources). Ranks that enter after the call has ended are not waited for;
 //! - of several operations, `MPI_Waitall` waits for the last, `MPI_Waitany` and `MPI_Waitsome` for the first;
-//! - polls that found nothing waited for all their time.
+//! - polls that found nothing count as waiting for all the time inside them.
 //!
-//! A message's way through the network is no waiting in this sense. A trace contains nothing about these waits, and they count as none:
-//! locks and epochs of windows except fences, collectives between groups, transfers of files, calls that never ended.
+//! The transfer of a message through the network is no waiting in this sense. A trace contains nothing about these waits, and they count as
+//! none: locks and epochs of windows except fences, collectives between groups, transfers of files, calls that never ended.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -38,16 +38,16 @@ pub struct Wait {
     pub pid: u32,
     /// MPI function in which the caller waited.
     pub function: Function,
-    /// When the waiting began, picoseconds.
+    /// Time at which the waiting began, picoseconds.
     pub from: u64,
     /// Time at which the waiting ended, picoseconds.
     pub until: u64,
-    /// Picoseconds of waiting in between: fewer than the whole time where a program worked between polls.
+    /// Picoseconds of waiting between `from` and `until`: less than the difference if the program worked between polls.
     pub time: u64,
 }
 
 impl Wait {
-    /// Returns the waiting that lies between two moments, picoseconds.
+    /// Returns the part of the waiting between two times, picoseconds. The waiting is taken as evenly distributed.
     pub fn within(&self, from: u64, until: u64) -> u64 {
         let extent = self.until.saturating_sub(self.from);
         let part = self.until.min(until).saturating_sub(self.from.max(from));
@@ -101,7 +101,7 @@ struct PendingWait {
 struct MessageSide {
     /// Time at which the other side began, picoseconds, once that is known.
     other: Option<u64>,
-    /// The call that completes this side, once there is one.
+    /// Index of the call that completes this side, once the call is known.
     call: Option<usize>,
     /// True if no call completes this side: the program has freed the request.
     detached: bool,
@@ -112,7 +112,7 @@ struct MessageSide {
 enum Request {
     /// Indices of sides of messages.
     Sides(Vec<usize>),
-    /// A receive of any sender or tag: when it began, and its communicator.
+    /// A receive of any sender or tag: the time at which the receive began, picoseconds, and its communicator.
     Receive(u64, u64),
     /// A collective operation, and the members that the operation needs.
     Collective(CollectiveId, RequiredMembers),
@@ -122,7 +122,7 @@ enum Request {
 #[derive(Clone, Debug)]
 struct Prepared {
     record: MpiRecord,
-    /// Number of the collective operation among those that its rank has prepared there, from 1.
+    /// Number of the collective operation among the rank's preparations on the same communicator, from 1; 0 if not collective.
     number: u64,
 }
 
@@ -130,16 +130,16 @@ struct Prepared {
 #[derive(Clone, Debug, Default)]
 struct OpenCollective {
     members: usize,
-    /// When each rank entered.
+    /// Time at which each rank entered, picoseconds.
     entered: BTreeMap<u32, u64>,
-    /// Calls that complete the operation, with the members that each needs.
+    /// Indices of calls that complete the operation, with the members that each call needs.
     calls: Vec<(usize, RequiredMembers)>,
     /// Number of ranks that have completed the operation.
     left: usize,
 }
 
-/// The queues of a channel. They hold messages sent and not yet received, messages received and not yet known to be sent, each
-/// with its beginning, and probes for later messages, with the number of messages before.
+/// Queues of a channel: messages sent and not yet received, and messages received and not yet known to be sent, each with the time at which
+/// its call began; and probes for later messages, each with the number of messages before.
 #[derive(Clone, Debug, Default)]
 struct ChannelQueues {
     sent: VecDeque<(usize, u64)>,
@@ -147,7 +147,7 @@ struct ChannelQueues {
     probes: Vec<(usize, usize)>,
 }
 
-/// Numbered entries whose numbers are used again.
+/// Store of entries by index. Indices of removed entries are used again.
 #[derive(Debug)]
 struct Slab<T> {
     all: Vec<Option<T>>,
@@ -186,11 +186,11 @@ impl<T> Slab<T> {
     }
 }
 
-/// Follows a trace. Events must come in the order of the file. A call's waiting is known once the calls that it depends on have
-/// ended, so that the wait may be handed over later than the call.
+/// Builder of the waits of a trace. Events must come in the order of the file. A call's wait is known once the calls on which it depends
+/// have ended, so that [`WaitBuilder::take`] may return a wait later than the call is added.
 #[derive(Debug, Default)]
 pub struct WaitBuilder {
-    /// Ranks known of each job, and how many ranks the job has.
+    /// Known ranks of each job, and the number of ranks of the job.
     jobs: Vec<(BTreeSet<u32>, u32)>,
     /// The job of a process, by node and process id.
     processes: HashMap<(u32, u32), usize>,
@@ -227,12 +227,12 @@ impl WaitBuilder {
         }
     }
 
-    /// Takes the waits that are known by now and were not taken before.
+    /// Returns the waits that have become known since the last call.
     pub fn take(&mut self) -> Vec<Wait> {
         std::mem::take(&mut self.done)
     }
 
-    /// Takes the rest, at the end of the trace. Operations that the trace lacks count as not waited for.
+    /// Returns the remaining waits at the end of the trace. Operations that the trace does not contain count as not waited for.
     pub fn finish(mut self) -> Vec<Wait> {
         let mut waiting = Vec::new();
         for (&id, collective) in &mut self.open_collectives {
@@ -246,7 +246,7 @@ impl WaitBuilder {
         for pending in left.into_iter().flatten() {
             self.end(pending);
         }
-        // The hash map has no fixed order.
+        // The waits are sorted because the hash map has no fixed order.
         self.done.sort_unstable();
         self.done
     }
@@ -257,7 +257,7 @@ impl WaitBuilder {
             return;
         };
         let job = self.processes.get(&(node, record.thread.pid)).copied();
-        // Processes that did not introduce themselves make one job of their own.
+        // Processes that did not report themselves form one job of their own.
         let process = (job.unwrap_or(usize::MAX), rank);
         let mut wait = Wait {
             node,
@@ -329,7 +329,7 @@ impl WaitBuilder {
                 tag: send.tag,
             };
             let side = self.add_send(channel, wait.from);
-            // A message in the program's own buffer has no receiver to wait for.
+            // A buffered send does not wait for a receiver.
             match send.buffered {
                 true => self.detach(side),
                 false => sides.push(side),
@@ -373,7 +373,7 @@ impl WaitBuilder {
         }
     }
 
-    /// Adds the receiving side of a call whose record names the message.
+    /// Adds the receive side of a call whose record names the received message. Returns the index of the side.
     fn add_completed_receive(
         &mut self,
         process: Process,
@@ -440,7 +440,7 @@ impl WaitBuilder {
         }
     }
 
-    /// Forgets a channel on which nothing is under way.
+    /// Removes a channel whose queues are empty.
     fn remove_if_idle(&mut self, channel: Channel) {
         let idle = |queues: &ChannelQueues| {
             queues.sent.is_empty() && queues.received.is_empty() && queues.probes.is_empty()
@@ -450,7 +450,7 @@ impl WaitBuilder {
         }
     }
 
-    /// Records when the other side of a message began.
+    /// Records the time at which the other side of a message began.
     fn set_other_side(&mut self, side: usize, other: u64) {
         let Some(entry) = self.sides.get(side) else {
             return;
@@ -465,7 +465,7 @@ impl WaitBuilder {
         }
     }
 
-    /// Notes that a call completes a side.
+    /// Records that the call at `slot` completes a side.
     fn complete_side(&mut self, side: usize, slot: usize) {
         match self.sides.get(side) {
             Some(MessageSide {
@@ -523,7 +523,7 @@ impl WaitBuilder {
         self.release_collective(id);
     }
 
-    /// Notes that a rank is finished with a collective operation.
+    /// Records that a rank has completed a collective operation.
     fn release_collective(&mut self, id: CollectiveId) {
         if let Some(collective) = self.open_collectives.get_mut(&id) {
             collective.left += 1;
@@ -533,7 +533,7 @@ impl WaitBuilder {
         }
     }
 
-    /// Computes how long a call waited for a collective operation; all ranks that the call needs have entered.
+    /// Resolves the wait of a call for a collective operation. All ranks have entered, or the trace has ended.
     fn resolve_collective(&mut self, id: CollectiveId, slot: usize, needs: &RequiredMembers) {
         let (Some(collective), Some(pending)) =
             (self.open_collectives.get(&id), self.waits.get(slot))
@@ -601,7 +601,7 @@ impl WaitBuilder {
         }
     }
 
-    /// Adds a start, a wait, a successful test, or another call on requests.
+    /// Adds a call on requests: a start, a wait, a successful test, or a release.
     fn completion(&mut self, process: Process, wait: Wait, record: &MpiRecord) {
         use Function::*;
         match record.function {
@@ -670,8 +670,8 @@ impl WaitBuilder {
         })
     }
 
-    /// Notes that one of the operations which a call depends on is known: `begun` is when the operation began, none if the call cannot have
-    /// waited for it.
+    /// Records that one of the operations on which a call depends is known. `begun` is the time at which the operation began; `None` if the
+    /// call cannot have waited for the operation.
     fn resolve_one(&mut self, slot: usize, begun: Option<u64>) {
         let Some(pending) = self.waits.get(slot) else {
             return;
@@ -714,7 +714,7 @@ fn collective_stream(job: usize, record: &MpiRecord) -> Option<CollectiveStream>
     })
 }
 
-/// Returns the channel of the message that a call received or probed.
+/// Returns the channel of the message that a call received or probed; `None` if the record does not name the message.
 fn received_channel((job, to): Process, record: &MpiRecord) -> Option<Channel> {
     let done = record.completions.first();
     let source = done.map_or(record.source, |done| done.source);

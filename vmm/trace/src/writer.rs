@@ -1,4 +1,4 @@
-//! Writes a trace chunk by chunk, so that what is written stays readable whatever happens next.
+//! Writer of a trace, chunk by chunk. Written chunks remain readable even if the run is interrupted.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -9,25 +9,25 @@ use serde::{Deserialize, Serialize};
 use crate::event::{Event, Header};
 use crate::format::{CHUNK_LIMIT, Frame, HEADER_LIMIT, Kind, MAGIC, PROLOGUE, VERSION};
 
-/// Uncompressed bytes after which a chunk is written.
+/// Number of uncompressed bytes after which a chunk is written.
 const CHUNK: usize = 256 << 10;
-/// Higher levels save a few per cent and cost several times as much.
+/// Compression level. Higher levels save a few per cent of space and take several times as long.
 const ZSTD_LEVEL: i32 = 3;
 
-/// Why a trace could not be written.
+/// Reason why a trace cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The operating system cannot write the file; what was written before is a readable, cut trace.
+    /// The operating system cannot write the file. The chunks written before are a readable, cut trace.
     #[error("cannot write the trace {}: {cause}; {written} events before this are readable", .file.display())]
     Io {
         /// Path of the trace.
         file: PathBuf,
-        /// Events in chunks written before.
+        /// Number of events in the chunks written before.
         written: u64,
         /// Error of the operating system.
         cause: io::Error,
     },
-    /// A header or an event that exceeds the format's limits.
+    /// A header, an event, or the collected events of a [`WriterState`] exceed the format's limits.
     #[error("cannot write the trace {}: {what} is larger than the format's limit of {limit} bytes", .file.display())]
     TooLarge {
         /// Path of the trace.
@@ -37,7 +37,7 @@ pub enum WriteError {
         /// Limit of the format, bytes.
         limit: u32,
     },
-    /// An event that could not be encoded.
+    /// The header or an event cannot be encoded, or collected events cannot be decoded.
     #[error("cannot encode an event for the trace {}: {cause}", .file.display())]
     Encode {
         /// Path of the trace.
@@ -47,7 +47,8 @@ pub enum WriteError {
     },
 }
 
-/// State of a [`TraceWriter`]: what has been collected and is not in the file yet. Where a file is cut into chunks depends on it.
+/// State of a [`TraceWriter`]: events that have been collected and are not in the file yet. A writer that resumes from the state divides a
+/// trace into the same chunks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriterState {
     chunk: Vec<u8>,
@@ -55,7 +56,7 @@ pub struct WriterState {
     written: u64,
 }
 
-/// A trace being written. Without [`TraceWriter::finish`] it reads back as cut.
+/// A trace that is being written. Without [`TraceWriter::finish`], a reader reports the trace as cut.
 pub struct TraceWriter<W: Write = File> {
     file: PathBuf,
     out: W,
@@ -66,7 +67,7 @@ pub struct TraceWriter<W: Write = File> {
 }
 
 impl TraceWriter<File> {
-    /// Creates, or replaces, the file.
+    /// Creates the file, or replaces an existing one, and writes the header.
     pub fn create(
         file: impl AsRef<Path>,
         header: &Header,
@@ -82,8 +83,8 @@ impl TraceWriter<File> {
 }
 
 impl TraceWriter<File> {
-    /// Creates, or replaces, the file, and continues where another writer has stopped: `earlier` is the whole file that the other writer
-    /// had written. The chunks are as they were; the header is a new one.
+    /// Creates the file, or replaces an existing one, and continues where another writer has stopped. `earlier` is the whole file that the
+    /// other writer had written. The new file has the given header, and the chunks of `earlier` unchanged.
     pub fn resume(
         file: impl AsRef<Path>,
         header: &Header,
@@ -118,7 +119,7 @@ impl TraceWriter<File> {
 }
 
 impl<W: Write> TraceWriter<W> {
-    /// Returns the state from which [`TraceWriter::resume`] continues, with the file as it is now.
+    /// Returns the state from which [`TraceWriter::resume`] continues, together with the present contents of the file.
     pub fn state(&self) -> WriterState {
         WriterState {
             chunk: self.chunk.clone(),
@@ -143,7 +144,7 @@ impl<W: Write> TraceWriter<W> {
         Ok(events)
     }
 
-    /// Writes to anything; `file` is the name for messages.
+    /// Creates a writer to any output, and writes the header. `file` is the path for messages.
     pub fn new(
         out: W,
         file: impl AsRef<Path>,
@@ -209,7 +210,7 @@ impl<W: Write> TraceWriter<W> {
         self.in_chunk != 0
     }
 
-    /// Writes what has been collected as a chunk of its own.
+    /// Writes the collected events as a chunk, if there are any.
     pub fn flush(&mut self) -> Result<(), WriteError> {
         if self.in_chunk == 0 {
             return Ok(());
@@ -237,7 +238,7 @@ impl<W: Write> TraceWriter<W> {
         Ok(())
     }
 
-    /// Writes the rest and the mark of a complete trace.
+    /// Writes the collected events and the end chunk, which marks a complete trace.
     pub fn finish(mut self) -> Result<(), WriteError> {
         self.flush()?;
         let frame = Frame {

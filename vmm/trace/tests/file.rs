@@ -1,4 +1,4 @@
-//! The file format: what is written is read, a cut file is readable up to the cut, damage is found, nothing panics.
+//! Tests of the file format: written events are read, a cut file is readable up to the cut, damage is found, and no input panics.
 
 use nodescope_hypercall::record::Flags;
 use nodescope_hypercall::{
@@ -136,7 +136,7 @@ proptest! {
         prop_assert!(offset <= length as u64);
         prop_assert_eq!(intact, found.len() as u64);
         prop_assert_eq!(&found[..], &events[..found.len()]);
-        // Every chunk that is whole has been read: what the complete chunks hold is a multiple of the chunk or everything.
+        // Every complete chunk has been read, so that the number of events is a multiple of the chunk's, or all events.
         prop_assert!(found.len() % chunk == 0 || found.len() == events.len());
     }
 
@@ -427,7 +427,7 @@ fn the_encoding_is_that_of_version_3() {
         &[0; 11],
     ];
     assert_eq!(chunk, expected.concat());
-    // Functions are written as their numbers, all of which the description lists.
+    // Functions are encoded by their numbers. The description must list all numbers.
     let description = include_str!("../FORMAT.md");
     for function in Function::ALL {
         let entry = format!("{} {}", &function.name()[4..], *function as u16);

@@ -1,5 +1,6 @@
-//! Guest tool and MPI tracer against a host that answers: the CPUID instruction is made to fault, and a signal handler plays the
-//! emulator (tests/host/cpuid_host.c). What it logs goes through the decoder and the assembler, as it does in a nodescope.
+//! Tests of the guest tool and the MPI tracer with a substitute for the emulator: the CPUID instruction is made to fault, and a signal
+//! handler answers the hypercalls (tests/host/cpuid_host.c). The handler's log goes through the decoder and the assembler, as requests do
+//! in nodescope.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -16,7 +17,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Returns whether the tools are at hand; the test is skipped if not.
+/// Returns whether the processor can make CPUID fault and the tools are installed. If not, reports that the test is skipped.
 fn possible(need: Need, tools: &[&str]) -> bool {
     if !std::fs::read_to_string("/proc/cpuinfo")
         .unwrap_or_default()
@@ -36,7 +37,7 @@ fn succeed(command: &mut Command) -> Output {
     output
 }
 
-/// The memory that one call passed.
+/// Guest memory that one call passed: addresses and bytes.
 struct Passed(Vec<(u64, Vec<u8>)>);
 
 impl GuestVirtual for Passed {
@@ -90,7 +91,7 @@ fn requests(log: &[u8]) -> Vec<Request> {
     requests
 }
 
-/// Returns the logs of all processes, in the order of their ids.
+/// Returns the requests of each process that made any, sorted by the name of the process's log.
 fn logs(folder: &Path) -> Vec<Vec<Request>> {
     let mut paths: Vec<PathBuf> = std::fs::read_dir(folder)
         .expect("folder")
@@ -228,12 +229,12 @@ fn mpi(flavour: &str) {
             "btl",
             "self,vader,tcp",
         ]);
-        // Its own handler of segmentation faults would replace the host's.
+        // Open MPI's own handler of segmentation faults would replace the substitute's handler.
         command
             .env("OMPI_MCA_opal_signal", "6")
             .env("OMPI_MCA_mpi_yield_when_idle", "1");
     }
-    // Of preloaded libraries the last is initialised first, and the host must be there before the tracer asks for it.
+    // The last preloaded library is initialised first, and the substitute must be ready before the tracer makes its first hypercall.
     let preload = format!(
         "{}:{}",
         at(&format!("libnodescope-mpi-{flavour}.so")).display(),
@@ -293,7 +294,7 @@ fn mpi(flavour: &str) {
     // Each rank to the next: Sendrecv 12, replace 4, three Isend, two Send, two Issend, three persistent of 4 bytes each.
     let [even, odd] = [0, 1].map(|rank| matrix.matrix().get(rank, rank + 1));
     assert_eq!((odd.messages, odd.bytes), (12, 12 + 11 * 4));
-    // Even ranks: Send, Bsend, Ssend, Rsend of 1 to 4 ints besides.
+    // Even ranks also make a Send, Bsend, Ssend and Rsend, of 1 to 4 ints.
     assert_eq!((even.messages, even.bytes), (16, 12 + 11 * 4 + 10 * 4));
 }
 
@@ -327,7 +328,7 @@ fn check_rank(events: &[Event]) {
             assert!(call.exit.time > call.entry.time);
         }
     }
-    // In a thread without runs, calls do not overlap.
+    // In a thread without poll runs, calls do not overlap.
     if hello.rank != Peer::Rank(0) {
         assert!(
             calls

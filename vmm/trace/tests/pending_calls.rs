@@ -1,4 +1,4 @@
-//! Pending calls at the end of a trace: which ones are a deadlock, and the text of the report.
+//! Tests of pending calls at the end of a trace: which calls are a deadlock, and the text of the report.
 
 mod calls;
 
@@ -33,7 +33,7 @@ fn a_message_that_is_under_way_is_no_deadlock() {
     trace.stands(receive(1, Peer::Rank(0), Tag::Value(7)));
     assert_eq!(trace.deadlock(), None);
     assert_eq!(trace.pending().calls[0].waits, Waits::Ready);
-    // Of another tag it does not help, and one that was received before its sending ended is gone.
+    // A message of another tag does not match, and a message that was received before its send was reported is gone.
     let mut trace = Trace::new(2);
     trace.call(got(receive(0, Peer::Any, Tag::Any), 1, 7));
     trace.call(send(1, 0, 7, 8)).call(send(1, 0, 8, 8));
@@ -66,14 +66,14 @@ fn a_collective_waits_for_those_who_have_not_come() {
     trace.call(record(2, Function::Barrier, 1));
     trace.stands(record(0, Function::Barrier, 2));
     trace.stands(receive(1, Peer::Rank(0), Tag::Value(1)));
-    // Rank 2 computes: it will come, but rank 1 will not.
+    // Rank 2 computes and can still enter the barrier, but rank 1 cannot.
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
     let pending = trace.pending();
     let Waits::Waiting { ranks, all, .. } = &pending.calls[0].waits else {
         panic!("{pending:?}");
     };
     assert_eq!((ranks.as_slice(), all), (&[1, 2][..], &true));
-    // A broadcast has left its root, and can be left by the others, when those are still to come.
+    // The root has left the broadcast. Rank 1 can leave the broadcast, too, although rank 2 has not entered it.
     let mut trace = Trace::new(3);
     for rank in [0, 1] {
         let mut bcast = record(rank, Function::Bcast, 3);
@@ -93,7 +93,7 @@ fn waits_name_what_they_wait_for() {
     let first = trace.start(posted.clone());
     let sent = trace.start(as_function(send(0, 1, 4, 8), Function::Isend));
     trace.stands(wait(0, Function::Waitall, &[sent, first, 0]));
-    // The short send may be over: what counts is the receive, and rank 1 can continue.
+    // The short send may be over, so that only the receive counts, and rank 1 can continue.
     assert_eq!(trace.deadlock(), None);
     trace.call(record(1, Function::Finalize, 0));
     assert_eq!(trace.deadlock(), Some((vec![0], vec![])));
@@ -105,7 +105,7 @@ fn waits_name_what_they_wait_for() {
             "1 message is never received: tag 4, 8 B, from rank 0 to rank 1, sent by MPI_Isend at program+0x10",
         ]
     );
-    // One of several is enough for the call that waits for any.
+    // MPI_Waitany needs only one of several operations.
     let mut trace = Trace::new(3);
     let first = trace.start(posted.clone());
     let second = trace.start(as_function(
@@ -117,7 +117,7 @@ fn waits_name_what_they_wait_for() {
     assert_eq!(trace.deadlock(), None);
     trace.stands(receive(2, Peer::Any, Tag::Any));
     assert_eq!(trace.deadlock(), Some((vec![0, 1, 2], vec![0, 1])));
-    // A completed operation is waited for no more.
+    // No call waits for a completed operation.
     let mut trace = Trace::new(2);
     let first = trace.start(posted);
     let mut done = wait(0, Function::Wait, &[first]);
@@ -142,7 +142,7 @@ fn a_wait_for_what_is_cancelled_ends() {
     trace.stands(wait(0, Function::Wait, &[serial]));
     trace.stands(receive(1, Peer::Rank(0), Tag::Any));
     assert_eq!((trace.deadlock(), trace.needs(0)), (None, READY));
-    // Another of the same kind is not.
+    // A second receive of the same kind is not cancelled.
     let mut trace = Trace::new(2);
     let serials = [trace.start(posted.clone()), trace.start(posted)];
     trace.call(wait(0, Function::Cancel, &serials[..1]));
@@ -167,7 +167,7 @@ fn persistent_operations_are_under_way_from_their_start() {
 
 #[test]
 fn who_may_still_go_on_makes_no_deadlock() {
-    // A rank that polls, one whose arguments are not known, one that has another thread.
+    // A rank that polls, a rank whose arguments are not known, and a rank that has another thread.
     let mut polls = as_function(receive(1, Peer::Rank(0), Tag::Any), Function::Iprobe);
     (polls.flags, polls.calls) = (Flags::POLL_RUN, 12);
     let mut trace = Trace::new(2);
@@ -256,7 +256,7 @@ fn different_collectives_are_told_once() {
             "collectives differ on MPI_COMM_WORLD: rank 0 calls MPI_Allreduce at program+0x5, rank 1 calls MPI_Reduce at program+0x6"
         ]
     );
-    // Another root is another operation.
+    // Broadcasts with different roots are different operations.
     let mut trace = Trace::new(2);
     for rank in 0..2 {
         let mut bcast = record(rank, Function::Bcast, 5);
@@ -279,7 +279,7 @@ fn different_collectives_are_told_once() {
 
 #[test]
 fn receives_that_are_too_short_are_told() {
-    // An error that the program handles, and a call that never came back because the MPI ended the program in it.
+    // An error that the program handles, and a call that never returned because the MPI library ended the program inside it.
     let mut trace = Trace::new(2);
     trace.call(send(0, 1, 7, 100));
     let mut failed = receive(1, Peer::Rank(0), Tag::Value(7));

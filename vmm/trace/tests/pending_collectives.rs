@@ -1,5 +1,4 @@
-//! Pending calls that all members of a communicator, window or file make together: persistent and neighbourhood collectives,
-//! windows, files.
+//! Tests of pending collective calls on communicators, windows and files, with persistent and neighbourhood collectives.
 
 mod calls;
 
@@ -33,25 +32,26 @@ fn barrier(rank: u32) -> MpiRecord {
     record(rank, Function::Barrier, 0x60)
 }
 
-/// Receives from rank 0, which sends only after its pending call.
+/// Returns a receive from rank 0, which sends only after its pending call.
 fn waits_for_0(rank: u32) -> MpiRecord {
     receive(rank, Peer::Rank(0), Tag::Value(1))
 }
 
-/// Returns the needs of a call that all of three ranks make together: with rank 1 on its way, and rank 2 stuck behind rank 0 or not.
+/// Checks the needs of rank 0 in a collective call of three ranks. `all` is true if the call waits for all members, and false if one of
+/// them may be enough.
 fn is_together(prepare: impl Fn() -> Trace, call: impl Fn(u32) -> MpiRecord, all: bool) {
     let function = call(0).function;
-    // Rank 1 computes: if it is enough that one comes, rank 0 may continue, and rank 2 with it.
+    // Rank 1 computes. If one more member is enough, rank 0 may continue, and then rank 2.
     let mut trace = prepare();
     trace.stands(call(0)).stands(waits_for_0(2));
     let stuck = all.then(|| (vec![0, 2], vec![0, 2]));
     assert_eq!(trace.deadlock(), stuck, "{function}");
     assert_eq!(trace.needs(0), Some((vec![1, 2], all)), "{function}");
-    // No other can come.
+    // Now no other rank can enter the call.
     trace.stands(waits_for_0(1));
     let stuck = Some((vec![0, 1, 2], vec![0, 1]));
     assert_eq!(trace.deadlock(), stuck, "{function}");
-    // All have come, and one has left already.
+    // All have entered, and one has left already.
     let mut trace = prepare();
     trace.stands(call(0)).stands(call(1)).call(call(2));
     trace.stands(waits_for_0(2));
@@ -73,7 +73,7 @@ fn prepared() -> Trace {
     trace
 }
 
-/// Starts preparations; each start has the serial of the preparation plus one.
+/// Returns a call that starts prepared operations. The serial of each start is that of the preparation plus one.
 fn start(rank: u32, prepared: &[u64]) -> MpiRecord {
     let serials: Vec<u64> = prepared.iter().map(|serial| serial + 1).collect();
     let mut start = wait(rank, Function::Startall, &serials);
@@ -96,7 +96,7 @@ fn persistent_collectives_wait_for_who_has_not_started() {
     trace.call(start(0, &[60])).call(start(1, &[60]));
     trace.stands(wait(0, Function::Wait, &[61]));
     trace.stands(wait(1, Function::Wait, &[61]));
-    // Preparing is not starting.
+    // Rank 2 has prepared the operation, but has not started it.
     trace.stands(waits_for_0(2));
     assert_eq!(trace.needs(0), Some((vec![2], true)));
     assert_eq!(trace.deadlock(), Some((vec![0, 1, 2], vec![0, 2])));
@@ -119,7 +119,7 @@ fn persistent_collectives_are_started_in_any_order() {
     }
     assert_eq!((trace.needs(0), trace.needs(1)), (READY, READY));
     assert!(trace.pending().faults.is_empty());
-    // Each start is one operation more.
+    // Each start is an operation of its own.
     let mut trace = prepared();
     for rank in 0..3 {
         trace.call(start(rank, &[60])).call(waited(rank, 61));
@@ -130,7 +130,7 @@ fn persistent_collectives_are_started_in_any_order() {
     trace.stands(waits_for_0(1)).stands(waits_for_0(2));
     assert_eq!(trace.needs(0), Some((vec![1, 2], true)));
     assert_eq!(trace.deadlock(), Some((vec![0, 1, 2], vec![0, 1])));
-    // The root of a broadcast need not wait, the others wait for it.
+    // Other ranks wait for the root of a broadcast, not the root for them.
     let mut trace = prepared();
     trace.call(start(0, &[50])).call(start(1, &[50]));
     trace.stands(wait(0, Function::Wait, &[51]));
@@ -172,14 +172,14 @@ fn preparations_that_differ_are_told() {
             "collectives differ on MPI_COMM_WORLD: rank 0 calls MPI_Barrier_init at program+0x1, rank 1 calls MPI_Barrier at program+0x2"
         ]
     );
-    // To prepare may need others, but not all of them.
+    // A preparation may wait for other ranks, but perhaps not for all of them.
     let prepare = |rank| record(rank, Function::AllreduceInit, 1);
     is_together(|| Trace::new(3), prepare, false);
 }
 
 #[test]
 fn a_wait_for_several_knows_what_may_be_over() {
-    // The broadcast's root may have left it: then it waits for its message to rank 2, which comes.
+    // The root may have left the broadcast. Then rank 0 waits only for rank 2 to receive the long message, and rank 2 can continue.
     let mut trace = Trace::new(3);
     let mut bcast = record(0, Function::Ibcast, 1);
     bcast.root = Peer::Rank(0);
@@ -191,7 +191,7 @@ fn a_wait_for_several_knows_what_may_be_over() {
     trace.stands(waits_for_0(1));
     assert_eq!(trace.needs(0), Some((vec![1, 2], false)));
     assert_eq!(trace.deadlock(), None);
-    // As it may wait for one that is not followed.
+    // Rank 0 may wait only for the read, which is not followed.
     let mut trace = Trace::new(2);
     let mut long = send(0, 1, 4, 1 << 20);
     long.function = Function::Isend;
@@ -200,7 +200,7 @@ fn a_wait_for_several_knows_what_may_be_over() {
     trace.stands(wait(0, Function::Waitall, &[long, read]));
     trace.stands(waits_for_0(1));
     assert_eq!((trace.deadlock(), trace.needs(0)), (None, None));
-    // One of several that is not followed may end too.
+    // For MPI_Waitany, the operation that is not followed may be the one that ends.
     let mut trace = Trace::new(2);
     let mut posted = receive(0, Peer::Rank(1), Tag::Any);
     posted.function = Function::Irecv;
@@ -228,7 +228,7 @@ fn neighbours_wait_for_their_sources_alone() {
     trace.stands(receive(0, Peer::Rank(1), Tag::Any));
     assert_eq!(trace.needs(1), Some((vec![0], true)));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
-    // Its source has come and its destination has not: the data may be in a buffer or not, but nobody else matters.
+    // Rank 1's source has entered, and its destination has not. The data may be buffered or not, but no other rank matters.
     let mut trace = Trace::new(4);
     trace.call(around(0, function)).stands(around(1, function));
     trace.stands(receive(3, Peer::Rank(1), Tag::Any));
@@ -236,7 +236,7 @@ fn neighbours_wait_for_their_sources_alone() {
     assert_eq!(trace.deadlock(), None);
     trace.call(around(2, function));
     assert_eq!((trace.deadlock(), trace.needs(1)), (None, READY));
-    // One that is a neighbour on both sides is one rank.
+    // A rank that is a source twice is needed once.
     let mut trace = Trace::new(2);
     let mut both = record(0, function, 0x80);
     both.sources = vec![Peer::Rank(1), Peer::Rank(1)];
@@ -244,7 +244,7 @@ fn neighbours_wait_for_their_sources_alone() {
     trace.stands(both).stands(waits_for_0(1));
     assert_eq!(trace.needs(0), Some((vec![1], true)));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
-    // A rank that has no data for the call need not come.
+    // A neighbour that exchanges no data with the caller need not enter.
     let mut none = around(1, Function::NeighborAlltoallv);
     (none.send_bytes_to, none.receive_bytes_from) = (vec![0, 0], vec![0, 0]);
     (none.send_bytes, none.receive_bytes) = (0, 0);
@@ -257,7 +257,7 @@ fn neighbours_wait_for_their_sources_alone() {
 
 #[test]
 fn neighbours_are_waited_for_by_requests() {
-    // Non-blocking: all in a circle, each with the second before the first.
+    // Ranks 0 to 2 of the ring have started a non-blocking collective; rank 3 has not.
     let function = Function::IneighborAllgather;
     let mut trace = Trace::new(4);
     for rank in 0..4 {
@@ -267,11 +267,11 @@ fn neighbours_are_waited_for_by_requests() {
         }
     }
     trace.stands(receive(3, Peer::Rank(2), Tag::Any));
-    // Rank 2's data have come, and rank 1's: the long ones for rank 3 may be what it waits for.
+    // Ranks 1 and 2 have their sources' data. Rank 2 may still wait for rank 3 to take the data of rank 2.
     assert_eq!(trace.needs(1), READY);
     assert_eq!(trace.needs(2), Some((vec![3], true)));
     assert_eq!(trace.deadlock(), Some((vec![0, 2, 3], vec![3, 2])));
-    // Persistent ones count from their start.
+    // Persistent collectives count from their start.
     let mut trace = Trace::new(4);
     for rank in 0..4 {
         let mut prepare = around(rank, Function::NeighborAllgatherInit);
@@ -350,7 +350,7 @@ fn files_are_handled_by_all() {
         trace.stands(waits_for_0(1)).stands(waits_for_0(2));
         assert_eq!((trace.deadlock(), trace.needs(0)), (None, None));
     }
-    // One that is waited for by its request.
+    // A wait for a non-blocking call by its request.
     let mut trace = opened();
     let serial = trace.start(on_object(0, Function::FileIwriteAll, FILE));
     trace.stands(wait(0, Function::Wait, &[serial]));
@@ -375,7 +375,7 @@ fn a_rank_writes_in_order_after_those_before_it() {
     trace.stands(receive(0, Peer::Rank(1), Tag::Any));
     assert_eq!(trace.needs(1), Some((vec![0], true)));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
-    // The ranks after it may be waited for; a rank that writes nothing has no place in the order.
+    // Rank 1 may wait for the rank after it. Below, a rank that writes no data has no position in the order.
     let mut trace = Trace::new(3);
     trace.all(0..3, |rank| makes(rank, Function::FileOpen, FILE));
     trace.call(ordered(0)).stands(ordered(1));
@@ -401,7 +401,7 @@ fn a_rank_writes_in_order_after_those_before_it() {
 fn files_and_communicators_have_orders_of_their_own() {
     let mut trace = Trace::new(2);
     trace.all(0..2, |rank| makes(rank, Function::FileOpen, FILE));
-    // One writes before the barrier and the other after it: on each of the two, the order is the same.
+    // Rank 0 writes before the barrier, and rank 1 after it. The order on the file and that on the communicator are the same on both ranks.
     trace
         .call(on_object(0, Function::FileWriteAll, FILE))
         .call(barrier(0));
@@ -409,7 +409,7 @@ fn files_and_communicators_have_orders_of_their_own() {
         .call(barrier(1))
         .call(on_object(1, Function::FileWriteAll, FILE));
     assert!(trace.pending().is_empty(), "{:?}", trace.pending());
-    // Where the MPI lets them wait for each other, they do.
+    // Pending calls on the file and the communicator wait for each other's ranks.
     let mut trace = Trace::new(2);
     trace.all(0..2, |rank| makes(rank, Function::FileOpen, FILE));
     trace.stands(on_object(0, Function::FileWriteAll, FILE));
@@ -455,7 +455,7 @@ fn a_file_has_the_members_of_its_communicator() {
     trace.stands(receive(2, Peer::Rank(1), Tag::Any));
     assert_eq!(trace.needs(1), Some((vec![2], true)));
     assert_eq!(trace.deadlock(), Some((vec![1, 2], vec![1, 2])));
-    // Of a communicator whose members are not known nothing is said.
+    // Needs on a communicator with unknown members are not known.
     let mut trace = Trace::new(2);
     let mut open = makes(0, Function::FileOpen, FILE);
     open.communicator = PART;
@@ -495,7 +495,7 @@ fn fences_wait_for_all_where_they_end_transfers() {
         trace
     };
     let fence = |rank| on_object(rank, Function::WinFence, WINDOW);
-    // A first fence, or one that is asserted to end nothing, may let some go before all have come.
+    // A first fence, or a fence that is asserted to end no epoch, may let some ranks leave before all have entered.
     is_together(made, fence, false);
     let with_put = || {
         let mut trace = made();
@@ -530,7 +530,7 @@ fn windows_are_freed_by_all() {
         trace
     };
     let free = |rank| on_object(rank, Function::WinFree, WINDOW);
-    // The program may have said that it locks no window, and then nobody need wait.
+    // The program may have declared that it never locks the window, and then no rank need wait.
     is_together(made, free, false);
     let locked = || {
         let mut trace = made();

@@ -1,4 +1,4 @@
-//! Pending calls in epochs on windows: who waits for whom to post, to complete, to unlock.
+//! Tests of pending calls in epochs on windows, which wait for posts, completions and unlocks.
 
 mod calls;
 
@@ -9,7 +9,7 @@ use nodescope_hypercall::{Function, MpiRecord, Peer, Tag};
 const WINDOW: u64 = 1 << 63 | 0xa;
 const OTHER: u64 = 1 << 63 | 0xb;
 
-/// Ranks that have made two windows.
+/// Returns the trace of ranks that have made two windows.
 fn made(ranks: u32) -> Trace {
     let mut trace = Trace::new(ranks);
     for window in [WINDOW, OTHER] {
@@ -81,7 +81,7 @@ fn receives_from(rank: u32, from: u32) -> MpiRecord {
 fn starts_wait_for_posts() {
     let mut trace = made(3);
     trace.stands(start(0, &[1, 2])).stands(receives_from(1, 0));
-    // Which of the two it waits for is left to the MPI: rank 2 may post yet, and that may be enough for now.
+    // The MPI library decides for which of the two targets rank 0 waits. Rank 2 may still post, and its post may be enough.
     assert_eq!(trace.needs(0), Some((vec![1, 2], false)));
     assert_eq!(trace.deadlock(), None);
     trace.call(post(2, &[0]));
@@ -91,7 +91,7 @@ fn starts_wait_for_posts() {
         trace.pending().lines()[2],
         "    rank 0 in MPI_Win_start(targets 1 2, window 800000000000000a) at program+0x50 waits for rank 1"
     );
-    // A post for another origin is none for this one.
+    // A post for another origin is no post for rank 0.
     trace.call(post(1, &[2]));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
     trace.call(post(1, &[0]));
@@ -103,7 +103,7 @@ fn posts_wait_for_nobody() {
     let mut trace = made(2);
     trace.stands(post(0, &[1])).stands(receives_from(1, 0));
     assert_eq!((trace.deadlock(), trace.needs(0)), (None, READY));
-    // And count from their beginning.
+    // A post counts from the beginning of its call.
     let mut trace = made(2);
     trace.stands(post(0, &[1])).stands(start(1, &[0]));
     assert_eq!((trace.deadlock(), trace.needs(1)), (None, READY));
@@ -114,7 +114,7 @@ fn two_starts_before_the_posts_are_a_deadlock() {
     let mut trace = made(2);
     trace.stands(start(0, &[1])).stands(start(1, &[0]));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
-    // Where the MPI lets MPI_Win_start go, MPI_Win_complete may wait in its place, or a transfer.
+    // If the MPI library lets MPI_Win_start return, MPI_Win_complete or a transfer may wait instead.
     for (first, second) in [
         (complete(0), complete(1)),
         (put(0, 1), get(1, 0)),
@@ -126,7 +126,7 @@ fn two_starts_before_the_posts_are_a_deadlock() {
         assert_eq!(trace.needs(0), Some((vec![1], true)));
         assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
     }
-    // Posts first are in order, whatever comes then.
+    // If both ranks post first, no later call waits.
     let mut trace = made(2);
     trace.call(post(0, &[1])).call(post(1, &[0]));
     trace.call(start(0, &[1])).call(start(1, &[0]));
@@ -137,7 +137,7 @@ fn two_starts_before_the_posts_are_a_deadlock() {
 
 #[test]
 fn what_was_asked_for_must_have_come() {
-    // Puts may be in a buffer, so that rank 0 may wait only for rank 2, which comes.
+    // The put may be in a buffer, so that rank 0 may wait only for rank 2, which can continue.
     let epoch = |transfer: MpiRecord| {
         let mut trace = made(3);
         trace.call(start(0, &[1, 2])).call(transfer);
@@ -163,12 +163,12 @@ fn waits_need_all_origins_to_complete() {
     trace.call(start(2, &[0])).stands(receives_from(2, 0));
     assert_eq!(trace.needs(0), Some((vec![2], true)));
     assert_eq!(trace.deadlock(), Some((vec![0, 2], vec![0, 2])));
-    // One that has ended without it never will.
+    // An origin that has ended never calls MPI_Win_complete.
     let mut trace = made(2);
     trace.call(post(0, &[1])).stands(waits(0));
     trace.call(record(1, Function::Finalize, 0));
     assert_eq!(trace.deadlock(), Some((vec![0], vec![])));
-    // A call of MPI_Win_complete is one even while it is pending.
+    // A pending call of MPI_Win_complete counts for the target.
     let mut trace = made(3);
     trace.call(post(0, &[1])).stands(waits(0));
     trace.call(start(1, &[0, 2])).stands(complete(1));
@@ -199,20 +199,20 @@ fn epochs_follow_each_other() {
     trace.stands(start(1, &[0])).stands(receives_from(0, 1));
     assert_eq!(trace.needs(1), Some((vec![0], true)));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
-    // An end needs a beginning of its own.
+    // A call that ends an epoch has no known need without an open epoch.
     for (call, other) in [(waits(0), 1), (complete(1), 0)] {
         let (mut trace, rank) = (made(2), 1 - other);
         epoch(&mut trace, Function::WinWait);
         trace.stands(call).stands(receives_from(other, rank));
         assert_eq!((trace.deadlock(), trace.needs(rank)), (None, None));
     }
-    // Targets of an access that is over may be locked.
+    // After an access epoch has ended, its targets may be locked.
     let mut trace = made(2);
     epoch(&mut trace, Function::WinWait);
     trace.all(0..2, |rank| lock(rank, WINDOW, 0, true));
     trace.stands(put(1, 0)).stands(receives_from(0, 1));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
-    // A rank that asks again and again may do something else.
+    // A rank that polls may do other work.
     let mut trace = made(2);
     let mut test = on(0, Function::WinTest, WINDOW);
     (test.flags, test.calls) = (Flags::POLL_RUN, 9);
@@ -240,7 +240,7 @@ fn what_was_not_told_wholly_is_not_judged() {
         assert_eq!(trace.deadlock(), None);
         assert_eq!(trace.needs(0).is_none(), spoilt);
     }
-    // Neither is a window that nobody has made, nor a call without one, nor an end without a beginning.
+    // Calls on an unknown window, without a window, or without an open epoch are not judged, either.
     for call in [
         on(0, Function::WinWait, 77),
         start(0, &[1]),
@@ -268,7 +268,7 @@ fn what_was_not_told_wholly_is_not_judged() {
 
 #[test]
 fn locks_wait_for_those_they_exclude() {
-    // The holder's lock, the wanted lock, and whether the call must wait.
+    // Whether the holder's lock is exclusive, whether the wanted lock is exclusive, and whether the call must wait.
     for (held, wanted, excluded) in [
         (true, true, true),
         (true, false, true),
@@ -281,7 +281,7 @@ fn locks_wait_for_those_they_exclude() {
         trace.stands(receives_from(1, 0));
         let stuck = excluded.then(|| (vec![0, 1], vec![0, 1]));
         assert_eq!(trace.deadlock(), stuck, "{held} {wanted}");
-        // Another target, another window, or given back.
+        // A lock on another target, on another window, or after a release does not wait.
         for free in [lock(0, WINDOW, 1, wanted), lock(0, OTHER, 2, wanted)] {
             let mut trace = made(3);
             trace.call(lock(1, WINDOW, 2, held)).stands(free);
@@ -314,7 +314,7 @@ fn two_locks_in_two_orders_are_a_deadlock() {
             "    rank 1 in MPI_Win_lock(shared, target 2, window 800000000000000a) at program+0x50 waits for rank 0",
         ]
     );
-    // In one order, one of them has both.
+    // If both ranks lock in the same order, one of them gets both locks.
     let mut trace = made(4);
     trace
         .call(lock(0, WINDOW, 2, true))
@@ -335,7 +335,7 @@ fn locks_may_be_taken_later_than_they_are_asked_for() {
             trace.stands(at(rank, function, WINDOW, 2));
         }
         assert_eq!(trace.deadlock(), None, "{function}");
-        // One that waits elsewhere for the other holds it, as the other call is pending.
+        // Rank 1 waits in another call, so that rank 1 counts as the holder of the lock for which rank 0 waits.
         let mut trace = made(3);
         for rank in [0, 1] {
             trace.call(lock(rank, WINDOW, 2, true));
@@ -345,7 +345,7 @@ fn locks_may_be_taken_later_than_they_are_asked_for() {
         let stuck = Some((vec![0, 1], vec![0, 1]));
         assert_eq!(trace.deadlock(), stuck, "{function}");
     }
-    // Of several holders any may give it back.
+    // Any of several holders may release its lock.
     let mut trace = made(4);
     for rank in [1, 2] {
         trace.call(lock(rank, WINDOW, 3, false));
@@ -364,7 +364,7 @@ fn locks_of_all_are_shared() {
     trace.stands(all(0, Function::WinLockAll));
     trace.stands(receives_from(1, 0));
     assert_eq!((trace.deadlock(), trace.needs(0)), (None, READY));
-    // They exclude an exclusive one anywhere, and it them.
+    // A lock of all targets and an exclusive lock on one target exclude each other.
     let mut trace = made(3);
     trace.call(all(1, Function::WinLockAll));
     trace.stands(lock(0, WINDOW, 2, true));
@@ -392,7 +392,7 @@ fn locks_of_all_are_shared() {
 
 #[test]
 fn a_freed_window_leaves_nothing() {
-    // Another window may get what was there before only by another id, but a trace may say anything.
+    // A real trace never uses the id of a freed window again, but a trace may contain anything.
     let mut trace = made(2);
     trace.call(post(1, &[0]));
     trace.all(0..2, |rank| on(rank, Function::WinFree, WINDOW));

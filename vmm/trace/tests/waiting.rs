@@ -82,7 +82,7 @@ fn with(mut record: MpiRecord, function: Function, request: u64) -> MpiRecord {
     record
 }
 
-/// Returns a wait that completes these requests, of messages from a rank with a tag or of sends.
+/// Returns a wait that completes these requests: receives with the sender's rank and the tag, or sends (`None`).
 fn completes(rank: u32, function: Function, done: &[(u64, Option<(u32, u32)>)]) -> MpiRecord {
     let serials: Vec<u64> = done.iter().map(|(serial, _)| *serial).collect();
     let mut call = wait(rank, function, &serials);
@@ -115,7 +115,7 @@ fn a_receive_waits_until_its_message_is_sent() {
         .call(send(0, 1, 7, 8), 300, 400)
         .call(taken(), 100, 350);
     assert_eq!(calls.waits(), [(1, Recv, 200)]);
-    // A message that was there is not waited for, and a send that had ended did not wait for its receive.
+    // A receive does not wait for a message that was sent before, and a send that had ended did not wait for its receive.
     let mut calls = Calls::new(2);
     calls.call(send(0, 1, 7, 8), 10, 20).call(taken(), 100, 350);
     assert_eq!(calls.waits(), []);
@@ -172,7 +172,7 @@ fn a_wait_waits_for_the_last_of_all_and_the_first_of_any() {
     let both = [(1, Some((0, 1))), (2, Some((2, 5)))];
     assert_eq!(make(Waitall, &both), [(1, Waitall, 200)]);
     assert_eq!(make(Waitany, &both[..1]), [(1, Waitany, 100)]);
-    // The sides of a non-blocking send: the receiver came while its sender waited.
+    // A non-blocking send: the receive begins while the sender waits in MPI_Wait.
     let mut calls = Calls::new(2);
     calls
         .call(with(send(0, 1, 3, 8), Isend, 1), 10, 11)
@@ -183,7 +183,7 @@ fn a_wait_waits_for_the_last_of_all_and_the_first_of_any() {
             190,
         );
     assert_eq!(calls.waits(), [(0, Function::Wait, 130)]);
-    // No call completes a request that was given away, but a receive may wait for its message.
+    // No call completes a freed request, but a receive may wait for the request's message.
     let mut calls = Calls::new(2);
     calls
         .call(with(send(0, 1, 3, 8), Isend, 1), 90, 91)
@@ -231,7 +231,7 @@ fn polls_that_found_nothing_waited_all_their_time() {
     let waits = calls.all();
     assert_eq!(waits.len(), 1);
     assert_eq!(waits[0].time, 250);
-    // The part that lies in a window.
+    // The part of the waiting between two times.
     assert_eq!(waits[0].within(0, u64::MAX), 250);
     assert_eq!(waits[0].within(1100, 1700), 150);
     assert_eq!(waits[0].within(5000, 6000), 0);
@@ -247,17 +247,17 @@ fn collectives_wait_for_those_whose_data_they_need() {
         }
         calls.waits()
     };
-    // All wait for the last, who waits for nobody.
+    // All ranks wait for the last one, which waits for no other rank.
     assert_eq!(
         make(Allreduce, [100, 300, 250], [320, 310, 330]),
         [(0, Allreduce, 200), (2, Allreduce, 50)]
     );
-    // A broadcast waits only for its root, which waits for nobody.
+    // Ranks in a broadcast wait only for the root, which waits for no other rank.
     assert_eq!(
         make(Bcast, [100, 200, 400], [260, 210, 410]),
         [(0, Bcast, 100)]
     );
-    // The root of a reduction waits for all, the others for nobody.
+    // The root of a reduction waits for all ranks. The others wait for no rank.
     assert_eq!(
         make(Reduce, [100, 150, 400], [110, 450, 410]),
         [(1, Reduce, 250)]
@@ -277,7 +277,7 @@ fn a_collective_that_is_started_is_waited_for_where_it_is_completed() {
         calls.call(completes(rank, Wait, &[(1, None)]), start + 100, 700);
     }
     assert_eq!(calls.waits(), [(0, Wait, 390), (1, Wait, 380)]);
-    // Started in turn with others, and twice.
+    // A persistent barrier is started twice, with another barrier in between.
     let mut calls = Calls::new(3);
     for rank in 0..3u32 {
         let late = u64::from(rank) * 100;
@@ -306,7 +306,7 @@ fn neighbours_wait_for_their_sources() {
     let mut calls = Calls::new(3);
     for (rank, entry) in [(0, 100), (1, 200), (2, 300)] {
         let mut call = collective(rank, function, 0);
-        // A line: each has its left neighbour's data.
+        // The ranks form a line, and each needs its left neighbour's data.
         call.sources = vec![match rank {
             0 => Peer::Null,
             rank => Peer::Rank(rank - 1),
@@ -330,7 +330,7 @@ fn neighbours_wait_for_their_sources() {
 fn jobs_are_kept_apart() {
     let mut calls = Calls::new(2);
     calls.call(send(0, 1, 7, 8), 10, 20);
-    // The message was lost with the first job: the second job's receive waits for its own.
+    // The first job's message was never received. The second job's receive waits for a message of its own job.
     let mut second = Trace::new(2).events;
     for event in &mut second {
         event.stamp.time = 1500;
@@ -353,7 +353,7 @@ fn jobs_are_kept_apart() {
     assert_eq!(calls.waits(), [(1, Function::Recv, 200)]);
 }
 
-/// Checks that jobs are kept apart where the second job has more ranks, and where one of the ranks that the first job lacks introduces
+/// Checks that jobs are kept apart where the second job has more ranks, and where one of the ranks that the first job lacks reports
 /// itself first.
 #[test]
 fn jobs_of_different_sizes_are_kept_apart() {

@@ -9,19 +9,20 @@ use serde::{Deserialize, Serialize};
 use crate::spec::{Measure, SpecFault, Trigger, WindowSpec};
 use crate::watch::counts;
 
-/// Action that the cluster must do with every node at once, in the given order. The number is the window's position in the list of
-/// specifications.
+/// Action that the cluster must apply to all nodes at a boundary of quanta, in the order of [`WindowDriver::step`]. The number is the
+/// window's index in the list of specifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowAction {
     /// Attach the window's models.
     Attach(usize),
-    /// Forget statistics: the warm-up is over.
+    /// Reset the statistics, because the warm-up is over and measuring starts.
     StartMeasuring(usize),
-    /// Detach and keep the measurement.
+    /// Detach the window's models, and store the measurement.
     Detach(usize),
 }
 
-/// Times of a window: picoseconds of virtual time and instructions of all nodes since power-on.
+/// Times of a window: picoseconds of virtual time, and instructions that all nodes have retired, since power-on. `None` if the window has
+/// not come so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowTimes {
     /// Virtual time at which the window's trigger fired.
@@ -54,7 +55,7 @@ pub(crate) struct Window {
     pub(crate) spec: WindowSpec,
     pub(crate) phase: Phase,
     pub(crate) times: WindowTimes,
-    /// Calls or markers that the trigger counts.
+    /// Number of calls or markers that the trigger has counted.
     pub(crate) seen: u64,
     pub(crate) close_requested: bool,
 }
@@ -65,11 +66,12 @@ pub(crate) struct Window {
 pub enum Ending {
     /// The window measured as much as it was to measure.
     Complete,
-    /// The window was closed, or the study ended, before that. The measurement until then is valid.
+    /// The window was closed, or the study ended, before the measurement was complete. The measurement until then is valid.
     Cut,
-    /// The window was closed, or the study ended, during its warm-up: there is no measurement.
+    /// The window was closed, or the study ended, during its warm-up. The record has the warm-up's statistics only.
     CutInWarmUp,
-    /// The window's trigger fired, but another window was open until the end.
+    /// The window's trigger fired, but the window never opened: another window was open until the end, or the guest closed the window
+    /// before it could open.
     #[serde(rename = "no_turn")]
     NeverOpened,
     /// The window's trigger never fired.
@@ -83,7 +85,7 @@ pub struct WindowOutcome {
     pub name: String,
     /// End of the window.
     pub ending: Ending,
-    /// The end as a sentence, with the events that the trigger has counted.
+    /// The end as a sentence. For a window that was never triggered, with the number of events that the trigger has counted.
     pub text: String,
 }
 
@@ -93,14 +95,14 @@ impl fmt::Display for WindowOutcome {
     }
 }
 
-/// Decides about windows at boundaries of quanta.
+/// Driver that decides about windows at boundaries of quanta.
 ///
-/// At most one window is open at a time. A trigger that fires while another window is open waits: its window opens in the step in which the
-/// other closes (several: in the order in which their triggers fired, then in the order of the list). The delay is visible in its
-/// [`WindowTimes`].
+/// At most one window is open at a time. If a trigger fires while another window is open, its window opens in the step in which the other
+/// window closes. Several such windows open in the order in which their triggers fired, then in the order of the list. [`WindowTimes`] show
+/// the delay.
 ///
-/// A guest's request to close the open window is always obeyed, whatever its [`Measure`]. A window that had not measured enough is then
-/// [`Ending::Cut`].
+/// A guest's request closes the open window, whatever the window's [`Measure`]. A window that had not measured enough is then
+/// [`Ending::Cut`] or [`Ending::CutInWarmUp`].
 #[derive(Clone, Debug)]
 pub struct WindowDriver {
     pub(crate) windows: Vec<Window>,
@@ -109,7 +111,7 @@ pub struct WindowDriver {
     pub(crate) unknown_names: Vec<String>,
 }
 
-/// Largest number of unknown names that are kept for the user.
+/// Maximum number of unknown names that are kept for the user.
 const MOST_UNKNOWN_NAMES: usize = 16;
 
 impl WindowDriver {
@@ -135,7 +137,7 @@ impl WindowDriver {
         })
     }
 
-    /// Takes one event. Callers pass every event of a batch of quanta of all nodes, in the order of [`nodescope_trace::merge`], before
+    /// Processes one event. Callers pass every event of a batch of quanta of all nodes, in the order of [`nodescope_trace::merge`], before
     /// [`WindowDriver::step`]. Events that the host itself adds when it opens and closes windows do no harm.
     pub fn observe(&mut self, event: &Event) {
         if let Body::WindowOpen(name) = &event.body {
@@ -152,7 +154,7 @@ impl WindowDriver {
         }
     }
 
-    /// Returns the MPI functions whose calls open windows.
+    /// Returns the MPI functions whose calls are triggers of windows.
     pub fn functions(&self) -> Vec<Function> {
         let function = |window: &Window| match &window.spec.open {
             Trigger::MpiCall { function, .. } => Some(*function),
@@ -161,7 +163,7 @@ impl WindowDriver {
         self.windows.iter().filter_map(function).collect()
     }
 
-    /// Returns the time until which [`WindowDriver::step`] has nothing to do, unless events are observed.
+    /// Returns the virtual time, in picoseconds, until which [`WindowDriver::step`] has nothing to do, unless events are observed.
     pub fn next_ps(&self) -> u64 {
         let next = |window: &Window| match (window.phase, &window.spec.open) {
             (Phase::Closed { .. }, _) => u64::MAX,
@@ -173,7 +175,8 @@ impl WindowDriver {
         self.windows.iter().map(next).min().unwrap_or(u64::MAX)
     }
 
-    /// Decides at a boundary: `now` in picoseconds of virtual time, `instructions` retired by all nodes since power-on.
+    /// Decides at a boundary of quanta, and returns the actions. `now` is in picoseconds of virtual time. `instructions` are those retired
+    /// by all nodes since power-on.
     pub fn step(&mut self, now: u64, instructions: u64) -> Vec<WindowAction> {
         let mut actions = Vec::new();
         for window in &mut self.windows {
@@ -196,7 +199,7 @@ impl WindowDriver {
             let Some(index) = next else { break };
             let window = &mut self.windows[index];
             if window.close_requested {
-                // Opened and closed by the guest within one quantum, or while another window was open.
+                // The guest opened and closed the window within one quantum, or while another window was open.
                 window.phase = Phase::Closed { complete: false };
                 continue;
             }
@@ -210,13 +213,14 @@ impl WindowDriver {
         actions
     }
 
-    /// Returns the open window.
+    /// Returns the index of the open window, if a window is open.
     pub fn open(&self) -> Option<usize> {
         self.open
     }
 
-    /// Returns how much is left until an open window closes: instructions of all nodes, then picoseconds of virtual time. Neither is known
-    /// of a window that the guest closes.
+    /// Returns the instructions of all nodes and the picoseconds of virtual time that are left until an open window closes. A window that
+    /// measures by time has both during its warm-up: the instructions of the warm-up come first. `None` if unlimited or not known, as for a
+    /// window that the guest closes.
     pub fn left(&self, window: usize, now: u64, instructions: u64) -> (Option<u64>, Option<u64>) {
         let Window {
             spec, phase, times, ..
@@ -277,7 +281,8 @@ impl WindowDriver {
             .all(|window| matches!(window.phase, Phase::Closed { .. }))
     }
 
-    /// Ends the study. Returns the action that detaches an open window.
+    /// Closes the open window at the end of the study, and returns the action that detaches its models. Returns `None` if no window is
+    /// open.
     pub fn stop(&mut self, now: u64, instructions: u64) -> Option<WindowAction> {
         let index = self.open.take()?;
         self.windows[index].close(false, now, instructions);
@@ -299,7 +304,7 @@ impl WindowDriver {
             .collect()
     }
 
-    /// Returns the names that the guest opened although the study has no such window; at most 16.
+    /// Returns the window names that the guest opened and the study does not have; at most 16 names.
     pub fn unknown_names(&self) -> &[String] {
         &self.unknown_names
     }

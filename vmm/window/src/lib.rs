@@ -1,17 +1,19 @@
 //! Measurement windows: models are attached in windows, and their measurements are recorded.
 //!
 //! - [`spec`]: the user's specification of a window.
-//! - [`driver`]: decides, at the end of each quantum, which window opens, starts measuring or closes.
-//! - [`model`]: builds the models that a window attaches to a node.
-//! - [`owner`]: the rank or process that an address space belongs to.
-//! - [`trigger`]: moments of a run other than windows. [`watch`]: waits for a trigger. [`state`]: the driver's state for snapshots.
+//! - [`driver`]: decisions, at the end of each quantum, on which window opens, starts measuring or closes.
+//! - [`model`]: construction of the models that a window attaches to a node.
+//! - [`owner`]: the rank or process to which an address space belongs.
+//! - [`trigger`]: moments of a run other than those of windows.
+//! - [`watch`]: a watch for a trigger.
+//! - [`state`]: the driver's state for snapshots.
 //! - [`record`]: the measurements of a window, and the file `windows.json`.
 //!
-//! A window has three moments: it *opens* (models attached, caches empty), *starts measuring* after its warm-up (statistics forgotten, state
-//! kept) and *closes* (models detached). Between windows nothing is attached. All three happen at boundaries of quanta only: there
-//! every node has reached the same virtual time and every event of the quantum is known, so the decision does not depend on how many
-//! host threads ran the nodes. A window is therefore late by at most one quantum after its trigger, and measures up to a
-//! quantum more than was asked for. The measurement is exact; the records have its begin and end.
+//! A window has three moments: it *opens* (models attached, caches empty), *starts measuring* after its warm-up (statistics reset, cache
+//! contents kept) and *closes* (models detached). Between windows no models are attached. All three happen at boundaries of quanta only:
+//! there every node has reached the same virtual time and every event of the quantum is known. So the decision does not depend on the
+//! number of host threads that ran the nodes. A window therefore opens at most one quantum after its trigger, unless another window is
+//! open, and measures up to a quantum more than requested. The measurement is exact: the records have its begin and end.
 
 pub mod driver;
 pub mod model;

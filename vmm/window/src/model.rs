@@ -1,4 +1,4 @@
-//! Builds the models that a window attaches to a node.
+//! Construction of the models that a window attaches to a node.
 
 use nodescope_plugin_api::{
     Context, Counters, Hits, L0Geometry, L0Update, MemRef, MemoryModel, MemoryTimingModel, Outcome,
@@ -9,21 +9,21 @@ use nodescope_plugin_numa::{HomeRange, Numa, NumaConfig, NumaConfigError, Uncach
 
 use crate::spec::{MemorySpec, ModelSpec};
 
-/// Why a model could not be built. The text begins with the field at fault.
+/// Reason why a model cannot be built. The text begins with the name of the faulty field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModelError {
-    /// The configuration of the caches is impossible.
+    /// The configuration of the caches is invalid.
     #[error("caches.{0}")]
     Caches(#[from] CacheConfigError),
-    /// The configuration of the memory is impossible.
+    /// The configuration of the memory is invalid.
     #[error("memory.{0}")]
     Memory(#[from] NumaConfigError),
 }
 
-/// Line size of a window without caches.
+/// Line size of a window without caches, bytes.
 const LINE: u32 = 64;
 
-/// Returns the models for one node whose vCPUs are at `places` and whose memory lies in `ranges`.
+/// Returns the models for one node whose vCPUs are at `places` and whose memory is in `ranges`.
 ///
 /// | caches | memory | model |
 /// |---|---|---|
@@ -73,7 +73,7 @@ pub fn build_model(
             LINE,
         )?)),
         Some(MemorySpec::Flat { latency }) => {
-            // One socket that is home of every address and on which every vCPU sits.
+            // The model has one socket, which is the home of every address and has every vCPU.
             let mut config = NumaConfig::contiguous(1, 1 << 52);
             config.latency = nodescope_plugin_numa::Latencies::Uniform {
                 local: *latency,
@@ -91,7 +91,7 @@ pub fn build_model(
     }
 }
 
-/// No model: the engine counts, nothing is timed, and its L0 filter cache may answer everything.
+/// Empty model: the engine counts references, none of them causes a stall, and the engine's L0 filter cache may answer all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CountingOnly;
 
@@ -115,7 +115,7 @@ impl MemoryModel for CountingOnly {
         Outcome::new(0, Permission::ReadWrite, None)
     }
 
-    /// Does nothing: no model has the lines.
+    /// Does nothing, because the model holds no lines.
     fn modified(&mut self, _vcpu: u16, _lines: &[u64]) {}
 
     fn reset_statistics(&mut self) {}

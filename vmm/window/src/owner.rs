@@ -15,31 +15,31 @@ pub enum Owner {
         rank: u32,
         /// The program's short name.
         program: String,
-        /// The MPI function that the rank is inside, or none while the rank computes.
+        /// The MPI function inside which the rank is; `None` while the rank computes.
         mpi: Option<Function>,
     },
-    /// A process that introduced itself and is no rank.
+    /// A process that reported itself and is no rank.
     Process {
         /// Process id in the guest.
         pid: u32,
         /// The program's short name.
         program: String,
     },
-    /// Everything else: kernel threads, daemons, processes that have not introduced themselves (yet).
+    /// All other owners: kernel threads, daemons, and processes that have not reported themselves (yet).
     Other,
 }
 
-/// Largest number of address spaces that have an owner. Further address spaces belong to "other".
+/// Maximum number of address spaces that have an owner. Further address spaces belong to [`Owner::Other`].
 const MOST: usize = 1 << 16;
 
-/// Owner of each address space of one node. Where an address space is used again, the last process counts.
+/// Owner of each address space of one node. If an address space is used again, its owner is the process that reported itself last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owners {
     spaces: BTreeMap<u64, Owner>,
 }
 
 impl Owners {
-    /// Records a process in the address space `cr3` that has introduced itself.
+    /// Records a process that has reported itself, as the owner of its address space `cr3`.
     pub fn hello(&mut self, cr3: u64, hello: &Hello) {
         let program = hello.program.clone();
         let owner = match (hello.kind, hello.rank) {
@@ -58,7 +58,7 @@ impl Owners {
         }
     }
 
-    /// Returns the owner of a context: the address space `cr3` inside the function `mpi`.
+    /// Returns the owner of a context, which is the address space `cr3` inside the MPI function `mpi`.
     pub fn owner(&self, cr3: u64, mpi: Option<Function>) -> Owner {
         match self.spaces.get(&cr3) {
             Some(Owner::Rank { rank, program, .. }) => Owner::Rank {
@@ -71,7 +71,7 @@ impl Owners {
         }
     }
 
-    /// Returns the address spaces of ranks.
+    /// Returns the address spaces (CR3) of ranks, each with its rank.
     pub fn ranks(&self) -> impl Iterator<Item = (u64, u32)> {
         self.spaces.iter().filter_map(|(&cr3, owner)| match owner {
             Owner::Rank { rank, .. } => Some((cr3, *rank)),

@@ -22,13 +22,14 @@ pub struct WindowRecord {
     pub triggered_ps: u64,
     /// Virtual time at which the models were attached, picoseconds.
     pub opened_ps: u64,
-    /// Virtual time at which measuring started, picoseconds; none if the window was cut during its warm-up, whose statistics `nodes` then has.
+    /// Virtual time at which measuring started, picoseconds. `None` if the window was cut during its warm-up; `nodes` then has the
+    /// statistics of the warm-up.
     pub measured_from_ps: Option<u64>,
     /// Virtual time at which the models were detached, picoseconds.
     pub closed_ps: u64,
     /// True if the window measured as much as it was to measure.
     pub complete: bool,
-    /// Every node, by number.
+    /// Measurements of all nodes, by the nodes' numbers.
     pub nodes: Vec<NodeRecord>,
 }
 
@@ -54,13 +55,13 @@ pub struct NodeRecord {
     pub frequency_hz: u64,
     /// Nominal cycles per instruction, in 1/65536. The clock advances by this value for every instruction, before stalls.
     pub nominal_cpi_65536: u32,
-    /// Place of each vCPU.
+    /// Socket and core of each vCPU.
     pub vcpus: Vec<VcpuPlace>,
     /// Clock of each vCPU at the start and at the end of measuring, cycles.
     pub cycles: Vec<(u64, u64)>,
-    /// Counters of the engine.
+    /// Counters that the engine counted.
     pub counters: Vec<Measured>,
-    /// Counters of the models.
+    /// Counters that the models counted.
     pub statistics: Vec<Statistic>,
     /// Owner of each context, by its index.
     pub owners: Vec<Owner>,
@@ -73,7 +74,7 @@ pub struct WindowsFile {
     pub version: u32,
     /// Name of the study.
     pub study: String,
-    /// Identifies the study's exact inputs, as in the trace.
+    /// Identity of the study's exact inputs, as in the trace.
     pub study_id: String,
     /// Measurements, in the order in which the windows opened.
     pub windows: Vec<WindowRecord>,
@@ -81,10 +82,10 @@ pub struct WindowsFile {
     pub outcomes: Vec<WindowOutcome>,
 }
 
-/// Why a record file could not be read or written.
+/// Reason why a file of window records cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The operating system refused.
+    /// The operating system cannot read or write the file.
     #[error("cannot {action} the window records {}: {cause}", .file.display())]
     Io {
         /// Path of the record file.
@@ -94,7 +95,7 @@ pub enum RecordError {
         /// Error of the operating system.
         cause: io::Error,
     },
-    /// A version that this program does not know.
+    /// The file has a format version that this program does not know.
     #[error("the window records {} have format version {version}; this program reads version {}", .file.display(), WindowsFile::VERSION)]
     UnknownVersion {
         /// Path of the record file.
@@ -102,7 +103,7 @@ pub enum RecordError {
         /// Format version of the file.
         version: u64,
     },
-    /// Cut, damaged, or something else.
+    /// The file is cut or damaged, or is no file of window records.
     #[error("the window records {} are damaged at line {line}, column {column}: {cause}", .file.display())]
     Damaged {
         /// Path of the record file.
@@ -122,7 +123,7 @@ impl WindowsFile {
     /// The file's name in a results directory.
     pub const NAME: &'static str = "windows.json";
 
-    /// Records of a study.
+    /// Returns the content of the file for a study.
     pub fn new(
         study: impl Into<String>,
         study_id: impl Into<String>,
@@ -143,7 +144,7 @@ impl WindowsFile {
         format!("{}.partial", Self::NAME)
     }
 
-    /// Writes the file; an existing one is replaced as a whole or not at all.
+    /// Writes the file. An existing file is replaced as a whole or not at all.
     pub fn write(&self, file: impl AsRef<Path>) -> Result<(), RecordError> {
         let file = file.as_ref();
         let failed = |cause| RecordError::Io {
@@ -159,7 +160,7 @@ impl WindowsFile {
             .map_err(failed)
     }
 
-    /// Reads a file.
+    /// Reads a file of window records, and checks its version.
     pub fn read(file: impl AsRef<Path>) -> Result<WindowsFile, RecordError> {
         #[derive(Deserialize)]
         struct Version {

@@ -1,4 +1,4 @@
-//! Specification of a window by the user.
+//! The user's specification of a window.
 
 use std::fmt;
 
@@ -32,18 +32,18 @@ fn attributed() -> bool {
     true
 }
 
-/// When a window opens: at the end of the quantum in which this happened.
+/// Event at which a window opens. The window opens at the end of the quantum in which the event happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Trigger {
-    /// The window opens at power-on.
+    /// Power-on.
     Immediately,
-    /// At a virtual time.
+    /// A virtual time.
     Time {
         /// Virtual time since power-on, picoseconds.
         ps: u64,
     },
-    /// When a rank's `call`-th call of an MPI function has returned (polls that found nothing count).
+    /// The return of a rank's `call`-th call of an MPI function. Polls that found nothing count as calls.
     MpiCall {
         /// MPI function of the call.
         function: Function,
@@ -52,14 +52,14 @@ pub enum Trigger {
         /// The caller's rank in `MPI_COMM_WORLD`.
         rank: u32,
     },
-    /// When any guest process has put a marker for the `occurrence`-th time.
+    /// The `occurrence`-th time that any guest process puts a marker.
     Marker {
         /// Name of the marker.
         name: String,
         /// Number of the marker's occurrence, from 1.
         occurrence: u64,
     },
-    /// When any guest process opens the window by its name.
+    /// The request of any guest process to open the window, by the window's name.
     Guest,
 }
 
@@ -110,17 +110,17 @@ impl fmt::Display for Measure {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ModelSpec {
-    /// Model of the caches; none without caches.
+    /// Model of the caches; `None` for a window without caches.
     pub caches: Option<CacheConfig>,
-    /// Main memory. None behind caches is [`MemorySpec::flat`].
+    /// Model of main memory. With caches, `None` means [`MemorySpec::flat`]; without caches, `None` means that references are not timed.
     pub memory: Option<MemorySpec>,
 }
 
-/// Main memory; which socket is home of an address follows from the node's memory layout.
+/// Model of main memory. The home socket of an address follows from the node's memory layout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum MemorySpec {
-    /// Every access has the same latency; write-backs are posted.
+    /// Every access has the same latency; write-backs take no time.
     Flat {
         /// Cycles of a fill.
         latency: u32,
@@ -137,12 +137,12 @@ pub enum MemorySpec {
 }
 
 impl MemorySpec {
-    /// Returns local DDR3 of the reference clusters for all addresses: 100 cycles.
+    /// Returns flat memory with the latency of local DDR3 of the reference clusters: 100 cycles.
     pub fn flat() -> MemorySpec {
         MemorySpec::Flat { latency: 100 }
     }
 
-    /// Returns DDR3 of the reference clusters: local 100, remote 220 cycles.
+    /// Returns NUMA memory with the latencies of DDR3 of the reference clusters: local 100, remote 220 cycles.
     pub fn numa() -> MemorySpec {
         MemorySpec::Numa {
             latency: NumaConfig::default_latency(),
@@ -151,31 +151,31 @@ impl MemorySpec {
     }
 }
 
-/// Why a list of windows is refused. The text begins with the field at fault.
+/// Reason why a list of windows is refused. The text begins with the name of the faulty field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecFault {
-    /// A window without a name.
+    /// A window has no name.
     #[error("windows[{window}].name: is empty; results are listed by it")]
     NoName {
-        /// Position in the list.
+        /// Index of the window in the list, from 0.
         window: usize,
     },
-    /// Two windows of one name.
+    /// Two windows have the same name.
     #[error(
         "windows[{window}].name: \"{name}\" is also the name of windows[{other}]; give each its own"
     )]
     SameName {
-        /// Position in the list.
+        /// Index of the window in the list, from 0.
         window: usize,
         /// Name of both windows.
         name: String,
-        /// Position of the earlier window in the list.
+        /// Index of the earlier window in the list, from 0.
         other: usize,
     },
-    /// Counting starts at 1.
+    /// A trigger's `call` or `occurrence` is 0, but counting starts at 1.
     #[error("windows[{window}].open.{field}: is 0; the first is 1")]
     CountFromOne {
-        /// Position in the list.
+        /// Index of the window in the list, from 0.
         window: usize,
         /// Name of the field: `call` or `occurrence`.
         field: &'static str,
@@ -183,13 +183,14 @@ pub enum SpecFault {
     /// A window measures nothing.
     #[error("windows[{window}].measure: is 0; a window measures at least something")]
     Nothing {
-        /// Position in the list.
+        /// Index of the window in the list, from 0.
         window: usize,
     },
 }
 
 impl WindowSpec {
-    /// Returns every fault of a list of windows, in the order of the list; empty if there is none. Models are checked where they are built.
+    /// Returns every fault of a list of windows, in the order of the list; empty if there is none. Does not check models, which
+    /// are checked when they are built.
     pub fn faults(specs: &[WindowSpec]) -> Vec<SpecFault> {
         let mut faults = Vec::new();
         for (window, spec) in specs.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! The state of the driver of windows. Another run of the study continues from the state. A study with other windows may continue from the
-//! state, too.
+//! State of the driver of windows, for snapshots. Another run of the study continues from the state. A study with other windows that open
+//! later may continue from the state, too.
 
 use nodescope_trace::Event;
 use serde::{Deserialize, Serialize};
@@ -18,15 +18,15 @@ pub struct DriverState {
 /// Reason why windows cannot continue from a state.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum StateFault {
-    /// The models of an open window are no part of a state.
+    /// A window is open. A state cannot contain the models of an open window.
     #[error("window {0:?} is open; only the state between windows can be kept")]
     Open(String),
-    /// A window that has opened before is not in the study, or is another one there.
+    /// A window that was triggered before the snapshot is not in the study, or has another specification there.
     #[error(
         "window {0:?} has opened before the snapshot, and the study has it no more as it was then; only windows that open later may differ"
     )]
     Gone(String),
-    /// A window that would have opened before.
+    /// A new window's trigger would have fired before the snapshot.
     #[error(
         "window {name:?} would have opened before the snapshot, at {} s of virtual time; let it open later, or run the study from its beginning", *.ps as f64 / 1e12
     )]
@@ -43,7 +43,7 @@ impl WindowDriver {
     ///
     /// # Errors
     ///
-    /// A window is open.
+    /// Fails if a window is open.
     pub fn state(&self) -> Result<DriverState, StateFault> {
         if let Some(open) = self.open {
             return Err(StateFault::Open(self.spec(open).name.clone()));
@@ -54,12 +54,12 @@ impl WindowDriver {
         })
     }
 
-    /// Continues from another driver's state. Windows that the state does not have begin to wait. If there are any, their triggers count
-    /// from power-on once [`WindowDriver::catch_up`] has had all events. Returns these windows.
+    /// Continues from another driver's state. Returns the indices of the windows that the state does not have. These wait for their
+    /// triggers, which count from power-on if the caller passes all earlier events to [`WindowDriver::catch_up`].
     ///
     /// # Errors
     ///
-    /// A window that had opened and is not among these windows, or a window that was open.
+    /// Fails if a window that was triggered in the state is not among the driver's windows, or if a window was open.
     pub fn load(&mut self, state: DriverState) -> Result<Vec<usize>, StateFault> {
         let mut other = Vec::new();
         let mut earlier = state.windows;
@@ -79,7 +79,7 @@ impl WindowDriver {
         Ok(other)
     }
 
-    /// Takes an event from before the state, for new windows. Callers pass all earlier events in their order.
+    /// Processes an event from before the state, for the new windows `windows`. Callers pass all earlier events in their order.
     pub fn catch_up(&mut self, windows: &[usize], event: &Event) {
         for &window in windows {
             self.windows[window].observe(event);
@@ -90,7 +90,7 @@ impl WindowDriver {
     ///
     /// # Errors
     ///
-    /// The first window that would have opened.
+    /// Fails with the first window that would have opened.
     pub fn check_later(&self, windows: &[usize], now_ps: u64) -> Result<(), StateFault> {
         for &window in windows {
             let Window { spec, times, .. } = &self.windows[window];

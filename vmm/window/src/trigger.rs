@@ -1,4 +1,4 @@
-//! Moments of a run other than windows.
+//! Moments of a run other than those of windows.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::Trigger;
 
-/// A moment of a run that is not a window's, such as that of a snapshot.
+/// Moment of a run at which something other than a window happens, such as a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Moment {

@@ -1,4 +1,4 @@
-//! Waits for a trigger without a window.
+//! Watch for a trigger that belongs to no window.
 
 use nodescope_hypercall::{Function, Peer};
 use nodescope_trace::{Body, Event};
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::Trigger;
 
-/// Waits for a trigger.
+/// Watch for a trigger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TriggerWatch {
     trigger: Trigger,
-    /// Calls or markers that the trigger counts.
+    /// Number of calls or markers that the trigger has counted.
     seen: u64,
     fired: bool,
 }
@@ -25,12 +25,12 @@ impl TriggerWatch {
         }
     }
 
-    /// Takes one event; see [`crate::WindowDriver::observe`].
+    /// Processes one event; see [`crate::WindowDriver::observe`].
     pub fn observe(&mut self, event: &Event) {
         self.fired |= counts(&self.trigger, &mut self.seen, event);
     }
 
-    /// Returns whether the trigger has fired by this time, picoseconds. A trigger that a guest fires by a window's name never fires here.
+    /// Returns whether the trigger has fired by this time, picoseconds. [`Trigger::Guest`] never fires here.
     pub fn has_fired(&mut self, now_ps: u64) -> bool {
         self.fired |= match self.trigger {
             Trigger::Immediately => true,
@@ -40,7 +40,8 @@ impl TriggerWatch {
         self.fired
     }
 
-    /// Returns the time until which [`TriggerWatch::has_fired`] gives the same answer unless events are observed, picoseconds.
+    /// Returns the virtual time, in picoseconds, until which the result of [`TriggerWatch::has_fired`] does not change unless events are
+    /// observed.
     pub fn next_ps(&self) -> u64 {
         match self.trigger {
             _ if self.fired => u64::MAX,
@@ -50,7 +51,7 @@ impl TriggerWatch {
         }
     }
 
-    /// Returns the MPI function whose calls are waited for.
+    /// Returns the MPI function whose calls the trigger counts; `None` for other triggers.
     pub fn function(&self) -> Option<Function> {
         match self.trigger {
             Trigger::MpiCall { function, .. } => Some(function),
@@ -59,7 +60,7 @@ impl TriggerWatch {
     }
 }
 
-/// Counts an event that the trigger waits for in `seen`. Returns true where the trigger fires.
+/// Adds an event that the trigger counts to `seen`. Returns true if the event brings the count to the trigger's number or beyond.
 pub(crate) fn counts(trigger: &Trigger, seen: &mut u64, event: &Event) -> bool {
     match (trigger, &event.body) {
         (

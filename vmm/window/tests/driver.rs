@@ -1,4 +1,4 @@
-//! Decisions about windows, step by step.
+//! Tests of the decisions about windows, step by step.
 
 use nodescope_hypercall::{Function, MpiRecord, Peer, ThreadId};
 use nodescope_trace::{Body, Event, MpiCall, Stamp};
@@ -178,7 +178,7 @@ fn the_guest_opens_and_closes_by_name() {
     assert_eq!(driver.step(2, 0), []);
     driver.observe(&event(3, Body::WindowOpen("a".into())));
     assert_eq!(driver.step(4, 0), [Attach(0), StartMeasuring(0)]);
-    // While a is open, b's trigger fires: b waits, and opens where a closes.
+    // While a is open, b's trigger fires. Window b waits, and opens when a closes.
     driver.observe(&event(5, Body::Mark("go".into())));
     assert_eq!(driver.step(6, 10), []);
     driver.observe(&event(7, Body::WindowClose("b-not".into())));

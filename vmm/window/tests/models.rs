@@ -1,4 +1,4 @@
-//! Models that specifications build, recognised by the cost of a few references.
+//! Tests of the models that specifications build. The cost of a few references identifies a model.
 
 use nodescope_plugin_api::{
     Access, Context, Counters, Hits, MemRef, MemoryModel, Permission, Privilege, VcpuPlace,
@@ -36,7 +36,7 @@ fn read(model: &mut dyn MemoryModel, vcpu: u16, physical: u64) -> u32 {
         .stall()
 }
 
-/// Costs of: a first read of local memory, the same again, a first read of remote memory.
+/// Returns the stalls, in cycles, of a first read of local memory, a second read of the same address, and a first read of remote memory.
 fn costs(caches: bool, memory: Option<MemorySpec>) -> [u32; 3] {
     let spec = ModelSpec {
         caches: caches.then(CacheConfig::xeon_e5_2690),

@@ -1,4 +1,4 @@
-//! Owners of address spaces, and the record file.
+//! Tests of owners of address spaces, and of the file of window records.
 
 use nodescope_hypercall::{Flavour, Function, Hello, Peer, ProcessKind};
 use nodescope_plugin_api::{Context, Counters, Privilege, Statistic, Term, VcpuPlace};
@@ -140,7 +140,7 @@ fn other_versions_and_damage_are_refused_by_name() {
         RecordError::UnknownVersion { version: 2, .. }
     ));
     assert!(error.to_string().contains("windows.json"));
-    // A later version may look quite different; its number is all that is read.
+    // A later version may have another structure, so that only its version number is read.
     std::fs::write(&path, r#"{"version": 7, "windows": {}}"#).unwrap();
     assert!(matches!(
         WindowsFile::read(&path).unwrap_err(),

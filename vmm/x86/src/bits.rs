@@ -66,12 +66,12 @@ pub mod cr4 {
     pub const PKE: u64 = 1 << 22;
 }
 
-/// DR6 bits (SDM vol. 3B, "Debug Status Register (DR6)"); bits 0 to 3 report the breakpoints met.
+/// DR6 bits (SDM vol. 3B, "Debug Status Register (DR6)"); bits 0 to 3 report the breakpoints whose conditions were met.
 pub mod dr6 {
     #![allow(missing_docs)]
     /// Always read as one.
     pub const FIXED: u64 = 0xffff_0ff0;
-    /// The bits that change.
+    /// Bits that are not fixed.
     pub const CHANGES: u64 = 0xe00f;
     pub const BD: u64 = 1 << 13;
     pub const BS: u64 = 1 << 14;
@@ -82,7 +82,7 @@ pub mod dr7 {
     #![allow(missing_docs)]
     /// Always reads as one.
     pub const FIXED: u64 = 1 << 10;
-    /// The bits that change.
+    /// Bits that are not fixed.
     pub const CHANGES: u64 = 0xffff_23ff;
     pub const GD: u64 = 1 << 13;
 }
@@ -168,7 +168,7 @@ pub mod pte {
     pub const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 }
 
-/// Page-fault error code (SDM vol. 3A §4.7).
+/// Bits of the page-fault error code (SDM vol. 3A §4.7).
 pub mod page_fault {
     #![allow(missing_docs)]
     pub const PRESENT: u32 = 1 << 0;

@@ -1,7 +1,7 @@
 //! The table behind the CPUID instruction and its look-up rules (SDM vol. 2A, CPUID, tables 3-8 and following).
 //!
-//! One table per vCPU is built before power-on; every engine answers from it, so code that chose its path by CPUID
-//! under one engine runs under the other.
+//! One table per vCPU is built before power-on. Every engine answers CPUID from this table, so code that chose its path by CPUID
+//! under one engine also runs under another engine.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,11 +12,11 @@ pub const HYPERVISOR_BASE: u32 = 0x4000_0000;
 /// Number of the first extended leaf.
 pub const EXTENDED_BASE: u32 = 0x8000_0000;
 
-/// Physical address bits of every guest, MAXPHYADDR (1 TiB): what CPUID leaf 0x80000008 announces.
+/// Number of physical-address bits of every guest, MAXPHYADDR (1 TiB), which CPUID leaf 0x80000008 reports.
 pub const PHYSICAL_BITS: u32 = 40;
 
 /// IA32_ARCH_CAPABILITIES (MSR 0x10a) as every engine reports it where it can: the modelled core leaks nothing, so a
-/// stock kernel needs no mitigation that would disturb what is measured.
+/// stock kernel needs no mitigation that would disturb measurements.
 ///
 /// RDCL_NO, IBRS_ALL, SKIP_L1DFL_VMENTRY, SSB_NO, MDS_NO, PSCHANGE_MC_NO, TAA_NO, SBDR_SSDP_NO, FBSDP_NO, PSDP_NO,
 /// BHI_NO, PBRSB_NO, GDS_NO, RFDS_NO, ITS_NO (SDM vol. 4, table 2-2).
@@ -36,7 +36,7 @@ pub const ARCH_CAPABILITIES: u64 = 1 << 0
     | 1 << 27
     | 1 << 62;
 
-/// Bytes of an XSAVE area in the standard format for an XCR0 of x87, SSE and AVX bits (SDM vol. 1 §13.4).
+/// Returns the bytes of an XSAVE area in the standard format for an XCR0 of x87, SSE and AVX bits (SDM vol. 1 §13.4).
 pub const fn xsave_size(xcr0_value: u64) -> u32 {
     if xcr0_value & xcr0::AVX != 0 {
         832
@@ -45,7 +45,7 @@ pub const fn xsave_size(xcr0_value: u64) -> u32 {
     }
 }
 
-/// A register of the answer.
+/// Output register of the CPUID instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum CpuidRegister {
@@ -70,7 +70,7 @@ pub struct CpuidEntry {
 }
 
 impl CpuidEntry {
-    /// Returns a row with zeros in all registers.
+    /// Returns a row for a leaf and subleaf with zeros in all registers.
     pub fn zero(leaf: u32, subleaf: u32) -> Self {
         Self {
             leaf,
@@ -89,7 +89,7 @@ impl CpuidEntry {
         }
     }
 
-    /// Returns a register of the row, for changes.
+    /// Returns a register of the row for modification.
     pub fn register_mut(&mut self, register: CpuidRegister) -> &mut u32 {
         match register {
             CpuidRegister::Eax => &mut self.eax,
@@ -129,7 +129,7 @@ impl CpuidTable {
         }
     }
 
-    /// Returns the row that answers this leaf and subleaf exactly.
+    /// Returns the row of this leaf that has this subleaf or ignores subleaves; `None` without such a row.
     pub fn find(&self, leaf: u32, subleaf: u32) -> Option<&CpuidEntry> {
         let from = self.entries.partition_point(|e| e.leaf < leaf);
         self.entries[from..]
@@ -138,7 +138,7 @@ impl CpuidTable {
             .find(|e| e.subleaf.is_none_or(|s| s == subleaf))
     }
 
-    /// Returns the highest basic leaf.
+    /// Returns the highest basic leaf, as leaf 0 reports it; 0 without leaf 0.
     pub fn max_basic(&self) -> u32 {
         self.find(0, 0).map_or(0, |e| e.eax)
     }
@@ -181,7 +181,7 @@ impl CpuidTable {
         result
     }
 
-    /// Returns whether a feature bit is set.
+    /// Returns whether bit `bit` (from 0) of a register is set. A missing row has no bits set.
     pub fn has(&self, leaf: u32, subleaf: u32, register: CpuidRegister, bit: u32) -> bool {
         self.find(leaf, subleaf)
             .is_some_and(|e| e.register(register) >> bit & 1 != 0)
@@ -203,7 +203,7 @@ impl CpuidTable {
             0
         };
         self.find(base, 0).is_some_and(|e| leaf <= e.eax)
-            // A doorbell's signature leaf is outside any announced range.
+            // The signature leaf of a hypercall doorbell is outside of all reported ranges.
             || (leaf >= HYPERVISOR_BASE && self.find(leaf, 0).is_some())
     }
 }

@@ -1,4 +1,4 @@
-//! Exception vectors and what is delivered with them (SDM vol. 3A §6.3, table 6-1).
+//! Exception vectors and the data that are delivered with them (SDM vol. 3A §6.3, table 6-1).
 
 /// Vectors of the processor's exceptions.
 #[derive(
@@ -60,7 +60,8 @@ impl Vector {
         )
     }
 
-    /// Returns whether the exception is contributory: two such exceptions in a row make a double fault (SDM vol. 3A §6.15, table 6-5).
+    /// Returns whether the exception is contributory: a contributory exception during the delivery of another one makes a double
+    /// fault (SDM vol. 3A §6.15, table 6-5).
     pub fn is_contributory(self) -> bool {
         use Vector::*;
         matches!(

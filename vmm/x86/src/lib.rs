@@ -1,6 +1,6 @@
-//! x86-64 architectural state, feature templates and rules: pure data, shared by every engine.
+//! x86-64 architectural state, CPUID tables, exceptions and bit assignments: pure data, shared by all engines.
 //!
-//! Nothing here executes an instruction; engines load a [`VcpuState`], run, and store it back, so that a
+//! This crate executes no instruction. An engine loads a [`VcpuState`], runs the vCPU, and stores the state again, so that a
 //! state saved on one engine continues on another.
 
 pub mod bits;

@@ -1,13 +1,13 @@
-//! The complete state of a virtual CPU as typed elements that can be saved, restored and compared.
+//! The complete state of a virtual CPU, as typed values that can be saved, restored and compared.
 //!
-//! Every engine accepts and produces all of it at any instruction boundary.
+//! Every engine loads and stores the complete state at any instruction boundary.
 
 use serde::{Deserialize, Serialize};
 
 /// General registers, instruction pointer and flags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct General {
-    /// RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8–R15: the encoding's order.
+    /// RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8–R15: in the order of instruction encodings.
     pub gpr: [u64; 16],
     /// Instruction pointer, RIP.
     pub rip: u64,
@@ -20,7 +20,7 @@ pub struct General {
 pub struct Segment {
     /// Selector, the visible part of the segment register.
     pub selector: u16,
-    /// Base (for FS and GS the MSR's value in 64-bit mode).
+    /// Base address; for FS and GS in 64-bit mode, the value of the base MSR.
     pub base: u64,
     /// Limit in bytes, granularity already applied.
     pub limit: u32,
@@ -57,7 +57,7 @@ pub struct DescriptorTable {
 /// Segment registers and descriptor tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segments {
-    /// ES, CS, SS, DS, FS, GS: the encoding's order.
+    /// ES, CS, SS, DS, FS, GS: in the order of instruction encodings.
     pub data: [Segment; 6],
     /// Local descriptor table register, LDTR.
     pub ldt: Segment,
@@ -102,7 +102,7 @@ pub struct Debug {
     pub dr7: u64,
 }
 
-/// Model-specific registers that belong to the vCPU itself (the local APIC's are a device's).
+/// Model-specific registers that belong to the vCPU itself (MSRs of the local APIC belong to the APIC device).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct Msrs {
@@ -149,7 +149,7 @@ impl FxImage {
     pub fn set_mxcsr(&mut self, value: u32) {
         self.0[24..28].copy_from_slice(&value.to_le_bytes());
     }
-    /// Returns the part that carries state: header and ST0–ST7.
+    /// Returns the 160 bytes that carry state: header and ST0–ST7.
     pub fn legacy(&self) -> &[u8] {
         &self.0[..160]
     }
@@ -211,7 +211,7 @@ pub enum InterruptShadow {
     None,
     /// Shadow of one instruction after STI.
     Sti,
-    /// After MOV SS or POP SS.
+    /// Shadow of one instruction after MOV SS or POP SS.
     MovSs,
 }
 
@@ -221,18 +221,18 @@ pub enum MpState {
     /// The vCPU executes instructions.
     #[default]
     Running,
-    /// In HLT until an interrupt.
+    /// The vCPU is in HLT until an interrupt.
     Halted,
-    /// Waiting for INIT–SIPI.
+    /// The vCPU waits for INIT–SIPI.
     WaitForSipi,
-    /// Shut down after a triple fault.
+    /// The vCPU is shut down after a triple fault.
     Shutdown,
 }
 
 /// Pending and blocked events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Events {
-    /// Shadow in force for the next instruction.
+    /// Interrupt shadow over the next instruction.
     pub shadow: InterruptShadow,
     /// True while an NMI is being handled (until IRET).
     pub nmi_blocked: bool,
@@ -245,18 +245,18 @@ pub struct Events {
 /// Clocks and counts since power-on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Time {
-    /// Cycles of the vCPU's clock since power-on; the TSC is this plus the offset.
+    /// Cycles of the vCPU's clock since power-on. The TSC is `cycles` + `tsc_offset`.
     pub cycles: u64,
     /// TSC minus cycles (written through IA32_TSC or IA32_TSC_ADJUST).
     pub tsc_offset: u64,
-    /// Number of instructions retired.
+    /// Number of instructions retired since power-on.
     pub instructions: u64,
     /// Fraction of a cycle carried between runs, in 1/65536.
     pub cycle_fraction: u32,
-    /// Values that RDRAND and RDSEED have given.
+    /// Number of values that RDRAND and RDSEED have returned.
     pub random_draws: u64,
-    /// Instructions that had retired at the last delivery of an exception, without exceptions that a delivery itself raised. The portable
-    /// engine takes extra time for a further exception before the next instruction.
+    /// Value of `instructions` at the last delivery of an exception; `None` before the first. Exceptions that a delivery itself raised do
+    /// not count. The portable engine takes extra time for a further exception before the next instruction.
     pub delivered_at: Option<u64>,
 }
 
@@ -276,7 +276,7 @@ pub struct VcpuState {
 }
 
 impl VcpuState {
-    /// Returns the state after power-on or INIT (SDM vol. 3A §9.1.1, table 9-1).
+    /// Returns the state after power-on or INIT (SDM vol. 3A §9.1.1, table 9-1), with the x87 state as after FNINIT.
     pub fn reset() -> Self {
         let mut s = Self::default();
         s.general.rip = 0xfff0;
@@ -319,7 +319,8 @@ impl VcpuState {
         s
     }
 
-    /// Sets the state after a start-up IPI with this vector (SDM vol. 3A §8.4.4): real mode at `vector << 12`.
+    /// Sets the state after INIT and a start-up IPI with this vector (SDM vol. 3A §8.4.4): real mode at `vector << 12`. Keeps the clocks
+    /// and counts in `time`.
     pub fn startup(&mut self, vector: u8) {
         let time = self.time;
         *self = Self::reset();

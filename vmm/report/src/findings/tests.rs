@@ -1,4 +1,4 @@
-//! Findings by hand.
+//! Tests of the findings on windows and profiles made by hand.
 
 use super::*;
 use crate::breakdown::{CYCLE, EventValue, MpiValue, TermValue};

@@ -10,7 +10,7 @@ use nodescope_window::{NodeRecord, Owner, WindowRecord};
 use crate::profiles;
 use crate::support::*;
 
-/// Counters of a node that are the profile's.
+/// Returns a node's record with the counts of the profile as its counters.
 fn counted(profile: &WindowProfile, mut node: NodeRecord, owners: Vec<Owner>) -> NodeRecord {
     let core = NominalCore {
         profile,
@@ -39,7 +39,7 @@ fn counted(profile: &WindowProfile, mut node: NodeRecord, owners: Vec<Owner>) ->
     node
 }
 
-/// Returns a window that counted what the profile has.
+/// Returns the record of a window whose counters agree with the profile.
 pub fn record(profile: &WindowProfile) -> WindowRecord {
     use nodescope_hypercall::Function;
     let solver = |number, mpi| match rank(number, mpi) {

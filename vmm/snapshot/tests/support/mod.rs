@@ -1,5 +1,5 @@
-//! A bare-metal guest on two vCPUs that keeps all of a node busy: timers, messages between vCPUs, HLT, the console, random numbers, code that
-//! changes, hypercalls, and a disk, a network card and an entropy device with interrupts.
+//! Bare-metal guest on two vCPUs that uses all parts of a node: timers, interrupts between vCPUs, HLT, the console, random numbers,
+//! self-modifying code, hypercalls, and a disk, a network card and an entropy device with interrupts.
 #![allow(dead_code, missing_docs)]
 
 use std::num::NonZeroU64;
@@ -25,9 +25,9 @@ use nodescope_x86::{DescriptorTable, VcpuState};
 
 /// Size of the node's RAM, bytes.
 pub const RAM: u64 = 16 << 20;
-/// Cycles between checks of the node; no divisor of anything else.
+/// Length of a quantum in these tests, cycles. No period of the guest is a multiple of the quantum.
 pub const QUANTUM: u64 = 29_003;
-/// Clock of a node.
+/// Frequency of the node's clock, Hz.
 pub const HZ: u64 = 2_900_000_000;
 
 const GDT: u64 = 0x1000;
@@ -61,12 +61,12 @@ const SPURIOUS: u32 = 0x80f;
 const ICR: u32 = 0x830;
 const LVT_TIMER: u32 = 0x832;
 
-/// Descriptors of a device's queue; the available ring is a page behind them, the used ring another.
+/// Returns the address of the descriptors of a device's queue. The available ring is one page behind this address, the used ring two pages.
 fn ring(device: u64, queue: u64) -> u64 {
     RINGS + (2 * device + queue) * 0x3000
 }
 
-/// A part of a chain: address, length, whether the device writes it.
+/// Part of a descriptor chain: guest-physical address, length in bytes, and true if the device writes the part.
 type Part = (u64, u32, bool);
 
 /// Returns the chain of each queue in use: device, queue, parts.
@@ -118,7 +118,8 @@ fn set_deadline(a: &mut CodeAssembler) -> Done {
     a.wrmsr()
 }
 
-/// Sets up virtio devices with all features of the lower half that are offered, and their queues of 8.
+/// Emits code that sets up the three virtio devices and their queues of 8 descriptors. The only accepted features are VERSION_1 and, on the
+/// network card, merged receive buffers.
 fn set_up_devices(a: &mut CodeAssembler) -> Done {
     for device in 0..3 {
         let base = VIRTIO + 0x1000 * device;
@@ -128,7 +129,7 @@ fn set_up_devices(a: &mut CodeAssembler) -> Done {
         store(a, base + 0x24, 1)?;
         store(a, base + 0x20, 1)?;
         store(a, base + 0x24, 0)?;
-        // A card's merged receive buffers; event indices nowhere.
+        // Only the network card, device 2, has merged receive buffers (bit 15). No device has event indices.
         store(a, base + 0x20, if device == 2 { 1 << 15 } else { 0 })?;
         store(a, base + 0x70, 11)?;
         for (_, queue, _) in chains().iter().filter(|(d, ..)| *d == device) {
@@ -148,7 +149,7 @@ fn set_up_devices(a: &mut CodeAssembler) -> Done {
     Ok(())
 }
 
-/// Continues only in every `n`-th round, a power of two.
+/// Emits the code of `build`, which runs only in every `n`-th round. `n` is a power of two.
 fn every(a: &mut CodeAssembler, n: i32, build: impl FnOnce(&mut CodeAssembler) -> Done) -> Done {
     let mut skip = a.create_label();
     a.test(r15d, n - 1)?;
@@ -161,7 +162,7 @@ fn every(a: &mut CodeAssembler, n: i32, build: impl FnOnce(&mut CodeAssembler) -
 fn main_program(a: &mut CodeAssembler) -> Done {
     enable_apic(a)?;
     write_msr(a, LVT_TIMER, 2 << 17 | u64::from(TIMER))?;
-    // NMI to the other vCPU, which waits.
+    // An NMI wakes the other vCPU, which sleeps.
     write_msr(a, ICR, 1 << 32 | 4 << 8)?;
     set_up_devices(a)?;
     set_deadline(a)?;
@@ -209,7 +210,7 @@ fn main_program(a: &mut CodeAssembler) -> Done {
             9,
             Some(()),
         )?;
-        // Nonsense, of which the node makes a note.
+        // The name of this window is empty. The node rejects the call and adds a note.
         call(a, Operation::OpenWindow, TEXT, 0, None)?;
         for (device, queue, _) in chains() {
             a.mov(rax, ring(device, queue) + 0x1002)?;
@@ -222,7 +223,7 @@ fn main_program(a: &mut CodeAssembler) -> Done {
     a.jmp(round)
 }
 
-/// Emits a hypercall; with `sequence`, R8 is the third argument, and there is no record.
+/// Emits a hypercall. With `sequence`, R8 has the third argument, and R9 and R10 are zero because the call has no record.
 fn call(
     a: &mut CodeAssembler,
     operation: Operation,
@@ -252,7 +253,7 @@ fn other_program(a: &mut CodeAssembler) -> Done {
     a.jmp(wait)
 }
 
-/// Counts, does something, and ends the interrupt.
+/// Returns an interrupt handler that counts the interrupt, runs the code of `build`, and writes the EOI register.
 fn handler(
     vector: u8,
     build: impl FnOnce(&mut CodeAssembler) -> Done,
@@ -288,7 +289,7 @@ fn place_handler(ram: &Ram, vector: u8, build: impl FnOnce(&mut CodeAssembler) -
     assert!(ram.write(gate + 8, &(at >> 32).to_le_bytes()));
 }
 
-/// Fills RAM with the guest: page tables, tables of descriptors, code and data.
+/// Fills RAM with the guest: page tables, descriptor tables, code and data.
 pub fn load(ram: &Ram) {
     let quad = |at: u64, value: u64| assert!(ram.write(at, &value.to_le_bytes()));
     quad(PML4, 0xa003);
@@ -348,7 +349,7 @@ pub fn load(ram: &Ram) {
             assert!(ram.write(at + 16 * i as u64, &d));
         }
     }
-    // A request of the disk: write from sector 3 on.
+    // This is the header of a request to the disk: write from sector 3 on.
     assert!(ram.write(BUFFERS + 0x1000, &[1, 0, 0, 0, 0, 0, 0, 0, 3]));
 }
 
@@ -450,7 +451,7 @@ pub fn node(ram: Ram, translate: Translate) -> Node {
         },
     })
     .unwrap();
-    // It sleeps until the NMI comes.
+    // vCPU 1 sleeps until the NMI comes.
     node.restore_vcpu(1, &start(OTHER_CODE, STACK - 0x1000));
     node
 }
@@ -471,7 +472,8 @@ pub struct Output {
     pub state: NodeState,
 }
 
-/// Runs for a quantum. Each frame comes back after a while. In odd quanta the output of the node is not taken.
+/// Runs a node for a quantum. In even quanta, takes the node's output, and returns each frame to the node 31,000 cycles later. In odd
+/// quanta, takes no output.
 pub fn run(node: &mut Node, quantum: u64) -> Output {
     let target = (quantum + 1) * QUANTUM;
     assert_eq!(node.run_until(target).unwrap(), NodeStatus::Running);

@@ -10,20 +10,20 @@ use nodescope_counters::{Derived, import};
 use super::resolve;
 use crate::plan::{Job, Program};
 
-/// CPI_core that counters give.
+/// CPI_core as derived from hardware counters.
 pub(super) struct Measured {
     /// CPI_core of the whole program.
     pub whole: Cpi,
-    /// CPI_core by rank; empty if the counters are only of the whole program.
+    /// CPI_core by rank; empty if the counters cover only the whole program.
     pub ranks: BTreeMap<u32, Cpi>,
-    /// Tool, files, events and limits, in words.
+    /// Origin of the counters: tool, files, events and limits, in words.
     pub source: String,
 }
 
 /// The range of `study.core_cpi`, in millionths.
 const RANGE: std::ops::RangeInclusive<u64> = 10_000..=1_000_000_000;
 
-/// Reads `study.core.counters` and the files that it names.
+/// Reads `study.core.counters` and the files that the field names. Returns `None` if the field is missing or has a problem.
 pub(super) fn read(folder: &Path, section: &Section<'_>) -> Option<Measured> {
     const EXAMPLE: &str = "perf.json";
     let item = match section.present() && !section.sets("count") {
@@ -66,7 +66,7 @@ pub(super) fn read(folder: &Path, section: &Section<'_>) -> Option<Measured> {
     })
 }
 
-/// Returns CPI_core in millionths.
+/// Returns CPI_core in millionths. Reports a problem and returns `None` if the counters give no CPI_core in [`RANGE`].
 fn cpi(item: &Item<'_>, derived: &Derived, of: &str) -> Option<Cpi> {
     let core = match &derived.core {
         Ok(core) => core,
@@ -75,7 +75,7 @@ fn cpi(item: &Item<'_>, derived: &Derived, of: &str) -> Option<Cpi> {
             return None;
         }
     };
-    // No count is near 2^64 millionths of a cycle per instruction.
+    // No CPI from counters comes near 2^64 millionths.
     let millionths = (core.cpi * 1e6).round() as u64;
     if !RANGE.contains(&millionths) {
         item.add_problem(format!(
@@ -87,7 +87,7 @@ fn cpi(item: &Item<'_>, derived: &Derived, of: &str) -> Option<Cpi> {
     Some(Cpi(millionths))
 }
 
-/// Checks that the counters' ranks are those of the job. How many ranks a script starts is not known.
+/// Checks that counters by rank cover exactly the ranks of the job. Does not check jobs with a script, which decides its number of ranks.
 pub(super) fn check_ranks(study: &Section<'_>, measured: &Measured, job: &Job) {
     let expected = 0..job.ranks;
     if measured.ranks.is_empty() || matches!(job.program, Program::Script(_)) {

@@ -1,4 +1,4 @@
-//! `[study]`, `[image]` and `[results]`.
+//! Readers of `[study]`, `[image]` and `[results]`.
 
 use std::path::{Path, PathBuf};
 
@@ -53,7 +53,7 @@ pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
         item.choice("an engine", &engines)
     });
     let kvm_quantum = section.item("kvm_quantum").and_then(|item| {
-        // 10 us to 100 ms.
+        // 10 us to 100 ms, in picoseconds.
         const RANGE: std::ops::RangeInclusive<u64> = 10_000_000..=100_000_000_000;
         let quantum = item.quantity::<Time>()?;
         if !RANGE.contains(&quantum.0) {
@@ -133,7 +133,7 @@ pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
     }
 }
 
-/// Reads `study.fast_forward` and `study.fast_forward_until`. The job determines which calls there can be.
+/// Reads `study.fast_forward` and `study.fast_forward_until`. The job determines which MPI calls can be triggers.
 pub(super) fn fast_forward(
     section: &Section<'_>,
     engine: Engine,
@@ -261,7 +261,7 @@ pub(super) fn results(section: &Section<'_>, name: &str) -> (PathBuf, FileLimits
         Some(directory) => PathBuf::from(directory),
         None => Path::new("results").join(name),
     };
-    // Files of all file systems are shorter than the largest offset.
+    // No file can be longer than the largest file offset.
     const MOST: u64 = i64::MAX as u64;
     let limit = |key| {
         let item = section.item(key)?;
@@ -285,7 +285,7 @@ pub(super) fn results(section: &Section<'_>, name: &str) -> (PathBuf, FileLimits
         }
     }
     let default = FileLimits::default();
-    // A limit that is given without others moves the others as far as necessary.
+    // The defaults of limits that the file omits are raised or lowered to fit the given limits.
     let given = |limit: Option<(_, u64)>| limit.map(|(_, bytes)| bytes);
     let [file, node, study] = [given(file), given(node), given(study)];
     let study = study.unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! `[job]`.
+//! Reader of `[job]`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use crate::collect::Collect;
 use crate::plan::{Job, Mpi, Program};
 use nodescope_config::reader::{Item, Section};
 
-/// Names that the generated start script takes in `/job`.
+/// Names in `/job` that nodescope uses itself, for the start script and for the user's script.
 const RESERVED: [&str; 2] = ["run", "script"];
 
-/// Most entries of `collect`: each one is compared with the others.
+/// Maximum number of entries of `collect`. The limit exists because each entry is compared with all others.
 const MOST_COLLECTED: usize = 1000;
 
 pub(super) fn read(
@@ -149,7 +149,7 @@ fn intervals(item: &Item<'_>) -> Vec<CallInterval> {
     lines.into_iter().filter_map(read).collect()
 }
 
-/// Returns the launcher of MPI ranks that a shell command starts, if it starts one.
+/// Returns the first word of a shell command that names a launcher of MPI ranks, such as `mpirun`; `None` without such a word.
 fn launcher(command: &str) -> Option<&str> {
     let words = command.split(|c: char| c.is_whitespace() || ";&|()".contains(c));
     words.into_iter().find(|word| {
@@ -194,7 +194,8 @@ fn program(folder: &Path, section: &Section<'_>, mpi: Mpi) -> Program {
     }
 }
 
-/// Reads `files`: paths, or tables of `from` and `to`; folders mean all files in them.
+/// Reads `files`: paths, or tables of `from` and `to`. A folder stands for all files below it. Returns pairs of the path on the host and
+/// the path below `/job`.
 fn files(folder: &Path, item: &Item<'_>) -> Vec<(PathBuf, String)> {
     let mut files: Vec<(PathBuf, String)> = Vec::new();
     let mut names = BTreeSet::new();
@@ -240,7 +241,7 @@ fn files(folder: &Path, item: &Item<'_>) -> Vec<(PathBuf, String)> {
     files
 }
 
-/// Adds `host` as `name`, or all files below it if it is a folder.
+/// Adds the file `host` to `found` under the path `name`. If `host` is a folder, adds all files below the folder.
 fn collect_files(
     host: &Path,
     name: &str,
@@ -253,7 +254,7 @@ fn collect_files(
         return Ok(());
     }
     let cannot = |error| format!("{}: cannot be listed: {error}", host.display());
-    // Links may lead in circles; and a job disk is read into memory.
+    // Symbolic links may form cycles, and the whole job disk is read into memory. So depth and number of files are limited.
     if depth > 32 || found.len() > 10_000 {
         return Err(format!(
             "{}: holds more than 10000 files or 32 nested folders; give an archive instead",

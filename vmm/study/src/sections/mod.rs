@@ -1,5 +1,5 @@
-//! The sections of a study file. Each reader reports what is wrong and continues with a default, so that one mistake does not hide the
-//! next; the plan is used only if nothing was reported.
+//! Readers of a study file's sections. Each reader reports wrong values and continues with a default, so that one mistake does not hide the
+//! next. The plan is used only if no problem was reported.
 
 mod counters;
 mod general;
@@ -18,7 +18,7 @@ pub(crate) use self::window::named_function;
 use crate::plan::Study;
 use nodescope_config::reader::Section;
 
-/// Most nodes of a cluster: the guests' addresses and the switch's MAC numbering have room for these.
+/// Maximum number of nodes of a cluster. The guests' IP addresses and the numbering of MAC addresses do not allow more.
 pub(crate) const MAX_NODES: u32 = 1022;
 
 pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
@@ -103,12 +103,12 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
     }
 }
 
-/// Returns a path of the file, relative to the file's own folder.
+/// Returns a path that the study file names. A relative path is relative to `folder`, the study file's own folder.
 fn resolve(folder: &Path, path: &str) -> PathBuf {
     folder.join(path)
 }
 
-/// Returns whether a name can be a file's and a folder's name everywhere.
+/// Returns whether a name is safe as the name of a file or folder on any system: at most 100 letters, digits, `-`, `_` and `.`.
 fn plain_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 100

@@ -1,4 +1,4 @@
-//! `[caches]` and `[memory]`: one description for the tables that the guest reads and for the models.
+//! Readers of `[caches]` and `[memory]`: one description for the tables that the guest reads and for the timing models.
 
 use nodescope_machine::topology::{
     CacheDescription, CacheKind, MemoryPerformance, NodeTopology, SharedBy,
@@ -14,13 +14,13 @@ use super::node::UNSET;
 use nodescope_config::quantity::{ByteRate, Bytes, Frequency, Latency};
 use nodescope_config::reader::{Item, Section};
 
-/// Cycles of a fill from the own socket, DDR3 of the reference clusters.
+/// Default cycles of a fill from the own socket's memory: DDR3 of the reference clusters.
 const LOCAL: u32 = 100;
-/// Cycles of a fill from another socket.
+/// Default cycles of a fill from another socket's memory.
 const REMOTE: u32 = 220;
-/// Local bandwidth in the HMAT: four channels of DDR3-1600.
+/// Default local bandwidth in the HMAT: four channels of DDR3-1600.
 const LOCAL_BANDWIDTH: ByteRate = ByteRate(51_200_000_000);
-/// Remote bandwidth in the HMAT: one direction of a QPI link of 8 GT/s.
+/// Default remote bandwidth in the HMAT: one direction of a QPI link of 8 GT/s.
 const REMOTE_BANDWIDTH: ByteRate = ByteRate(16_000_000_000);
 
 /// Returns a latency of one event in cycles of `frequency`.
@@ -106,7 +106,7 @@ fn by_distance(section: &Section<'_>, key: &'static str, frequency: Frequency) -
     group
 }
 
-/// Reads `[[caches.level]]`; nothing if a level is wrong in itself.
+/// Reads `[[caches.level]]`. Returns `None` if the list is empty or has a problem.
 fn own_levels(
     sections: Vec<Section<'_>>,
     line: u32,
@@ -280,7 +280,8 @@ pub(super) fn descriptions(config: &CacheConfig) -> Vec<CacheDescription> {
     caches
 }
 
-/// Reads `[memory]`: latencies for the model. The HMAT has these latencies, and so has the SLIT unless the file gives distances.
+/// Reads `[memory]`: latencies for the memory model. From these latencies, also sets the topology's HMAT values, and the SLIT distances
+/// that the file does not give.
 pub(super) fn memory(section: &Section<'_>, topology: &mut NodeTopology) -> MemorySpec {
     let frequency = Frequency(topology.tsc_hz);
     let sockets = topology.sockets as usize;

@@ -1,4 +1,4 @@
-//! `[cluster]`, `[node]` and `[network]`.
+//! Readers of `[cluster]`, `[node]`, `[network]` and `[disk]`.
 
 use nodescope_fabric::LinkConfig;
 use nodescope_machine::cpuid::{CpuidOptions, FEATURES, Template};
@@ -10,10 +10,10 @@ use crate::plan::{Disk, Network};
 use nodescope_config::quantity::{BitRate, ByteRate, Bytes, Frequency, Time};
 use nodescope_config::reader::{Item, Section, closest};
 
-/// Distances stand in for those that follow from the memory's latencies until these are read.
+/// Placeholder for a distance that the file does not give. The reader of `[memory]` replaces it by a distance from the memory's latencies.
 pub(super) const UNSET: u8 = 0;
 
-/// Reads `[cluster]`: the number of nodes, and whether one boots for all.
+/// Reads `[cluster]`: the number of nodes, and whether one node boots and all nodes are its clones.
 pub(super) fn cluster(section: &Section<'_>) -> (u32, bool) {
     let nodes = section.require("nodes", "2");
     let nodes = nodes
@@ -107,10 +107,11 @@ pub(super) fn required(section: &Section<'_>, cpuid: &CpuidOptions) -> Vec<Strin
     required.collect()
 }
 
-/// Cores that are compared.
+/// Maximum number of modelled cores that the report compares.
 const MAX_CORES: usize = 4;
 
-/// Reads `node.core` and `node.memory_parallelism`: cores that the report models. Whether LLVM knows a name depends on the host.
+/// Reads `node.core` and `node.memory_parallelism`: cores that the report models. Does not check the names, because the host's LLVM
+/// decides which names are valid.
 pub(super) fn core(section: &Section<'_>) -> (Vec<String>, Parallelism) {
     const EXAMPLE: &str = "skylake-avx512";
     let mut cores: Vec<String> = Vec::new();
@@ -193,7 +194,7 @@ fn distances(item: &Item<'_>) -> Option<Vec<Vec<u8>>> {
             .map(|cell| cell.integer(10..=254).map(|value| value as u8))
             .collect::<Option<Vec<u8>>>()
     });
-    // All rows are read before the first mistake ends the conversion.
+    // All rows are read first, so that the mistakes of all rows are reported.
     let rows: Vec<Option<Vec<u8>>> = rows.collect();
     rows.into_iter().collect()
 }
@@ -276,7 +277,7 @@ pub(super) fn network(section: &Section<'_>) -> Network {
     }
 }
 
-/// Reads `[disk]`: size and timing of the block device.
+/// Reads `[disk]`: latency and bandwidth of the block devices.
 pub(super) fn disk(section: &Section<'_>) -> Disk {
     let latency = section.item("latency").and_then(|item| {
         let time = item.quantity::<Time>()?;

@@ -1,4 +1,4 @@
-//! `[[window]]`.
+//! Reader of `[[window]]`.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +65,7 @@ fn window(index: usize, section: &Section<'_>, job: &Job, all: &ModelSpec) -> Wi
     }
 }
 
-/// A timing model, by the name that a study gives it.
+/// Timing model that a study can choose for a window by name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Plugin {
     Cache,
@@ -161,7 +161,7 @@ fn function(item: &Item<'_>, job: &Job) -> Option<Function> {
     Some(function)
 }
 
-/// Returns the MPI function of this name.
+/// Returns the MPI function of this name. `Err` is a sentence with a hint, for a name that is no traced function.
 pub(crate) fn named_function(name: &str) -> Result<Function, String> {
     let known = Function::ALL
         .iter()

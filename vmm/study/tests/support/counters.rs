@@ -1,4 +1,4 @@
-//! Files of counters for tests.
+//! Files of hardware counters for tests.
 
 /// Returns the output of `perf stat -j` for 800 instructions with these cycles and stalls.
 pub fn perf(cycles: u32, stalls: u32) -> String {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nodescope_symbols::{FileId, Files};
 use nodescope_test_needs::{Need, have};
 
-/// The files of this machine.
+/// Source of the files of this machine.
 pub struct HostFiles;
 
 impl Files for HostFiles {
@@ -16,7 +16,7 @@ impl Files for HostFiles {
     }
 }
 
-/// Names a file of this machine.
+/// Returns the identity of a file of this machine.
 pub fn host(path: &str) -> FileId {
     FileId {
         file_system: "host".into(),
@@ -29,7 +29,7 @@ pub fn host(path: &str) -> FileId {
     }
 }
 
-/// Compiles a program of `programs/`; none, and the test is skipped, without the compiler.
+/// Compiles a program of `programs/`. Without the compiler, reports that the test is skipped and returns `None`.
 pub fn compile(compiler: &str, source: &str, out: &Path, flags: &[&str]) -> Option<PathBuf> {
     if !have(Need::Compiler, &[compiler]) {
         return None;

@@ -1,4 +1,4 @@
-//! The order in which ranks call collective operations: on one communicator, window or file it is the same on all of them.
+//! Order in which ranks call collective operations. The order on one communicator, window or file must be the same on all ranks.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -29,9 +29,9 @@ pub struct Mismatch {
 pub struct CollectiveId {
     /// The communicator, window or file.
     pub key: u64,
-    /// Index of the call among those of its rank there, from 0.
+    /// Index of the operation among the rank's collective calls on `key`, from 0.
     pub number: u64,
-    /// Index of the start among those of a persistent operation, from 0.
+    /// Index of the start among the starts of a persistent operation, from 0; `None` for other operations.
     pub round: Option<u64>,
 }
 
@@ -45,12 +45,12 @@ pub struct CollectiveOrder {
     instances: VecDeque<Instance>,
     /// Number of the first of `instances`.
     base: u64,
-    /// The first that differ.
+    /// First two calls that differ.
     pub mismatch: Option<Mismatch>,
 }
 
 impl CollectiveOrder {
-    /// Notes that a rank enters its next operation. Returns the number of the operation. `members` is the number of members, if known.
+    /// Records that a rank enters its next operation. Returns the number of the operation. `members` is the number of members, if known.
     pub fn enter(&mut self, rank: u32, site: CallSite, root: Peer, members: Option<usize>) -> u64 {
         let count = self.counts.entry(rank).or_default();
         let number = *count;
@@ -88,15 +88,15 @@ impl CollectiveOrder {
         number
     }
 
-    /// Counts a start of a persistent operation. Returns the index of the start. Ranks prepare in one order, and start
-    /// in any (MPI 4.0, section 6.13): starts are counted for each preparation.
+    /// Counts a rank's start of the persistent operation `number`. Returns the index of the start. Ranks prepare operations in one order
+    /// and start them in any order (MPI 4.0, section 6.13), so that starts are counted for each preparation.
     pub fn start(&mut self, rank: u32, number: u64) -> u64 {
         let starts = self.starts.entry((number, rank)).or_default();
         *starts += 1;
         *starts - 1
     }
 
-    /// Returns whether a rank has entered an operation, or started it if it is a persistent one.
+    /// Returns whether a rank has entered an operation. For a persistent operation, returns whether the rank has started this round.
     pub fn has_come(&self, rank: u32, collective: CollectiveId) -> bool {
         let (count, needed) = match collective.round {
             Some(round) => (self.starts.get(&(collective.number, rank)), round),

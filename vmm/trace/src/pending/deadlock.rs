@@ -23,8 +23,9 @@ impl UnresolvedWait<'_> {
     }
 }
 
-/// Returns the ranks that can never proceed, with one that each waits for among those that cannot either; none if all can. Each wait is
-/// examined once, and once more for each rank that can continue.
+/// Returns the ranks that can never proceed, and for each of them one such rank, or an ended one, for which it waits. Returns `None` if all
+/// ranks can proceed. `blocked` has the waits of each rank's threads: a rank proceeds if one of its threads does. The search examines each
+/// wait once, and again for each rank of the wait that can continue.
 pub fn stuck(
     blocked: &BTreeMap<u32, Vec<Waits>>,
     ended: &impl Fn(u32) -> bool,
@@ -56,7 +57,7 @@ pub fn stuck(
         }
     }
     while let Some(rank) = free.pop() {
-        // A rank that has ended does not come back, whatever another thread of the rank did.
+        // A rank that has ended never continues, even if another thread of the rank could.
         if !stuck.remove(&rank) || ended(rank) {
             continue;
         }
@@ -83,9 +84,9 @@ pub fn stuck(
     (!stuck.is_empty()).then(|| (stuck.into_iter().collect(), next))
 }
 
-/// Returns the first cycle that is reached from these ranks, where each waits for one other. No rank is passed twice.
+/// Returns the first cycle that a walk along `next` from one of `ranks` reaches. The walks visit each rank once.
 pub fn cycle(next: &BTreeMap<u32, u32>, ranks: &[u32]) -> Option<Vec<u32>> {
-    // The walk in which a rank was passed, and the rank's place in this walk.
+    // For each visited rank: the number of the walk, and the index of the rank in this walk.
     let mut passed: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
     for (walk, &start) in ranks.iter().enumerate() {
         let (mut way, mut at) = (Vec::new(), start);
@@ -134,7 +135,7 @@ mod tests {
         assert_eq!(ranks, [3, 4, 5]);
         assert_eq!(next, BTreeMap::from([(3, 4), (4, 3), (5, 3)]));
         assert_eq!(cycle(&next, &[5]), Some(vec![3, 4]));
-        // Two threads: one of them is enough.
+        // Rank 4 now has two threads. One of them that can continue is enough.
         blocked.get_mut(&4).unwrap().push(Waits::Unknown);
         assert_eq!(stuck(&blocked, &ended).unwrap().0, [5]);
     }

@@ -13,8 +13,9 @@ use super::operation::{self, Incoming, Kind, Need, Operation, Outgoing, Required
 use super::{CallSite, Deadlock, PendingCall, PendingCalls, Waits, text};
 use crate::event::Unfinished;
 
-/// Ranks, receives and requests that are examined for all calls together, at most: a second or two of the host's time. A guest can make up
-/// any number of calls; calls beyond this limit are not judged. Some 4000 ranks that all wait for all others are within the limit.
+/// Maximum number of ranks, receives and requests that are examined for all calls of a job together: a second or two of the host's time.
+/// The limit exists because a guest can report any number of calls. Calls beyond the limit are not judged. About 4000 ranks that all wait
+/// for all others are within the limit.
 const EFFORT_LIMIT: u64 = 1 << 25;
 
 /// Pending call with the operation that the call began.
@@ -25,7 +26,7 @@ struct PendingOperation<'a> {
     operation: Operation,
 }
 
-/// Adds a job's unfinished calls, its deadlock if there is one, and messages that receives found too long.
+/// Adds a job's unfinished calls, its deadlock if there is one, and faults for messages that are too long for a pending receive.
 pub fn add_pending_calls(
     job: &mut Job,
     number: usize,
@@ -34,7 +35,7 @@ pub fn add_pending_calls(
     pending: &mut PendingCalls,
 ) {
     calls.sort_by_key(|(node, call)| (call.rank, *node, call.thread, call.sequence));
-    // First what the calls have done by entering, then what they need.
+    // The first loop records the sends and collective entries of all calls. Only then can the needs of each call be found.
     let mut operations = Vec::new();
     for (_, call) in &calls {
         if let Peer::Rank(rank) = call.rank {
@@ -71,7 +72,7 @@ pub fn add_pending_calls(
                 .find_match(pending_operation.rank, receive)
             && found.2.bytes > receive.room
         {
-            // It would have returned an error, or has ended the program from within.
+            // The receive would have returned an error, or the MPI library has ended the program inside the call.
             let at = (pending_operation.operation.site, pending_operation.rank);
             let fault = truncation(number, at, receive, found, modules);
             pending.faults.push(fault);
@@ -95,7 +96,7 @@ pub fn add_pending_calls(
             waits,
         });
     }
-    // A rank is stuck if all threads of it that ever called MPI are in pending calls.
+    // A rank can be stuck only if all its threads that ever called MPI are in pending calls.
     blocked.retain(|rank, waits| job.ranks[rank].threads.len() <= waits.len());
     let ended = |rank: u32| job.ranks.get(&rank).is_some_and(|state| state.ended);
     if let Some((ranks, next)) = stuck(&blocked, &ended) {
@@ -112,8 +113,8 @@ pub fn add_pending_calls(
 }
 
 impl<'a> PendingOperation<'a> {
-    /// Returns the pending operation of a call; none for a call whose arguments are not known. Adds to the job what the call has sent or
-    /// entered.
+    /// Returns the pending operation of a call; `None` if the call's rank or arguments are not known. Adds the call's send or its entry
+    /// into a collective operation to the job.
     fn new(job: &mut Job, call: &'a Unfinished) -> Option<PendingOperation<'a>> {
         let (Some(record), Peer::Rank(rank)) = (&call.record, call.rank) else {
             return None;
@@ -121,7 +122,8 @@ impl<'a> PendingOperation<'a> {
         let collective = job.enter_collective(rank, record);
         job.windows.record_entered_call(rank, record);
         let kind = match (collective, record.function.class()) {
-            // To prepare a collective operation may need others, whatever the operation needs (MPI 4.0, section 6.13).
+            // The preparation of a collective operation may wait for other ranks, whatever the operation itself requires (MPI 4.0,
+            // section 6.13).
             (Some(collective), Class::PrepareCollective | Class::PrepareNeighbor) => {
                 Kind::Collective(collective, RequiredMembers::Some)
             }
@@ -143,14 +145,14 @@ impl<'a> PendingOperation<'a> {
 
 struct DependencyFinder<'a> {
     job: &'a Job,
-    /// Receives of pending blocking calls.
+    /// Receives of pending blocking calls, each with the receiver's rank.
     posted: Vec<(u32, Incoming)>,
-    /// The rest of the allowed effort.
+    /// Effort that may still be spent, of [`EFFORT_LIMIT`].
     effort: Cell<u64>,
 }
 
 impl DependencyFinder<'_> {
-    /// Spends this much; none if less is left, and for all later calls.
+    /// Spends this much effort. Returns `None` if less is left; then nothing is left for later calls.
     fn spend(&self, effort: usize) -> Option<()> {
         let left = self.effort.get().checked_sub(effort as u64);
         self.effort.set(left.unwrap_or(0));
@@ -204,7 +206,7 @@ impl DependencyFinder<'_> {
                 let need = probe.and_then(|probe| self.operation(rank, &probe, PENDING_SEND));
                 (need, Vec::new())
             }
-            // One that only starts something is about to end.
+            // A call that only starts an operation is about to return.
             function if operation::returns_at_once(function) => (None, Vec::new()),
             _ => match pending_operation.operation.kind {
                 Kind::Other => (self.window(rank, record), Vec::new()),
@@ -228,15 +230,15 @@ impl DependencyFinder<'_> {
         }
     }
 
-    /// Returns the needs of a call in an epoch; none if the call is not on a window.
+    /// Returns the need of a call on a window; `None` for other calls, and if the members of the window are not known.
     fn window(&self, rank: u32, record: &MpiRecord) -> Option<Need> {
         self.spend(1 + self.job.member_count(record.object).unwrap_or(0))?;
         let need = self.job.windows.need(rank, record)?;
-        // Where the members are not sure, neither is whose window it is.
+        // If the members are not sure, the id may stand for different windows on different ranks.
         self.job.members(record.object).map(|_| need)
     }
 
-    /// Returns the need of a rank's operation; none for operations that are not followed.
+    /// Returns the need of a rank's operation; `None` for operations that are not followed, and beyond the limit of effort.
     fn operation(&self, rank: u32, operation: &Operation, serial: u64) -> Option<Need> {
         self.spend(self.effort(operation))?;
         Some(match &operation.kind {
@@ -244,7 +246,7 @@ impl DependencyFinder<'_> {
             Kind::Send(send) => self.send(rank, send, serial),
             Kind::Receive(receive) => self.receive(rank, receive),
             Kind::SendReceive(send, receive) => {
-                // A short send is over although its message waits: the receive decides, unless its message is there.
+                // A short send may be over before its message is received. So the receive decides, unless the receive's message is there.
                 let receive = receive.map(|receive| self.receive(rank, &receive));
                 let send = send.map(|send| self.send(rank, &send, serial));
                 match (receive, send) {
@@ -288,7 +290,7 @@ impl DependencyFinder<'_> {
             Peer::Rank(from) => Need::All(vec![from]),
             _ => {
                 let members = self.job.members(receive.communicator);
-                // Of a communicator that is not known anybody may be a member.
+                // Any rank may be a member of an unknown communicator.
                 let members = members.unwrap_or_else(|| self.job.ranks.keys().copied().collect());
                 Need::Any(members.into_iter().filter(|&other| other != rank).collect())
             }
@@ -303,7 +305,7 @@ impl DependencyFinder<'_> {
     ) -> Option<Need> {
         let order = self.job.orders.get(&collective.key)?;
         let members = self.job.members(collective.key)?;
-        // In order, and once, whatever the communicator's order and however often one is a neighbour.
+        // The result is sorted and has each rank once, whatever the communicator's order, and even if a neighbour is named twice.
         let late = |ranks: &[u32]| -> Vec<u32> {
             let ranks = ranks.iter().copied();
             let late: BTreeSet<u32> = ranks
@@ -311,7 +313,7 @@ impl DependencyFinder<'_> {
                 .collect();
             late.into_iter().collect()
         };
-        // Ranks that must come, and ranks that the call may wait for besides.
+        // The ranks `needed` must enter the operation. The call may also wait for the ranks `others`.
         let (needed, others) = match needs {
             RequiredMembers::All => (late(&members), Vec::new()),
             RequiredMembers::Root(root) => (late(&[*root]), late(&members)),
@@ -343,7 +345,7 @@ impl DependencyFinder<'_> {
         })
     }
 
-    /// Returns the operations that a call waits for, with what each needs; none for those that are not followed.
+    /// Returns each operation that a call waits for, with the operation's need; `None` for an operation that is not followed.
     fn waited<'b>(
         &'b self,
         rank: u32,
@@ -381,8 +383,8 @@ impl DependencyFinder<'_> {
                     of.push(text);
                 }
                 Need::Any(ranks) => any = any.or(Some((ranks, text))),
-                // Some of these may be over, such as short sends whose messages wait: only a rank that waits for nothing else counts as
-                // waiting for them, and then for at least one of them.
+                // Some of these operations may be over, such as short sends whose messages are buffered. Only a rank that waits for no
+                // other operation counts as waiting for these, and then for at least one of them.
                 Need::Perhaps(ranks) => {
                     perhaps.extend(ranks);
                     perhaps_of.push(text);
@@ -394,7 +396,7 @@ impl DependencyFinder<'_> {
         } else if let Some((ranks, text)) = any {
             (Some(Need::Any(ranks)), vec![text])
         } else if !sure {
-            // It may wait for what cannot be judged.
+            // The call may wait for an operation that cannot be judged.
             (None, Vec::new())
         } else if !perhaps.is_empty() {
             let ranks = perhaps.into_iter().collect();
@@ -413,7 +415,7 @@ impl DependencyFinder<'_> {
         let (mut any, mut of) = (BTreeSet::new(), Vec::new());
         for waited in self.waited(rank, record) {
             match waited {
-                // One that cannot be judged may complete.
+                // An operation that cannot be judged may complete.
                 None => return (None, Vec::new()),
                 Some((_, Need::Nothing)) => return (Some(Need::Nothing), Vec::new()),
                 Some((operation, Need::All(ranks) | Need::Any(ranks) | Need::Perhaps(ranks))) => {

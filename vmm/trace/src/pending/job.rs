@@ -29,9 +29,9 @@ pub struct Rank {
     pub threads: BTreeSet<ThreadId>,
     /// True once the rank has left or aborted MPI.
     pub ended: bool,
-    /// True if the rank is in `MPI_Finalize`, or has ended.
+    /// True once the rank has entered `MPI_Finalize`.
     pub finalizing: bool,
-    /// True if a call failed in a way that leaves open what became of its messages.
+    /// True if a call failed so that the fate of its messages is not known.
     inexact: bool,
 }
 
@@ -42,20 +42,20 @@ pub struct Job {
     pub world: u32,
     pub ranks: BTreeMap<u32, Rank>,
     pub messages: Messages,
-    /// By communicator, window or file.
+    /// Collective operations, by communicator, window or file.
     pub orders: BTreeMap<u64, CollectiveOrder>,
     pub objects: Objects,
     pub windows: Windows,
-    /// True if records of calls that started prepared operations were incomplete: who waits for whom is then not sure.
+    /// True if records of calls that started prepared operations were incomplete. The needs of pending calls are then unknown.
     pub inexact: bool,
-    /// Members of communicators, as rank 0 of each reported them.
+    /// World ranks of communicators' members, as rank 0 of each communicator reported them.
     members: BTreeMap<u64, Vec<u32>>,
     failed: BTreeMap<(u32, CallSite, i32), u64>,
     truncated: Vec<(u32, CallSite, Incoming)>,
 }
 
-/// Returns whether a process belongs to the job of which the ranks `known` have introduced themselves, by its rank and its number of ranks:
-/// a rank that is there already, or another number of ranks, begins another job.
+/// Returns whether a process belongs to a job of `world` ranks, of which the ranks `known` have already reported themselves. A process with
+/// one of these ranks, or with another number of ranks, belongs to a new job.
 pub(crate) fn belongs_to_job(
     known: &BTreeSet<u32>,
     world: u32,
@@ -86,8 +86,8 @@ impl Job {
         self.ranks.entry(rank).or_default().flavour = Some(flavour);
     }
 
-    /// Returns the members of a communicator, window or file, if they are known, in its order of ranks; of an intercommunicator, of both
-    /// sides.
+    /// Returns the world ranks of a communicator's, window's or file's members in the order of their ranks there; of an intercommunicator,
+    /// the members of both sides. Returns `None` if the members are not known.
     pub fn members(&self, key: u64) -> Option<Vec<u32>> {
         let made_of = self.objects.communicator(key);
         let communicator = made_of.unwrap_or(key);
@@ -99,7 +99,7 @@ impl Job {
         same.then_some(members)
     }
 
-    /// Returns the number of members that [`Job::members`] would return.
+    /// Returns the number of members, if known. Unlike [`Job::members`], does not check that ids of windows and files agree.
     pub fn member_count(&self, key: u64) -> Option<usize> {
         match self.objects.communicator(key).unwrap_or(key) {
             communicator::WORLD if self.world > 0 => Some(self.world as usize),
@@ -115,7 +115,7 @@ impl Job {
         }
     }
 
-    /// Applies a call that ended.
+    /// Updates the job's state by a call that ended.
     pub fn call(&mut self, record: &MpiRecord) {
         let Peer::Rank(number) = record.rank else {
             return;
@@ -135,7 +135,7 @@ impl Job {
         let collective = self.enter_collective(number, record);
         self.windows.record_ended_call(number, record);
         let kind = match collective {
-            // Nobody asks for a blocking one any more.
+            // Only a collective operation with a request can still be waited for.
             Some(collective) if record.request != 0 => {
                 Kind::Collective(collective, self.needs(number, record))
             }
@@ -159,7 +159,7 @@ impl Job {
                 state.prepared.insert(record.request, begun);
             }
             Class::Completion | Class::EndFileTransfer => self.complete_requests(number, record),
-            // Also of what is not followed: a wait for any of several requests must know that there are others.
+            // Operations that are not followed are kept, too: a wait for any of several requests must see all of them.
             _ if record.request != 0 => {
                 let state = self.ranks.entry(number).or_default();
                 state.requests.insert(record.request, begun);
@@ -171,7 +171,7 @@ impl Job {
         }
     }
 
-    /// Notes that a rank has freed a window or closed a file. After the last rank the object is forgotten, unless it has a mismatch.
+    /// Records that a rank has freed a window or closed a file. After the last rank, removes the object, unless its calls have a mismatch.
     fn free_object(&mut self, object: u64) {
         let members = self.member_count(object);
         if !self.objects.is_last(object, members) {
@@ -193,11 +193,11 @@ impl Job {
         }
     }
 
-    /// Counts a collective operation, whether it has ended or not.
+    /// Records a rank's entry into a collective operation, whether the call has ended or not. Returns `None` for other calls.
     pub fn enter_collective(&mut self, rank: u32, record: &MpiRecord) -> Option<CollectiveId> {
         let key = operation::collective_object(record)?;
         let members = self.member_count(key);
-        // On the side of the root of an intercommunicator the others name no root.
+        // On an intercommunicator, ranks of the root's side name no root, so that roots are not compared.
         let root = match record.flags.contains(Flags::INTERCOMM) {
             true => Peer::None,
             false => record.root,
@@ -208,7 +208,7 @@ impl Job {
         Some(CollectiveId { key, number, round })
     }
 
-    /// Returns the ranks that must come before a rank may leave a collective operation.
+    /// Returns the members that must enter a collective operation before a rank may leave the operation.
     pub fn needs(&self, rank: u32, record: &MpiRecord) -> RequiredMembers {
         match record.function {
             Function::WinFence | Function::WinFree => match self.windows.is_barrier(rank, record) {
@@ -219,7 +219,7 @@ impl Job {
         }
     }
 
-    /// Adds the message of an operation that begins.
+    /// Adds the message that an operation sends when it begins, if any.
     pub fn begin_operation(&mut self, rank: u32, operation: &Operation, serial: u64) {
         if let Kind::Send(send) | Kind::SendReceive(Some(send), _) = &operation.kind {
             self.messages
@@ -227,7 +227,7 @@ impl Job {
         }
     }
 
-    /// Starts prepared operations.
+    /// Starts the prepared operations that a call names.
     fn start_prepared(&mut self, rank: u32, record: &MpiRecord) {
         for (&serial, preparation) in record.requests.iter().zip(&record.prepared) {
             let state = self.ranks.entry(rank).or_default();
@@ -243,7 +243,8 @@ impl Job {
         }
     }
 
-    /// Removes the message that a blocking call received. A matched probe has taken its message before.
+    /// Removes the message that a blocking receive or a matched probe took. A matched receive has no message to remove, because its probe
+    /// took the message.
     fn record_receive(&mut self, rank: u32, record: &MpiRecord) {
         use Function::{Improbe, Mprobe, Recv, Sendrecv, SendrecvReplace};
         let takes = matches!(
@@ -305,7 +306,7 @@ impl Job {
         *self.failed.entry(key).or_default() += 1;
         let state = self.ranks.entry(rank).or_default();
         match operation::messages(record) {
-            // It has taken the message, as much of it as there was room for.
+            // A receive whose buffer is too short has still taken the message.
             Kind::Receive(receive)
                 if state
                     .flavour
@@ -372,7 +373,7 @@ impl Job {
     }
 }
 
-/// Returns a message that is longer than the receive which takes it.
+/// Returns the fault of a message that is longer than the buffer of its receive.
 pub fn truncation(
     job: usize,
     (site, to): (CallSite, u32),

@@ -1,4 +1,4 @@
-//! Messages that have been sent and not received.
+//! Point-to-point messages that have been sent and not received.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,7 +7,7 @@ use nodescope_hypercall::{Peer, Tag};
 use super::CallSite;
 use super::operation::{Incoming, Outgoing};
 
-/// A message under way.
+/// A message that has been sent and not received; its length is in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
     pub bytes: u64,
@@ -25,7 +25,7 @@ struct Channel {
     early: u64,
 }
 
-/// By receiver and communicator, then by sender and tag.
+/// Unreceived messages of a job, by receiver and communicator, then by sender and tag.
 #[derive(Debug, Default)]
 pub struct Messages {
     channels: BTreeMap<(u32, u64), BTreeMap<(u32, u32), Channel>>,
@@ -57,20 +57,21 @@ impl Messages {
         }
     }
 
-    /// Removes the message of a cancelled send.
+    /// Removes the message of a cancelled send, by the serial of the send's request.
     pub fn withdraw(&mut self, from: u32, send: &Outgoing, serial: u64) {
         let channel = self.channel(from, send.to, send.communicator, send.tag);
         channel.sent.retain(|message| message.serial != serial);
     }
 
-    /// Returns whether this message is still under way.
+    /// Returns whether the message of this send is still unreceived.
     pub fn is_unreceived(&self, from: u32, send: &Outgoing, serial: u64) -> bool {
         let channel = self.channels.get(&(send.to, send.communicator));
         let channel = channel.and_then(|channels| channels.get(&(from, send.tag)));
         channel.is_some_and(|channel| channel.sent.iter().any(|message| message.serial == serial))
     }
 
-    /// Returns a message that fits a receive of this rank: sender, tag and the message. Of several senders' any.
+    /// Returns a message that matches a receive of rank `to`: sender, tag and the message. If several senders' messages match, returns one
+    /// of them.
     pub fn find_match(&self, to: u32, receive: &Incoming) -> Option<(u32, u32, Message)> {
         let channels = self.channels.get(&(to, receive.communicator))?;
         let mut fitting = channels.iter().filter(|((from, tag), _)| {
@@ -80,14 +81,14 @@ impl Messages {
         fitting.find_map(|((from, tag), channel)| Some((*from, *tag, *channel.sent.front()?)))
     }
 
-    /// Returns the first message that fits, taken.
+    /// Removes and returns the message that [`Messages::find_match`] finds.
     pub fn take_match(&mut self, to: u32, receive: &Incoming) -> Option<(u32, u32, Message)> {
         let (from, tag, message) = self.find_match(to, receive)?;
         self.record_receive(from, to, receive.communicator, tag);
         Some((from, tag, message))
     }
 
-    /// Returns unreceived messages by channel: sender, receiver, tag, the first message and their number.
+    /// Returns unreceived messages by channel: sender, receiver, tag, the first message and the number of messages.
     pub fn unreceived(&self) -> impl Iterator<Item = (u32, u32, u32, Message, u64)> {
         self.channels.iter().flat_map(|((to, _), channels)| {
             channels.iter().filter_map(move |((from, tag), channel)| {

@@ -1,4 +1,4 @@
-//! Windows and files: of which communicator each was made, and until when.
+//! Windows and files of a job: the communicator of each, until all members have freed or closed it.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ struct Object {
 #[derive(Debug, Default)]
 pub struct Objects {
     known: BTreeMap<u64, Object>,
-    /// Number of failures to make windows and files, by communicator and rank.
+    /// Number of failed calls that should have made a window or file, by communicator and rank.
     failed: BTreeMap<u64, BTreeMap<u32, u64>>,
 }
 
@@ -32,7 +32,7 @@ fn makes(function: Function) -> bool {
 }
 
 impl Objects {
-    /// Learns the window or file that a successful call made.
+    /// Records the window or file that a successful call made.
     pub fn learn(&mut self, record: &MpiRecord) {
         if record.object == 0 || !makes(record.function) {
             return;
@@ -44,7 +44,7 @@ impl Objects {
         });
     }
 
-    /// Records a call that returned an error.
+    /// Counts a call that returned an error instead of making a window or file.
     pub fn record_failure(&mut self, rank: u32, record: &MpiRecord) {
         if makes(record.function) {
             let by_rank = self.failed.entry(record.communicator).or_default();
@@ -52,13 +52,13 @@ impl Objects {
         }
     }
 
-    /// Returns the communicator that a window or file was made of.
+    /// Returns the communicator of which a window or file was made; `None` for an unknown id.
     pub fn communicator(&self, id: u64) -> Option<u64> {
         Some(self.known.get(&id)?.communicator)
     }
 
-    /// Returns whether an id is of the same window or file on all these ranks. Each counts what it makes of a communicator, so that ids differ
-    /// after what only some of them could make.
+    /// Returns whether ids stand for the same windows and files on all these ranks. Each rank numbers the windows and files that it makes
+    /// of a communicator, so that ids differ after a call that failed on some ranks only.
     pub fn ids_agree(&self, communicator: u64, members: &[u32]) -> bool {
         let Some(by_rank) = self.failed.get(&communicator) else {
             return true;
@@ -69,7 +69,7 @@ impl Objects {
         all.all(|failures| Some(failures) == first)
     }
 
-    /// Notes that a rank has freed or closed the object. Returns whether this was the last of `members` ranks.
+    /// Records that a rank has freed or closed the object. Returns whether this was the last of `members` ranks.
     pub fn is_last(&mut self, id: u64, members: Option<usize>) -> bool {
         let Some(object) = self.known.get_mut(&id) else {
             return false;

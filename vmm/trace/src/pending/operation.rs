@@ -1,4 +1,4 @@
-//! Operations of calls, as far as other ranks may wait for them.
+//! Operations of MPI calls, as far as they concern other ranks.
 
 use nodescope_hypercall::record::{Flags, communicator};
 use nodescope_hypercall::{Class, Function, MpiRecord, Peer, Tag};
@@ -13,11 +13,11 @@ pub struct Outgoing {
     pub tag: u32,
     pub communicator: u64,
     pub bytes: u64,
-    /// True if the send needs no receiver to end: the program has given a buffer.
+    /// True if the send ends without a receiver, because the program has provided a buffer (MPI_Bsend).
     pub buffered: bool,
 }
 
-/// A message that a receive or a probe requests.
+/// A message that a receive or a probe requests. `room` is the length of the receive's buffer in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Incoming {
     pub from: Peer,
@@ -31,11 +31,11 @@ pub struct Incoming {
 pub enum RequiredMembers {
     /// All members of the communicator.
     All,
-    /// The root; and if it has, perhaps some other member.
+    /// The root. If the root has entered, perhaps some other member.
     Root(u32),
-    /// The members before it; and if they have, perhaps some other member.
+    /// All members before the caller. If they have entered, perhaps some other member.
     Before,
-    /// The `sources`; and if they have entered, perhaps some of `destinations`.
+    /// All `sources`. If they have entered, perhaps some of `destinations`.
     Neighbours {
         sources: Vec<u32>,
         destinations: Vec<u32>,
@@ -52,18 +52,19 @@ pub enum Need {
     All(Vec<u32>),
     /// One of these ranks must act.
     Any(Vec<u32>),
-    /// If it is not over yet, one of these: the MPI may do without them, such as for a short message that it puts into a buffer.
+    /// One of these ranks must act, unless the operation is over already: the MPI library may complete it alone, for example by buffering a
+    /// short message.
     Perhaps(Vec<u32>),
 }
 
-/// An operation that has begun.
+/// Kind of an operation that has begun, with its messages or members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     Send(Outgoing),
     Receive(Incoming),
     SendReceive(Option<Outgoing>, Option<Incoming>),
     Collective(CollectiveId, RequiredMembers),
-    /// An operation that is not followed.
+    /// An operation that the analysis does not follow.
     Other,
 }
 
@@ -110,8 +111,8 @@ fn receive(record: &MpiRecord) -> Option<Incoming> {
     })
 }
 
-/// Returns the messages of a call, or of the operation that it starts or prepares. Probes and matched receives are none: a probe takes no
-/// message, and a matched one has been taken.
+/// Returns the messages of a call, or of the operation that it starts or prepares. Probes and matched receives have no message here:
+/// a plain probe takes no message, and a matched probe has already taken the message of a matched receive.
 pub fn messages(record: &MpiRecord) -> Kind {
     use Function::*;
     let one = |send: Option<Outgoing>, receive: Option<Incoming>| match (send, receive) {
@@ -130,13 +131,14 @@ pub fn messages(record: &MpiRecord) -> Kind {
     }
 }
 
-/// Returns the message that a probe asks for.
+/// Returns the message that a blocking probe requests; `None` for other calls.
 pub fn probe(record: &MpiRecord) -> Option<Incoming> {
     let probes = matches!(record.function, Function::Probe | Function::Mprobe);
     probes.then(|| receive(record)).flatten()
 }
 
-/// Returns whether the call returns whatever other ranks do: it starts an operation, or prepares one between two ranks (MPI 4.0, section 2.4).
+/// Returns whether a function returns without waiting for other ranks. Such a function starts an operation, or prepares an operation
+/// between two ranks (MPI 4.0, section 2.4).
 pub fn returns_at_once(function: Function) -> bool {
     use Function::*;
     match function.class() {
@@ -160,7 +162,7 @@ pub fn returns_at_once(function: Function) -> bool {
     }
 }
 
-/// Returns whether all ranks that have the file call it together (MPI 4.0, sections 14.2 to 14.6).
+/// Returns whether a function is collective over all ranks that have opened the file (MPI 4.0, sections 14.2 to 14.6).
 fn is_collective_on_file(function: Function) -> bool {
     use Function::*;
     matches!(
@@ -182,7 +184,8 @@ fn is_collective_on_file(function: Function) -> bool {
     )
 }
 
-/// Returns the communicator, window or file whose members make the call together, in one order. None for other calls.
+/// Returns the communicator, window or file on which a call is collective, so that all members make their calls in one order. None for
+/// other calls.
 pub fn collective_object(record: &MpiRecord) -> Option<u64> {
     use Function::*;
     if record.communicator == communicator::SELF {
@@ -194,7 +197,8 @@ pub fn collective_object(record: &MpiRecord) -> Option<u64> {
             record.communicator
         }
         WinFence | WinFree | WinSetInfo => record.object,
-        // Over a duplicate of the communicator that opened the file (MPI 4.0, section 14.6.4): no other collectives are among them.
+        // Collective operations on a file use a duplicate of the communicator that opened the file (MPI 4.0, section 14.6.4). So they
+        // have an order of their own.
         function if is_collective_on_file(function) => record.object,
         function => match function.class() {
             Class::Collective
@@ -207,16 +211,17 @@ pub fn collective_object(record: &MpiRecord) -> Option<u64> {
             _ => return None,
         },
     };
-    // The number of no communicator is also that of no window and no file.
+    // `communicator::NONE` is also the id for no window and no file.
     (key != communicator::NONE).then_some(key)
 }
 
-/// Returns the members that must come before the caller may leave. [`super::windows`] knows more about calls on windows.
+/// Returns the members that must enter a collective operation before the caller may leave the operation. [`super::windows`] is more exact
+/// for calls on windows.
 pub fn required_members(record: &MpiRecord) -> RequiredMembers {
     use Function::*;
     let is_root = record.root == record.rank;
     match record.function.blocking() {
-        // Between the two sides of an intercommunicator other rules hold.
+        // An intercommunicator has other rules for its two sides.
         _ if record.flags.contains(Flags::INTERCOMM) => RequiredMembers::Some,
         Bcast | Scatter | Scatterv => match record.root {
             Peer::Rank(root) if !is_root => RequiredMembers::Root(root),
@@ -224,13 +229,13 @@ pub fn required_members(record: &MpiRecord) -> RequiredMembers {
         },
         Reduce | Gather | Gatherv if is_root => RequiredMembers::All,
         Reduce | Gather | Gatherv | Scan | Exscan => RequiredMembers::Some,
-        // Each rank's place in the file comes after what the ranks before it access (MPI 4.0, section 14.4.4).
+        // Each rank's position in the file follows the data of the ranks before it (MPI 4.0, section 14.4.4).
         FileReadOrdered | FileWriteOrdered if record.send_bytes.max(record.receive_bytes) > 0 => {
             RequiredMembers::Before
         }
         function => match function.class() {
             Class::Neighbor => neighbours(record),
-            // No rank needs what the others pass in, but any may be made to wait (MPI 4.0, sections 6.14 and 14.6.4).
+            // No rank needs the others' data, but the MPI library may let any rank wait (MPI 4.0, sections 6.14 and 14.6.4).
             Class::File | Class::FileTransfer => RequiredMembers::Some,
             _ if record.function == WinSetInfo => RequiredMembers::Some,
             _ => RequiredMembers::All,

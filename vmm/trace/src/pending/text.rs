@@ -51,7 +51,7 @@ fn arguments(kind: &Kind) -> Vec<String> {
     }
 }
 
-/// Returns an operation under way, with the call that began it.
+/// Returns an operation under way as text: the call that began the operation, and the call site.
 pub fn begun(operation: &Operation, modules: &BTreeMap<u64, String>) -> String {
     let site = &operation.site;
     let list = arguments(&operation.kind).join(", ");
@@ -95,7 +95,7 @@ fn on_object(record: &MpiRecord) -> Vec<String> {
     list
 }
 
-/// Returns a call with its arguments.
+/// Returns a call with its arguments as text.
 pub fn call(record: &MpiRecord, job: &Job) -> String {
     let mut list = match operation::probe(record) {
         Some(probe) => arguments(&Kind::Receive(probe)),

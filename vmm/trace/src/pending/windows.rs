@@ -1,8 +1,8 @@
-//! Epochs on windows: who has given whom access, and who holds which lock.
+//! Epochs on RMA windows: accesses of origins, exposures of targets, and locks.
 //!
 //! The standard leaves open in which call of an epoch an origin waits for its targets: `MPI_Win_start`, a transfer or `MPI_Win_complete`
 //! may, or none of them where the data fit a buffer (MPI 4.0, section 12.5.2); and a lock may be taken by `MPI_Win_lock` or later (12.5.3).
-//! But whichever call is pending, there is nothing else that the call could wait for.
+//! But whichever of these calls is pending, the call can only wait for the targets or for the lock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,11 +15,11 @@ use super::operation::Need;
 #[derive(Debug, Default)]
 struct Access {
     targets: BTreeSet<u32>,
-    /// Targets that it has asked for data. A buffer cannot replace such data.
+    /// Targets from which the origin has requested data. Such a transfer cannot end in a buffer.
     asked: BTreeSet<u32>,
 }
 
-/// A lock that an origin may hold or wants: at one target, or at all.
+/// A lock that an origin may hold or wants: at one target, or at all targets (`None`).
 #[derive(Clone, Copy, Debug)]
 struct Lock {
     target: Option<u32>,
@@ -30,25 +30,26 @@ struct Lock {
 struct Window {
     /// Number of times that a target has posted the window to an origin, by target and origin.
     posted: BTreeMap<(u32, u32), u64>,
-    /// Number of times that an origin has begun access to a target; those of ended accesses are in `completed`.
+    /// Number of times that an origin has begun access to a target, by origin and target. `completed` counts the accesses that the origin
+    /// has ended.
     started: BTreeMap<(u32, u32), u64>,
     completed: BTreeMap<(u32, u32), u64>,
-    /// Access epochs that are open, by origin.
+    /// Open access epochs, by origin.
     accesses: BTreeMap<u32, Access>,
-    /// Exposure epochs that are open: origins, by target.
+    /// Open exposure epochs: the origins, by target.
     exposures: BTreeMap<u32, BTreeSet<u32>>,
     /// Locks by origin and target: true if the lock is exclusive.
     locks: BTreeMap<(u32, u32), bool>,
     /// Origins that have locked all targets, which is a shared lock.
     locks_of_all: BTreeSet<u32>,
-    /// Origins that are in transfers, flushes or unlocks, with the one target that the call is for. Of several that have locked one target
-    /// none need have its lock yet: one of those in such calls can continue.
+    /// Origins in pending transfers, flushes or unlocks, with the call's target, if it names one. If several origins have locked a target,
+    /// perhaps none of them has the lock yet, so that one of the origins in such calls can continue.
     in_progress: BTreeSet<(u32, Option<u32>)>,
     /// True once a rank has locked the window.
     lockable: bool,
-    /// Ranks that have made transfers which no call has ended yet.
+    /// Ranks that have made transfers which no fence, `MPI_Win_complete` or unlock has ended yet.
     dirty: BTreeSet<u32>,
-    /// True if a call failed or a record was incomplete, so that the rest is not sure.
+    /// True if a call failed or a record was incomplete, so that needs on this window are not known.
     inexact: bool,
 }
 
@@ -56,13 +57,13 @@ struct Window {
 #[derive(Debug, Default)]
 pub struct Windows(BTreeMap<u64, Window>);
 
-/// Returns the ranks of a group, in order; none if the record is incomplete.
+/// Returns the world ranks of a group, in order; `None` if the record is incomplete or a peer has no world rank.
 fn group(record: &MpiRecord, peers: &[Peer]) -> Option<BTreeSet<u32>> {
     let told = !record.flags.contains(Flags::TAIL_DROPPED);
     told.then(|| peers.iter().map(|peer| peer.rank()).collect())?
 }
 
-/// Returns the target that a call names.
+/// Returns the target that a call names, if it names one.
 fn target(record: &MpiRecord) -> Option<u32> {
     record.destination.rank().or(record.source.rank())
 }
@@ -89,7 +90,7 @@ impl Windows {
             WinComplete => {
                 window.accesses.remove(&rank);
             }
-            // A test that found nothing is a poll.
+            // This test was successful: tests that found nothing are poll runs.
             WinWait | WinTest => {
                 window.exposures.remove(&rank);
             }
@@ -150,27 +151,28 @@ impl Windows {
         self.0.remove(&id);
     }
 
-    /// Returns whether a collective call on a window waits for all, and not perhaps for some.
+    /// Returns whether a collective call on a window waits for all members, and not only perhaps for some.
     pub fn is_barrier(&self, rank: u32, record: &MpiRecord) -> bool {
         let Some(window) = self.0.get(&record.object) else {
             return false;
         };
         match record.function {
-            // It is a barrier unless it ends no epoch, which a program may assert that has no transfers to end (MPI 4.0, section 12.5.1).
+            // A fence that ends transfers is a barrier. Without transfers, the program may have asserted that the fence ends no epoch,
+            // and then the fence is no barrier (MPI 4.0, section 12.5.1).
             Function::WinFence => window.dirty.contains(&rank),
-            // It is a barrier unless the program has said that it never locks the window (MPI 4.0, section 12.2.5).
+            // MPI_Win_free is a barrier unless the program has declared that it never locks the window (MPI 4.0, section 12.2.5).
             Function::WinFree => window.lockable,
             _ => false,
         }
     }
 
-    /// Returns the need of a pending call, unless all members make the call together.
+    /// Returns the need of a pending call that is not collective; `None` if the need is not known.
     pub fn need(&self, rank: u32, record: &MpiRecord) -> Option<Need> {
         use Function::*;
         let window = self.0.get(&record.object)?;
         match record.function {
             _ if window.inexact => None,
-            // These do not block (MPI 4.0, sections 12.5.2 and 12.5.4).
+            // These calls do not block (MPI 4.0, sections 12.5.2 and 12.5.4).
             WinPost | WinSync => Some(Need::Nothing),
             WinStart | WinComplete => window.access(rank, record),
             WinWait => window.exposure(rank),
@@ -220,7 +222,7 @@ impl Window {
             }
             WinLock | WinLockAll => self.lockable = true,
             _ if is_transfer(record) => {
-                // The data of a get come from the target.
+                // A record with a source is a get, whose data come from the target.
                 if let (Some(access), Peer::Rank(target)) =
                     (self.accesses.get_mut(&rank), record.source)
                 {
@@ -248,7 +250,7 @@ impl Window {
         let asked: Vec<u32> = asked.copied().collect();
         Some(match record.function {
             _ if late.is_empty() => Need::Nothing,
-            // Data that were asked for must have come.
+            // Requested data must have arrived when MPI_Win_complete returns.
             Function::WinComplete if !asked.is_empty() => Need::All(asked),
             _ => Need::Perhaps(late),
         })
@@ -267,7 +269,7 @@ impl Window {
         })
     }
 
-    /// Returns the need of `MPI_Win_lock`, and of operations under a lock: that another origin releases a lock which excludes the caller's.
+    /// Returns the need of `MPI_Win_lock`, and of operations under a lock: other origins must release locks that exclude the caller's lock.
     fn lock(&self, rank: u32, record: &MpiRecord) -> Option<Need> {
         let wanted = self.wanted(rank, record);
         if wanted.is_empty() {
@@ -283,7 +285,7 @@ impl Window {
         })
     }
 
-    /// Returns the locks that a call wants or works under; none of a call in an epoch of another kind.
+    /// Returns the locks that a call wants or under which it works; empty for a call in another kind of epoch.
     fn wanted(&self, rank: u32, record: &MpiRecord) -> Vec<Lock> {
         let target = target(record);
         let shared = Lock {
@@ -311,7 +313,7 @@ impl Window {
         }
     }
 
-    /// Others that may hold a lock which excludes this one.
+    /// Returns the other origins that may hold a lock which excludes the wanted lock.
     fn holders(&self, rank: u32, wanted: Lock) -> impl Iterator<Item = u32> {
         let of_one = self
             .locks

@@ -10,7 +10,7 @@ use nodescope_trace::{Body, Event, MpiCall, PendingCalls, Stamp, Unfinished};
 
 pub const WORLD: u64 = 1;
 
-/// A trace being made: one thread for each rank.
+/// Trace that a test builds. Each rank has one thread.
 pub struct Trace {
     pub events: Vec<Event>,
     serial: u64,
@@ -69,7 +69,7 @@ impl Trace {
         self
     }
 
-    /// Adds a call with a request, whose serial is returned.
+    /// Adds a call that ended and started a request. Returns the request's serial.
     pub fn start(&mut self, mut record: MpiRecord) -> u64 {
         self.serial += 1;
         record.request = self.serial;
@@ -114,8 +114,8 @@ impl Trace {
         Some((first.ranks.clone(), first.cycle.clone()))
     }
 
-    /// Returns the need of a rank in a pending call: nothing, or ranks and whether all of them must come; none if the trace does not
-    /// contain enough.
+    /// Returns the need of a rank's pending call: the ranks for which the call waits, and whether all of them must act. Returns `None` if
+    /// the need is not known.
     pub fn needs(&self, rank: u32) -> Option<(Vec<u32>, bool)> {
         let pending = self.pending();
         let mut calls = pending.calls.iter();
@@ -128,7 +128,7 @@ impl Trace {
     }
 }
 
-/// The answer of [`Trace::needs`] for a call that was about to continue.
+/// Result of [`Trace::needs`] for a call that was about to continue.
 pub const READY: Option<(Vec<u32>, bool)> = Some((Vec::new(), true));
 
 pub fn record(rank: u32, function: Function, site: u64) -> MpiRecord {
