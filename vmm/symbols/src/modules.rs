@@ -100,7 +100,7 @@ impl GuestKernel {
         let tables = self.word(memory, module.wrapping_add(layout.kallsyms))?;
         let field = |offset: u64| self.word(memory, tables.wrapping_add(offset));
         let (symbols, strings) = (field(layout.symbols)?, field(layout.strings)?);
-        let count = field(layout.count)?.min(SYMBOLS) & 0xffff_ffff;
+        let count = (field(layout.count)? & 0xffff_ffff).min(SYMBOLS);
         let mut bytes = vec![0; SYMBOL * count as usize];
         self.read(memory, symbols, &mut bytes)?;
         let mut best: Option<(u64, u64, u32)> = None;
