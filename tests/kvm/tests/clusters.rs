@@ -219,7 +219,7 @@ fn four_nodes_solve_a_linear_system_around_a_window() {
 
 /// INIT, start-up, interrupts between vCPUs, and a program on all four vCPUs work.
 #[test]
-fn four_vcpus_of_a_node_run_at_once() {
+fn four_vcpus_of_a_node_run_in_parallel() {
     let Some(image) = kvm().then(image).flatten() else {
         return;
     };

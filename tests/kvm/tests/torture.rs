@@ -97,7 +97,7 @@ fn a_program_survives_hand_offs_at_random_points() {
     let mut changing = std::time::Duration::ZERO;
     while status == NodeStatus::Running && !has(&console, "job ends with status 0") {
         assert!(node.now() < limit, "{}", String::from_utf8_lossy(&console));
-        let longest = match node.runs_at_once() {
+        let longest = match node.runs_in_parallel() {
             true => LONGEST_ON_KVM,
             false => LONGEST_ON_PORTABLE,
         };
@@ -108,7 +108,7 @@ fn a_program_survives_hand_offs_at_random_points() {
             node.change_engine().unwrap();
             changing += before.elapsed();
             done += 1;
-        } else if !node.runs_at_once() {
+        } else if !node.runs_in_parallel() {
             node.change_engine().unwrap();
         }
     }

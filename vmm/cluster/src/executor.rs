@@ -614,7 +614,7 @@ impl Work for Executor {
         // A node that has just stopped needs a decision, but only in that quantum.
         let stopped = result.as_ref().map_or(true, |status| *status != before);
         let needs_decision =
-            stopped || node.wants_attention() || node.has_frames() || node.runs_at_once();
+            stopped || node.wants_attention() || node.has_frames() || node.runs_in_parallel();
         let report = Report::of(&mut node, result);
         drop(node);
         let next_ps = report.next_activity_ps;

@@ -16,7 +16,7 @@ use crate::options::BuildOptions;
 /// Time to wait for output between two checks of the build's stop flag.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Number of such waits after which killed programs' output is no longer waited for.
-const LAST_LOOKS: u32 = 50;
+const MAX_WAITS: u32 = 50;
 
 /// Finds a program on PATH, or else in `/usr/sbin` or `/sbin`.
 ///
@@ -130,7 +130,7 @@ pub(crate) fn run(
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) if stopped.is_err() => {
                 looks += 1;
-                if looks == LAST_LOOKS {
+                if looks == MAX_WAITS {
                     break;
                 }
             }

@@ -10,7 +10,7 @@ use crate::parallel::{Failure, Parallel, Round};
 
 impl Node {
     /// Returns whether the node's vCPUs run in parallel, each on a host thread of its own.
-    pub fn runs_at_once(&self) -> bool {
+    pub fn runs_in_parallel(&self) -> bool {
         self.parallel.is_some()
     }
 
@@ -62,7 +62,7 @@ impl Node {
     }
 
     /// Runs the node as [`Node::run_until`] does, for vCPUs that run in parallel.
-    pub(crate) fn run_at_once(&mut self, target: u64) -> Result<NodeStatus, NodeError> {
+    pub(crate) fn run_parallel(&mut self, target: u64) -> Result<NodeStatus, NodeError> {
         if self.now >= target || self.status != NodeStatus::Running {
             return Ok(self.status);
         }

@@ -457,7 +457,7 @@ impl Node {
     fn run(&mut self, target: u64) -> Result<NodeStatus, NodeError> {
         self.motherboard.target = target;
         if self.parallel.is_some() {
-            return self.run_at_once(target);
+            return self.run_parallel(target);
         }
         while self.now < self.motherboard.target
             && self.status == NodeStatus::Running

@@ -218,7 +218,7 @@ impl Node {
     /// Returns the node's state between two of its runs. The node continues afterwards as if no state had been taken.
     pub fn save_state(&mut self) -> Result<NodeState, StateError> {
         self.refuse_in_window()?;
-        if self.runs_at_once() {
+        if self.runs_in_parallel() {
             for vcpu in &mut self.vcpus {
                 let synchronized = vcpu.synchronize(&mut *self.motherboard);
                 synchronized.map_err(|source| StateError::Engine {
@@ -339,7 +339,7 @@ impl Node {
 
     /// Returns the first vCPU of the portable engine, the only engine on which windows count code.
     fn portable(&self) -> Option<&dyn Vcpu> {
-        let vcpus = match self.runs_at_once() {
+        let vcpus = match self.runs_in_parallel() {
             true => &self.other,
             false => &self.vcpus,
         };
@@ -347,7 +347,7 @@ impl Node {
     }
 
     fn portable_mut(&mut self) -> Option<&mut Box<dyn Vcpu>> {
-        let vcpus = match self.runs_at_once() {
+        let vcpus = match self.runs_in_parallel() {
             true => &mut self.other,
             false => &mut self.vcpus,
         };

@@ -162,7 +162,7 @@ fn a_crowded_page_fits_too() {
 /// Checks that the script reports damaged pages, so that the other tests can fail: misfitting text, dead keys, a wrong order, a loaded
 /// image.
 #[test]
-fn text_that_does_not_fit_is_found() {
+fn damage_is_found() {
     if !have(Need::Browser, &["chromium"]) {
         return;
     }

@@ -51,7 +51,7 @@ fn progress(node: &Node) -> u64 {
 /// Runs the node for more than `quanta` steps of at least ten quanta, and further until the guest has made progress. On an emulated host,
 /// an entry into the guest may take a thousand quanta. The vCPU is then ahead of its node and waits. So each step ends after the vCPU's
 /// clock.
-fn goes_on(node: &mut Node, quanta: u64) {
+fn steps(node: &mut Node, quanta: u64) {
     let before = progress(node);
     for quantum in 0.. {
         let clock = node.vcpu_state(0).time.cycles;
@@ -95,10 +95,10 @@ fn saved_nodes_change_engines() {
     let folder = tempfile::tempdir().unwrap();
     for saved_on_kvm in [true, false] {
         let mut node = either();
-        goes_on(&mut node, 10);
+        steps(&mut node, 10);
         if saved_on_kvm {
             node.change_engine().unwrap();
-            goes_on(&mut node, 40);
+            steps(&mut node, 40);
         }
         let path = folder.path().join("node.nss");
         let mut w = SnapshotWriter::create(&path).unwrap();
@@ -106,14 +106,14 @@ fn saved_nodes_change_engines() {
         w.ram("ram", node.ram()).unwrap();
         w.finish().unwrap();
         // The saved node continues, too.
-        goes_on(&mut node, 20);
+        steps(&mut node, 20);
         drop(node);
         let snapshot = Snapshot::open(&path).unwrap();
         for on_kvm in [false, true] {
             let mut node = loaded(&snapshot, on_kvm);
-            goes_on(&mut node, 20);
+            steps(&mut node, 20);
             node.change_engine().unwrap();
-            goes_on(&mut node, 20);
+            steps(&mut node, 20);
             let counts = counts(&contents(node.ram()));
             println!("saved on KVM: {saved_on_kvm}, on KVM: {on_kvm}: {counts:?}");
             assert!(counts.iter().all(|count| *count > 0), "{counts:?}");

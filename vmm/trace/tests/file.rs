@@ -380,7 +380,7 @@ fn the_encoding_is_that_of_version_3() {
         stamp: stamp(10),
         body: Body::Mpi(Box::new(call)),
     };
-    let stands = |record| Event {
+    let unfinished = |record| Event {
         node: 1,
         sequence: 3,
         stamp: stamp(11),
@@ -399,7 +399,7 @@ fn the_encoding_is_that_of_version_3() {
         Peer::Rank(1),
         8,
     );
-    let bytes = file(&[event, stands(None), stands(Some(barrier))], 3);
+    let bytes = file(&[event, unfinished(None), unfinished(Some(barrier))], 3);
     let length = u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]) as usize;
     let header: &[&[u8]] = &[
         b"\x03hpl\x080123abcd",

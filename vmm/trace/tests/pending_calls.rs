@@ -11,8 +11,8 @@ use nodescope_trace::{Body, Stamp, Unfinished};
 #[test]
 fn two_receives_first_are_a_deadlock() {
     let mut trace = Trace::new(2);
-    trace.stands(receive(0, Peer::Rank(1), Tag::Value(7)));
-    trace.stands(receive(1, Peer::Rank(0), Tag::Any));
+    trace.unfinished(receive(0, Peer::Rank(1), Tag::Value(7)));
+    trace.unfinished(receive(1, Peer::Rank(0), Tag::Any));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
     assert_eq!(
         trace.pending().lines(),
@@ -29,16 +29,16 @@ fn two_receives_first_are_a_deadlock() {
 fn a_message_that_is_under_way_is_no_deadlock() {
     let mut trace = Trace::new(2);
     trace.call(send(1, 0, 7, 8));
-    trace.stands(receive(0, Peer::Rank(1), Tag::Value(7)));
-    trace.stands(receive(1, Peer::Rank(0), Tag::Value(7)));
+    trace.unfinished(receive(0, Peer::Rank(1), Tag::Value(7)));
+    trace.unfinished(receive(1, Peer::Rank(0), Tag::Value(7)));
     assert_eq!(trace.deadlock(), None);
     assert_eq!(trace.pending().calls[0].waits, Waits::Ready);
     // A message of another tag does not match, and a message that was received before its send was reported is gone.
     let mut trace = Trace::new(2);
     trace.call(got(receive(0, Peer::Any, Tag::Any), 1, 7));
     trace.call(send(1, 0, 7, 8)).call(send(1, 0, 8, 8));
-    trace.stands(receive(0, Peer::Rank(1), Tag::Value(7)));
-    trace.stands(receive(1, Peer::Rank(0), Tag::Value(7)));
+    trace.unfinished(receive(0, Peer::Rank(1), Tag::Value(7)));
+    trace.unfinished(receive(1, Peer::Rank(0), Tag::Value(7)));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
 }
 
@@ -46,14 +46,14 @@ fn a_message_that_is_under_way_is_no_deadlock() {
 fn long_sends_in_a_circle_are_a_deadlock_unless_one_is_received() {
     let mut trace = Trace::new(3);
     for rank in 0..3 {
-        trace.stands(send(rank, (rank + 1) % 3, 0, 1 << 20));
+        trace.unfinished(send(rank, (rank + 1) % 3, 0, 1 << 20));
     }
     assert_eq!(trace.deadlock(), Some((vec![0, 1, 2], vec![0, 1, 2])));
     let mut trace = Trace::new(3);
     let posted = as_function(receive(1, Peer::Any, Tag::Any), Function::Irecv);
     trace.start(posted);
     for rank in 0..3 {
-        trace.stands(send(rank, (rank + 1) % 3, 0, 1 << 20));
+        trace.unfinished(send(rank, (rank + 1) % 3, 0, 1 << 20));
     }
     assert_eq!(trace.deadlock(), None);
 }
@@ -64,8 +64,8 @@ fn a_collective_waits_for_those_who_have_not_come() {
     trace.call(record(0, Function::Barrier, 1));
     trace.call(record(1, Function::Barrier, 1));
     trace.call(record(2, Function::Barrier, 1));
-    trace.stands(record(0, Function::Barrier, 2));
-    trace.stands(receive(1, Peer::Rank(0), Tag::Value(1)));
+    trace.unfinished(record(0, Function::Barrier, 2));
+    trace.unfinished(receive(1, Peer::Rank(0), Tag::Value(1)));
     // Rank 2 computes and can still enter the barrier, but rank 1 cannot.
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
     let pending = trace.pending();
@@ -80,7 +80,7 @@ fn a_collective_waits_for_those_who_have_not_come() {
         bcast.root = Peer::Rank(0);
         match rank {
             0 => trace.call(bcast),
-            _ => trace.stands(bcast),
+            _ => trace.unfinished(bcast),
         };
     }
     assert_eq!(trace.deadlock(), None);
@@ -92,7 +92,7 @@ fn waits_name_what_they_wait_for() {
     let posted = as_function(receive(0, Peer::Rank(1), Tag::Value(3)), Function::Irecv);
     let first = trace.start(posted.clone());
     let sent = trace.start(as_function(send(0, 1, 4, 8), Function::Isend));
-    trace.stands(wait(0, Function::Waitall, &[sent, first, 0]));
+    trace.unfinished(wait(0, Function::Waitall, &[sent, first, 0]));
     // The short send may be over, so that only the receive counts, and rank 1 can continue.
     assert_eq!(trace.deadlock(), None);
     trace.call(record(1, Function::Finalize, 0));
@@ -112,10 +112,10 @@ fn waits_name_what_they_wait_for() {
         receive(0, Peer::Rank(2), Tag::Any),
         Function::Irecv,
     ));
-    trace.stands(wait(0, Function::Waitany, &[first, second]));
-    trace.stands(receive(1, Peer::Rank(0), Tag::Any));
+    trace.unfinished(wait(0, Function::Waitany, &[first, second]));
+    trace.unfinished(receive(1, Peer::Rank(0), Tag::Any));
     assert_eq!(trace.deadlock(), None);
-    trace.stands(receive(2, Peer::Any, Tag::Any));
+    trace.unfinished(receive(2, Peer::Any, Tag::Any));
     assert_eq!(trace.deadlock(), Some((vec![0, 1, 2], vec![0, 1])));
     // No call waits for a completed operation.
     let mut trace = Trace::new(2);
@@ -128,8 +128,8 @@ fn waits_name_what_they_wait_for() {
         ..Completion::default()
     });
     trace.call(done).call(send(1, 0, 3, 8));
-    trace.stands(receive(0, Peer::Rank(1), Tag::Value(3)));
-    trace.stands(receive(1, Peer::Rank(0), Tag::Any));
+    trace.unfinished(receive(0, Peer::Rank(1), Tag::Value(3)));
+    trace.unfinished(receive(1, Peer::Rank(0), Tag::Any));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
 }
 
@@ -139,15 +139,15 @@ fn a_wait_for_what_is_cancelled_ends() {
     let mut trace = Trace::new(2);
     let serial = trace.start(posted.clone());
     trace.call(wait(0, Function::Cancel, &[serial]));
-    trace.stands(wait(0, Function::Wait, &[serial]));
-    trace.stands(receive(1, Peer::Rank(0), Tag::Any));
+    trace.unfinished(wait(0, Function::Wait, &[serial]));
+    trace.unfinished(receive(1, Peer::Rank(0), Tag::Any));
     assert_eq!((trace.deadlock(), trace.needs(0)), (None, READY));
     // A second receive of the same kind is not cancelled.
     let mut trace = Trace::new(2);
     let serials = [trace.start(posted.clone()), trace.start(posted)];
     trace.call(wait(0, Function::Cancel, &serials[..1]));
-    trace.stands(wait(0, Function::Waitall, &serials));
-    trace.stands(receive(1, Peer::Rank(0), Tag::Any));
+    trace.unfinished(wait(0, Function::Waitall, &serials));
+    trace.unfinished(receive(1, Peer::Rank(0), Tag::Any));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
 }
 
@@ -160,8 +160,8 @@ fn persistent_operations_are_under_way_from_their_start() {
     let mut start = wait(0, Function::Start, &[51]);
     start.prepared = vec![50];
     trace.call(start);
-    trace.stands(wait(0, Function::Wait, &[51]));
-    trace.stands(receive(1, Peer::Rank(0), Tag::Any));
+    trace.unfinished(wait(0, Function::Wait, &[51]));
+    trace.unfinished(receive(1, Peer::Rank(0), Tag::Any));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
 }
 
@@ -172,8 +172,8 @@ fn who_may_still_go_on_makes_no_deadlock() {
     (polls.flags, polls.calls) = (Flags::POLL_RUN, 12);
     let mut trace = Trace::new(2);
     trace
-        .stands(receive(0, Peer::Rank(1), Tag::Any))
-        .stands(polls);
+        .unfinished(receive(0, Peer::Rank(1), Tag::Any))
+        .unfinished(polls);
     assert_eq!(trace.deadlock(), None);
     let lines = trace.pending().lines();
     assert!(
@@ -182,7 +182,7 @@ fn who_may_still_go_on_makes_no_deadlock() {
     );
 
     let mut trace = Trace::new(2);
-    trace.stands(receive(0, Peer::Rank(1), Tag::Any));
+    trace.unfinished(receive(0, Peer::Rank(1), Tag::Any));
     trace.push(Body::Unfinished(Box::new(Unfinished {
         function: Function::Recv,
         rank: Peer::Rank(1),
@@ -198,8 +198,8 @@ fn who_may_still_go_on_makes_no_deadlock() {
     other.communicator = 2;
     other.thread.tid += 1;
     trace.call(other);
-    trace.stands(receive(0, Peer::Rank(1), Tag::Any));
-    trace.stands(receive(1, Peer::Rank(0), Tag::Any));
+    trace.unfinished(receive(0, Peer::Rank(1), Tag::Any));
+    trace.unfinished(receive(1, Peer::Rank(0), Tag::Any));
     assert_eq!(trace.deadlock(), None);
 }
 
@@ -220,7 +220,7 @@ fn jobs_of_one_trace_are_told_apart() {
     for rank in 0..2 {
         let mut stands = receive(rank, Peer::Rank(1 - rank), Tag::Value(1));
         stands.thread = thread(100 + rank);
-        trace.stands(stands);
+        trace.unfinished(stands);
     }
     let pending = trace.pending();
     assert_eq!(pending.deadlocks[0].job, 1);
@@ -261,7 +261,7 @@ fn different_collectives_are_told_once() {
     for rank in 0..2 {
         let mut bcast = record(rank, Function::Bcast, 5);
         bcast.root = Peer::Rank(rank);
-        trace.stands(bcast);
+        trace.unfinished(bcast);
     }
     assert!(
         matches!(
@@ -296,7 +296,7 @@ fn receives_that_are_too_short_are_told() {
     );
     let mut trace = Trace::new(2);
     trace.call(send(0, 1, 7, 100));
-    trace.stands(receive(1, Peer::Rank(0), Tag::Value(7)));
+    trace.unfinished(receive(1, Peer::Rank(0), Tag::Value(7)));
     assert!(
         matches!(
             trace.pending().faults.as_slice(),
@@ -340,7 +340,7 @@ proptest::proptest! {
                 ..Completion::default()
             });
             match stands {
-                true => trace.stands(call),
+                true => trace.unfinished(call),
                 false => trace.call(call),
             };
         }
@@ -363,8 +363,8 @@ fn a_world_that_cannot_be_is_not_gone_through() {
             program: "p".into(),
         }));
     }
-    trace.stands(record(0, Function::Barrier, 1));
-    trace.stands(record(1, Function::Finalize, 1));
+    trace.unfinished(record(0, Function::Barrier, 1));
+    trace.unfinished(record(1, Function::Finalize, 1));
     // Four billion members would take minutes and more memory than there is.
     assert_eq!((trace.needs(0), trace.needs(1)), (None, None));
     assert_eq!(trace.deadlock(), None);
@@ -375,9 +375,9 @@ fn calls_beyond_any_real_number_are_told_and_not_all_judged() {
     const RANKS: u32 = 20_000;
     let mut trace = Trace::new(RANKS);
     for rank in 0..RANKS {
-        trace.stands(record(rank, Function::Barrier, 1));
+        trace.unfinished(record(rank, Function::Barrier, 1));
     }
-    trace.stands(receive(0, Peer::Any, Tag::Any));
+    trace.unfinished(receive(0, Peer::Any, Tag::Any));
     let pending = trace.pending();
     assert_eq!(pending.calls.len(), RANKS as usize + 1);
     assert_eq!(pending.deadlocks, []);

@@ -43,18 +43,18 @@ fn is_together(prepare: impl Fn() -> Trace, call: impl Fn(u32) -> MpiRecord, all
     let function = call(0).function;
     // Rank 1 computes. If one more member is enough, rank 0 may continue, and then rank 2.
     let mut trace = prepare();
-    trace.stands(call(0)).stands(waits_for_0(2));
+    trace.unfinished(call(0)).unfinished(waits_for_0(2));
     let stuck = all.then(|| (vec![0, 2], vec![0, 2]));
     assert_eq!(trace.deadlock(), stuck, "{function}");
     assert_eq!(trace.needs(0), Some((vec![1, 2], all)), "{function}");
     // Now no other rank can enter the call.
-    trace.stands(waits_for_0(1));
+    trace.unfinished(waits_for_0(1));
     let stuck = Some((vec![0, 1, 2], vec![0, 1]));
     assert_eq!(trace.deadlock(), stuck, "{function}");
     // All have entered, and one has left already.
     let mut trace = prepare();
-    trace.stands(call(0)).stands(call(1)).call(call(2));
-    trace.stands(waits_for_0(2));
+    trace.unfinished(call(0)).unfinished(call(1)).call(call(2));
+    trace.unfinished(waits_for_0(2));
     assert_eq!(trace.deadlock(), None, "{function}");
     assert_eq!(trace.needs(0), READY, "{function}");
 }
@@ -94,10 +94,10 @@ fn waited(rank: u32, serial: u64) -> MpiRecord {
 fn persistent_collectives_wait_for_who_has_not_started() {
     let mut trace = prepared();
     trace.call(start(0, &[60])).call(start(1, &[60]));
-    trace.stands(wait(0, Function::Wait, &[61]));
-    trace.stands(wait(1, Function::Wait, &[61]));
+    trace.unfinished(wait(0, Function::Wait, &[61]));
+    trace.unfinished(wait(1, Function::Wait, &[61]));
     // Rank 2 has prepared the operation, but has not started it.
-    trace.stands(waits_for_0(2));
+    trace.unfinished(waits_for_0(2));
     assert_eq!(trace.needs(0), Some((vec![2], true)));
     assert_eq!(trace.deadlock(), Some((vec![0, 1, 2], vec![0, 2])));
     assert_eq!(
@@ -115,7 +115,7 @@ fn persistent_collectives_are_started_in_any_order() {
     trace.call(start(0, &[50, 60])).call(start(1, &[60, 50]));
     trace.call(start(2, &[60]));
     for rank in [0, 1] {
-        trace.stands(wait(rank, Function::Wait, &[61]));
+        trace.unfinished(wait(rank, Function::Wait, &[61]));
     }
     assert_eq!((trace.needs(0), trace.needs(1)), (READY, READY));
     assert!(trace.pending().faults.is_empty());
@@ -126,21 +126,21 @@ fn persistent_collectives_are_started_in_any_order() {
     }
     let mut again = start(0, &[60]);
     again.requests = vec![70];
-    trace.call(again).stands(wait(0, Function::Wait, &[70]));
-    trace.stands(waits_for_0(1)).stands(waits_for_0(2));
+    trace.call(again).unfinished(wait(0, Function::Wait, &[70]));
+    trace.unfinished(waits_for_0(1)).unfinished(waits_for_0(2));
     assert_eq!(trace.needs(0), Some((vec![1, 2], true)));
     assert_eq!(trace.deadlock(), Some((vec![0, 1, 2], vec![0, 1])));
     // Other ranks wait for the root of a broadcast, not the root for them.
     let mut trace = prepared();
     trace.call(start(0, &[50])).call(start(1, &[50]));
-    trace.stands(wait(0, Function::Wait, &[51]));
-    trace.stands(wait(1, Function::Wait, &[51]));
-    trace.stands(waits_for_0(2));
+    trace.unfinished(wait(0, Function::Wait, &[51]));
+    trace.unfinished(wait(1, Function::Wait, &[51]));
+    trace.unfinished(waits_for_0(2));
     assert_eq!(trace.needs(1), Some((vec![2], true)));
     let mut trace = prepared();
     trace.call(start(1, &[50]));
-    trace.stands(wait(1, Function::Wait, &[51]));
-    trace.stands(receive(0, Peer::Rank(1), Tag::Any));
+    trace.unfinished(wait(1, Function::Wait, &[51]));
+    trace.unfinished(receive(0, Peer::Rank(1), Tag::Any));
     assert_eq!(trace.needs(1), Some((vec![0], true)));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
 }
@@ -154,8 +154,8 @@ fn starts_that_are_not_told_make_nothing_sure() {
             lost.flags = Flags::TAIL_DROPPED;
         }
         trace.call(start(0, &[60])).call(start(1, &[60])).call(lost);
-        trace.stands(wait(0, Function::Wait, &[61]));
-        trace.stands(waits_for_0(2));
+        trace.unfinished(wait(0, Function::Wait, &[61]));
+        trace.unfinished(waits_for_0(2));
         assert_eq!(trace.deadlock().is_none(), dropped);
         assert_eq!(trace.needs(0).is_none(), dropped);
     }
@@ -187,8 +187,8 @@ fn a_wait_for_several_knows_what_may_be_over() {
     let mut long = send(0, 2, 4, 1 << 20);
     long.function = Function::Isend;
     let long = trace.start(long);
-    trace.stands(wait(0, Function::Waitall, &[bcast, long]));
-    trace.stands(waits_for_0(1));
+    trace.unfinished(wait(0, Function::Waitall, &[bcast, long]));
+    trace.unfinished(waits_for_0(1));
     assert_eq!(trace.needs(0), Some((vec![1, 2], false)));
     assert_eq!(trace.deadlock(), None);
     // Rank 0 may wait only for the read, which is not followed.
@@ -197,8 +197,8 @@ fn a_wait_for_several_knows_what_may_be_over() {
     long.function = Function::Isend;
     let long = trace.start(long);
     let read = trace.start(on_object(0, Function::FileIread, FILE));
-    trace.stands(wait(0, Function::Waitall, &[long, read]));
-    trace.stands(waits_for_0(1));
+    trace.unfinished(wait(0, Function::Waitall, &[long, read]));
+    trace.unfinished(waits_for_0(1));
     assert_eq!((trace.deadlock(), trace.needs(0)), (None, None));
     // For MPI_Waitany, the operation that is not followed may be the one that ends.
     let mut trace = Trace::new(2);
@@ -206,8 +206,8 @@ fn a_wait_for_several_knows_what_may_be_over() {
     posted.function = Function::Irecv;
     let posted = trace.start(posted);
     let read = trace.start(on_object(0, Function::FileIread, FILE));
-    trace.stands(wait(0, Function::Waitany, &[posted, read]));
-    trace.stands(waits_for_0(1));
+    trace.unfinished(wait(0, Function::Waitany, &[posted, read]));
+    trace.unfinished(waits_for_0(1));
     assert_eq!((trace.deadlock(), trace.needs(0)), (None, None));
 }
 
@@ -224,14 +224,16 @@ fn around(rank: u32, function: Function) -> MpiRecord {
 fn neighbours_wait_for_their_sources_alone() {
     let function = Function::NeighborAlltoall;
     let mut trace = Trace::new(4);
-    trace.stands(around(1, function));
-    trace.stands(receive(0, Peer::Rank(1), Tag::Any));
+    trace.unfinished(around(1, function));
+    trace.unfinished(receive(0, Peer::Rank(1), Tag::Any));
     assert_eq!(trace.needs(1), Some((vec![0], true)));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
     // Rank 1's source has entered, and its destination has not. The data may be buffered or not, but no other rank matters.
     let mut trace = Trace::new(4);
-    trace.call(around(0, function)).stands(around(1, function));
-    trace.stands(receive(3, Peer::Rank(1), Tag::Any));
+    trace
+        .call(around(0, function))
+        .unfinished(around(1, function));
+    trace.unfinished(receive(3, Peer::Rank(1), Tag::Any));
     assert_eq!(trace.needs(1), Some((vec![2], true)));
     assert_eq!(trace.deadlock(), None);
     trace.call(around(2, function));
@@ -241,7 +243,7 @@ fn neighbours_wait_for_their_sources_alone() {
     let mut both = record(0, function, 0x80);
     both.sources = vec![Peer::Rank(1), Peer::Rank(1)];
     both.receive_bytes = 16;
-    trace.stands(both).stands(waits_for_0(1));
+    trace.unfinished(both).unfinished(waits_for_0(1));
     assert_eq!(trace.needs(0), Some((vec![1], true)));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
     // A neighbour that exchanges no data with the caller need not enter.
@@ -250,8 +252,8 @@ fn neighbours_wait_for_their_sources_alone() {
     (none.send_bytes, none.receive_bytes) = (0, 0);
     let mut trace = Trace::new(4);
     trace
-        .stands(none)
-        .stands(receive(0, Peer::Rank(1), Tag::Any));
+        .unfinished(none)
+        .unfinished(receive(0, Peer::Rank(1), Tag::Any));
     assert_eq!((trace.deadlock(), trace.needs(1)), (None, READY));
 }
 
@@ -263,10 +265,10 @@ fn neighbours_are_waited_for_by_requests() {
     for rank in 0..4 {
         if rank != 3 {
             let serial = trace.start(around(rank, function));
-            trace.stands(wait(rank, Function::Wait, &[serial]));
+            trace.unfinished(wait(rank, Function::Wait, &[serial]));
         }
     }
-    trace.stands(receive(3, Peer::Rank(2), Tag::Any));
+    trace.unfinished(receive(3, Peer::Rank(2), Tag::Any));
     // Ranks 1 and 2 have their sources' data. Rank 2 may still wait for rank 3 to take the data of rank 2.
     assert_eq!(trace.needs(1), READY);
     assert_eq!(trace.needs(2), Some((vec![3], true)));
@@ -279,8 +281,8 @@ fn neighbours_are_waited_for_by_requests() {
         trace.call(prepare);
     }
     trace.call(start(1, &[50]));
-    trace.stands(wait(1, Function::Wait, &[51]));
-    trace.stands(receive(0, Peer::Rank(1), Tag::Any));
+    trace.unfinished(wait(1, Function::Wait, &[51]));
+    trace.unfinished(receive(0, Peer::Rank(1), Tag::Any));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
     trace.call(start(0, &[50])).call(start(2, &[50]));
     assert_eq!((trace.deadlock(), trace.needs(1)), (None, READY));
@@ -297,8 +299,8 @@ fn windows_are_made_by_all() {
         is_together(|| Trace::new(3), |rank| makes(rank, function, 0), true);
     }
     let mut trace = Trace::new(2);
-    trace.stands(makes(0, Function::WinCreate, 0));
-    trace.stands(makes(1, Function::WinAllocate, 0));
+    trace.unfinished(makes(0, Function::WinCreate, 0));
+    trace.unfinished(makes(1, Function::WinAllocate, 0));
     assert!(
         matches!(trace.pending().faults.as_slice(), [Fault::Mismatch { .. }]),
         "{:?}",
@@ -346,15 +348,15 @@ fn files_are_handled_by_all() {
         Function::FileIwriteAll,
     ] {
         let mut trace = opened();
-        trace.stands(on_object(0, function, FILE));
-        trace.stands(waits_for_0(1)).stands(waits_for_0(2));
+        trace.unfinished(on_object(0, function, FILE));
+        trace.unfinished(waits_for_0(1)).unfinished(waits_for_0(2));
         assert_eq!((trace.deadlock(), trace.needs(0)), (None, None));
     }
     // A wait for a non-blocking call by its request.
     let mut trace = opened();
     let serial = trace.start(on_object(0, Function::FileIwriteAll, FILE));
-    trace.stands(wait(0, Function::Wait, &[serial]));
-    trace.stands(waits_for_0(1)).stands(waits_for_0(2));
+    trace.unfinished(wait(0, Function::Wait, &[serial]));
+    trace.unfinished(waits_for_0(1)).unfinished(waits_for_0(2));
     assert_eq!(trace.deadlock(), Some((vec![0, 1, 2], vec![0, 1])));
     for rank in [1, 2] {
         trace.start(on_object(rank, Function::FileIwriteAll, FILE));
@@ -371,19 +373,19 @@ fn a_rank_writes_in_order_after_those_before_it() {
     };
     let mut trace = Trace::new(3);
     trace.all(0..3, |rank| makes(rank, Function::FileOpen, FILE));
-    trace.stands(ordered(1)).call(ordered(2));
-    trace.stands(receive(0, Peer::Rank(1), Tag::Any));
+    trace.unfinished(ordered(1)).call(ordered(2));
+    trace.unfinished(receive(0, Peer::Rank(1), Tag::Any));
     assert_eq!(trace.needs(1), Some((vec![0], true)));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
     // Rank 1 may wait for the rank after it. Below, a rank that writes no data has no position in the order.
     let mut trace = Trace::new(3);
     trace.all(0..3, |rank| makes(rank, Function::FileOpen, FILE));
-    trace.call(ordered(0)).stands(ordered(1));
+    trace.call(ordered(0)).unfinished(ordered(1));
     assert_eq!(trace.needs(1), Some((vec![2], true)));
     let mut trace = Trace::new(3);
     trace.all(0..3, |rank| makes(rank, Function::FileOpen, FILE));
-    trace.stands(ordered(0));
-    trace.stands(receive(1, Peer::Rank(0), Tag::Any));
+    trace.unfinished(ordered(0));
+    trace.unfinished(receive(1, Peer::Rank(0), Tag::Any));
     assert_eq!(trace.needs(0), Some((vec![1, 2], false)));
     assert_eq!(trace.deadlock(), None);
     let mut trace = Trace::new(3);
@@ -391,8 +393,8 @@ fn a_rank_writes_in_order_after_those_before_it() {
     let mut nothing = ordered(1);
     nothing.send_bytes = 0;
     trace
-        .stands(nothing)
-        .stands(receive(0, Peer::Rank(1), Tag::Any));
+        .unfinished(nothing)
+        .unfinished(receive(0, Peer::Rank(1), Tag::Any));
     assert_eq!(trace.needs(1), Some((vec![0, 2], false)));
     assert_eq!(trace.deadlock(), None);
 }
@@ -412,8 +414,8 @@ fn files_and_communicators_have_orders_of_their_own() {
     // Pending calls on the file and the communicator wait for each other's ranks.
     let mut trace = Trace::new(2);
     trace.all(0..2, |rank| makes(rank, Function::FileOpen, FILE));
-    trace.stands(on_object(0, Function::FileWriteAll, FILE));
-    trace.stands(barrier(1));
+    trace.unfinished(on_object(0, Function::FileWriteAll, FILE));
+    trace.unfinished(barrier(1));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
     assert_eq!(
         trace.pending().lines()[2..],
@@ -451,8 +453,8 @@ fn a_file_has_the_members_of_its_communicator() {
         open.communicator = PART;
         trace.call(open);
     }
-    trace.stands(on_object(1, Function::FileWriteAll, FILE));
-    trace.stands(receive(2, Peer::Rank(1), Tag::Any));
+    trace.unfinished(on_object(1, Function::FileWriteAll, FILE));
+    trace.unfinished(receive(2, Peer::Rank(1), Tag::Any));
     assert_eq!(trace.needs(1), Some((vec![2], true)));
     assert_eq!(trace.deadlock(), Some((vec![1, 2], vec![1, 2])));
     // Needs on a communicator with unknown members are not known.
@@ -461,8 +463,8 @@ fn a_file_has_the_members_of_its_communicator() {
     open.communicator = PART;
     trace
         .call(open)
-        .stands(on_object(0, Function::FileWriteAll, FILE));
-    trace.stands(waits_for_0(1));
+        .unfinished(on_object(0, Function::FileWriteAll, FILE));
+    trace.unfinished(waits_for_0(1));
     assert_eq!((trace.deadlock(), trace.needs(0)), (None, None));
 }
 
@@ -477,8 +479,8 @@ fn ids_are_not_trusted_after_some_could_not_open() {
             trace.call(failed);
         }
         trace.all(0..2, |rank| makes(rank, Function::FileOpen, FILE));
-        trace.stands(on_object(0, Function::FileWriteAll, FILE));
-        trace.stands(waits_for_0(1));
+        trace.unfinished(on_object(0, Function::FileWriteAll, FILE));
+        trace.unfinished(waits_for_0(1));
         trace
     };
     let trace = failing(&[0]);
@@ -512,8 +514,11 @@ fn fences_wait_for_all_where_they_end_transfers() {
     is_together(after_it, fence, false);
     // A fence and a barrier.
     let mut trace = made();
-    trace.stands(fence(0)).stands(barrier(1)).call(fence(2));
-    trace.stands(barrier(2));
+    trace
+        .unfinished(fence(0))
+        .unfinished(barrier(1))
+        .call(fence(2));
+    trace.unfinished(barrier(2));
     assert_eq!(trace.deadlock(), Some((vec![0, 1, 2], vec![0, 1])));
     let lines = trace.pending().lines();
     assert_eq!(
@@ -565,7 +570,7 @@ fn a_call_of_one_rank_on_its_own_is_not_told() {
         trace.call(open);
         let mut write = on_object(rank, Function::FileWriteAll, object);
         write.communicator = 2;
-        trace.stands(write);
+        trace.unfinished(write);
     }
     assert_eq!(trace.deadlock(), None);
     assert!(

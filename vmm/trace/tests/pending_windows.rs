@@ -80,7 +80,9 @@ fn receives_from(rank: u32, from: u32) -> MpiRecord {
 #[test]
 fn starts_wait_for_posts() {
     let mut trace = made(3);
-    trace.stands(start(0, &[1, 2])).stands(receives_from(1, 0));
+    trace
+        .unfinished(start(0, &[1, 2]))
+        .unfinished(receives_from(1, 0));
     // The MPI library decides for which of the two targets rank 0 waits. Rank 2 may still post, and its post may be enough.
     assert_eq!(trace.needs(0), Some((vec![1, 2], false)));
     assert_eq!(trace.deadlock(), None);
@@ -101,18 +103,20 @@ fn starts_wait_for_posts() {
 #[test]
 fn posts_wait_for_nobody() {
     let mut trace = made(2);
-    trace.stands(post(0, &[1])).stands(receives_from(1, 0));
+    trace
+        .unfinished(post(0, &[1]))
+        .unfinished(receives_from(1, 0));
     assert_eq!((trace.deadlock(), trace.needs(0)), (None, READY));
     // A post counts from the beginning of its call.
     let mut trace = made(2);
-    trace.stands(post(0, &[1])).stands(start(1, &[0]));
+    trace.unfinished(post(0, &[1])).unfinished(start(1, &[0]));
     assert_eq!((trace.deadlock(), trace.needs(1)), (None, READY));
 }
 
 #[test]
 fn two_starts_before_the_posts_are_a_deadlock() {
     let mut trace = made(2);
-    trace.stands(start(0, &[1])).stands(start(1, &[0]));
+    trace.unfinished(start(0, &[1])).unfinished(start(1, &[0]));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
     // If the MPI library lets MPI_Win_start return, MPI_Win_complete or a transfer may wait instead.
     for (first, second) in [
@@ -122,7 +126,7 @@ fn two_starts_before_the_posts_are_a_deadlock() {
     ] {
         let mut trace = made(2);
         trace.call(start(0, &[1])).call(start(1, &[0]));
-        trace.stands(first).stands(second);
+        trace.unfinished(first).unfinished(second);
         assert_eq!(trace.needs(0), Some((vec![1], true)));
         assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
     }
@@ -130,7 +134,7 @@ fn two_starts_before_the_posts_are_a_deadlock() {
     let mut trace = made(2);
     trace.call(post(0, &[1])).call(post(1, &[0]));
     trace.call(start(0, &[1])).call(start(1, &[0]));
-    trace.stands(put(0, 1)).stands(complete(1));
+    trace.unfinished(put(0, 1)).unfinished(complete(1));
     assert_eq!((trace.needs(0), trace.needs(1)), (READY, READY));
     assert_eq!(trace.deadlock(), None);
 }
@@ -141,7 +145,9 @@ fn what_was_asked_for_must_have_come() {
     let epoch = |transfer: MpiRecord| {
         let mut trace = made(3);
         trace.call(start(0, &[1, 2])).call(transfer);
-        trace.stands(complete(0)).stands(receives_from(1, 0));
+        trace
+            .unfinished(complete(0))
+            .unfinished(receives_from(1, 0));
         trace
     };
     let trace = epoch(put(0, 1));
@@ -158,21 +164,21 @@ fn what_was_asked_for_must_have_come() {
 #[test]
 fn waits_need_all_origins_to_complete() {
     let mut trace = made(3);
-    trace.call(post(0, &[1, 2])).stands(waits(0));
+    trace.call(post(0, &[1, 2])).unfinished(waits(0));
     trace.call(start(1, &[0])).call(complete(1));
-    trace.call(start(2, &[0])).stands(receives_from(2, 0));
+    trace.call(start(2, &[0])).unfinished(receives_from(2, 0));
     assert_eq!(trace.needs(0), Some((vec![2], true)));
     assert_eq!(trace.deadlock(), Some((vec![0, 2], vec![0, 2])));
     // An origin that has ended never calls MPI_Win_complete.
     let mut trace = made(2);
-    trace.call(post(0, &[1])).stands(waits(0));
+    trace.call(post(0, &[1])).unfinished(waits(0));
     trace.call(record(1, Function::Finalize, 0));
     assert_eq!(trace.deadlock(), Some((vec![0], vec![])));
     // A pending call of MPI_Win_complete counts for the target.
     let mut trace = made(3);
-    trace.call(post(0, &[1])).stands(waits(0));
-    trace.call(start(1, &[0, 2])).stands(complete(1));
-    trace.stands(receives_from(2, 0));
+    trace.call(post(0, &[1])).unfinished(waits(0));
+    trace.call(start(1, &[0, 2])).unfinished(complete(1));
+    trace.unfinished(receives_from(2, 0));
     assert_eq!((trace.deadlock(), trace.needs(0)), (None, READY));
     assert_eq!(trace.needs(1), Some((vec![2], true)));
 }
@@ -188,36 +194,40 @@ fn epochs_follow_each_other() {
     epoch(&mut trace, Function::WinWait);
     epoch(&mut trace, Function::WinTest);
     // The third post has no start yet, and no completion.
-    trace.call(post(0, &[1])).stands(waits(0));
-    trace.stands(receives_from(1, 0));
+    trace.call(post(0, &[1])).unfinished(waits(0));
+    trace.unfinished(receives_from(1, 0));
     assert_eq!(trace.needs(0), Some((vec![1], true)));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
     // The third start has no post yet.
     let mut trace = made(2);
     epoch(&mut trace, Function::WinWait);
     epoch(&mut trace, Function::WinTest);
-    trace.stands(start(1, &[0])).stands(receives_from(0, 1));
+    trace
+        .unfinished(start(1, &[0]))
+        .unfinished(receives_from(0, 1));
     assert_eq!(trace.needs(1), Some((vec![0], true)));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
     // A call that ends an epoch has no known need without an open epoch.
     for (call, other) in [(waits(0), 1), (complete(1), 0)] {
         let (mut trace, rank) = (made(2), 1 - other);
         epoch(&mut trace, Function::WinWait);
-        trace.stands(call).stands(receives_from(other, rank));
+        trace
+            .unfinished(call)
+            .unfinished(receives_from(other, rank));
         assert_eq!((trace.deadlock(), trace.needs(rank)), (None, None));
     }
     // After an access epoch has ended, its targets may be locked.
     let mut trace = made(2);
     epoch(&mut trace, Function::WinWait);
     trace.all(0..2, |rank| lock(rank, WINDOW, 0, true));
-    trace.stands(put(1, 0)).stands(receives_from(0, 1));
+    trace.unfinished(put(1, 0)).unfinished(receives_from(0, 1));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
     // A rank that polls may do other work.
     let mut trace = made(2);
     let mut test = on(0, Function::WinTest, WINDOW);
     (test.flags, test.calls) = (Flags::POLL_RUN, 9);
-    trace.call(post(0, &[1])).stands(test);
-    trace.stands(receives_from(1, 0));
+    trace.call(post(0, &[1])).unfinished(test);
+    trace.unfinished(receives_from(1, 0));
     assert_eq!(trace.deadlock(), None);
 }
 
@@ -229,14 +239,14 @@ fn what_was_not_told_wholly_is_not_judged() {
         if spoilt {
             other.flags = Flags::TAIL_DROPPED;
         }
-        trace.call(other).stands(start(0, &[1]));
-        trace.stands(receives_from(1, 0));
+        trace.call(other).unfinished(start(0, &[1]));
+        trace.unfinished(receives_from(1, 0));
         assert_eq!(trace.deadlock().is_none(), spoilt);
         let mut trace = made(2);
         let mut failed = post(1, &[0]);
         failed.result = i32::from(spoilt);
-        trace.call(failed).stands(start(0, &[1]));
-        trace.stands(receives_from(1, 0));
+        trace.call(failed).unfinished(start(0, &[1]));
+        trace.unfinished(receives_from(1, 0));
         assert_eq!(trace.deadlock(), None);
         assert_eq!(trace.needs(0).is_none(), spoilt);
     }
@@ -257,7 +267,7 @@ fn what_was_not_told_wholly_is_not_judged() {
             _ => made(2),
         };
         let function = call.function;
-        trace.stands(call).stands(receives_from(1, 0));
+        trace.unfinished(call).unfinished(receives_from(1, 0));
         assert_eq!(
             (trace.deadlock(), trace.needs(0)),
             (None, None),
@@ -277,22 +287,22 @@ fn locks_wait_for_those_they_exclude() {
     ] {
         let mut trace = made(3);
         trace.call(lock(1, WINDOW, 2, held));
-        trace.stands(lock(0, WINDOW, 2, wanted));
-        trace.stands(receives_from(1, 0));
+        trace.unfinished(lock(0, WINDOW, 2, wanted));
+        trace.unfinished(receives_from(1, 0));
         let stuck = excluded.then(|| (vec![0, 1], vec![0, 1]));
         assert_eq!(trace.deadlock(), stuck, "{held} {wanted}");
         // A lock on another target, on another window, or after a release does not wait.
         for free in [lock(0, WINDOW, 1, wanted), lock(0, OTHER, 2, wanted)] {
             let mut trace = made(3);
-            trace.call(lock(1, WINDOW, 2, held)).stands(free);
-            trace.stands(receives_from(1, 0));
+            trace.call(lock(1, WINDOW, 2, held)).unfinished(free);
+            trace.unfinished(receives_from(1, 0));
             assert_eq!((trace.deadlock(), trace.needs(0)), (None, READY));
         }
         let mut trace = made(3);
         trace.call(lock(1, WINDOW, 2, held));
         trace.call(at(1, Function::WinUnlock, WINDOW, 2));
-        trace.stands(lock(0, WINDOW, 2, wanted));
-        trace.stands(receives_from(1, 0));
+        trace.unfinished(lock(0, WINDOW, 2, wanted));
+        trace.unfinished(receives_from(1, 0));
         assert_eq!((trace.deadlock(), trace.needs(0)), (None, READY));
     }
 }
@@ -304,8 +314,8 @@ fn two_locks_in_two_orders_are_a_deadlock() {
         .call(lock(0, WINDOW, 2, true))
         .call(lock(1, WINDOW, 3, true));
     trace
-        .stands(lock(0, WINDOW, 3, true))
-        .stands(lock(1, WINDOW, 2, false));
+        .unfinished(lock(0, WINDOW, 3, true))
+        .unfinished(lock(1, WINDOW, 2, false));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
     assert_eq!(
         trace.pending().lines()[2..],
@@ -319,8 +329,8 @@ fn two_locks_in_two_orders_are_a_deadlock() {
     trace
         .call(lock(0, WINDOW, 2, true))
         .call(lock(0, WINDOW, 3, true));
-    trace.stands(at(0, Function::WinUnlock, WINDOW, 3));
-    trace.stands(lock(1, WINDOW, 2, true));
+    trace.unfinished(at(0, Function::WinUnlock, WINDOW, 3));
+    trace.unfinished(lock(1, WINDOW, 2, true));
     assert_eq!(trace.needs(1), Some((vec![0], true)));
     assert_eq!((trace.deadlock(), trace.needs(0)), (None, READY));
 }
@@ -332,7 +342,7 @@ fn locks_may_be_taken_later_than_they_are_asked_for() {
         let mut trace = made(3);
         for rank in [0, 1] {
             trace.call(lock(rank, WINDOW, 2, true));
-            trace.stands(at(rank, function, WINDOW, 2));
+            trace.unfinished(at(rank, function, WINDOW, 2));
         }
         assert_eq!(trace.deadlock(), None, "{function}");
         // Rank 1 waits in another call, so that rank 1 counts as the holder of the lock for which rank 0 waits.
@@ -340,8 +350,8 @@ fn locks_may_be_taken_later_than_they_are_asked_for() {
         for rank in [0, 1] {
             trace.call(lock(rank, WINDOW, 2, true));
         }
-        trace.stands(at(0, function, WINDOW, 2));
-        trace.stands(receives_from(1, 0));
+        trace.unfinished(at(0, function, WINDOW, 2));
+        trace.unfinished(receives_from(1, 0));
         let stuck = Some((vec![0, 1], vec![0, 1]));
         assert_eq!(trace.deadlock(), stuck, "{function}");
     }
@@ -350,8 +360,8 @@ fn locks_may_be_taken_later_than_they_are_asked_for() {
     for rank in [1, 2] {
         trace.call(lock(rank, WINDOW, 3, false));
     }
-    trace.stands(lock(0, WINDOW, 3, true));
-    trace.stands(receives_from(1, 0));
+    trace.unfinished(lock(0, WINDOW, 3, true));
+    trace.unfinished(receives_from(1, 0));
     assert_eq!(trace.needs(0), Some((vec![1, 2], false)));
     assert_eq!(trace.deadlock(), None);
 }
@@ -361,14 +371,14 @@ fn locks_of_all_are_shared() {
     let all = |rank, function| on(rank, function, WINDOW);
     let mut trace = made(3);
     trace.call(all(1, Function::WinLockAll));
-    trace.stands(all(0, Function::WinLockAll));
-    trace.stands(receives_from(1, 0));
+    trace.unfinished(all(0, Function::WinLockAll));
+    trace.unfinished(receives_from(1, 0));
     assert_eq!((trace.deadlock(), trace.needs(0)), (None, READY));
     // A lock of all targets and an exclusive lock on one target exclude each other.
     let mut trace = made(3);
     trace.call(all(1, Function::WinLockAll));
-    trace.stands(lock(0, WINDOW, 2, true));
-    trace.stands(receives_from(1, 0));
+    trace.unfinished(lock(0, WINDOW, 2, true));
+    trace.unfinished(receives_from(1, 0));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
     for function in [Function::WinLockAll, Function::WinFlushAll] {
         let mut trace = made(3);
@@ -376,8 +386,8 @@ fn locks_of_all_are_shared() {
             trace.call(all(0, Function::WinLockAll));
         }
         trace.call(lock(1, WINDOW, 2, true));
-        trace.stands(all(0, function));
-        trace.stands(receives_from(1, 0));
+        trace.unfinished(all(0, function));
+        trace.unfinished(receives_from(1, 0));
         assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
         trace.call(at(1, Function::WinUnlock, WINDOW, 2));
         assert_eq!((trace.deadlock(), trace.needs(0)), (None, READY));
@@ -385,8 +395,8 @@ fn locks_of_all_are_shared() {
     let mut trace = made(3);
     trace.call(all(1, Function::WinLockAll));
     trace.call(all(1, Function::WinUnlockAll));
-    trace.stands(lock(0, WINDOW, 2, true));
-    trace.stands(receives_from(1, 0));
+    trace.unfinished(lock(0, WINDOW, 2, true));
+    trace.unfinished(receives_from(1, 0));
     assert_eq!((trace.deadlock(), trace.needs(0)), (None, READY));
 }
 
@@ -397,6 +407,8 @@ fn a_freed_window_leaves_nothing() {
     trace.call(post(1, &[0]));
     trace.all(0..2, |rank| on(rank, Function::WinFree, WINDOW));
     trace.all(0..2, |rank| on(rank, Function::WinCreate, WINDOW));
-    trace.stands(start(0, &[1])).stands(receives_from(1, 0));
+    trace
+        .unfinished(start(0, &[1]))
+        .unfinished(receives_from(1, 0));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
 }

@@ -170,7 +170,7 @@ pub enum AcpiError {
 
 /// Location of a table in the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TablePlace {
+pub struct TableLocation {
     /// Signature in the table's header, such as `DSDT`.
     pub signature: [u8; 4],
     /// Guest-physical address of the table.
@@ -187,7 +187,7 @@ pub struct AcpiTables {
     /// Bytes of the block, to be written at `base`.
     pub bytes: Vec<u8>,
     /// Locations of the tables in the block, without the RSDP.
-    pub tables: Vec<TablePlace>,
+    pub tables: Vec<TableLocation>,
 }
 
 impl AcpiTables {
@@ -307,7 +307,7 @@ fn fadt(platform: &PlatformDescription, dsdt: u64) -> Vec<u8> {
 struct Block {
     base: u64,
     bytes: Vec<u8>,
-    tables: Vec<TablePlace>,
+    tables: Vec<TableLocation>,
 }
 
 impl Block {
@@ -323,7 +323,7 @@ impl Block {
         self.bytes.resize(self.bytes.len().next_multiple_of(16), 0);
         let address = self.base + self.bytes.len() as u64;
         self.bytes.extend_from_slice(table);
-        self.tables.push(TablePlace {
+        self.tables.push(TableLocation {
             signature: [table[0], table[1], table[2], table[3]],
             address,
             length: table.len(),

@@ -120,7 +120,7 @@ impl KernelImage {
         if start >= HIGH_MEMORY && end <= low_end {
             Ok(())
         } else {
-            Err(BootError::KernelPlace {
+            Err(BootError::KernelLocation {
                 path: self.path.clone(),
                 start,
                 end,

@@ -90,7 +90,7 @@ pub enum BootError {
         "kernel {path} wants memory from {start:#x} to {end:#x}, but RAM for it lies between 0x100000 and {low_end:#x}; give the node more memory",
         path = path.display()
     )]
-    KernelPlace {
+    KernelLocation {
         /// Path of the kernel.
         path: PathBuf,
         /// First address that the kernel needs.

@@ -78,7 +78,7 @@ impl Trace {
     }
 
     /// Adds a call that did not end.
-    pub fn stands(&mut self, record: MpiRecord) -> &mut Trace {
+    pub fn unfinished(&mut self, record: MpiRecord) -> &mut Trace {
         self.push(Body::Unfinished(Box::new(Unfinished {
             function: record.function,
             rank: record.rank,

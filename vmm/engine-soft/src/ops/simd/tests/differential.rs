@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use iced_x86::{Code, Instruction, Mnemonic};
+use iced_x86::{Instruction, Mnemonic};
 
 use super::native::{self, GPRS, State};
 use super::{IP, Values, cases, execute, lower, vcpu};
