@@ -13,7 +13,7 @@ pub const MEMORY: u64 = 1 << 30;
 /// Channel by which a guest's marks reach nodescope. QEMU has only the console.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marks {
-    /// Hypercalls, which are exact.
+    /// Hypercalls, which reach nodescope without a delay by the guest's console.
     Hypercall,
     /// Console lines, for scripts.
     Console,

@@ -64,7 +64,7 @@ const TERMS: [(&str, &[StallTerm]); 4] = [
 #[derive(Debug)]
 struct Counted {
     instructions: u64,
-    /// Instructions among them that ran in the guest's kernel.
+    /// Number of those `instructions` that ran in the guest's kernel.
     kernel: u64,
     /// Cycles of long instructions (REP strings, PAUSE) beyond one cycle for each instruction.
     long_cycles: u64,

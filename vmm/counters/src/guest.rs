@@ -273,7 +273,7 @@ impl GuestCounting {
         vec![Sum::default(); events.sum()]
     }
 
-    /// Returns the sums over all vCPUs until now, one for each event.
+    /// Returns the count of each event since the counters of the vCPUs were made, summed over all vCPUs.
     ///
     /// # Errors
     ///

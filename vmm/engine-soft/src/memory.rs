@@ -722,7 +722,7 @@ pub fn is_canonical(linear: u64) -> bool {
     ((linear as i64) << 16 >> 16) as u64 == linear
 }
 
-/// Calls `f` with address and length of each piece of a span within one aligned unit of `1 << shift` bytes.
+/// Cuts a span at the multiples of `1 << shift`, and calls `f` with the address and length of each piece.
 fn for_each_piece(
     shift: u32,
     linear: u64,

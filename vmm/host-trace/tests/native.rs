@@ -65,7 +65,7 @@ fn tracer_sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest-images/tracer")
 }
 
-/// Runs the program on two ranks and leaves the logs in `folder`.
+/// Compiles `PROGRAM`, runs it under the tracer on two ranks, and leaves the logs in `folder`. Returns None if this machine lacks the MPI.
 fn run(mpi: Mpi, folder: &Path, argument: Option<&str>) -> Option<()> {
     let (compiler, launcher) = (
         format!("mpicc.{}", mpi.name()),

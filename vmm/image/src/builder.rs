@@ -16,7 +16,8 @@ use crate::{
     BuildOptions, Image, ImageError, ImageSpec, InputSet, Manifest, Recipe, unpack_bzimage,
 };
 
-/// Time stamp (seconds of Unix time, 2024-01-01) of every file that has none of its own, so that the same inputs give the same bytes.
+/// Latest time stamp of the image's files: 2024-01-01, in seconds of Unix time. Newer files get this stamp, so that the same inputs give
+/// the same bytes.
 const EPOCH: &str = "1704067200";
 
 /// Returns the image of `spec` from the cache at `cache_dir`. If the image is missing, builds it and adds it to the cache. Calls `progress`

@@ -34,7 +34,7 @@ const CR0: u64 = cr0::PE
     | cr0::NW
     | cr0::CD
     | cr0::PG;
-/// Bits of CR4 that the check accepts.
+/// Bits of CR4 that a vCPU's state may have set.
 const CR4: u64 = cr4::VME
     | cr4::PVI
     | cr4::TSD

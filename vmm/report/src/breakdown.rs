@@ -56,7 +56,7 @@ pub struct WindowReport {
 pub enum ScopeKind {
     /// A rank: its address space, in user mode and in the kernel.
     Rank,
-    /// All other code on a node.
+    /// All code on a node that belongs to no rank.
     Others,
     /// A node: its ranks and all other code.
     Node,

@@ -15,7 +15,7 @@ const MOST: usize = 6;
 const MPI: f64 = 0.2;
 /// Minimum share of one cause in MPI's cycles for the cause to be called most of it.
 const MAIN: f64 = 0.5;
-/// Minimum ratio of the times that ranks compute, for a finding.
+/// Minimum ratio for a finding of imbalance: the longest compute time of a rank to the mean of the other ranks, or to the shortest.
 const IMBALANCE: f64 = 1.2;
 /// Minimum share of caches and memory in the cycles outside MPI, for a finding.
 const MEMORY: f64 = 0.25;

@@ -131,8 +131,8 @@ fn a_rank_that_polls_for_a_late_one_waits() {
     assert_eq!(parts(&report(&events)), (120, 180, 700, 200));
 }
 
-/// Checks two programs that run one after the other in one window, both with a rank 0 on node 0. Rank 0 of the first does not wait: its
-/// counters are those of `one_rank_by_hand`. Rank 0 of the second waits for all its time in MPI_Allreduce.
+/// Checks two programs that run one after the other in one window, both with a rank 0 on node 0. Rank 0 of the first does not poll: its
+/// counters are those of `one_rank_by_hand`. Rank 0 of the second waits in MPI_Allreduce during the whole call.
 #[test]
 fn ranks_of_two_programs_wait_apart() {
     let of_second = |mut event: Event| {

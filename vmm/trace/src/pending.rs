@@ -89,7 +89,7 @@ pub enum Waits {
     Unknown,
 }
 
-/// Ranks that wait for each other.
+/// Ranks that can never continue: they wait for each other, or for ranks that have ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Deadlock {
     /// Number of the MPI job.

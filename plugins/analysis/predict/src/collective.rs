@@ -168,7 +168,7 @@ impl From<Algorithm> for Selected {
     }
 }
 
-/// A collective as one rank sees it.
+/// One rank's call of a collective: the arguments, and the caller's rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape<'a> {
     /// Kind of the collective.

@@ -344,7 +344,8 @@ fn linear(
     Ok(())
 }
 
-/// Returns the calls of one occurrence as sequences of their own, with an empty first burst.
+/// Returns the calls of one occurrence of a fragment as sequences of their own. The burst before each rank's first call is empty, since it
+/// is not part of the fragment.
 fn alone(sequences: &Sequences, occurrence: &Occurrence) -> Sequences {
     let mut only = Sequences {
         ranks: (sequences.ranks.iter())

@@ -307,7 +307,7 @@ pub(crate) fn threads() -> usize {
 pub(crate) struct Refusal {
     /// Instruction that LLVM refuses, as text.
     pub instruction: String,
-    /// Message of LLVM.
+    /// LLVM's error message for the instruction.
     pub message: String,
 }
 

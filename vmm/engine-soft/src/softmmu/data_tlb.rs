@@ -387,7 +387,7 @@ impl DataTlb {
         unsafe { &*self.entries.as_ptr().byte_add(at as usize) }
     }
 
-    /// Returns log2 of the bytes of a unit.
+    /// Returns log2 of the bytes of a unit: the page or line that a current entry holds.
     pub fn shift(&self) -> u32 {
         self.shift
     }

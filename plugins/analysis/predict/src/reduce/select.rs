@@ -46,7 +46,7 @@ pub enum SelectionError {
         rank: u32,
         /// Number of calls of that rank.
         own: usize,
-        /// World rank of the other rank.
+        /// World rank of the other of these two ranks, which has a different number of calls.
         other: u32,
         /// Number of calls of the other rank.
         others: usize,
