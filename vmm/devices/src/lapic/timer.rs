@@ -158,7 +158,10 @@ impl Timer {
     pub fn set_divide(&mut self, clock: &TimerClock, now: u64, divide: u32) {
         let left = self.current(clock, now);
         self.divide = divide & 0b1011;
-        self.begin(clock, now, left);
+        // A deadline counts ticks of the TSC, which the divisor does not change.
+        if self.mode != TimerMode::TscDeadline {
+            self.begin(clock, now, left);
+        }
     }
 
     /// Sets the mode from the local vector table entry. A change of the mode disarms the timer.
@@ -325,6 +328,12 @@ mod tests {
         assert_eq!(t.next(), 700);
         t.set_initial(&clock(), 300, 5);
         assert_eq!((t.next(), t.initial()), (700, 0));
+        t.set_divide(&clock(), 300, 3);
+        assert_eq!(
+            (t.next(), t.deadline()),
+            (700, 1000),
+            "a deadline stays armed"
+        );
         t.expire(&clock(), 700);
         assert_eq!((t.next(), t.deadline()), (u64::MAX, 0));
         t.set_deadline(800, 5);
