@@ -129,7 +129,7 @@ fn what_was_written_is_read_alike() {
         );
         assert_eq!(again.tool, measurement.tool);
         // Reading the written JSON and writing it again gives the same bytes.
-        assert_eq!(text, read(name).json().unwrap());
+        assert_eq!(text, again.json().unwrap(), "{name}");
     }
 }
 
