@@ -10,7 +10,10 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use guest::{Kernel, WorkFolder, ends_within, holds, signal, stderr, wait_until};
+use guest::{
+    HANG_UP_AND_INTERRUPT, Kernel, WorkFolder, ends_within, holds, set_dispositions, signal,
+    stderr, wait_until,
+};
 
 /// Longest time that a run which ends soon may take on a busy host.
 const SOON: Duration = Duration::from_secs(60);
@@ -308,21 +311,6 @@ fn a_second_signal_ends_a_build_whose_messages_nobody_reads() {
     assert_eq!(status.code(), Some(130));
 }
 
-const HANG_UP_AND_INTERRUPT: [i32; 2] = [libc::SIGHUP, libc::SIGINT];
-
-/// Makes a command start with this disposition of SIGHUP and SIGINT, whatever the disposition in the tests is.
-fn starter_has(command: &mut Command, disposition: libc::sighandler_t) {
-    // SAFETY: signal may be called between fork and exec; neither disposition runs code.
-    unsafe {
-        command.pre_exec(move || {
-            for signal in HANG_UP_AND_INTERRUPT {
-                libc::signal(signal, disposition);
-            }
-            Ok(())
-        });
-    }
-}
-
 #[test]
 fn a_run_ignores_the_signals_that_its_starter_ignores() {
     let work = WorkFolder::new(1, "", |path| {
@@ -332,7 +320,7 @@ fn a_run_ignores_the_signals_that_its_starter_ignores() {
         steps.off(0, path);
     });
     let mut command = work.command(&["run", "s.toml"]);
-    starter_has(&mut command, libc::SIG_IGN);
+    set_dispositions(&mut command, libc::SIG_IGN);
     let mut child = command.spawn().unwrap();
     // The run creates this file after the handlers are installed.
     let log = work.results().join("console-node0.log");
@@ -355,9 +343,7 @@ fn a_run_ignores_the_signals_that_its_starter_ignores() {
 #[test]
 fn a_hang_up_ends_a_run_that_does_not_ignore_it() {
     let work = WorkFolder::new(1, "", |path| marking().for_ever(path));
-    let mut command = work.command(&["run", "s.toml"]);
-    starter_has(&mut command, libc::SIG_DFL);
-    let mut child = command.spawn().unwrap();
+    let mut child = work.command(&["run", "s.toml"]).spawn().unwrap();
     let trace = work.results().join("trace.nst");
     wait_until(&mut child, "the trace", || holds(&trace, 1));
     signal(&child, libc::SIGHUP);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -232,6 +233,8 @@ impl WorkFolder {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        // A shell that starts the tests in the background ignores SIGINT, and children inherit that.
+        set_dispositions(&mut command, libc::SIG_DFL);
         command
     }
 
@@ -245,6 +248,23 @@ impl WorkFolder {
         let path = self.results().join(file);
         wait_until(&mut child, file, || holds(&path, bytes));
         child
+    }
+}
+
+/// Signals that `nohup` and the `&` of a shell make a program ignore.
+pub const HANG_UP_AND_INTERRUPT: [i32; 2] = [libc::SIGHUP, libc::SIGINT];
+
+/// Makes a command start with this disposition of SIGHUP and SIGINT, whatever the disposition in the tests is. A later call replaces the
+/// disposition of an earlier one.
+pub fn set_dispositions(command: &mut Command, disposition: libc::sighandler_t) {
+    // SAFETY: signal may be called between fork and exec; neither disposition runs code.
+    unsafe {
+        command.pre_exec(move || {
+            for signal in HANG_UP_AND_INTERRUPT {
+                libc::signal(signal, disposition);
+            }
+            Ok(())
+        });
     }
 }
 
