@@ -8,7 +8,7 @@ use nodescope_predict::{Channel, Table};
 use crate::fit::{Fit, Limit};
 use crate::piecewise::{Piecewise, Residuals};
 
-/// A fitted path and where its measurements came from.
+/// A fitted communication path, between nodes or within a node, and where its measurements came from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Path {
     /// File or folder of the measurements.
@@ -17,7 +17,7 @@ pub struct Path {
     pub fit: Fit,
 }
 
-/// A cluster whose paths were fitted.
+/// A cluster whose communication paths were fitted to measurements.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterFile {
     /// Name of the cluster.

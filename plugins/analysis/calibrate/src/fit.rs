@@ -14,10 +14,11 @@ use nodescope_predict::{Channel, Model, Table};
 use crate::piecewise::{Piecewise, Point, Residuals, Segment};
 use crate::{CalibrateError, Measurements, Sample};
 
-/// Least relative rise of the time from one line to the next that counts as a change of protocol.
+/// Least relative rise of the one-way time from one line to the next that counts as a change from eager to rendezvous. Noisy measurements
+/// need a larger rise: four standard deviations.
 const STEP: f64 = 0.05;
-/// Least ratio of the latency that a third of the large messages' intercept gives to the latency that the smallest size gives. Below this
-/// ratio, the intercept is not used.
+/// Least ratio of two estimates of the latency: a third of the intercept of the first line above the eager limit (without the send
+/// overhead), and what the overheads leave of the smallest size's one-way time. Below this ratio, the intercept is not used.
 const PLAUSIBLE: f64 = 0.3;
 /// Size in bytes up to which the tables continue with the slope of the last line.
 const BEYOND: u64 = 1 << 30;
@@ -36,9 +37,9 @@ pub struct FitOptions {
 pub enum Limit {
     /// The user gave the limit.
     Given,
-    /// Late receives show the limit. Sends of this size, the next after the limit, wait for their receives.
+    /// Late receives show the limit. Sends of this size in bytes, which is above the limit, wait for their receives.
     Waiting(u64),
-    /// A step in the times shows the limit. This size is the first behind the step.
+    /// A step in the times shows the limit. This size in bytes is the first measured size behind the step.
     Step(u64),
     /// The measurements show no limit, so the limit is the largest size measured.
     Unseen,
@@ -300,8 +301,8 @@ impl Costs<'_> {
         if bytes > self.eager_limit { 3.0 } else { 1.0 }
     }
 
-    /// Returns the time that a sender is busy; 0 if no sends were measured. Above the eager limit, this is the time of the request to
-    /// send.
+    /// Returns the time that a sender is busy, in nanoseconds; 0 if no sends were measured. Above the eager limit, the sender sends a
+    /// request, which is taken to cost as much as a message of the smallest size.
     fn send(&self, bytes: u64) -> f64 {
         let bytes = if bytes > self.eager_limit {
             self.smallest
@@ -313,8 +314,8 @@ impl Costs<'_> {
             .map_or(0.0, |send| send.at(bytes).max(0.0).min(self.total(bytes)))
     }
 
-    /// Returns the receiver's overhead by the late receives, or the sender's overhead if there are none; never more than the sender leaves
-    /// of the one-way time.
+    /// Returns the receiver's overhead in nanoseconds by the late receives, or the sender's overhead if there are none; never more than the
+    /// sender leaves of the one-way time. Above the eager limit, the overhead is that of the smallest size.
     fn receive(&self, bytes: u64) -> f64 {
         let bytes = if bytes > self.eager_limit {
             self.smallest

@@ -17,7 +17,7 @@ const ROUNDING: f64 = 5.0;
 ///
 /// # Errors
 ///
-/// A file that cannot be read, or what [`parse`] refuses.
+/// A file that cannot be read or has more than 16 MiB, or what [`parse`] refuses.
 pub fn read(path: &Path) -> Result<Measurements, CalibrateError> {
     let mut bytes = Vec::new();
     // A device or a pipe may have no end, so the read has a limit.
@@ -40,8 +40,8 @@ pub fn read(path: &Path) -> Result<Measurements, CalibrateError> {
 ///
 /// # Errors
 ///
-/// Lines without three numbers, numbers that are not positive, sizes that do not ascend, columns that do not agree, fewer than two
-/// sizes.
+/// Lines with fewer than three numbers, numbers that are not positive, sizes that are not whole or do not ascend, columns that do not
+/// agree, fewer than two sizes. Empty lines and lines that begin with `#` are skipped.
 pub fn parse(file: &Path, text: &str) -> Result<Measurements, CalibrateError> {
     let mut rows: Vec<(usize, [f64; 3])> = Vec::new();
     for (number, line) in text.lines().enumerate() {

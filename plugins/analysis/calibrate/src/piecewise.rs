@@ -19,9 +19,9 @@ pub const MOST_POINTS: usize = 240;
 const LEAST_SIGMA: f64 = 0.004;
 /// Standard deviations beyond which a point is an outlier.
 const OUTLIER: f64 = 3.0;
-/// Fewest points of a run.
+/// Fewest points of a run, if there are as many points.
 const SHORTEST: usize = 3;
-/// Most rounds of improving a line by least squares.
+/// Most lines that are tried from each start: the start itself, then its improvements by least squares.
 const ROUNDS: usize = 4;
 
 /// Measured time at a message size.
@@ -36,15 +36,15 @@ pub struct Point {
 /// Run of points of successive sizes, and the straight line through them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Segment {
-    /// Smallest size in bytes.
+    /// Smallest message size of the segment's points, bytes.
     pub from: u64,
-    /// Largest size in bytes.
+    /// Largest message size of the segment's points, bytes.
     pub to: u64,
     /// Number of points in the segment.
     pub points: usize,
-    /// Nanoseconds at 0 bytes.
+    /// Value of the line at 0 bytes, nanoseconds.
     pub intercept: f64,
-    /// Nanoseconds a byte.
+    /// Slope of the line, nanoseconds per byte.
     pub slope: f64,
 }
 
@@ -58,13 +58,13 @@ impl Segment {
 /// Distances of points from a fit: relative residuals.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Residuals {
-    /// The median of the absolute values.
+    /// Median of the absolute residuals, as a fraction of the measured time.
     pub median: f64,
-    /// The greatest absolute value.
+    /// Greatest absolute residual, as a fraction of the measured time.
     pub largest: f64,
-    /// Size with the greatest absolute value, bytes.
+    /// Message size with the greatest absolute residual, bytes.
     pub largest_at: u64,
-    /// Number of points that the fit takes for outliers.
+    /// Number of points whose residual exceeds three standard deviations.
     pub outliers: usize,
 }
 
@@ -124,7 +124,7 @@ impl Piecewise {
         }
     }
 
-    /// Returns the relative residuals of other points from this fit.
+    /// Returns the relative residuals of given points from this fit.
     pub fn residuals_of(&self, points: &[Point]) -> Residuals {
         let mut largest = (0.0, points.first().map_or(0, |point| point.bytes));
         let mut all = Vec::with_capacity(points.len());
@@ -226,7 +226,8 @@ fn least_squares(points: &[Point], keep: impl Fn(&Point) -> bool) -> Option<(f64
     Some((y - slope * x, slope))
 }
 
-/// Returns intercept and slope of Tukey's resistant line, through the medians of the outer thirds.
+/// Returns intercept and slope of Tukey's resistant line. The slope joins the medians of the outer thirds, and the intercept is the median
+/// of what the slope leaves.
 fn resistant(points: &[Point]) -> (f64, f64) {
     let third = points.len().div_ceil(3);
     let of =
@@ -327,7 +328,7 @@ mod tests {
         sizes
     }
 
-    /// Returns deterministic noise in (-1, 1).
+    /// Returns deterministic noise in [-1, 1).
     fn noise(seed: u64) -> f64 {
         let mixed = (seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

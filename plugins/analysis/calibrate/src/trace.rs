@@ -30,14 +30,15 @@ struct Call {
     entry: i64,
     exit: i64,
     inside: i64,
-    /// True if the rank's previous call was a poll, in which its MPI library could already move messages.
+    /// True if the rank's previous call was a poll (`MPI_Iprobe`), in which its MPI library could already move messages.
     after_polls: bool,
     /// Other end of the message: its rank and the index of its call.
     other: Option<(u32, usize)>,
 }
 
 impl Call {
-    /// Returns half the time that the tracer took in the call: its share before the MPI function, and its share after it.
+    /// Returns half the time that the tracer took in the call, picoseconds. The tracer is taken to spend this much before the MPI function
+    /// and again after it.
     fn own(&self) -> i64 {
         (self.exit - self.entry - self.inside).max(0) / 2
     }
@@ -50,7 +51,7 @@ pub struct Collector {
     calls: BTreeMap<u32, Vec<Option<Call>>>,
     sent: Lanes,
     received: Lanes,
-    /// Ranks whose last call was a poll.
+    /// Ranks whose last call was a poll (`MPI_Iprobe`).
     polling: BTreeSet<u32>,
     /// Ranks with other calls that receive or send, such as nonblocking receives or persistent operations, and the peers of these calls.
     /// Their sends and receives are not matched.

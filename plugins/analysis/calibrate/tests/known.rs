@@ -1,5 +1,5 @@
-//! Tests with measurements that are made from known costs. The fit must return these costs, and predictions of the measured programs must
-//! return the measured times.
+//! Tests with measurements that are made from known costs. The fit must return these costs as far as the measurements determine them, and
+//! predictions of the measured programs must return the measured times.
 
 use std::path::Path;
 
@@ -39,7 +39,7 @@ fn truth() -> Channel {
     }
 }
 
-/// Returns message sizes up to 4 MiB, as NetPIPE measures them.
+/// Returns message sizes up to 3 MiB, as NetPIPE measures them.
 fn sizes() -> Vec<u64> {
     let mut sizes = vec![1, 2, 3, 4, 6, 8, 12, 13, 16, 19, 21, 24, 27, 29, 32, 35];
     for octave in 6..22 {
@@ -70,7 +70,7 @@ impl Noise {
     }
 }
 
-/// Returns the output that NetPIPE would print, with every `spike`th time three times as long.
+/// Returns the output that NetPIPE would print, with every `spike`th time three times as long, or none if `spike` is 0.
 fn np_out(amplitude: f64, spike: usize) -> String {
     let mut noise = Noise::new(amplitude);
     let mut out = String::new();

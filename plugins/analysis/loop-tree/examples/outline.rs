@@ -1,4 +1,5 @@
-//! Prints the loop trees of a trace: their size, and the tree of each kind of rank. `cargo run --example outline -- results/trace.nst`
+//! Prints the loop trees of a trace: their size, and each different tree with the first rank that has it.
+//! `cargo run --example outline -- results/trace.nst`
 
 use std::collections::BTreeSet;
 

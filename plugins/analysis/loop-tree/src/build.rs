@@ -15,7 +15,7 @@ pub struct ProgramBuilder {
     ops: HashMap<Op, u32>,
     steps: HashMap<Step, u32>,
     slots: HashMap<u64, u32>,
-    /// Open bodies, innermost last.
+    /// Nodes of the rank's outermost body and of the bodies of the open loops, innermost last.
     open: Vec<Vec<u32>>,
     burst: u64,
     derived: bool,
@@ -218,7 +218,8 @@ impl ProgramBuilder {
         self
     }
 
-    /// Gives the operations so far to `count` more ranks, and begins those of the next ranks. Open loops run once.
+    /// Gives the operations since the previous call of `ranks` to `count` more ranks. Open loops are closed and run once. Computation
+    /// without an operation behind it gets an `MPI_Finalize`.
     pub fn ranks(&mut self, count: u32) -> &mut Self {
         if self.burst > 0 {
             self.call(Function::Finalize, 0x70, Action::Nothing);
@@ -253,7 +254,7 @@ impl ProgramBuilder {
         self
     }
 
-    /// Returns the program.
+    /// Returns the program with the ranks that [`ProgramBuilder::ranks`] has added.
     pub fn finish(&mut self) -> Program {
         std::mem::take(&mut self.program)
     }

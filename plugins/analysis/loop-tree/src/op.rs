@@ -21,7 +21,7 @@ impl std::fmt::Display for Site {
     }
 }
 
-/// Reference to another rank of the world.
+/// Reference to a rank of the world with which an operation communicates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PeerRef {
     /// World rank of the peer.
@@ -254,7 +254,7 @@ pub enum Action {
     SendReceive {
         /// Receiver, tag and bytes; `None` for `MPI_PROC_NULL`.
         send: Option<(PeerRef, u32, u64)>,
-        /// Sender, tag and size of the buffer in bytes; `None` for `MPI_PROC_NULL`.
+        /// Sender, tag (`None` for any) and size of the buffer in bytes; `None` for `MPI_PROC_NULL`.
         receive: Option<(Source, Option<u32>, u64)>,
     },
     /// Access to another rank's memory in which that rank's program takes no part. Data goes to the target, and data or an acknowledgement
@@ -369,7 +369,8 @@ impl Op {
         }
     }
 
-    /// Returns the peers that the operation names, at most two: first the receiver, then the sender of a send and receive.
+    /// Returns the peers that a point-to-point or one-sided operation names. Only a send and receive can have two: first the receiver, then
+    /// the sender.
     pub fn peers(&self) -> [Option<PeerRef>; 2] {
         match &self.action {
             Action::Send { to, .. } | Action::OneSided { to, .. } => [Some(*to), None],

@@ -11,18 +11,18 @@ use crate::sequence::{Burst, Entry, Sequence, Sequences};
 /// A leaf: a burst of computation, then an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Step {
-    /// The slot whose values the burst takes: bursts between the same two calls, by their sites and functions, have one slot.
+    /// Number of the slot whose values the burst takes: bursts between the same two calls, by their sites and functions, have one slot.
     pub slot: u32,
-    /// Number of the operation.
+    /// Number of the operation, an index into [`Program::ops`].
     pub op: u32,
 }
 
-/// A slot's values on one rank.
+/// Range of [`Bursts::times`] that contains one slot's values on one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
     /// Number of the slot.
     pub slot: u32,
-    /// Index of the slot's first value in the times.
+    /// Index of the slot's first value in [`Bursts::times`].
     pub start: u32,
     /// Number of the slot's values. They are used in order, and from the first again after the last.
     pub length: u32,
@@ -31,9 +31,9 @@ pub struct Column {
 /// The bursts of a rank: their values in the order of the trace, by slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bursts {
-    /// Columns of all slots that the rank uses, in the order of the slots.
+    /// Columns of all slots that the rank uses, by ascending slot number.
     pub columns: Vec<Column>,
-    /// Times of the bursts in picoseconds.
+    /// Times of the bursts, and durations of uninterpreted operations, in picoseconds.
     pub times: Vec<u64>,
     /// Instructions of the bursts, parallel to the times; empty if unknown.
     pub instructions: Vec<u64>,
@@ -42,7 +42,7 @@ pub struct Bursts {
 /// Parts of a program that belong to one rank, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rank {
-    /// Tree of the rank: the number of a body.
+    /// Number of the outermost body of the rank's tree in [`Program::forest`].
     pub tree: u32,
     /// Number of the rank's list in [`Program::communicator_lists`].
     pub communicators: u32,
@@ -53,24 +53,25 @@ pub struct Rank {
 /// A program: a tree for each rank, shared between ranks that do the same.
 #[derive(Clone, Debug, Default)]
 pub struct Program {
-    /// Operations, each once.
+    /// Different operations of all ranks, each once.
     pub ops: Vec<Op>,
-    /// Steps, each once; the symbols of the trees.
+    /// Different steps of all ranks, each once; their indices are the symbols of the trees.
     pub steps: Vec<Step>,
     /// Loop trees of the ranks.
     pub forest: Forest,
-    /// The ranks of the world.
+    /// Tree, communicators and bursts of each rank, by world rank.
     pub ranks: Vec<Rank>,
-    /// Members of communicators, as world ranks in the communicator's order; 0 is the world. An empty list means all ranks of the world.
+    /// Members of communicators, as world ranks in the communicator's order; entry 0 is the world. An empty list means all ranks of the
+    /// world.
     pub communicators: Vec<Vec<u32>>,
-    /// Communicators that the program did not make: see [`Sequences::copies`].
+    /// Numbers of the communicators that the traced program did not make: see [`Sequences::copies`].
     pub copies: BTreeSet<u32>,
     /// Lists of communicators: the index in [`Program::communicators`] for each communicator number of a rank; `None` is a communicator of
     /// only this rank.
     pub communicator_lists: Vec<Vec<Option<u32>>>,
     /// Bursts of the ranks; several ranks may share an entry.
     pub bursts: Vec<Bursts>,
-    /// Number of slots.
+    /// Number of slots, of bursts and of the durations of uninterpreted operations.
     pub slots: u32,
     /// Slots for the durations of uninterpreted operations, by call site and function.
     pub opaque_slots: BTreeMap<(Site, Function), u32>,
@@ -78,10 +79,10 @@ pub struct Program {
     pub notes: Vec<String>,
 }
 
-/// Sizes of a program as loop trees, beside the sequences that the trees represent.
+/// Sizes of a program as loop trees, and the number of operations that the trees represent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProgramSize {
-    /// Operations of all ranks, unfolded.
+    /// Number of operations of all ranks, with every iteration of a loop counted.
     pub operations: u64,
     /// Number of different operations.
     pub different: u64,
@@ -95,7 +96,7 @@ pub struct ProgramSize {
     pub bursts: u64,
     /// Bytes of the trees and the different operations in memory.
     pub structure_bytes: u64,
-    /// Bytes of the burst values, as variable-length integers.
+    /// Bytes that the bursts' times and instructions would take as variable-length integers.
     pub burst_bytes: u64,
 }
 
@@ -273,7 +274,7 @@ impl Program {
             .sum()
     }
 
-    /// Returns the tree of a rank as text, one line for each leaf.
+    /// Returns the tree of a rank as text, one line for each leaf and for each loop.
     pub fn outline(&self, rank: u32) -> String {
         let mut text = String::new();
         self.outline_body(self.ranks[rank as usize].tree, 0, &mut text);

@@ -16,12 +16,12 @@ use crate::op::Op;
 use limits::Named;
 use rank::RankState;
 
-/// Computation between two calls.
+/// Computation of a rank between two MPI calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Burst {
     /// Time of the burst in picoseconds.
     pub time: u64,
-    /// Instructions; 0 if unknown, for example because the thread changed its vCPU.
+    /// Instructions of the burst; 0 if unknown, for example because the thread changed its vCPU.
     pub instructions: u64,
 }
 
@@ -50,16 +50,17 @@ pub struct Sequence {
 pub struct Sequences {
     /// Sequences by world rank.
     pub ranks: Vec<Sequence>,
-    /// Members of communicators, as world ranks; 0 is the world. An empty list means all ranks of the world.
+    /// Members of communicators, as world ranks; entry 0 is the world. An empty list means all ranks of the world.
     pub communicators: Vec<Vec<u32>>,
-    /// Communicators that the program did not make. Windows and collectives with neighbours get them, so that their messages match no
-    /// others.
+    /// Numbers of the communicators that the traced program did not make. Windows and collectives with neighbours get them, so that their
+    /// messages match no others.
     pub copies: BTreeSet<u32>,
     /// Notes on results that are less exact than possible.
     pub notes: Vec<String>,
     /// Node on which each rank ran, by the trace's node numbers.
     pub nodes: Vec<u32>,
     /// Time of each rank from the end of its initialisation to the start of its finalisation, or as far as the trace reaches, picoseconds.
+    /// If only a section is taken, the time between its two marks.
     pub spans: Vec<u64>,
     /// Beginning and end of each span, picoseconds of the trace.
     pub extents: Vec<(u64, u64)>,
@@ -94,7 +95,7 @@ pub enum SequenceError {
     RankOutside {
         /// Rank that called.
         rank: u32,
-        /// Ranks of the world.
+        /// Number of ranks of the world.
         world: u32,
     },
     /// A call that names a rank beyond the world.
@@ -108,7 +109,7 @@ pub enum SequenceError {
         function: Function,
         /// Rank that the call names.
         peer: u32,
-        /// Ranks of the world.
+        /// Number of ranks of the world.
         world: u32,
     },
     /// A call at a time that no run reaches.
@@ -123,7 +124,7 @@ pub enum SequenceError {
         /// The time, picoseconds.
         time: u64,
     },
-    /// A call with more bytes than there is memory for.
+    /// A call that states more than 8 TiB of data.
     #[error(
         "{function} of rank {rank} states {bytes} bytes, more than the 8 TiB that are computed with; the trace is damaged"
     )]
@@ -147,7 +148,7 @@ pub enum SequenceError {
         /// Tag that the call states.
         tag: u32,
     },
-    /// Windows and topologies of more members than there is memory for.
+    /// Windows and topologies that have more than 2^25 members together.
     #[error(
         "the trace's windows and topologies have {members} members in all, more than can be kept; trace a run of fewer ranks, or one that creates fewer windows and topologies"
     )]
@@ -160,13 +161,13 @@ pub enum SequenceError {
     RankMissing {
         /// Rank that has no call.
         rank: u32,
-        /// Ranks of the world.
+        /// Number of ranks of the world.
         world: u32,
     },
-    /// A trace of several ranks where that of a replay, which has one, is needed.
+    /// A trace of several ranks where the trace of a replay, which has one rank, is needed.
     #[error("the trace has {ranks} ranks, but that of a replay has one")]
     NotAlone {
-        /// Ranks of the trace.
+        /// Number of ranks in the trace.
         ranks: usize,
     },
     /// A job that the trace does not have.
@@ -174,12 +175,12 @@ pub enum SequenceError {
     NoSuchJob {
         /// Number of the requested job.
         asked: usize,
-        /// Jobs of the trace.
+        /// Number of MPI jobs in the trace.
         jobs: usize,
     },
 }
 
-/// Most ranks that a trace may state.
+/// Most ranks that a trace may state. Announcements of larger worlds and calls of ranks beyond are ignored.
 const MOST_RANKS: u32 = 1 << 20;
 
 /// Builder of sequences from events, which must come in the order of the file.

@@ -165,7 +165,7 @@ fn requests_get_small_numbers_and_loops_fold() {
     let size = program.size();
     assert_eq!(size.operations, 302);
     assert_eq!(size.trees, 1);
-    // One loop. Its first and last iteration are separate, because other calls come before and after them.
+    // One loop. The first receive is separate, because no call comes before it, so the loop begins with a send.
     assert!(size.entries <= 16, "{}", program.outline(0));
     for rank in 0..2 {
         assert_eq!(program.unfold(rank), sequences.ranks[rank as usize]);
@@ -350,7 +350,7 @@ proptest! {
 #[test]
 fn a_job_of_several_and_marks_in_it_are_found() {
     let mut trace = TraceOf::default();
-    // A job of two ranks, then one of three whose last rank calls first.
+    // A job of two ranks, then a job of three. The trace announces the last rank of each job first.
     for (job, world) in [(0u64, 2u32), (1, 3)] {
         let start = 1000 * job;
         let hellos = TraceOf::new(world).events;
@@ -399,7 +399,7 @@ fn a_job_of_several_and_marks_in_it_are_found() {
         let work: Vec<u64> = sequence.entries.iter().map(|e| e.burst.time).collect();
         assert_eq!(work, [10 - rank, 10 - rank, 0]);
     }
-    // A call that some rank does not make marks nothing.
+    // A call that the ranks do not make marks nothing.
     let marks = [(Function::Barrier, 4)];
     assert_eq!(take(Some(0), &marks).unwrap().marks, [None]);
     let error = take(Some(2), &[]).unwrap_err();

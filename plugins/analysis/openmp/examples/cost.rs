@@ -1,9 +1,9 @@
 //! Cost of the OpenMP tracer on this machine: kernels run with the tracer and without it. `scripts/bench openmp` runs this benchmark.
 //!
-//! Rounds are interleaved: in each, every kernel runs without the tracer, with it, and without it again. The cost of a round is the time with the
-//! tracer over the mean of the two without it; the median of the rounds is printed, with the least and the most, of wall time and of processor
-//! time. Threads that wait sleep (`OMP_WAIT_POLICY=passive`), so that processor time is that of work; other load on the machine changes it less than
-//! wall time. The last line is JSON.
+//! Each round of a kernel runs it without the tracer, with the tracer, and without it again. The cost of a round is the per cent by which
+//! the time with the tracer exceeds the mean of the two times without it. The median of the rounds is printed, with the least and the most,
+//! of wall time and of processor time. Threads that wait sleep (`OMP_WAIT_POLICY=passive`), so that processor time is that of work; other
+//! load on the machine changes it less than wall time. The last line is JSON.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};

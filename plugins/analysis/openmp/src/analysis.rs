@@ -27,9 +27,9 @@ pub struct Options {
 pub struct Analysis {
     /// Version of the JSON output: 2, which has `hybrid.ranks`.
     pub format: u32,
-    /// Reports of the processes, by rank.
+    /// Reports of the processes, by rank, then by host and process id.
     pub processes: Vec<ProcessReport>,
-    /// Indices of the processes, from the process that loses most to the one that loses least.
+    /// Indices of the processes, from the process with most lost and idle time to the one with least.
     pub ranking: Vec<usize>,
     /// Efficiencies of all processes together.
     pub hybrid: Hybrid,
@@ -48,9 +48,9 @@ pub struct ProcessReport {
     pub rank: Option<u32>,
     /// Name of the host on which the process ran.
     pub host: String,
-    /// Name of the program.
+    /// Path of the program's file where it ran; empty if the record does not name it.
     pub program: String,
-    /// The OpenMP runtime.
+    /// Name of the OpenMP runtime.
     pub runtime: String,
     /// The most threads that were active at once.
     pub threads: u32,
@@ -92,9 +92,9 @@ pub struct ThreadReport {
     pub tid: u32,
     /// True if the thread starts regions outside of all other regions.
     pub root: bool,
-    /// Time at which the thread was first seen, from the beginning of the program.
+    /// Time of the thread's first event, from the beginning of the program.
     pub first: u128,
-    /// Work that serves the result.
+    /// Time of work that serves the result: serial code, a primary thread's code in regions, work-sharing constructs and tasks.
     pub productive: u128,
     /// Time in regions outside of work-sharing constructs, and before the thread runs a region's code; not of primary threads.
     pub insufficient_parallelism: u128,
@@ -415,7 +415,7 @@ fn regions(
 }
 
 impl ProcessReport {
-    /// Returns a name for reports: rank or process number, and host.
+    /// Returns a name for reports: rank, or process id without MPI, and host.
     pub fn name(&self) -> String {
         match self.rank {
             Some(rank) => format!("rank {rank} on {}", self.host),

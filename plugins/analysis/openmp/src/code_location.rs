@@ -14,7 +14,7 @@ use crate::record::{Module, Site};
 /// A call site in a program, with its function and source line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct CodeLocation {
-    /// Path of the call site's file where the program ran; empty for code of no file.
+    /// Path, where the program ran, of the program or library file that contains the call site; empty for code of no file.
     pub module: String,
     /// Return address of the call, as linked.
     pub address: u64,

@@ -26,7 +26,7 @@ const PARTS: [(&str, RGBColor); 9] = [
     ("desynchronisation", RGBColor(0xe0, 0x7a, 0x9b)),
 ];
 
-/// The title of the section.
+/// Title of the section that [`Analysis::section`] returns without its title.
 pub const TITLE: &str = "OpenMP";
 
 /// A part of a page: its title, and its markup without the title.

@@ -12,16 +12,16 @@ use crate::characteristics::Ratio;
 pub struct RankMpi {
     /// Time in `MPI_Init`, `MPI_Init_thread` and `MPI_Finalize`. TALP leaves this time out, because it measures between these calls.
     pub outer: u128,
-    /// Time in all other MPI calls.
+    /// Time in all MPI calls but `MPI_Init`, `MPI_Init_thread` and `MPI_Finalize`.
     pub inner: u128,
-    /// Part of the time in all other calls in which the rank waited for other ranks.
+    /// Part of [`RankMpi::inner`] in which the rank waited for other ranks.
     pub waited: u128,
 }
 
 /// Time in MPI calls, by rank.
 pub type MpiTime = BTreeMap<u32, RankMpi>;
 
-/// Times of a process as TALP classifies them, in nanoseconds of processors.
+/// Times of a process as TALP classifies them, in nanoseconds summed over processors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TalpTimes {
     /// Time neither in MPI, nor idle, nor waiting in the OpenMP runtime.
@@ -173,25 +173,26 @@ impl RankReport {
 pub struct Hybrid {
     /// Number of processes.
     pub processes: usize,
-    /// Processors of all processes.
+    /// Sum of the processors of all processes.
     pub processors: u64,
     /// Times of all processes.
     pub times: TalpTimes,
     /// Useful time divided by all time.
     pub parallel: Ratio,
-    /// Share of time outside of MPI; `None` where no trace has the ranks' MPI calls.
+    /// Share of the processors' time outside of MPI calls, where processors that idle during their rank's call count as in MPI; `None`
+    /// where no trace has the ranks' MPI calls.
     pub mpi_parallel: Option<Ratio>,
-    /// Mean of the ranks' time outside of MPI, divided by the largest.
+    /// Mean time of a processor outside of MPI, divided by the largest mean of a rank's processors; `None` as for [`Hybrid::mpi_parallel`].
     pub mpi_load_balance: Option<Ratio>,
-    /// Largest time of a rank outside of MPI, divided by the execution time.
+    /// Largest mean time of a rank's processors outside of MPI, divided by the execution time; `None` as for [`Hybrid::mpi_parallel`].
     pub mpi_communication: Option<Ratio>,
     /// Share of time without OpenMP's idling and waiting.
     pub openmp_parallel: Ratio,
-    /// Share of time not lost outside of parallel regions.
+    /// Share of all time that is not [`TalpTimes::serialisation`].
     pub openmp_serialisation: Ratio,
-    /// Share of the remaining time not lost to uneven work in parallel regions.
+    /// Share of the time without serialisation that is not [`TalpTimes::load_imbalance`].
     pub openmp_load_balance: Ratio,
-    /// Share of the remaining time not lost to other waiting in parallel regions.
+    /// Share of the time without serialisation and load imbalance that is not [`TalpTimes::scheduling`].
     pub openmp_scheduling: Ratio,
     /// Efficiencies of each node.
     pub nodes: Vec<NodeReport>,

@@ -8,7 +8,7 @@ use crate::characteristics::Ratio;
 use crate::code_location::{CodeLocation, CodeLocator};
 use crate::record::{Event, Kind, Record, Schedule, Site};
 
-/// Smallest, mean and largest value of the threads.
+/// Smallest, mean and largest of the values of the threads that executed a loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Spread {
     /// Smallest value.
@@ -67,7 +67,7 @@ pub struct Point {
     pub of_lost: Ratio,
 }
 
-/// A work-sharing loop over all threads. Times are nanoseconds.
+/// A work-sharing loop, with the sums or the spread over all threads. Times are nanoseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LoopReport {
     /// Call site of the loop in the program.

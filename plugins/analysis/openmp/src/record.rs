@@ -13,9 +13,9 @@ pub const SUFFIX: &str = "openmp";
 const VERSION: &str = "1";
 /// First column of a record's first line.
 const MAGIC: &str = "nodescope-openmp";
-/// The largest record that is read, in bytes. A program with a million constructs has a smaller one.
+/// The largest record that is read, in bytes. The record of a program with a million constructs is smaller.
 const LARGEST: u64 = 1 << 28;
-/// Largest numbers of threads, intervals and modules; memory is proportional to them.
+/// Largest number of threads, and of intervals, in a record that is read; memory is proportional to these numbers.
 const MOST_ROWS: usize = 1 << 20;
 
 /// Reason for which a record cannot be read.
@@ -35,7 +35,7 @@ pub enum RecordError {
         /// Path of the file.
         path: PathBuf,
     },
-    /// The file is no record, or one of another version.
+    /// The file is no record, a record of another version, too large, or cut before its first interval.
     #[error("{} is no record of the OpenMP tracer: {what}", .path.display())]
     NoRecord {
         /// Path of the file.
@@ -232,7 +232,7 @@ pub struct Site {
 /// A program or library file with call sites.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Module {
-    /// Path where the program ran.
+    /// Path of the file where the program ran.
     pub path: String,
     /// Build id in hexadecimal digits; `None` if the file has none.
     pub build_id: Option<String>,
@@ -316,7 +316,7 @@ pub struct Event {
     pub ended: u64,
     /// A loop's iterations that the thread executed, where the runtime reports them; otherwise 0.
     pub iterations: u64,
-    /// Number of chunks in which these iterations came.
+    /// Number of chunks of a loop's iterations that the thread executed; 0 where the runtime does not report them.
     pub chunks: u64,
 }
 
@@ -360,11 +360,11 @@ pub struct Record {
     pub rank: Option<u32>,
     /// Size of `MPI_COMM_WORLD`; `None` if the launcher does not set it.
     pub ranks: Option<u32>,
-    /// Processors of the node.
+    /// Number of processors of the node.
     pub processors: u32,
     /// The most threads that were active at once.
     pub peak: u32,
-    /// The OpenMP runtime.
+    /// Name of the OpenMP runtime.
     pub runtime: String,
     /// Name of the host on which the process ran.
     pub host: String,
@@ -385,8 +385,8 @@ impl Record {
     ///
     /// # Errors
     ///
-    /// A file that cannot be read, is empty or no record, or has lines that the tracer does not write. A record that was cut is no error:
-    /// it is read up to the cut, with a note.
+    /// A file that cannot be read, is empty, too large or no record, or has lines that the tracer does not write. A record that was cut is
+    /// no error: it is read up to the cut, with a note.
     pub fn read(path: &Path) -> Result<Record, RecordError> {
         let io = |cause| RecordError::Io {
             path: path.into(),
@@ -509,7 +509,7 @@ impl<'a> Columns<'a> {
         found.ok_or_else(|| format!("there is no schedule {number}"))
     }
 
-    /// Returns all remaining columns as one text, because a name may contain tabs.
+    /// Returns all remaining columns as one text, because a name may contain tabs. Spaces replace the tabs.
     fn name(&mut self) -> String {
         let parts: Vec<&str> = self.rest.by_ref().collect();
         parts.join(" ")

@@ -18,7 +18,7 @@ pub enum Selection {
         file: String,
         /// Number of the first line, from 1.
         from: u32,
-        /// Number of the last line.
+        /// Number of the last line, which is part of the selection.
         to: u32,
     },
 }

@@ -7,17 +7,17 @@ use crate::characteristics::{Characteristics, Ratio};
 use crate::hybrid::Hybrid;
 use crate::points::{LoopReport, Point, Spread};
 
-/// Most entries of each list.
+/// Most processes shown with details, and most regions, points and loops shown of each.
 const LINES: usize = 12;
 /// Most threads shown one by one.
 const THREADS: usize = 32;
 /// Most processes or ranks shown one by one in a table.
 const RANKS: usize = 32;
 
-/// Title of the ranks' losses.
+/// Title of the table of the ranks' losses.
 pub(crate) const RANK_TITLE: &str =
     "Time of processors lost by rank, to MPI and to OpenMP, the rank that loses most first";
-/// Columns of the ranks' losses.
+/// Column heads of the table of the ranks' losses.
 pub(crate) const RANK_HEAD: [&str; 10] = [
     "rank",
     "efficiency",

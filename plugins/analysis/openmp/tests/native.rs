@@ -20,7 +20,7 @@ const COMPILERS: [(&str, &[&str]); 4] = [
     ("clang", &["-O2"]),
 ];
 
-/// Runs a test with each compiler that is installed.
+/// Runs a test with each compiler that is installed and each of its options; runs nothing without the tracer.
 fn each(test: impl Fn(&Path, &Program, &str)) {
     let Some(tracer) = tracer() else { return };
     for (compiler, options) in COMPILERS {
@@ -45,7 +45,7 @@ fn ticks(record: &Record, state: State) -> u64 {
     cells.map(|cell| cell.ticks[state as usize]).sum()
 }
 
-/// Checks the properties of every record.
+/// Checks the properties that every record must have.
 fn check(record: &Record) {
     for interval in 0..record.intervals.len() {
         let of = Characteristics::of_interval(record, interval, record.peak);
@@ -176,7 +176,8 @@ fn an_uneven_loop_is_the_dearest_point() {
             "{compiler}"
         );
         assert_eq!(process.loops[0].location, point.location);
-        // All work is one thread's, which has 1 of 4 threads' work: the imbalance is 3/4, less what other threads were delayed in the loop.
+        // One of four threads does all the work, so the mean is a quarter of the most: the imbalance is 3/4, less what delays the other
+        // threads in the loop.
         assert!(
             process.loops[0].imbalance.0 > 0.5,
             "{compiler}: {:?}",

@@ -10,8 +10,9 @@ use crate::text::time;
 
 const WIDTH: u32 = 1030;
 const HEIGHT: u32 = 210;
-/// Side of a portrait with its title, and portraits of a row.
+/// Height of a portrait with its title, pixels.
 const PORTRAIT: u32 = 166;
+/// Number of portraits in a row.
 const ROW: usize = 6;
 /// Most portraits that are drawn.
 pub(crate) const PORTRAITS: usize = 18;
@@ -87,8 +88,8 @@ pub(crate) fn bars(
     Ok(svg)
 }
 
-/// Draws the matrices of the phases that communicate: senders downwards, receivers to the right, in the colour of the class, the
-/// darker the more bytes. Each is scaled to its own greatest cell.
+/// Draws the matrices of the first phases that communicate, at most `PORTRAITS`; returns an empty text if none communicates. Senders go
+/// downwards, receivers to the right, in the colour of the class, the darker the more bytes. Each is scaled to its own greatest cell.
 pub(crate) fn portraits(analysis: &Analysis) -> Result<String, ChartError> {
     let phases: Vec<(usize, &Phase)> = (analysis.phases.iter().enumerate())
         .filter(|(_, phase)| !phase.matrix.is_empty())

@@ -21,7 +21,7 @@ pub const RESIDUAL: f64 = 0.05;
 pub const SEEDS: u64 = 10;
 /// Runs of k-means for each seed, of which the best result counts.
 const RUNS: usize = 10;
-/// Most iterations of a run.
+/// Most iterations of a run of k-means.
 const ROUNDS: u64 = 100;
 
 /// The classes of all steps.
@@ -42,7 +42,8 @@ pub struct ClassChoice {
     pub given: bool,
     /// Number of different vectors of the steps, which limits the number of classes.
     pub different: usize,
-    /// Share of the vectors' sum of squares that 1, 2, 3, ... classes leave unexplained, as far as they were tried.
+    /// Share of the vectors' sum of squares that 1, 2, 3, ... classes leave unexplained, as far as they were tried; empty if the user gave
+    /// the number of classes.
     pub residuals: Vec<f64>,
     /// Seed of k-means.
     pub seed: u64,
@@ -50,7 +51,7 @@ pub struct ClassChoice {
     pub seeds: u64,
     /// Mean adjusted Rand index between the classes and those of the other seeds; 1 if they are the same.
     pub stability: f64,
-    /// The least of these indices.
+    /// Least adjusted Rand index between the classes and those of another seed.
     pub least_stability: f64,
     /// Adjusted Rand index between the classes and as many classes of Ward's method.
     pub ward_agreement: f64,
@@ -99,7 +100,8 @@ impl Vectors {
         self.len() == 0
     }
 
-    /// Clusters the steps into `count` classes, or into the fewest that leave at most [`RESIDUAL`] unexplained, up to [`MOST_CLASSES`].
+    /// Clusters the steps into `count` classes (or as many as there are different vectors, if these are fewer). Without `count`, takes the
+    /// fewest classes that leave at most [`RESIDUAL`] unexplained, up to [`MOST_CLASSES`].
     ///
     /// # Errors
     ///

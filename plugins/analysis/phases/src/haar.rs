@@ -1,6 +1,6 @@
 //! The two-dimensional Haar transform of a communication matrix, weighted by scale.
 
-/// Rows and columns of a scaled matrix.
+/// Number of rows, and of columns, of a scaled matrix.
 pub const SIDE: usize = 16;
 /// Number of elements of a scaled matrix, and of its vector.
 pub const CELLS: usize = SIDE * SIDE;

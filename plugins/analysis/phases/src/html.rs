@@ -11,7 +11,7 @@ use crate::text::{size, time};
 
 /// Most rows of a table.
 const ROWS: usize = 200;
-/// The title of the section.
+/// Title of the section that [`Analysis::section`] returns without its title.
 pub const TITLE: &str = "Communication phases";
 
 impl Analysis {
@@ -34,7 +34,8 @@ impl Analysis {
         Ok(page.finish())
     }
 
-    /// Returns the markup of a section without its title: charts, portraits of the matrices and the table of phases.
+    /// Returns the markup of a section without its title: charts, portraits of the matrices, the table of phases, placements if there are
+    /// any, and notes.
     ///
     /// # Errors
     ///

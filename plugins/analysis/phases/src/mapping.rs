@@ -43,7 +43,7 @@ pub enum MappingError {
     /// The partitioner failed.
     #[error(transparent)]
     Placement(#[from] PlacementError),
-    /// More sockets than cores.
+    /// More sockets are requested than a node has cores.
     #[error(
         "a node of {cores} cores cannot have {sockets} sockets; give at most {cores} to --sockets"
     )]
@@ -68,8 +68,8 @@ pub struct PlacementResult {
     pub time: Option<u64>,
     /// Bytes between nodes in each phase.
     pub phase_bytes: Vec<u64>,
-    /// Predicted time of each phase, picoseconds: between the moments at which the last rank has passed its begin and its end. Empty
-    /// if the program does not come to its end.
+    /// Predicted time of each phase, picoseconds: between the moments at which the last rank has passed the phase's begin and the phase's
+    /// end. Empty if the program does not come to its end.
     pub phase_times: Vec<u64>,
     /// Placement on sockets, if it was requested.
     pub sockets: Option<OnSockets>,
@@ -129,7 +129,7 @@ pub struct Mapping {
     pub whole: usize,
     /// Placement for each phase, as an index of the placements.
     pub phases: Vec<usize>,
-    /// Schedule of changes; `None` if none was requested, or if no times could be predicted.
+    /// Schedule of changes; `None` if none was requested, or if changes cost time and no times could be predicted.
     pub schedule: Option<Schedule>,
     /// Notes on limits of the placements.
     pub notes: Vec<String>,
@@ -423,7 +423,8 @@ fn schedule(
 }
 
 impl Mapping {
-    /// Returns the uses of each placement in words: given, whole run, phases. The text of a placement without use is empty.
+    /// Returns the uses of each placement in words: given, whole run, phases. The text of a placement without use is empty. Phases that use
+    /// the given placement are not named.
     pub fn uses(&self) -> BTreeMap<usize, String> {
         let mut phases: BTreeMap<usize, Vec<String>> = BTreeMap::new();
         for (phase, &placement) in self.phases.iter().enumerate().filter(|of| *of.1 != 0) {

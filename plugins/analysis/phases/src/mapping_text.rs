@@ -7,7 +7,7 @@ use crate::text::{size, time};
 
 /// Most phases shown one by one.
 const LINES: usize = 40;
-/// Most ranks whose nodes are listed.
+/// Most ranks of a program for which a list of all ranks' nodes is shown.
 const RANKS: usize = 256;
 
 impl Mapping {

@@ -11,7 +11,7 @@ use serde::Serialize;
 /// Message from a rank to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Message {
-    /// Time at which the sending call began, picoseconds of the trace.
+    /// Time at which the call that causes the message began, picoseconds of the trace. A get is the receiver's call.
     pub time: u64,
     /// Sender, by its world rank.
     pub from: u32,
@@ -67,7 +67,7 @@ pub struct Kinds {
 /// The messages of a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Messages {
-    /// Ranks of the world.
+    /// Number of ranks of the world.
     pub ranks: u32,
     /// Time at which the first rank left initialisation, picoseconds of the trace.
     pub from: u64,

@@ -10,7 +10,7 @@ use metis::option::{Seed, UFactor};
 
 use crate::step::Matrix;
 
-/// Sum to which the edges' weights are scaled for METIS, whose numbers have 32 bits.
+/// Sum to which larger sums of the edges' weights are scaled down for METIS, whose numbers have 32 bits.
 const WEIGHT: u64 = 1 << 29;
 /// The seed of METIS.
 const SEED: i32 = 1;

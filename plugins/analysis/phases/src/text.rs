@@ -6,9 +6,9 @@ use nodescope_config::quantity::{Time, counted};
 
 use crate::analysis::{Analysis, Figures, Phase, StepReason};
 
-/// Most phases and candidates shown one by one.
+/// Most phases shown one by one.
 const LINES: usize = 40;
-/// Most steps whose classes are drawn in a line of the terminal.
+/// Most steps of a run for which a line with the class of each step is drawn.
 const WIDTH: usize = 90;
 /// Characters that represent classes.
 const DIGITS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";

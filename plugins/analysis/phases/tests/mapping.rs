@@ -17,7 +17,7 @@ fn cluster(text: &str) -> Cluster {
     ClusterFile::load(&file).unwrap().with(&[]).unwrap()
 }
 
-/// Nodes of four ranks, with a slow network between them and fast memory within.
+/// Returns a cluster whose nodes have four cores each, with a slow network between them and fast memory within.
 fn slow_network() -> Cluster {
     cluster(
         r#"

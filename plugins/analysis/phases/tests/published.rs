@@ -75,7 +75,7 @@ fn the_step_and_the_classes_of_the_torus_are_found() {
     assert_eq!(analysis.class_choice.ward_agreement, 1.0);
 }
 
-/// Checks that halves exchange with halves, then quarters, and so on down to `least`, and that half of the run is silent at its end.
+/// Checks that halves exchange with halves, then quarters, and so on down to `least`, and that about half of the run is silent at its end.
 fn check_hadamard(analysis: &Analysis, least: u32) {
     let (last, exchanges) = analysis.phases.split_last().unwrap();
     assert_eq!(exchanges.len(), 5, "{}", analysis.text());

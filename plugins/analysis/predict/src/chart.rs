@@ -50,7 +50,8 @@ impl ValueFormatter<f64> for AxisPositions {
 }
 
 impl Series {
-    /// Returns an SVG image of the time and its parts, by value: stacked areas for numbers, bars for names, intervals as whiskers.
+    /// Returns an SVG image of the time and its parts, by value: stacked areas for numbers, bars for names or a single value, intervals as
+    /// whiskers.
     ///
     /// # Errors
     ///
@@ -170,7 +171,7 @@ impl Series {
     }
 }
 
-/// Returns the positions whose labels do not overlap.
+/// Returns the positions that get a label: at least a twelfth of the axis apart, so that labels do not overlap.
 fn sparse(positions: &[f64]) -> Vec<f64> {
     let width = positions.last().unwrap_or(&0.0) - positions.first().unwrap_or(&0.0);
     let mut kept: Vec<f64> = Vec::new();

@@ -86,7 +86,7 @@ pub enum Sharing {
     Queue,
     /// Each message gets the same share of a link: max-min fairness.
     Fair,
-    /// Shares are in proportion to the reciprocals of their latencies, as with flows of TCP: weighted max-min fairness.
+    /// Messages get shares in proportion to the reciprocals of their latencies, as flows of TCP do: weighted max-min fairness.
     RoundTrip,
     /// Messages follow one another, except on the link to their receiver: there, frames of several messages pass in the order in which
     /// they come.
@@ -100,7 +100,7 @@ pub struct Cluster {
     pub name: String,
     /// Number of nodes; `None` for as many as are needed.
     pub nodes: Option<u32>,
-    /// Cores of a node.
+    /// Number of cores of each node.
     pub cores: u32,
     /// Number of ranks that a block or cyclic placement puts on a node.
     pub ranks_per_node: u32,
@@ -146,21 +146,21 @@ pub enum FitError {
     Nodes {
         /// Number of ranks.
         ranks: u32,
-        /// Ranks of a node.
+        /// Number of ranks that the placement puts on a node.
         per_node: u32,
         /// Number of nodes that the ranks need.
         needed: u32,
-        /// Number of nodes in the cluster.
+        /// Number of nodes that the cluster has and its topology connects.
         nodes: u64,
         /// Name of the cluster.
         cluster: String,
     },
-    /// A list of nodes of another length.
+    /// The placement lists the nodes of another number of ranks than the program has.
     #[error("the placement lists the nodes of {listed} ranks, but the program has {ranks}")]
     Placement {
         /// Number of ranks that the placement lists.
         listed: usize,
-        /// Ranks of the program.
+        /// Number of ranks of the program.
         ranks: u32,
     },
     /// More ranks on a node than it has cores.
@@ -187,7 +187,8 @@ impl Cluster {
         all.min(MOST_COST)
     }
 
-    /// Returns a cluster of one rank a node, on a crossbar of this channel.
+    /// Returns a cluster of one rank a node and as many nodes as are needed, on a crossbar of this channel. There is no contention, and
+    /// messages progress while their ranks compute.
     pub fn simple(name: &str, network: Channel) -> Cluster {
         Cluster {
             name: name.to_owned(),

@@ -391,13 +391,14 @@ impl<'p> Code<'p> {
         (start, requests.len() as u32)
     }
 
-    /// Returns an operation at a call site, for its function and site; `None` if there is none.
+    /// Returns an operation of a call site, by the site's index in `call_sites`, for its function and site; `None` for an index of no call
+    /// site.
     pub(crate) fn op_at(&self, site: u32) -> Option<&'p Op> {
         let op = *self.call_sites.get(site as usize)?;
         self.program.ops.get(op as usize)
     }
 
-    /// Returns the function and site of an operation as text.
+    /// Returns the function and site of an operation as text; "the end" for a number of no operation.
     pub(crate) fn describe(&self, op: u32) -> String {
         match self.program.ops.get(op as usize) {
             Some(op) => format!("{} at {}", op.function, op.site),

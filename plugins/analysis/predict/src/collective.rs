@@ -53,7 +53,7 @@ pub enum Algorithm {
     ReduceBroadcast,
     /// A tree in which every rank has two children, level by level.
     Binary,
-    /// As the binomial tree, with three children at each distance 1, 4, 16, ...
+    /// A tree in which a rank has up to three children for each power of four: at once, twice and three times this distance.
     Knomial,
     /// Each rank exchanges its block with one neighbour, then two blocks with the other neighbour and with the first in turn.
     NeighbourExchange,
@@ -155,7 +155,7 @@ impl fmt::Display for Algorithm {
 pub struct Selected {
     /// Algorithm of the collective.
     pub algorithm: Algorithm,
-    /// Bytes of a segment; 0 for the whole message.
+    /// Bytes of a segment, in algorithms that divide messages; 0 for whole messages.
     pub segment: u64,
 }
 
@@ -173,7 +173,7 @@ impl From<Algorithm> for Selected {
 pub struct Shape<'a> {
     /// Kind of the collective.
     pub kind: CollectiveKind,
-    /// Ranks of the communicator, at least 1.
+    /// Number of ranks of the communicator, at least 1.
     pub size: u32,
     /// Rank of the caller in the communicator.
     pub me: u32,
@@ -181,9 +181,9 @@ pub struct Shape<'a> {
     pub root: u32,
     /// Bytes of the collective, as in [`nodescope_loop_tree::Collective::bytes`].
     pub bytes: u64,
-    /// Bytes to each rank, or empty.
+    /// Bytes that the caller sends to each rank of the communicator; empty if the call does not list them.
     pub send_to: &'a [u64],
-    /// Bytes from each rank, or empty.
+    /// Bytes that the caller receives from each rank of the communicator; empty if the call does not list them.
     pub receive_from: &'a [u64],
 }
 
@@ -247,7 +247,7 @@ pub struct Round {
     pub receive: Option<(u32, u64)>,
     /// True if everything begun so far must be complete before the next round.
     pub wait: bool,
-    /// Bytes that are reduced after the exchange.
+    /// Bytes that the caller reduces after the round's messages; 0 for none.
     pub reduce: u64,
 }
 
@@ -289,7 +289,7 @@ impl Round {
     }
 }
 
-/// Returns the caller's messages in round `k`, counted from 0; `None` after the last round.
+/// Returns the caller's messages in round `k`, counted from 0; `None` after the last round, and for a communicator of one rank.
 pub fn round(selected: Selected, shape: &Shape<'_>, k: u32) -> Option<Round> {
     if shape.size < 2 {
         return None;

@@ -29,7 +29,8 @@ type Piece = (f64, f64, usize);
 type Lane = (String, Vec<Piece>);
 
 impl Prediction {
-    /// Returns the prediction as an HTML page: the text, a bar for each rank, and, if requested, each rank's states over time.
+    /// Returns the prediction as an HTML page with its text. For a program that ends, the page also has a bar for each rank and, if
+    /// requested, the ranks' states over time; many ranks are grouped.
     ///
     /// # Errors
     ///
@@ -78,7 +79,7 @@ impl Prediction {
 }
 
 impl Phases {
-    /// Returns an SVG image with a lane for each row: in each column the parts of its time, one after the other.
+    /// Returns an SVG image with a lane for each row: in each column the parts of the column's time, one after the other.
     fn svg(&self, end: u64, ranks: u32) -> Result<String, ChartError> {
         let rows: Vec<Lane> = (self.rows.iter().enumerate())
             .map(|(number, row)| {

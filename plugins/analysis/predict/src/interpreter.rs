@@ -1,10 +1,10 @@
 //! The discrete-event interpreter: a logical process with a clock of its own for each rank.
 //!
 //! A rank runs until it has to wait for a message. A message's arrival is usually known when it enters the network, so a wait ends at a
-//! time known in advance and takes one event. It is not known where links are shared equally or by frames. Ranks may share more than
-//! messages: links, or a rank that must be in MPI for a large message to progress. Then operations are interpreted in the order of their
-//! times. Otherwise each rank runs ahead as far as it can, with the same result. Receives take the messages that matched according to the
-//! trace. Where the match is unknown, they take the first that was sent.
+//! time known in advance and takes one event. The arrival is not known where links are shared equally or by frames. Ranks may share more
+//! than messages: links, or a rank that must be in MPI for a large message to progress. Then operations are interpreted in the order of
+//! their times. Otherwise each rank runs ahead as far as it can, with the same result. Receives take the messages that matched according to
+//! the trace. Where the match is unknown, they take the first that was sent.
 //!
 //! All that is stored per message and per rank lies in arrays, linked by 32-bit numbers.
 
@@ -43,7 +43,8 @@ use matching::{Message, Posted, Queues, Slab};
 pub struct Options {
     /// Seed for drawing each burst at random from its slot's values on its rank; `None` takes bursts as traced.
     pub resample: Option<u64>,
-    /// Greatest delay of a rank's beginning, drawn at random with the seed, picoseconds; unused without a seed.
+    /// Upper bound of the delay with which each rank begins, picoseconds. Each delay is drawn at random with the seed; unused without a
+    /// seed.
     pub stagger: u64,
     /// True to keep what the critical path needs: about 64 bytes for each wait.
     pub critical_path: bool,
@@ -105,10 +106,10 @@ struct WaitSum {
 /// Number of events by which a context's memory is prefetched before its own event.
 const AHEAD: usize = 8;
 
-/// Event codes beside numbers of contexts, each with a message's number. First code: a control message arrives that no receive takes, such
-/// as a request to send, an access to memory or its answer; or an acknowledgement leaves. Second code: a permission (clear to send)
-/// arrives.
+/// Event code, added to a message's number: a control message arrives that no receive takes, such as a request to send, an access to memory
+/// or its answer; or an acknowledgement leaves. Codes below this one are numbers of contexts.
 const CONTROL_ARRIVES: u32 = 1 << 30;
+/// Event code, added to a message's number: a permission (clear to send) arrives.
 const PERMISSION_ARRIVES: u32 = 1 << 31;
 /// Event code of a message that enters a network whose links are shared equally, or whose last frame comes to its receiver's link.
 const ENTERS_NETWORK: u32 = CONTROL_ARRIVES | PERMISSION_ARRIVES;

@@ -6,11 +6,11 @@ use nodescope_trace::{MpiCall, Stamp};
 
 use super::SequenceError;
 
-/// Latest time, picoseconds: 26 days.
+/// Time in picoseconds that all times of a trace must be below: 26 days.
 pub(super) const LATEST: u64 = 1 << 61;
 /// Most bytes that one call may send or receive: 8 TiB. Multiplied by the most ranks, they still fit 64 bits.
 pub(super) const MOST_BYTES: u64 = 1 << 43;
-/// Most members of all communicators that are made for windows and topologies.
+/// Most members of all communicators together that are made for windows and topologies.
 pub(super) const MOST_COPIED: usize = 1 << 25;
 /// The greatest tag that MPI's `int` holds.
 const GREATEST_TAG: u32 = i32::MAX as u32;

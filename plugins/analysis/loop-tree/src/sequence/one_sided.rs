@@ -13,8 +13,9 @@ use crate::op::{Action, Collective, CollectiveKind, Mode, PeerRef, Source};
 /// Value that makes the id of a window's communicator from the window's id, by exclusive or.
 const WINDOW_COMMUNICATOR: u64 = 0x7769_6e64_6f77_6564;
 
-/// Tags of the messages between the ranks of an epoch: a target's memory may be accessed, and the accesses are over.
+/// Tag of a target's notification that its memory may be accessed.
 const POSTED: u32 = 0;
+/// Tag of an origin's notification that its accesses are over.
 const COMPLETE: u32 = 1;
 
 /// Accesses and epochs of a rank in a window.

@@ -46,7 +46,7 @@ pub(super) struct RankState {
     free: BTreeSet<u32>,
     slots: u32,
     pub prepared: HashMap<u64, Prepared>,
-    /// Numbers of the further operations of requests that consist of several, by serial.
+    /// Request numbers of the further operations of requests that consist of several operations, by the request's serial in the trace.
     others: HashMap<u64, Vec<u32>>,
     /// Accesses and epochs of windows, by the trace's id of the window.
     pub windows: HashMap<u64, Window>,
@@ -112,7 +112,9 @@ impl RankState {
         }
     }
 
-    /// Returns the end of initialisation and the start of finalisation, or the end of the last call; picoseconds, (0, 0) without calls.
+    /// Returns the beginning and the end of the rank's span, picoseconds; (0, 0) without calls. The span begins at the end of
+    /// initialisation, or else at the first call, or at a section's first mark. The span ends at the start of finalisation, or else at the
+    /// end of the last call.
     pub fn extent(&self) -> (u64, u64) {
         match (self.first, self.last) {
             (Some(first), Some(last)) => (first.time, last.time.max(first.time)),
@@ -248,7 +250,7 @@ impl RankState {
         }
     }
 
-    /// Returns the number of a communicator on this rank, a new one at the first use.
+    /// Returns the number of a communicator on this rank, a new one at the first use; 0, which is the world, for no communicator.
     pub fn communicator(&mut self, id: u64) -> u32 {
         if id == communicator::NONE {
             return 0;

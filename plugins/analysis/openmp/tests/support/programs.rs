@@ -8,7 +8,7 @@ use nodescope_openmp::Record;
 use nodescope_test_needs::{Need, have};
 use tempfile::TempDir;
 
-/// Returns the folder with the tracer, built once for all tests of a file; `None` where the compiler is missing.
+/// Returns the folder with the tracer, built once for all tests of a file; `None` where gcc is missing.
 pub fn tracer() -> Option<&'static Path> {
     static TRACER: OnceLock<TempDir> = OnceLock::new();
     if !have(Need::Compiler, &["gcc"]) {

@@ -9,8 +9,9 @@ use nodescope_phases::{Include, Message, Messages};
 use nodescope_predict::{Choice, Library};
 use nodescope_trace::{Body, Event, MpiCall, Stamp};
 
-/// Picoseconds of a millisecond, and of a second.
+/// Picoseconds of a millisecond.
 pub const MS: u64 = 1_000_000_000;
+/// Picoseconds of a second.
 pub const SECOND: u64 = 1000 * MS;
 
 /// A trace being written.
@@ -90,7 +91,7 @@ impl Trace {
         self.push(rank, to, Body::Mpi(Box::new(call)));
     }
 
-    /// Adds an `MPI_Sendrecv`.
+    /// Adds an `MPI_Sendrecv` of one millisecond that sends and receives `bytes` bytes.
     pub fn exchange(&mut self, rank: u32, (to, from): (u32, u32), bytes: u64, time: u64) {
         self.call(rank, Function::Sendrecv, time, time + MS, |record| {
             record.destination = Peer::Rank(to);
@@ -122,7 +123,7 @@ impl Trace {
     }
 }
 
-/// Returns the algorithms of collectives.
+/// Returns the choice of collectives' algorithms that Open MPI makes.
 pub fn choice() -> Choice {
     Choice {
         library: Library::OpenMpi,

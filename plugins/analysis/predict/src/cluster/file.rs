@@ -14,8 +14,9 @@ use crate::collective::{Algorithm, Library, Selected};
 use crate::network::{Channel, Frames, Model, Table, per_byte};
 use crate::topology::{DIMENSIONS, Topology};
 
-/// Most nodes and links of a cluster: each link takes memory whether it is used or not.
+/// Most nodes of a cluster or of its topology.
 const MOST_NODES: u32 = 1 << 20;
+/// Most links of a topology: each link takes memory whether it is used or not.
 const MOST_LINKS: u64 = 1 << 22;
 
 /// The text of a cluster file, from which clusters are made with other settings than its own.
@@ -265,7 +266,7 @@ fn rate(item: &Item<'_>) -> Option<u64> {
     Some(rate)
 }
 
-/// Reads the costs of a channel. If `must` is true, the file must give latency and bandwidth.
+/// Reads the costs of a channel. If `required` is true, the file must give latency and bandwidth.
 fn costs(section: &Section<'_>, channel: &mut Channel, required: bool) {
     let (latency, bandwidth) = if required {
         (

@@ -82,8 +82,9 @@ fn look_up(rules: Rules, size: u32, bytes: u64) -> Algorithm {
         .map_or(Algorithm::Linear, |entry| entry.1)
 }
 
-/// No limit of ranks, and of bytes.
+/// No limit of ranks.
 const ANY: u32 = u32::MAX;
+/// No limit of bytes.
 const ALL: u64 = u64::MAX;
 
 /// Selects by Open MPI's rules for commutative operations, by ranks and message size. Some of Open MPI's algorithms (chains with several

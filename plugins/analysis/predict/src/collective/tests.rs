@@ -1,4 +1,4 @@
-//! Every algorithm on every number of ranks: what is sent is received, in rounds that end.
+//! Every algorithm on 1 to 19 ranks: what is sent is received, in rounds that end.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -14,7 +14,7 @@ use crate::result::{Problem, WaitKind};
 #[derive(Debug)]
 pub(super) struct Communicator {
     pub size: u32,
-    /// Rank in the communicator by world rank; empty for the world, where both are the same.
+    /// Rank in the communicator by world rank; empty for the world and its copies, where both ranks are the same.
     local_ranks: HashMap<u32, u32>,
     /// Number of collectives that each member has entered.
     pub entered: Vec<u32>,

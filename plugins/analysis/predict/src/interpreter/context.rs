@@ -44,7 +44,7 @@ pub(super) struct Context {
     pub(super) clock: u64,
     /// Latest completion that the context waits for.
     pub(super) ready: u64,
-    /// Processor time after these completions, such as that of reductions.
+    /// Processor time after the completions that the context waits for, such as the time of reductions.
     pub(super) cost: u64,
     /// Processor time for frames of messages that are not complete.
     pub(super) disturbed: u64,

@@ -11,7 +11,7 @@ use crate::result::CriticalPath;
 pub(super) struct Origin {
     pub rank: u32,
     pub time: u64,
-    /// Computation of the rank until then, picoseconds.
+    /// Computation of the rank up to this moment, uninterpreted calls included, picoseconds.
     pub computed: u64,
     /// Last wait of the rank before this moment, as an index of the parts; `NONE` if there was none.
     pub path: u32,
@@ -55,7 +55,7 @@ impl Path {
     }
 }
 
-/// Most ranks and calls that are reported.
+/// Most ranks, and most call sites, of the critical path that are reported.
 const MAX_REPORTED: usize = 10;
 
 impl Interpreter<'_> {

@@ -6,7 +6,7 @@ use super::{Context, Interpreter, Phase, Target};
 use crate::code::{ANY, NONE, Operation};
 use crate::result::{Blocked, Problem, WaitState};
 
-/// Most ranks, messages and receives of each kind that are reported.
+/// Most ranks outside a deadlock's cycle, kinds of messages without receive, and calls of receives without message that are reported.
 const MAX_REPORTED: usize = 10;
 
 impl Interpreter<'_> {
@@ -88,7 +88,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Returns the first member that has not entered a context's collective.
+    /// Returns the world rank of the first member that has not entered a context's collective; `None` if all have, or without a collective.
     fn late_in_collective(&self, context: &Context) -> Option<u32> {
         let communicator_state = self.communicators.get(context.communicator as usize)?;
         if context.collective == NONE {
@@ -100,7 +100,8 @@ impl Interpreter<'_> {
         Some(members.get(late).copied().unwrap_or(late as u32))
     }
 
-    /// Returns the first member that has not entered the non-blocking collective of a request.
+    /// Returns the world rank of the first member that has not entered the non-blocking collective of a request; `None` if all have, or if
+    /// the request has none.
     fn late_in_nonblocking(&self, request: u32) -> Option<u32> {
         let beside = &self.contexts[self.world as usize..];
         let of = |context: &&Context| {
@@ -184,7 +185,7 @@ impl Interpreter<'_> {
     }
 }
 
-/// Returns a cycle that is reached from a rank, where each rank waits for at most one other.
+/// Returns a cycle that is reached from a rank, where each rank waits for at most one other; `None` if the chain of waits ends.
 fn cycle(waits: &BTreeMap<u32, Option<u32>>, start: u32) -> Option<Vec<u32>> {
     let mut seen: BTreeMap<u32, usize> = BTreeMap::new();
     let mut way = Vec::new();

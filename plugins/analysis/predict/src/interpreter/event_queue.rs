@@ -68,7 +68,7 @@ impl EventQueue {
         }
     }
 
-    /// Takes out the earliest entry; returns its time and its code.
+    /// Takes out the earliest entry; returns its time and its code, or `None` if the queue is empty.
     pub fn take(&mut self) -> Option<(u64, u32)> {
         self.fill();
         let entry = match (self.near.peek(), self.sorted.last()) {
@@ -79,7 +79,8 @@ impl EventQueue {
         entry.map(|(time, _, what)| (time, what))
     }
 
-    /// Returns the event that is taken out after `distance` others, unless an earlier event is added. Callers prefetch its memory.
+    /// Returns the code of the event that comes after `distance` others, among those that are sorted already; `None` if too few are.
+    /// Callers prefetch its memory.
     pub fn ahead(&self, distance: usize) -> Option<u32> {
         let at = self.sorted.len().checked_sub(1 + distance)?;
         self.sorted.get(at).map(|(.., what)| *what)
