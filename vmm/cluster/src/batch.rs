@@ -5,7 +5,8 @@
 pub struct QuantumBatch {
     /// End of the first quantum, picoseconds.
     pub first_end_ps: u64,
-    /// Length of each further quantum, picoseconds. If all nodes sleep, the length counts from the time at which the first node wakes up.
+    /// Length of each further quantum once a node has a network interface that is up, picoseconds. If all nodes sleep, the length counts
+    /// from the time at which the first node wakes up.
     pub lookahead_ps: u64,
     /// Length of each further quantum as long as no node has a network interface that is up, picoseconds.
     pub disconnected_lookahead_ps: u64,
