@@ -12,7 +12,8 @@ use super::table::{Row, rows};
 use crate::measurement::{Counts, Reading};
 use crate::quantity::Quantity;
 
-/// Relative difference that is allowed to statistics, which may be rounded to few digits.
+/// Greatest relative difference between the sum over all threads that LIKWID wrote, which may be rounded to few digits, and the sum of the
+/// threads' counts.
 const ROUNDED: f64 = 1e-3;
 
 /// First line of a table: `TABLE,Group 1 Raw,NAME,LINES` or `TABLE,Region X,Group 1 Raw,NAME,LINES`.
