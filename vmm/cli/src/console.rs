@@ -16,7 +16,7 @@ use crate::run::exit_of;
 use crate::terminal::{RawMode, print_note};
 use crate::{check, config};
 
-/// Ctrl-]: leaves the console.
+/// Ctrl-], the key that leaves the console and ends the run.
 const LEAVE: u8 = 0x1d;
 /// Ctrl-D, which the guest's terminal takes as the end of input.
 const END_OF_INPUT: u8 = 0x04;

@@ -81,7 +81,7 @@ pub struct HostTimes {
 }
 
 impl HostTimes {
-    /// Version of the file's format.
+    /// Version of the format of `host.json`.
     const VERSION: u32 = 1;
     /// Name of the file among the results.
     pub const NAME: &'static str = "host.json";
@@ -155,7 +155,7 @@ impl HostTimes {
         });
     }
 
-    /// Writes the file into a results folder.
+    /// Writes `host.json` into a results folder.
     pub fn write(self, folder: &ResultsFolder) -> Result<(), Failure> {
         let file = HostFile {
             version: Self::VERSION,

@@ -33,11 +33,11 @@ pub struct RunFile {
     pub exit_code: Option<u8>,
     /// Exit status of the job; `None` if the job has not reported one.
     pub job_status: Option<i32>,
-    /// Virtual time at the end, picoseconds.
+    /// Virtual time at the end of the run, picoseconds; 0 if the run has no outcome, since it lasts, has failed or was killed.
     pub virtual_ps: u64,
-    /// Number of instructions that each node executed.
+    /// Number of instructions that each node executed on the portable engine; empty if the run has no outcome.
     pub instructions: Vec<u64>,
-    /// Network counts by node.
+    /// Network counts of each node; empty if the run has no outcome.
     pub network: Vec<NetworkCounts>,
     /// Engine that executed the guests, by interval of virtual time; empty where the portable engine executed all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -218,8 +218,8 @@ impl QuantumBarrier {
         self.parker.unpark_all();
     }
 
-    /// Changes the time until which a node sleeps; 0 where the time is unknown. The caller must call this function after a quantum with
-    /// this number at whose end all nodes have arrived, while no thread runs nodes.
+    /// Changes the time until which a node sleeps; 0 where the time is unknown. The caller must call this function after the quantum
+    /// `number`, at whose end all nodes have arrived, while no thread runs nodes.
     pub fn set_asleep_until(&self, node: usize, number: u64, until_ps: u64) {
         // The arrival is raised first: a thread that still waits for the end of the quantum must neither wait for the sleeping node nor run
         // it.
@@ -258,8 +258,8 @@ impl QuantumBarrier {
         self.finished(node) & NEEDS_DECISION != 0
     }
 
-    /// Returns a function that checks whether all nodes have arrived at the end of a quantum. The function does not check a node again
-    /// that has arrived.
+    /// Returns a function that checks whether all nodes have arrived at the end of a quantum. Once the function has found a node there, it
+    /// does not check that node again.
     pub fn all_arrived(&self, quantum: Quantum) -> impl FnMut() -> bool {
         let Quantum {
             number, target_ps, ..

@@ -39,7 +39,7 @@ impl Engine {
 /// Configuration of a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterConfig {
-    /// Name of the study.
+    /// Name of the study, for results and snapshots.
     pub name: String,
     /// Hash of the study's exact inputs, in hexadecimal.
     pub study_id: String,

@@ -8,7 +8,7 @@ pub trait Work {
     /// Returns the barrier at which the nodes arrive.
     fn barrier(&self) -> &QuantumBarrier;
 
-    /// Returns the number of nodes.
+    /// Returns the number of nodes that run in this process.
     fn nodes(&self) -> usize;
 
     /// Runs a node through a quantum. The caller has claimed the node. With `may_continue` the node continues through the quanta that

@@ -153,11 +153,11 @@ pub struct Outcome {
     pub ending: Ending,
     /// Exit status of the job; `None` if no node has reported one.
     pub job_status: Option<i32>,
-    /// Virtual time at the end, picoseconds.
+    /// Virtual time at the end of the run, picoseconds.
     pub virtual_ps: u64,
     /// Instructions retired by each node.
     pub instructions: Vec<u64>,
-    /// Network counts by node.
+    /// Network counts of each node.
     pub network: Vec<PortCounts>,
     /// Measurements of the windows that opened, and how each window ended.
     pub windows: WindowsFile,

@@ -102,7 +102,7 @@ impl<'a> Source<'a> {
 pub(crate) struct Findings {
     /// Problems that were kept.
     pub(crate) problems: Vec<Problem>,
-    /// Number of further problems.
+    /// Number of further problems, which were counted and not kept.
     pub(crate) more: usize,
     /// Positions of all fields that were read, by full name.
     pub(crate) positions: BTreeMap<String, Position>,

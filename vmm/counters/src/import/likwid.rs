@@ -292,7 +292,7 @@ fn line(
     Ok(())
 }
 
-/// Checks that the sum that LIKWID wrote agrees with the sum of the threads' counts.
+/// Checks that the sum that LIKWID wrote agrees with the sum of the threads' counts. Sums of regions are not checked.
 fn statistics(
     head: &Head,
     row: &Row<'_>,
