@@ -13,7 +13,7 @@ use crate::config;
 use crate::exit::{Exit, Failure};
 use crate::terminal::print_note;
 
-/// Reads a study and reports all its problems and the host's.
+/// Runs `nodescope check`: reports the problems of a study and of this host, or describes a study without problems, its image and KVM.
 pub fn check(args: &args::Check) -> Result<Exit, Failure> {
     let study = load(&args.study, None, 1)?;
     println!("{}: no problems", study.file.display());
@@ -59,8 +59,8 @@ fn of_kvm() -> String {
     }
 }
 
-/// Returns the study in `file` if this host can run it. Prints warnings in any case, and the problems if there are some; fails then.
-/// `engine` replaces the study's engine and fast-forward. `hosts` is the number of hosts that share the nodes.
+/// Returns the study in `file` if this host can run it. Prints the problems that it finds, and fails unless all of them are warnings.
+/// `engine`, if given, replaces the study's engine and fast-forward. `hosts` is the number of hosts that share the nodes.
 pub fn load(file: &Path, engine: Option<EngineChoice>, hosts: u32) -> Result<Study, Failure> {
     let _span = tracing::info_span!("check").entered();
     let host = Host {

@@ -45,7 +45,8 @@ fn engine(study: &Study) -> Engine {
     }
 }
 
-/// Opens the host's counters if the study counts guests with them; `None` if it does not. Fails if no part of the run uses KVM.
+/// Opens the host's counters if the study counts guests with them; returns `None` if it does not. Fails if a study that counts guests uses
+/// KVM for no part of the run, or if the host's counters cannot be opened.
 pub fn counting(study: &Study) -> Result<Option<Arc<GuestCounting>>, Failure> {
     if !study.counts_guests {
         return Ok(None);

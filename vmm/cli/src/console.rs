@@ -16,13 +16,14 @@ use crate::run::exit_of;
 use crate::terminal::{RawMode, print_note};
 use crate::{check, config};
 
-/// Ctrl-]: leaves the console.
+/// Ctrl-], the key that leaves the console and ends the run.
 const LEAVE: u8 = 0x1d;
-/// Ctrl-D, from which a terminal makes the end of input.
+/// Ctrl-D, which the guest's terminal takes as the end of input.
 const END_OF_INPUT: u8 = 0x04;
-/// Greatest time by which an idle cluster's virtual time runs ahead of the host's, so that time in a shell passes as a user expects.
+/// Greatest lead of the cluster's virtual time over the host's time while no key waits to be typed, so that time in a shell passes as a
+/// user expects.
 const MAX_AHEAD: Duration = Duration::from_millis(20);
-/// Interval between two checks of keys and signals while the cluster waits for the host's time.
+/// Longest wait for a key, while the cluster waits for the host's time, before signals are checked again.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Virtual time between two ends of input that are typed at a silent console, picoseconds.
 const END_INTERVAL_PS: u64 = 1_000_000_000_000;
@@ -31,7 +32,8 @@ const MAX_ENDS: u32 = 30;
 /// Line that the image's init prints before it starts the shell (`guest-images/debian/root/opt/nodescope/init`). The guest's driver of the
 /// serial port loses input while it starts, so text from a file or a pipe is typed only after this line.
 const SHELL: &[u8] = b"shell on the console";
-/// Virtual time after which text is typed without that line, picoseconds: other images do not print it.
+/// Virtual time since power-on, in picoseconds, after which keys are typed even if the console has not printed `SHELL`: other images do not
+/// print that line.
 const SHELL_PS: u64 = 5_000_000_000_000;
 
 struct Terminal {
@@ -47,7 +49,7 @@ struct Terminal {
     silent_since: Option<u64>,
     /// Number of ends of input that were typed.
     ends: u32,
-    /// True if the console has written something since it was last checked.
+    /// True if the console has written something since `end_of_input` last cleared this flag.
     heard: bool,
 }
 
@@ -60,9 +62,9 @@ impl Terminal {
         }
     }
 
-    /// Handles the end of standard input: types an end of input at the node's shell, which then ends and powers its node off. Types it
-    /// again, after a silence, at a shell that has not started yet or at a program that still reads. After `MAX_ENDS` of them, interrupts the
-    /// run.
+    /// Handles the end of standard input. Types an end of input at the node's shell after each silence of `END_INTERVAL_PS`: a shell ends
+    /// and powers its node off, but a shell that has not started yet, or a program that still reads, needs a later one. After `MAX_ENDS` of
+    /// them, interrupts the run.
     fn end_of_input(&mut self, now_ps: u64) {
         let begins = self.silent_since.is_none();
         if begins || std::mem::take(&mut self.heard) {

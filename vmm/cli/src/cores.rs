@@ -8,13 +8,13 @@ use nodescope_profile::{ProfilesFile, WindowProfile};
 use nodescope_report::{ModelledCore, WindowCores};
 use serde::{Deserialize, Serialize};
 
-/// Width in bits of the code that LLVM's models can time: 64-bit mode.
+/// Operating mode, in bits, of the blocks that are given to LLVM's models: 64-bit mode. Blocks of other modes are not modelled.
 const BITS: u8 = 64;
 
 /// Cores that a study names for its core models.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CoreNames {
-    /// Names that LLVM knows; the CPI stack uses the first one.
+    /// Names of the cores, as LLVM knows them; the CPI stack uses the first one.
     pub names: Vec<String>,
     /// Memory-level parallelism: number of misses that overlap. 1 is the published formula.
     pub memory_parallelism: f64,
@@ -35,7 +35,7 @@ fn cache() -> Option<PathBuf> {
     Some(images.with_file_name("cores"))
 }
 
-/// Models the cycles of the code of each window that executed, on each of the named cores.
+/// Models, on each of the named cores, the cycles of each window's code. Leaves out windows in which no block was executed.
 pub fn models(profiles: &ProfilesFile, names: &[String]) -> Result<Vec<WindowCores>, CoreError> {
     let cores: Vec<Core> = names
         .iter()

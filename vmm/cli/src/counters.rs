@@ -36,7 +36,8 @@ pub fn counters(args: &args::Counters) -> Result<Exit, Failure> {
     Ok(Exit::JobFailed)
 }
 
-/// Returns the JSON file to write, and checks before anything runs that it may be written; `None` without `--json`.
+/// Returns the path of the JSON file to write; `None` without `--json`. Fails if there is a file already and `--force` is not given, so
+/// that the failure comes before the command runs.
 fn file(args: &args::Counters) -> Result<Option<PathBuf>, Failure> {
     let Some(path) = &args.json else {
         return Ok(None);

@@ -10,21 +10,23 @@ use crate::interrupt::{file_limit, memory_limit};
 /// Exit code of a command, for scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// The command did what was asked; of a run: the job ended with status 0.
+    /// The command did what was asked; of a run: the job ended with status 0, or the run ended after its snapshot as asked.
     Ok = 0,
-    /// The job ended with another status than 0, or left out a file that the study collects.
+    /// The job, or a command that nodescope ran on this machine, ended with another status than 0; or the job left out a file that the
+    /// study collects; or a prediction is incomplete.
     JobFailed = 1,
-    /// Wrong usage, or a study that cannot be run as it is.
+    /// Wrong usage, or a study or other input that cannot be used as it is.
     Study = 2,
-    /// A guest panicked, reset itself, or executed something that the engine does not support.
+    /// A guest panicked, reset itself, powered off without a status of the job, or executed something that the engine does not support.
     Guest = 3,
-    /// The study's time limit was reached, the MPI program deadlocked, or no node will ever wake again.
+    /// The study's time limit was reached, the MPI program deadlocked, no node will ever wake again, or nodes stayed on after node 0 had
+    /// powered off.
     TimeLimit = 4,
     /// A problem of the host: files, a full disk, memory, missing tools, or a process of the run that died.
     Host = 5,
-    /// The job ended well, but a window of the study measured nothing, or the moment for a snapshot did not come.
+    /// The job ended well, but a window of the study measured nothing, or a snapshot that was asked for was not taken.
     Window = 6,
-    /// The user interrupted the command with Ctrl-C.
+    /// Ctrl-C, SIGTERM or SIGHUP interrupted the command.
     Interrupted = 130,
 }
 
@@ -71,7 +73,7 @@ pub struct Failure {
     pub exit: Exit,
     /// Message and its causes, outermost first; empty if the user has been told already.
     pub chain: Vec<String>,
-    /// Further failures, as one text.
+    /// Further failures, or the circumstances of this one, as one text; `None` without any.
     pub also: Option<String>,
 }
 

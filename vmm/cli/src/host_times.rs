@@ -1,5 +1,5 @@
-//! Host times of a run's phases: `host.json` (vmm/report/HOST.md), which `nodescope run --host-times` writes. No other file among the
-//! results differs from run to run.
+//! Host times of a run's phases: `host.json` (vmm/report/HOST.md), which `nodescope run --host-times` writes. No other result of the
+//! portable engine differs from run to run.
 
 use std::fs;
 use std::time::Instant;
@@ -70,7 +70,7 @@ struct Begun {
     mark: Mark,
 }
 
-/// Sums of what each phase of a run takes of the host.
+/// Costs of each phase of a run on this host, recorded while the run lasts.
 #[derive(Debug)]
 pub struct HostTimes {
     threads: usize,
@@ -81,7 +81,7 @@ pub struct HostTimes {
 }
 
 impl HostTimes {
-    /// Version of the file's format.
+    /// Version of the format of `host.json`.
     const VERSION: u32 = 1;
     /// Name of the file among the results.
     pub const NAME: &'static str = "host.json";
@@ -155,7 +155,7 @@ impl HostTimes {
         });
     }
 
-    /// Writes the file into a results folder.
+    /// Writes `host.json` into a results folder.
     pub fn write(self, folder: &ResultsFolder) -> Result<(), Failure> {
         let file = HostFile {
             version: Self::VERSION,

@@ -1,4 +1,5 @@
-//! Signals: Ctrl-C and SIGTERM end a command soon, whatever it is doing. A limit of file sizes gives an error in place of a silent end.
+//! Signals: Ctrl-C, SIGTERM and SIGHUP end a command soon, whatever it is doing. A limit of file sizes gives an error in place of a silent
+//! end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -45,7 +46,7 @@ struct Armed {
 }
 
 impl Signals {
-    /// Returns the flag that the first Ctrl-C or SIGTERM sets. The second signal ends the program at once.
+    /// Returns the flag that the first Ctrl-C, SIGTERM or SIGHUP sets. The second signal ends the program at once.
     pub fn flag(&self) -> &Arc<AtomicBool> {
         &self.flag
     }
@@ -80,7 +81,7 @@ fn watch(armed: &Mutex<Option<Armed>>) {
     std::process::exit(Exit::Interrupted as i32);
 }
 
-/// Installs the handler of Ctrl-C and SIGTERM.
+/// Installs the handler of Ctrl-C, SIGTERM and SIGHUP. Ctrl-C and SIGHUP remain ignored if this process ignored them before.
 pub fn on_interrupt() -> Result<Signals, Failure> {
     let signals = Signals {
         flag: Arc::default(),
@@ -132,12 +133,12 @@ pub fn survive_file_limit() {
     unsafe { libc::signal(libc::SIGXFSZ, handler as libc::sighandler_t) };
 }
 
-/// Returns the limit of the size of files in bytes; `None` if there is no limit.
+/// Returns the limit of the size of files in bytes; `None` if there is no limit or it cannot be read.
 pub fn file_limit() -> Option<u64> {
     limit(libc::RLIMIT_FSIZE)
 }
 
-/// Returns the limit of this process's address space in bytes; `None` if there is no limit.
+/// Returns the limit of this process's address space in bytes; `None` if there is no limit or it cannot be read.
 pub fn memory_limit() -> Option<u64> {
     limit(libc::RLIMIT_AS)
 }

@@ -48,7 +48,7 @@ pub fn start(args: &Args) {
 /// Layer that writes a line for each event, and for each span when the span ends.
 struct Lines(LogFormat);
 
-/// Moment at which a span began, and its fields.
+/// Moment at which a span began, and the span's fields.
 struct Begun {
     at: Instant,
     fields: Text,

@@ -188,8 +188,8 @@ fn records_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(records)
 }
 
-/// Returns the paths of the records in a results folder: in the folder itself, in that of a run on this machine, in that of a run in
-/// guests.
+/// Returns the paths of the records in a results folder: in the folder itself, in its folder `openmp` (a run on this machine), and in its
+/// folder `files/openmp` (a run in guests).
 fn records_of(results: &Path) -> Result<Vec<PathBuf>, Failure> {
     let mut records = records_in(results)?;
     records.extend(records_in(&results.join(RECORDS))?);
@@ -264,7 +264,8 @@ fn read(results: &[PathBuf]) -> Result<(Vec<Record>, Vec<String>), Failure> {
     Ok((records, notes.collect()))
 }
 
-/// Returns the time of each rank in MPI calls and its waiting in them, from the first trace in the results; `None` without a trace.
+/// Returns each rank's time in MPI calls and the rank's waiting in them, in nanoseconds, from the first trace in the results; `None`
+/// without a trace.
 fn mpi_time(results: &[PathBuf]) -> Result<Option<MpiTime>, Failure> {
     let traces = results.iter().map(|path| path.join(TRACE_FILE));
     let Some(path) = traces.into_iter().find(|path| path.is_file()) else {
@@ -300,7 +301,7 @@ fn mpi_time(results: &[PathBuf]) -> Result<Option<MpiTime>, Failure> {
     Ok(Some(times))
 }
 
-/// Returns whether the function is one of those between whose calls TALP measures: the calls themselves are outside.
+/// Returns whether the function is MPI_Init, MPI_Init_thread or MPI_Finalize: TALP measures the time between these calls, not within them.
 fn is_outer(function: Function) -> bool {
     matches!(
         function,

@@ -121,7 +121,8 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     })
 }
 
-/// Checks that every rank makes the calls at which a section begins and ends. `sequences` has them as marks, in this order.
+/// Checks that every rank makes the calls `from` and `to`, at which a section begins and ends. `sequences` must have the given ones of
+/// these calls as marks, in this order.
 pub fn passed(
     sequences: &Sequences,
     from: Option<(Function, u64)>,

@@ -16,9 +16,9 @@ use crate::terminal::{print_error_line, set_progress_bars};
 
 /// Interval between two updates of the bars.
 const BARS_INTERVAL: Duration = Duration::from_millis(200);
-/// Longest interval between two lines; a change of phase writes a line at once.
+/// Interval between two lines of text or JSON; a change of phase writes a line at once.
 const LINES_INTERVAL: Duration = Duration::from_secs(10);
-/// Interval between two checks whether a phase has changed.
+/// Least interval between two checks whether a phase has changed.
 const PHASE_INTERVAL: Duration = Duration::from_millis(200);
 /// Quantum batches between two readings of the host's clock.
 const BATCHES: u32 = 8;
@@ -253,7 +253,7 @@ struct TimeLeft {
 }
 
 impl TimeLeft {
-    /// Returns `None` where the time cannot be estimated, such as while the cluster's time does not advance.
+    /// Returns `None` where the time cannot be estimated, such as while the cluster's time does not advance, or is a day or longer.
     fn new(until: &'static str, seconds: f64, at_most: bool) -> Option<TimeLeft> {
         /// A longer time than a day helps nobody to plan.
         const MOST: f64 = 86400.0;

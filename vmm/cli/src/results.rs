@@ -15,34 +15,34 @@ use serde::{Deserialize, Serialize};
 use crate::cores::{self, CoreNames};
 use crate::exit::{Exit, Failure};
 
-/// Facts of a run, in `run.json`. No fact depends on the host.
+/// Facts of a run, in `run.json`. On the portable engine no fact depends on the host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunFile {
     /// Format version, [`RunFile::VERSION`].
     pub version: u32,
     /// Name, identity and description of the study.
     pub study: StudyInfo,
-    /// Source of CPI_core.
+    /// Source of CPI_core, with its values if they come from counters.
     pub core: CoreCpi,
-    /// Cores that the report models.
+    /// Cores on which the report models the windows' code; empty if the study names none.
     #[serde(default)]
     pub cores: CoreNames,
     /// Sentence about the end of the run; `None` while the run lasts, and if the run was killed.
     pub ending: Option<String>,
-    /// Exit code of `nodescope run`; `None` before the run has ended.
+    /// Exit code of `nodescope run`; `None` while the run lasts, and if the run was killed.
     pub exit_code: Option<u8>,
-    /// Exit status of the job.
+    /// Exit status of the job; `None` if the job has not reported one.
     pub job_status: Option<i32>,
-    /// Virtual time at the end, picoseconds.
+    /// Virtual time at the end of the run, picoseconds; 0 if the run has no outcome, since it lasts, has failed or was killed.
     pub virtual_ps: u64,
-    /// Number of instructions that each node executed.
+    /// Number of instructions that each node executed on the portable engine; empty if the run has no outcome.
     pub instructions: Vec<u64>,
-    /// Network counts by node.
+    /// Network counts of each node; empty if the run has no outcome.
     pub network: Vec<NetworkCounts>,
     /// Engine that executed the guests, by interval of virtual time; empty where the portable engine executed all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub engines: Vec<EngineSpan>,
-    /// Notes for the user.
+    /// Notes for the user, which the report shows.
     pub notes: Vec<String>,
 }
 

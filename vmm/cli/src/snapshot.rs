@@ -36,7 +36,8 @@ pub fn open(text: &str) -> Result<Origin, Failure> {
     Origin::open(&find(text)?).map_err(failure)
 }
 
-/// Returns the snapshot that a run is to take; `None` if it takes none. Fails if the file exists, unless `--force` is given.
+/// Returns the snapshot that a run is to take; `None` if it takes none. Fails if its moment does not suit the study, or if the file exists
+/// and `--force` is not given.
 pub fn planned(args: &args::Run, study: &Study) -> Result<Option<Save>, Failure> {
     let Some(at) = &args.snapshot_at else {
         return Ok(None);

@@ -302,7 +302,7 @@ fn results_that_cannot_be_written() {
     assert_eq!(output.status.code(), Some(5));
 }
 
-/// Fills a file system of three pages, in a mount namespace of its own. That needs no privileges where user namespaces are enabled.
+/// Fills a file system of three pages, in a mount namespace of its own. The mount needs no privileges where user namespaces are enabled.
 #[test]
 fn a_full_disk_is_told_with_a_way_out_and_leaves_readable_results() {
     let work = own_image(JOB);

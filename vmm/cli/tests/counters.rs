@@ -75,7 +75,7 @@ fn one_rank_alone_needs_a_launcher() {
     assert!(!dir.path().join("ranks").exists());
 }
 
-/// Checks that the command is counted where there is a PMU. Without one, nothing may run and one line must name the remedy.
+/// Checks that the command is counted where counters can be used. Where they cannot, nothing may run and one line must name the remedy.
 #[test]
 fn a_host_without_a_pmu_runs_nothing() {
     let dir = tempfile::tempdir().unwrap();

@@ -56,8 +56,8 @@ fn all_end(processes: &[i32]) {
     }
 }
 
-/// Starts a run with so many workers, and waits until the console log of node 0 has `bytes` bytes. Returns the run and the workers' process
-/// ids.
+/// Starts a run with so many workers, and waits until the console log of node 0 has at least `bytes` bytes, and at least one. Returns the
+/// run and the workers' process ids.
 fn start(work: &WorkFolder, workers: &str, bytes: u64) -> (Child, Vec<i32>) {
     let _ = fs::remove_dir_all(work.results());
     let args = ["run", "s.toml", "--workers", workers];

@@ -20,7 +20,7 @@ fn working() -> WorkFolder {
     })
 }
 
-/// Returns the files of a folder, by name, without those that may differ.
+/// Returns the files of a folder, by name, without those that a run with `--host-times` may change.
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     let files = entries.filter(|entry| entry.path().is_file());

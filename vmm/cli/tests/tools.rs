@@ -77,7 +77,7 @@ fn run(folder: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_nodescope"))
         .args(args)
         .current_dir(folder)
-        // The folder has a file with the library's name that is no library, as if libotf2 were not installed.
+        // A test can put a file that is no library there under the name of libotf2, as if libotf2 were not installed.
         .env("LD_LIBRARY_PATH", folder.join("lib"))
         .output()
         .unwrap()

@@ -21,9 +21,9 @@ pub struct Agreement(BTreeMap<String, String>);
 pub struct Difference {
     /// Name of the key, as in a study file.
     pub key: String,
-    /// The value in the snapshot.
+    /// The value in the snapshot; `nothing` if the snapshot lacks the key.
     pub snapshot: String,
-    /// The value in the study.
+    /// The value in the study; `nothing` if the study lacks the key.
     pub study: String,
 }
 

@@ -594,7 +594,7 @@ mod tests {
         }
     }
 
-    /// Adds a block of each of these functions, counted once on a node, and one call path through all of them.
+    /// Adds a block of each of these functions, with one entry of counts on a node, and one call path through all of them.
     fn add(into: &mut ProfileBuilder, node: u32, functions: &[&str]) {
         let mut path = Vec::new();
         let mut counts = BTreeMap::new();

@@ -58,7 +58,7 @@ pub enum NextStep {
 /// The last quantum that was announced to all threads. A quantum is announced if it does not follow from the previous quantum by default.
 #[derive(Default)]
 struct Announcement {
-    /// Number of the quantum, for threads that wait.
+    /// Number of the announced quantum, which waiting threads read.
     number: AtomicU64,
     stop: AtomicBool,
     quantum: Mutex<Quantum>,
@@ -69,13 +69,14 @@ struct Announcement {
 pub enum Arrival {
     /// The default end of a quantum: a vCPU runs, and nothing need be known about the node to continue.
     Awake,
-    /// A thread must decide what follows: the node has output or frames, or has stopped.
+    /// A thread must decide what follows: the node has output or frames, has stopped, runs its vCPUs in parallel, or neither sleeps nor
+    /// ends the quantum by default.
     NeedsDecision,
     /// All vCPUs sleep until this time in picoseconds, or until a frame arrives, and no thread waits for output of the node.
     Asleep(u64),
 }
 
-/// Bits of [`NodeProgress::finished`] below the quantum's number.
+/// Bits of [`NodeProgress::finished`] below the quantum's number, and the number of these bits.
 const NEEDS_DECISION: u64 = 1;
 const ASLEEP: u64 = 2;
 const ARRIVAL_BITS: u32 = 2;
@@ -83,7 +84,8 @@ const ARRIVAL_BITS: u32 = 2;
 /// Progress of one node, through which threads coordinate.
 #[derive(Default)]
 struct NodeProgress {
-    /// Number of the last quantum that the node has finished, or [`CLAIMED`]. The thread that raises the number runs the node.
+    /// Number of the last quantum that the node has finished, or [`CLAIMED`]. The thread that replaces the number by `CLAIMED` runs the
+    /// node.
     claim: CachePadded<AtomicU64>,
     /// Number of the last quantum that the node has finished, shifted by [`ARRIVAL_BITS`], and the node's [`Arrival`].
     finished: CachePadded<AtomicU64>,
@@ -216,8 +218,8 @@ impl QuantumBarrier {
         self.parker.unpark_all();
     }
 
-    /// Changes the time until which a node sleeps; 0 where the time is unknown. The caller must call this function after a quantum with
-    /// this number at whose end all nodes have arrived, while no thread runs nodes.
+    /// Changes the time until which a node sleeps; 0 where the time is unknown. The caller must call this function after the quantum
+    /// `number`, at whose end all nodes have arrived, while no thread runs nodes.
     pub fn set_asleep_until(&self, node: usize, number: u64, until_ps: u64) {
         // The arrival is raised first: a thread that still waits for the end of the quantum must neither wait for the sleeping node nor run
         // it.
@@ -256,8 +258,8 @@ impl QuantumBarrier {
         self.finished(node) & NEEDS_DECISION != 0
     }
 
-    /// Returns a function that checks whether all nodes have arrived at the end of a quantum. The function does not check a node again
-    /// that has arrived.
+    /// Returns a function that checks whether all nodes have arrived at the end of a quantum. Once the function has found a node there, it
+    /// does not check that node again.
     pub fn all_arrived(&self, quantum: Quantum) -> impl FnMut() -> bool {
         let Quantum {
             number, target_ps, ..
@@ -294,7 +296,8 @@ impl QuantumBarrier {
     }
 
     /// Records that a node has finished a quantum by default, and waits for the other nodes. The calling thread keeps the node. Returns the
-    /// next quantum, or `None` if a decision is needed, if another node of the thread wakes up, or if the other nodes arrive late.
+    /// next quantum. Returns `None` if a decision is needed, the batch ends, the threads are stopped, another node of the thread wakes up,
+    /// or the other nodes arrive late.
     ///
     /// No locked instruction follows the store by which the node arrives: the instruction would wait some 100 to 400 cycles until the
     /// caches of the other cores have the store.

@@ -5,13 +5,15 @@
 pub struct QuantumBatch {
     /// End of the first quantum, picoseconds.
     pub first_end_ps: u64,
-    /// Length of each further quantum, picoseconds. If all nodes sleep, the length counts from the time at which the first node wakes up.
+    /// Length of each further quantum once a node has a network interface that is up, picoseconds. If all nodes sleep, the length counts
+    /// from the time at which the first node wakes up.
     pub lookahead_ps: u64,
     /// Length of each further quantum as long as no node has a network interface that is up, picoseconds.
     pub disconnected_lookahead_ps: u64,
-    /// No quantum ends after this time, picoseconds.
+    /// Virtual time after which no quantum of the batch ends, picoseconds.
     pub end_limit_ps: u64,
-    /// No further quantum begins at this time or later, picoseconds.
+    /// Virtual time from which on no further quantum begins, picoseconds: the first quantum that ends at this time or later is the last
+    /// one.
     pub start_limit_ps: u64,
     /// Number of quanta that may still run, the present one included.
     pub quanta_left: u64,

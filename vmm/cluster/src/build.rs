@@ -30,9 +30,9 @@ use crate::kvm::{self, KvmError};
 /// Guest-physical address of the first virtio-mmio device; each device has `VIRTIO_SIZE` bytes.
 const VIRTIO_BASE: u64 = 0xd000_0000;
 const VIRTIO_SIZE: u64 = 0x1000;
-/// Interrupt of the first virtio device: the IOAPIC's first pin after those of ISA.
+/// Interrupt of the first virtio device: the IOAPIC's first pin after those of ISA. Each further device has the next pin.
 const VIRTIO_GSI: u32 = 16;
-/// Number of frames that wait for the guest's driver before further frames are dropped.
+/// Number of frames that wait in a network card for the guest's driver before further frames are dropped.
 const BACKLOG: usize = 4096;
 
 /// Reason for which a cluster cannot be built.
@@ -166,8 +166,8 @@ fn build_each<'a>(
     Ok((switch, nodes))
 }
 
-/// Returns the CPUID table of each vCPU of a node: the study's features, without those that a snapshot, the host's processor or its KVM
-/// lacks.
+/// Returns the CPUID table of each vCPU of a node: the study's features, without those that a snapshot lacks and, if the run uses KVM,
+/// without those that this host's KVM does not offer.
 pub(crate) fn cpuid_tables(config: &ClusterConfig) -> Result<Vec<CpuidTable>, BuildError> {
     let kvm = config.engine.uses_kvm().then(kvm::usable).transpose()?;
     let allowed = |feature: &cpuid::Feature| {

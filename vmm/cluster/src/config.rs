@@ -21,7 +21,7 @@ pub enum Engine {
     Portable,
     /// The KVM engine between windows, the portable engine in windows.
     Kvm,
-    /// KVM until the trigger fires or a window opens, the portable engine from then on.
+    /// KVM until the trigger fires or a window opens, the portable engine from then on. `None`: until a window opens.
     FastForward(Option<Trigger>),
 }
 
@@ -39,7 +39,7 @@ impl Engine {
 /// Configuration of a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterConfig {
-    /// Name of the study.
+    /// Name of the study, for results and snapshots.
     pub name: String,
     /// Hash of the study's exact inputs, in hexadecimal.
     pub study_id: String,
@@ -90,7 +90,7 @@ pub struct ClusterConfig {
     pub trace: bool,
     /// True if MPI ranks are preloaded with the OpenMP tracer.
     pub openmp: bool,
-    /// MPI slots of each node; empty: as many as vCPUs.
+    /// MPI slots of each node in the order of the nodes; a single number is for all nodes. Empty: as many as a node has vCPUs.
     pub slots: Vec<u32>,
     /// True if nodes start a shell on the console in place of the job.
     pub console: bool,
@@ -110,8 +110,8 @@ pub struct ClusterConfig {
     pub windows: Vec<WindowSpec>,
     /// Virtual time at which the study ends at the latest, picoseconds.
     pub time_limit_ps: u64,
-    /// Virtual time for which the MPI program must be deadlocked before the study ends, picoseconds; `None`: the run does not search for
-    /// deadlocks.
+    /// Virtual time without hypercalls, polls aside, after which the run searches for a deadlock of the MPI program and ends if there is
+    /// one, picoseconds; `None`: the run does not search for deadlocks.
     pub deadlock_ps: Option<u64>,
     /// Number of host threads that run nodes.
     pub host_threads: usize,

@@ -8,9 +8,9 @@ use crate::outcome::{Ending, RunError};
 use crate::run::{Run, TRACE_FILE};
 
 impl Run<'_> {
-    /// Returns the ending if the MPI program is deadlocked. The program is analyzed once each time it has been quiet for as long as the
-    /// study's limit. The analysis uses the trace, as far as it is written, and the pending calls: matching messages during the whole run
-    /// would cost time in every call.
+    /// Returns the ending if the MPI program is deadlocked, or if an interrupt ends the analysis. The program is analyzed once each time it
+    /// has been quiet for as long as the study's limit. The analysis uses the trace, as far as it is written, and the pending calls:
+    /// matching messages during the whole run would cost time in every call.
     pub(crate) fn deadlock(
         &mut self,
         interrupted: &AtomicBool,

@@ -22,7 +22,7 @@ pub enum EngineName {
 /// An interval of virtual time in which all nodes ran on one engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineSpan {
-    /// Name of the engine.
+    /// Name of the engine that executed the guests in this interval.
     pub engine: EngineName,
     /// Begin of the interval, picoseconds of virtual time.
     pub from_ps: u64,

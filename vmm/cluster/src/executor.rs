@@ -1,9 +1,10 @@
 //! Runs nodes on host threads, in quanta of virtual time.
 //!
-//! All nodes run to the same virtual time, and arrive there at a barrier. A quantum is no longer than the fabric's lookahead. Nothing that
-//! one node does can therefore reach another node before the quantum's end. Before any network interface is up, a quantum is longer: a
-//! frame of the first interface that comes up arrives at the quantum's end at the earliest. Results do not depend on the number of
-//! threads, nor on which thread runs which node.
+//! All nodes run to the same virtual time, and arrive there at a barrier. On the portable engine a quantum is no longer than the fabric's
+//! lookahead. Nothing that one node does can therefore reach another node before the quantum's end. Before any network interface is up, a
+//! quantum is longer: a frame of the first interface that comes up arrives at the quantum's end at the earliest. Results of the portable
+//! engine do not depend on the number of threads, nor on which thread runs which node. On KVM a quantum may be longer than the lookahead,
+//! and frames then arrive late.
 //!
 //! As long as all nodes end their quanta by default, one quantum follows the other without a decision. Where a decision is needed, the
 //! first thread that finds all nodes at the barrier decides: the thread forwards the frames and begins the next quantum or ends the batch.
@@ -351,7 +352,8 @@ impl Executor {
             .collect()
     }
 
-    /// Exchanges a value with all processes, and returns the values of all, in the order of nodes. Returns `None` if a process is lost.
+    /// Exchanges a value with all processes, and returns the values of all, in the order of processes and so of their nodes. Returns `None`
+    /// if a process is lost.
     pub fn gather_parts<T: Serialize + DeserializeOwned>(&self, own: T) -> Option<Vec<T>> {
         match &self.distribution {
             None => Some(vec![own]),
@@ -658,7 +660,7 @@ impl Work for Executor {
     }
 }
 
-/// Stops all threads on drop, since the quantum for which they wait would never end.
+/// Stops all threads on drop, with `only_in_panic` only while the thread panics: the quantum for which they wait would never end.
 struct StopOnDrop<'a> {
     executor: &'a Executor,
     only_in_panic: bool,

@@ -21,12 +21,12 @@ pub const LIST: &str = "written.txt";
 /// Reason for which a results folder cannot be used, or a file in it cannot be written.
 #[derive(Debug, Error)]
 pub enum FolderError {
-    /// The operating system refused.
+    /// The operating system refused an action on a file or folder.
     #[error("cannot {action} {}: {source}; results written so far are kept", .path.display())]
     Io {
-        /// The file or folder.
+        /// File or folder on which the action failed.
         path: PathBuf,
-        /// The action that failed.
+        /// The action that failed, as a verb such as `write`.
         action: &'static str,
         /// Error of the host.
         source: io::Error,
@@ -40,7 +40,7 @@ pub enum FolderError {
     /// The folder has files, but no results.
     #[error("{} holds other files than results; give another folder with --results", .0.display())]
     Foreign(PathBuf),
-    /// The folder has results, but no list of the files that a run has written.
+    /// The folder has results, which the run was told to replace, but no list of the files that a run has written.
     #[error(
         "{} holds results without the list of what their run has written ({LIST}), so they cannot be told from files of yours; remove them yourself, or give another folder with --results", .0.display()
     )]
@@ -48,7 +48,7 @@ pub enum FolderError {
     /// A file, link or folder of the user has the path of a new result.
     #[error("{} is in the way of a new result, and no run has written it; move it, or give another folder with --results", .0.display())]
     InTheWay(PathBuf),
-    /// The path is not within the folder, or is not a plain one.
+    /// The path is not within the folder, is not a plain one, or is that of the list.
     #[error("{0:?} is no path within the results")]
     Outside(String),
 }
@@ -109,7 +109,8 @@ impl ResultsFolder {
         })
     }
 
-    /// Locks an empty or new folder, or one with the results of an earlier run, which are removed. Tests and consoles use this function.
+    /// Locks an empty or new folder, or one with the results of an earlier run, which are removed. Used for temporary folders, such as
+    /// those of consoles, workers and tests.
     ///
     /// # Errors
     ///

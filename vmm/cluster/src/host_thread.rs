@@ -8,7 +8,7 @@ pub trait Work {
     /// Returns the barrier at which the nodes arrive.
     fn barrier(&self) -> &QuantumBarrier;
 
-    /// Returns the number of nodes.
+    /// Returns the number of nodes that run in this process.
     fn nodes(&self) -> usize;
 
     /// Runs a node through a quantum. The caller has claimed the node. With `may_continue` the node continues through the quanta that
@@ -102,7 +102,7 @@ fn run_batch(work: &impl Work, from: Quantum, thread: usize, threads: usize) -> 
 }
 
 /// Runs this thread's own nodes through a quantum, except sleeping nodes. A single awake node continues as long as it can. Returns the
-/// last quantum that the nodes have finished.
+/// quantum for whose end this thread then waits.
 fn run_own_nodes(work: &impl Work, quantum: Quantum, thread: usize, threads: usize) -> Quantum {
     let barrier = work.barrier();
     let mut own = (thread..work.nodes())
@@ -130,7 +130,8 @@ fn steal_nodes(work: &impl Work, quantum: Quantum) {
 }
 
 /// Runs a node through a quantum if no other thread has claimed the node, and through further quanta with `may_continue`. A thread that
-/// wakes up late finds every node claimed. Returns the last quantum that the node has finished.
+/// wakes up late finds every node claimed. Returns the last quantum through which this thread ran the node; `quantum` if another thread has
+/// claimed it.
 fn claim_and_run(work: &impl Work, index: usize, quantum: Quantum, may_continue: bool) -> Quantum {
     let barrier = work.barrier();
     if !barrier.claim(index, quantum.number) {
@@ -145,7 +146,7 @@ fn claim_and_run(work: &impl Work, index: usize, quantum: Quantum, may_continue:
             arrival.map(arrive);
             barrier.release(index, last.number);
         }
-        // From the release on another thread may run the node, unless no thread has yet seen the node arrive.
+        // Other threads run the node's next quantum once they have seen the node arrive, so the node must be released by then.
         _ => {
             barrier.release(index, last.number);
             arrival.map(arrive);

@@ -12,7 +12,7 @@ use crate::config::ClusterConfig;
 /// Reason for which this host cannot run studies on KVM.
 #[derive(Debug, Error)]
 pub enum KvmError {
-    /// There is no KVM.
+    /// KVM is not available: its device cannot be opened, or lacks something that nodescope needs.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
     /// The host's KVM cannot boot Linux.

@@ -9,13 +9,13 @@ use crate::folder::FolderError;
 use crate::outcome::Phase;
 use crate::state::NodeMonitorState;
 
-/// Longest line of a console that is searched for a panic.
+/// Number of bytes of a console line that are searched for messages, such as a panic; the rest of a longer line is ignored.
 const LONGEST_LINE: usize = 4096;
 
 /// Greatest number of lines of messages of a node that are shown.
 const MOST_SHOWN: u64 = 1000;
 
-/// What a run knows of a node from the node's console and hypercalls. The run updates it between batches of quanta.
+/// What a run knows of a node from the node's console and hypercalls. The run updates the monitor between batches of quanta.
 pub struct NodeMonitor {
     /// Assembler of the node's hypercalls into trace events.
     pub assembler: Assembler,
@@ -29,7 +29,7 @@ pub struct NodeMonitor {
     pub not_shown: u64,
     /// Text about the first piece of a file that could not be stored, and the number of such pieces; `None` if all were stored.
     pub unstorable_files: Option<(String, u64)>,
-    /// Line of the console with the message of the kernel's panic, if it has panicked.
+    /// Line of the console with the kernel's panic message; `None` if the kernel has not panicked.
     pub panic: Option<String>,
     /// Status of the node after the last batch.
     pub status: NodeStatus,

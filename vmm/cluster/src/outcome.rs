@@ -51,9 +51,9 @@ pub struct WindowProgress {
     /// Name of the window.
     pub name: String,
     /// Instructions, summed over all nodes, until the window closes; of a window that measures time, until its warm-up ends. `None` if the
-    /// number is not known.
+    /// guest closes the window, or if a window that measures time has warmed up.
     pub instructions_left: Option<u64>,
-    /// Virtual time until the window closes, picoseconds; `None` if the window does not measure time, or not yet.
+    /// Virtual time that the window has yet to measure, picoseconds, not counting a warm-up; `None` if the window does not measure time.
     pub ps_left: Option<u64>,
 }
 
@@ -115,19 +115,19 @@ pub enum Ending {
     TimeLimit,
     /// A guest kernel panicked.
     GuestPanic {
-        /// Number of the node.
+        /// Number of the node whose kernel panicked.
         node: u32,
         /// The line of the console with the panic's message.
         line: String,
     },
     /// A guest reset itself.
     Reset {
-        /// Number of the node.
+        /// Number of the node that reset itself.
         node: u32,
     },
     /// Every vCPU of every node sleeps, and nothing will wake one up.
     Hung,
-    /// Ranks of the MPI program wait for each other for ever.
+    /// Ranks of the MPI program wait for ever, for each other or for ranks that have ended.
     Deadlock {
         /// Ranks that can never proceed.
         ranks: Vec<u32>,
@@ -151,15 +151,15 @@ pub enum Ending {
 pub struct Outcome {
     /// Reason why the run ended.
     pub ending: Ending,
-    /// Exit status of the job; `None` if the job did not end.
+    /// Exit status of the job; `None` if no node has reported one.
     pub job_status: Option<i32>,
-    /// Virtual time at the end, picoseconds.
+    /// Virtual time at the end of the run, picoseconds.
     pub virtual_ps: u64,
     /// Instructions retired by each node.
     pub instructions: Vec<u64>,
-    /// Network counts by node.
+    /// Network counts of each node.
     pub network: Vec<PortCounts>,
-    /// Windows with their measurements, and how each window ended.
+    /// Measurements of the windows that opened, and how each window ended.
     pub windows: WindowsFile,
     /// Profiles of the windows; `None` if the study asks for none.
     pub profiles: Option<ProfilesFile>,
@@ -186,7 +186,7 @@ pub enum RunError {
     Elsewhere { text: String, of_host: bool },
     #[error(transparent)]
     Peer(#[from] PeerError),
-    /// Windows, snapshots or engines that need all nodes in one process.
+    /// A snapshot or KVM, which need all nodes in one process.
     #[error("a run over several processes {what}; run the study in one process")]
     Distributed { what: &'static str },
     /// A disk image is damaged or cannot be read, so that guests cannot have read its true contents.

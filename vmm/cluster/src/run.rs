@@ -28,7 +28,7 @@ use crate::snapshot::{self, Origin};
 use crate::spans::PhaseSpan;
 use crate::windows::Windows;
 
-/// Longest quantum, picoseconds. The length of a quantum has this value while no network interface is up.
+/// Longest quantum on the portable engine, and on both engines the least length of a quantum while no network interface is up, picoseconds.
 const LONGEST_QUANTUM_PS: u64 = 100_000_000;
 /// Virtual time after node 0's power-off in which the other nodes must power off, too, picoseconds.
 const GRACE_PS: u64 = 2_000_000_000_000;
@@ -61,7 +61,8 @@ pub fn run(
     run_with(config, folder, interrupted, observer, Options::default())
 }
 
-/// Runs a study. After `interrupted` is set, the run ends within a few milliseconds of host time, whatever the guests do.
+/// Runs a study. After `interrupted` is set, the nodes stop within a few milliseconds of host time, whatever the guests do. The results are
+/// written after that.
 pub fn run_with(
     config: &ClusterConfig,
     folder: &ResultsFolder,
@@ -201,7 +202,7 @@ pub(crate) struct Run<'a> {
     pub(crate) job_status: Option<i32>,
     pub(crate) off_since: Option<u64>,
     pub(crate) now_ps: u64,
-    /// Virtual time at which an MPI call last began or ended, picoseconds. Polls that find nothing do not count.
+    /// Virtual time of the last hypercall, picoseconds. The beginning of a poll and a poll that finds nothing do not count.
     pub(crate) active_ps: u64,
     /// True if the program has been searched for a deadlock since `active_ps`, and none was found.
     pub(crate) searched_for_deadlock: bool,

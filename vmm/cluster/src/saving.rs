@@ -38,7 +38,8 @@ pub struct Options<'a> {
     pub save: Option<Save>,
     /// Snapshot from which the run continues; `None`: the run begins at power-on.
     pub from: Option<&'a Origin>,
-    /// Processes over which the nodes are distributed; `None` for a single one. All call [`run_with`](crate::run_with) with the same study.
+    /// Processes over which the nodes are distributed; `None` for a single process. All processes call [`run_with`](crate::run_with) with
+    /// the same study.
     pub peers: Option<Arc<dyn Peers>>,
 }
 

@@ -127,7 +127,7 @@ fn list(differences: &[Difference]) -> String {
 pub struct About {
     /// Name of the snapshot.
     pub name: String,
-    /// Name of the study.
+    /// Name of the study whose run was saved.
     pub study: String,
     /// Hash of the study's exact inputs, in hexadecimal.
     pub study_id: String,
@@ -147,7 +147,7 @@ pub struct About {
 }
 
 impl About {
-    /// Reads the description, without the other contents of the snapshot.
+    /// Reads the description, without the other contents of the snapshot. Damage in those contents is not noticed.
     ///
     /// # Errors
     ///

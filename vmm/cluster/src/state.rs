@@ -40,7 +40,7 @@ pub struct RunState {
     pub(crate) begun: Vec<String>,
     pub(crate) trace: WriterState,
     pub(crate) ports: Vec<PortState>,
-    /// The state of the observer.
+    /// State of the run's observer, as `Observer::state` returned it.
     pub(crate) observer: Vec<u8>,
 }
 

@@ -18,9 +18,9 @@ use crate::monitor::NodeMonitor;
 use crate::outcome::{Phase, RunError};
 use crate::state::WindowsState;
 
-/// Number of call stacks that the nodes of a cluster share, as far as the limits of a node allow.
+/// Number of call stacks of a window that are kept of all nodes together, unless the limits for one node require more or fewer.
 const SAMPLES: usize = 16 << 10;
-/// Smallest number of call stacks that are kept of each node; `MOST_SAMPLES` is the largest. A call stack takes up to 16 KiB.
+/// Smallest number of a window's call stacks for which each node has room; `MOST_SAMPLES` is the largest. A call stack takes up to 16 KiB.
 const FEWEST_SAMPLES: usize = 128;
 const MOST_SAMPLES: usize = 4096;
 

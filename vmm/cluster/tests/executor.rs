@@ -35,7 +35,7 @@ const FEATURES_FROM: u64 = NETWORK + 0x24;
 /// Soft-off: sleep type 5 and sleep enable (ACPI 6.5, section 4.8.3.7).
 const OFF: u8 = 5 << 2 | 1 << 5;
 
-/// A vCPU that executes nothing and reaches each limit at once.
+/// A vCPU that executes no instructions: each run takes a random host time and advances the vCPU's clock to the limit.
 struct Idler {
     node: usize,
     cycles: u64,

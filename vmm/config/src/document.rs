@@ -12,7 +12,7 @@ use crate::lines::Lines;
 use crate::problem::{Position, Problem, Problems, Severity};
 use crate::reader::{Findings, KEPT, Section, Source};
 
-/// Largest number of bytes of a file that is read.
+/// Size in bytes beyond which a file is refused.
 const LARGEST: u64 = 16 << 20;
 
 /// The result of reading a text.
@@ -27,7 +27,7 @@ pub struct Document<T> {
 ///
 /// # Errors
 ///
-/// A file that cannot be read or is not UTF-8, and the problems that `parse` returns.
+/// A file that cannot be read, has more than 16 MiB or is not UTF-8, and the problems that `parse` returns.
 pub fn load<T>(
     path: &Path,
     what: &str,
@@ -64,8 +64,8 @@ pub fn load<T>(
     }
 }
 
-/// Reads a text by asking `check` for its sections and fields. What `check` does not ask for is a problem. `file` is the name in messages
-/// and need not exist. `what` is the kind of file in messages.
+/// Reads a text by asking `check` for its sections and fields. A key of the outermost table that `check` does not ask for is a problem; for
+/// other tables see [`Section::finish`]. `file` is the name in messages and need not exist. `what` is the kind of file in messages.
 pub fn read<T>(
     file: &Path,
     text: &str,
@@ -165,8 +165,8 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Returns a setting of `field`, such as `network.latency`. A `value` that is a number, a boolean, a list or a table in TOML is taken
-    /// as such; anything else is taken as a text.
+    /// Returns a setting of `field`, such as `network.latency`. A `value` that is TOML on one line, other than a date, is taken as such;
+    /// anything else is taken as a text.
     pub fn new(field: &str, value: &str) -> Setting {
         let value = value.trim();
         let written = format!("v={value}");

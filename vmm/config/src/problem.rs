@@ -3,12 +3,12 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Severity of a problem: errors prevent a study from running.
+/// Severity of a problem: an error makes the file unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// The study cannot run.
+    /// The file cannot be used: a study, for example, cannot run.
     Error,
-    /// The study can run, but perhaps not as meant.
+    /// The file can be used, but perhaps not as meant.
     Warning,
 }
 

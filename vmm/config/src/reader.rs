@@ -102,7 +102,7 @@ impl<'a> Source<'a> {
 pub(crate) struct Findings {
     /// Problems that were kept.
     pub(crate) problems: Vec<Problem>,
-    /// Number of further problems.
+    /// Number of further problems, which were counted and not kept.
     pub(crate) more: usize,
     /// Positions of all fields that were read, by full name.
     pub(crate) positions: BTreeMap<String, Position>,
@@ -229,7 +229,8 @@ impl<'a> Section<'a> {
         section
     }
 
-    /// Returns the tables of a key that are written as `[[key]]`. Adds a problem for each member that is no table.
+    /// Returns the tables of a key that are written as `[[key]]`. Adds a problem if the key's value is no list, and for each member that is
+    /// no table.
     pub fn sections(&self, key: &'static str) -> Vec<Section<'a>> {
         let path = self.name(key);
         let Some((name, value)) = self.entry(key) else {
@@ -405,7 +406,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// Returns the value as a text. Adds a problem and returns `None` if the value is none.
+    /// Returns the value as a text. Adds a problem and returns `None` if the value is no text.
     pub fn text(&self, example: &str) -> Option<String> {
         match self.value {
             DeValue::String(text) => Some(text.to_string()),
@@ -443,7 +444,7 @@ impl<'a> Item<'a> {
         value
     }
 
-    /// Returns a whole number in `range`. Adds a problem and returns `None` if the value is none.
+    /// Returns a whole number in `range`. Adds a problem and returns `None` if the value is not such a number.
     pub fn integer(&self, range: RangeInclusive<u64>) -> Option<u64> {
         let (least, most) = (range.start(), range.end());
         let wanted = if *most == u64::MAX {
@@ -480,7 +481,7 @@ impl<'a> Item<'a> {
     }
 
     /// Returns a decimal number without a unit, in millionths; `range` is in millionths, too. Adds a problem and returns `None` if the
-    /// value is none.
+    /// value is not a number in `range` with at most six decimals.
     pub fn millionths(&self, range: RangeInclusive<u64>) -> Option<u64> {
         let digits = match self.value {
             DeValue::Integer(digits) if digits.radix() == 10 => digits.as_str(),
@@ -500,7 +501,7 @@ impl<'a> Item<'a> {
         value
     }
 
-    /// Returns a quantity that is written with its unit. Adds a problem and returns `None` if the value is none.
+    /// Returns a quantity that is written with its unit. Adds a problem and returns `None` if the value is not such a quantity.
     pub fn quantity<Q: Quantity>(&self) -> Option<Q> {
         self.parsed(Q::EXAMPLE, Q::WHAT, crate::quantity::parse::<Q>)
     }
@@ -544,7 +545,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// Returns the value of the word in `choices` that the file has. Adds a problem and returns `None` for any other word.
+    /// Returns the value that `choices` pairs with the word in the file. Adds a problem and returns `None` for any other word.
     pub fn choice<T: Copy>(&self, what: &str, choices: &[(&str, T)]) -> Option<T> {
         let words: Vec<_> = choices
             .iter()
@@ -588,7 +589,7 @@ impl<'a> Item<'a> {
         members.collect()
     }
 
-    /// Returns the texts of a list with their items, as [`Item::line`] reads them. Members that are none are left out, with a problem.
+    /// Returns the texts of a list with their items. Members that [`Item::line`] refuses are left out, with a problem.
     pub fn lines(&self, example: &str) -> Vec<(Item<'a>, String)> {
         self.list(&format!("[{example:?}]"))
             .into_iter()
@@ -596,7 +597,7 @@ impl<'a> Item<'a> {
             .collect()
     }
 
-    /// Returns the value as a table; an empty stand-in if the value is none.
+    /// Returns the value as a table; an empty stand-in, without a problem, if the value is no table.
     pub fn section(&self) -> Section<'a> {
         Section {
             source: self.source,

@@ -18,10 +18,10 @@ pub enum CountersError {
         /// The problem and what to do.
         message: String,
     },
-    /// Files that do not fit together, or a folder without files.
+    /// Files that do not fit together, a folder without files to read, or a file of no known format.
     #[error("{}: {message}", .path.display())]
     Files {
-        /// The file or folder.
+        /// File or folder at fault.
         path: PathBuf,
         /// The problem and what to do.
         message: String,
@@ -29,7 +29,7 @@ pub enum CountersError {
     /// A file that cannot be read.
     #[error("cannot read {}: {source}", .path.display())]
     Io {
-        /// The file or folder.
+        /// File or folder that cannot be read.
         path: PathBuf,
         /// Error of the system.
         source: io::Error,
@@ -53,7 +53,7 @@ pub enum CountersError {
     /// A counter cannot be opened or read for any other reason.
     #[error("cannot count {event}: {cause}")]
     Counter {
-        /// Name of the event.
+        /// Name of the event whose counter cannot be opened or read.
         event: String,
         /// Error of the system.
         cause: io::Error,

@@ -1,9 +1,9 @@
 //! Counts the ranks that a launcher starts on this machine, each separately, without changing the command.
 //!
-//! The launcher and the processes that it starts are followed with `ptrace(2)`, but stop only at a fork, a new thread and an `exec`:
-//! between these they run at full speed. A process that executes a program with a rank in its environment is a rank. Its counters, which
-//! count all that it starts, too, are opened while it is stopped at the `exec`. From there on the process is no longer followed. Ranks on
-//! other nodes are not seen.
+//! The launcher and the processes that it starts are followed with `ptrace(2)`, but stop only at a fork, a new thread, an `exec` and a
+//! signal: between these they run at full speed. A process that executes a program with a rank in its environment is a rank. Its counters,
+//! which count all that it starts, too, are opened while it is stopped at the `exec`. From there on the process is no longer followed.
+//! Ranks on other nodes are not seen.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -32,7 +32,7 @@ const RANK_VARIABLES: [&str; 4] = [
 pub struct Followed {
     /// Sums by rank, one for each event, in the order of the events in all groups.
     pub ranks: BTreeMap<u32, Vec<Sum>>,
-    /// Sums of all processes that are no ranks, in the same order.
+    /// Sums of all processes that are no ranks, one for each event, in the order of the events in all groups.
     pub others: Vec<Sum>,
     /// Exit status of the command; 128 plus the signal's number if a signal ended it.
     pub status: i32,

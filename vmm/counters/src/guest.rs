@@ -42,7 +42,7 @@ pub trait CountGuests: Debug + Send + Sync {
     /// Returns the name of the processor; `None` if it is unknown.
     fn processor(&self) -> Option<String>;
 
-    /// Returns sentences about limits of the processor's counts.
+    /// Returns sentences about limits of the accuracy of the processor's counts.
     fn limits(&self) -> Vec<String>;
 
     /// Returns the events, in groups; the events of a group are counted at the same time.

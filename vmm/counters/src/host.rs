@@ -12,7 +12,7 @@ use crate::tables::{Code, Cpu, Event, Table};
 /// Grouping of a command's processes in the counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grouping {
-    /// Ranks that the command starts on this machine are counted separately.
+    /// Ranks that the command starts on this machine are counted separately. If there are none, all processes are counted as one program.
     Ranks,
     /// The command and all processes that it starts are counted as one program.
     Whole,
@@ -23,7 +23,8 @@ pub enum Grouping {
 ///
 /// # Errors
 ///
-/// A host without counters, a system that forbids them, a command that cannot be started.
+/// A host without counters, a system that forbids counting or following processes, a processor whose events are in no table, or a command
+/// that cannot be started.
 pub fn count(command: &[OsString], how: Grouping) -> Result<(Measurement, i32), CountersError> {
     let cpu = Cpu::host();
     let table = table(&cpu)?;

@@ -75,8 +75,8 @@ impl Kernel {
         self
     }
 
-    /// Asks the host for the node's identity, and writes a line to the console: the five letters of the node's name, then `-`, or the first
-    /// byte of the identity's text if there is one. Clones have a text.
+    /// Asks the host for the node's identity, and writes a line to the console: the first five characters of the node's name, then the
+    /// first byte of the identity's text, or `-` without a text. Clones have a text.
     pub fn say_name(mut self) -> Kernel {
         let code = &mut self.code;
         let mut next = code.create_label();
@@ -194,7 +194,7 @@ impl Kernel {
 /// Offset of the code in the file and in memory, after the ELF header and one program header.
 const CODE: u64 = 64 + 56;
 
-/// A folder with a study `s.toml` that boots such a kernel.
+/// A folder with a study `s.toml` that boots a kernel made by [`Kernel`].
 pub struct WorkFolder {
     dir: TempDir,
 }

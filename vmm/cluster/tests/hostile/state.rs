@@ -44,7 +44,8 @@ fn fresh(node: &Node) -> Node {
     assembled(0, ram, 1_000_000_000)
 }
 
-/// Runs a single node for so many quanta, and replaces it by what `each` returns after every quantum. Returns its outcome.
+/// Runs a single node for so many quanta, at most until the node ends, and replaces the node by what `each` returns after every quantum.
+/// Returns the last node's outcome.
 fn outcome_of(mut node: Node, quanta: u64, mut each: impl FnMut(u64, Node) -> Node) -> Outcome {
     let mut output = DefaultHasher::new();
     let mut ending = String::new();

@@ -12,7 +12,8 @@ use super::table::{Row, rows};
 use crate::measurement::{Counts, Reading};
 use crate::quantity::Quantity;
 
-/// Relative difference that is allowed to statistics, which may be rounded to few digits.
+/// Greatest relative difference between the sum over all threads that LIKWID wrote, which may be rounded to few digits, and the sum of the
+/// threads' counts.
 const ROUNDED: f64 = 1e-3;
 
 /// First line of a table: `TABLE,Group 1 Raw,NAME,LINES` or `TABLE,Region X,Group 1 Raw,NAME,LINES`.
@@ -291,7 +292,7 @@ fn line(
     Ok(())
 }
 
-/// Checks that the sum that LIKWID wrote agrees with the sum of the threads' counts.
+/// Checks that the sum that LIKWID wrote agrees with the sum of the threads' counts. Sums of regions are not checked.
 fn statistics(
     head: &Head,
     row: &Row<'_>,
