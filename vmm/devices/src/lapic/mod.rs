@@ -112,7 +112,7 @@ impl LocalApics {
         self.apic(vcpu).set_tsc_offset(now, offset);
     }
 
-    /// Returns whether the local APIC implements this MSR.
+    /// Returns whether an MSR belongs to the local APIC: IA32_APIC_BASE, IA32_TSC_DEADLINE, or any number of the x2APIC range.
     pub fn has_msr(msr: u32) -> bool {
         matches!(
             msr,
