@@ -128,7 +128,7 @@ fn what_was_written_is_read_alike() {
             "{name}"
         );
         assert_eq!(again.tool, measurement.tool);
-        // Reading the written JSON and writing it again gives the same bytes.
+        // Reading the original file again and writing it gives the same bytes.
         assert_eq!(text, read(name).json().unwrap());
     }
 }

@@ -195,8 +195,8 @@ impl LocalApics {
         }
     }
 
-    /// Removes and returns the vector of the level-triggered interrupt that the last write ended; the IOAPIC must be notified. None if
-    /// there is none.
+    /// Removes and returns the vector of the level-triggered interrupt that the last write ended; the IOAPIC must be notified. None if no
+    /// write has ended such an interrupt since the last call.
     #[inline]
     pub fn take_ended(&mut self) -> Option<u8> {
         self.ended.take()
