@@ -105,8 +105,8 @@ impl Counts {
         of(true).or_else(|| of(false))
     }
 
-    /// Returns the count of a quantity. Stalls for full load queues and full store queues are counted by separate events, whose counts are
-    /// added.
+    /// Returns the count or the share of a quantity; none if it was not counted. Stalls for full load queues and full store queues are
+    /// counted by separate events, whose counts are added.
     pub fn value(&self, quantity: Quantity) -> Option<f64> {
         let first = self.reading(quantity)?;
         if quantity != Quantity::StallsQueues {
@@ -118,7 +118,8 @@ impl Counts {
         Some(all.filter_map(|reading| reading.value).sum())
     }
 
-    /// Returns the first event of a quantity that the tool tried to count and could not.
+    /// Returns the first reading of a quantity without a value: an event that the tool tried to count and could not. None if there is no
+    /// such event.
     pub fn not_counted(&self, quantity: Quantity) -> Option<&Reading> {
         (self.readings.iter())
             .find(|reading| reading.quantity == Some(quantity) && reading.value.is_none())

@@ -12,7 +12,7 @@ use crate::error::CountersError;
 use crate::measurement::{Counts, Reading};
 use crate::tables::{Code, Event};
 
-/// The tasks whose events are counted.
+/// The tasks whose events are counted. Only events of user code are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CountTarget {
     /// Only the task of this id, from now on.
@@ -21,7 +21,7 @@ pub enum CountTarget {
     Tree(libc::pid_t),
     /// This process's children, from their `exec` on.
     Children,
-    /// Guest code that the calling thread executes in KVM, after [`Counters::enable`].
+    /// User code of the guest that the calling thread executes in KVM, after [`Counters::enable`].
     Guests,
 }
 
@@ -209,7 +209,8 @@ impl Counters {
     }
 }
 
-/// Makes the counts of a rank from the sums over its tasks. Counts with a part of the running time are extrapolated.
+/// Makes the counts of a rank from the sums over its tasks. The count of a counter that ran for only part of the enabled time is
+/// extrapolated to all of it.
 pub fn counts(groups: &[&[Event]], sums: &[Sum]) -> Counts {
     let events = groups.iter().copied().flatten();
     let readings = events.zip(sums).map(|(event, sum)| {

@@ -17,9 +17,9 @@ pub enum Quantity {
     StallsMemory,
     /// Cycles stalled because the load or the store queue is full.
     StallsQueues,
-    /// Cycles stalled for any resource. Not only memory, so that no CPI_core follows from it.
-    StallsResource,
     /// Cycles stalled for any resource. Resources other than memory are included, so no CPI_core can be computed from these cycles.
+    StallsResource,
+    /// Share of pipeline slots lost to memory: VTune's "Memory Bound".
     ShareMemory,
     /// Floating-point instructions on one single-precision number.
     FpScalarSingle,

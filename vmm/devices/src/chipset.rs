@@ -52,7 +52,7 @@ pub struct ChipsetConfig {
 /// Reason why a chipset cannot be built.
 #[derive(Debug, Error)]
 pub enum ChipsetError {
-    /// Two devices with overlapping addresses.
+    /// A device's address range that overlaps another device's range or extends past the end of the address space.
     #[error(transparent)]
     Address(#[from] BusError),
     /// A global system interrupt without an IOAPIC pin.

@@ -141,7 +141,8 @@ impl Interrupts {
         Ok(())
     }
 
-    /// Returns the highest interrupt vector that the vCPU can take at virtual time `now` (cycles).
+    /// Returns the highest vector that the vCPU can take at virtual time `now` (cycles) if its interrupts are enabled; none if there is
+    /// none.
     #[inline]
     pub fn pending(&mut self, vcpu: u16, now: u64) -> Option<u8> {
         self.local.pending(vcpu, now)

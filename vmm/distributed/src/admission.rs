@@ -170,7 +170,7 @@ impl Listener {
 ///
 /// # Errors
 ///
-/// A master that does not answer, or that refuses this process.
+/// A master that does not answer, refuses this process, or ends before all workers have connected.
 pub fn join(
     address: &str,
     key: &Key,
@@ -244,7 +244,7 @@ pub fn join(
     }
 }
 
-/// Number of broken connections after which the master is taken to have another key.
+/// Number of broken connections that are tried again. After one more, the master is taken to have another key.
 const TURNED_AWAY: u32 = 3;
 
 /// Outcome of an attempt to connect.
@@ -252,7 +252,7 @@ enum Attempt {
     Connected(Connection),
     /// The master refused the key.
     TurnedAway,
-    /// The connection broke before the keys were compared.
+    /// The connection broke during the handshake, without a reason from the master.
     Broken,
     /// No master answers at the address.
     Nobody,

@@ -78,7 +78,7 @@ impl Key {
         })
     }
 
-    /// Reads the key from a file, or else from [`KEY_VARIABLE`].
+    /// Reads the key from `file`, or from [`KEY_VARIABLE`] if `file` is none.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! A vCPU's clock: the guest's TSC, which stands still while the vCPU does not run.
 //!
 //! At each entry to the guest, the TSC offset is set so that the guest's TSC continues without a gap. So the time in which the host serves
-//! an exit does not count. If the host descheduled the thread during the entry, that time is subtracted: the clock advances by at most the
-//! thread's CPU time. README.md describes what a guest can see of this.
+//! an exit does not count. If the host descheduled the thread during the entry, that time is subtracted: where the offset can be set, the
+//! clock advances by at most the thread's CPU time plus 20 us. README.md describes what a guest can see of this.
 
 use nodescope_engine::EngineError;
 use nodescope_x86::bits::msr;

@@ -113,7 +113,7 @@ impl KvmVcpu {
         })
     }
 
-    /// From now on, counts the guest code of this vCPU with hardware counters of the host.
+    /// Counts the guest's user code on this vCPU with hardware counters of the host from now on.
     pub fn count(&mut self, counters: Arc<Mutex<VcpuCounters>>) {
         self.counters = Some(counters);
     }

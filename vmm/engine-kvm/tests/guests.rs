@@ -578,8 +578,8 @@ fn what_this_engine_lacks_is_refused_by_name() {
     assert_eq!(v.run(&mut p, FOREVER).unwrap(), Exit::Halted);
 }
 
-/// Checks a limit of one cycle, which is shorter than an entry to the guest. On most hosts, the alarm would end each entry before an
-/// instruction without grace.
+/// Checks a limit of one cycle, which is shorter than an entry to the guest. Without grace, the alarm would on most hosts end each entry
+/// before the guest executes an instruction.
 #[test]
 fn a_vcpu_makes_progress_however_short_its_limits_are() {
     let Some(host) = host() else { return };

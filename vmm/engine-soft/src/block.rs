@@ -128,7 +128,7 @@ impl Block {
     }
 
     /// Returns whether an eviction must keep the block. A block is kept if the node's own host code or the profile refers to it. A block is
-    /// also kept if the interpreter ran it since the last eviction and its code has not been written to.
+    /// also kept if the interpreter ran it since the last eviction, more than once in all, and its code has not been written to.
     fn is_kept(&self) -> bool {
         let numbered = self.numbers.iter().any(|n| n.get() != UNNUMBERED);
         let own = self.natives.borrow().iter().any(|n| n.page.is_none());
@@ -251,8 +251,8 @@ impl Blocks {
         &self.blocks[self.blocks.len() - 1]
     }
 
-    /// Evicts the blocks that the interpreter has not run since the last eviction, unless the node's own host code or the profile refers to
-    /// them.
+    /// Evicts all blocks but those that the node's own host code or the profile refers to, and those in use. A block is in use if the
+    /// interpreter ran it since the last eviction, more than once in all, and its code has not been written to.
     pub fn evict_unused(&mut self) {
         self.blocks.retain(|block| block.is_kept());
         self.in_page.clear();

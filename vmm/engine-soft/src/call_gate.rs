@@ -79,7 +79,8 @@ impl Cpu {
         Ok(s)
     }
 
-    /// Calls the target of a gate. `next` is the return address. On a fault, only memory below the new stack pointer may have changed.
+    /// Calls the target of a gate. `next` is the return address. On a fault, the registers are unchanged. Only the memory of the new stack
+    /// frame and the code descriptor's accessed bit may have changed.
     pub fn call_through_gate(&mut self, gate: (u16, u64), next: u64) -> Result<(), Trap> {
         let (selector, target) = gate;
         let cs = self.gate_segment(selector, true)?;

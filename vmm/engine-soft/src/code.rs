@@ -88,7 +88,8 @@ impl Code {
         Arc::strong_count(&self.pool) > 1
     }
 
-    /// Evicts blocks if there is no room for another block. Must not be called while translated code runs.
+    /// Evicts unused blocks if there is no room for another block, or drops all code if the decode pool is full. Must not be called while
+    /// translated code runs.
     pub fn make_room_for_a_block(&mut self) {
         if !self.pool.has_room() {
             self.clear();

@@ -42,7 +42,7 @@ impl Mode {
 pub struct Cpu {
     /// The 16 general registers, then the constant zero, then the instruction pointer of the current block's first instruction.
     pub gpr: [u64; 18],
-    /// RFLAGS, which is always exact here.
+    /// RFLAGS. The six status flags are stale while translated code runs, which has them in the host's flags or in the field `native`.
     pub rflags: u64,
     /// Segment bases for address arithmetic (ES, CS, SS, DS, FS, GS, zero). In 64-bit mode, all but those of FS and GS are zero.
     pub segment_base: [u64; 7],
@@ -131,7 +131,8 @@ pub struct Cpu {
     pub cpi: crate::cpi::Cpi,
     /// Time slice and budget of the running vCPU.
     pub time_slice: crate::time_slice::TimeSlice,
-    /// True if an access of the current instruction went to the platform. The run loop must then check the platform after the instruction.
+    /// True if the current instruction accessed the platform or triggered a breakpoint. The run loop must then check for their consequences
+    /// after the instruction.
     pub touched_platform: bool,
     /// Sum of the code maps' marks at this vCPU's last check.
     pub marks_seen: u64,

@@ -28,7 +28,8 @@ enum Source {
 }
 
 impl Cpu {
-    /// Recomputes all state that is derived from segments, control registers and EFER.
+    /// Recomputes the mode, segment bases and other state that is derived from segments, control registers and EFER. Breakpoints and
+    /// EFER.LMA are recomputed separately.
     pub fn refresh_mode(&mut self) {
         let cs = self.segments.data[seg::CS];
         let protected = self.control.cr0 & cr0::PE != 0;
@@ -131,8 +132,8 @@ impl Cpu {
         }
     }
 
-    /// Delivers an event through the IDT or the real-mode vector table. On a fault, only memory below the new stack pointer may have
-    /// changed.
+    /// Delivers an event through the IDT or the real-mode vector table. On a fault, the registers are unchanged, and only the memory of the
+    /// new stack frame may have changed.
     fn try_deliver(&mut self, vector: u8, error: Option<u32>, source: Source) -> Result<(), Trap> {
         if self.control.cr0 & cr0::PE == 0 {
             return self.deliver_real(vector);

@@ -210,7 +210,8 @@ impl Cpu {
         table.see_evictions(code.evictions());
     }
 
-    /// Decodes until a branch, the end of the bytes or the longest block. The decode pool must have room for a block's native code.
+    /// Decodes until a branch, another instruction that must end a block, the end of the bytes, or [`MAX_BLOCK`] instructions. The decode
+    /// pool must have room for a block's native code.
     fn decode(&mut self, bytes: &[u8], ip: u64) -> Decoding {
         thread_local! {
             static INFO: RefCell<InstructionInfoFactory> = RefCell::new(InstructionInfoFactory::new());

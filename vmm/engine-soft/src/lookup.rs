@@ -29,7 +29,7 @@ struct Slot {
     ops: *const Op,
     block: *const Block,
     count: u32,
-    /// Epoch in which the block was found, above [`KEY_BITS`] with mode and privilege.
+    /// Epoch in which the block was found, above [`KEY_BITS`] low bits with mode and privilege.
     tag: u32,
 }
 

@@ -33,8 +33,8 @@ struct Part {
     notes: Vec<String>,
 }
 
-/// Reads files, or all files of folders, into one measurement. If several files are given, each file that names no ranks itself is of the
-/// rank at the end of its name.
+/// Reads files, or all files of folders, into one measurement. If several files are given, a file whose content names no ranks is assigned
+/// to the rank in its file name, as in `perf.0.csv`.
 ///
 /// # Errors
 ///

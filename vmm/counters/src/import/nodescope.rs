@@ -7,7 +7,8 @@ use crate::json::{FORMAT, VERSION};
 use crate::measurement::{Counts, Measurement, Reading};
 use crate::quantity::Quantity;
 
-/// Largest relative difference between a derived figure in a file and the figure computed from its counts. Figures in a file are rounded.
+/// Largest relative difference between a derived figure or a sum over ranks in a file and that computed from the file's counts. Figures in
+/// a file are rounded.
 const ROUNDED: f64 = 1e-5;
 
 /// Reads a file of `nodescope counters --json`.

@@ -14,7 +14,7 @@ const SEPARATORS: [char; 4] = [',', ';', '\t', '|'];
 /// Units of perf's values. Hardware events have none.
 const UNITS: [&str; 7] = ["", "msec", "ns", "Joules", "Bytes", "MiB", "Watts"];
 
-/// Returns the first separator that occurs at least 4 times in a line; none if the line is not perf's CSV.
+/// Returns the first of `SEPARATORS` that occurs at least 4 times in a line; none if no separator does, so that the line is not perf's CSV.
 pub(super) fn separator(line: &str) -> Option<char> {
     SEPARATORS
         .into_iter()

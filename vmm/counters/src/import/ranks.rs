@@ -96,7 +96,7 @@ pub(super) fn join(measurement: &mut Measurement, parts: Vec<Part>) -> Result<()
 }
 
 /// Turns the shares of a rank into counts of cycles and slots, so that ranks can be added. The rank's cycles are the weight, with one slot
-/// a cycle.
+/// a cycle. A rank without a count of cycles keeps its shares.
 fn to_counts(counts: &mut Counts) {
     let Some(cycles) = counts.value(Quantity::Cycles) else {
         return;

@@ -64,7 +64,7 @@ impl Code {
 /// An event of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Name from the manufacturer or the kernel.
+    /// Name for reports: the manufacturer's or the kernel's name, or a description where neither has one.
     pub name: &'static str,
     /// Code that is programmed into the counter.
     pub code: Code,
@@ -86,7 +86,7 @@ pub struct Table {
     pub vendor: &'static str,
     /// Ranges of models: family, first model and last model.
     pub models: &'static [(u32, u32, u32)],
-    /// Groups of events, the most important group first. Cycles and instructions in the first group are required.
+    /// Groups of events, the most important group first. The first group begins with cycles and instructions.
     pub groups: &'static [Group],
     /// Sentences about the limits of this processor's counters.
     pub limits: &'static [&'static str],

@@ -112,7 +112,7 @@ impl LocalApics {
         self.apic(vcpu).set_tsc_offset(now, offset);
     }
 
-    /// Returns whether the local APIC implements this MSR.
+    /// Returns whether an MSR belongs to the local APIC: IA32_APIC_BASE, IA32_TSC_DEADLINE, or any number of the x2APIC range.
     pub fn has_msr(msr: u32) -> bool {
         matches!(
             msr,
@@ -195,8 +195,8 @@ impl LocalApics {
         }
     }
 
-    /// Removes and returns the vector of the level-triggered interrupt that the last write ended; the IOAPIC must be notified. None if
-    /// there is none.
+    /// Removes and returns the vector of the level-triggered interrupt that the last write ended; the IOAPIC must be notified. None if no
+    /// write has ended such an interrupt since the last call.
     #[inline]
     pub fn take_ended(&mut self) -> Option<u8> {
         self.ended.take()

@@ -40,7 +40,7 @@ pub enum TimerMode {
     Periodic,
     /// Expires when the TSC reaches IA32_TSC_DEADLINE.
     TscDeadline,
-    /// Reserved encoding; the timer never expires.
+    /// Reserved encoding. A count that is started in this mode expires once, and the current count register reads as 0.
     Reserved,
 }
 

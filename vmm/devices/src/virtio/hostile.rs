@@ -301,7 +301,8 @@ fn guest_with_empty_buffers() -> Driver {
     d
 }
 
-/// Makes the device check its receive buffers at each cycle, as a program can. Returns the number of checks, and the time of the last one.
+/// Notifies the device at each of 2000 cycles, as a program can, so that it checks its receive buffers as often as it may. Returns the
+/// number of checks of all buffers, and the cycle after the last notification.
 fn ask_in_vain(d: &mut Driver, from: u64) -> (u64, u64) {
     let look = u64::from(SIZE - 1) * u64::from(SIZE) * 20;
     let until = |d: &Driver| match d.device.save().device {

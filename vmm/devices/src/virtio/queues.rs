@@ -176,7 +176,7 @@ pub struct QueueElement {
     pub next_used: u16,
     /// True if VIRTIO_F_EVENT_IDX was negotiated.
     pub event_idx: bool,
-    /// Size that the driver chose.
+    /// Size that the driver chose, in entries.
     pub size: u16,
     /// True once the driver has set the queue up.
     pub ready: bool,

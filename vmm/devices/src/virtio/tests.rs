@@ -233,7 +233,7 @@ fn images_are_shared_read_only_and_overlays_keep_their_changes() {
     assert!(Image::open(std::path::Path::new("/nonexistent/image")).is_err());
 }
 
-/// A check that expects all bytes of each block of 4 KiB to be equal.
+/// A check that expects each byte of a block of 4 KiB to be the block's index.
 #[derive(Debug)]
 struct Uniform;
 
@@ -267,7 +267,7 @@ fn a_damaged_block_is_found_when_it_is_first_read_and_the_host_is_told() {
     // The first two blocks, the last block, and the sectors around the damaged block.
     assert_eq!([status(0, 16), status(24, 2), status(15, 1)], [0; 3]);
     assert!(image.fault().is_none());
-    // The sector itself is intact, but its block is damaged.
+    // Every read that touches the damaged block fails, even the read of sectors 23 and 24, which are intact themselves.
     assert_eq!([status(16, 1), status(15, 2), status(23, 2)], [1; 3]);
     let fault = image.fault().unwrap().to_string();
     let expected = format!(

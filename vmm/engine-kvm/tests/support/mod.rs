@@ -23,7 +23,7 @@ pub const GDT: u64 = 0x1000;
 pub const IDT: u64 = 0x2000;
 pub const TSS: u64 = 0x3000;
 pub const PML4: u64 = 0x9000;
-/// A page table for 4-KiB pages at linear 0x4000_0000 to 0x4020_0000.
+/// Guest-physical address of a page table for 4-KiB pages, which maps linear 0x4000_0000 to 0x4020_0000.
 pub const SMALL_PAGES: u64 = 0xf000;
 pub const SMALL_BASE: u64 = 0x4000_0000;
 /// An address without RAM, which is identity-mapped.
@@ -43,7 +43,7 @@ pub fn host() -> Option<Probe> {
     }
 }
 
-/// Returns a CPUID table with AVX and the features that a 64-bit guest needs, as far as the host has them.
+/// Returns a CPUID table for a 64-bit guest, with AVX and other optional instructions as far as the host's KVM has them.
 pub fn cpuid(host: &Probe) -> CpuidTable {
     let mask = host.cpuid.xcr0_supported() & (xcr0::X87 | xcr0::SSE | xcr0::AVX);
     let row = |leaf, subleaf, r: [u32; 4]| CpuidEntry {
@@ -56,7 +56,7 @@ pub fn cpuid(host: &Probe) -> CpuidTable {
     };
     let host_1 = host.cpuid.get(1, 0);
     let host_7 = host.cpuid.get(7, 0);
-    // SSE3, FMA, CX16, SSE4, x2APIC, POPCNT, TSC deadline, XSAVE, AVX; BMI, AVX2, FSGSBASE.
+    // SSE3, SSSE3, FMA, CX16, SSE4, x2APIC, POPCNT, TSC deadline, XSAVE, AVX; BMI, AVX2, FSGSBASE.
     let ecx = 0x1d98_3201 | 1 << 21 | 1 << 24 | 1 << 9;
     let ebx = 0x0000_0129;
     CpuidTable::new([

@@ -98,7 +98,8 @@ impl Image {
         }))
     }
 
-    /// Returns the first failure of a read; none if all succeeded. The guest saw a disk error that the host caused.
+    /// Returns the first failure of a read; none if all reads succeeded. With a failure, the guest has seen a disk error that the host
+    /// caused.
     pub fn fault(&self) -> Option<&ImageFault> {
         self.fault.get()
     }

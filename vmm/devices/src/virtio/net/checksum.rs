@@ -46,8 +46,8 @@ pub(super) fn fill(frame: &mut [u8], start: u16, offset: u16) -> Option<()> {
     Some(())
 }
 
-/// Returns whether [`fill`] would make a frame that [`verify`] accepts, from the headers alone. True if the field at `offset` from `start`
-/// has the sum of the pseudo-header. False if bytes follow the packet, since they would be summed as well.
+/// Returns whether the headers alone show that [`fill`] makes a frame that [`verify`] accepts: the field at `offset` from `start` is the
+/// packet's checksum field and has the sum of the pseudo-header. False if bytes follow the packet, since `fill` would sum them as well.
 pub(super) fn completes(frame: &[u8], start: u16, offset: u16) -> bool {
     let Some(packet) = Packet::parse(frame) else {
         return false;

@@ -17,7 +17,7 @@ use crate::virtio::{QueueFault, Queues, VirtioDevice};
 pub(super) const RECEIVE: usize = 0;
 pub(super) const TRANSMIT: usize = 1;
 
-/// Cycles to send a frame if the device has no link configured.
+/// Cycles that a sent frame counts against the limit of work ahead if the device has no link. The frame itself is not delayed.
 const FRAME: u64 = 100;
 /// Cycles to check a descriptor of a receive buffer. A driver spends far more on each frame.
 pub(super) const DESCRIPTOR: u64 = 20;
@@ -126,8 +126,8 @@ impl Net {
         !self.outgoing.is_empty()
     }
 
-    /// Queues a frame that arrives at its time. Frames with equal times arrive in the order of injection. The frame is dropped if the
-    /// frames that wait for the guest take too much memory already.
+    /// Queues a frame that arrives at its time. Frames with equal times arrive in the order of injection. The frame is dropped if it and
+    /// the frames that were not delivered yet would take more than 128 MiB.
     pub fn inject(&mut self, frame: Frame) {
         let bytes = self.incoming_bytes + frame.memory();
         if bytes > MOST_INCOMING {

@@ -173,9 +173,9 @@ impl Net {
 }
 
 impl Net {
-    /// Writes the first frame to the guest's buffers, to several if VIRTIO_NET_F_MRG_RXBUF was negotiated. Returns false if there are too
-    /// few buffers. The checks of buffers take time in any case, since a guest can cause them at any time. A frame too long for a single
-    /// buffer is dropped.
+    /// Writes the first frame to the guest's buffers, to several if VIRTIO_NET_F_MRG_RXBUF was negotiated. Without this feature, a frame
+    /// longer than its buffer is dropped. Returns false if there are too few buffers, so that the frame still waits. The checks of buffers
+    /// take time in any case, since a guest can cause them at any time.
     fn hand_over(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<bool, QueueFault> {
         let Some(frame) = self.incoming.front() else {
             return Ok(false);
