@@ -53,10 +53,13 @@ impl Exit {
 pub const EXIT_CODES: &str = "\
 Exit codes:
     0  done; with `run`: the job ended with status 0
-    1  the job failed: it ended with another status, or left no file for an entry of job.collect
+    1  the job failed: it ended with another status, or left no file for an entry of job.collect; or a prediction
+       is incomplete
     2  wrong usage, or problems in the study; a snapshot that is damaged or does not fit the study
-    3  a guest failed: panic, reset, triple fault, an instruction that the engine does not know
-    4  the study's time limit was reached, the MPI program is deadlocked, or every node hangs
+    3  a guest failed: panic, reset, triple fault, power-off without the job's status, an instruction that the engine
+       does not know
+    4  the study's time limit was reached, the MPI program is deadlocked, every node hangs, or nodes stay on after
+       node 0 is off
     5  a problem of the host: files, a full disk, too little memory, missing tools, a worker that died
     6  the job ended well, but a window of the study measured nothing, or no snapshot was taken
   130  interrupted; what was measured until then is among the results";

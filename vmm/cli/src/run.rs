@@ -483,7 +483,7 @@ fn verdict(study: &Study, outcome: &Outcome, folder: &Path, awaited: &Awaited) -
         ),
         Ending::Saved => (
             Exit::Ok,
-            format!("the run ended behind its snapshot, after {at}"),
+            format!("the run ended after its snapshot, after {at}"),
         ),
         Ending::Stragglers { nodes } => {
             let nodes: Vec<_> = nodes.iter().map(|node| format!("node{node}")).collect();

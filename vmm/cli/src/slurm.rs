@@ -26,7 +26,7 @@ use crate::terminal::print_error_line;
 const FIRST_PORT: u64 = 20_000;
 const PORTS: u64 = 10_000;
 /// Time that workers have to end after the master, before they are killed.
-const LAST: Duration = Duration::from_secs(10);
+const WORKER_END_LIMIT: Duration = Duration::from_secs(10);
 /// Interval between two checks whether a step has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -259,7 +259,7 @@ impl Steps {
     fn end(&mut self) {
         let begin = Instant::now();
         for step in &mut self.0 {
-            while matches!(step.try_wait(), Ok(None)) && begin.elapsed() < LAST {
+            while matches!(step.try_wait(), Ok(None)) && begin.elapsed() < WORKER_END_LIMIT {
                 std::thread::sleep(POLL_INTERVAL);
             }
         }

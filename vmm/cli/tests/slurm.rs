@@ -23,8 +23,9 @@ struct Slurm {
 }
 
 impl Slurm {
-    /// Starts Slurm's daemons and waits for both hosts. Skips the test and returns `None` if this machine cannot run them.
-    fn start() -> Option<Slurm> {
+    /// Starts Slurm's daemons and waits for both hosts. The first job has the number `first_job`. nodescope derives its port from the job's
+    /// number, so tests that run at the same time need different ones. Skips the test and returns `None` if this machine cannot run them.
+    fn start(first_job: u32) -> Option<Slurm> {
         if !have(Need::Slurm, &["slurmctld", "slurmd", "salloc", "srun"]) {
             return None;
         }
@@ -42,7 +43,7 @@ impl Slurm {
             .map(|port| port.local_addr().unwrap().port());
         drop(held);
         let config = format!(
-            "ClusterName=test\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort={controller}\n\
+            "ClusterName=test\nFirstJobId={first_job}\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort={controller}\n\
              AuthType=auth/none\nCredType=cred/none\nSlurmUser=root\nSlurmdUser=root\n\
              ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSwitchType=switch/none\nMpiDefault=none\n\
              StateSaveLocation={at}/state\nSlurmdSpoolDir={at}/%n\nSlurmctldPidFile={at}/controller.pid\n\
@@ -112,7 +113,7 @@ impl Drop for Slurm {
 
 #[test]
 fn a_run_under_slurm_leaves_the_results_of_one_process() {
-    let Some(slurm) = Slurm::start() else {
+    let Some(slurm) = Slurm::start(100) else {
         return;
     };
     let work = talking();
@@ -177,7 +178,7 @@ fn a_run_under_slurm_leaves_the_results_of_one_process() {
 
 #[test]
 fn an_interrupted_run_gives_its_hosts_back() {
-    let Some(slurm) = Slurm::start() else {
+    let Some(slurm) = Slurm::start(200) else {
         return;
     };
     let work = guest::WorkFolder::new(2, "", |path| {

@@ -58,7 +58,9 @@ impl RunState {
     pub(crate) fn check(&self, nodes: usize) -> Result<(), String> {
         if self.monitors.len() != nodes {
             let found = self.monitors.len();
-            return Err(format!("it is of {found} nodes, and the study has {nodes}"));
+            return Err(format!(
+                "it is of {found} nodes, and the snapshot has {nodes}"
+            ));
         }
         let times = [Some(self.active_ps), Some(self.saved_ps), self.off_since];
         if times.into_iter().flatten().any(|ps| ps > self.now_ps) {
