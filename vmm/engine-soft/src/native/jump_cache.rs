@@ -41,7 +41,7 @@ pub struct JumpCacheEntry {
     pub code: Option<CodeAddress>,
 }
 
-/// Offset of `ip` in an entry, in bytes. `CODE` is that of `code`.
+/// Offset of `ip` in an entry, in bytes. `CODE` is the offset of `code`.
 pub const IP: usize = std::mem::offset_of!(JumpCacheEntry, ip);
 pub const CODE: usize = std::mem::offset_of!(JumpCacheEntry, code);
 
