@@ -22,7 +22,8 @@ pub struct Lowering<'a> {
     pub stubs: &'a mut Stubs,
 }
 
-/// Lowers one instruction. An unknown instruction becomes an operation that stops the study only if it is executed.
+/// Lowers one instruction. An unknown instruction becomes an operation that matters only if it is executed: it raises `#UD` in user mode,
+/// and stops the study in the kernel.
 pub fn lower(instruction: &Instruction, mode: Mode, block_ip: u64, stubs: &mut Stubs) -> Op {
     let mut op = Op {
         handler: ops::system::unknown,

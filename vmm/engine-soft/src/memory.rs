@@ -2,7 +2,8 @@
 //!
 //! The fast path of a load or store looks up the [`crate::softmmu::DataTlb`]. One compare proves that the address is translated and the
 //! access permitted. In a window the compare also proves that the line is the most recently used one of its first-level cache set, in a
-//! state that allows the access. Without a model an entry is for a page, with a model for a line; the look-up is the same.
+//! state that allows the access. Without a model the entry that the fast path compares is for a page, with a model for a line; the look-up
+//! is the same.
 //!
 //! If the fast path fails, the slow path tries the other lines of the set, the page's entry and a page walk. It accesses a device if there
 //! is no RAM, and reports to the model.
@@ -398,7 +399,8 @@ impl Cpu {
         if e.vector != Vector::GeneralProtection || e.address == 0 {
             return;
         }
-        // An instruction that pushes or pops and also has a memory operand, which extends over eight bytes at most.
+        // An instruction that pushes or pops may also have a memory operand, of eight bytes at most. A fault within this operand is not a
+        // fault of the stack.
         let operand = op.base != ZERO || op.index != ZERO || op.disp != 0;
         let beside =
             op.attr & attr::STACK != 0 && !(operand && e.address.wrapping_sub(self.linear(op)) < 8);
@@ -411,7 +413,8 @@ impl Cpu {
         self.exception = Some(Exception::with_error(vector, 0));
     }
 
-    /// Translates one piece of an access, reports it to an attached model, and refills the TLB.
+    /// Translates one piece of an access. If the piece is in RAM, enters its page into the TLB and reports the piece to an attached model.
+    /// `extra` is true for the second and later pieces of an access, which are counted here.
     fn target(
         &mut self,
         linear: u64,
@@ -451,7 +454,8 @@ impl Cpu {
     }
 
     /// Returns the host address of an operand within one page (and line), for the slow path of translated code. The access is reported to
-    /// the model and fills the TLB, like loads and stores of the interpreter. None if a page walk is needed; then nothing has changed.
+    /// the model and fills the TLB, like loads and stores of the interpreter. None if the interpreter must make the access: it lies in two
+    /// pages or lines, needs a page walk, reaches a device or a watched page, or writes to a page with code. Then the model was not asked.
     #[inline(always)]
     pub fn resolve_operand(
         &mut self,
@@ -490,8 +494,8 @@ impl Cpu {
         self.resolve_by_page_walk_cache(linear, len, read, write)
     }
 
-    /// Returns the host address of an operand if no model is attached and the TLB has its large page. None otherwise; then nothing has
-    /// changed.
+    /// Returns the host address of an operand within one page, if the TLB's entry of the large page around it permits the access. The small
+    /// page's entry is refilled from that entry. None otherwise; then nothing has changed. Must be called only while no model is attached.
     #[inline(always)]
     pub fn resolve_in_large_page(
         &mut self,
@@ -537,8 +541,8 @@ impl Cpu {
         Some(place.host)
     }
 
-    /// Translates an access within one page and line, if the TLB has the page or the large page around it. Without a model, the small
-    /// page's entry has missed already and is refilled from the large page's entry.
+    /// Translates an access within one page and line, if the TLB's entry of the page or of the large page around it permits the access.
+    /// Without a model, the small page's entry has missed already and is refilled from the large page's entry.
     #[inline(always)]
     fn look_up_page(&mut self, linear: u64, len: usize, write: bool) -> Option<Translated> {
         let page = if self.attached {
@@ -566,7 +570,7 @@ impl Cpu {
         Some(place)
     }
 
-    /// Enters a page into the TLB, and references one line of it.
+    /// Enters a page into the TLB. If a model is attached, also reports the access to one line of the page.
     #[inline]
     fn enter_and_reference(
         &mut self,
@@ -601,8 +605,8 @@ impl Cpu {
         }
     }
 
-    /// Reports an access within one line that the L0 filter cache does not permit. Returns the operand's host address. None if the TLB does
-    /// not have the page; then nothing has changed.
+    /// Reports an access within one line that the L0 filter cache does not permit. Returns the operand's host address. None if no entry of
+    /// the TLB for the page permits the access; then nothing has changed.
     #[inline(always)]
     pub fn report_miss_in_known_page(
         &mut self,
@@ -616,7 +620,7 @@ impl Cpu {
         Some(place.host)
     }
 
-    /// Reports an access that the L0 filter cache does not permit, and fills the line into the cache.
+    /// Reports an access that the L0 filter cache does not permit to the attached model, and fills the line into the L0 filter cache.
     #[inline(always)]
     fn report_miss(&mut self, isa: impl Isa, place: &Translated, access: Access) {
         let reference = MemRef {
@@ -685,7 +689,8 @@ impl Cpu {
         self.updates = updates;
     }
 
-    /// Reports lines that were modified by hits to the attached model. Must be called before another vCPU runs.
+    /// Reports to the attached model the lines that writes have modified as hits of the L0 filter cache. Must be called before another vCPU
+    /// runs.
     pub fn report_modified(&mut self) {
         if self.data_tlb.directory.modified.count != 0 {
             let id = self.id;

@@ -21,10 +21,10 @@ pub enum Intent {
     Fetch,
 }
 
-/// Result of a page walk for one page.
+/// Result of a page walk: one 4-KiB page, or in [`PageWalkCache`] also a 2-MiB part of a large page.
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
-    /// Linear page number; `u64::MAX` if the slot is empty.
+    /// Linear address in units of 4 KiB, or of 2 MiB for a part of a large page; `u64::MAX` if the slot is empty.
     tag: u64,
     /// Guest-physical address of the page.
     pub physical: u64,
@@ -40,10 +40,10 @@ pub struct Page {
     executable: bool,
     /// True if the translation survives a write of CR3.
     global: bool,
-    /// True if the dirty bit is set.
+    /// True if the dirty bit of the page-table entry is set, so that a write needs no walk.
     dirty: bool,
-    /// True if the page is a part of a large page. The 2 MiB around it are contiguous on the host, since RAM regions consist of such
-    /// pieces.
+    /// True if the page is in RAM and a part of a large page. The aligned 2 MiB around the page are contiguous on the host, since RAM
+    /// regions consist of such pieces.
     large: bool,
     /// [`PageWalkCache::epoch`] at the time of the walk. The translation of a page that is not global is valid only in this epoch.
     epoch: u32,
@@ -63,9 +63,9 @@ const EMPTY: Page = Page {
     epoch: 0,
 };
 
-/// Number of slots for 4-KiB pages.
+/// Number of slots of the page-walk cache for 4-KiB pages.
 const SLOTS: usize = 8192;
-/// Number of slots for 2-MiB parts of large pages.
+/// Number of slots of the page-walk cache for 2-MiB parts of large pages.
 const LARGE_SLOTS: usize = 512;
 /// log2 of the size in bytes of a large page's part.
 const LARGE_SHIFT: u32 = 21;
@@ -80,11 +80,11 @@ pub struct PageWalkCache {
     /// Large pages of which parts may be cached here or in other tables, as log2 of the size and the linear address in units of that size.
     /// One INVLPG must drop the whole large page (SDM vol. 3A §4.10.4.1).
     large: HashSet<(u32, u64)>,
-    /// The large page that was added last.
+    /// The large page that was added to `large` last; (0, 0) if there is none.
     last_large: (u32, u64),
 }
 
-/// log2 of the sizes of large pages.
+/// log2 of the sizes in bytes of large pages: 2 MiB and 1 GiB.
 const LARGE: [u32; 2] = [21, 30];
 
 // SAFETY: the host pointers point to guest RAM, which `Cpu::ram` keeps alive and which the node's threads use one at a time.
@@ -402,7 +402,7 @@ impl Page {
         self.global
     }
 
-    /// Returns whether the page is a part of a large page, of which the 2 MiB around it are contiguous on the host.
+    /// Returns whether the page is in RAM and a part of a large page. Then the aligned 2 MiB around the page are contiguous on the host.
     pub fn large(&self) -> bool {
         self.large
     }
@@ -412,8 +412,8 @@ impl Page {
 mod tests {
     use super::*;
 
-    /// Checks that a large page replaces a cached small page at the same address. The guest made the change without an invalidation, and
-    /// another part of the large page was walked before.
+    /// Checks that a large page replaces a cached small page at the same address. The guest made the change without an invalidation.
+    /// Another small page, which the large page covers as well, remains cached.
     #[test]
     fn a_large_page_takes_the_place_of_a_small_one_of_the_same_address() {
         let mut page_walks = PageWalkCache::default();

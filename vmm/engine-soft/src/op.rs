@@ -17,7 +17,7 @@ pub enum Flow {
 }
 
 /// Mark of an operation that did not retire: `Cpu::exception` or `Cpu::stop` has the reason. Registers and memory are as before the
-/// operation.
+/// operation, except that repeated string instructions and gathers keep the elements before a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trap;
 
@@ -60,7 +60,7 @@ fn threaded<F: Fn(&mut Cpu, &Op) -> Done + Copy>(cpu: &mut Cpu, op: &Op) -> Done
 pub const ZERO: u8 = 16;
 /// Index into [`Cpu::gpr`] of the address of the current block's first instruction.
 pub const RIP: u8 = 17;
-/// Index into [`Cpu::segment_base`] that always reads zero.
+/// Index into [`Cpu::segment_base`] of an entry that is always zero.
 pub const FLAT: u8 = 6;
 
 /// Operand and address attributes of an [`Op`].
@@ -75,7 +75,8 @@ pub mod attr {
     pub const REP: u8 = 1 << 3;
     /// REPNE prefix (F2).
     pub const REPNE: u8 = 1 << 4;
-    /// The memory operand is relative to SS.
+    /// The memory operand is relative to SS by its base register. Set only for 64-bit code, where RSP or RBP is the base and no FS or GS
+    /// prefix is present.
     pub const STACK_OPERAND: u8 = 1 << 5;
     /// The instruction pushes or pops besides its memory operand, if it has one.
     pub const STACK: u8 = 1 << 6;
@@ -91,7 +92,7 @@ pub mod attr {
 pub struct Op {
     /// Function to call.
     pub handler: Handler,
-    /// Immediate, or branch target relative to the block's first instruction.
+    /// Immediate, branch target relative to the block's first instruction, or address of a stub; the handler decides the meaning.
     pub imm: u64,
     /// Displacement; relative to the block's first instruction where `base` is [`RIP`].
     pub disp: i64,
@@ -121,7 +122,7 @@ pub struct Op {
     pub stores: u8,
     /// Index of the [`nodescope_plugin_api::FlopClass`], meaningful where `flops` is not zero.
     pub flop_class: u8,
-    /// Number of floating-point operations: one for each lane, two for each lane of an FMA.
+    /// Number of floating-point operations: one for each lane, two for each lane of an FMA or of a dot product.
     pub flops: u8,
     /// Further detail for the handler.
     pub aux: u32,

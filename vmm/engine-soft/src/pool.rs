@@ -49,11 +49,11 @@ impl Decoded {
     }
 }
 
-/// Number of leading code bytes in the hash of an entry.
+/// Number of leading code bytes that the hash of an entry covers.
 const PREFIX: usize = 16;
 /// Number of shards, each with a lock: nodes run on a few host threads.
 const SHARDS: usize = 64;
-/// Number of operations of a shard from which on unused entries are thrown away.
+/// Smallest number of operations in a shard at which unused entries are thrown away.
 const SWEEP: usize = 1 << 14;
 
 /// Decoded operations, with the bytes that they were decoded from.
@@ -110,8 +110,8 @@ pub struct PoolCounts {
     pub shared: u64,
 }
 
-/// Decoded code that nodes share, and the native code that its operations refer to. Any thread may use the pool; only decoding
-/// takes its locks.
+/// Decoded code that nodes share, and the native code that its operations refer to. Any thread may use the pool. Execution takes no lock of
+/// the pool; decoding, and translation and chaining of shared code do.
 pub struct DecodedPool {
     shards: [Mutex<Shard>; SHARDS],
     stubs: Mutex<Stubs>,

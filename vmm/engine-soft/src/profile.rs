@@ -4,9 +4,9 @@
 //! of its contexts, a record for each number. The prologue of a translation block adds one to the record's executions; misses add their
 //! costs to the record of the running block. A change of the context is a change of one pointer ([`crate::native::Native`] holds it).
 //!
-//! A block is straight-line code. Its loads, stores, fetches and FLOPs therefore follow from its executions, and nothing else is counted
-//! as the block runs. [`Cpu::settle_profile`] makes counters of executions when a window reads the counters. Executions that were cut
-//! short are taken back and counted apart.
+//! A block is straight-line code. Its loads, stores, fetches and FLOPs therefore follow from its executions, and are not counted as the
+//! block runs. [`Cpu::settle_profile`] turns executions into counters when a window reads the counters. Executions that were cut short are
+//! taken back and counted apart.
 //!
 //! Block 0 has the costs outside of blocks, such as the delivery of an interrupt.
 
@@ -45,9 +45,9 @@ impl Record {
     /// Offset of the executions, in bytes.
     pub const EXECUTIONS: usize = offset_of!(Record, executions);
 
-    /// Offset of the count of further reads, in bytes.
+    /// Offset in bytes of the count of data loads beyond those that the block's instructions make in each execution.
     pub const MORE_LOADS: usize = offset_of!(Record, more_loads);
-    /// Offset of the count of further writes, in bytes.
+    /// Offset in bytes of the count of data stores beyond those that the block's instructions make in each execution.
     pub const MORE_STORES: usize = offset_of!(Record, more_stores);
 
     /// Returns the offset of the count of a source's answers, in bytes.
@@ -88,7 +88,8 @@ const MOST_CONTEXTS: usize = 1 << 12;
 /// Mark of a block that has no number yet.
 pub const UNNUMBERED: u32 = u32::MAX;
 
-/// Location of a block: physical addresses of its pages, width of the code segment, privilege.
+/// Location of a block: physical addresses of its first byte and of its second page (0 if it has none), width of the code segment in bits,
+/// and true for the kernel's privilege.
 type BlockLocation = (u64, u64, u8, bool);
 
 /// Owner of records: vCPU and context.
@@ -345,7 +346,7 @@ impl Cpu {
         }
     }
 
-    /// Stops charging costs to a block.
+    /// Stops charging costs to the running block: later costs are charged to block 0.
     #[inline(always)]
     pub fn leave_profiled(&mut self) {
         self.native.record_offset = 0;
@@ -455,7 +456,7 @@ impl Cpu {
         partial.entry((owner, number)).or_default().add(&cut);
     }
 
-    /// Reports the counters of the blocks that this vCPU has executed since the last call to the platform.
+    /// Reports to the platform the counters of the blocks that this vCPU has executed since the last such report.
     pub fn settle_profile(&mut self) {
         if !self.profiling() {
             return;
@@ -473,7 +474,8 @@ impl Cpu {
         }
     }
 
-    /// Counts data accesses beyond those that instructions have each time: strings, gathers, second lines, what delivery pushes.
+    /// Counts data accesses beyond those that instructions have each time: those of strings and gathers, further lines of an access, and
+    /// pushes by the delivery of an interrupt.
     #[inline(always)]
     pub fn count_accesses(&mut self, loads: u64, stores: u64) {
         let counters = self.counters_mut();
@@ -516,8 +518,8 @@ fn lines_of(block: &ProfiledBlock, shift: u32) -> u64 {
     )
 }
 
-/// Returns the number of lines of `1 << shift` bytes in which `bytes` bytes from `physical` on lie. Those beyond the page's end are in a
-/// second page.
+/// Returns the number of lines of `1 << shift` bytes in which `bytes` bytes from `physical` on lie. Bytes beyond the page's end are in the
+/// page at `second_page`. No bytes count as one byte.
 fn lines_in(physical: u64, second_page: u64, bytes: u32, shift: u32) -> u64 {
     let lines = |from: u64, bytes: u64| match bytes {
         0 => 0,

@@ -1,5 +1,6 @@
-//! The slow path of look-ups: the routine that translated code calls after a miss, and the functions that the routine calls. They serve
-//! every miss of a model's first level, except misses that a miss routine serves and misses of split accesses ([`super::split`]).
+//! The slow path of look-ups: the routine that translated code calls after a miss, and the functions that the routine calls. Without a
+//! model they serve misses of the softmmu TLB. With a model they serve misses of the L0 filter cache that no miss routine serves, except
+//! those of split accesses ([`super::split`]). Accesses that need a page walk are left to the interpreter.
 
 use iced_x86::{Code, MemoryOperand, Register};
 
@@ -25,7 +26,8 @@ pub fn routine(a: &mut Assembler, host: Host) -> u64 {
     }
 }
 
-/// A function that a routine calls.
+/// A function that a slow-path routine calls, with the vCPU and the description of the access ([`describe`]). Returns the operand's host
+/// address; null if the function did not serve the access.
 pub type Function = unsafe extern "sysv64" fn(*mut Cpu, u32) -> *mut u8;
 
 /// Assembles a routine that calls the functions in order, until one of them returns an address other than null. Returns the routine's
@@ -121,7 +123,8 @@ pub fn load_vectors(a: &mut Assembler, wide: bool) {
     }
 }
 
-/// Returns the description of an access for [`access`], in one word: size, read, write, and the number of operations in its block.
+/// Returns the description of an access for [`access`], in one word: size in bytes (bits 7:0), read (bit 8), write (bit 9), and the number
+/// of operations in its block (bits 31:16).
 pub fn describe(memory: Memory, count: u32) -> u32 {
     memory.size | u32::from(memory.read) << 8 | u32::from(memory.write) << 9 | count << 16
 }
@@ -157,7 +160,8 @@ unsafe extern "sysv64" fn access_avx2(cpu: *mut Cpu, what: u32) -> *mut u8 {
     unsafe { access_on(Avx2::assume(), cpu, what) }
 }
 
-/// Serves the most common misses of a model as [`access`] does. Returns null for other misses, for which nothing has changed.
+/// Serves the most common misses of loads and of stores as [`access`] does: with a model those of [`Cpu::fast_miss`], without a model those
+/// that an entry of a large page serves. Returns null for other misses; then nothing has changed that matters to [`access`].
 ///
 /// # Safety
 /// As for `interpret` in [`super::runtime`], and the host has AVX2, BMI1 and BMI2.

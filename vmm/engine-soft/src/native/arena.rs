@@ -7,14 +7,15 @@ use std::num::NonZeroU64;
 
 use crate::executable::{Executable, ExecutableError, HUGE};
 
-/// Bytes of code, in line and out of line, of one node. All code is evicted when they are used up.
+/// Bytes of an arena for code, in line and out of line. When one of the two parts is used up, a node evicts all its code; code that nodes
+/// share is kept, but no more is added.
 const CODE: usize = IN_LINE + OUT_OF_LINE;
 pub const IN_LINE: usize = 20 << 20;
 const OUT_OF_LINE: usize = 28 << 20;
-/// Bytes of code within a huge page from which on the host is asked for a huge page.
+/// Number of bytes of in-line code in a huge page's range at which the arena asks the host for a huge page there.
 const WORTH: usize = HUGE / 8;
 const _: () = assert!(IN_LINE.is_multiple_of(HUGE) && CODE.is_multiple_of(HUGE));
-/// Number of chain slots of one node. All code is evicted when they are used up.
+/// Number of chain slots of an arena. A node evicts all its code when they are used up.
 pub const MAX_CHAIN_SLOTS: usize = 1 << 19;
 
 /// Address of code in an arena. Only arenas make these values. The code remains there until its arena is cleared.
@@ -58,7 +59,7 @@ impl Pushed {
     }
 }
 
-/// Arena for the code and the chain slots of one node.
+/// Arena for code and chain slots: those of one node, or those that all nodes share.
 pub struct Arena {
     memory: Executable,
     used: usize,
@@ -68,7 +69,7 @@ pub struct Arena {
     kept: usize,
     /// Number of bytes of in-line code for which huge pages were requested.
     huge: usize,
-    /// Number of bytes of in-line code that may be used.
+    /// Maximum number of bytes of in-line code.
     room: usize,
 }
 

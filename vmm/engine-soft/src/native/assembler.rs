@@ -296,7 +296,7 @@ pub fn field_of_cpu(offset: usize) -> MemoryOperand {
     MemoryOperand::with_base_displ_size(CPU, offset as i64, 1)
 }
 
-/// Returns the memory operand of the vCPU's field at a byte offset plus `index`, a register with bytes.
+/// Returns the memory operand of the vCPU's field at a byte offset plus the number of bytes in the register `index`.
 pub fn indexed_field(offset: usize, index: Register) -> MemoryOperand {
     MemoryOperand::with_base_index_scale_displ_size(CPU, index, 1, offset as i64, 1)
 }

@@ -49,7 +49,7 @@ pub struct Span {
     write: bool,
 }
 
-/// Parts of an address that all operands of a span share.
+/// Parts of an address that all operands of a span share. The operands' addresses differ only in the displacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     base: Register,

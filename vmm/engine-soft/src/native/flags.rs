@@ -1,8 +1,8 @@
 //! Lazy flags: the guest's status flags remain in the host's flags as long as no host instruction clobbers them.
 //!
-//! Where translated code may exit, the flags must be in [`super::Native::flags`]. LAHF and SETO store them there before an instruction
-//! clobbers the host's flags, as most look-ups do. Often this is unnecessary: a comparison, an addition or a logical operation can be
-//! repeated as long as its operands are unchanged (rematerialisation). Then the flags are stored only on slow paths, out of line.
+//! Where translated code may exit, the flags must be in [`super::Native::flags`]. LAHF and SETO store the flags there before an instruction
+//! clobbers the host's flags. Most look-ups clobber them. Often this is unnecessary: a comparison, an addition or a logical operation can
+//! be repeated as long as its operands are unchanged (rematerialisation). Then the flags are stored only on slow paths, out of line.
 
 use iced_x86::{Code, Instruction, Mnemonic, OpAccess, OpKind, Register};
 
@@ -158,7 +158,7 @@ impl Emitter {
         });
     }
 
-    /// Returns whether the flags can be rematerialised, so that writes of registers affect them.
+    /// Returns whether the flags can be rematerialised, which ends where an instruction writes a register of the rematerialisation.
     pub fn has_rematerialisation(&self) -> bool {
         self.rematerialisation.is_some()
     }

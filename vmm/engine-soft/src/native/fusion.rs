@@ -42,7 +42,7 @@ fn vector_only<'a>(i: &Instruction, plan: &'a Plan) -> Option<&'a Passthrough> {
     (p.vector && vectors && !flags && !p.rax && !p.cl && p.count.is_none()).then_some(p)
 }
 
-/// Returns, for each instruction of a block, the index of the store that it can be fused with, if it is such a load.
+/// Returns, for each load of a block that can be fused with a store, the index of this store in the block; None for all other instructions.
 pub fn find_fused_pairs(instructions: &[Instruction], plans: &[Plan]) -> Vec<Option<usize>> {
     let mut pairs = vec![None; plans.len()];
     let mut behind = 0;
@@ -57,7 +57,8 @@ pub fn find_fused_pairs(instructions: &[Instruction], plans: &[Plan]) -> Vec<Opt
     pairs
 }
 
-/// Returns the index of the store that can be fused with the first of `instructions`; none if that is not such a load.
+/// Returns the index in `instructions` of the store that can be fused with the first instruction; none if the first instruction is no load
+/// or no store suits.
 fn fusible_store(instructions: &[Instruction], plans: &[Plan]) -> Option<usize> {
     let address = |i: &Instruction| {
         (

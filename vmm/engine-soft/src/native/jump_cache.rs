@@ -23,7 +23,7 @@ pub const L1_SHIFT: u32 = 13;
 /// Number of entries in an L2 table. `L2_SHIFT` is its log2.
 const L2_ENTRIES: usize = 1 << L2_SHIFT;
 const L2_SHIFT: u32 = 15;
-/// Number of low bits in which canonical addresses may differ. All bits above are equal to the highest of them.
+/// Number of significant low bits of a canonical address. All bits above are equal to the highest of them.
 const CANONICAL: u32 = 48;
 /// log2 of the size of an entry in bytes.
 const ENTRY_SHIFT: u32 = size_of::<JumpCacheEntry>().trailing_zeros();
@@ -41,7 +41,7 @@ pub struct JumpCacheEntry {
     pub code: Option<CodeAddress>,
 }
 
-/// Offset of `ip` in an entry, in bytes. `CODE` is that of `code`.
+/// Offset of `ip` in an entry, in bytes. `CODE` is the offset of `code`.
 pub const IP: usize = std::mem::offset_of!(JumpCacheEntry, ip);
 pub const CODE: usize = std::mem::offset_of!(JumpCacheEntry, code);
 
@@ -70,7 +70,8 @@ pub struct JumpCache {
     generations: [u64; 2],
     /// For each privilege, whether its tables may have entries of the lower and of the upper half of the address space.
     halves: [[bool; 2]; 2],
-    /// Indices of the L1 entries in use; an index may occur several times. If the list is full, any entry may be in use.
+    /// For each privilege, indices of the L1 entries that may be in use; an index may occur several times. If the list is full, any entry
+    /// may be in use.
     used: [Vec<u16>; 2],
 }
 
@@ -155,7 +156,7 @@ impl JumpCache {
         }
     }
 
-    /// Empties the tables of each privilege that has entries of this half of the address space.
+    /// Empties the tables of each privilege that has entries of one half of the address space (0 for the lower half, 1 for the upper half).
     pub fn flush_half(&mut self, half: usize) {
         for table in 0..2 {
             if self.halves[table][half] {
@@ -184,7 +185,7 @@ impl JumpCache {
     }
 }
 
-/// Assembles code that computes the byte offset in RAX of the L1 entry for the address in RCX. Changes flags.
+/// Assembles code that computes in RAX the byte offset, within an L1 table, of the entry for the address in RCX. Changes flags.
 pub fn emit_l1_offset(a: &mut Assembler) {
     a.rr(Code::Mov_r32_rm32, EAX, ECX);
     a.ri(Code::Shr_rm32_imm8, EAX, L1_SHIFT as i32);

@@ -11,18 +11,19 @@
 //! - `access`, `split`, `way_lookup` and `miss_routines`: look-ups that miss.
 //! - `arena` and `assembler`: memory for code, and machine code. `code_map`: a map of the code for profilers.
 //!
-//! The interpreter is the reference. Translated code has the fast path of memory accesses, and all operations on only registers. For
-//! everything else (a miss of the TLB, a fault, a device, a system instruction) the interpreter's function for the operation runs on the
-//! interpreter's state. A translation block has the instructions of its basic block. Both check the budget only at the beginning of a
-//! block. So time slices, interrupts and statistics fall on the same instructions, and a study observes no difference. After CLI,
-//! translated code may end its budget for an interrupt that must wait. The run loop then finds nothing to do.
+//! The interpreter is the reference. Translated code has the fast path of memory accesses, most operations on registers, and a few system
+//! instructions. For everything else (a page walk, a fault, a device, most system instructions) the interpreter's function for the
+//! operation runs on the interpreter's state. A translation block has the instructions of its basic block. Interpreter and translated code
+//! check the budget only at the beginning of a block. So time slices, interrupts and statistics fall on the same instructions, and a study
+//! observes no difference. After CLI, translated code may end its budget for an interrupt that must wait. The run loop then finds nothing
+//! to do.
 //!
-//! Chaining: within a page, a block jumps to a block that has code already directly. To other blocks of the page it jumps through a chain
-//! slot, which the run loop fills with the successor's address. For indirect branches and for branches across pages it asks the
-//! [`jump_cache`], which is flushed whenever a page's translation may have changed. When code is written to, none of its page's blocks is
-//! found any more. So the jumps from one of these blocks to another are never used again.
+//! Chaining: within a page, a block jumps directly to a block that already had code when the jump was emitted. To other blocks of the page
+//! it jumps through a chain slot, which the run loop fills with the successor's address. For indirect branches and for branches across
+//! pages it asks the [`jump_cache`], which is flushed whenever a page's translation may have changed. When code is written to, none of its
+//! page's blocks is found any more. So the jumps from one of these blocks to another are never used again.
 //!
-//! Nodes of a larger cluster share the code that runs outside of windows ([`shared_code`]).
+//! The nodes of a cluster, if there are several, share most code that runs outside of windows ([`shared_code`]).
 
 mod access;
 mod arena;
@@ -123,7 +124,7 @@ pub struct TranslationBlock {
     mode: Mode,
     /// Index into [`Cpu::counters`].
     privilege: usize,
-    /// Fetches, stores and loads of the whole block, [`PACKED_BITS`] each.
+    /// Fetches, stores and loads of the whole block, [`PACKED_BITS`] each. 0 outside windows, and where the block has a record.
     packed: u64,
     flops: [u32; FLOP_CLASSES],
     /// Offset of the block's record, where costs are attributed to blocks; else 0.
@@ -170,7 +171,8 @@ pub struct Native {
     linear: u64,
     /// Host address of the line that a miss routine serves.
     line_host: u64,
-    /// Offset of the entry of that line's page, among the entries of pages of the privilege.
+    /// Offset in bytes of the TLB entry of the page, or large page, of the line that a miss routine serves, from the first entry of pages
+    /// of the privilege.
     page: u64,
     /// Host addresses of spans (`coalescing.rs`); 0 where each operand of the span is looked up individually.
     span_hosts: [u64; coalescing::SPAN_SLOTS],
@@ -182,9 +184,9 @@ pub struct Native {
     spilled: [[u8; 32]; 8],
     /// Host addresses of the two pieces of a split access ([`split`]) that are not neighbours in host memory, or zero.
     split_hosts: [u64; 2],
-    /// The bytes of a split access whose two pieces are not neighbours in host memory.
+    /// The bytes of a split load whose two pieces are not neighbours in host memory.
     bounce: [u8; 32],
-    /// Address of the code that follows [`Exit::Continue`].
+    /// Address at which translated code continues after [`Exit::Continue`], or after an extension of the time slice.
     next: u64,
     /// Targets of branches that are not chained.
     jump_cache: JumpCache,
@@ -216,7 +218,8 @@ pub struct Native {
     partial: Option<(i64, u64)>,
     /// The exit that led to the current block, where the exit can be chained to that block.
     unchained_exit: Option<u32>,
-    /// The instruction pointer of the last miss of a branch in the jump cache.
+    /// The instruction pointer at which translated code last returned, except after an operation of the interpreter. Most often a branch to
+    /// it has missed the jump cache.
     missed_ip: Option<u64>,
     /// True if the next block must be interpreted: it needs vector registers, which may not be in the host's registers now.
     interpret_next: bool,
@@ -241,7 +244,8 @@ pub struct TranslationCache {
     page: Option<SharedPage>,
     /// Shared code by its page, offset within the page, and key.
     by_page: HashMap<(SharedPage, u16, u8), CodeAddress, BuildHasherDefault<AddressHasher>>,
-    /// True if the memory for code is used up: all code must be thrown away.
+    /// True if the memory for code or for chain slots is used up. A node must throw away all its code; shared code is kept, and no more is
+    /// added.
     full: bool,
     /// The L0 filter cache's geometry in the window that code was last made for, and whether that code attributes costs to blocks.
     pub window: Option<(nodescope_plugin_api::L0Geometry, bool)>,
@@ -322,11 +326,11 @@ pub struct Activity {
     pub entries: u64,
     /// Look-ups that missed and called a function.
     pub misses: u64,
-    /// Look-ups that missed and were served by translated code itself.
+    /// Look-ups that missed and that a miss routine served, without the call of a function.
     pub served: u64,
     /// Operations that the interpreter carried out for translated code.
     pub interpreted: u64,
-    /// Number of times that the whole translated code was evicted for lack of room.
+    /// Number of times that this vCPU evicted all of the node's translated code for lack of room.
     pub evictions: u64,
 }
 
@@ -367,13 +371,13 @@ impl Host {
 /// The run loop's budget, from the beginning of a block on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Budget {
-    /// Cycles, in units of 1/65536 cycle.
+    /// Cycles that the vCPU may take from the budget's beginning on, in units of 1/65536 cycle.
     pub cycles: i64,
-    /// Number of instructions.
+    /// Maximum number of instructions from the budget's beginning on, whatever cycles they take.
     pub instructions: i64,
-    /// [`Cpu::retired`] at the beginning of that block.
+    /// [`Cpu::retired`] at the beginning of the budget.
     pub retired: u64,
-    /// [`Cpu::stall`] at the beginning of that block.
+    /// [`Cpu::stall`] at the beginning of the budget.
     pub stall: u64,
     /// True if interrupts are delivered when they are due.
     pub deliver: bool,
@@ -472,8 +476,8 @@ impl Native {
 }
 
 impl Cpu {
-    /// Returns whether the guest's vector registers may be in the host's registers: the guest may use SSE and AVX, and masks all
-    /// exceptions.
+    /// Returns whether the guest's vector registers may be in the host's registers: the host has AVX, and the guest may use SSE and AVX and
+    /// masks all SIMD floating-point exceptions.
     fn vectors_allowed(&self) -> bool {
         self.native.host.avx
             && crate::ops::simd::vectors_available(self)
@@ -503,8 +507,9 @@ impl Cpu {
     }
 
     /// Returns the host code for the instruction pointer, if the jump cache has it and the run loop need not look at the basic block first.
-    /// Returns None if translated code returned because of this block. Also returns None unless `whole` is positive: the number of
-    /// instructions for which blocks may begin, whatever the length of the last block.
+    /// Returns None if translated code has just returned at an exit that may be chained to this block, or for this block to be interpreted.
+    /// Also returns None unless `whole` is positive: the number of instructions for which blocks may begin, whatever the length of the last
+    /// block.
     #[inline]
     pub fn known_code(&mut self, whole: i64) -> Option<CodeAddress> {
         let native = &self.native;

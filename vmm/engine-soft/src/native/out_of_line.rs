@@ -19,8 +19,8 @@ pub struct InterpreterCall {
     operation: usize,
     /// True if the code at `resume` expects the guest's flags in the host's flags.
     flags_in_host: bool,
-    /// The code at `resume` expects that [`super::Native::vectors_wide`] is set. The interpreter leaves it set only if some upper half was
-    /// in use before.
+    /// True if the code at `resume` expects that [`super::Native::vectors_wide`] is set. The interpreter leaves it set only if some upper
+    /// half was in use before.
     wide: bool,
     /// Instructions that make the flags; None if the flags are in memory.
     rematerialisation: Option<FlagsRematerialisation>,
@@ -38,7 +38,8 @@ pub struct SlowPath {
     pub memory: Memory,
     /// The operand's linear address, if host registers hold all its parts.
     pub address: Option<MemoryOperand>,
-    /// The point where the code continues if no way of the set permits the access. None: a function is called for the access.
+    /// The point where the code continues if the way look-up cannot serve the access: no way of the set permits the access, the access lies
+    /// in two lines, or the L0 filter cache does not keep whole sets. None: a function is called for the access.
     pub fallback: Option<Label>,
 }
 

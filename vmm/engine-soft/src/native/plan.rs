@@ -2,7 +2,7 @@
 //!
 //! Most instructions run on the host as they are (native passthrough). Their plan states which operands must be moved, and which flags the
 //! instruction reads and writes. [`plan`] returns [`Plan::Interpret`] for instructions that may behave differently on moved operands: most
-//! system instructions, string, x87 and MMX instructions, conditional memory operands, gathers.
+//! system and string instructions, x87 and MMX instructions, masked moves, gathers.
 
 use iced_x86::{
     Code, CpuidFeature, EncodingKind, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
@@ -111,7 +111,7 @@ pub struct Memory {
     pub read: bool,
     /// True if the instruction writes the operand.
     pub write: bool,
-    /// True if the operand is written only on a condition: after a miss, the interpreter carries out the operation.
+    /// True if the interpreter carries out the operation after a miss, for example since the operand is written only on a condition.
     pub conditional: bool,
     /// Size of the operand in bytes.
     pub size: u32,
@@ -130,8 +130,8 @@ pub struct Passthrough {
     pub rax: bool,
     /// True if the host's instruction shifts or rotates by CL.
     pub cl: bool,
-    /// Count of a rotation by a constant, which becomes a rotation by CL; None for other instructions. OF is undefined, and hosts leave it
-    /// differently after the two forms.
+    /// Count of a rotation by a constant above 1, which becomes a rotation by CL; None for other instructions. OF is undefined, and hosts
+    /// leave it differently after the two forms.
     pub count: Option<u8>,
     /// True if the instruction uses vector registers.
     pub vector: bool,

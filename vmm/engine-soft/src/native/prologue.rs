@@ -1,8 +1,10 @@
-//! The prologue of a translation block: it checks the budget, fetches the block's instruction lines, and counts the block.
+//! The prologue of a translation block: it checks the budget and takes the block's instructions from it. In a window, it also fetches the
+//! block's instruction lines and counts the block.
 //!
-//! A block that jumps back to its own beginning has two prologues, and all its operations follow each of them. Other blocks enter at the
-//! first prologue, with the flags in memory. The jump back enters at the second (the loop prologue). There the flags can still be
-//! rematerialised from the registers of the last comparison ([`super::flags`]). So no iteration of the loop stores the flags.
+//! A short block that ends in a conditional jump back to its own beginning may have two prologues. Then all its operations follow each of
+//! them. Other blocks enter at the first prologue, with the flags in memory. The jump back enters at the second (the loop prologue). There
+//! the flags can still be rematerialised from the registers of the last comparison ([`super::flags`]). So no iteration of the loop stores
+//! the flags.
 
 use std::mem::offset_of;
 

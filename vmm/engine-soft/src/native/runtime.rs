@@ -28,7 +28,7 @@ pub const fn gpr(number: usize) -> usize {
     offset_of!(Cpu, gpr) + 8 * number
 }
 
-/// Offset of MXCSR, which is in the FXSAVE image.
+/// Offset within the vCPU of the guest's MXCSR, which is in the FXSAVE image.
 pub const MXCSR: usize = offset_of!(Cpu, fx) + 24;
 pub const VECTOR: usize = offset_of!(Cpu, vector);
 /// Control bits of MXCSR: rounding, flush to zero, denormals are zeros.
@@ -46,14 +46,14 @@ pub struct Routines {
     /// Jumps to the code for the address in RCX after a miss in the first level of the [`super::jump_cache`], if the second level has the
     /// address. Otherwise leaves translated code with this address. One routine for kernel and one for user.
     pub leave_indirect: [u64; 2],
-    /// Does the same as `leave_indirect`, for a constant address, but otherwise leaves through the exit whose number is in
-    /// [`Native::exit`].
+    /// Jumps as `leave_indirect` does, for a branch to a constant address. If the second level does not have the address, leaves through
+    /// the exit whose number is in [`Native::exit`].
     pub leave_across: [u64; 2],
-    /// Calls [`interpret`]; RAX is the translation block, ECX the operation.
+    /// Calls [`interpret`]; RAX is the address of the translation block, ECX the number of the operation.
     pub interpret: u64,
     /// Address of [`super::access::routine`]'s code.
     pub access: u64,
-    /// Calls [`fetch`]; RAX is the translation block.
+    /// Calls [`fetch`]; RAX is the address of the translation block.
     pub fetch: u64,
     /// Address of [`super::time_slice::routine`]'s code.
     pub budget_spent: u64,
@@ -350,7 +350,7 @@ unsafe extern "sysv64" fn interpret(
     )
 }
 
-/// Reports the lines that a block fetches to the model, if not all of them hit in the L0 filter cache. Returns zero.
+/// Fetches all lines of a block, and reports to the model those that miss the L0 filter cache. Called if not all of them hit. Returns zero.
 ///
 /// # Safety
 /// As for [`interpret`].

@@ -93,7 +93,7 @@ impl SharedTranslationCache {
 }
 
 impl Cpu {
-    /// Returns whether this node shares code with others, and the current mode permits shared code.
+    /// Returns whether this node shares code with others, and the vCPU runs 64-bit code outside a window.
     pub(super) fn shares_code(&mut self) -> bool {
         !self.attached && self.mode == Mode::Bits64 && self.code().is_shared()
     }

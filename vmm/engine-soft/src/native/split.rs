@@ -31,8 +31,8 @@ pub struct SplitRoutines([[[u64; 2]; 2]; 2]);
 
 impl SplitRoutines {
     /// Returns the address of the routine for an access. RAX and [`Native::linear`] are the address of the access, and ECX describes the
-    /// access (see [`super::access::describe`]). The routine returns the host address, or zero, in RAX. It changes RCX and flags, and no
-    /// other register.
+    /// access (see [`super::access::describe`]). The routine returns the host address, or zero, in RAX. It may change RCX and flags, and
+    /// changes no other register.
     pub fn routine(&self, way_shift: u32, kernel: bool, write: bool) -> u64 {
         self.0[ways_index(way_shift)][usize::from(kernel)][usize::from(write)]
     }
@@ -206,8 +206,8 @@ fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -
     start
 }
 
-/// Looks up a split access, for the address in [`Native::linear`]. Returns a host address at which the whole operand can be read or
-/// written; null where the interpreter must carry out the operation.
+/// Looks up a split access, which `what` describes (see [`super::access::describe`]), for the address in [`Native::linear`]. Returns a host
+/// address at which the whole operand can be read or written; null where the interpreter must carry out the operation.
 ///
 /// # Safety
 /// As for `interpret` in [`super::runtime`].

@@ -13,7 +13,7 @@ use super::runtime::{field, gpr};
 
 use Register::{RAX, RCX};
 
-/// Most operations of a push/pop run.
+/// Maximum number of operations of a push/pop run, a return at its end included.
 const MAX_RUN: usize = 8;
 
 /// Out-of-line code: the slow path of a push/pop run. The slow path carries out each operation individually, since the run may lie in two

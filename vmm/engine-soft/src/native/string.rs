@@ -1,7 +1,8 @@
 //! Templates of REP MOVS and REP STOS, by which kernels and libraries copy and clear short pieces of memory.
 //!
 //! Each operation has a routine for each privilege. The routine carries out all elements at once, as the interpreter does
-//! ([`crate::ops::string`]), if each operand lies within one page of 4 KiB that the TLB has. The interpreter carries out all other cases.
+//! ([`crate::ops::string`]), if the direction flag is clear and each operand lies within one page of 4 KiB that the TLB has. An instruction
+//! that takes additional cycles also requires a CPI of one. The interpreter carries out all other cases.
 
 use iced_x86::{Code, IcedError, Instruction, OpKind, Register};
 use nodescope_x86::bits::rflags;

@@ -75,8 +75,8 @@ impl Emitter {
         self.a.store(GS_IN_USE, RCX);
     }
 
-    /// Emits STI. The interpreter carries it out if the budget is spent or need not end in time for the next interrupt: otherwise no
-    /// interrupt can be due.
+    /// Emits STI. If the budget is not spent and ends in time for the next interrupt, no interrupt can be due. Otherwise the interpreter
+    /// carries out STI.
     fn enable_interrupts(&mut self, operation: usize) {
         self.check_ring_0(operation);
         let interpret = self.interpreter_entry(operation);

@@ -31,7 +31,7 @@ macro_rules! msr {
 /// Flags that SYSRET takes from R11 (SDM vol. 2B).
 const RETURNED: u64 = 0x3c_7fd7 & !rflags::RF;
 
-/// The privilege after the instruction.
+/// The privilege after SYSCALL (kernel) or SYSRET (user).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum To {
     Kernel,

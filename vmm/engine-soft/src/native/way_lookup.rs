@@ -34,8 +34,8 @@ impl WayLookupRoutines {
         self.data[ways_index(way_shift)][usize::from(kernel)][access as usize]
     }
 
-    /// Returns the routine for instructions. On entry, RAX is a physical line, and RCX is the offset of its set's first way. On return, ZF
-    /// is set if the set has the line. The routine keeps all other registers, but not the flags.
+    /// Returns the routine for instructions. On entry, RAX is a line's physical address, and RCX is the offset of its set's first way. On
+    /// return, ZF is set if the set has the line. The routine may change RCX and flags, and changes no other register.
     pub fn instruction(&self, way_shift: u32) -> u64 {
         self.instruction[ways_index(way_shift)]
     }

@@ -22,7 +22,7 @@ const RDX: u8 = 2 * 8;
 const RSI: u8 = 6 * 8;
 const RDI: u8 = 7 * 8;
 
-/// Elements that are processed before a check for interrupts.
+/// Maximum number of elements of a repeated instruction that are processed before a check for interrupts.
 const CHUNK: u64 = 4096;
 
 /// Nominal throughput of fast-string copies and fills: 32 bytes a cycle (Intel Optimization Reference Manual, "REP

@@ -89,7 +89,7 @@ impl Cache {
         chunks
     }
 
-    /// Computes the line's number divided by the number of sets in RAX. Preserves all other registers.
+    /// Computes in RAX the line's number divided by the number of sets. Preserves all other registers.
     fn quotient(self, a: &mut Assembler, line: Register) {
         match self.shape.sets {
             SetCount::Power(log) => {
@@ -109,7 +109,7 @@ impl Cache {
         }
     }
 
-    /// Computes the line's number modulo the number of sets, which is the index of its set, in RAX. Preserves all other registers.
+    /// Computes in RAX the index of the line's set: the line's number modulo the number of sets. Preserves all other registers.
     fn remainder(self, a: &mut Assembler, line: Register) {
         match self.shape.sets {
             SetCount::Power(log) => {
@@ -125,7 +125,7 @@ impl Cache {
         }
     }
 
-    /// Computes the byte offset of the line's set from the cache's first word in RAX.
+    /// Computes in RAX the byte offset of the line's set from the cache's first word.
     pub fn distance(self, a: &mut Assembler, line: Register) {
         let bytes = 4 * self.shape.stride;
         self.remainder(a, line);
@@ -136,21 +136,22 @@ impl Cache {
         }
     }
 
-    /// Computes the address of the line's set in `set`. Uses RAX.
+    /// Computes in `set` the address of the line's set. Uses RAX.
     pub fn set(self, a: &mut Assembler, line: Register, set: Register) {
         self.distance(a, line);
         a.rm(Code::Add_r64_rm64, RAX, self.words());
         a.copy(set, RAX);
     }
 
-    /// Computes the line's tag in EAX, shifted to the tag's bits in a word.
+    /// Computes in EAX the line's tag, shifted to the tag's bits in a word.
     pub fn tag(self, a: &mut Assembler, line: Register) {
         self.quotient(a, line);
         a.ri(Code::Add_rm32_imm8, EAX, 1);
         a.ri(Code::Shl_rm32_imm8, EAX, self.shape.tag_shift as i32);
     }
 
-    /// Loads the vector registers that [`Cache::find`] and [`Cache::has`] use with the tag in EAX.
+    /// Loads the tag in EAX, and the mask of the tag's bits, into the vector registers from which [`Cache::find`] and [`Cache::has`] take
+    /// them.
     pub fn look_for(self, a: &mut Assembler) {
         if self.avx512 {
             a.rr(Code::EVEX_Vpbroadcastd_ymm_k1z_r32, YMM16, EAX);
@@ -205,7 +206,7 @@ impl Cache {
         a.rr(Code::VEX_Vptest_xmm_xmmm128, XMM1, XMM1);
     }
 
-    /// Computes the index of the way with the prepared tag in `way`, or jumps to `absent` if there is none. Uses RAX.
+    /// Computes in `way` the index of the way with the prepared tag, or jumps to `absent` if no way has this tag. Uses RAX.
     pub fn find(self, a: &mut Assembler, set: Register, way: Register, absent: Label) {
         let way = sized(way, 4);
         if self.avx512 {
@@ -415,7 +416,8 @@ impl Cache {
         a.mr(Code::Mov_rm32_r32, at(set), sized(word, 4));
     }
 
-    /// Computes the line's number for a word of this cache, in `line`. The line `like` must be in the same set. Uses RAX.
+    /// Computes in `line` the number of the line that a word of this cache stands for. `like` is the number of any line in the same set.
+    /// Uses RAX.
     pub fn line_of(self, a: &mut Assembler, word: Register, like: Register, line: Register) {
         a.rr(Code::Mov_r32_rm32, sized(line, 4), sized(word, 4));
         a.ri(

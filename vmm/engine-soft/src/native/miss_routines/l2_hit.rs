@@ -13,8 +13,8 @@ use crate::native::way_lookup::DataAccess;
 use Register::{EAX, R11, R11D, RBX};
 
 impl MissRoutine<'_> {
-    /// Assembles the path. After a hit, the code that follows has [`super::STATE`] and [`STALL`]. The code at `l2_miss` has the address of
-    /// the line's set in [`L2_SET`].
+    /// Assembles the path. After a hit, [`super::STATE`] and [`STALL`] are set, and execution continues behind the path. After a miss,
+    /// [`L2_SET`] is the address of the line's set, and execution continues at `l2_miss`.
     pub fn l2_hit(&self, a: &mut Assembler, l2_miss: Label) -> VictimWordLabels {
         let second = self.outer(1);
         let events = &self.shape.events;

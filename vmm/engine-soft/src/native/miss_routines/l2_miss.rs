@@ -163,7 +163,7 @@ impl MissRoutine<'_> {
         a.rm(Code::Sub_r64_rm64, set, third.words());
     }
 
-    /// Jumps to `slow` if a first level has the line that leaves the second level. Uses RAX, R11 and R13.
+    /// Jumps to `slow` if a first level has the line that leaves the second level. Uses RAX and R11 to R13.
     fn check_l2_victim(&self, a: &mut Assembler, second: Cache) {
         let data = (self.data(), self.shape.data_holder_mask);
         let instruction = self.shape.instruction.map(|(shape, bit)| {
@@ -192,7 +192,7 @@ impl MissRoutine<'_> {
         }
     }
 
-    /// Jumps to `slow` if a second level has the line that leaves the third level, or if that line is modified and its home is unknown.
+    /// Jumps to `slow` if a second level has the line that leaves the third level, or if that line is modified and outside the recent home.
     /// Uses RAX, R9 and R11 to R13.
     fn check_l3_victim(&self, a: &mut Assembler, second: Cache, third: Cache) {
         let (holders, position, line) = (R9, R12, R11);
@@ -228,7 +228,7 @@ impl MissRoutine<'_> {
         a.bind(clean);
     }
 
-    /// Jumps to `slow` if the home of the line in RAX is unknown. Uses RAX and R13.
+    /// Jumps to `slow` unless the line in RAX is within the address range of the recent home. Uses RAX and R13.
     fn check_home(&self, a: &mut Assembler) {
         a.ri(Code::Shl_rm64_imm8, RAX, LINE_SHIFT);
         a.rm(Code::Mov_r64_rm64, R13, exported!(recent_home));
@@ -243,7 +243,7 @@ impl MissRoutine<'_> {
         a.jcc(cc::A, self.slow);
     }
 
-    /// Adds the latency of a request to the recent home to [`STALL`]. Counts the request as the first of the two `events` if the home is
+    /// Adds to [`STALL`] the latency of a request to the recent home. Counts the request as the first of the two `events` if the home is
     /// the vCPU's own socket, else as the second. RAX is the address of the tallies. Uses R9, R11 and R13.
     fn request(&self, a: &mut Assembler, events: [u32; 2], latencies: usize) {
         let (tally, latency, home) = (R13, R11, R9);
@@ -296,7 +296,7 @@ impl MissRoutine<'_> {
         }
     }
 
-    /// Charges the `latency` of a request to the recent home to the current record. If the request `answers` the miss, counts the answer,
+    /// Charges to the current record the `latency` of a request to the recent home. If the request `answers` the miss, counts the answer,
     /// too. Uses R9 and R13.
     fn charge_request(&self, a: &mut Assembler, latency: Register, answers: bool) {
         let (record, home) = (R13, R9);

@@ -4,7 +4,7 @@
 //! are, except the few that the routine saves.
 //!
 //! The way look-up ([`super::way_lookup`]) jumps to a miss routine if no way of the set has the wanted line. The routine checks all
-//! conditions before it changes anything. If a condition does not hold, the routine returns zero, and the model is called.
+//! conditions before it changes anything for the miss. If a condition does not hold, the routine returns zero, and the model is called.
 //!
 //! - [`l2_hit`]: the second level has the line.
 //! - [`l2_miss`]: the third level has the line, or memory supplies it.
@@ -65,8 +65,8 @@ const STALL: Register = R12;
 /// State of the wanted line in the first level.
 const STATE: Register = R9;
 
-/// Registers that a miss routine saves and changes. The routine also changes RAX and RCX, and RSI and RDX, which its caller has saved.
-/// Code that uses R13 saves that register itself.
+/// Registers that a miss routine saves and changes. The routine also changes RAX, and RSI and RDX, which its caller has saved. Code that
+/// uses R13 saves that register itself.
 const CHANGED: [Register; 8] = [RDI, R8, R9, R10, R11, R12, RBX, RBP];
 /// Number of vector registers that a miss routine saves and changes on a host without AVX-512. With AVX-512, a miss routine uses mask
 /// registers and the vector registers from XMM16 on, which no guest has.
@@ -92,7 +92,7 @@ struct MissRoutine<'a> {
     way_shift: u32,
     /// log2 of the number of sets of the first level.
     first_sets: u32,
-    /// [`crate::cpi::Cpi::value`].
+    /// Cycles per instruction, as [`crate::cpi::Cpi::value`] gives them.
     cpi: u32,
     /// True for code with AVX-512, as in [`Cache::avx512`].
     avx512: bool,
@@ -472,7 +472,7 @@ impl MissRoutine<'_> {
         )
     }
 
-    /// Computes the oldest stamp of the set in RAX. Stamps are loaded one by one, as they were stored: a load of a vector soon after would
+    /// Computes in RAX the oldest stamp of the set. Stamps are loaded one by one, as they were stored: a load of a vector soon after would
     /// wait, since the host does not forward such stores.
     fn oldest_stamp(&self, a: &mut Assembler) {
         let stamp = |in_set: usize| indexed_field(STAMPS + 8 * in_set, FIRST_WAY);
@@ -632,8 +632,8 @@ impl MissRoutine<'_> {
         );
     }
 
-    /// Charges the path of a miss: 1 for the L2 hit path, 2 for the L3 hit path, 3 for the memory path without the memory's cycles. Does
-    /// nothing unless costs are attributed. Uses RAX.
+    /// Charges to the current record the cycles of a miss's `path`: 1 for the L2 hit path, 2 for the L3 hit path, 3 for the memory path
+    /// without the memory's cycles. Does nothing unless costs are attributed. Uses RAX.
     fn charge(&self, a: &mut Assembler, path: usize) {
         if !self.profiling {
             return;
@@ -659,7 +659,8 @@ impl MissRoutine<'_> {
         }
     }
 
-    /// Charges the cycles of a modified line that leaves the level with this index, counted from 0. Uses R11.
+    /// Charges the cycles of the write-back of a modified line that leaves the cache level with the index `level`, counted from 0. Uses
+    /// R11.
     fn charge_write_back(&self, a: &mut Assembler, level: usize) {
         let cycles = self.shape.events.write_back_stall[level];
         if self.profiling && cycles != 0 {

@@ -22,7 +22,8 @@ impl MissRoutine<'_> {
         a.mi(Code::Mov_rm64_imm32, count, 1);
     }
 
-    /// Marks the modified lines, RAX of them, as modified in all levels; continues at `propagated`.
+    /// Marks the modified lines, whose number is in RAX, as modified in the exported levels, from the first level outward. For each line,
+    /// stops at a level that has the line as modified already, or that lacks the line. Continues at `propagated`.
     pub fn propagate_modified(&self, a: &mut Assembler, propagated: Label) {
         let (next, one, line) = (a.label(), a.label(), R11);
         let (word, way) = (R12, R13);

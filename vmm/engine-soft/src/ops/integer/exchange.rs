@@ -1,6 +1,6 @@
 //! XCHG, XADD, CMPXCHG, CMPXCHG8B, CMPXCHG16B.
 //!
-//! One host thread runs all vCPUs of a node, so the locked forms need no host atomics.
+//! The vCPUs of a node run one at a time, so the locked forms need no host atomics.
 
 use iced_x86::Mnemonic;
 use nodescope_x86::Exception;

@@ -44,7 +44,8 @@ fn pushf<M: Stack, T: Width>(cpu: &mut Cpu, _: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Executes POPF (SDM vol. 2B, POPF, table for protected and 64-bit mode): VM, VIF and VIP are kept, RF is cleared.
+/// Executes POPF (SDM vol. 2B, POPF, table for protected and 64-bit mode): VM, VIF and VIP are kept; RF is cleared, except by the 16-bit
+/// form.
 fn popf<M: Stack, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     use rflags::*;
     if cpu.rflags & VM != 0 {

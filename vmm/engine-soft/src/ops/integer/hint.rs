@@ -14,7 +14,7 @@ fn nop(_: &mut Cpu, _: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Cycles of a PAUSE: about 140 since Skylake (Intel Optimization Reference Manual, "Pause latency in Skylake").
+/// Stall cycles of a PAUSE: about 140 since Skylake (Intel Optimization Reference Manual, "Pause latency in Skylake").
 const PAUSE_CYCLES: u64 = 140;
 
 fn pause(cpu: &mut Cpu, _: &Op) -> Done {

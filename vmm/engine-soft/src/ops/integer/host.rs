@@ -319,8 +319,8 @@ pub fn keeps_undefined_flags() -> bool {
     product(none) != product(all) || counts(none) != counts(all)
 }
 
-/// Returns whether the host keeps all flags but ZF in BSF and BSR, which make them undefined. AMD's Zen 3 does; Zen 4, Zen 5 and Intel's
-/// Cascade Lake do not.
+/// Returns whether the flags after BSF and BSR on this host depend on the flags before. AMD's Zen 3 keeps all flags but ZF, which the
+/// architecture makes undefined; Zen 4, Zen 5 and Intel's Cascade Lake do not.
 pub fn scans_keep_flags() -> bool {
     let (none, all) = (0, rflags::STATUS);
     let scans = |before| {
@@ -473,15 +473,15 @@ macro_rules! bmi {
 }
 
 bmi! {
-    /// Returns the flags of ANDN; the host must have BMI1, as for the next four functions.
+    /// Returns the flags of ANDN; the host must have BMI1.
     andn_flags = "andn" (b);
-    /// Returns the flags of BEXTR of `a` under the control word `b`.
+    /// Returns the flags of BEXTR of `a` under the control word `b`; the host must have BMI1.
     bextr_flags = "bextr" (b);
-    /// Returns the flags of BLSR.
+    /// Returns the flags of BLSR; the host must have BMI1.
     blsr_flags = "blsr" ();
-    /// Returns the flags of BLSMSK.
+    /// Returns the flags of BLSMSK; the host must have BMI1.
     blsmsk_flags = "blsmsk" ();
-    /// Returns the flags of BLSI.
+    /// Returns the flags of BLSI; the host must have BMI1.
     blsi_flags = "blsi" ();
     /// Returns the flags of BZHI of `a` from the bit `b` on; the host must have BMI2.
     bzhi_flags = "bzhi" (b);

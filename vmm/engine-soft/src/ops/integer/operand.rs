@@ -131,7 +131,7 @@ impl Destination for Mem {
 /// Kind of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperandKind {
-    /// General register, as byte offset.
+    /// General register, by its byte offset in [`Cpu::gpr`].
     Register(u8),
     /// The memory operand.
     Memory,

@@ -19,7 +19,7 @@ pub trait Stack {
     fn linear(cpu: &Cpu, sp: u64) -> u64;
     /// Writes the stack pointer, with a value that [`Stack::moved`] or [`Stack::truncate`] returned.
     fn set(cpu: &mut Cpu, sp: u64);
-    /// Writes another register of the stack's address size (RBP).
+    /// Writes a general register, such as RBP, in the stack's address size.
     fn set_register(cpu: &mut Cpu, number: usize, value: u64);
     /// Truncates a value to the stack's address size.
     fn truncate(cpu: &Cpu, value: u64) -> u64;

@@ -118,9 +118,9 @@ pub fn uses_mxcsr(i: &Instruction) -> bool {
         )
 }
 
-/// Returns the required alignment of the memory operand in bytes, minus one. VEX instructions need alignment only in the first list. Legacy
-/// SSE instructions need it for all operands of 16 bytes except those of the second list (SDM vol. 2A table 2-18 and following, exception
-/// types 1, 2, 4).
+/// Returns the required alignment of the memory operand in bytes, minus one. Returns 0 if none is required. Of the VEX instructions, only
+/// aligned and non-temporal moves require alignment. Of the legacy SSE instructions, all with an operand of 16 bytes require it, except
+/// unaligned moves and string comparisons (SDM vol. 2A table 2-18 and following, exception types 1, 2, 4).
 fn alignment(i: &Instruction, len: usize) -> u8 {
     use Mnemonic::*;
     let m = i.mnemonic();

@@ -1,7 +1,8 @@
 //! Loads and stores of single elements under a mask, and gathers.
 //!
-//! Masked-off elements are not touched and cannot fault. A gather that faults leaves the elements before the fault in its
-//! destination and their mask bits clear, so that it continues where it stopped (SDM vol. 2C, VGATHERDPS).
+//! Masked-off elements are not touched and cannot fault. MASKMOVQ and MASKMOVDQU are different: they check each group of 8 bytes as a
+//! whole, so that masked-off bytes can fault. A gather that faults leaves the elements before the fault in its destination and their mask
+//! bits clear, so that it continues where it stopped (SDM vol. 2C, VGATHERDPS).
 
 use iced_x86::{Mnemonic, OpKind, Register};
 

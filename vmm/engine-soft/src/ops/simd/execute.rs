@@ -11,7 +11,8 @@ use crate::op::{Done, Flow, Op, Trap};
 use super::mxcsr::Tiny;
 use super::{mxcsr, require, x87};
 
-/// Signature of a stub: arguments are the vCPU and the memory operand, which is null where there is none.
+/// Signature of a stub: arguments are the vCPU and the memory operand, which is null where there is none. A stub that uses MXCSR returns
+/// nonzero if it did nothing, since the host's MXCSR was not the guest's. The result of other stubs has no meaning.
 pub type StubFn = unsafe extern "sysv64" fn(*mut Cpu, *mut u8) -> u32;
 
 /// Returns the stub of an operation.

@@ -21,7 +21,7 @@ use crate::op::{Done, Flow, Handler, Op, Trap};
 use super::execute::StubFn;
 use super::{need, require, x87};
 
-/// Value with which Rust code runs: every exception masked, round to nearest, no flags.
+/// Value of the host's MXCSR with which Rust code runs: every exception masked, round to nearest, no flags.
 pub const DEFAULT: u32 = 0x1f80;
 /// Bits of MXCSR that may be set. The save areas show this value as MXCSR_MASK.
 pub const MASK: u32 = 0xffff;

@@ -128,7 +128,8 @@ fn refresh(cpu: &mut Cpu) {
     cpu.simd.x87.pending = host_status() & SUMMARY != 0;
 }
 
-/// Copies the state of the host's unit into `cpu.fx`, except the pointers, which are always there. The host's unit keeps the state.
+/// Copies the state of the host's unit into `cpu.fx`, except the pointers, which are always current in `cpu.fx`. The host's unit keeps the
+/// state.
 pub fn sync(cpu: &mut Cpu) {
     if !cpu.simd.x87.live {
         return;
@@ -159,8 +160,8 @@ pub fn release(cpu: &mut Cpu) {
     }
 }
 
-/// Returns the x87 state for [`roll_back`], in case an instruction that changes MMX registers must be undone. None if the host's unit has
-/// no state.
+/// Returns the x87 state for [`roll_back`], in case an instruction that changes MMX registers must be undone. None if the host's unit does
+/// not have the guest's state.
 pub fn snapshot(cpu: &mut Cpu) -> Option<FxImage> {
     sync(cpu);
     cpu.simd.x87.live.then_some(cpu.fx)
@@ -420,8 +421,8 @@ fn empty(cpu: &mut Cpu, _op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Returns the offsets of FIP, FCS (and FOP), FDP and FDS in an environment of 14 or 28 bytes, and the size of each in bytes (SDM vol. 1
-/// figures 8-9 to 8-12).
+/// Returns the offsets of FIP, FCS (and FOP), FDP and FDS in an environment, and the size of each in bytes. `len` is the length of the
+/// operand: 14 or 94 bytes for the 16-bit layout, else the 32-bit layout (SDM vol. 1 figures 8-9 to 8-12).
 fn pointers(len: usize) -> ([usize; 4], usize) {
     if matches!(len, 14 | 94) {
         ([6, 8, 10, 12], 2)
@@ -439,7 +440,8 @@ fn require_protected(cpu: &mut Cpu) -> Result<(), Trap> {
     Ok(())
 }
 
-/// Raises a page fault if one byte of an operand may not be accessed. Processors check this byte before the others.
+/// Raises a page fault if one byte of an operand may not be accessed, unless its address is not canonical. Processors check this byte
+/// before the others.
 pub fn check_byte(cpu: &mut Cpu, linear: u64, intent: Intent) -> Result<(), Trap> {
     if is_canonical(linear) {
         cpu.translate(linear, intent)?;

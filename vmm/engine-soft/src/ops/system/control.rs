@@ -153,7 +153,7 @@ fn write_cr0(cpu: &mut Cpu, value: u64) -> Result<(), Trap> {
     Ok(())
 }
 
-/// CR4 bits that the engine implements; setting any other raises `#GP(0)` as on a processor without the feature.
+/// CR4 bits that a guest may set; setting any other raises `#GP(0)` as on a processor without the feature.
 const CR4_KNOWN: u64 = cr4::VME
     | cr4::PVI
     | cr4::TSD
@@ -212,8 +212,8 @@ fn cache_flush(cpu: &mut Cpu, op: &Op) -> Done {
     attend(cpu, op)
 }
 
-/// Returns the debug register that an instruction may access: DR4 and DR5 are DR6 and DR7 as long as CR4.DE is clear, and there are no
-/// others (SDM vol. 2B, MOV).
+/// Returns the number of the debug register that MOV of DR`number` accesses. DR4 and DR5 are DR6 and DR7 as long as CR4.DE is clear. Raises
+/// `#UD` for numbers above 7, and for DR4 and DR5 while CR4.DE is set; `#GP` outside CPL 0; `#DB` while DR7.GD is set (SDM vol. 2B, MOV).
 fn debug_register(cpu: &mut Cpu, number: u8) -> Result<u8, Trap> {
     if number > 7 {
         return Err(cpu.raise(Exception::ud()));

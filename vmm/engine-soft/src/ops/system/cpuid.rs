@@ -12,7 +12,7 @@ use crate::op::{Done, Op, Trap};
 /// EAX of the magic CPUID (`vmm/hypercall`).
 const HYPERCALL_LEAF: u64 = 0x4e53_4350;
 
-/// The doorbell: OUT to this port, with the leaf in EAX, makes the same call (`vmm/hypercall`, "Transports").
+/// The doorbell: OUT to this port, of 4 bytes, with the leaf in EAX, makes the hypercall, too (`vmm/hypercall`, "Transports").
 const DOORBELL_PORT: u16 = 0x5e0;
 
 /// Leaf 1 EDX: there is a local APIC.

@@ -1,4 +1,4 @@
-//! Every promised form: lowered, and equal to the host's result.
+//! Tests of every supported form: lowering knows the form, and its results equal the host's.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::ops::simd::x87;
 
 const STATUS: u64 = nodescope_x86::bits::rflags::STATUS;
 
-/// Returns whether an instruction is not executed natively by this test: it needs an address of its own, or changes the harness's state.
+/// Returns whether the comparison with the host skips an instruction, since it needs an address of its own or changes the harness's state.
 fn elsewhere(i: &Instruction) -> bool {
     use Mnemonic::*;
     matches!(

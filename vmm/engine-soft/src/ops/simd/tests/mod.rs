@@ -15,7 +15,7 @@ use crate::cpu::{Cpu, Mode};
 use crate::op::{Done, Op, RIP};
 use crate::vcpu::{SoftConfig, SoftVcpu};
 
-/// Addresses of test instructions and of their memory operands.
+/// Address of test instructions. `DATA` is the address of their memory operands.
 const IP: u64 = 0x1000;
 const DATA: u64 = 0x2000;
 
