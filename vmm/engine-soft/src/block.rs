@@ -45,6 +45,17 @@ pub struct Block {
     natives: RefCell<SmallVec<[HostCode; 1]>>,
 }
 
+/// Guest code of a block in physical memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodeSpan {
+    /// Guest-physical address of the first byte.
+    pub physical: u64,
+    /// Guest-physical address of the second page's first byte if the code crosses pages, or else 0.
+    pub second_page: u64,
+    /// Length in bytes.
+    pub len: u32,
+}
+
 /// Host code of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCode {
@@ -93,6 +104,16 @@ impl Block {
     #[inline(always)]
     pub fn len(&self) -> u32 {
         self.decoded.len
+    }
+
+    /// Returns where the first `len` bytes of the block's code are.
+    #[inline(always)]
+    pub fn code_span(&self, len: u32) -> CodeSpan {
+        CodeSpan {
+            physical: self.physical,
+            second_page: self.second_page,
+            len,
+        }
     }
 
     /// Counts an execution by the interpreter. Returns the count, or zero for a block that cannot be translated.

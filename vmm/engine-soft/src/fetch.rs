@@ -7,7 +7,7 @@ use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKin
 use nodescope_plugin_api::{Access, MemRef};
 use nodescope_x86::Exception;
 
-use crate::block::Block;
+use crate::block::{Block, CodeSpan};
 use crate::cpu::{Cpu, Mode};
 use crate::features::GuestDecoder;
 use crate::lookup::Entry;
@@ -265,19 +265,19 @@ impl Cpu {
         decoding
     }
 
-    /// Counts the cache lines of instructions that an entry to this block fetches, and reports the misses of the L0 filter cache to the
-    /// model.
+    /// Counts the cache lines of the instructions in `code` as fetched, and reports the lines that the L0 filter cache does not have to the
+    /// model. `code` begins at the instruction pointer.
     #[inline(always)]
-    pub fn fetch_lines(&mut self, block: &Block, executed_len: u32) {
+    pub fn fetch_lines(&mut self, code: CodeSpan) {
         let shift = self.instruction_l0.shift();
-        let line = block.physical >> shift;
-        let last = block.physical + u64::from(executed_len.max(1)) - 1;
-        if block.second_page == 0 && last >> shift == line && self.instruction_l0.hit(line << shift)
+        let line = code.physical >> shift;
+        let last = code.physical + u64::from(code.len.max(1)) - 1;
+        if code.second_page == 0 && last >> shift == line && self.instruction_l0.hit(line << shift)
         {
             self.count_fetch();
             return;
         }
-        self.fetch_lines_slow(block, executed_len);
+        self.fetch_lines_slow(code);
     }
 
     /// Counts a fetch, unless the profile derives fetches from executions ([`crate::profile`]).
@@ -289,10 +289,10 @@ impl Cpu {
     }
 
     #[inline(never)]
-    fn fetch_lines_slow(&mut self, block: &Block, executed_len: u32) {
+    fn fetch_lines_slow(&mut self, code: CodeSpan) {
         let shift = self.instruction_l0.shift();
         let ip = self.gpr[RIP as usize];
-        let (mut at, mut left) = (block.physical, u64::from(executed_len.max(1)));
+        let (mut at, mut left) = (code.physical, u64::from(code.len.max(1)));
         let mut linear = self.code_linear(ip);
         while left > 0 {
             let line = at >> shift << shift;
@@ -318,7 +318,7 @@ impl Cpu {
             left -= step;
             at += step;
             if at & 0xfff == 0 && left > 0 {
-                at = block.second_page;
+                at = code.second_page;
             }
         }
     }

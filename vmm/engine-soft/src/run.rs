@@ -378,7 +378,7 @@ impl Cpu {
         if self.profiling() {
             self.enter_profiled(block);
         }
-        self.fetch_lines(block, planned);
+        self.fetch_lines(block.code_span(planned));
         let before = self.retired;
         let stall_before = self.stall - self.model_stall;
         let done = self.run_block(entry, count);

@@ -58,7 +58,7 @@ use nodescope_plugin_api::{Context, FLOP_CLASSES};
 
 use nodescope_x86::bits::rflags;
 
-use crate::block::{AddressHasher, Block};
+use crate::block::{AddressHasher, Block, CodeSpan};
 use crate::cpi::Cpi;
 use crate::cpu::{Cpu, Mode};
 use crate::lookup::{Counts, Entry};
@@ -114,22 +114,28 @@ pub struct BlockExit {
     page: Option<SharedPage>,
 }
 
-/// A translation block: the host code of a basic block at one linear address.
+/// A translation block: the host code of a basic block at one linear address. The fields that [`Cpu::fetch_translated`] reads share one line
+/// of the host's caches: in a window with several nodes, most fetches find this value in the host's memory.
+#[repr(C, align(64))]
 pub struct TranslationBlock {
+    ip: u64,
+    /// The guest code of the block.
+    code: CodeSpan,
+    /// Fetches, stores and loads of the whole block, [`PACKED_BITS`] each. 0 outside windows, and where the block has a record.
+    packed: u64,
+    /// Offset of the block's record, where costs are attributed to blocks; else 0.
+    record_offset: u64,
+    /// Index into [`Cpu::counters`].
+    privilege: usize,
+    count: u32,
+    mode: Mode,
     decoded: Arc<Decoded>,
     /// The basic block, if the code is made for a window; else null.
     block: *const Block,
-    ip: u64,
-    count: u32,
-    mode: Mode,
-    /// Index into [`Cpu::counters`].
-    privilege: usize,
-    /// Fetches, stores and loads of the whole block, [`PACKED_BITS`] each. 0 outside windows, and where the block has a record.
-    packed: u64,
     flops: [u32; FLOP_CLASSES],
-    /// Offset of the block's record, where costs are attributed to blocks; else 0.
-    record_offset: u64,
 }
+
+const _: () = assert!(std::mem::offset_of!(TranslationBlock, mode) < 64);
 
 impl TranslationBlock {
     fn flops(&self) -> impl Iterator<Item = (usize, u64)> {

@@ -413,11 +413,9 @@ impl Cpu {
 
     fn fetch_translated(&mut self, translation: &TranslationBlock) {
         self.arrive(translation, false);
-        // SAFETY: code for a window calls this. Its translation block does not outlive its basic block.
-        let block = unsafe { &*translation.block };
         let fetches = self.counters[translation.privilege].fetches;
         let stall = self.stall;
-        self.fetch_lines(block, block.len());
+        self.fetch_lines(translation.code);
         // Translated code counts the fetches itself.
         self.counters[translation.privilege].fetches = fetches;
         if self.stall != stall {

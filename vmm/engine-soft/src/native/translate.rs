@@ -172,6 +172,7 @@ impl Cpu {
                 std::ptr::null()
             },
             ip,
+            code: block.code_span(block.len()),
             count: block.ops().len() as u32,
             mode: self.mode,
             privilege: usize::from(kernel),
