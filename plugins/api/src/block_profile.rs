@@ -73,7 +73,7 @@ pub struct BlockCounts {
     /// Data reads beyond those in [`ProfiledBlock::loads`]: of string instructions and gathers, and second lines of split accesses.
     #[serde(default, skip_serializing_if = "is_default")]
     pub more_loads: u64,
-    /// Data writes beyond those in [`ProfiledBlock::stores`].
+    /// Data writes beyond those in [`ProfiledBlock::stores`], such as those of string instructions and second lines of split accesses.
     #[serde(default, skip_serializing_if = "is_default")]
     pub more_stores: u64,
     /// Answers and stall cycles of the block's references.
@@ -103,15 +103,15 @@ impl BlockCounts {
     }
 }
 
-/// Every block that ran on a node in a window.
+/// Blocks that ran on a node in a window, with their counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockProfile {
     /// Blocks by number. Block 0 is not code: it has the costs outside blocks, such as the delivery of interrupts.
     pub blocks: Vec<ProfiledBlock>,
     /// Counts by context and block number, sorted by these two.
     pub counts: Vec<(Context, u32, BlockCounts)>,
-    /// Blocks that ran after the table was full: their misses are counted for block 0, their instructions not at all.
+    /// Number of times that a new block found the table full: its misses are counted for block 0, its instructions not at all.
     pub lost_blocks: u64,
-    /// Times that a new context found the table full: its counts are added to those of another context.
+    /// Number of times that a new context found the table full: its counts are added to those of another context.
     pub lost_contexts: u64,
 }

@@ -51,7 +51,7 @@ impl FlopClass {
     }
 }
 
-/// Counted events of one vCPU in one address space at one privilege.
+/// Counted events of one vCPU in one context at one privilege.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// Instructions retired (a REP string instruction is one).

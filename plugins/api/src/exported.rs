@@ -3,8 +3,8 @@
 //!
 //! The caches have three levels. The first level for data is used by one vCPU. The second level includes it and a first level for
 //! instructions, if there is one. The third level is the outermost, and may have peers. Each level includes the levels inside it. A *set*
-//! is a row of 32-bit words, the most recently used line first. A word without a line is 0. Otherwise a word has, from its lowest bit
-//! on
+//! is a row of 32-bit words, the most recently used line first. A word without a line is 0. Otherwise a word has, from its lowest
+//! bit on
 //!
 //! - the line's [`WordState`], three bits;
 //! - a holder bit for each cache inside, set if that cache may hold the line;
@@ -84,7 +84,8 @@ pub struct ExportedShape {
     pub events: ExportedEvents,
 }
 
-/// Indices of events among the tallies, and the cycles of events with a constant cost. Pairs are for a read and a write.
+/// Indices of events among the tallies, and the cycles of events with a constant cost. Pairs are for a read and a write, except in
+/// [`ExportedEvents::memory`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExportedEvents {
     /// Indices of hits, by level. The first level's indices are not used.
@@ -93,7 +94,8 @@ pub struct ExportedEvents {
     pub miss: [[u32; 2]; 3],
     /// Index of the write-back of a modified line that leaves a level, by level.
     pub write_back: [u32; 3],
-    /// Indices of fills from memory of the requester's socket and of another socket, then of write-backs to these two.
+    /// Indices of fills from memory, then of write-backs to memory. Each pair is for memory of the requester's socket and of another
+    /// socket.
     pub memory: [[u32; 2]; 2],
     /// Cycles of an L2 hit, of an L3 hit, and of a miss of all three levels without the memory's cycles. The misses of the levels inside
     /// are included.
@@ -158,8 +160,7 @@ impl StateExport {
     /// runs:
     ///
     /// - `caches` may be read. If [`ExportedCaches::line_limit`] is not zero, its pointers are valid for the caches that `shape`
-    ///   describes:
-    ///   words of caches and tallies may be read and written, data that belongs to memory may be read.
+    ///   describes: words of caches and tallies may be read and written, data that belongs to memory may be read.
     /// - Changes of words and tallies by the rules of this module never cause the model to access memory that is not its own.
     pub unsafe fn new(shape: ExportedShape, caches: NonNull<ExportedCaches>) -> Self {
         Self { shape, caches }
@@ -179,8 +180,7 @@ impl StateExport {
     ///
     /// # Safety
     /// Until the vCPU is attached anew or detached, and whenever the vCPU runs: the model exists, makes no other export for that vCPU,
-    /// and
-    /// is used only by the platform's functions that this vCPU calls.
+    /// and is used only by the platform's functions that this vCPU calls.
     pub unsafe fn accept(self) -> AcceptedExport {
         AcceptedExport(self)
     }

@@ -1,4 +1,4 @@
-//! Ledger of a model's events by vCPU, address space and privilege.
+//! Ledger of a model's events by vCPU, context and privilege.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,7 +12,7 @@ pub struct Tally {
     pub count: u64,
     /// Sum of the cycles of all events.
     pub cycles: u64,
-    /// Latency of all events in cycles, or [`Tally::VARIES`] if events had different latencies.
+    /// Latency of each event in cycles, or [`Tally::VARIES`] if events had different latencies.
     latency: u64,
 }
 
@@ -44,20 +44,20 @@ impl Tally {
     }
 }
 
-/// Key of tallies: vCPU, address space, privilege.
+/// Key of tallies: number of the vCPU, context, privilege.
 pub type Key = (u16, Context, Privilege);
 
-/// Tallies of a fixed number of event kinds for each vCPU, address space and privilege.
+/// Tallies of a fixed number of event kinds for each vCPU, context and privilege.
 ///
-/// [`Ledger::select`] is cheap as long as a vCPU does not change its address space.
+/// [`Ledger::select`] is cheap as long as a vCPU does not change its context.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     events: usize,
-    /// Last address space of each vCPU, and the index of its first tally.
+    /// Context of each vCPU's last reference, and the index of the context's first tally.
     current: Vec<(Context, usize)>,
     starts: HashMap<(u16, Context), usize>,
     tallies: Vec<Tally>,
-    /// Number that changes when tallies may have moved in memory, or when a vCPU changes its address space.
+    /// Number that changes when tallies may have moved in memory, or when a vCPU changes its context.
     layout_version: u64,
     /// Charges since they were last taken ([`crate::MemoryModel::take_charges`]).
     pub charges: Charges,
@@ -88,8 +88,7 @@ impl Ledger {
         self.layout_version
     }
 
-    /// Returns the address space of a vCPU's last reference, with its first tallies for user and kernel; `None` before the first
-    /// reference.
+    /// Returns the context of a vCPU's last reference, with its first tallies for user and kernel; `None` before the first reference.
     pub fn current_tallies(&mut self, vcpu: u16) -> Option<(Context, [*mut Tally; 2])> {
         let (context, start) = self.current[usize::from(vcpu)];
         let tallies = self.tallies.get_mut(start..)?;

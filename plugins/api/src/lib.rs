@@ -1,8 +1,9 @@
 //! Interface of timing plugins. Plugins depend on no other crate of the platform.
 //!
 //! A plugin is attached only while a measurement window is open, its warm-up included. The engine then gives the plugin every memory
-//! reference that its L0 filter cache cannot answer. The L0 filter cache holds the most recently used line of each set of the first-level
-//! cache. A reference to that line with sufficient permission changes nothing in an LRU model. The engine counts all references,
+//! reference that its L0 filter cache cannot answer. The L0 filter cache holds the most recently used lines of sets of the first-level
+//! cache. A reference to a set's most recently used line with sufficient permission changes nothing in an LRU model. Further lines of a
+//! set are held only as the model permits ([`L0Geometry`]). The engine counts all references,
 //! answered by the L0 filter cache or not ([`Counters`]), so that hits are exactly `references - misses`.
 
 mod block_profile;

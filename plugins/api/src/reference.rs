@@ -47,7 +47,8 @@ pub enum Privilege {
     Kernel,
 }
 
-/// Dense index of an address space; the owner of the window maps the index to a rank or process.
+/// Dense index of a context: an address space and the MPI function that its process is inside, if any. The owner of the window maps the
+/// index to a rank or process, and to that function.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
 )]
@@ -62,7 +63,7 @@ pub struct MemRef {
     pub privilege: Privilege,
     /// Kind of the reference: data read, data write or instruction fetch.
     pub access: Access,
-    /// Address space that the reference belongs to.
+    /// Context that the reference belongs to: address space and MPI function.
     pub context: Context,
     /// Guest-physical address of the first byte.
     pub physical: u64,
@@ -131,8 +132,7 @@ impl Outcome {
     }
 
     /// Returns the physical address of the line that this line replaced in the requesting vCPU's first-level cache. An L0 filter cache
-    /// needs
-    /// this address if it holds more than one line of a set ([`L0Geometry::data_ways`]). Otherwise the address may be `None`.
+    /// needs this address if it holds more than one line of a set ([`L0Geometry::data_ways`]). Otherwise the address may be `None`.
     #[inline(always)]
     pub fn replaced(self) -> Option<u64> {
         (self.replaced != Self::NO_LINE).then_some(self.replaced)
@@ -153,8 +153,8 @@ impl std::fmt::Debug for Outcome {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hits<'a> {
     /// The least recently used line in the reference's set of the vCPU's first-level cache, as a physical address. The cache replaces
-    /// this
-    /// line if the set is still full. `None` if the L0 filter cache does not hold all lines of that set, or holds the reference's line.
+    /// this line if the set is still full. `None` if the L0 filter cache does not hold all lines of that set, or holds the reference's
+    /// line.
     pub oldest: Option<u64>,
     /// Physical addresses of lines of the data cache that were written under [`Permission::Exclusive`], and are now modified. Lines
     /// of any set are reported before the next reference of any vCPU.
@@ -181,16 +181,14 @@ pub struct L0Update {
 pub struct L0Geometry {
     /// log2 of the line size in bytes.
     pub line_shift: u8,
-    /// log2 of the number of slots for data: at most log2(sets), and `line_shift + slots <= 12`, so that the linear and the physical
+    /// log2 of the number of slots for data: at most log2(sets), and `line_shift + data_slots <= 12`, so that the linear and the physical
     /// address agree on the slot.
     pub data_slots: u8,
     /// log2 of the number of slots for instructions.
     pub instruction_slots: u8,
     /// Number of lines for which a data slot may answer. 1: only the most recently used line. The number of ways of the cache is allowed
-    /// if
-    /// a slot is exactly one set and no other vCPU uses that cache. The L0 filter cache then keeps the order of the lines, and reports
-    /// the
-    /// least recently used line to the model ([`Hits::oldest`]).
+    /// if a slot is exactly one set and no other vCPU uses that cache. The L0 filter cache then keeps the order of the lines, and reports
+    /// the least recently used line to the model ([`Hits::oldest`]).
     pub data_ways: u8,
     /// Number of lines for which an instruction slot may answer, by the rule of `data_ways`.
     pub instruction_ways: u8,
@@ -202,8 +200,8 @@ pub trait MemoryModel: Send {
     fn l0_geometry(&self) -> L0Geometry;
 
     /// Accounts for one reference that a vCPU made after these hits, and returns its answer. Changes to the L0 filter cache of any vCPU
-    /// are
-    /// pushed to `updates` (also for other lines of the requesting vCPU). The engine applies a change before that vCPU's next reference.
+    /// are pushed to `updates` (also for other lines of the requesting vCPU). The engine applies a change before that vCPU's next
+    /// reference.
     fn reference(
         &mut self,
         hits: Hits<'_>,
@@ -213,8 +211,7 @@ pub trait MemoryModel: Send {
 
     /// Accounts for a miss by the fast miss path, with the effect of [`MemoryModel::reference`]. The first level must not hold the line.
     /// The fast miss path serves a miss only if the line replaces `oldest` ([`Hits::oldest`]), no other line's permission changes in any
-    /// L0
-    /// filter cache, and the answer permits reads. Otherwise, or if the work would take long, the answer is `None`, and only `modified`
+    /// L0 filter cache, and the answer permits reads. Otherwise, or if the work would take long, the answer is `None`, and only `modified`
     /// ([`Hits::modified`]) has been recorded. The default implementation has no fast miss path.
     fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome> {
         let _ = oldest;
@@ -230,8 +227,7 @@ pub trait MemoryModel: Send {
     }
 
     /// Returns the charges of all references since the last call, for an engine that attributes them to code. If the charges are less
-    /// than
-    /// a stall, the engine counts the difference as [`StallTerm::Unattributed`](crate::StallTerm::Unattributed).
+    /// than a stall, the engine counts the difference as [`StallTerm::Unattributed`](crate::StallTerm::Unattributed).
     fn take_charges(&mut self) -> Charges {
         Charges::default()
     }
@@ -283,7 +279,7 @@ pub trait MemoryTimingModel: Send {
     }
 }
 
-/// Term of the CPI equations to which a counter belongs (method R, equations 2–4).
+/// Term of the CPI equations to which a counter belongs (Rechistov 2013, equations 2–4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Term {
     /// CPI_L1, CPI_L2, CPI_L3 and so on: the cache level, counted from 1.
@@ -299,7 +295,7 @@ pub enum Term {
 pub struct Statistic {
     /// Number of the vCPU within its node.
     pub vcpu: u16,
-    /// Address space to which the events belong.
+    /// Context to which the events belong: address space and MPI function.
     pub context: Context,
     /// Privilege at which the events happened.
     pub privilege: Privilege,

@@ -14,7 +14,7 @@ use crate::stream::{Sink, stream};
 use crate::survey::Survey;
 use crate::{Job, Summary};
 
-/// Number of digits of the header's field for the position of the offsets, which is filled in at the end.
+/// Number of digits to which the header pads the position of the offsets, so that the header's length does not depend on that position.
 const OFFSET_DIGITS: usize = 20;
 
 /// Writes `trace.dim`.

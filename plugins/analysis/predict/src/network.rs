@@ -1,7 +1,7 @@
 //! Costs of messages at their ends and in the network.
 //!
 //! Two models of the transfer. *LogGP* (Alexandrov et al., 1995): the sender is busy for its overhead o(n), the message enters the
-//! network and arrives after L + n G; the next may follow after the gap g, at the earliest when n G have passed. *Post* (Padaryan's
+//! network and arrives after L + n G; the sender's next message may enter max(g, n G) after it, where g is the gap. *Post* (Padaryan's
 //! ParJava, 2005): Time(Post(n)) = n / bandwidth + overhead(n), overhead(0) = latency; the message reaches the receiver at the end
 //! of its Post, and until then the sender is busy, unless a progress thread posts for it.
 
@@ -10,12 +10,12 @@ use serde::Serialize;
 /// Most that one cost of a message may be, picoseconds: 20 hours. A clock can add many such costs without overflow.
 pub(crate) const MOST_COST: u64 = 1 << 56;
 
-/// Returns a time rounded to picoseconds, at most `MOST_COST`.
+/// Returns a time in picoseconds, rounded to a whole number, at most `MOST_COST`.
 pub(crate) fn picoseconds(time: f64) -> u64 {
     (time.round() as u64).min(MOST_COST)
 }
 
-/// A time that depends on the size: straight lines between points, constant before the first and after the last.
+/// A time as a function of a message's size: straight lines between points, constant before the first and after the last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Table {
     /// Bytes and picoseconds, bytes ascending. Empty is 0 throughout.
@@ -75,7 +75,7 @@ pub struct Channel {
     pub per_byte: f64,
     /// Bytes that go over the wire with each message, beyond its own.
     pub envelope: u64,
-    /// Least time between two messages of one sender, picoseconds.
+    /// Least time between the beginnings of two messages of one sender, or with contention of one node, picoseconds.
     pub gap: u64,
     /// Processor time of the sender, by size; in the post model, overhead(n) beyond the latency.
     pub send_overhead: Table,
@@ -128,8 +128,8 @@ impl Channel {
         }
     }
 
-    /// Returns the costs of a message for its receiver. A message of several frames is received frame by frame. Once such a message has come,
-    /// it costs its last frame at least, and the work that could not be done while it came.
+    /// Returns the costs of a message for its receiver. A message of several frames is received frame by frame. Once such a message has
+    /// come, an awaiting receiver still does the work that it could not do while the message came, and at least that of one full frame.
     pub fn receive(&self, bytes: u64) -> ReceiveCost {
         let whole = self.receive_overhead.at(bytes);
         let or_whole = |table: &Option<Table>| table.as_ref().map_or(whole, |t| t.at(bytes));
@@ -150,7 +150,7 @@ impl Channel {
         }
     }
 
-    /// Returns the cost of a single frame for a receiver that processes another message.
+    /// Returns the processor time, in picoseconds, that one frame of a message of `bytes` costs a receiver that processes another message.
     pub fn queued_frame(&self, bytes: u64) -> u64 {
         let within = bytes.min(self.first_frame());
         // A table with points for one frame and for several would interpolate between them, so the last point within one frame counts.
@@ -203,7 +203,7 @@ impl Channel {
         picoseconds(self.bytes(bytes) as f64 * self.per_byte)
     }
 
-    /// Returns the time on the wire of a message's first frames, picoseconds; all but its last are full.
+    /// Returns the time on the wire of the first `number` frames of a message, picoseconds. All frames but the message's last are full.
     pub fn wire_of_frames(&self, bytes: u64, number: u64) -> u64 {
         match self.frames {
             Some(frames) if number < self.number_of_frames(bytes) => {
@@ -230,7 +230,7 @@ impl Channel {
     }
 }
 
-/// Processor time that a completion costs, picoseconds.
+/// Processor time that a completed message costs its receiver, picoseconds, for each case of its arrival.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReceiveCost {
     /// Cost if the receive waited for the message.

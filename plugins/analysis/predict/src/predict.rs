@@ -10,7 +10,7 @@ use crate::reduce::{Fragment, Reduced};
 use crate::result::{Efficiencies, Outcome};
 use crate::timeline::Phases;
 
-/// Most rows and columns of the phases that are reported.
+/// Most rows (ranks or groups of ranks) and columns (intervals of time) of the phases that are reported.
 const ROWS: u32 = 64;
 const COLUMNS: u32 = 240;
 
@@ -254,7 +254,7 @@ fn quantile(sorted: &[u64], part: f64) -> u64 {
 
 impl Prediction {
     /// Adds the section between two marks, whose times in the trace are given. Adds nothing unless there are exactly two marks that all
-    /// ranks passed.
+    /// ranks passed, and the predicted program came to its end.
     pub fn between(&mut self, traced: &[Option<(u64, u64)>]) {
         if let (&[Some(from), Some(to)], &[start, end]) = (traced, &*self.outcome.marks)
             && self.outcome.complete()

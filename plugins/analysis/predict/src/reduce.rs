@@ -41,14 +41,14 @@ pub enum Input {
     Port,
 }
 
-/// Least time from an input of a fragment to an event.
+/// Least time from an input of a fragment until one of its ranks leaves it, or until that rank's port is free ([`Exit`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Delay {
-    /// Index of the rank in the fragment's ranks.
+    /// Index, in [`Fragment::ranks`], of the rank whose input the delay counts from.
     pub from: u32,
     /// Time of that rank from which the delay counts.
     pub input: Input,
-    /// Least time from the input to the event in picoseconds.
+    /// Least time from the input to the exit or to the free port, picoseconds.
     pub time: u64,
 }
 
@@ -74,7 +74,7 @@ pub struct Cost {
     pub operations: u64,
     /// Number of messages; those of all ranks of the fragment are counted with its first rank.
     pub messages: u64,
-    /// Bytes of these messages.
+    /// Bytes of all messages that [`Cost::messages`] counts.
     pub bytes: u64,
 }
 
@@ -89,7 +89,7 @@ pub struct Fragment {
     pub exits: Vec<Exit>,
     /// Picoseconds from the entry to the last exit if all ranks enter at once.
     pub alone: u64,
-    /// Number of occurrences of the fragment.
+    /// Number of occurrences that have the same calls and bursts, and so these attributes.
     pub occurrences: u64,
 }
 
@@ -368,7 +368,8 @@ fn alone(sequences: &Sequences, occurrence: &Occurrence) -> Sequences {
     only
 }
 
-/// Returns the attributes of an occurrence, which is interpreted alone, once for each rank as the last to enter.
+/// Returns the attributes of an occurrence. The occurrence is interpreted alone: once with all ranks at once, and for each rank once with
+/// the rank as the last to enter, and once with its port as the last to be free.
 fn attributes(
     sequences: &Sequences,
     cluster: &Cluster,

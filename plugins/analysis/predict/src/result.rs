@@ -11,7 +11,7 @@ pub struct RankTimes {
     pub computation: u64,
     /// Time in calls that are not interpreted.
     pub opaque: u64,
-    /// Time in MPI in which the rank moves data or messages.
+    /// Time in interpreted MPI calls without `wait`: overheads, and waiting while messages of prompt ranks are on their way.
     pub communication: u64,
     /// Time in MPI in which the rank waits because another rank was late.
     pub wait: u64,
@@ -59,7 +59,7 @@ pub struct WaitState {
     pub because_of: String,
     /// Number of times that a call waited.
     pub count: u64,
-    /// Picoseconds, all ranks together.
+    /// Sum of these waits of all ranks, picoseconds.
     pub time: u64,
     /// Longest single wait, picoseconds.
     pub longest: u64,
@@ -70,7 +70,7 @@ pub struct WaitState {
 /// A link's use.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LinkLoad {
-    /// Name of the link: the two ends that it connects.
+    /// Name of the link: its two ends, or its switch or node and its direction.
     pub link: String,
     /// Bytes that passed the link.
     pub bytes: u64,
@@ -89,9 +89,9 @@ pub struct CriticalPath {
     pub transfer: u64,
     /// Number of messages on the path.
     pub messages: u64,
-    /// Ranks by their share, greatest first: rank, picoseconds.
+    /// Ranks with the longest time on the path, greatest first, at most ten: world rank, picoseconds.
     pub ranks: Vec<(u32, u64)>,
-    /// Calls that waited for messages of the path, greatest first: call, picoseconds of transfer.
+    /// Calls that waited for messages of the path, greatest first, at most ten: call, picoseconds of transfer.
     pub calls: Vec<(String, u64)>,
 }
 
@@ -105,9 +105,9 @@ pub enum Problem {
         time: u64,
         /// Ranks that wait.
         blocked: u32,
-        /// A cycle of ranks, each waiting for the next; empty if a rank waits for one that has ended.
+        /// A cycle of ranks, each waiting for the next; empty if there is none, such as where a rank waits for one that has ended.
         cycle: Vec<Blocked>,
-        /// Other ranks that wait, at most ten.
+        /// Ranks that wait and are not in the cycle, at most ten.
         others: Vec<Blocked>,
     },
     /// A message that no rank received.
@@ -202,11 +202,11 @@ pub struct Outcome {
     pub timeline: Option<Timeline>,
     /// Faults of the program that the interpreter found.
     pub problems: Vec<Problem>,
-    /// Number of bursts, messages sent and messages received.
+    /// Number of operations plus messages sent plus receives begun, those within collectives included.
     pub events: u64,
     /// Messages, those within collectives included.
     pub messages: u64,
-    /// Bytes of these messages.
+    /// Bytes of all messages that [`Outcome::messages`] counts.
     pub bytes: u64,
 }
 

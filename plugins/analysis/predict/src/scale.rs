@@ -2,9 +2,10 @@
 //!
 //! - [`shape`](self): ranks are arranged as a line, a balanced grid of two or three dimensions, or a hypercube. What a rank does must
 //!   depend only on its role (at which ends of the arrangement the rank is). At every traced size, a partner must be at the same
-//!   distance,
-//!   be the same rank from either end, or differ in the same bits of the rank number. Other programs are refused, with the reason.
-//! - [`fit`](self): durations of bursts and sizes of messages are functions of p in the performance model normal form with one term.
+//!   distance, be the same rank counted from the first or from the last rank, or differ in the same bits of the rank
+//!   number. Other programs are refused, with the reason.
+//! - [`fit`](self): durations of bursts and sizes of messages are functions of the number of ranks p in the performance model normal form
+//!   with one term.
 //! - Iterations of a loop are constant, a + b p, a + b log2(p) or a + b times a side of the grid.
 //!
 //! A rank takes the sequence of bursts of a traced rank of the same role, at the largest size that has this role. Each burst is scaled
@@ -111,11 +112,11 @@ pub struct HeldOut {
     pub from_its_trace: u64,
     /// Time predicted from the smaller sizes, picoseconds.
     pub from_the_others: u64,
-    /// (others - own) / own.
+    /// Relative error of the check: (`from_the_others` - `from_its_trace`) / `from_its_trace`.
     pub error: f64,
 }
 
-/// Dependence of the work on the number of ranks.
+/// Dependence of the work on the number of ranks p. T(p) is the predicted time, and p0 the smallest predicted number of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scaling {
@@ -172,7 +173,7 @@ pub struct Scaled {
     pub arrangement: String,
     /// Fits of the most expensive bursts and uninterpreted calls, in descending order of their share.
     pub fits: Vec<NamedFit>,
-    /// Mean of all fits' errors, weighted by share.
+    /// Mean error of the fits of all bursts and uninterpreted calls, weighted by share.
     pub fit_error: f64,
     /// Check on the largest traced size. `None` if that size could not be predicted; [`Scaled::notes`](Series::notes) has the reason.
     pub held_out: Option<HeldOut>,
@@ -203,7 +204,8 @@ const FITS: usize = 12;
 ///
 /// # Errors
 ///
-/// Fails with fewer than three sizes, and for a program or target that cannot be arranged regularly.
+/// Fails with fewer than three sizes, for a program whose communicators, collectives or partners are not regular, and for a target to
+/// which the arrangement, a role or a loop's iterations do not extend.
 pub fn scale(
     programs: &[Program],
     cluster: &Cluster,

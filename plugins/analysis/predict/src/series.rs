@@ -15,7 +15,7 @@ pub struct Split {
     pub computation: u64,
     /// Time in calls that are not interpreted.
     pub opaque: u64,
-    /// Time in MPI calls that move data or messages.
+    /// Time in interpreted MPI calls without `wait`.
     pub communication: u64,
     /// Time in MPI calls in which another rank was late.
     pub wait: u64,
@@ -60,9 +60,9 @@ impl Split {
 pub struct Point {
     /// The parameter's value.
     pub value: Value,
-    /// The prediction; `None` if the program cannot run with this value.
+    /// The prediction; `None` if the program cannot run, or does not come to its end, with this value.
     pub result: Option<PointResult>,
-    /// Reason for which the program cannot run with this value; `None` if there is a prediction.
+    /// Reason for which the program cannot run, or does not come to its end, with this value; `None` if there is a prediction.
     pub error: Option<String>,
 }
 

@@ -18,7 +18,7 @@ pub enum Scale {
     Linear,
     /// Numbers, shown on a logarithmic axis.
     Logarithmic,
-    /// Names, or numbers in no order.
+    /// Names, a single value, or numbers that do not ascend.
     Names,
 }
 
@@ -27,7 +27,8 @@ pub enum Scale {
 pub struct Value {
     /// Text of the value, as written in the cluster file.
     pub text: String,
-    /// The number in seconds, bytes, bytes per second or hertz, or the plain number; `None` for a name or in a list of mixed units.
+    /// The number in seconds, bytes, bytes per second or hertz, or the plain number; `None` for a name, or for a number with a
+    /// unit in a list whose values do not all have this unit.
     pub number: Option<f64>,
 }
 
@@ -363,7 +364,7 @@ mod tests {
         assert_eq!(sweep.values[2].number, Some(4e-6));
         let sweep: Sweep = "nodes.speed=1,10,100".parse().unwrap();
         assert_eq!(sweep.scale, Scale::Logarithmic);
-        // A list of different kinds has names only; the cluster file's check reports the error later.
+        // A list of different kinds of quantities counts as names; the cluster file's check reports the error later.
         let sweep: Sweep = "network.latency=1us,2".parse().unwrap();
         assert_eq!(sweep.scale, Scale::Names);
     }

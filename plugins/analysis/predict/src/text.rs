@@ -7,7 +7,7 @@ use nodescope_config::quantity::{Time, counted};
 use crate::predict::Prediction;
 use crate::result::{Blocked, Problem, RankTimes};
 
-/// Number of ranks that are listed one by one.
+/// Largest number of ranks that are listed one by one.
 const RANKS: usize = 16;
 /// Largest number of lines in each list.
 const LINES: usize = 10;

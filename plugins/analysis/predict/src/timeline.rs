@@ -43,7 +43,7 @@ pub struct Row {
     pub computation: Vec<u64>,
     /// Time in calls that are not interpreted.
     pub opaque: Vec<u64>,
-    /// Time in MPI calls that move data or messages.
+    /// Time in interpreted MPI calls without `wait`.
     pub communication: Vec<u64>,
     /// Time in MPI calls in which another rank was late, drawn from the start of the call.
     pub wait: Vec<u64>,

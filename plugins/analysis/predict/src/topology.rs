@@ -68,7 +68,7 @@ impl Topology {
     }
 
     /// Returns the number of links, the `nodes` nodes' own included. Links below 2 * `nodes` are these: links into the network, then
-    /// links out of it.
+    /// links out of it. On a dragonfly, the number includes links from a router or group to itself, which no route uses.
     pub fn links(&self, nodes: u32) -> u64 {
         let own = 2 * u64::from(nodes);
         own + match self {

@@ -1,7 +1,7 @@
 //! A predicted run as a trace, from which every export works.
 //!
-//! Calls have the times of the interpretation. Functions, call sites, peers, tags, sizes and communicators are those of the model.
-//! The model has no counts of instructions; the trace has 0.
+//! Calls have the times of the interpretation. Functions, call sites, peers, tags, sizes and communicators are those of the program's loop
+//! trees (the model). The interpretation counts no instructions; the trace has 0 for them.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -201,7 +201,7 @@ impl Writer<'_> {
         peer.resolve(rank, self.world)
     }
 
-    /// Collects the sizes of all messages, so that records of receives can state the received bytes.
+    /// Collects the sizes of all point-to-point messages, so that records of receives can state the received bytes.
     fn sends(&mut self, timeline: &Timeline) {
         for (calls, rank) in timeline.calls.iter().zip(0..) {
             for call in calls {

@@ -256,7 +256,8 @@ fn ends(outcome: &Outcome) -> Vec<u64> {
 
 #[test]
 fn messages_that_share_a_link_have_equal_shares() {
-    // Rank 0 sends 1 MB to each of three ranks at once. Each message gets a third of the link, so that all arrive last.
+    // Rank 0 sends 1 MB to each of three ranks at once. Each message gets a third of the link, so that all arrive at the
+    // same time, when the last one would arrive from a queue.
     let mut builder = ProgramBuilder::new();
     for peer in 1..4 {
         builder.send(rank(peer), 0, 1_000_000);
@@ -293,7 +294,7 @@ fn shares_are_found_anew_when_messages_begin_and_end() {
     assert_eq!(ends(&shared), [0, 501, 1505, 2506]);
 }
 
-/// Interprets a program as [`run`] does, but one that leaves one message without a receive.
+/// Interprets a program that leaves one message without a receive, without the other checks of [`run`].
 fn run_with_leftovers(program: &Program, cluster: &Cluster) -> Outcome {
     let outcome = interpret(&Code::new(program), cluster, &Options::default()).unwrap();
     assert_eq!(outcome.problems.len(), 1, "{outcome:#?}");
@@ -453,7 +454,7 @@ fn a_progress_thread_lets_large_messages_go_on_and_takes_its_share() {
     // With a progress thread that costs nothing, the message arrives before the computation ends.
     cluster.progress = Progress::Thread { beta: 0.0 };
     assert_eq!(run(&program(), &cluster).time, 5000 * US);
-    // With half a share, the thread makes 1000 us of computation run at half speed: 500 us more.
+    // With half a share for the thread, computation runs at half speed for 1000 us, and so takes 500 us more.
     cluster.progress = Progress::Thread { beta: 0.5 };
     let outcome = run(&program(), &cluster);
     assert_eq!(outcome.time, 5500 * US);
@@ -544,8 +545,7 @@ fn rounds_of_a_collective_use_links_in_the_order_of_their_times() {
         .fixed
         .insert(CollectiveKind::Allgather, selected);
     // Ranks 0 and 1 have each other's block at 200 us, and each sends two blocks. Rank 2's message to rank 3, sent at 160 us, occupies
-    // the
-    // link to rank 3 until 260 us and arrives at 360 us. Rank 0's two blocks arrive later, at 560 us. At 360 us rank 3 sends two
+    // the link to rank 3 until 260 us and arrives at 360 us. Rank 0's two blocks arrive later, at 560 us. At 360 us rank 3 sends two
     // blocks to rank 0: 200 us on the wire, 100 us of latency.
     assert_eq!(run(&builder.finish(), &cluster).time, 660 * US);
 }
@@ -642,7 +642,7 @@ fn accesses_at_once_share_the_ways_there_and_back() {
     let mut cluster = Cluster::simple("c", loggp());
     cluster.contention = true;
     let outcome = run(&builder.finish(), &cluster);
-    // Puts leave at 1, 2 and 3 us. The requests of the gets leave at 4, 5 and 6 us; their answers, which take 1 us each, at 9, 10 and 11 us, arrive
-    // at 15, 16 and 17 us, and cost 1 us.
+    // Puts leave at 1, 2 and 3 us. The requests of the gets leave at 4, 5 and 6 us. Their answers, which take 1 us each on the wire, leave
+    // at 9, 10 and 11 us, arrive at 15, 16 and 17 us, and cost 1 us each.
     assert_eq!(outcome.time, 18 * US);
 }

@@ -1,4 +1,4 @@
-//! Properties that hold for every program and every cluster.
+//! Properties that predictions of any program must have on any cluster, checked with random programs on a few clusters.
 
 use nodescope_loop_tree::{
     Burst, CollectiveKind, Entry, PeerRef, Program, ProgramBuilder, Sequences,
@@ -356,7 +356,7 @@ fn ranks_that_begin_apart_widen_the_interval() {
         };
         predict(&program, &cluster, &request).unwrap()
     };
-    // Bursts do not vary, so there is no interval.
+    // Neither bursts nor the ranks' starts vary, so there is no interval.
     assert_eq!(ask(0, 1).interval, None);
     let apart = ask(1_000_000_000, 1);
     assert_eq!(apart.outcome, ask(0, 1).outcome);
@@ -364,7 +364,7 @@ fn ranks_that_begin_apart_widen_the_interval() {
     assert_ne!(apart.interval, ask(1_000_000_000, 2).interval);
     let interval = apart.interval.unwrap();
     assert_eq!(interval.stagger, 1_000_000_000);
-    // The interval is wider than the stagger of the ranks' starts.
+    // The interval is more than twice as wide as the stagger of the ranks' starts.
     let width = interval.high - interval.low;
     assert!(width > 2_000_000_000, "{interval:?} {}", apart.outcome.time);
 }

@@ -34,7 +34,7 @@ fn rank(absolute: u32) -> PeerRef {
 }
 
 /// Returns a program whose rank 0 waits for rank 1's message, which arrives at 12 us. Then rank 0 receives rank 2's message, which
-/// arrived at 10 us.
+/// arrived at 10 us. With `with_request`, rank 0 begins that receive first, without blocking.
 fn unexpected(with_request: bool) -> Program {
     let mut builder = ProgramBuilder::new();
     if with_request {
@@ -109,9 +109,8 @@ fn messages_share_the_link_to_their_receiver_by_frames() {
         header: 0,
         acknowledge: 0,
     });
-    // Frames arrive from 1 us on, those of the second message from 3 us on. Seven of the second pass before the last of the first. The
-    // last
-    // frame costs as much as a message of one frame.
+    // Frames arrive from 1 us on, those of the second message from 3 us on. Seven of the second pass before the last of the first.
+    // The last frame costs as much as a message of one frame.
     assert_eq!(end(&cluster), (20 + 7) * US);
 }
 

@@ -39,7 +39,7 @@ fn clusters() -> Vec<Cluster> {
 
 #[derive(Clone, Debug)]
 enum Turn {
-    /// Blocking message to a neighbour.
+    /// Blocking message from rank 0 to the rank of this number, with its bytes.
     Pass(u32, u64),
     Exchange(u32, u64),
     Overlapped(u32, u64, u8),
@@ -72,7 +72,7 @@ fn write(builder: &mut ProgramBuilder, turns: &[Turn], rank: u32, ranks: u32, sk
         builder.compute(US * u64::from(rank % 3) * skew);
         match turn {
             Turn::Pass(d, bytes) => {
-                // One rank of each pair sends first, so that blocking messages of any size complete.
+                // Only rank 0 sends, and only rank d receives, so that blocking messages of any size complete.
                 let d = d % ranks;
                 if d == 0 || rank.abs_diff((rank + d) % ranks) == 0 {
                     continue;
@@ -282,7 +282,7 @@ fn fragments_that_are_not_closed_are_refused_with_the_reason() {
     let marked = |builder: &mut ProgramBuilder| {
         builder.call(Function::Barrier, 0xaa, Action::Nothing);
     };
-    // A message that is sent before the loop is received in it.
+    // A message that is sent outside the fragment is received in it.
     let crosses = loop_of(&|builder, rank| {
         if rank == 0 {
             builder.send(PeerRef::Absolute(1), 0, 8);

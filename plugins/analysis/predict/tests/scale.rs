@@ -23,7 +23,7 @@ fn at(rank: u32) -> PeerRef {
     PeerRef::Absolute(rank)
 }
 
-/// Adds one end of an exchange: nothing at the end of an arrangement, as with `MPI_PROC_NULL`.
+/// Adds an `MPI_Sendrecv`; a partner of `None` is beyond the end of the arrangement, as with `MPI_PROC_NULL`.
 fn exchange(
     builder: &mut ProgramBuilder,
     site: u64,
@@ -136,7 +136,7 @@ fn odd_even(p: u32) -> Program {
     builder.finish()
 }
 
-/// Returns a program in which partners differ in the two lowest bits.
+/// Returns a program in which each rank has two partners, whose numbers differ from its own in one of the two lowest bits.
 fn cube(p: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     for rank in 0..p {
@@ -300,7 +300,7 @@ fn the_range_in_which_ranks_pay_is_named_and_the_error_stated() {
     assert_eq!(held.ranks, 16);
     assert!(held.error.abs() < 1e-6, "{held:?}");
     assert!(scaled.fit_error < 1e-9);
-    // 64 ms of work in 5 turns: at 1024 ranks, 62.5 us a turn beside an all-reduce of at least 10 x 3 us.
+    // 64 ms of work in each of 5 turns: at 1024 ranks, 62.5 us a turn for each rank, beside an all-reduce of at least 10 x 3 us.
     let range = scaled.range.unwrap();
     let (beyond, limit) = range.beyond.unwrap();
     assert!(range.up_to >= 64 && beyond > range.up_to, "{range:?}");

@@ -36,7 +36,8 @@ fn turn() -> impl Strategy<Value = Turn> {
         (1u32..4, 0u64..200_000).prop_map(|(d, bytes)| Turn::Shift(d, bytes)),
         (1u32..4, 0u64..200_000, any::<u8>())
             .prop_map(|(d, bytes, w)| Turn::Overlapped(d, bytes, w)),
-        // The builder calls a construction a barrier; a trace does not distinguish the two.
+        // All kinds but the construction of a communicator: the builder gives it the function of a barrier, and so a trace would not
+        // distinguish the two.
         (0usize..16, 0u64..100_000).prop_map(|(kind, bytes)| {
             let kind = CollectiveKind::ALL[kind];
             // The trace's sums round the shares of a block that is not a multiple of the number of ranks.

@@ -15,7 +15,7 @@ const THRESHOLDS: [f64; 12] = [
 /// A cluster of ranks, one of which represents all.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Representation {
-    /// World ranks, ascending.
+    /// World ranks of the cluster, ascending.
     pub ranks: Vec<u32>,
     /// The rank nearest to the centroid.
     pub representative: u32,
@@ -31,7 +31,7 @@ pub struct Representation {
 /// A group of ranks with its tree of merges.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GroupAnalysis {
-    /// World ranks, ascending.
+    /// World ranks of the group, ascending.
     pub ranks: Vec<u32>,
     /// Number of MPI calls of each rank behind `MPI_Init`, without polls that found nothing.
     pub calls: usize,
@@ -65,7 +65,7 @@ pub struct Analysis {
     pub groups: Vec<GroupAnalysis>,
     /// World ranks of the representatives, ascending.
     pub representatives: Vec<u32>,
-    /// Numbers of representatives for other thresholds, ascending.
+    /// Numbers of representatives for several thresholds, [`Analysis::threshold`] among them, in ascending order of thresholds.
     pub sensitivity: Vec<Sensitivity>,
     /// Least threshold with these representatives.
     pub same_from: f64,

@@ -1,9 +1,9 @@
-//! Agglomerative clustering of computation vectors: the two nearest clusters are merged until one remains, and the tree of merges is cut at a
-//! threshold.
+//! Agglomerative clustering of computation vectors: the two nearest clusters are merged until one remains, and the tree of merges is cut
+//! at a threshold.
 //!
-//! The distance of two clusters is the Euclidean distance of their centroids (centroid linkage; Müllner, "Modern hierarchical, agglomerative
-//! clustering algorithms", 2011, whose generic algorithm the crate kodama has). Distances are relative to the root mean square of
-//! the vectors' lengths, so that a threshold means the same for short and long programs.
+//! The distance of two clusters is the Euclidean distance of their centroids (centroid linkage; Müllner, "Modern hierarchical,
+//! agglomerative clustering algorithms", 2011, whose generic algorithm the crate kodama has). Distances are relative to the root mean
+//! square of the vectors' lengths, so that a threshold means the same for short and long programs.
 
 use kodama::{Method, linkage};
 use serde::Serialize;
@@ -16,7 +16,8 @@ pub const MOST_VECTORS: usize = 20_000;
 /// Two clusters that become one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Merge {
-    /// The two clusters. A number below the number of vectors is that vector; a greater one, less the number of vectors, is that merge.
+    /// The two clusters. A number below the number of vectors is that vector. Any other, less the number of vectors, is the index of
+    /// an earlier merge.
     pub parts: [usize; 2],
     /// Distance of the two centroids, relative to the root mean square length of the vectors.
     pub distance: f64,

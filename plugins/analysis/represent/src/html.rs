@@ -155,7 +155,7 @@ impl Analysis {
     }
 }
 
-/// Returns the tree of a group's merges as SVG. A merge is drawn at the height at which the tree is cut.
+/// Returns the tree of a group's merges as SVG, cut at `threshold`. Each merge is drawn at its own height, which is what the cut compares.
 fn dendrogram(group: &GroupAnalysis, threshold: f64) -> Result<String, ChartError> {
     let count = group.ranks.len();
     let highest = group

@@ -1,6 +1,5 @@
 //! Representative ranks: which ranks of a traced MPI program represent all others, and how long the whole program takes on another
-//! cluster
-//! if every rank computes for as long as its representative did there.
+//! cluster if every rank computes for as long as its representative did there.
 //!
 //! - [`group`](mod@group): ranks that call the same MPI functions in the same order.
 //! - [`cluster`]: agglomerative clustering of the computation vectors of a group, its dendrogram, and the cut through it.

@@ -184,7 +184,7 @@ pub fn lines(labels: &Labels<'_>, parts: &[Part]) -> Result<String, ChartError> 
     Ok(svg)
 }
 
-/// Returns a number with three significant digits and an SI prefix.
+/// Returns a number with at most three significant digits and an SI prefix; in exponential notation below a millionth.
 pub fn short(value: f64) -> String {
     let prefixes = [
         (1e12, " T"),

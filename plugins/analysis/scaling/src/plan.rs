@@ -9,9 +9,8 @@
 //! where a >= 0 is the cost of synchronizing a node for a second of virtual time, and b >= 0 is the cost of a modelled instruction. The
 //! fit minimizes the squares of relative errors, so that short runs count as much as long ones. Runs of a single node are left out, since
 //! a single node has no other to be synchronized with. Runs with equal numbers of ranks on each node hardly distinguish a from b. The
-//! plan
-//! therefore has a second estimate, in which each instruction costs as much as in the run with most nodes. Memory is fitted as a straight
-//! line over the number of nodes, by least squares.
+//! plan therefore has a second estimate, in which each instruction costs as much as in the run with most nodes. Memory is fitted as a
+//! straight line over the number of nodes, by least squares.
 
 use std::str::FromStr;
 
@@ -115,11 +114,11 @@ pub struct Plan {
     pub nodes_per_host: u32,
     /// Number of hosts whose memory suffices for the cluster.
     pub hosts: u32,
-    /// Processor time by the fit, in hours of one host core.
+    /// Processor time of all [`Plan::phases`] by the fit, in hours of one host core.
     pub core_hours: f64,
-    /// Processor time if each instruction costs as much as in the run with most nodes, in hours of one host core.
+    /// Processor time of all [`Plan::phases`] if each instruction costs as much as in the run with most nodes, in hours of one host core.
     pub core_hours_by_instruction: f64,
-    /// Elapsed hours if all cores of these hosts are always busy: by the fit, and by instructions.
+    /// Elapsed hours if all cores of [`Plan::hosts`] hosts are always busy: for `core_hours`, and for `core_hours_by_instruction`.
     pub hours: [f64; 2],
 }
 
@@ -134,20 +133,20 @@ pub struct PhasePlan {
     pub per_instruction: f64,
     /// Largest relative error of the fit over the runs.
     pub error: f64,
-    /// Virtual time, seconds.
+    /// Virtual time that the phase takes, seconds.
     pub virtual_seconds: f64,
-    /// Number of modelled instructions.
+    /// Number of modelled instructions that all cores of the cluster execute in the phase.
     pub instructions: f64,
-    /// Seconds of a host core, by the fit.
+    /// Processor time of the whole phase, seconds of a host core, by the fit.
     pub cpu_seconds: f64,
-    /// Seconds of a host core, if each instruction costs as much as in the run with most nodes.
+    /// Processor time of the whole phase, seconds of a host core, if each instruction costs as much as in the run with most nodes.
     pub cpu_seconds_by_instruction: f64,
 }
 
 /// Reason for which a plan cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// Fewer than two runs have host times.
+    /// Fewer than two runs on more than one node have host times.
     #[error(
         "{series}: a plan needs runs with host.json on two numbers of nodes above 1 at least, and there are {found}; run the studies with --host-times"
     )]
@@ -164,7 +163,7 @@ pub enum PlanError {
     Memory {
         /// Name of the series.
         series: String,
-        /// Memory of one node, MiB.
+        /// Memory that a host needs for one node, MiB.
         need: u64,
         /// Memory of a host, MiB.
         have: u64,

@@ -18,7 +18,7 @@ pub struct Point {
     pub ranks: u32,
     /// MPI calls of the whole run.
     pub mpi: Mpi,
-    /// The measured window; `None` if the run has no complete window with measurements of ranks.
+    /// The requested or first complete window; `None` if there is no complete window, or if it has no measurements of ranks.
     pub window: Option<Window>,
     /// Host times of the run; `None` if the run had no `--host-times`.
     pub host: Option<Host>,
@@ -78,10 +78,10 @@ pub struct Term {
     pub cpi: f64,
 }
 
-/// Floating-point operations of a window.
+/// Floating-point operations of a window. A value is `None` where the report has no value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Flops {
-    /// Operations per instruction outside MPI calls.
+    /// Floating-point operations per instruction outside MPI calls.
     pub alpha: Option<f64>,
     /// Equation (6), FLOP/s of one core.
     pub published_per_second: Option<f64>,
@@ -102,9 +102,9 @@ pub struct Host {
     pub cores: u32,
     /// Number of host threads that ran nodes.
     pub threads: u32,
-    /// Largest resident memory, bytes.
+    /// Largest resident memory of the nodescope process, bytes.
     pub peak_memory_bytes: u64,
-    /// Phases in order.
+    /// Host times of the phases, in the order in which they began.
     pub phases: Vec<PhaseCost>,
 }
 
@@ -117,9 +117,9 @@ pub struct PhaseCost {
     pub window: Option<String>,
     /// Number of nodes that ran.
     pub nodes: u32,
-    /// Instructions of all nodes.
+    /// Instructions that all nodes executed in the phase.
     pub instructions: u64,
-    /// Virtual time, picoseconds.
+    /// Virtual time that passed in the phase, picoseconds.
     pub virtual_ps: u64,
     /// Elapsed time of the host's clock, seconds.
     pub wall_seconds: f64,

@@ -1,8 +1,7 @@
 //! Import of SimGrid's time-independent traces.
 //!
 //! Such a trace has no times. In the imported trace, a flop of work takes one nanosecond and counts as one instruction, and MPI calls
-//! take
-//! no time. The imported trace therefore shows the program on a network without latency, which is what a prediction needs.
+//! take no time. The imported trace therefore shows the program on a network without latency, which is what a prediction needs.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fs::File;
@@ -15,7 +14,7 @@ use nodescope_hypercall::{Completion, Function, Peer, Tag};
 use super::Builder;
 use crate::error::ImportError;
 
-/// Number above all ranks that such traces have, so that a damaged file cannot cause a huge allocation.
+/// Limit that every rank number must be below, so that a damaged file cannot cause a huge allocation. Real traces have fewer ranks.
 const MOST_RANKS: u32 = 1 << 24;
 
 /// Returns true if a path leads to something other than a regular file: a device or a pipe may have no end.
@@ -67,7 +66,7 @@ pub(super) fn read(path: &Path, builder: &mut Builder) -> Result<Vec<String>, Im
     }
     let mut read = BTreeSet::new();
     for (number, file) in &files {
-        // Each rank must have its own file.
+        // The list must name regular files, each only once.
         let what = match (may_be_endless(file), read.insert(file)) {
             (true, _) => Some("is no regular file"),
             (_, false) => Some("is named before"),
@@ -128,13 +127,13 @@ struct Reader<'a> {
 
 /// Sender, receiver and tag.
 type Key = (u32, u32, u32);
-/// Request: serial number, true for a receive, and its bytes.
+/// Request: serial number, true for a receive, and the bytes of the receive's buffer (0 for a send).
 type Request = (u64, bool, u64);
 
 #[derive(Default)]
 struct Rank {
     process: usize,
-    /// Time so far in picoseconds, and instructions so far.
+    /// Time so far in picoseconds. The next field has the instructions so far.
     time: u64,
     instructions: f64,
     request: u64,

@@ -31,8 +31,7 @@ macro_rules! functions {
         impl Otf2 {
             fn of(library: Library) -> Result<Otf2, Otf2Error> {
                 // SAFETY: the types are those of these functions in OTF2 3.0's headers; the pointers live no longer than the library,
-                // which the
-                // structure owns.
+                // which the structure owns.
                 unsafe {
                     Ok(Otf2 {
                         $($name: *library

@@ -1,6 +1,5 @@
 //! OTF2 archives, written and read by the library libotf2 (Debian: in otf2-tools). Only that library documents the format, so that a
 //! reader or writer without the library is not worth the effort.
-//!
 
 mod library;
 mod read;

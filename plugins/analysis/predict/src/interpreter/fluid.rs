@@ -1,4 +1,4 @@
-//! Links that messages share as a fluid.
+//! Model of shared links in which each message flows like a fluid, with a rate of its own.
 //!
 //! A message is on all links of its path from when it enters the network until its last byte has left. Its rate changes whenever another
 //! message begins or ends. Rates are max-min fair (Bertsekas and Gallager, "Data Networks", 1992, section 6.5.2): the rate of a message
@@ -12,22 +12,23 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Picoseconds within which ends count as one. Rounding must not make several ends of one, each with its own rates.
+/// Picoseconds after the current time within which messages that end are taken out now. Otherwise, rounding could turn one common end into
+/// several ends, each with new rates.
 const TOGETHER: u64 = 16;
 
-/// Relative difference of rates below which they are the same.
+/// Relative change of a message's rate up to which the message keeps its old rate.
 const SAME: f64 = 1e-12;
 
 /// A message on its path.
 #[derive(Clone, Debug, Default)]
 struct Flow {
     message: u32,
-    /// Bytes that were left at `since`.
+    /// Bytes that had still to flow at `since`.
     left: f64,
-    /// Bytes a picosecond from then on.
+    /// Bytes per picosecond, from `since` on.
     rate: f64,
     since: u64,
-    /// Time at which the message ends at this rate.
+    /// Time at which the message's last byte leaves if `rate` does not change, picoseconds.
     end: u64,
     /// Number by which out-of-date entries of the heap are recognised.
     generation: u32,
@@ -58,12 +59,12 @@ impl Ord for Share {
 struct Pipe {
     /// Messages on the link.
     flows: Vec<u32>,
-    /// Bytes a picosecond.
+    /// Bandwidth of the link, bytes per picosecond.
     capacity: f64,
     /// While rates are found: capacity that is left for messages without a rate, whose weights have the sum `weight`.
     left: f64,
     weight: f64,
-    /// Round in which this link was last reached.
+    /// Number of the last round of `Fluid::reach` that reached this link; 0 once all messages of the link have their rates.
     seen: u64,
     dirty: bool,
 }
@@ -80,12 +81,12 @@ pub(super) struct Fluid {
     round: u64,
     found: Vec<u32>,
     shares: BinaryHeap<Reverse<Share>>,
-    /// Time at which the interpreter updates the shares next.
+    /// Time at which the interpreter updates the shares next; `None` if no update is scheduled.
     pub next: Option<u64>,
 }
 
 impl Fluid {
-    /// Returns `links` links without messages. A link gets its capacity from the messages on it.
+    /// Returns `links` links without messages. A link gets its capacity when a message begins on it.
     pub fn new(links: usize) -> Fluid {
         Fluid {
             pipes: vec![Pipe::default(); links],
@@ -125,7 +126,8 @@ impl Fluid {
         flow.weight = weight;
     }
 
-    /// Takes out a message that has left by now; returns its number and the time when its last byte left.
+    /// Takes out a message whose last byte leaves at `now` or up to `TOGETHER` later. Returns the message's number and the time when its
+    /// last byte leaves; `None` if no such message is left.
     pub fn ended(&mut self, now: u64) -> Option<(u32, u64)> {
         while let Some(&Reverse((end, number, generation))) = self.ends.peek() {
             if self.flows[number as usize].generation != generation {
@@ -153,7 +155,7 @@ impl Fluid {
         None
     }
 
-    /// Finds the rates anew, and returns when the next message ends; `None` if no message is left.
+    /// Finds the rates anew if messages began or ended. Returns when the next message ends; `None` if no message is left.
     pub fn settle(&mut self, now: u64) -> Option<u64> {
         if !self.dirty.is_empty() {
             self.reach();
@@ -168,7 +170,7 @@ impl Fluid {
         None
     }
 
-    /// Collects the links that changed and all that share messages with them.
+    /// Collects the links that changed, and all links that share messages with these, directly or through further links.
     fn reach(&mut self) {
         self.round += 1;
         self.found.clear();
@@ -297,7 +299,7 @@ mod tests {
             ends(&[(0, 1000, 1.0, link), (500_000, 1000, 1.0, link)]),
             [1_500_000, 2_000_000]
         );
-        // A third and two thirds until the first has left.
+        // The first message has a third of the link, the second two thirds until it has left.
         assert_eq!(
             ends(&[(0, 1000, 1.0, link), (0, 1000, 2.0, link)]),
             [2_000_000, 1_500_000]
@@ -328,8 +330,8 @@ mod tests {
     }
 
     proptest! {
-        /// At every moment some link of each message is full, and none carries more than it can: so all bytes of a link that is never idle
-        /// pass in exactly their time.
+        /// All messages share link 0, and their other links are twice as fast. So link 0 is full while any message is left, and the last
+        /// message ends, within 100 ps, when the bytes of all messages have passed link 0 one after the other.
         #[test]
         fn a_link_that_all_use_is_always_full(
             sizes in proptest::collection::vec((1u64..5000, 0u64..1000, 1u32..4), 1..40),

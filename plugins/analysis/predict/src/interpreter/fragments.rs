@@ -1,4 +1,5 @@
-//! Interpretation of reduced fragments: a rank leaves when all ranks have entered that it waits for, directly or through others.
+//! Interpretation of reduced fragments: a rank leaves a fragment when all ranks that it waits for, directly or through others, have
+//! entered.
 
 use std::collections::VecDeque;
 
@@ -10,12 +11,12 @@ use crate::network::ReceiveCost;
 use crate::reduce::{Delay, Fragment, Input};
 use crate::result::WaitKind;
 
-/// Entries of the ranks into a fragment.
+/// Entries of the ranks into one fragment, for all executions of the fragment that some rank has still to leave.
 #[derive(Debug)]
 pub(super) struct Entries {
     /// Number of each rank's entries, by index in the fragment.
     entered: Vec<u32>,
-    /// Number of the first open instance.
+    /// Number of the first instance in `open`: of the first execution that some rank has still to leave.
     base: u32,
     open: VecDeque<Instance>,
 }
@@ -51,7 +52,7 @@ impl Entries {
 }
 
 impl Interpreter<'_> {
-    /// Lets a rank enter a reduced fragment.
+    /// Lets a rank enter a reduced fragment. Every rank that now has all the entries that it waits for leaves the fragment.
     pub(super) fn enter_reduced(&mut self, context: u32, number: u32) {
         let code = self.code;
         let Some(fragment) = code.fragments.get(number as usize) else {
@@ -160,15 +161,15 @@ impl Interpreter<'_> {
 /// Result of an interpretation that began at given times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ends {
-    /// End of each rank's clock, by rank.
+    /// Time on each rank's clock when the interpretation ended, by rank, picoseconds.
     pub clocks: Vec<u64>,
-    /// Time at which each rank's port is free, by rank.
+    /// Time from which each rank's port is free, by rank, picoseconds; the port is a sender's link to the network.
     pub ports: Vec<u64>,
-    /// Time of computation and of uninterpreted calls, by rank.
+    /// Time of computation, and time of uninterpreted calls, by rank, picoseconds.
     pub computation: Vec<(u64, u64)>,
-    /// Number of messages and of their bytes, of all ranks.
+    /// Number of messages that all ranks sent, and the sum of their bytes.
     pub sent: (u64, u64),
-    /// True if a rank has processed several messages one after the other.
+    /// True if a rank has processed several messages one after the other in one wait.
     pub queued: bool,
     /// The first problem, in words; `None` if there was none.
     pub problem: Option<String>,

@@ -1,8 +1,9 @@
 //! Messages that share the link to their receiver frame by frame.
 //!
-//! A switch forwards frames in the order in which they come. If several nodes send to one node at the same time, the frames of the others
-//! between its own frames delay a message. So a message's arrival is known only when its last frame has reached the link to its receiver,
-//! because other messages may begin to come until then. A long message goes in a few large pieces, which gives almost the same times.
+//! A switch forwards frames in the order in which they come. If several nodes send to one node at the same time, a message is delayed by
+//! the frames of other messages that come between its own frames. So a message's arrival is known only when its last frame has reached
+//! the link to its receiver, because other messages may begin to come until then. A long message goes in a few large pieces, which gives
+//! almost the same times.
 
 use std::collections::VecDeque;
 
@@ -10,7 +11,7 @@ use super::matching::{Message, Purpose};
 use super::{CONTROL_ARRIVES, ENTERS_NETWORK, Interpreter};
 use crate::network::MOST_COST;
 
-/// Most pieces of a message.
+/// Most pieces into which the model divides a message, or its acknowledgements. Each piece stands for one or more frames.
 const PIECES: u64 = 32;
 
 /// Most frames that are remembered after they have passed the link to a node.
@@ -20,7 +21,8 @@ const PASSED: usize = 4 * PIECES as usize;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Coming {
     frames: VecDeque<Frame>,
-    /// Frames that passed the link last: the time when each is received, and the message of which it is a part.
+    /// The last frames of messages that passed the link, without acknowledgements: the time when each is received, and the message of which
+    /// it is a part.
     passed: VecDeque<(u64, Part)>,
 }
 
@@ -33,7 +35,7 @@ pub(super) struct Part {
     pub sequence: u32,
 }
 
-/// Frame on its way to a node.
+/// Frame, or piece of several frames, on its way to a node.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     /// Time at which the frame's first bit comes to the link.
@@ -56,7 +58,8 @@ impl Coming {
         self.frames.insert(at, frame);
     }
 
-    /// Returns the frames received in a time, as [`super::Links::received`] describes; the link is free from `free` on.
+    /// Returns the frames that passed the link last, and those that come to it before `until`, as [`super::Links::received`] describes. The
+    /// link is free from `free` on.
     pub(super) fn received(&self, free: u64, until: u64) -> impl Iterator<Item = (u64, Part)> + '_ {
         let coming = (self.frames.iter())
             .take_while(move |frame| frame.head < until)
@@ -145,7 +148,8 @@ impl Interpreter<'_> {
         });
     }
 
-    /// Lets frames pass the link to a receiver, up to the last frame of a message: no earlier frame can come any more.
+    /// Lets frames pass the link to a receiver, up to the last frame of a message, and sets the message's arrival. No earlier frame can
+    /// come any more.
     pub(super) fn pass_frames(&mut self, number: u32) {
         let message = self.messages.get(number);
         let (from, to, bytes) = (message.from, message.to, message.bytes);

@@ -2,10 +2,10 @@
 //!
 //! With contention, a message reserves time on every link of its path when it enters the network. On each link it takes its bytes over the
 //! link's bandwidth of the time that earlier messages have left free. A message that comes to a link earlier may pass before messages that
-//! reserved the link earlier. It continues to the next link as it passes (virtual cut-through). So links serve messages in the order in
-//! which these enter the network, and are never idle while a message waits for them. That takes no event per link, and gives each link's
-//! throughput exactly. But messages do not share a link equally: of several that start together, some are early, and the last is as late
-//! as under fair sharing.
+//! reserved the link earlier. It continues to the next link as it passes (virtual cut-through). So messages reserve links in the order in
+//! which they enter the network, and later messages may fill free time before earlier ones. A link is idle while a message waits for it
+//! only where the link has forgotten a free interval (`GAPS`). That takes no event per link. But messages do not share a link equally: of
+//! several that start together, some are early, and the last is as late as under fair sharing.
 //!
 //! With fair sharing ([`fluid`](super::fluid)) a message's arrival is not known when it enters the network. Its number is kept until its
 //! last byte has left; then it arrives after the latency of its path.
@@ -24,13 +24,13 @@ pub(super) struct Links {
     /// Each link of the topology; without contention each rank's own port.
     by_number: Vec<Link>,
     route: Vec<u32>,
-    /// Links that messages share equally.
+    /// State of links that messages share with fair rates; `None` where messages or frames reserve the links.
     fluid: Option<Fluid>,
-    /// Frames on their way to each node, where they share the link to it.
+    /// Frames on their way to each node, by node; empty unless messages share the link to a node frame by frame.
     pub(super) arriving: Vec<Coming>,
 }
 
-/// A link, or a port.
+/// A link of the topology, or a rank's own port where messages do not share links.
 #[derive(Clone, Debug, Default)]
 struct Link {
     /// Time from which nothing is reserved.
@@ -51,7 +51,8 @@ impl Link {
         self.busy = self.busy.saturating_add(time);
     }
 
-    /// Reserves `time` from `head` on. Returns when the message would begin to pass if it did not pause, and when it has passed.
+    /// Reserves `time` from `head` on, with pauses. Returns when the message has passed, and before it that end minus `time`: when the
+    /// message would begin to pass if it did not pause.
     fn occupy(&mut self, now: u64, head: u64, time: u64) -> (u64, u64) {
         let (_, end) = self.pause(now, head, time);
         (end - time, end)
@@ -298,7 +299,8 @@ impl Interpreter<'_> {
             && (channel.per_byte > 0.0 || self.cluster.link_per_byte.is_some_and(|slow| slow > 0.0))
     }
 
-    /// Schedules the entry of a message whose arrival is unknown at `time`. Messages sent `at_once` enter a gap after their sender's last one.
+    /// Schedules, at `time`, the entry into the network of a message whose arrival is unknown. Under fair sharing, messages sent `at_once`
+    /// enter at least `gap` after the last such message of their node.
     pub(super) fn depart(&mut self, number: u32, mut time: u64, gap: u64, at_once: bool) {
         if !self.links.arriving.is_empty() {
             self.send_frames(number, time);
@@ -372,7 +374,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Schedules [`Interpreter::update_shares`] at a time, after all other events of that time.
+    /// Schedules [`Interpreter::update_shares`] at a time, after all other events of that time, unless an update is scheduled by then.
     fn schedule_update(&mut self, time: u64) {
         if let Some(fluid) = &mut self.links.fluid
             && fluid.next.is_none_or(|next| time < next)

@@ -21,7 +21,7 @@ pub(super) struct Message {
     /// Time at which the sender entered its call.
     pub entered: u64,
     pub op: u32,
-    /// Number of messages that were sent before this one, modulo 2^32.
+    /// Number of messages counted as sent when this one was sent, this one included, modulo 2^32.
     pub sequence: u32,
     pub next: u32,
     /// True if the message waits for its receiver's permission.
@@ -32,7 +32,7 @@ pub(super) struct Message {
     /// links, as far as known.
     pub left: u64,
     pub passed: u64,
-    /// The context or request to which the end of sending is reported, if that end is not known at once.
+    /// The context or request to which the end of sending, or of an access, is reported, if that end is not known at once.
     pub sender: Target,
     pub origin: Origin,
     /// Number of the receive that matched the message; `NONE` before that.
@@ -56,7 +56,7 @@ pub(super) enum Purpose {
     Acknowledgement(u64),
 }
 
-/// A receive without its message.
+/// A posted receive that has not completed, or a probe that has found no message.
 #[derive(Clone, Debug)]
 pub(super) struct Posted {
     pub from: u32,

@@ -1,8 +1,9 @@
 //! Point-to-point operations.
 //!
-//! A message no larger than the eager limit is sent at once. A larger one, and every synchronous send, sends a request first, as published
-//! for the synchronous send: Init; PostSM(request); Pack; Wait(permission); Post(n); Free. The receiver grants when it has the request and
-//! a receive for it, with another service message. Init, Free, Pack and the like cost nothing beyond the overheads.
+//! A message no larger than the eager limit is sent at once, as is every buffered or ready send. A larger message, and every synchronous
+//! send, sends a request first, as published for the synchronous send: Init; PostSM(request); Pack; Wait(permission); Post(n); Free. The
+//! receiver grants when it has the request and a receive for it, with another service message. Init, Free, Pack and the like cost nothing
+//! beyond the overheads.
 
 use nodescope_loop_tree::{Mode, PeerRef};
 
@@ -189,7 +190,8 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Delivers a message to its receive, if there is one. Returns its number, which matters only if its arrival is unknown.
+    /// Delivers a message to the first posted receive that accepts it, or else to its receiver's queue. Returns the message's number, which
+    /// matters only if the arrival is unknown.
     fn deliver(&mut self, message: Message) -> u32 {
         let to = message.to as usize;
         let mut probes = Vec::new();
@@ -213,7 +215,7 @@ impl Interpreter<'_> {
         number
     }
 
-    /// Completes a probe that has found a message.
+    /// Completes a probe that has found a message, at the message's arrival, or postpones that while the arrival is unknown.
     fn complete_probe(&mut self, number: u32, target: Target) {
         let message = self.messages.get(number);
         if message.in_flight {
@@ -428,7 +430,7 @@ impl Interpreter<'_> {
         }
         let message = self.messages.get_mut(number);
         if message.rendezvous {
-            // Progress threads take nothing of the processor where links are shared equally.
+            // Progress threads take nothing of the processor where arrivals are unknown.
             self.complete_rendezvous(number, left, left, arrival);
             return;
         }
@@ -493,7 +495,7 @@ impl Interpreter<'_> {
         self.complete(posted.target, arrival, cost, sender);
     }
 
-    /// Waits for requests.
+    /// Lets a context wait for requests: notes the complete ones, and counts the others as pending.
     pub(super) fn wait(&mut self, context: u32, start: u32, length: u32) {
         for at in start..start + length {
             let index = self.request(context, self.code.lists[at as usize]);

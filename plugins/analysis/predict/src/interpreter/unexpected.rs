@@ -39,8 +39,8 @@ impl Interpreter<'_> {
         again
     }
 
-    /// Returns when a rank has processed all that it waits for, and the frames that come meanwhile of messages that are not complete by
-    /// then. Each frame costs as much as a message of one frame, but all frames of a message cost no more than the message.
+    /// Returns when a rank has processed all that it waits for, and those frames that come meanwhile and belong to messages that are not
+    /// complete by then. Each frame costs as much as a message of one frame, but all frames of a message cost no more than the message.
     fn end_of_wait(&mut self, context: u32) -> u64 {
         let at = context as usize;
         self.contexts[at].disturbed = 0;
@@ -77,7 +77,7 @@ impl Interpreter<'_> {
         end + disturbed
     }
 
-    /// Processes messages without a receive that arrive before `end`.
+    /// Processes eager messages that arrive before `end` and have no receive yet.
     fn take_unexpected(&mut self, context: u32, end: u64) {
         let mut number = self.queues.messages[context as usize].first;
         while number != NONE {

@@ -7,7 +7,7 @@ use nodescope_loop_tree::{Action, Sequences};
 use super::describe;
 use super::select::Occurrence;
 
-/// A rank, its call, and the reason why the fragment is not closed.
+/// A rank, its call, and the reason why the fragment is not closed or cannot be reduced.
 pub type Refusal = (u32, String, String);
 
 /// A rank and the index of an operation.
@@ -26,7 +26,7 @@ pub struct Closure<'a> {
     members: Vec<Vec<At>>,
     /// Number of pending requests before each operation, by rank and index, and after the last operation.
     pending: Vec<Vec<u32>>,
-    /// Ranks that receive messages of unknown senders.
+    /// Ranks that have a receive of which the sender or the tag is unknown.
     open: HashSet<u32>,
 }
 

@@ -44,11 +44,11 @@ pub enum SelectionError {
         what: String,
         /// World rank of one of the two ranks.
         rank: u32,
-        /// Number of calls of that rank.
+        /// Number of times that `rank` has the selected calls.
         own: usize,
-        /// World rank of the other of these two ranks, which has a different number of calls.
+        /// World rank of the other of these two ranks, which has the selected calls a different number of times.
         other: u32,
-        /// Number of calls of the other rank.
+        /// Number of times that `other` has the selected calls.
         others: usize,
     },
 }

@@ -210,7 +210,8 @@ impl Extrapolation {
     ///
     /// # Errors
     ///
-    /// Fails for a number of ranks that the shape cannot have, or with roles that no traced size has.
+    /// Fails for a number of ranks that the shape cannot have, with roles that no traced size has, or if a partner or a loop's iterations
+    /// do not exist at that number.
     pub fn program(&self, ranks: u32) -> Result<Program, ScaleError> {
         let shape = self.structure.shape;
         if shape.sides(ranks).is_none() {

@@ -15,9 +15,9 @@ const LOGARITHMS: [u32; 3] = [0, 1, 2];
 const MANY: usize = 5;
 const PLAIN_EXPONENTS: [i32; 5] = [-6, -3, 0, 3, 6];
 const PLAIN_LOGARITHMS: [u32; 2] = [0, 1];
-/// Factor by which the error of a candidate with more coefficients must be smaller ...
+/// A candidate with more coefficients is taken only if its error is smaller than the simpler one's error times this factor.
 const CLEARLY: f64 = 0.9;
-/// ... and the least difference of the two relative errors.
+/// A candidate with more coefficients is taken only if its relative error is smaller than the simpler one's by more than this difference.
 const NOTABLY: f64 = 1e-3;
 
 /// p^(sixths/6) log2(p)^logarithm.

@@ -29,7 +29,7 @@ pub enum Partner {
     Bits(u32),
 }
 
-/// Every shape, the simplest first.
+/// All shapes in the order in which they are tried: lines and grids, the simplest first, then the hypercube.
 pub const SHAPES: [Shape; 11] = {
     const fn grid(dimensions: u32, ascending: bool, parity: bool) -> Shape {
         Shape {
@@ -55,6 +55,7 @@ pub const SHAPES: [Shape; 11] = {
 
 impl Shape {
     /// Returns the sides of the arrangement of `ranks`, as `MPI_Dims_create` balances them; `None` if the ranks cannot be arranged so.
+    /// A grid has no side of 1.
     pub fn sides(self, ranks: u32) -> Option<[u32; 3]> {
         let mut sides = match self.dimensions {
             0 => return ranks.is_power_of_two().then_some([ranks, 1, 1]),

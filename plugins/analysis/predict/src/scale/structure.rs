@@ -53,7 +53,7 @@ pub struct RoleProgram {
     pub partners: Vec<[Option<Partner>; 3]>,
     /// The largest traced size that has the role.
     pub size: u32,
-    /// Ranks of that size with the role.
+    /// World ranks that have the role in the traced run of `size` ranks.
     pub ranks: Vec<u32>,
 }
 
