@@ -7,7 +7,7 @@ use nodescope_hypercall::{Class, Function};
 use crate::labels::communicator_name;
 use crate::survey::Survey;
 
-/// Types of events.
+/// Numbers of the event types in a .prv file.
 pub(super) mod kind {
     pub(crate) const POINT_TO_POINT: u32 = 50_000_001;
     pub(crate) const COLLECTIVE: u32 = 50_000_002;
@@ -23,7 +23,7 @@ pub(super) mod kind {
     pub(crate) const WINDOW: u32 = 90_000_001;
 }
 
-/// Names of states, by number.
+/// Names of the states of a thread; the index is the state's number in a .prv file.
 pub(super) const STATES: [&str; 17] = [
     "Idle",
     "Running",

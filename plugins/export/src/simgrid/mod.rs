@@ -140,9 +140,9 @@ impl Counts {
 
 #[derive(Clone, Debug, Default)]
 struct Rank {
-    /// End of the previous call.
+    /// Latest end of the rank's calls so far; `None` before the first call.
     last: Option<nodescope_trace::Stamp>,
-    /// Pending requests: sender, receiver and tag of each message.
+    /// Sender, receiver and tag in the replay of each message of each pending request, by the request's serial number.
     pending: HashMap<u64, Vec<(u32, u32, u32)>>,
     finished: bool,
 }
@@ -163,7 +163,8 @@ struct TagCounts {
 }
 
 impl Tags {
-    /// Returns the tag of the next message sent (or received) on a channel. Messages of collectives have their own tags.
+    /// Returns the replay's tag of the next message sent on a channel (of the next one received if `sends` is false). Messages of
+    /// collectives have their own tags.
     fn next(&mut self, channel: Channel, collective: bool, sends: bool) -> u32 {
         let pairs = &mut self.pairs;
         let counts = self
