@@ -28,21 +28,22 @@ pub enum Policy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LevelLatency {
-    /// A read that finds the line. At level 1, a value above 0 makes every read and write reach the model, past the L0 filter cache.
+    /// Cycles of a read that finds the line. At level 1, a value above 0 makes every read and write reach the model, past the L0 filter
+    /// cache.
     pub read_hit: u32,
-    /// A write that finds the line. At level 1, a value above 0 makes every write reach the model.
+    /// Cycles of a write that finds the line. At level 1, a value above 0 makes every write reach the model.
     pub write_hit: u32,
-    /// An instruction fetch that finds the line. At level 1, a value above 0 makes every fetch reach the model.
+    /// Cycles of an instruction fetch that finds the line. At level 1, a value above 0 makes every fetch reach the model.
     pub fetch_hit: u32,
-    /// A read that does not find the line.
+    /// Cycles of a read that does not find the line, besides the cycles of the levels outside.
     pub read_miss: u32,
-    /// A write that does not find the line.
+    /// Cycles of a write that does not find the line, besides the cycles of the levels outside.
     pub write_miss: u32,
-    /// An instruction fetch that does not find the line.
+    /// Cycles of an instruction fetch that does not find the line, besides the cycles of the levels outside.
     pub fetch_miss: u32,
-    /// A modified line written back to the next level (or to memory).
+    /// Cycles of the write-back of a modified line from this level to the next outer level or to memory.
     pub writeback: u32,
-    /// Permission to write granted by this level for a line that a cache inside already holds (from level 2 on).
+    /// Cycles in which this level grants permission to write a line that a cache inside already holds (from level 2 on).
     pub upgrade: u32,
 }
 
@@ -84,15 +85,15 @@ pub struct ByDistance {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CoherenceLatency {
-    /// Clean data supplied by a peer (its state was E or F).
+    /// Cycles of a line supplied by a peer, another outermost cache, that had the line in state E or F.
     pub from: ByDistance,
-    /// Modified data supplied by a peer.
+    /// Cycles of a modified line supplied by a peer, or by another cache inside the same outer cache.
     pub from_modified: ByDistance,
-    /// A peer held the line exclusively but clean, and was asked before a shared cache could answer.
+    /// Cycles of asking another cache inside the same outer cache that has the line in state E, before the outer cache answers a read.
     pub snoop: ByDistance,
-    /// A peer's copy removed because of a write.
+    /// Cycles of removing a copy from another cache because of a write.
     pub invalidate: ByDistance,
-    /// Permission to write, granted by the interconnect for a line in state S or F.
+    /// Cycles in which the interconnect grants permission to write a line that an outermost cache has in state S or F.
     pub upgrade: u32,
 }
 
@@ -221,7 +222,7 @@ pub enum CacheConfigError {
 /// Largest number of levels in a description.
 pub(crate) const MOST_LEVELS: usize = 16;
 
-/// Largest number of cycles of one event.
+/// Largest latency of one event in cycles that a configuration may have, since the sum for one reference must fit into 32 bits.
 const MOST_CYCLES: u32 = 1_000_000;
 
 fn latency_fault(field: impl Fn() -> String, cycles: u32, faults: &mut Vec<CacheConfigError>) {
@@ -336,8 +337,8 @@ impl LevelConfig {
 }
 
 impl CacheConfig {
-    /// Makes three levels with the reference latencies: L1 misses 3, L2 read and fetch misses 12, L2 write misses 10, L3
-    /// misses 35; everything else 0.
+    /// Makes three levels with the latencies of the reference clusters in cycles: L1 misses 3, L2 read and fetch misses 12, L2 write
+    /// misses 10, L3 misses 35; everything else 0.
     fn reference(
         l1i: LevelConfig,
         l1d: LevelConfig,

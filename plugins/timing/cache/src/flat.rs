@@ -11,7 +11,7 @@ pub struct FlatMemory {
 }
 
 impl Default for FlatMemory {
-    /// Returns the latency of the reference clusters' local DDR3 memory.
+    /// Returns a memory with the latency of the reference clusters' local DDR3 memory, 100 cycles.
     fn default() -> FlatMemory {
         FlatMemory { latency: 100 }
     }
