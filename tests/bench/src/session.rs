@@ -39,7 +39,7 @@ pub enum What {
     Time(f64),
 }
 
-/// A line by which a program reports its progress: `bench:WHAT:LABEL:NAME`.
+/// A line by which a program reports its progress: `bench:WHAT:LABEL:NAME`, with `:SECONDS` behind the name if WHAT is `time`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mark {
     /// Meaning of the mark.

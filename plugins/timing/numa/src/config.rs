@@ -168,7 +168,8 @@ impl NumaConfig {
         }
     }
 
-    /// Returns every fault of the configuration, grouped by field; empty if there is none.
+    /// Returns the faults of the configuration, grouped by field; empty if there is none. Of overlaps, only those between ranges that
+    /// follow each other in the order of their starts are found.
     pub fn faults(&self) -> Vec<NumaConfigError> {
         let mut faults = Vec::new();
         if self.sockets == 0 {
