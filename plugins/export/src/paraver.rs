@@ -24,7 +24,7 @@ pub(crate) use configuration::{event_type, event_value};
 /// Largest accepted sum of the vCPUs of all nodes. Each vCPU has a line in `trace.row`, so that a damaged header could cause huge files.
 const MOST_CPUS: u64 = 1 << 20;
 
-/// A line of the .prv as numbers: time, kind of line, thread, order, and the other fields.
+/// A line of the .prv as numbers: time in nanoseconds, kind of line, thread, serial number of the line, and the other fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Line([u64; 11]);
 
@@ -222,7 +222,7 @@ impl Paraver<'_> {
         self.lines.push(Line(words)).map_err(self.error)
     }
 
-    /// Writes the work since the previous call, and the beginning of a call.
+    /// Writes a thread's state and its instructions since its previous call, and the beginning of a call.
     fn enter(
         &mut self,
         location: usize,

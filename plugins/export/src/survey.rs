@@ -16,7 +16,7 @@ pub struct Survey {
     pub header: Header,
     /// The MPI jobs, in the order in which they began: a trace may contain several, one after the other.
     pub worlds: Vec<World>,
-    /// The processes, sorted by job and rank.
+    /// The MPI processes of all jobs, sorted by job and rank.
     pub processes: Vec<Process>,
     /// The threads that called MPI, sorted by process; a process's main thread is first.
     pub locations: Vec<Location>,
@@ -28,9 +28,9 @@ pub struct Survey {
     pub modules: BTreeMap<u64, String>,
     /// Number of events in the trace, up to the missing part if the trace is incomplete.
     pub events: u64,
-    /// Number of MPI calls of known ranks.
+    /// Number of ended MPI calls of threads whose rank is known.
     pub calls: u64,
-    /// Number of MPI calls of threads whose rank is unknown.
+    /// Number of ended MPI calls of threads whose rank is unknown.
     pub strays: u64,
     /// Number of calls whose lists did not fit into their record.
     pub lists_left_out: u64,
@@ -53,7 +53,7 @@ pub struct World {
     pub processes: std::ops::Range<usize>,
     /// Communicators of the job except `MPI_COMM_SELF`; the world first, the others in the order in which the trace first names them.
     pub communicators: Vec<Communicator>,
-    /// Number of MPI calls in the job.
+    /// Number of ended MPI calls of the job's ranks.
     pub calls: u64,
     index: HashMap<u64, usize>,
 }
@@ -77,11 +77,11 @@ pub struct Communicator {
     /// World ranks of the members, in the order of their ranks in the communicator. If the trace lacks the members: the ranks that used
     /// the communicator, ascending.
     pub members: Vec<u32>,
-    /// True if the trace contains the members.
+    /// False if the trace lacks the members, so that `members` has only the ranks that used the communicator.
     pub known: bool,
     /// True if the communicator is an intercommunicator; then `members` has one of its groups.
     pub inter: bool,
-    /// World ranks of the other group of an intercommunicator.
+    /// World ranks of the other group of an intercommunicator; empty if unknown, and for all other communicators.
     pub remote: Vec<u32>,
     positions: HashMap<u32, u32>,
 }
@@ -104,7 +104,7 @@ pub struct Process {
     pub world: usize,
     /// World rank of the process in its job.
     pub rank: u32,
-    /// Number of the process's node.
+    /// Index of the process's node in the trace's header.
     pub node: u32,
     /// Id of the process in the guest.
     pub pid: u32,
@@ -115,13 +115,13 @@ pub struct Process {
 pub struct Location {
     /// Index of the thread's process in [`Survey::processes`].
     pub process: usize,
-    /// Ids of the thread in the guest.
+    /// Process id and thread id in the guest.
     pub thread: ThreadId,
     /// Beginning of the thread's first call in picoseconds.
     pub first: u64,
     /// End of the thread's last call in picoseconds.
     pub last: u64,
-    /// Number of the thread's calls.
+    /// Number of the thread's MPI calls that ended.
     pub calls: u64,
 }
 

@@ -42,12 +42,12 @@ impl Column {
         self.median(row, |r| r.spent.cpu)
     }
 
-    /// Returns the median wall time of a row, in seconds.
+    /// Returns the median wall time of a row, in seconds; NaN if it was not measured.
     pub fn wall(&self, row: &str) -> f64 {
         self.median(row, |r| r.spent.wall)
     }
 
-    /// Returns the median speed of a row, in million instructions for each second of processor time.
+    /// Returns the median speed of a row, in million instructions for each second of processor time; NaN if instructions were not counted.
     pub fn speed(&self, row: &str) -> f64 {
         self.median(row, Run::speed)
     }

@@ -100,9 +100,9 @@ impl Parts for Attached {
 /// Time at which the model of [`measure`] is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum From {
-    /// Power-on.
+    /// The model is attached at power-on.
     PowerOn,
-    /// The first mark: for a guest whose boot and launcher have more blocks than the model can count.
+    /// The model is attached at the guest's first mark, for a guest whose boot and launcher have more blocks than can be counted.
     FirstMark,
 }
 

@@ -33,7 +33,7 @@ pub enum What {
     Begin,
     /// A part ends.
     End,
-    /// The guest has reached this point; measured from power-on.
+    /// The guest has reached a point whose time counts from power-on.
     Reach,
     /// Processor time of a part in seconds, by the program's own clock.
     Time(f64),
@@ -44,7 +44,7 @@ pub enum What {
 pub struct Mark {
     /// Meaning of the mark.
     pub what: What,
-    /// Name of the part.
+    /// Name of the part, or of the point that the guest has reached.
     pub name: String,
 }
 

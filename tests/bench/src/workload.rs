@@ -13,7 +13,7 @@ use crate::guest::{Guest, Marks, executable};
 pub enum Group {
     /// The seven basic kernels, built for SSE2.
     Original,
-    /// The builds for AVX2 and FMA.
+    /// Basic kernels in their builds for AVX2 and FMA.
     Avx2,
     /// Sections of complete programs.
     Programs,

@@ -99,7 +99,7 @@ pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
     })
 }
 
-/// Numbers of records that the format cannot express, by kind.
+/// Numbers of records that the exported trace lacks or only approximates, by kind.
 #[derive(Debug, Default)]
 struct Counts {
     between: u64,
@@ -204,7 +204,7 @@ struct Simgrid<'a> {
     survey: &'a Survey,
     world: usize,
     bursts: Bursts,
-    /// Speed of a core in flops a second.
+    /// Speed of a core in flops a second. A flop stands for a nanosecond of work, or for an instruction if the export counts these.
     speed: f64,
     ranks: Vec<Rank>,
     files: Vec<Part>,

@@ -19,7 +19,7 @@ pub enum Sharing {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Policy {
-    /// The least recently used line.
+    /// The least recently used line is replaced.
     #[default]
     Lru,
 }
@@ -126,15 +126,15 @@ pub enum CacheConfigError {
     /// A set without lines.
     #[error("{field}.ways: is 0; a set has at least one line")]
     NoWays {
-        /// `instruction` or `levels[i]`.
+        /// Path of the wrong cache in the configuration: `instruction` or `levels[i]`.
         field: String,
     },
     /// A line size that is not a power of two, or out of range.
     #[error("{field}.line: is {line}; give a power of two from 32 to 4096 bytes")]
     Line {
-        /// `instruction` or `levels[i]`.
+        /// Path of the wrong cache in the configuration: `instruction` or `levels[i]`.
         field: String,
-        /// The value given.
+        /// Line size in bytes that the configuration gives.
         line: u32,
     },
     /// Different line sizes.
@@ -142,9 +142,9 @@ pub enum CacheConfigError {
         "{field}.line: is {line}, but levels[0].line is {first}; the hierarchy has one line size"
     )]
     LineDiffers {
-        /// `instruction` or `levels[i]`.
+        /// Path of the wrong cache in the configuration: `instruction` or `levels[i]`.
         field: String,
-        /// The value given.
+        /// Line size in bytes that the configuration gives.
         line: u32,
         /// Line size of `levels[0]` in bytes.
         first: u32,
@@ -152,9 +152,9 @@ pub enum CacheConfigError {
     /// A capacity that is not a positive whole number of sets.
     #[error("{field}.size: {size} bytes is not a positive multiple of ways x line = {set} bytes")]
     Size {
-        /// `instruction` or `levels[i]`.
+        /// Path of the wrong cache in the configuration: `instruction` or `levels[i]`.
         field: String,
-        /// The value given.
+        /// Size in bytes that the configuration gives.
         size: u64,
         /// Bytes of one set.
         set: u64,
@@ -162,17 +162,17 @@ pub enum CacheConfigError {
     /// A capacity above the model's limit.
     #[error("{field}.size: {size} bytes is more than the 4 GiB that one modelled cache may have")]
     TooLarge {
-        /// `instruction` or `levels[i]`.
+        /// Path of the wrong cache in the configuration: `instruction` or `levels[i]`.
         field: String,
-        /// The value given.
+        /// Size in bytes that the configuration gives.
         size: u64,
     },
     /// A latency above the model's limit, so that the sum for one reference might not fit.
     #[error("{field}: is {cycles} cycles; at most 1000000 are modelled for one event")]
     Latency {
-        /// Path of the field, such as `levels[1].latency.read_miss`.
+        /// Path of the wrong latency in the configuration, such as `levels[1].latency.read_miss`.
         field: String,
-        /// The value given.
+        /// Latency in cycles that the configuration gives.
         cycles: u32,
     },
     /// An outer level too small to include the inner one.
@@ -180,11 +180,11 @@ pub enum CacheConfigError {
         "{field}.size: {size} bytes is less than {inner_field}.size = {inner}; outer levels include inner ones"
     )]
     SmallerThanInner {
-        /// `levels[i]`.
+        /// Path of the wrong outer level in the configuration: `levels[i]`.
         field: String,
-        /// The value given.
+        /// Size in bytes that the configuration gives.
         size: u64,
-        /// `instruction` or `levels[i - 1]`.
+        /// Path of the larger inner cache in the configuration: `instruction` or `levels[i - 1]`.
         inner_field: String,
         /// Size of the inner cache in bytes.
         inner: u64,
@@ -192,7 +192,7 @@ pub enum CacheConfigError {
     /// A level private to cores outside a level shared by the socket.
     #[error("{field}.shared_by: is core, but the level inside it is shared by the socket")]
     PrivateOutsideShared {
-        /// `levels[i]`.
+        /// Path of the wrong outer level in the configuration: `levels[i]`.
         field: String,
     },
     /// Two first-level caches that are shared differently.
@@ -208,7 +208,7 @@ pub enum CacheConfigError {
         "vcpus[{vcpu}]: core {core} is on socket {socket} here and on socket {other} for an earlier vCPU"
     )]
     CoreOnTwoSockets {
-        /// Index of the wrong vCPU.
+        /// Index of the vCPU whose core is on another socket for an earlier vCPU.
         vcpu: usize,
         /// Core of this vCPU.
         core: u16,

@@ -6,7 +6,7 @@ use nodescope_plugin_api::{MemoryTiming, MemoryTimingModel, MissRef};
 /// Memory that is local to every socket. Write-backs are posted and cost nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlatMemory {
-    /// Cycles of a fill.
+    /// Cycles of a line that is read from this memory.
     pub latency: u32,
 }
 

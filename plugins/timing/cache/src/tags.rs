@@ -355,7 +355,7 @@ impl<W: Word> Tags<W> {
         W::remove(self.set_mut(shape, lookup), way);
     }
 
-    /// Returns the lines and states of each set that is not empty, the most recently used line first.
+    /// Returns set number, line numbers and states of each set that is not empty, in the order of the ways.
     pub(crate) fn contents(&self, geometry: &Geometry) -> Vec<(u64, Vec<(u64, State)>)> {
         (0..geometry.sets)
             .map(|set| {

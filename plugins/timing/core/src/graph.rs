@@ -33,7 +33,7 @@ pub(crate) struct Edge {
     pub flow: f64,
 }
 
-/// Blocks and edges.
+/// Control flow graph: blocks that can be timed, and the edges between them.
 #[derive(Debug)]
 pub(crate) struct Graph {
     pub nodes: Vec<Node>,

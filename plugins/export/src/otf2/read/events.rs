@@ -27,7 +27,7 @@ struct Thread {
     tid: Option<u32>,
     /// Regions that the thread is in, with their times of entry in picoseconds.
     stack: Vec<(u32, u64)>,
-    /// MPI call that the thread is in: its depth in the stack, and its records.
+    /// MPI call that the thread is in: the length of `stack` inside the call, and the call's records.
     call: Option<(usize, Vec<MpiRecord>)>,
 }
 
@@ -582,7 +582,7 @@ event_callbacks! {
 }
 
 impl Events<'_, '_> {
-    /// Returns the root of a collective operation and its communicator's id.
+    /// Returns the root of a collective operation (`Peer::None` without a root), and the id of the operation's communicator.
     fn root(&self, location: u64, comm: u32, root: u32) -> (Peer, u64) {
         match root {
             value::ROOT_NONE => (Peer::None, self.peer(location, comm, 0).1),
