@@ -15,7 +15,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Creates a file, or replaces it.
+    /// Creates a file, or empties an existing file.
     pub(crate) fn create(path: PathBuf) -> Result<Output, ExportError> {
         let file = File::create(&path).map_err(ExportError::io("create", &path))?;
         Ok(Output {
@@ -37,7 +37,7 @@ impl Output {
         self.out.write_all(bytes).map_err(self.error())
     }
 
-    /// Appends the rest of another file.
+    /// Appends the contents of another file from its present position on.
     pub(crate) fn copy(&mut self, input: &mut File) -> Result<(), ExportError> {
         self.bytes += io::copy(input, &mut self.out).map_err(self.error())?;
         Ok(())
@@ -63,7 +63,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Creates a file, or empties it.
+    /// Creates an empty file, or empties an existing file.
     pub(crate) fn create(path: PathBuf) -> Result<Part, ExportError> {
         std::fs::write(&path, "").map_err(ExportError::io("create", &path))?;
         Ok(Part {
@@ -72,7 +72,7 @@ impl Part {
         })
     }
 
-    /// Adds text to the part, and writes the text to the file when enough is buffered.
+    /// Adds text to the part, and writes all buffered text to the file when 32 KiB are buffered.
     pub(crate) fn put(&mut self, line: &str) -> Result<(), ExportError> {
         self.text.push_str(line);
         if self.text.len() >= 1 << 15 {

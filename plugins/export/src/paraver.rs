@@ -21,10 +21,10 @@ use crate::{Job, Summary};
 use configuration::{NOT_CREATED, RUNNING, configuration, kind, state};
 pub(crate) use configuration::{event_type, event_value};
 
-/// Largest number of virtual CPUs of all nodes. Each has a line in a file, so that a damaged header could cause huge files.
+/// Largest accepted sum of the vCPUs of all nodes. Each vCPU has a line in `trace.row`, so that a damaged header could cause huge files.
 const MOST_CPUS: u64 = 1 << 20;
 
-/// A line of the .prv as numbers: time, kind of line, thread, order, and the other fields.
+/// A line of the .prv as numbers: time in nanoseconds, kind of line, thread, serial number of the line, and the other fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Line([u64; 11]);
 
@@ -53,7 +53,7 @@ const STATE: u64 = 1;
 const EVENT: u64 = 2;
 const COMMUNICATION: u64 = 3;
 
-/// One side of a message that waits for the other side.
+/// A send without its receive so far, or a receive without its send; times in picoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Side {
     location: u64,
@@ -76,14 +76,14 @@ struct Paraver<'a> {
     pairs: HashMap<Channel, Pair>,
     threads: Vec<Thread>,
     sites: HashMap<CallSite, u64>,
-    /// Number of the first virtual CPU of each node, from 1.
+    /// Number of the first vCPU of each node, counted from 1 over all nodes; the last element is the number after the last vCPU.
     cpus: Vec<u64>,
     error: fn(std::io::Error) -> ExportError,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Thread {
-    /// End of the previous call, picoseconds; below, the vCPU at that time and its instructions.
+    /// End of the previous call in picoseconds. `instructions` has the vCPU at that time and the vCPU's instruction count.
     until: u64,
     instructions: Option<(u32, u64)>,
     cpu: u64,
@@ -222,7 +222,7 @@ impl Paraver<'_> {
         self.lines.push(Line(words)).map_err(self.error)
     }
 
-    /// Writes the work since the previous call, and the beginning of a call.
+    /// Writes a thread's state and its instructions since its previous call, and the beginning of a call.
     fn enter(
         &mut self,
         location: usize,

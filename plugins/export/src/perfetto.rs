@@ -251,9 +251,8 @@ impl Sink for Perfetto<'_> {
         };
         self.event(call.exit.time, Kind::End, end)?;
         for (number, (entry, exit)) in received {
-            // A flow must end later than its beginning. So it ends not at the beginning of the wait, but near the end of the slice, where
-            // the
-            // message has arrived.
+            // A flow must end later than its beginning. So the flow ends not at the beginning of the wait, but one nanosecond before the
+            // end of the call that completed the receive, when the message has arrived.
             let arrival = TrackEvent {
                 categories: vec![1],
                 name: Some(self.name("message")),

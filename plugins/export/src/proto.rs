@@ -12,7 +12,7 @@ pub(crate) struct Trace {
 /// Perfetto's message `TracePacket`.
 #[derive(Message)]
 pub(crate) struct Packet {
-    /// Time in nanoseconds.
+    /// Time of the event in nanoseconds.
     #[prost(uint64, optional, tag = "8")]
     pub(crate) timestamp: Option<u64>,
     #[prost(uint32, tag = "10")]
@@ -36,7 +36,7 @@ pub(crate) struct TrackEvent {
     pub(crate) annotations: Vec<Annotation>,
     #[prost(enumeration = "Kind", tag = "9")]
     pub(crate) kind: i32,
-    /// Number of an interned name.
+    /// Number of the event's name among the interned event names.
     #[prost(uint64, optional, tag = "10")]
     pub(crate) name: Option<u64>,
     #[prost(uint64, tag = "11")]
@@ -62,7 +62,7 @@ pub(crate) enum Kind {
 /// Perfetto's message `DebugAnnotation`, with exactly one of its values.
 #[derive(Message)]
 pub(crate) struct Annotation {
-    /// Number of an interned name.
+    /// Number of the annotation's name among the interned annotation names.
     #[prost(uint64, tag = "1")]
     pub(crate) name: u64,
     #[prost(uint64, optional, tag = "3")]

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 
-/// Largest number of records in memory.
+/// Number of records that [`Sorter::new`] lets a sorter hold in memory before they are written to a file.
 const RUN: usize = 1 << 20;
 
 /// A record of [`Record::SIZE`] bytes on disk.

@@ -26,7 +26,7 @@ pub enum Mode {
 /// Send of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Send {
-    /// Serial number of the request, 0 for a blocking call.
+    /// Serial number of the request, 0 for a blocking call. If one request covers a send and a receive, the highest bit is set, too.
     pub request: u64,
     /// World rank of the receiver.
     pub to: u32,
@@ -66,7 +66,8 @@ pub struct Receive {
     pub tag: Tag,
     /// Size of the receive buffer in bytes.
     pub room: u64,
-    /// The received message; `None` if the receive was cancelled, or if the trace does not show its completion.
+    /// The received message; `None` if the receive was cancelled, if the trace does not show its completion, or if the sender is unknown or
+    /// outside the job.
     pub message: Option<Message>,
 }
 
@@ -121,7 +122,7 @@ pub enum Step {
     },
 }
 
-/// Bit that marks the send's request in a call that starts a send and a receive under one request. Serial numbers are below.
+/// Bit that marks the send's request in a call that starts a send and a receive under one request. Serial numbers are smaller.
 const TWIN: u64 = 1 << 63;
 
 /// Pending requests of one process, from which the steps of its calls follow.
@@ -139,7 +140,7 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// Returns the steps of the process's next call, in the order of their ends.
+    /// Returns the steps of the process's next call. Calls must be given in the order of their ends.
     pub fn steps(&mut self, call: &MpiCall) -> Vec<Step> {
         let record = &call.record;
         let mut steps = Vec::new();
@@ -390,8 +391,8 @@ fn receive(record: &MpiRecord) -> Option<Receive> {
     })
 }
 
-/// Returns the message that completed a receive; `None` if it has no sender in this job. A source or tag that the completion lacks is
-/// the requested one.
+/// Returns the message that completed a receive; `None` if its sender or tag is unknown, or if its sender is outside the job. A source or
+/// tag that the completion lacks is the requested one.
 fn message(done: &Completion, asked: &Receive, call: &MpiCall) -> Option<Message> {
     let from = match done.source {
         Peer::Rank(rank) => rank,
@@ -417,7 +418,7 @@ fn value(tag: Tag) -> Option<u32> {
 /// A call with its steps.
 #[derive(Clone, Debug)]
 pub struct SteppedCall {
-    /// Number of the thread that made the call.
+    /// Index in [`Survey::locations`](crate::survey::Survey::locations) of the thread that made the call.
     pub location: usize,
     /// The MPI call.
     pub call: Box<MpiCall>,
@@ -425,13 +426,13 @@ pub struct SteppedCall {
     pub steps: Vec<Step>,
 }
 
-/// Queue that holds back the calls of one process until every receive in them and before them has its message. The queue returns calls
-/// in the process's order, so that receives come in the order in which they were posted.
+/// Queue that holds back the calls of one process until every receive in them and before them has ended. The queue returns calls in the
+/// process's order, so that receives come in the order in which they were posted.
 #[derive(Debug, Default)]
 pub struct Resolver {
     tracker: Tracker,
     queue: VecDeque<(SteppedCall, usize)>,
-    /// Number of the call at the front of the queue.
+    /// Number of the call at the front of the queue, counted from 0 over all calls of the process.
     front: usize,
     /// Call number and step index of each posted receive that waits for its message, by request.
     waiting: HashMap<u64, (usize, usize)>,
@@ -481,7 +482,7 @@ impl Resolver {
         }
     }
 
-    /// Returns the next call if all its receives have their messages.
+    /// Returns the next call if all its receives have ended; `None` if one has not, or if the queue is empty.
     pub fn pop(&mut self) -> Option<SteppedCall> {
         match self.queue.front() {
             Some((_, 0)) => self.take(),

@@ -10,11 +10,12 @@ use crate::steps::{Resolver, SteppedCall};
 
 /// Receiver of a trace's calls and other events, one at a time.
 pub(crate) trait Sink {
-    /// Takes a call whose receives are resolved. Calls of one process come in its order; calls of different processes come in any order.
+    /// Takes a call with its steps. Its receives have their messages, unless they were cancelled or the trace lacks their completion. Calls
+    /// of one process come in the order of the trace; calls of different processes come in any order.
     fn call(&mut self, stepped: SteppedCall) -> Result<(), ExportError>;
 
-    /// Takes an event other than a call, in the order of the trace, with its thread if it belongs to one. Calls that had not ended come
-    /// last.
+    /// Takes an event other than an ended call of a known rank, in the order of the trace. `_location` is the thread of a call that had not
+    /// ended; such calls come after all other events.
     fn other(&mut self, _event: &Event, _location: Option<usize>) -> Result<(), ExportError> {
         Ok(())
     }

@@ -16,21 +16,21 @@ pub struct Survey {
     pub header: Header,
     /// The MPI jobs, in the order in which they began: a trace may contain several, one after the other.
     pub worlds: Vec<World>,
-    /// The processes, sorted by job and rank.
+    /// The MPI processes of all jobs, sorted by job and rank.
     pub processes: Vec<Process>,
     /// The threads that called MPI, sorted by process; a process's main thread is first.
     pub locations: Vec<Location>,
-    /// The functions called.
+    /// The MPI functions called, also by calls that had not ended.
     pub functions: BTreeSet<Function>,
-    /// The call sites of these functions.
+    /// The known call sites of the MPI calls that ended.
     pub call_sites: BTreeSet<CallSite>,
     /// File names of modules, by the module's number in records.
     pub modules: BTreeMap<u64, String>,
-    /// Number of events in the trace.
+    /// Number of events in the trace, up to the missing part if the trace is incomplete.
     pub events: u64,
-    /// Number of MPI calls of known ranks.
+    /// Number of ended MPI calls of threads whose rank is known.
     pub calls: u64,
-    /// Number of MPI calls of threads whose rank is unknown.
+    /// Number of ended MPI calls of threads whose rank is unknown.
     pub strays: u64,
     /// Number of calls whose lists did not fit into their record.
     pub lists_left_out: u64,
@@ -45,21 +45,21 @@ pub struct Survey {
 /// MPI job: the processes of one `MPI_COMM_WORLD`.
 #[derive(Debug)]
 pub struct World {
-    /// Number of ranks in the job.
+    /// Number of ranks in the job, which may be more than the trace has processes of.
     pub size: u32,
     /// The program's short name; empty if unknown.
     pub program: String,
     /// Range of the job's processes in [`Survey::processes`].
     pub processes: std::ops::Range<usize>,
-    /// Communicators of the job except `MPI_COMM_SELF`; the world first, the others in the order of their creation.
+    /// Communicators of the job except `MPI_COMM_SELF`; the world first, the others in the order in which the trace first names them.
     pub communicators: Vec<Communicator>,
-    /// Number of MPI calls in the job.
+    /// Number of ended MPI calls of the job's ranks.
     pub calls: u64,
     index: HashMap<u64, usize>,
 }
 
 impl World {
-    /// Returns the index in [`World::communicators`] of the communicator with this id.
+    /// Returns the index in [`World::communicators`] of the communicator with this id; `None` for `MPI_COMM_SELF` and unknown ids.
     pub fn communicator(&self, id: u64) -> Option<usize> {
         self.index.get(&id).copied()
     }
@@ -75,20 +75,20 @@ pub struct Communicator {
     /// Id of the communicator from which this one was made; 0 if unknown.
     pub parent: u64,
     /// World ranks of the members, in the order of their ranks in the communicator. If the trace lacks the members: the ranks that used
-    /// the
-    /// communicator, ascending.
+    /// the communicator, ascending.
     pub members: Vec<u32>,
-    /// True if the trace contains the members.
+    /// False if the trace lacks the members, so that `members` has only the ranks that used the communicator.
     pub known: bool,
     /// True if the communicator is an intercommunicator; then `members` has one of its groups.
     pub inter: bool,
-    /// World ranks of the other group of an intercommunicator.
+    /// World ranks of the other group of an intercommunicator; empty if unknown, and for all other communicators.
     pub remote: Vec<u32>,
     positions: HashMap<u32, u32>,
 }
 
 impl Communicator {
-    /// Returns the rank in this communicator of a world rank; in an intercommunicator, the rank in its own group.
+    /// Returns the rank in this communicator of the process with a world rank; in an intercommunicator, the rank in that process's group.
+    /// `None` if the process is no member.
     pub fn position(&self, rank: u32) -> Option<u32> {
         if self.id == communicator::WORLD {
             return Some(rank);
@@ -100,11 +100,11 @@ impl Communicator {
 /// MPI process.
 #[derive(Clone, Debug)]
 pub struct Process {
-    /// Number of the process's job.
+    /// Index of the process's job in [`Survey::worlds`].
     pub world: usize,
-    /// Rank of the process in that job.
+    /// World rank of the process in its job.
     pub rank: u32,
-    /// Number of the process's node.
+    /// Index of the process's node in the trace's header.
     pub node: u32,
     /// Id of the process in the guest.
     pub pid: u32,
@@ -113,24 +113,24 @@ pub struct Process {
 /// Thread that called MPI.
 #[derive(Clone, Debug)]
 pub struct Location {
-    /// Number of the thread's process.
+    /// Index of the thread's process in [`Survey::processes`].
     pub process: usize,
-    /// Ids of the thread in the guest.
+    /// Process id and thread id in the guest.
     pub thread: ThreadId,
     /// Beginning of the thread's first call in picoseconds.
     pub first: u64,
     /// End of the thread's last call in picoseconds.
     pub last: u64,
-    /// Number of the thread's calls.
+    /// Number of the thread's MPI calls that ended.
     pub calls: u64,
 }
 
 /// A location in a program from which MPI is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallSite {
-    /// The return address.
+    /// Return address of the MPI call, relative to the load address of its module.
     pub address: u64,
-    /// Number of the module of the address, to whose load address the address is relative; 0 for the main program.
+    /// Number of the module that contains the address; 0 for the main program.
     pub module: u64,
 }
 
@@ -168,7 +168,8 @@ impl Finder {
         }
     }
 
-    /// Adds a process that introduces itself, or whose first record has its rank. If the rank is already taken, another job begins.
+    /// Adds a process that introduces itself, or whose first record has its rank. If the latest job already has the rank, or is of another
+    /// size, another job begins.
     fn process(&mut self, node: u32, pid: u32, rank: u32, size: u32, program: &str) -> usize {
         let fits = self.worlds.last().is_some_and(|world| {
             !world.ranks.contains(&rank) && (size == 0 || world.size == 0 || world.size == size)
@@ -249,7 +250,8 @@ fn ranks(peers: &[Peer]) -> Option<Vec<u32>> {
     ranks.filter(|ranks| !ranks.is_empty())
 }
 
-/// Returns the entry of a communicator that a process uses; `None` for the predefined communicators.
+/// Returns the entry of a communicator, made if it is new, and adds the process to the communicator's users. `None` if `id` names no
+/// communicator or a predefined one.
 fn used<'a>(
     made: &'a mut BTreeMap<(usize, u64), Made>,
     process: &Process,
@@ -477,7 +479,7 @@ impl Survey {
         }
     }
 
-    /// Returns the name of a node, such as `node3` by its number if the header has no name.
+    /// Returns the name of a node from the header; for a node that the header lacks, a name with its number, such as `node3`.
     pub fn node_name(&self, node: u32) -> String {
         self.header
             .nodes

@@ -1,4 +1,5 @@
-//! Exports of traces with damaged headers: memory and output must stay in proportion to the trace.
+//! Exports of traces with impossible numbers of vCPUs, and imports of wrong lists of files: memory and output must stay in proportion to
+//! the input.
 
 mod common;
 

@@ -12,7 +12,7 @@ use nodescope_hypercall::{Function, Peer};
 use nodescope_test_needs::{Need, have, skip};
 use nodescope_trace::{Body, TraceReader};
 
-/// Exports to an archive. Without OTF2's library, returns false, and the test is skipped.
+/// Exports a trace to an OTF2 archive in a folder. Returns false, and reports the test as skipped, if OTF2's library is not installed.
 fn archive(file: &Path, folder: &Path) -> bool {
     match export(file, Format::Otf2, folder, &Options::default()) {
         Err(ExportError::Otf2(error)) if error.missing() => {
@@ -188,7 +188,7 @@ fn paraver_is_ordered_and_its_ids_are_declared() {
     export_to(dir.path(), &every_kind(), Format::Paraver);
     let text = std::fs::read_to_string(dir.path().join("out/trace.prv")).unwrap();
     let mut lines = text.lines();
-    // #Paraver (date):end_ns:nodes(cpus):applications:tasks(threads:node,…),communicators
+    // #Paraver (date):end_ns:nodes(cpus):applications:tasks(threads:node,...),communicators
     let header = lines.next().unwrap();
     let rest = header.strip_prefix("#Paraver (").unwrap();
     let (_, rest) = rest.split_once("):").unwrap();
@@ -446,7 +446,7 @@ fn otf2_print_reads_the_archive() {
     );
 }
 
-/// Returns the calls of a trace as text, for comparisons of imports and exports.
+/// Returns the calls of a trace as text, for comparisons of imports and exports; calls that make or free communicators are left out.
 fn tell(path: &Path) -> Vec<String> {
     let mut list: Vec<(u32, u64, String)> = Vec::new();
     for event in TraceReader::open(path).unwrap().events() {
@@ -576,7 +576,7 @@ fn a_simgrid_trace_comes_back_and_exports_to_the_same_actions() {
     import(&first.join("trace.ti"), &back).unwrap();
     let second = dir.path().join("again");
     export(&back, Format::Simgrid, &second, &Options::default()).unwrap();
-    // The second export numbers tags anew, in the order of each channel; all else is equal.
+    // The second export numbers tags anew, in the order of each channel. All other actions must be equal, except amounts of work.
     let actions = |folder: &Path, rank: usize| -> Vec<String> {
         let text = std::fs::read_to_string(folder.join(format!("trace.ti.ranks/{rank}"))).unwrap();
         text.lines()

@@ -16,7 +16,7 @@ use crate::{Failure, Options, tcg};
 const FIRST: &str = "#!/bin/busybox sh\necho bench:reach:boot:init\nexec /init\n";
 const JOB: &str = "#!/bin/sh\necho bench:reach:boot:job\n";
 
-/// Boots the image's guest with one vCPU in nodescope and, if it is installed, in QEMU.
+/// Measures the boot of the image's guest with one vCPU in nodescope, and in QEMU if QEMU is installed and wanted.
 pub fn boot(options: &Options) -> Result<Value, Failure> {
     let image = options.image()?;
     let rows = ["init", "job"].map(|name| Row {

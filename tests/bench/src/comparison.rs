@@ -42,12 +42,12 @@ impl Column {
         self.median(row, |r| r.spent.cpu)
     }
 
-    /// Returns the median wall time of a row, in seconds.
+    /// Returns the median wall time of a row, in seconds; NaN if it was not measured.
     pub fn wall(&self, row: &str) -> f64 {
         self.median(row, |r| r.spent.wall)
     }
 
-    /// Returns the median speed of a row, in million instructions for each second of processor time.
+    /// Returns the median speed of a row, in million instructions for each second of processor time; NaN if instructions were not counted.
     pub fn speed(&self, row: &str) -> f64 {
         self.median(row, Run::speed)
     }
@@ -68,7 +68,7 @@ pub struct Comparison {
     pub native: Option<Column>,
     /// Measurements in another tool for the same purpose, such as QEMU; None: not measured.
     pub peer: Option<Column>,
-    /// Measurements in nodescope's engines, the default engine last.
+    /// Measurements in nodescope's engines; the means of the last one come first in the JSON.
     pub engines: Vec<Column>,
 }
 
@@ -170,7 +170,7 @@ impl Comparison {
         text
     }
 
-    /// Returns the JSON object: first the means of the default engine, then the values of each row, then the means of each engine.
+    /// Returns the JSON object: first the means of the last of the `engines`, then the values of each row, then the means of each engine.
     pub fn json(&self) -> Map<String, Value> {
         let peer = self.peer.as_ref().map_or("peer", |p| p.name.as_str());
         let mut object = Map::new();

@@ -27,7 +27,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// Every engine, the default one last. Results begin with the figures of the default engine.
+    /// Every engine, the default one last. Results begin with the figures of the last measured engine.
     pub const ALL: [Engine; 2] = [Engine::Interpreter, Engine::Translator];
 
     /// Returns the name in tables and results.
@@ -100,13 +100,14 @@ impl Parts for Attached {
 /// Time at which the model of [`measure`] is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum From {
-    /// Power-on.
+    /// The model is attached at power-on.
     PowerOn,
-    /// The first mark: for a guest whose boot and launcher have more blocks than the model can count.
+    /// The model is attached at the guest's first mark, for a guest whose boot and launcher have more blocks than can be counted.
     FirstMark,
 }
 
-/// Model that is attached before parts begin, so that its caches are warm, and the measurements of each part.
+/// Model that is attached before a part begins, so that its caches are warm, and the measurements of each part. After each part, a new
+/// model is attached.
 struct Warm<'a> {
     from: From,
     make: &'a dyn Fn() -> Result<Box<CacheModel>, String>,
@@ -139,7 +140,7 @@ impl Parts for Warm<'_> {
     }
 }
 
-/// Virtual time between two checks of the guest's marks, in cycles: some microseconds of host time.
+/// Virtual time between two checks of the guest's marks, in cycles of the node's clock: some tens of microseconds of host time.
 const CHECK_INTERVAL: u64 = 20_000;
 /// Virtual seconds after which a guest counts as hung.
 const PATIENCE: u64 = 120;
@@ -209,8 +210,8 @@ pub fn run_watched(
     boot(guest, engine, attached.sockets(), &mut parts, watch)
 }
 
-/// Runs a guest of one socket with a model that is attached early, so that caches are warm when a part begins. Returns the measurements of
-/// each wanted part, attributed to code.
+/// Runs a guest of one socket in the translator, with a model that is attached early, so that caches are warm when a part begins. Returns
+/// the measurements of each wanted part, attributed to code.
 pub fn measure(
     guest: &Guest,
     from: From,

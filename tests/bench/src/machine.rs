@@ -13,7 +13,8 @@ use crate::time::median;
 
 /// Folder in which Linux describes the caches of the first processor.
 const CACHES: &str = "/sys/devices/system/cpu/cpu0/cache";
-/// A level is measured with a ring of `OVER` times the size of the next inner level, so that the inner level serves few loads.
+/// A level is measured with a ring of `OVER` times the size of the next inner level, so that the inner level serves few loads. The ring has
+/// at most three quarters of the level's own size. The first level is measured with a ring of half its size.
 const OVER: u64 = 3;
 /// Factor between the sizes of successive rings in a search.
 const STEP: f64 = std::f64::consts::SQRT_2;
@@ -226,7 +227,7 @@ impl Machine {
 }
 
 /// Returns the bytes of the last level that this machine can use: a virtual machine may share the level with others, or have only some
-/// ways. The result is the largest ring whose latency is closer to the level's than to memory's, and at most the described size.
+/// ways. The result is the last ring, in steps of `STEP`, whose latency is closer to the level's than to memory's, or the described size.
 fn held(
     level: &Level,
     memory: f64,

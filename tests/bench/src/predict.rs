@@ -137,7 +137,8 @@ fn interpretation(
     }
 }
 
-/// Measures the speed of both replays. Returns the measurements, and the interpreter's smallest speedup over SimGrid (NaN without SimGrid).
+/// Measures the speed of the interpreter, with queued messages and with shared links, and of SimGrid. Returns the measurements, and the
+/// smallest speedup over SimGrid of the interpreter with queued messages (NaN without SimGrid).
 fn speed(options: &Options, peer: bool) -> Result<(Value, f64), Failure> {
     struct Row {
         case: Case,

@@ -15,7 +15,7 @@ use crate::session::Edge;
 use crate::workload::{Length, Workload};
 use crate::{Failure, Options};
 
-/// Factor by which kernels run longer than in other measurements, so that each takes about a second.
+/// Factor by which kernels run longer than in other measurements, so that `perf` takes enough samples of each kernel.
 const LENGTH: Length = Length::Times(10);
 /// Samples per second: a prime number, so that samples do not coincide with periodic work.
 const FREQUENCY: &str = "3989";

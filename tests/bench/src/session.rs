@@ -33,18 +33,18 @@ pub enum What {
     Begin,
     /// A part ends.
     End,
-    /// The guest has reached this point; measured from power-on.
+    /// The guest has reached a point whose time counts from power-on.
     Reach,
     /// Processor time of a part in seconds, by the program's own clock.
     Time(f64),
 }
 
-/// A line by which a program reports its progress: `bench:WHAT:LABEL:NAME`.
+/// A line by which a program reports its progress: `bench:WHAT:LABEL:NAME`, with `:SECONDS` behind the name if WHAT is `time`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mark {
     /// Meaning of the mark.
     pub what: What,
-    /// Name of the part.
+    /// Name of the part, or of the point that the guest has reached.
     pub name: String,
 }
 

@@ -42,7 +42,7 @@ struct Console {
     text: Vec<u8>,
     /// Length of the console output at the last check of the memory.
     seen: usize,
-    /// Peak memory of this process in bytes.
+    /// Largest memory of this process that the checks have found so far, in bytes.
     memory: u64,
     /// Time at which the writing of a snapshot began.
     saving: Cell<Option<Instant>>,

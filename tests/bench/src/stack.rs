@@ -43,7 +43,8 @@ pub struct Options {
     parallelism: f64,
 }
 
-/// Kernel that mostly executes CPUID. On a virtual host a hypervisor handles CPUID, so the native time says nothing about the core.
+/// Kernel that executes CPUID, as a hypercall, about every 4000 instructions. On a virtual host a hypervisor handles CPUID, so the native
+/// time says nothing about the core.
 const TRAPPED: &str = "traced";
 /// Terms of the table, with the stalls that each term sums.
 const TERMS: [(&str, &[StallTerm]); 4] = [
@@ -88,7 +89,7 @@ impl Counted {
             blocks: Vec::new(),
         };
         // Different programs may have different code at one address, so the key contains the code. Each program's address space gets a
-        // number.
+        // number, which goes into the high bits of its blocks' addresses.
         let mut by_code: BTreeMap<(u64, &[u8]), Block> = BTreeMap::new();
         let spaces: BTreeMap<u64, u64> = profile
             .blocks

@@ -160,7 +160,7 @@ struct Round {
     two: Run,
     /// Million instructions per second of wall time, summed over two clusters that run at the same time on one host thread each.
     apart: f64,
-    /// Result of [`barrier::throughput`].
+    /// Result of [`barrier::throughput`] for pieces as long as a node's mean work in a quantum.
     barrier: f64,
 }
 

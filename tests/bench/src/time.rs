@@ -5,7 +5,7 @@ use std::time::Instant;
 /// Wall and processor time of an interval, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spent {
-    /// Wall time.
+    /// Wall time; NaN where only processor time was measured.
     pub wall: f64,
     /// Processor time, summed over all threads.
     pub cpu: f64,

@@ -13,7 +13,7 @@ use crate::guest::{Guest, Marks, executable};
 pub enum Group {
     /// The seven basic kernels, built for SSE2.
     Original,
-    /// The builds for AVX2 and FMA.
+    /// Basic kernels in their builds for AVX2 and FMA.
     Avx2,
     /// Sections of complete programs.
     Programs,
@@ -163,7 +163,7 @@ impl Workload {
         })
     }
 
-    /// Returns a workload of the kernels' program with only one part; `index` counts `rows` from 0.
+    /// Returns a workload of the kernels' program with only the part at `index` in `rows`, from 0. Panics if there is no such part.
     pub fn part(&self, index: usize) -> Self {
         Self {
             rows: vec![self.rows[index].clone()],
@@ -204,7 +204,7 @@ impl Workload {
         )
     }
 
-    /// Returns a guest that runs the workload, behind `launcher` (`mpirun …`, or nothing).
+    /// Returns a guest that runs the workload, behind `launcher` (`mpirun` with its options, or nothing).
     pub fn guest(&self, image: &Path, launcher: &str, marks: Marks) -> Result<Guest, Failure> {
         let script = format!("#!/bin/sh\nexec {launcher} {}\n", self.command_line());
         Guest::new(image, script, self.files.clone(), self.names(), marks)

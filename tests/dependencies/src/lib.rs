@@ -56,7 +56,7 @@ pub struct Package {
 /// A dependency in a manifest.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Dependency {
-    /// The crate's name.
+    /// Name of the crate on which the manifest's crate depends.
     pub name: String,
     /// `dev` or `build`; None for a normal dependency.
     pub kind: Option<String>,

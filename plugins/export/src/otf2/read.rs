@@ -187,15 +187,15 @@ struct Definitions {
     resolution: u64,
     offset: u64,
     strings: HashMap<u32, String>,
-    /// Name and parent of each node of the system tree.
+    /// Number of the name's string, and number of the parent, for each node of the system tree.
     tree: BTreeMap<u32, (u32, u32)>,
-    /// Parent of each location group, in the system tree.
+    /// Number of the system tree node that contains each location group.
     groups: HashMap<u32, u32>,
-    /// Number of events of all locations.
+    /// Sum of the numbers of events that the definitions of all locations state.
     events: u64,
-    /// Location group of each location.
+    /// Number of the location group of each location, by the location's number.
     locations: BTreeMap<u64, u32>,
-    /// Name of each region.
+    /// Number of the name's string of each region, by the region's number.
     regions: HashMap<u32, u32>,
     members: HashMap<u32, Members>,
     comms: BTreeMap<u32, Comm>,

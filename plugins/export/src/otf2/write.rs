@@ -1,7 +1,7 @@
 //! Export as an OTF2 archive.
 //!
-//! Regions are MPI functions. A region for its call site encloses each call, and a region for the program encloses all of a thread, so
-//! that call-path profiles show from where calls are made.
+//! Each MPI function is a region. A region of the call site encloses each call, and a region of the program encloses all calls of a
+//! thread, so that call-path profiles show from where calls are made.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -21,7 +21,7 @@ use crate::stream::{Sink, stream};
 use crate::survey::{CallSite, Survey};
 use crate::{Job, Summary};
 
-/// Bytes of a chunk of events: the large size with few threads, the small one with many.
+/// Bytes of a chunk of events in an archive of at most 256 threads; `SMALL_CHUNK` is for archives of more threads.
 const LARGE_CHUNK: u64 = 1 << 20;
 const SMALL_CHUNK: u64 = 1 << 18;
 const DEFINITION_CHUNK: u64 = 4 << 20;
@@ -59,7 +59,7 @@ pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
     })
 }
 
-/// Removes an existing archive of that name, since the library does not replace it.
+/// Removes the files of an earlier archive `trace` from the folder, since the library does not replace an existing archive.
 fn clear(folder: &Path) -> Result<(), ExportError> {
     let mut old = vec![folder.join("trace.otf2"), folder.join("trace.def")];
     if let Ok(entries) = std::fs::read_dir(folder.join("trace")) {
@@ -428,7 +428,7 @@ impl<'a> Archive<'a> {
         self.check(code)
     }
 
-    /// Writes the ends of programs and the definitions, and closes the archive.
+    /// Writes the events by which threads leave their program's region, and the definitions; then closes the archive.
     fn finish(&mut self) -> Result<(), ExportError> {
         let mut counts = Vec::new();
         for location in 0..self.writers.len() {

@@ -7,7 +7,7 @@ use nodescope_hypercall::{Class, Function};
 use crate::labels::communicator_name;
 use crate::survey::Survey;
 
-/// Types of events.
+/// Numbers of the event types in a .prv file.
 pub(super) mod kind {
     pub(crate) const POINT_TO_POINT: u32 = 50_000_001;
     pub(crate) const COLLECTIVE: u32 = 50_000_002;
@@ -23,7 +23,7 @@ pub(super) mod kind {
     pub(crate) const WINDOW: u32 = 90_000_001;
 }
 
-/// Names of states, by number.
+/// Names of the states of a thread; the index is the state's number in a .prv file.
 pub(super) const STATES: [&str; 17] = [
     "Idle",
     "Running",
@@ -65,7 +65,7 @@ const COLOURS: [(u8, u8, u8); 17] = [
 pub(super) const RUNNING: u64 = 1;
 pub(super) const NOT_CREATED: u64 = 2;
 
-/// Returns the number of the state of a thread inside a function.
+/// Returns the number of Paraver's state for a thread that is inside an MPI function.
 pub(super) fn state(function: Function) -> u64 {
     use Function::*;
     match function {
@@ -85,7 +85,7 @@ pub(super) fn state(function: Function) -> u64 {
     }
 }
 
-/// Returns the event type to which a function belongs.
+/// Returns the number of the event type for calls of an MPI function, such as that of point-to-point functions.
 pub(crate) fn event_type(function: Function) -> u32 {
     match function.class() {
         Class::Send
@@ -111,7 +111,7 @@ pub(crate) fn event_type(function: Function) -> u32 {
     }
 }
 
-/// Returns the event value that represents a function.
+/// Returns the value that represents an MPI function in events of the function's type ([`event_type`]).
 pub(crate) fn event_value(function: Function) -> u64 {
     use Function::*;
     match function {

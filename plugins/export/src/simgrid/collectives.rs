@@ -6,8 +6,8 @@
 //! |---|---|
 //! | barrier | dissemination |
 //! | broadcast, reduce | binomial tree |
-//! | allreduce | recursive doubling; ranks beyond a power of two fold into others before and after |
-//! | gather, scatter and their v forms (these also on the world) | linear |
+//! | allreduce | recursive doubling; as many ranks as exceed a power of two fold into neighbours before and after |
+//! | gather, gatherv, scatter, scatterv (all but gather also on the world) | linear |
 //! | allgather, allgatherv | ring |
 //! | alltoall, alltoallv, alltoallw, reduce-scatter | pairwise |
 //! | scan, exscan (also on the world) | linear chain |
@@ -82,7 +82,8 @@ fn from(record: &MpiRecord, rank: usize, size: usize) -> u64 {
     share(&record.receive_bytes_from, record.receive_bytes, rank, size)
 }
 
-/// Returns the bytes of the vector of a reduction, on any rank.
+/// Returns the bytes of the vector of a broadcast, reduction or scan. Some ranks only send or only receive the vector, so the result is
+/// the larger of both sizes.
 fn vector(record: &MpiRecord) -> u64 {
     record.send_bytes.max(record.receive_bytes)
 }
@@ -241,7 +242,7 @@ pub(super) fn blocking(record: &MpiRecord, group: &Group<'_>) -> Option<Vec<Acti
     Some(out)
 }
 
-/// Returns the bytes that go to a rank in an all-to-all exchange.
+/// Returns the bytes that go to a rank in an all-to-all exchange or a reduce-scatter.
 fn block_to(record: &MpiRecord, rank: usize, size: usize) -> u64 {
     use Function::*;
     match record.function.blocking() {
@@ -250,7 +251,7 @@ fn block_to(record: &MpiRecord, rank: usize, size: usize) -> u64 {
     }
 }
 
-/// Returns the bytes that come from a rank in an all-to-all exchange.
+/// Returns the bytes that come from a rank in an all-to-all exchange or a reduce-scatter.
 fn block_from(record: &MpiRecord, rank: usize, size: usize) -> u64 {
     use Function::*;
     match record.function.blocking() {
@@ -260,7 +261,7 @@ fn block_from(record: &MpiRecord, rank: usize, size: usize) -> u64 {
     }
 }
 
-/// Adds the messages of a binomial tree from the root to all ranks, or from all ranks to the root if `up`.
+/// Adds the own rank's messages of a binomial tree from the root to all ranks, or from all ranks to the root if `up`.
 fn tree(group: &Group<'_>, root: usize, bytes: u64, up: bool, out: &mut Vec<Action>) {
     let size = group.size();
     let relative = (group.own + size - root) % size;
@@ -297,7 +298,8 @@ fn tree(group: &Group<'_>, root: usize, bytes: u64, up: bool, out: &mut Vec<Acti
     }
 }
 
-/// Adds the messages of recursive doubling. Each rank beyond the largest power of two has a partner that takes part in its place.
+/// Adds the own rank's messages of recursive doubling. If the size exceeds a power of two by `extra`, the even ranks below `2 * extra` do
+/// not take part: each sends its vector to the next higher rank at first, and receives the result from that rank in the end.
 fn doubling(group: &Group<'_>, bytes: u64, out: &mut Vec<Action>) {
     let (size, own) = (group.size(), group.own);
     if size < 2 {
@@ -345,7 +347,7 @@ fn doubling(group: &Group<'_>, bytes: u64, out: &mut Vec<Action>) {
     }
 }
 
-/// Adds the messages from every rank to the root, or from the root to every rank, one after the other.
+/// Adds the own rank's messages of a gather or scatter, in which the root receives from or sends to one rank after the other.
 fn linear(record: &MpiRecord, group: &Group<'_>, root: usize, out: &mut Vec<Action>) {
     let size = group.size();
     let gathers = matches!(record.function, Function::Gather | Function::Gatherv);
@@ -680,7 +682,7 @@ mod tests {
         }
     }
 
-    /// The first of a line of ranks has no neighbour on its left, and no bytes for such a neighbour.
+    /// The first of a line of ranks exchanges all bytes with its right neighbour: the missing left neighbour takes no share of them.
     #[test]
     fn neighbours_beyond_the_edge_take_no_share() {
         let thread = ThreadId { pid: 1, tid: 1 };

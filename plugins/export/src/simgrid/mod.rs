@@ -99,7 +99,7 @@ pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
     })
 }
 
-/// Numbers of records that the format cannot express, by kind.
+/// Numbers of records that the exported trace lacks or only approximates, by kind.
 #[derive(Debug, Default)]
 struct Counts {
     between: u64,
@@ -140,9 +140,9 @@ impl Counts {
 
 #[derive(Clone, Debug, Default)]
 struct Rank {
-    /// End of the previous call.
+    /// Latest end of the rank's calls so far; `None` before the first call.
     last: Option<nodescope_trace::Stamp>,
-    /// Pending requests: sender, receiver and tag of each message.
+    /// Sender, receiver and tag in the replay of each message of each pending request, by the request's serial number.
     pending: HashMap<u64, Vec<(u32, u32, u32)>>,
     finished: bool,
 }
@@ -163,7 +163,8 @@ struct TagCounts {
 }
 
 impl Tags {
-    /// Returns the tag of the next message sent (or received) on a channel. Messages of collectives have their own tags.
+    /// Returns the replay's tag of the next message sent on a channel (of the next one received if `sends` is false). Messages of
+    /// collectives have their own tags.
     fn next(&mut self, channel: Channel, collective: bool, sends: bool) -> u32 {
         let pairs = &mut self.pairs;
         let counts = self
@@ -203,7 +204,7 @@ struct Simgrid<'a> {
     survey: &'a Survey,
     world: usize,
     bursts: Bursts,
-    /// Speed of a core in flops a second.
+    /// Speed of a core in flops a second. A flop stands for a nanosecond of work, or for an instruction if the export counts these.
     speed: f64,
     ranks: Vec<Rank>,
     files: Vec<Part>,

@@ -29,7 +29,7 @@ pub(super) fn platform(survey: &Survey, speed: f64, network: &Network) -> String
     )
 }
 
-/// Returns `hostfile`: the host of each rank, by rank.
+/// Returns the text of `hostfile`: a line with the host of each rank of a job, in the order of the ranks.
 pub(super) fn hosts(survey: &Survey, world: usize) -> String {
     let mut text = String::new();
     for process in &survey.processes[survey.worlds[world].processes.clone()] {
@@ -38,7 +38,7 @@ pub(super) fn hosts(survey: &Survey, world: usize) -> String {
     text
 }
 
-/// Returns the script `replay`, which runs smpirun and passes options on to smpirun.
+/// Returns the text of the script `replay`, which runs smpirun and passes its own arguments on to smpirun.
 pub(super) fn script(ranks: u32) -> String {
     format!(
         "#!/bin/sh\n# Replays this trace with SimGrid (Debian: libsimgrid-dev). Prints the simulated time.\n\

@@ -12,7 +12,7 @@ use nodescope_hypercall::{
 };
 use nodescope_trace::{Body, Event, Header, MpiCall, NodeEntry, Stamp, TraceWriter};
 
-/// Builder of a trace of ranks that alternate between two nodes of two vCPUs; each rank has its own clock.
+/// Builder of a trace of ranks on two nodes of two vCPUs: the first half of the ranks is on the first node. Each rank has its own clock.
 pub struct Cluster {
     ranks: u32,
     clocks: Vec<u64>,
@@ -135,13 +135,13 @@ impl Cluster {
         self.events
     }
 
-    /// Writes the trace into a folder, and returns its path.
+    /// Writes the trace into a folder, and returns the path of the trace file.
     pub fn write(self, folder: &Path) -> PathBuf {
         write(folder, &self.finish())
     }
 }
 
-/// Writes events as a trace into a folder, and returns its path.
+/// Writes events as a trace into a folder, and returns the path of the trace file.
 pub fn write(folder: &Path, events: &[Event]) -> PathBuf {
     let node = |name: &str| NodeEntry {
         name: name.into(),
@@ -165,8 +165,8 @@ pub fn export_to(folder: &Path, events: &[Event], format: Format) -> Summary {
 /// Number of messages of [`every_kind`].
 pub const MESSAGES: u64 = 4 + 4 + 4 + 2;
 
-/// Returns the events of four ranks with calls of every kind. Messages are with and without requests, from any source, and persistent.
-/// Collective operations are with and without requests, on the world and on a smaller communicator.
+/// Returns the events of four ranks with calls of many kinds. Messages are with and without requests, and some are received from any
+/// source. Collective operations are with and without requests, on the world and on a smaller communicator.
 pub fn every_kind() -> Vec<Event> {
     let mut c = trace(4);
     const SPLIT: u64 = 1 << 63 | 77;
@@ -321,7 +321,8 @@ pub fn every_kind() -> Vec<Event> {
     c.finish()
 }
 
-/// Returns the events of phases in which four ranks do the same. A phase is a kind, a tag, and bytes.
+/// Returns the events of phases in which four ranks do the same. A phase is a kind (modulo 5: blocking ring, ring with requests, allreduce,
+/// broadcast, barrier), a tag, and bytes.
 pub fn phases(list: &[(u8, u32, u64)]) -> Vec<Event> {
     let mut c = trace(4);
     for rank in 0..4 {

@@ -26,9 +26,8 @@ impl Order {
     }
 }
 
-/// Makes `references` references given by `next`, and prints the time of a reference that reaches the model. If `shared`, vCPUs take
-/// lines
-/// from each other, so that all references reach the model, and the model keeps the order of sets.
+/// Makes `references` references given by `next`, and prints the mean time of a reference that reaches the model, in the fastest slice. If
+/// `shared`, vCPUs take lines from each other, so that all references reach the model, and the model keeps the order of sets.
 fn measure(
     name: &str,
     vcpus: u16,
@@ -88,7 +87,8 @@ fn measure(
 /// Number of slices of a measurement. The first only warms up.
 const SLICES: u64 = 400;
 
-/// Returns element `step` of a permutation of 0..2^bits. No host prefetcher can predict it, and each pass visits every line once.
+/// Returns element `step` of a permutation of 0..2^bits, repeated endlessly. Consecutive elements differ by a large constant modulo
+/// 2^bits, which host prefetchers do not follow.
 fn scatter(step: u64, bits: u32) -> u64 {
     let mask = (1 << bits) - 1;
     (step & mask).wrapping_mul(0x9e37_79b9_7f4a_7c15 | 1) & mask

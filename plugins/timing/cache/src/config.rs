@@ -19,7 +19,7 @@ pub enum Sharing {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Policy {
-    /// The least recently used line.
+    /// The least recently used line is replaced.
     #[default]
     Lru,
 }
@@ -28,21 +28,22 @@ pub enum Policy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LevelLatency {
-    /// A read that finds the line. At level 1, a value above 0 makes every read and write reach the model, past the L0 filter cache.
+    /// Cycles of a read that finds the line. At level 1, a value above 0 makes every read and write reach the model, past the L0 filter
+    /// cache.
     pub read_hit: u32,
-    /// A write that finds the line. At level 1, a value above 0 makes every write reach the model.
+    /// Cycles of a write that finds the line. At level 1, a value above 0 makes every write reach the model.
     pub write_hit: u32,
-    /// An instruction fetch that finds the line. At level 1, a value above 0 makes every fetch reach the model.
+    /// Cycles of an instruction fetch that finds the line. At level 1, a value above 0 makes every fetch reach the model.
     pub fetch_hit: u32,
-    /// A read that does not find the line.
+    /// Cycles of a read that does not find the line, besides the cycles of the levels outside.
     pub read_miss: u32,
-    /// A write that does not find the line.
+    /// Cycles of a write that does not find the line, besides the cycles of the levels outside.
     pub write_miss: u32,
-    /// An instruction fetch that does not find the line.
+    /// Cycles of an instruction fetch that does not find the line, besides the cycles of the levels outside.
     pub fetch_miss: u32,
-    /// A modified line written back to the next level (or to memory).
+    /// Cycles of the write-back of a modified line from this level to the next outer level or to memory.
     pub writeback: u32,
-    /// Permission to write granted by this level for a line that a cache inside already holds (from level 2 on).
+    /// Cycles in which this level grants permission to write a line that a cache inside already holds (from level 2 on).
     pub upgrade: u32,
 }
 
@@ -84,15 +85,15 @@ pub struct ByDistance {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CoherenceLatency {
-    /// Clean data supplied by a peer (its state was E or F).
+    /// Cycles of a line supplied by a peer, another outermost cache, that had the line in state E or F.
     pub from: ByDistance,
-    /// Modified data supplied by a peer.
+    /// Cycles of a modified line supplied by a peer, or by another cache inside the same outer cache.
     pub from_modified: ByDistance,
-    /// A peer held the line exclusively but clean, and was asked before a shared cache could answer.
+    /// Cycles of asking another cache inside the same outer cache that has the line in state E, before the outer cache answers a read.
     pub snoop: ByDistance,
-    /// A peer's copy removed because of a write.
+    /// Cycles of removing a copy from another cache because of a write.
     pub invalidate: ByDistance,
-    /// Permission to write, granted by the interconnect for a line in state S or F.
+    /// Cycles in which the interconnect grants permission to write a line that an outermost cache has in state S or F.
     pub upgrade: u32,
 }
 
@@ -125,15 +126,15 @@ pub enum CacheConfigError {
     /// A set without lines.
     #[error("{field}.ways: is 0; a set has at least one line")]
     NoWays {
-        /// `instruction` or `levels[i]`.
+        /// Path of the wrong cache in the configuration: `instruction` or `levels[i]`.
         field: String,
     },
     /// A line size that is not a power of two, or out of range.
     #[error("{field}.line: is {line}; give a power of two from 32 to 4096 bytes")]
     Line {
-        /// `instruction` or `levels[i]`.
+        /// Path of the wrong cache in the configuration: `instruction` or `levels[i]`.
         field: String,
-        /// The value given.
+        /// Line size in bytes that the configuration gives.
         line: u32,
     },
     /// Different line sizes.
@@ -141,9 +142,9 @@ pub enum CacheConfigError {
         "{field}.line: is {line}, but levels[0].line is {first}; the hierarchy has one line size"
     )]
     LineDiffers {
-        /// `instruction` or `levels[i]`.
+        /// Path of the wrong cache in the configuration: `instruction` or `levels[i]`.
         field: String,
-        /// The value given.
+        /// Line size in bytes that the configuration gives.
         line: u32,
         /// Line size of `levels[0]` in bytes.
         first: u32,
@@ -151,9 +152,9 @@ pub enum CacheConfigError {
     /// A capacity that is not a positive whole number of sets.
     #[error("{field}.size: {size} bytes is not a positive multiple of ways x line = {set} bytes")]
     Size {
-        /// `instruction` or `levels[i]`.
+        /// Path of the wrong cache in the configuration: `instruction` or `levels[i]`.
         field: String,
-        /// The value given.
+        /// Size in bytes that the configuration gives.
         size: u64,
         /// Bytes of one set.
         set: u64,
@@ -161,17 +162,17 @@ pub enum CacheConfigError {
     /// A capacity above the model's limit.
     #[error("{field}.size: {size} bytes is more than the 4 GiB that one modelled cache may have")]
     TooLarge {
-        /// `instruction` or `levels[i]`.
+        /// Path of the wrong cache in the configuration: `instruction` or `levels[i]`.
         field: String,
-        /// The value given.
+        /// Size in bytes that the configuration gives.
         size: u64,
     },
     /// A latency above the model's limit, so that the sum for one reference might not fit.
     #[error("{field}: is {cycles} cycles; at most 1000000 are modelled for one event")]
     Latency {
-        /// Path of the field, such as `levels[1].latency.read_miss`.
+        /// Path of the wrong latency in the configuration, such as `levels[1].latency.read_miss`.
         field: String,
-        /// The value given.
+        /// Latency in cycles that the configuration gives.
         cycles: u32,
     },
     /// An outer level too small to include the inner one.
@@ -179,11 +180,11 @@ pub enum CacheConfigError {
         "{field}.size: {size} bytes is less than {inner_field}.size = {inner}; outer levels include inner ones"
     )]
     SmallerThanInner {
-        /// `levels[i]`.
+        /// Path of the wrong outer level in the configuration: `levels[i]`.
         field: String,
-        /// The value given.
+        /// Size in bytes that the configuration gives.
         size: u64,
-        /// `instruction` or `levels[i - 1]`.
+        /// Path of the larger inner cache in the configuration: `instruction` or `levels[i - 1]`.
         inner_field: String,
         /// Size of the inner cache in bytes.
         inner: u64,
@@ -191,7 +192,7 @@ pub enum CacheConfigError {
     /// A level private to cores outside a level shared by the socket.
     #[error("{field}.shared_by: is core, but the level inside it is shared by the socket")]
     PrivateOutsideShared {
-        /// `levels[i]`.
+        /// Path of the wrong outer level in the configuration: `levels[i]`.
         field: String,
     },
     /// Two first-level caches that are shared differently.
@@ -207,7 +208,7 @@ pub enum CacheConfigError {
         "vcpus[{vcpu}]: core {core} is on socket {socket} here and on socket {other} for an earlier vCPU"
     )]
     CoreOnTwoSockets {
-        /// Index of the wrong vCPU.
+        /// Index of the vCPU whose core is on another socket for an earlier vCPU.
         vcpu: usize,
         /// Core of this vCPU.
         core: u16,
@@ -221,7 +222,7 @@ pub enum CacheConfigError {
 /// Largest number of levels in a description.
 pub(crate) const MOST_LEVELS: usize = 16;
 
-/// Largest number of cycles of one event.
+/// Largest latency of one event in cycles that a configuration may have, since the sum for one reference must fit into 32 bits.
 const MOST_CYCLES: u32 = 1_000_000;
 
 fn latency_fault(field: impl Fn() -> String, cycles: u32, faults: &mut Vec<CacheConfigError>) {
@@ -336,8 +337,8 @@ impl LevelConfig {
 }
 
 impl CacheConfig {
-    /// Makes three levels with the reference latencies: L1 misses 3, L2 read and fetch misses 12, L2 write misses 10, L3
-    /// misses 35; everything else 0.
+    /// Makes three levels with the latencies of the reference clusters in cycles: L1 misses 3, L2 read and fetch misses 12, L2 write
+    /// misses 10, L3 misses 35; everything else 0.
     fn reference(
         l1i: LevelConfig,
         l1d: LevelConfig,

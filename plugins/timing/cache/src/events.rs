@@ -112,13 +112,13 @@ pub(crate) struct Events {
 /// Cycles of the fast miss paths ([`crate::l2_hit`], [`crate::l2_miss`]). Where there is no other index, by access: read, write, fetch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FastPathCosts {
-    /// Miss of the first level and hit of the second level.
+    /// Cycles of a miss of the first level and a hit of the second level.
     pub(crate) second: [u64; 3],
-    /// Misses of the first two levels and a hit of the third level.
+    /// Cycles of misses of the first two levels and a hit of the third level.
     pub(crate) third: [u64; 3],
-    /// Misses of all three levels, without the memory's cycles.
+    /// Cycles of misses of all three levels, without the memory's cycles.
     pub(crate) memory: [u64; 3],
-    /// Write-back of a modified line that leaves a level, by level, without the memory's cycles.
+    /// Cycles of the write-back of a modified line that leaves a level, by level, without the memory's cycles.
     pub(crate) write_back: [u64; 3],
     /// Cycles of `second`, `third` and `memory`, split by the level to which they are charged. Indices: path (these three), access,
     /// level.

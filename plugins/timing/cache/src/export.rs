@@ -48,7 +48,8 @@ impl Exports {
 }
 
 impl Hierarchy<u32> {
-    /// Exports the state of a vCPU's caches ([`nodescope_plugin_api::MemoryModel::export_state`]).
+    /// Exports the state of a vCPU's caches ([`nodescope_plugin_api::MemoryModel::export_state`]). `None` if the fast paths do not serve
+    /// all three levels of these caches, or if their shape does not fit an export.
     pub(crate) fn export_state(&mut self, vcpu: u16) -> Option<StateExport> {
         let own = self.vcpu_caches.get(usize::from(vcpu))?;
         let path = own.fast_paths[0].as_ref()?;
@@ -125,12 +126,12 @@ impl Hierarchy<u32> {
         // SAFETY: the exported state is boxed, and stays until this vCPU gets another export. Its line limit is zero at first. Whenever
         // the limit is not zero, words and tallies are in memory of this hierarchy that neither moves nor is freed before the limit is
         // zero again (`refresh_exports`, `revoke`). The state that the memory exports is boxed, too, and stays as long. The contents of
-        // words
-        // are used only as tags, states and numbers of caches, which every look-up checks.
+        // words are used only as tags, states and numbers of caches, which every look-up checks.
         Some(unsafe { StateExport::new(shape, pointer) })
     }
 
-    /// Returns indices and cycles of events. `None` if an event has so many cycles that sums might overflow.
+    /// Returns the indices of the fast paths' events and the cycles of the paths. `None` if a path costs 2^28 cycles or more, so that sums
+    /// might overflow.
     fn exported_events(&self) -> Option<ExportedEvents> {
         let levels = [0, 1, 2];
         let accesses = [Access::Read, Access::Write];

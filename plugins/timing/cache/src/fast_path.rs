@@ -11,7 +11,7 @@ pub(crate) struct FastPath {
     pub(crate) second: PowerOfTwoCache,
     /// Holder bit of the first level, as a mask of entries of the second level.
     pub(crate) holder_mask: u64,
-    /// Mask of the holder bits, in entries of the second level, that may represent other caches.
+    /// Mask of the holder bits, in entries of the second level, that may represent caches other than this first level.
     pub(crate) other_holders: u64,
     /// True if the first level is for instructions.
     pub(crate) instructions: bool,
@@ -25,11 +25,11 @@ pub(crate) struct L3Path {
     pub(crate) third: Geometry,
     /// Holder bit of the second level, as a mask of entries of the third level.
     pub(crate) holder_mask: u64,
-    /// Mask of the holder bits, in entries of the third level, that may represent other caches.
+    /// Mask of the holder bits, in entries of the third level, that may represent caches other than this second level.
     pub(crate) other_holders: u64,
     /// The socket of the third level.
     pub(crate) socket: u16,
-    /// Indices of the first words of the peers, which have the shape of the third level.
+    /// Indices of the first words of the peers: the node's other outermost caches, which have the shape of the third level.
     pub(crate) peers: Vec<usize>,
     /// Caches inside the second level, and caches inside the third level, by the number of the holder bit.
     pub(crate) inside: [Vec<Geometry>; 2],
@@ -51,8 +51,8 @@ pub(crate) struct PowerOfTwoCache {
 }
 
 impl FastPath {
-    /// Makes the path from the first-level cache with this number. `None` if there is no second level, a set is not found by shifting, or
-    /// several vCPUs share the first level.
+    /// Makes the path from the first-level cache with this number. `None` if there is no second level, if a number of sets or a stride of
+    /// these two levels is no power of two, or if several vCPUs share the first level.
     pub(crate) fn new(nodes: &[Node], children: &[Children], first: u32) -> Option<FastPath> {
         let inside = nodes.get(first as usize)?;
         let around = nodes.get(inside.outer as usize)?;
@@ -73,9 +73,8 @@ impl FastPath {
 }
 
 impl L3Path {
-    /// Makes the path from the second-level cache with this number. `None` if the third level is not the outermost, peers differ in
-    /// shape,
-    /// or a holder bit represents several caches.
+    /// Makes the path from the second-level cache with this number. `None` if the third level is missing or not the outermost, peers differ
+    /// in shape, or a holder bit represents several caches.
     fn new(nodes: &[Node], children: &[Children], second: u32) -> Option<L3Path> {
         let middle = nodes.get(second as usize)?;
         let root = nodes.get(middle.outer as usize)?;

@@ -6,12 +6,12 @@ use nodescope_plugin_api::{MemoryTiming, MemoryTimingModel, MissRef};
 /// Memory that is local to every socket. Write-backs are posted and cost nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlatMemory {
-    /// Cycles of a fill.
+    /// Cycles of a line that is read from this memory.
     pub latency: u32,
 }
 
 impl Default for FlatMemory {
-    /// Returns the latency of the reference clusters' local DDR3 memory.
+    /// Returns a memory with the latency of the reference clusters' local DDR3 memory, 100 cycles.
     fn default() -> FlatMemory {
         FlatMemory { latency: 100 }
     }

@@ -1,6 +1,7 @@
-//! The tree of caches of a node.
+//! The trees of caches of a node.
 //!
-//! Each cache is a vertex of the tree. [`crate::protocol`] has the rules by which the caches stay coherent.
+//! Each cache is a vertex, and each outermost cache is the root of a tree. [`crate::protocol`] has the rules by which the caches stay
+//! coherent.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -42,7 +43,8 @@ pub struct CacheContents {
     pub core: Option<u16>,
     /// Index, in the list of all caches, of the cache outside this one; `None` for an outermost cache.
     pub outer: Option<usize>,
-    /// Sets that have lines: set number, then line addresses and states, most recently used first.
+    /// Sets that have lines: set number, then physical addresses and states of the lines. The most recently used line is first, unless an
+    /// engine's L0 filter cache keeps the order of the set.
     pub sets: Vec<(u64, Vec<(u64, State)>)>,
 }
 

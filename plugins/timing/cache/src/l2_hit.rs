@@ -14,16 +14,15 @@ use crate::word::{Isa, Word};
 pub(crate) enum FastMiss {
     /// The first level has the line now, in this state, after this many cycles of stall.
     Filled(State, u64),
-    /// The second level does not have the line; no state was changed.
+    /// The slow path must serve the miss, and the second level does not have the line; no state was changed.
     NotInL2,
-    /// The slow path must serve the miss; no state was changed.
+    /// The slow path must serve the miss, and the second level may have the line; no state was changed.
     SlowPath,
 }
 
 impl<W: Word> Hierarchy<W> {
-    /// Brings `line` into the first-level cache of a fast path, in place of `oldest`. The first-level cache must not hold `line`.
-    /// Succeeds if
-    /// the second level, the third level or memory can supply the line without changes in other caches.
+    /// Brings `line` into the first-level cache of a fast path, in place of `oldest`. The first-level cache must not hold `line`. Succeeds
+    /// if the second level, the third level or memory can supply the line, and no cache beside this path has to change.
     #[inline(always)]
     pub(crate) fn fast_miss<I: Isa>(
         &mut self,

@@ -1,5 +1,5 @@
 //! L3 hit path and memory path: the fast paths of the most frequent misses of the second level. The third level, which is the outermost,
-//! has the line, or memory supplies the line. No caches of other vCPUs change.
+//! has the line, or memory supplies the line. No first-level or second-level cache of another vCPU changes.
 
 use nodescope_plugin_api::{Access, MemRef, MissRef};
 

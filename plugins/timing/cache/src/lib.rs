@@ -1,5 +1,5 @@
 //! Caches of a node: any number of inclusive levels with LRU replacement, write-back and write-allocate, coherent by
-//! MESIF between the outermost caches and by an exact directory inside them.
+//! MESIF between the outermost caches and by a directory of holder bits inside them.
 //!
 //! The engine drives [`CacheModel`] through [`nodescope_plugin_api::MemoryModel`]. The model asks a
 //! [`nodescope_plugin_api::MemoryTimingModel`] for lines that no cache supplies. `plugins/timing/README.md` has the exact semantics and

@@ -34,8 +34,8 @@ impl MappingPool {
         }
     }
 
-    /// Adds a mapping to the pool, unless it is too small or too large. The oldest mappings are dropped if the pool would become too
-    /// large.
+    /// Adds a mapping to the pool, unless it is smaller than `LEAST` or larger than `MOST`. The oldest mappings are dropped while the pool
+    /// is larger than `MOST`.
     pub(crate) fn release(&mut self, map: MmapMut) {
         if !(LEAST..=MOST).contains(&map.len()) {
             return;

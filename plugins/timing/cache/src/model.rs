@@ -19,7 +19,7 @@ use crate::word::{Baseline, Isa, V3, Word};
 /// Mask of a physical address, which has at most 52 bits (SDM volume 3, section 4.1.4).
 const PHYSICAL_MASK: u64 = (1 << 52) - 1;
 
-/// Largest number of ways of a set that an engine's L0 filter cache is expected to hold.
+/// Largest number of ways of a cache whose whole sets an engine's L0 filter cache may hold.
 const MOST_WAYS: u32 = 16;
 
 /// The caches of one node.
@@ -98,7 +98,7 @@ impl CacheModel {
         }
         let data = &config.levels[0];
         let line_shift = data.line.trailing_zeros();
-        // Fewer slots than sets are exact, too. An engine is expected to have 64 slots.
+        // With fewer slots than sets, the results are exact, too. An engine is expected to have 64 slots.
         let most = (12 - line_shift).min(6);
         let slots = |level: &LevelConfig| level.sets().trailing_zeros().min(most) as u8;
         let mut hierarchy = Hierarchy::new(config, places, memory);

@@ -15,7 +15,7 @@ use crate::word::{Baseline, Isa, Word};
 /// Reason for which a line leaves a cache.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reason {
-    /// Another vCPU writes the line.
+    /// The line is written through another cache.
     Write,
     /// The cache outside replaces the line.
     Inclusion,
@@ -157,7 +157,7 @@ impl<W: Word> Hierarchy<W> {
         }
     }
 
-    /// Returns the index of a line's entry in `node`, which must have the line, since a cache inside `node` does.
+    /// Returns the index of a line's entry in `node`, which must have the line, since the line was found in `node` or in a cache inside it.
     #[inline(always)]
     fn included<I: Isa>(&self, isa: I, node: u32, line: u64) -> Option<usize> {
         let (lookup, way) = self.find(isa, node, line);
@@ -444,8 +444,7 @@ impl<W: Word> Hierarchy<W> {
         }
     }
 
-    /// Returns false if none of the caches inside `node` that the holder bits represent has the line. Usually none has, since a holder
-    /// bit
+    /// Returns false if none of the caches inside `node` that the holder bits represent has the line. Usually none has, since a holder bit
     /// stays set when a cache inside replaces the line. Returns true without a look-up if a holder bit represents several caches.
     #[inline(always)]
     pub(crate) fn may_hold<I: Isa>(&self, isa: I, node: u32, holders: u64, line: u64) -> bool {

@@ -15,13 +15,14 @@ use crate::word::{Isa, Word};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum State {
-    /// Other caches may hold the line, too. The line does not differ from what is outside the peers.
+    /// Other caches may hold the line, too. The data equals that in the cache outside this one, or in memory if this is an outermost cache.
     Shared = 1,
-    /// Shared by peers of the interconnect, of which this one answers requests for the line. Outermost caches only have this state.
+    /// The line is shared by outermost caches, of which this one answers the others' requests for it. Only outermost caches use this state.
     Forward = 2,
-    /// No peer holds the line, and the line is clean.
+    /// No caches hold the line but this one, those inside it and those outside it, and the data equals that outside.
     Exclusive = 3,
-    /// No peer holds the line, and this cache or one inside it has data that differs from what is outside.
+    /// No caches hold the line but this one, those inside it and those outside it, and this cache or one inside has data that differs from
+    /// that outside.
     Modified = 4,
 }
 
@@ -31,9 +32,8 @@ impl State {
         self >= State::Exclusive
     }
 
-    /// Returns the state in which a cache may hold a line if the cache around it has the line in this state. `instructions` is true if
-    /// the
-    /// inner cache is for instructions. `Forward` becomes `Shared`, since only peers forward.
+    /// Returns the state in which a cache may hold a line if the cache around it has the line in this state. `instructions` is true if the
+    /// inner cache is for instructions. `Forward` becomes `Shared`, since only outermost caches forward.
     #[inline(always)]
     pub(crate) fn inside(self, instructions: bool) -> State {
         match self {
@@ -83,7 +83,8 @@ pub(crate) const HOLDERS: u32 = 13;
 pub(crate) struct EntryIndex(usize);
 
 /// Entries of every cache of a node in one memory mapping, so that usually one huge page of the host contains them all.
-/// Way 0 of a set is the most recently used line, the last way the least; empty ways come last.
+/// Way 0 of a set is the most recently used line, the last way the least; empty ways come last. First-level sets whose order an engine's
+/// L0 filter cache keeps may have their lines in another order.
 ///
 /// The [`LineLookup`] of a line in the cache's [`Geometry`] identifies a set; an index identifies an entry.
 pub(crate) struct Tags<W> {
@@ -141,8 +142,8 @@ impl<W: Word> Tags<W> {
 
     #[inline(always)]
     fn entries(&self) -> &[W] {
-        // SAFETY: `first` is the aligned start of `length` words of `memory`, which lives as long as `self` and is
-        // written only through `entries_mut`; any bit pattern is a valid word.
+        // SAFETY: `first` is the aligned start of `length` words of `memory`, which lives as long as `self`. The words are written only
+        // while `self` is borrowed exclusively, or by an engine while no function of the model runs; any bit pattern is a valid word.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.length) }
     }
 
@@ -354,7 +355,7 @@ impl<W: Word> Tags<W> {
         W::remove(self.set_mut(shape, lookup), way);
     }
 
-    /// Returns the lines and states of each set that is not empty, the most recently used line first.
+    /// Returns set number, line numbers and states of each set that is not empty, in the order of the ways.
     pub(crate) fn contents(&self, geometry: &Geometry) -> Vec<(u64, Vec<(u64, State)>)> {
         (0..geometry.sets)
             .map(|set| {

@@ -142,7 +142,8 @@ impl Isa for Baseline {
     }
 }
 
-/// AVX2, BMI1 and BMI2. Only functions that are compiled for these instructions, and functions inlined into these, use them.
+/// Proof that the host has AVX2, BMI1 and BMI2. Only functions that are compiled for these instructions, and functions inlined into
+/// these, use them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct V3(());
 
@@ -386,8 +387,7 @@ mod avx2 {
     #[inline(always)]
     pub(super) fn push_front20(_host: V3, set: &mut [u32; 20], word: u32) {
         let words = set.as_mut_ptr();
-        // SAFETY: a `V3` exists only on a host with AVX. All reads and writes are within the array: words 0 to 7, 8 to 15 and 15 to 18
-        // are
+        // SAFETY: a `V3` exists only on a host with AVX. All reads and writes are within the array: words 0 to 7, 8 to 15 and 15 to 18 are
         // read, and each is written one word further.
         unsafe {
             let low = _mm256_loadu_si256(words.cast());
@@ -445,7 +445,7 @@ mod avx2 {
 mod tests {
     use super::*;
 
-    /// Compares every operation with the same one on a list: both widths, every number of ways, and all instructions that the host has.
+    /// Compares every operation with the same one on a list: both widths, 1 to 40 ways, and all instruction sets that the host has.
     #[test]
     fn finds_and_promotes_as_a_list_does() {
         fn check<W: Word + std::fmt::Debug, I: Isa>(isa: I) {

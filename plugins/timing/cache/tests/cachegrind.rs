@@ -11,7 +11,7 @@ use nodescope_plugin_api::{Access, Context, Hits, MemRef, MemoryModel, Privilege
 use nodescope_plugin_cache::{CacheConfig, CacheModel, FlatMemory, LevelConfig};
 use nodescope_test_needs::{Need, have};
 
-/// C program with strided, transposed, unaligned and read-modify-write references over 28 KiB of data, without a C library.
+/// C program with strided, transposed, unaligned and read-modify-write references over about 31 KiB of data, without a C library.
 const PROGRAM: &str = r#"
 static int a[48][48], b[48][48];
 static char text[9000];

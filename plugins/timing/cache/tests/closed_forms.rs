@@ -7,8 +7,8 @@ use nodescope_plugin_cache::{CacheConfig, FlatMemory, LevelConfig};
 use nodescope_plugin_numa::{Latencies, Numa, NumaConfig};
 use support::{Engine, Step, expect};
 
-/// Returns the misses of an LRU cache that accesses `lines` lines, `stride` lines apart, in each of `passes` passes. If a set has a way for
-/// each of its lines, each line misses once. Otherwise every access to the set misses.
+/// Returns the misses of an LRU cache in `passes` passes over `lines` lines that are `stride` lines apart. If a set has a way for each of
+/// its lines, each line misses once. Otherwise every access to the set misses.
 fn cyclic(lines: u64, stride: u64, sets: u64, ways: u64, passes: u64) -> u64 {
     let mut population = vec![0; sets as usize];
     for line in 0..lines {

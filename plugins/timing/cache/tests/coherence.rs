@@ -8,7 +8,7 @@ use support::{Engine, expect, price};
 
 const LINE: u64 = 0x4_0000;
 
-/// Returns the states of [`LINE`] in the caches of a level, by socket, then core.
+/// Returns the states of [`LINE`] in the caches of a level, by socket, then core; `None` for a cache without the line.
 fn states(engine: &Engine, level: u8, kind: CacheKind) -> Vec<Option<State>> {
     let mut caches: Vec<_> = engine
         .model

@@ -39,7 +39,7 @@ fn reference_machines() {
 
 #[test]
 fn l0_filter_cache_has_a_slot_for_each_set_and_stays_within_a_page() {
-    // The L0 filter cache answers for whole sets if there are no more sets than slots.
+    // The L0 filter cache answers for whole sets if each set has a slot of its own, has at most 16 ways, and lines have 64 bytes.
     for (size, ways, line, expected, kept) in [
         (32 << 10, 8, 64, 6, 8),
         (64 << 10, 4, 64, 6, 1),

@@ -1,4 +1,4 @@
-//! Prints the instructions of a file of raw machine code that `llvm-mca` refuses, by reason: `forms CORE FILE`.
+//! Prints the instruction forms of a file of raw machine code that the core model cannot time, by reason: `forms CORE FILE`.
 //!
 //! `objcopy -O binary --only-section=.text PROGRAM FILE` makes such a file. Every instruction form becomes a block of its own.
 
@@ -27,7 +27,8 @@ fn forms(core: &str, file: &str) -> Result<(), Box<dyn std::error::Error>> {
     let bytes = std::fs::read(file)?;
     let core = Core::of(&Tool::installed()?, core)?;
     let mut decoder = Decoder::with_ip(64, &bytes, 0x1000, DecoderOptions::NONE);
-    // One instruction of each form. Instructions of a form have the same iced-x86 code, registers and prefixes.
+    // One instruction of each form. Instructions of a form have the same iced-x86 code, prefixes, first register, address registers and
+    // displacement size.
     let mut forms = BTreeMap::new();
     let mut instructions = 0_u64;
     while decoder.can_decode() {

@@ -29,7 +29,7 @@ pub enum Reason {
     Refused {
         /// The instruction as text.
         instruction: String,
-        /// LLVM's message.
+        /// LLVM's error message about the instruction.
         message: String,
     },
     /// The block is on no path. Either it is among the least executed blocks, or the paths cover enough instructions without it.

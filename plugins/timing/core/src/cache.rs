@@ -20,7 +20,7 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// Opens a folder and creates it if it does not exist.
+    /// Opens a folder of results, and creates the folder if it does not exist. Without a folder, does nothing.
     pub fn new(folder: Option<&Path>) -> Result<Self, CoreError> {
         if let Some(folder) = folder {
             std::fs::create_dir_all(folder).map_err(|error| CoreError::File {

@@ -38,20 +38,20 @@ pub enum CoreError {
         /// Name and version of the tool that was asked.
         tool: String,
     },
-    /// The program cannot be started.
+    /// The installed `llvm-mca` cannot be started.
     #[error("cannot run {}: {error}; reinstall the Debian package {PACKAGE}", path.display())]
     Start {
-        /// Path of the program.
+        /// Path of the `llvm-mca`.
         path: PathBuf,
         /// Error of the operating system.
         error: io::Error,
     },
-    /// The program's output has a form that this version does not understand.
+    /// The output of `llvm-mca` has a form that this version does not understand.
     #[error("{} answers what cannot be understood: {what}; install the Debian package {PACKAGE}", path.display())]
     Answer {
-        /// Path of the program.
+        /// Path of the `llvm-mca`.
         path: PathBuf,
-        /// Part of the output that was not understood.
+        /// Description of what is wrong with the output.
         what: String,
     },
     /// A file of the cache, or a temporary file, cannot be used.

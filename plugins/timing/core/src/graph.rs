@@ -33,7 +33,7 @@ pub(crate) struct Edge {
     pub flow: f64,
 }
 
-/// Blocks and edges.
+/// Control flow graph: blocks that can be timed, and the edges between them.
 #[derive(Debug)]
 pub(crate) struct Graph {
     pub nodes: Vec<Node>,
@@ -149,7 +149,7 @@ impl Graph {
     }
 }
 
-/// Scales the flows of the chosen edges to the sum `wanted`. Without `up`, only a larger sum is scaled.
+/// Scales the flows of the chosen edges so that their sum is `wanted`. Without `up`, a sum that is smaller than `wanted` stays as it is.
 fn scale(edges: &mut [Edge], chosen: &[usize], wanted: u64, up: bool) {
     let sum: f64 = chosen.iter().map(|e| edges[*e].flow).sum();
     let wanted = wanted as f64;

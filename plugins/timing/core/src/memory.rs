@@ -21,7 +21,7 @@ impl Parallelism {
     /// Highest accepted number: no core has more outstanding misses of its first level.
     pub const MOST: u32 = 64;
 
-    /// Checks a number of misses.
+    /// Makes a parallelism of `misses` misses that are outstanding at a time on average.
     ///
     /// # Errors
     ///
@@ -34,12 +34,12 @@ impl Parallelism {
         }
     }
 
-    /// Returns the number of misses.
+    /// Returns the average number of misses that are outstanding at a time.
     pub fn misses(self) -> f64 {
         self.0
     }
 
-    /// Divides the stalls of each level, in cycles, by the number of misses, rounded down.
+    /// Returns each of the stalls, in cycles, divided by the number of misses that are outstanding at a time, rounded down.
     pub fn divide(self, stalls: &[u64]) -> Vec<u64> {
         let divided = |stall: &u64| match self.0 {
             1.0 => *stall,

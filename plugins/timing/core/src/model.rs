@@ -43,13 +43,13 @@ impl BlockCycles {
 /// Blocks that were timed together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// Indices of the blocks, in the order of execution.
+    /// Indices of the path's blocks in [`CoreModel::blocks`], in the order of execution.
     pub blocks: Vec<usize>,
     /// True if the last block leads to the first. An open path is timed as if it did.
     pub closed: bool,
     /// Number of executions of the whole path.
     pub executions: u64,
-    /// Cycles of one execution, in 1/65536 cycle.
+    /// Cycles of one execution of the whole path, in 1/65536 cycle.
     pub cycles: u64,
 }
 

@@ -33,7 +33,8 @@ impl Finder<'_> {
         best
     }
 
-    /// Walks one pass of the loop around a loop. None: there is no such loop, or the pass is too long.
+    /// Walks one pass of the loop around the loop `inner`. None: there is no outer loop, the pass is too long, or no edge of it is executed
+    /// often enough.
     fn around(&self, inner: &[usize]) -> Option<(Vec<usize>, Vec<usize>)> {
         let members: BTreeSet<usize> = inner.iter().copied().collect();
         let entries: Vec<usize> = members

@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, BinaryHeap};
 
 use crate::graph::{Graph, Kind};
 
-/// Maximum numbers of blocks and of instructions of a path.
+/// Maximum number of blocks of a path; `INSTRUCTIONS` is the maximum number of its instructions.
 const BLOCKS: usize = 128;
 const INSTRUCTIONS: usize = 1024;
 /// A block is settled when less than one `SETTLED`th of its executions is on no path.
@@ -77,7 +77,7 @@ pub(crate) struct Finder<'a> {
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Place {
     pub node: usize,
-    /// Blocks to which these calls return, the innermost last.
+    /// Blocks to which the calls on the walk return that have not returned yet, the innermost last.
     pub returns: Vec<usize>,
 }
 

@@ -56,7 +56,7 @@ impl Core {
     ///
     /// # Errors
     ///
-    /// If no tool is installed, the name is unknown, or LLVM has no timing of the core.
+    /// If no usable tool is installed, and in the cases of [`Core::of`].
     pub fn named(name: &str) -> Result<Self, CoreError> {
         Self::of(&Tool::installed()?, name)
     }
@@ -121,7 +121,7 @@ impl Core {
         }
     }
 
-    /// Returns, for each block, the reason for which the block cannot be modelled on this core, or None.
+    /// Returns, for each block, the reason for which the block cannot be modelled on this core; `None` for a block that can be modelled.
     ///
     /// # Errors
     ///

@@ -19,9 +19,9 @@ pub(crate) struct Traits {
 pub(crate) enum Fusion {
     /// No instruction is fused.
     None,
-    /// CMP and TEST: AMD's cores before Zen 3.
+    /// CMP and TEST are fused: AMD's Bulldozer, Zen and Zen 2 cores.
     Comparisons,
-    /// CMP, TEST, ADD, SUB, AND, INC and DEC: Intel's cores from Sandy Bridge on, AMD's from Zen 3 on.
+    /// CMP, TEST, ADD, SUB, AND, INC and DEC are fused: Intel's cores from Sandy Bridge on, except Atom's, and AMD's from Zen 3 on.
     Arithmetic,
 }
 

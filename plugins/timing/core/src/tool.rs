@@ -21,7 +21,7 @@ impl Tool {
     ///
     /// # Errors
     ///
-    /// If no `llvm-mca` is found, or none of those found supports x86-64.
+    /// If no `llvm-mca` is found, or none of those found runs, reports its version and supports x86-64.
     pub fn installed() -> Result<Self, CoreError> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         Self::within(&std::env::split_paths(&path).collect::<Vec<_>>())
@@ -31,7 +31,7 @@ impl Tool {
     ///
     /// # Errors
     ///
-    /// If no `llvm-mca` is found, or none of those found supports x86-64.
+    /// If no `llvm-mca` is found, or none of those found runs, reports its version and supports x86-64.
     pub fn within(folders: &[PathBuf]) -> Result<Self, CoreError> {
         let mut newest: Option<(Vec<u32>, Self)> = None;
         let mut problem = None;
@@ -264,7 +264,7 @@ fn complaint(stderr: &str, origins: &[Option<(usize, usize)>]) -> Complaint {
     Complaint::Other(message.trim_end_matches('.').to_owned())
 }
 
-/// Output of one run.
+/// JSON output of one run of `llvm-mca`.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Simulated {
     #[serde(rename = "CodeRegions")]
@@ -281,7 +281,7 @@ pub(crate) struct Target {
     pub resources: Vec<String>,
 }
 
-/// Output for one region.
+/// JSON output of `llvm-mca` for one code region.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Region {
     #[serde(rename = "Name")]
@@ -315,7 +315,7 @@ struct Line {
 }
 
 impl Region {
-    /// Returns the cycles of all iterations.
+    /// Returns the simulated cycles of all iterations of the region together.
     pub fn cycles(&self) -> u64 {
         self.summary.cycles
     }

@@ -4,7 +4,7 @@ use iced_x86::code_asm::*;
 use nodescope_plugin_core::{Block, Core, CoreError, CoreModel, Options, Reason, Tool, model};
 use nodescope_test_needs::{Need, skip};
 
-/// Finds the tool, if it is installed.
+/// Finds the installed `llvm-mca`. `None`: there is none, and the test is reported as skipped.
 fn tool() -> Option<Tool> {
     match Tool::installed() {
         Ok(tool) => Some(tool),

@@ -54,13 +54,13 @@ pub enum NumaConfigError {
     /// A range of no bytes.
     #[error("ranges[{index}].length: is 0; give the bytes of memory of that range")]
     EmptyRange {
-        /// Index in `ranges`.
+        /// Index of the wrong range in [`NumaConfig::ranges`].
         index: usize,
     },
     /// A range beyond the end of the address space.
     #[error("ranges[{index}].length: {start:#x} + {length:#x} is beyond 2^64")]
     RangeTooLong {
-        /// Index in `ranges`.
+        /// Index of the wrong range in [`NumaConfig::ranges`].
         index: usize,
         /// Guest-physical address of the range's first byte.
         start: u64,
@@ -70,11 +70,11 @@ pub enum NumaConfigError {
     /// A home socket that does not exist.
     #[error("ranges[{index}].socket: is {socket}, but there are {sockets} sockets, counted from 0")]
     UnknownSocket {
-        /// Index in `ranges`.
+        /// Index of the wrong range in [`NumaConfig::ranges`].
         index: usize,
         /// Home socket of the range.
         socket: u16,
-        /// Number of sockets.
+        /// Number of sockets in the configuration.
         sockets: u16,
     },
     /// Two ranges share bytes.
@@ -90,29 +90,29 @@ pub enum NumaConfigError {
     /// A matrix whose number of rows is not the number of sockets.
     #[error("{field}: has {rows} rows; {sockets} sockets need {sockets}")]
     MatrixRows {
-        /// `latency` or `write_back`.
+        /// Name of the wrong field: `latency` or `write_back`.
         field: &'static str,
         /// Number of rows in the matrix.
         rows: usize,
-        /// Number of sockets.
+        /// Number of sockets in the configuration.
         sockets: u16,
     },
     /// A row whose length is not the number of sockets.
     #[error("{field}[{row}]: has {columns} columns; {sockets} sockets need {sockets}")]
     MatrixColumns {
-        /// `latency` or `write_back`.
+        /// Name of the wrong field: `latency` or `write_back`.
         field: &'static str,
         /// Index of the row.
         row: usize,
         /// Number of columns in the row.
         columns: usize,
-        /// Number of sockets.
+        /// Number of sockets in the configuration.
         sockets: u16,
     },
     /// A latency above 1000000 cycles: the sum for one reference might not fit.
     #[error("{field}: has a latency of {cycles} cycles; at most 1000000 are modelled")]
     Latency {
-        /// `latency` or `write_back`.
+        /// Name of the wrong field: `latency` or `write_back`.
         field: &'static str,
         /// Largest latency in the field.
         cycles: u32,
@@ -124,7 +124,7 @@ pub enum NumaConfigError {
         vcpu: usize,
         /// Socket of the vCPU.
         socket: u16,
-        /// Number of sockets.
+        /// Number of sockets in the configuration.
         sockets: u16,
     },
     /// A line size at which the engine cannot split references.
@@ -152,7 +152,7 @@ impl NumaConfig {
         }
     }
 
-    /// Returns the latencies of the reference clusters' DDR3.
+    /// Returns the latencies of DDR3 in the reference clusters: local 100 cycles, remote 220 cycles.
     pub fn default_latency() -> Latencies {
         Latencies::Uniform {
             local: 100,
@@ -168,7 +168,8 @@ impl NumaConfig {
         }
     }
 
-    /// Returns every fault of the configuration, grouped by field; empty if there is none.
+    /// Returns the faults of the configuration, grouped by field; empty if there is none. Of overlaps, only those between ranges that
+    /// follow each other in the order of their starts are found.
     pub fn faults(&self) -> Vec<NumaConfigError> {
         let mut faults = Vec::new();
         if self.sockets == 0 {

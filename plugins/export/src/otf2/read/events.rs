@@ -11,7 +11,8 @@ use super::super::{CALL_SITE, value};
 use super::{DONE, Definitions};
 use crate::import::Builder;
 
-/// A communicator of the new trace. `other` has the remote group of an intercommunicator.
+/// A communicator of the new trace, with the world ranks of its members. `other` has the remote group of an intercommunicator, and is
+/// empty for other communicators.
 #[derive(Debug)]
 struct Group {
     id: u64,
@@ -26,7 +27,7 @@ struct Thread {
     tid: Option<u32>,
     /// Regions that the thread is in, with their times of entry in picoseconds.
     stack: Vec<(u32, u64)>,
-    /// MPI call that the thread is in: its depth in the stack, and its records.
+    /// MPI call that the thread is in: the length of `stack` inside the call, and the call's records.
     call: Option<(usize, Vec<MpiRecord>)>,
 }
 
@@ -38,7 +39,7 @@ pub(super) struct Events<'a, 'b> {
     groups: HashMap<u32, Group>,
     /// Threads by the number of their location in the archive. The number of a process in the builder is its world rank.
     threads: HashMap<u64, Thread>,
-    /// Pending requests by process and request, with the record of the call that began each.
+    /// Index of the record of the call that began each pending request, by process and request.
     requests: HashMap<(usize, u64), Started>,
     outside: u64,
     unknown_requests: u64,
@@ -47,10 +48,10 @@ pub(super) struct Events<'a, 'b> {
     last: u64,
 }
 
-/// Maximum number of members of all communicators together. Each member's trace lists every member.
+/// Largest sum of the members of all communicators in an archive that is imported. The import makes a record for each of these members.
 const MOST_MEMBERS: u64 = 1 << 22;
 
-/// Location of the record of a request.
+/// Index of the record of the call that began a request.
 #[derive(Clone, Copy, Debug)]
 enum Started {
     /// The record is in the builder's call with this number.
@@ -203,7 +204,8 @@ impl<'a, 'b> Events<'a, 'b> {
         Ok(events)
     }
 
-    /// Adds the creation of all communicators at the beginning, since events do not name the call that creates a communicator.
+    /// Adds the creation of all communicators but `MPI_COMM_WORLD` and `MPI_COMM_SELF` at time 0, since events do not name the call that
+    /// creates a communicator.
     fn communicators(&mut self) {
         let mut groups: Vec<&Group> = self.groups.values().collect();
         groups.sort_by_key(|group| group.id);
@@ -324,7 +326,7 @@ impl<'a, 'b> Events<'a, 'b> {
         }
     }
 
-    /// Returns the record of the call that a thread is in.
+    /// Returns the first record of the MPI call that a thread is in. Outside of an MPI call, counts an event outside and returns `None`.
     fn record(&mut self, location: u64) -> Option<&mut MpiRecord> {
         let call = self.threads.get_mut(&location)?.call.as_mut();
         if call.is_none() {
@@ -333,7 +335,8 @@ impl<'a, 'b> Events<'a, 'b> {
         call?.1.first_mut()
     }
 
-    /// Returns the peer with a rank in a communicator, by its world rank, and the communicator's id.
+    /// Returns the peer that has the rank `rank` in a communicator, as a world rank, and the communicator's id. In an intercommunicator,
+    /// `rank` counts in the group to which the thread does not belong. The peer is `Peer::Outside` if unknown.
     fn peer(&self, location: u64, comm: u32, rank: u32) -> (Peer, u64) {
         let Some(group) = self.groups.get(&comm) else {
             return (Peer::Outside, communicator::NONE);
@@ -355,7 +358,8 @@ impl<'a, 'b> Events<'a, 'b> {
         (peer.map_or(Peer::Outside, Peer::Rank), group.id)
     }
 
-    /// Returns the record of an operation that a call starts: the call's own record, or a further one if that already has an operation.
+    /// Returns the record for an operation that the thread's call starts: the call's own record, or a further one if the call has already
+    /// started an operation. The send and the receive of `MPI_Isendrecv` share one record. `None` outside of an MPI call.
     fn start(&mut self, location: u64, request: u64, function: Function) -> Option<&mut MpiRecord> {
         let thread = self.threads.get_mut(&location)?;
         let process = thread.process;
@@ -578,7 +582,7 @@ event_callbacks! {
 }
 
 impl Events<'_, '_> {
-    /// Returns the root of a collective operation and its communicator's id.
+    /// Returns the root of a collective operation (`Peer::None` without a root), and the id of the operation's communicator.
     fn root(&self, location: u64, comm: u32, root: u32) -> (Peer, u64) {
         match root {
             value::ROOT_NONE => (Peer::None, self.peer(location, comm, 0).1),

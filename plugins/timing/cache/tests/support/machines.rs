@@ -46,8 +46,8 @@ pub fn machines() -> impl Strategy<Value = (CacheConfig, Vec<VcpuPlace>)> {
             }
             // A number of first-level sets that is no power of two.
             8 => levels[0] = LevelConfig::new(768, 2),
-            // Real machines' numbers of ways: sets that are padded (this variant), that fill a line of the host, or that take more than a
-            // line.
+            // Real machines' numbers of ways: sets that are padded (this variant), and in the next variant sets that fill a line of the
+            // host or take more than a line.
             10 => {
                 levels[0] = LevelConfig::new(3 * 64 * 8, 8);
                 levels[1] = LevelConfig::new(2 * 64 * 12, 12);

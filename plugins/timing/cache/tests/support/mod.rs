@@ -139,7 +139,7 @@ impl Engine {
         }
     }
 
-    /// Returns the engine with the model's fast miss path.
+    /// Returns this engine, which from now on tries the model's fast miss path ([`MemoryModel::miss`]) first.
     pub fn with_fast_miss_path(mut self) -> Engine {
         self.fast_miss_path = true;
         self
@@ -377,7 +377,8 @@ pub fn expect<const N: usize>(counts: [(&str, u64); N]) -> BTreeMap<String, u64>
         .collect()
 }
 
-/// Returns small caches: 4 sets x 2 ways, 4 sets x 4 ways, and 12 sets x 4 ways for each socket. Every event has a latency of its own.
+/// Returns small caches: 4 sets x 2 ways, 4 sets x 4 ways, and 12 sets x 4 ways for each socket. Every event but a first-level hit has a
+/// latency of its own.
 pub fn small() -> CacheConfig {
     let mut config = CacheConfig {
         instruction: Some(LevelConfig::new(512, 2)),
