@@ -51,7 +51,7 @@ pub fn image() -> Option<&'static Image> {
     }
 }
 
-/// Compiles a program of `programs/`. Without the compiler, returns None and reports the test as skipped.
+/// Compiles a program of `programs/`, and returns its ELF file. Without the compiler, returns None and reports the test as skipped.
 ///
 /// # Panics
 ///

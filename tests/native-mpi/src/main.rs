@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use statrs::statistics::{Data, OrderStatistics};
 use thiserror::Error;
 
-/// Paths by name, with the transports that Open MPI must use.
+/// Paths between the two ranks by name, each with the transports that Open MPI must use.
 const PATHS: [(&str, &str); 2] = [("shm", "self,vader"), ("tcp", "self,tcp")];
 /// Programs in the folder `programs`.
 const PROGRAMS: [&str; 4] = ["halo", "solver", "pipeline", "mixed"];
@@ -37,7 +37,7 @@ const ARGUMENTS: [(&str, &[&str]); 4] = [
 /// Reason for which nothing could be measured.
 #[derive(Debug, Error)]
 enum Failure {
-    /// A program does not compile.
+    /// The compiler refuses a program: the program's name, and the compiler's messages.
     #[error("cannot compile {0}: {1}")]
     Compile(String, String),
     /// A file cannot be read or written.
@@ -236,7 +236,7 @@ fn median(values: &[f64]) -> f64 {
     Data::new(values.to_vec()).median()
 }
 
-/// Returns the mean of each round's two runs.
+/// Returns the mean of each round's two runs without the tracer.
 fn means(plain: &[[f64; 2]]) -> Vec<f64> {
     plain.iter().map(|[a, b]| (a + b) / 2.0).collect()
 }

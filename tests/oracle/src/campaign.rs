@@ -50,9 +50,10 @@ pub struct Comparison {
     pub native: Option<Outcome>,
     /// Differences of the engine from the host, or of translated from interpreted code.
     pub differences: Vec<Difference>,
-    /// Rule by which CPUs of the host's vendor differ from Intel's, which the engine follows. None: no rule was needed.
+    /// Rule by which CPUs of the host's vendor differ from Intel's CPUs in this case; the engine does as Intel's do. None: no rule was
+    /// needed.
     pub by_vendor: Option<Rule>,
-    /// True if the difference is a documented deviation of the engine; `differences` is then empty.
+    /// True if the outcome has a documented deviation of the engine; `differences` does not contain this deviation.
     pub known_deviation: bool,
     /// True if the case also ran as translated code.
     pub translated: bool,
@@ -318,11 +319,12 @@ pub struct Tally {
     pub encodings: u64,
     /// Number of cases compared.
     pub cases: u64,
-    /// Cases in which the host raised an exception.
+    /// Number of cases in which the host raised an exception.
     pub exceptions: u64,
     /// Number of cases with a documented deviation of the engine.
     pub known_deviations: u64,
-    /// Number of cases in which the host followed a rule of its vendor that Intel's CPUs do not have, or did not run the instruction.
+    /// Number of cases without mismatch in which a rule of the host's vendor, which Intel's CPUs do not follow, explained the host's
+    /// outcome or kept the host from running the instruction.
     pub by_vendor: u64,
     /// Number of cases that the engine ran both interpreted and as translated blocks.
     pub translated: u64,
@@ -339,7 +341,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Returns the numbers in a fixed order, for sums and for transfer between processes.
+    /// Returns all counts but those by instruction and by rule, in a fixed order, for sums and for transfer between processes.
     pub fn numbers(&mut self) -> [&mut u64; 9] {
         [
             &mut self.encodings,
