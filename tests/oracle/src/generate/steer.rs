@@ -18,10 +18,10 @@ const RBP: usize = 5;
 const RSI: usize = 6;
 const RDI: usize = 7;
 
-/// Bytes of the direct jump behind the instruction.
+/// Length in bytes of the direct jump behind the instruction.
 const JUMP: u64 = 5;
 
-/// Whether steering may change the instruction's bytes.
+/// Permission of steering to change the instruction's bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
     /// Immediates and displacements may change.
@@ -127,7 +127,7 @@ fn is_branch_safe(case: &Case, target: Option<u64>) -> bool {
     target.is_none_or(|t| in_void(t) && is_outside_instruction(case, t))
 }
 
-/// Returns whether a branch target is outside the instruction and outside the jump behind it.
+/// Returns whether a branch target is outside the instruction and outside the jump behind it. The beginning of this jump is permitted.
 fn is_outside_instruction(case: &Case, target: u64) -> bool {
     let start = case.state.rip;
     let next = start + case.bytes.len() as u64;
@@ -256,7 +256,7 @@ impl Steering<'_> {
         self.i().op0_kind() == OpKind::NearBranch64
     }
 
-    /// Sets the stack pointer to an address in the window or at its ends.
+    /// Sets the stack pointer to an address in the window or at its ends; for LEAVE, RBP instead.
     fn steer_stack(&mut self) {
         let mut sp = match self.r.below(100) {
             0..=79 => WINDOW + 512 + self.r.below(WRITABLE_LEN as u64 / 8 - 128) * 8,
@@ -444,7 +444,8 @@ impl Steering<'_> {
         Some(())
     }
 
-    /// Changes displacement or registers so that the memory operand is at `target`. Returns the operand's actual address.
+    /// Changes displacement or registers so that the memory operand is at `target`, or close to it. Returns the operand's actual address;
+    /// None if the operand cannot be changed so.
     fn steer_address(&mut self, target: u64) -> Option<u64> {
         let i = self.i();
         let bits = address_bits(&i);
@@ -565,7 +566,8 @@ impl Steering<'_> {
         self.redecode()
     }
 
-    /// Steers a gather: the base is close to `target`, and the indices are small.
+    /// Steers a gather: base and displacement give `target`, or an address in the window if `target` is not canonical, and the indices are
+    /// small.
     fn steer_gather(&mut self, target: u64) -> Option<()> {
         let i = self.i();
         let element = if i.is_vsib64() { 8 } else { 4 };
@@ -740,7 +742,7 @@ impl Steering<'_> {
         }
     }
 
-    /// Writes the images that restore instructions read into memory.
+    /// Fills memory with the image that FXRSTOR, XRSTOR or LDMXCSR will read, and with the old contents that XSAVE will overwrite.
     fn fill_state_images(&mut self) -> Option<()> {
         let i = self.i();
         let Some(at) = address_of(self.case) else {

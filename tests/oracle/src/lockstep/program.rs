@@ -13,7 +13,7 @@ use crate::generate::Generator;
 use crate::layout::{CODE, PAGE, WINDOW, WRITABLE_LEN};
 use crate::random::Random;
 
-/// Number of addresses at which pieces may start.
+/// Number of multiples of `STRIDE` in the code. Most pieces start at one of them, others shortly before the end of a page.
 const PLACES: u64 = CODE_LEN as u64 / STRIDE;
 
 /// Weights with which the groups are drawn.
@@ -414,7 +414,7 @@ impl Writer {
         }
     }
 
-    /// Appends a random instruction. In `steered` of 1000 cases each, the registers of its addresses are loaded first.
+    /// Appends a random instruction. Each register that its addresses use is loaded first with a probability of `steered` in 1000.
     fn instruction(&mut self, code: &mut Vec<u8>, at: u64, r: &mut Random, steered: u64) {
         let all: u64 = self.generators.iter().map(|(_, w)| w).sum();
         let mut n = r.below(all);

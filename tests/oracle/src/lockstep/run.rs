@@ -25,7 +25,7 @@ use crate::random::Random;
 
 /// Number of programs that one pair of sides runs, one after the other.
 const PROGRAMS: u64 = 8;
-/// Number of instructions after which a program ends, for each vCPU.
+/// Number of instructions for each vCPU. A program ends when its vCPUs together have retired more.
 const LENGTH: u64 = 4000;
 /// Maximum number of slices of a program.
 const SLICES: u64 = 300;
@@ -41,9 +41,11 @@ pub enum Kind {
     Blocks,
     /// Random bytes as code.
     Bytes,
-    /// Blocks or bytes, on two vCPUs that run alternately, with NMIs and 32-bit code. Some pairs have a small translation cache.
+    /// Blocks or bytes, on two vCPUs of which a random one runs at a time, with NMIs and 32-bit code. Some pairs have a small translation
+    /// cache.
     Node,
-    /// Blocks, or endless loads and stores, on two such vCPUs. Every window has a real model, see [`super::caches`].
+    /// Blocks, or endless loads and stores, on two vCPUs of which a random one runs at a time. Every window has a real cache model, see
+    /// [`super::caches`]. Some pairs have a small translation cache.
     Caches,
     /// User code of random bytes, 64-bit or 32-bit, with many prefixes and escapes to other opcode maps.
     Noise,
@@ -64,7 +66,7 @@ pub struct Tally {
     pub events: u64,
     /// Number of blocks translated.
     pub translations: u64,
-    /// Number of these blocks that were translated for several nodes.
+    /// Number of translated blocks that two nodes shared.
     pub shared: u64,
     /// Number of times that translated code was evicted from a full translation cache.
     pub evictions: u64,
@@ -96,9 +98,9 @@ pub enum Failure {
         kind: Kind,
         /// Seed of the programs.
         seed: u64,
-        /// Number of the program.
+        /// Number of the program within the seed, from 0.
         program: u64,
-        /// Number of the slice within the program.
+        /// Number of the slice within the program, from 0.
         slice: u64,
         /// The differences, and the last instructions before them.
         what: String,
@@ -330,7 +332,8 @@ struct Pair {
     /// Decides which time slices the platform may extend, in programs that change the used width of vector registers. The generator is
     /// separate, so that extensions do not change the other draws of a seed. None: no extensions.
     slice_extensions: Option<Random>,
-    /// Draws the breakpoints with which programs begin; separate for the same reason. None: no breakpoints.
+    /// Draws the breakpoints with which programs begin. The generator is separate, so that breakpoints do not change the other draws of a
+    /// seed. None: no breakpoints.
     breakpoints: Option<Random>,
 }
 
@@ -681,7 +684,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Flushes the TLBs of all vCPUs but one.
+    /// Flushes the TLBs of all vCPUs but `running`.
     fn shoot_down(&mut self, running: usize) {
         for side in &mut self.sides {
             for (n, vcpu) in side.vcpus.iter_mut().enumerate() {
