@@ -393,7 +393,8 @@ fn fitted(path: &str, collector: Collector, options: &Options) -> Result<Cluster
     Cluster::parse(Path::new(path), &text).map_err(other)
 }
 
-/// Program of a trace, and the times of the barriers around its measured part.
+/// Program of a trace, and for each barrier around its measured part the times at which the first and the last rank passed, in picoseconds
+/// of the trace.
 struct Marked {
     program: Program,
     marks: Vec<Option<(u64, u64)>>,

@@ -33,7 +33,7 @@ pub struct Case {
     pub cluster: Cluster,
     /// SimGrid's choice of algorithms for collectives, as options of smpirun.
     pub options: Vec<String>,
-    /// Reason for which the times differ by more than [`WITHIN`] where messages follow one another; `None` if they must agree.
+    /// Reason for which [`Times::here`] may differ from SimGrid's time by more than [`WITHIN`]; `None` if the two must agree.
     pub reason: Option<&'static str>,
 }
 
@@ -94,7 +94,7 @@ impl Case {
         }
     }
 
-    /// Returns the interpreter's time, seconds.
+    /// Returns the interpreter's time in seconds, with messages that follow one another on links.
     ///
     /// # Errors
     ///

@@ -21,7 +21,7 @@ pub enum ReplayError {
     /// The program smpirun cannot be started.
     #[error("cannot start smpirun: {0}")]
     Start(std::io::Error),
-    /// The program smpirun failed, with its output.
+    /// The program smpirun failed or printed no simulated time; with its output.
     #[error("smpirun failed; it said:\n{0}")]
     Failed(String),
 }
