@@ -14,7 +14,7 @@ use crate::targets::Target;
 const MEMORY: u64 = 4 << 30;
 /// Stack size of the thread that runs cases, in bytes: as large as a main thread's.
 const STACK: usize = 8 << 20;
-/// Exit status of a program that panicked.
+/// Exit status of a worker in which a case panicked, as of any Rust program that panics.
 const PANICKED: i32 = 101;
 
 /// Cases of a campaign, and their limits.
@@ -46,7 +46,7 @@ pub struct Failure {
 /// The result of a campaign.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Number of cases that ran.
+    /// Number of cases that ran, including those that failed.
     pub cases: u64,
     /// Cases that failed.
     pub failures: Vec<Failure>,

@@ -189,7 +189,7 @@ fn a_window_over_an_idle_node() {
     let Some(image) = image() else { return };
     let job = script("#!/bin/sh\nsleep 0.3\n");
     let mut config = cluster(image, 2, small_node(128), &job);
-    // Node 0 waits until the clock shows two seconds before it starts the job; node 1 has nothing to do from its boot on.
+    // Node 0 sleeps for two seconds before it starts the job; node 1 has nothing to do from its boot on.
     let windows = (0..4).map(|n| WindowSpec {
         attribution: true,
         measure: Measure::Time { ps: 200_000_000 },

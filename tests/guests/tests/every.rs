@@ -1,5 +1,5 @@
-//! Test of the MPI tracer in a guest, with both MPI libraries. A program calls every function that the tracer supports, and counts its
-//! calls. The trace on the host has each call, with its begin and its end.
+//! Test of the MPI tracer in a guest, with both MPI libraries. A program calls every function that the tracer and the library support,
+//! except those that start processes, and counts its calls. The trace on the host has each call, with its begin and its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

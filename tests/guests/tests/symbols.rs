@@ -30,7 +30,7 @@ struct Seen {
     modules: BTreeMap<(String, String), (u64, u64)>,
     /// Names of functions, with the functions that are inlined in them, by program.
     functions: BTreeMap<String, BTreeSet<String>>,
-    /// Call paths by program.
+    /// Call paths of the samples as text, innermost function first, by program.
     paths: BTreeMap<String, BTreeSet<String>>,
     /// Number of samples in the kernel or its modules.
     kernel: u64,

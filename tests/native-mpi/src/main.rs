@@ -24,7 +24,7 @@ use thiserror::Error;
 
 /// Paths between the two ranks by name, each with the transports that Open MPI must use.
 const PATHS: [(&str, &str); 2] = [("shm", "self,vader"), ("tcp", "self,tcp")];
-/// Programs in the folder `programs`.
+/// Names of the MPI programs, whose sources are in the folder `programs`.
 const PROGRAMS: [&str; 4] = ["halo", "solver", "pipeline", "mixed"];
 /// Arguments of the programs. A run takes some 0.4 s, so that runs that are compared are close together in time.
 const ARGUMENTS: [(&str, &[&str]); 4] = [

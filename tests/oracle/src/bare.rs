@@ -137,12 +137,12 @@ pub fn cpuid() -> CpuidTable {
     TABLE.clone()
 }
 
-/// Returns a vCPU of which each instruction takes one cycle.
+/// Returns a vCPU in its reset state, for a node with this RAM. Each of its instructions takes one cycle.
 pub fn vcpu(ram: &Ram, translate: Translate) -> SoftVcpu {
     vcpu_with(SharedCode::new(ram.clone()), translate)
 }
 
-/// Returns a vCPU in its reset state, for a node with this shared code.
+/// Returns a vCPU in its reset state, for a node with this shared code. Each of its instructions takes one cycle.
 pub fn vcpu_with(code: SharedCode, translate: Translate) -> SoftVcpu {
     SoftVcpu::new(SoftConfig {
         id: 0,
@@ -158,7 +158,7 @@ pub fn vcpu_with(code: SharedCode, translate: Translate) -> SoftVcpu {
 /// model it holds all lines at once, and lets the L0 filter cache answer for them.
 #[derive(Default)]
 pub struct Bare {
-    /// Vector of the pending interrupt.
+    /// Vector of the pending interrupt; None: no interrupt is pending.
     pub interrupt: Option<u8>,
     /// Ports that were written, with the bytes.
     pub written: Vec<(u16, Vec<u8>)>,

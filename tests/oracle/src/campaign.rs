@@ -334,7 +334,7 @@ pub struct Tally {
     pub hits: u64,
     /// Number of cases with unexplained differences.
     pub mismatches: u64,
-    /// Mismatches by instruction.
+    /// Number of mismatches by instruction, in iced-x86's names.
     pub by_instruction: BTreeMap<String, u64>,
     /// The cases of `by_vendor`, by the rule's text ([`Rule::describe`]).
     pub by_rule: BTreeMap<String, u64>,
@@ -376,7 +376,7 @@ impl Tally {
 pub struct Settings {
     /// Seed of the campaign.
     pub seed: u64,
-    /// Number of states in which each encoding runs.
+    /// Number of states in which each encoding runs; those of the group `Invalid` run in one.
     pub states: u64,
     /// True if the host is compared with itself instead of the engine.
     pub native_only: bool,

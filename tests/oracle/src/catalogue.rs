@@ -18,7 +18,7 @@ pub enum Group {
     Sse,
     Avx,
     Fma,
-    /// FXSAVE, FXRSTOR, XSAVE, XRSTOR and the control words.
+    /// FXSAVE, FXRSTOR, XSAVE, XRSTOR, and loads and stores of MXCSR.
     State,
     /// Encodings of all other groups' instructions that must raise `#UD`.
     Invalid,

@@ -18,7 +18,7 @@ pub struct Difference {
     pub got: String,
 }
 
-/// Names of the general registers.
+/// Names of the general registers, in the order of their numbers in encodings.
 pub const GPR: [&str; 16] = [
     "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13",
     "r14", "r15",

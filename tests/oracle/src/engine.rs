@@ -60,7 +60,7 @@ pub enum ExecutionMode {
 /// Contents of the softmmu TLB before the instruction runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlbState {
-    /// The TLB has all pages of the window.
+    /// The TLB has all pages of the window; with a memory model, it has the cache line of the operand.
     Warm,
     /// The TLB has the entries that earlier instructions have left.
     Unchanged,
@@ -185,7 +185,7 @@ impl Engine {
         }
     }
 
-    /// Writes an instruction into the code pages.
+    /// Writes an instruction into the code pages, in place of the instruction that was placed before.
     pub fn place(&mut self, rip: u64, instruction: &Instruction, bytes: &[u8]) {
         self.age += 1;
         if self.age == LIFE {

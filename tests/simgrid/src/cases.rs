@@ -74,7 +74,7 @@ pub enum CaseError {
     /// The program does not fit on the interpreter's cluster.
     #[error(transparent)]
     Fit(#[from] FitError),
-    /// The platform file cannot be written.
+    /// The platform file or a temporary folder cannot be written.
     #[error("cannot write the platform: {0}")]
     Platform(#[from] std::io::Error),
     /// The program did not end in the interpreter.
@@ -389,7 +389,7 @@ pub fn collectives() -> Vec<Case> {
     cases
 }
 
-/// Returns cases of computation, halo exchange and all-reduce.
+/// Returns cases that mix computation with an all-reduce, some of them also with a halo exchange.
 pub fn mixed() -> Vec<Case> {
     let mut cases = Vec::new();
     for (bytes, mean) in [(8192, 50), (65536, 500)] {

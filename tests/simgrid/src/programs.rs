@@ -50,13 +50,13 @@ pub fn ring(ranks: u32, bytes: u64, mean: u64, turns: u32) -> Program {
 pub struct Halo {
     /// Number of ranks along each side of the square.
     pub side: u32,
-    /// Bytes to each of four neighbours.
+    /// Size in bytes of the message to each of the four neighbours.
     pub bytes: u64,
     /// Mean computation of a rank in a turn, picoseconds.
     pub mean: u64,
     /// True if all ranks compute for the same time.
     pub even: bool,
-    /// Number of turns.
+    /// Number of turns; in each, every rank computes and then exchanges messages.
     pub turns: u32,
     /// Bytes of an all-reduce at the end of each turn; `None` for no all-reduce.
     pub allreduce: Option<u64>,

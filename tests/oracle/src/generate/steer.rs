@@ -187,7 +187,7 @@ impl Steering<'_> {
         self.case.patches.extend(clip(address, bytes));
     }
 
-    /// Fills memory at an address with random contents.
+    /// Adds a patch that fills `len` bytes of memory with random contents. Bytes outside the writable pages are left out.
     fn fill_memory(&mut self, address: u64, len: usize) {
         let mut bytes = vec![0; len];
         self.r.fill(&mut bytes);
@@ -732,7 +732,7 @@ impl Steering<'_> {
         }
     }
 
-    /// Makes a first operand in memory equal to some bytes.
+    /// Patches the first operand with `bytes`, if it is in memory.
     fn make_operand_equal(&mut self, bytes: &[u8]) {
         let i = self.i();
         if i.op0_kind() == OpKind::Memory

@@ -16,7 +16,7 @@ use crate::random::Random;
 /// Number of multiples of `STRIDE` in the code. Most pieces start at one of them, others shortly before the end of a page.
 const PLACES: u64 = CODE_LEN as u64 / STRIDE;
 
-/// Weights with which the groups are drawn.
+/// Groups of which random instructions are drawn, each with its relative weight.
 const WEIGHTS: [(Group, u64); 10] = [
     (Group::Integer, 40),
     (Group::Bmi, 6),

@@ -37,9 +37,9 @@ const LONG: u16 = 0x2000;
 /// Kind of random programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Pieces of code that branch to each other.
+    /// Pieces of code that branch to each other, on one vCPU.
     Blocks,
-    /// Random bytes as code.
+    /// A mixture of random instructions and random bytes, on one vCPU.
     Bytes,
     /// Blocks or bytes, on two vCPUs of which a random one runs at a time, with NMIs and 32-bit code. Some pairs have a small translation
     /// cache.
@@ -47,7 +47,7 @@ pub enum Kind {
     /// Blocks, or endless loads and stores, on two vCPUs of which a random one runs at a time. Every window has a real cache model, see
     /// [`super::caches`]. Some pairs have a small translation cache.
     Caches,
-    /// User code of random bytes, 64-bit or 32-bit, with many prefixes and escapes to other opcode maps.
+    /// User code of random bytes, 64-bit or 32-bit, with many prefixes and escapes to other opcode maps, on one vCPU.
     Noise,
 }
 
@@ -62,11 +62,11 @@ pub struct Tally {
     pub slices: u64,
     /// Number of instructions that each side retired.
     pub instructions: u64,
-    /// Number of events in the logs.
+    /// Number of calls of the platform that one side's log recorded.
     pub events: u64,
     /// Number of blocks translated.
     pub translations: u64,
-    /// Number of translated blocks that two nodes shared.
+    /// Number of blocks that were translated for a pool of two nodes.
     pub shared: u64,
     /// Number of times that translated code was evicted from a full translation cache.
     pub evictions: u64,
@@ -74,7 +74,7 @@ pub struct Tally {
     pub windows: u64,
     /// Number of first-level misses of a real model that translated code served itself.
     pub served: u64,
-    /// Number of NMIs.
+    /// Number of NMIs that the vCPUs got.
     pub nmis: u64,
     /// Number of slices that began in 32-bit code.
     pub compatible: u64,
