@@ -73,7 +73,7 @@ impl Options {
     }
 }
 
-/// Measured times of a program over a path in seconds, one value for each round.
+/// Times of a program that is traced over one path, measured and predicted, in seconds; one value for each round.
 #[derive(Clone, Debug, Default)]
 struct Runs {
     /// Times without the tracer: directly before and directly after the traced run.

@@ -31,7 +31,8 @@ pub enum CampaignError {
     NoCase(CaseId),
 }
 
-/// Comparator that runs cases on the host's CPU and on the engine, in each of the engine's modes, and compares the outcomes.
+/// Comparator that runs cases on the host's CPU and on the engine, interpreted and in one of the two translated modes, and compares the
+/// outcomes.
 pub struct Comparator {
     native: Native,
     /// Vendor of this host's CPU, whose rules apply.

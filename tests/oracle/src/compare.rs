@@ -38,7 +38,8 @@ pub fn equal(native: &Outcome, engine: &Outcome) -> bool {
         && (0..8).all(|k| nf[32 + 16 * k..][..10] == ef[32 + 16 * k..][..10])
 }
 
-/// Returns all differences between the native outcome and the engine's. `memory` has the window on both sides, native first.
+/// Returns the differences between the native outcome and the engine's that the architecture does not permit; of the window, only the
+/// first. `memory` has the window on both sides, native first.
 pub fn compare(
     case: &Case,
     native: &Outcome,

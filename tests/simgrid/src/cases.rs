@@ -327,8 +327,8 @@ const ALGORITHMS: [(Kind, Algorithm, &str); 27] = [
     ),
 ];
 
-/// Returns [`SHARING`] for collectives whose messages meet on links, so that it matters how links are shared; `None` where all ranks go in
-/// step.
+/// Returns [`SHARING`] for collectives whose messages meet on links, so that it matters how links are shared; `None` for collectives whose
+/// messages do not meet.
 fn reason(kind: Kind, algorithm: Algorithm, ranks: u32, bytes: u64) -> Option<&'static str> {
     use Algorithm as A;
     // Messages meet where one rank sends several at once, and where a vector meets those of the next round.

@@ -149,7 +149,7 @@ fn clusters() -> &'static [Cluster] {
     })
 }
 
-/// Reads a trace's sequences as `nodescope predict` does; None if the trace is refused.
+/// Reads a trace's sequences as `nodescope predict` does, up to the cut if the trace is cut off; None if the trace is refused.
 fn sequences(input: &[u8]) -> Option<Sequences> {
     let mut builder = SequenceBuilder::new(SequenceOptions::default());
     for event in TraceReader::new(input, "input.nst").ok()?.events() {

@@ -67,8 +67,8 @@ fn offsets(case: &Case) -> ConstantOffsets {
     d.get_constant_offsets(&i)
 }
 
-/// Returns whether both sides have the same at an address: the window or nothing in the reserved range around it, or a non-canonical
-/// address.
+/// Returns whether an access to an address does the same on both sides: in the reserved range, but not close to the code pages, or at a
+/// non-canonical address. In the reserved range only the window has memory.
 pub fn is_same_on_both_sides(address: u64) -> bool {
     let canonical = ((address as i64) << 16 >> 16) as u64 == address;
     let far = address.wrapping_add(0x8000_0000_0000_u64.wrapping_sub(0x1_0000)) & !0xffff;

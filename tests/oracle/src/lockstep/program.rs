@@ -83,8 +83,8 @@ pub fn noise(r: &mut Random) -> Vec<u8> {
     code
 }
 
-/// Returns an endless loop of loads and stores of all sizes, at random or consecutive addresses of the data pages. With `splits`, accesses
-/// often cross the ends of pages, and some pages are in reverse order in physical memory.
+/// Returns an endless loop of loads and stores of 1 to 32 bytes, at random or consecutive addresses of the data pages. With `splits`,
+/// accesses often cross the ends of pages, and some pages are in reverse order in physical memory.
 pub fn walk(splits: bool, r: &mut Random) -> Vec<u8> {
     let mut code = Vec::new();
     for _ in 0..4 + r.below(12) {

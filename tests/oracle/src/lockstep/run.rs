@@ -29,7 +29,7 @@ const PROGRAMS: u64 = 8;
 const LENGTH: u64 = 4000;
 /// Maximum number of slices of a program.
 const SLICES: u64 = 300;
-/// Longest slice in cycles. A slice also ends then if no instruction ever retires.
+/// Longest slice in cycles, without extensions. This limit ends slices in which no instruction retires.
 const MOST_CYCLES: u64 = 1_000_000;
 /// Attribute bit L of a 64-bit code segment.
 const LONG: u16 = 0x2000;
