@@ -32,7 +32,7 @@ fn licences_sources_and_versions_are_as_the_policy_says() {
     assert!(problems.is_empty(), "see deny.toml: {problems:#?}");
 }
 
-/// Appends the Rust code of a file, or of all files below a folder; nothing if the path does not exist.
+/// Appends to `text` the code of a `.rs` file, or of all `.rs` files below a folder; nothing for other paths.
 fn rust(path: &Path, text: &mut String) {
     if path.is_dir() {
         for entry in fs::read_dir(path).unwrap() {

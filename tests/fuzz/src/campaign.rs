@@ -14,7 +14,7 @@ use crate::targets::Target;
 const MEMORY: u64 = 4 << 30;
 /// Stack size of the thread that runs cases, in bytes: as large as a main thread's.
 const STACK: usize = 8 << 20;
-/// Exit status of a program that panicked.
+/// Exit status of a worker in which a case panicked, as of any Rust program that panics.
 const PANICKED: i32 = 101;
 
 /// Cases of a campaign, and their limits.
@@ -37,7 +37,7 @@ pub struct Campaign {
 pub struct Failure {
     /// Number of the case.
     pub case: u64,
-    /// How the case ended.
+    /// Description of how the case ended: a panic, a signal, an exit status or a hang.
     pub how: String,
     /// Path of the file with the case's input.
     pub input: PathBuf,
@@ -46,7 +46,7 @@ pub struct Failure {
 /// The result of a campaign.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Number of cases that ran.
+    /// Number of cases that ran, including those that failed.
     pub cases: u64,
     /// Cases that failed.
     pub failures: Vec<Failure>,
@@ -119,7 +119,8 @@ enum Ended {
     Died(ExitStatus),
 }
 
-/// Waits for a worker. Returns the number of the worker's last case, and how the worker ended.
+/// Waits for a worker, and kills the worker when a case takes longer than `limit`, or at `end`. Returns the number of the last case that
+/// the worker began (None: no case), and how the worker ended.
 fn watch(
     mut child: Child,
     state: &Path,
@@ -182,7 +183,7 @@ fn number(file: &mut fs::File, case: u64) -> io::Result<()> {
     file.write_all(case.to_string().as_bytes())
 }
 
-/// Limits this process's memory.
+/// Limits this process's address space to `MEMORY` bytes.
 fn limit() -> io::Result<()> {
     let limit = libc::rlimit {
         rlim_cur: MEMORY,

@@ -4,7 +4,7 @@ use arbitrary::Unstructured;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-/// Bytes that one case may use. After the last byte every decision is its default.
+/// Number of random bytes of a case. After the last byte, each random number is the lowest possible, which decides the rest of the case.
 const BYTES: usize = 1 << 12;
 
 /// Boundary values that are likely to be handled wrongly, in addition to powers of two.

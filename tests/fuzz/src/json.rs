@@ -11,7 +11,7 @@ use crate::choices::Choices;
 /// Maximum number of members that one mutation adds to a list.
 const GROWTH: usize = 40;
 
-/// Values of fields, by the name of the field.
+/// Values that fields have in JSON values seen so far, by the fields' names.
 #[derive(Debug, Default)]
 pub struct Vocabulary {
     values: BTreeMap<String, Vec<Value>>,
@@ -21,7 +21,7 @@ pub struct Vocabulary {
 const REMEMBERED: usize = 40;
 
 impl Vocabulary {
-    /// Adds the fields of a value, at all depths.
+    /// Adds to the vocabulary the fields of a JSON value, at all depths.
     pub fn learn(&mut self, value: &Value) {
         match value {
             Value::Object(fields) => {

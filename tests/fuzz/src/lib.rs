@@ -21,6 +21,6 @@ pub mod targets;
 pub mod text;
 pub mod traces;
 
-/// Allocator that counts every allocation.
+/// Allocator of this program; it counts the bytes in use.
 #[global_allocator]
 static METER: meter::Meter = meter::Meter;

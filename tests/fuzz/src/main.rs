@@ -30,7 +30,7 @@ struct Args {
     /// Seconds after which a case counts as one that runs for ever.
     #[arg(long, default_value_t = 20)]
     limit: u64,
-    /// Where inputs are kept.
+    /// Folder for inputs that made a reader fail.
     #[arg(long, default_value = "target/fuzz-failures")]
     failures: PathBuf,
     /// Read this input once, in this process.
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns true if no failure was found.
+/// Does what the arguments ask for. Returns false if a campaign found a failure.
 fn run(args: &Args) -> io::Result<bool> {
     let find = |name: &str| {
         let unknown = || io::Error::other(format!("there is no target {name}; see --list"));

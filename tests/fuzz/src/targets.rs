@@ -22,9 +22,9 @@ pub struct Target {
     pub what: &'static str,
     /// Valid inputs, from which cases are made.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Makes a case's input by random changes of a seed.
+    /// Makes a case's input, by random changes of a seed or from random bytes alone.
     pub mutate: fn(&mut Choices<'_>) -> Vec<u8>,
-    /// Reads an input. The folder is empty and is for files.
+    /// Gives an input to the reader under test. The folder is empty and is for files.
     pub run: fn(&[u8], &Path),
     /// True if the reader calls a foreign library, whose crashes are no failures of nodescope.
     pub foreign: bool,
@@ -57,13 +57,13 @@ pub fn named(name: &str) -> Option<&'static Target> {
     ALL.iter().find(|target| target.name == name)
 }
 
-/// Bytes of memory that any input may take.
+/// Bytes of memory that a reader may take for an input of any size.
 const FREE: usize = 384 << 20;
-/// Bytes of memory that an input may take in addition, for each of its bytes.
+/// Bytes of memory that a reader may take for each byte of its input, in addition to `FREE`.
 const PER_BYTE: usize = 4096;
 
 impl Target {
-    /// Returns the input of a case.
+    /// Returns the input of the case with this number, for this seed.
     pub fn input(&self, seed: u64, case: u64) -> Vec<u8> {
         let bytes = choices::bytes(seed, case);
         (self.mutate)(&mut Choices::new(&bytes))

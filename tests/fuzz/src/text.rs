@@ -2,7 +2,7 @@
 
 use crate::choices::Choices;
 
-/// Maximum size of an input in bytes.
+/// Maximum size of a mutated input in bytes.
 pub const LARGEST: usize = 1 << 16;
 
 /// Changes bytes; `words` are typical words of this kind of file, which are inserted.
@@ -74,7 +74,7 @@ fn lines(bytes: &mut Vec<u8>, choices: &mut Choices<'_>) {
     *bytes = lines.concat();
 }
 
-/// Replaces the first number at or behind `from`.
+/// Replaces the first digits at or behind the offset `from` by a boundary value, a random number or a text such as `nan`.
 fn number(bytes: &mut Vec<u8>, from: usize, choices: &mut Choices<'_>) {
     let digit = |byte: &u8| byte.is_ascii_digit();
     let Some(start) = bytes[from..].iter().position(digit).map(|at| at + from) else {

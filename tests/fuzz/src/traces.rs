@@ -92,7 +92,8 @@ impl Trace {
         }
     }
 
-    /// Changes a field of an event. In one case of three, all events of this kind, or of this MPI function, get the changed record.
+    /// Changes a field of an event. In one case of three, other events get the change, too: after an MPI call, all calls of the function
+    /// get its record; after a hello message, all hello messages get its world size and MPI library.
     fn field(&mut self, vocabulary: &Vocabulary, choices: &mut Choices<'_>) {
         if self.events.is_empty() {
             return;
@@ -142,7 +143,7 @@ fn changed<T: serde::Serialize + serde::de::DeserializeOwned>(
     serde_json::from_value(value).ok()
 }
 
-/// Returns the values that fields have in some traces, and special peers.
+/// Returns the values that each field has in these traces, and special peers for the fields that contain a rank.
 pub fn vocabulary(traces: &[Trace]) -> Vocabulary {
     let mut vocabulary = Vocabulary::default();
     for trace in traces {
@@ -336,7 +337,7 @@ fn messages() -> Trace {
     maker.finish()
 }
 
-/// Returns a trace of every function of the tracer, once, with arguments in many fields.
+/// Returns a trace in which rank 0 calls each function of the tracer but `InitThread`, with arguments in many fields.
 fn functions() -> Trace {
     let mut maker = Maker::new();
     let functions = Function::ALL.iter().copied();

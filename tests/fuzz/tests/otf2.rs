@@ -6,7 +6,7 @@ use std::process::Command;
 use nodescope_fuzz::targets::named;
 use nodescope_test_needs::{Need, skip};
 
-/// Number of cases; their seed is fixed.
+/// Number of damaged archives that the test reads; their seed is fixed.
 const CASES: u64 = 30;
 
 #[test]

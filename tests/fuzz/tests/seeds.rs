@@ -29,7 +29,7 @@ fn a_sum_that_wraps_fails_a_test() {
     );
 }
 
-// All targets are in one test, since memory is counted for the whole process.
+// All targets but `otf2`, which has a test of its own, are in one test, since memory is counted for the whole process.
 #[test]
 fn damaged_inputs_are_refused_or_read() {
     for (name, count) in [

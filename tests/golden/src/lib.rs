@@ -21,41 +21,44 @@ pub const CALLS: u64 = 24;
 /// Number of frames that each node sends.
 const FRAMES: u64 = 4;
 
-/// Address of the program, and bytes of memory that are loaded from the file.
+/// Guest-physical address at which the ELF file is loaded, and at which the program begins. `LENGTH` is the loaded size in bytes.
 const BASE: u64 = 0x10_0000;
 const LENGTH: usize = 0x4_0000;
 /// Address of the hello messages of ranks (`HELLO`), 256 bytes for each rank.
 const HELLOS: u64 = BASE + 0x1_0000;
 /// Address of the MPI records, 256 bytes for each call.
 const RECORDS: u64 = BASE + 0x1_1000;
-/// Queues of the network interface: descriptors, at offset 0x100 the driver's ring, at offset 0x200 the device's ring (virtio 1.2, section
-/// 2.7).
+/// Address of the receive queue of the network interface, like `SEND` of the send queue. A queue has its descriptors, at offset 0x100 the
+/// driver's ring, and at offset 0x200 the device's ring (virtio 1.2, section 2.7).
 const RECEIVE: u64 = BASE + 0x2_0000;
 const SEND: u64 = BASE + 0x2_1000;
 const RING_SIZE: u64 = 8;
-/// Frames to send, one for each node, and buffers for received frames.
+/// Address of the frames to send, one for each node. `IN` is the address of the buffers for received frames, `FRAME` a frame's size in
+/// bytes.
 const OUT: u64 = BASE + 0x2_2000;
 const IN: u64 = BASE + 0x2_4000;
 const FRAME: u32 = 600;
-/// Length of the header in front of a frame (virtio 1.2, section 5.1.6).
+/// Length in bytes of the virtio header in front of a frame (virtio 1.2, section 5.1.6).
 const NET_HEADER: u32 = 12;
 /// Address of a counter that both vCPUs of a node increment before each call ends.
 const ARRIVED: u64 = BASE + 0x3_0000;
 /// Address at which the second vCPU begins, in real mode: a page below 1 MiB (SDM vol. 3A, section 9.4.4).
 const START: u64 = 0x1_0000;
-/// Address and length of the code that is copied to `START`.
+/// Address of the code that the first vCPU copies to `START`. `TRAMPOLINE_LENGTH` is the code's size in bytes.
 const TRAMPOLINE: u64 = BASE + 0x1_f000;
 const TRAMPOLINE_LENGTH: usize = 0x66;
-/// Root of the page tables with which the first vCPU starts, and of a copy for the second vCPU: each rank has an address space.
+/// Address of the topmost page table with which the first vCPU starts. `SECOND_TABLES` is a copy for the second vCPU, so that each rank has
+/// an address space of its own.
 const FIRST_TABLES: u64 = 0x9000;
 const SECOND_TABLES: u64 = 0x1_1000;
-/// Address of the first rank's own memory, and of the memory that both ranks of a node use, which is at the second socket.
+/// Address of the memory of a node's first rank, at the first socket. `SHARED` is the memory that both ranks of a node use, at the second
+/// socket.
 const OWN: u64 = 0x80_0000;
 const SHARED: u64 = 0x280_0000;
 /// Memory of each of the two sockets, in bytes.
 pub const SOCKET_MEMORY: u64 = 32 << 20;
 
-/// Registers of the network interface, which is the third virtio device (virtio 1.2, section 4.2.2).
+/// Address of the registers of the network interface, which is the third virtio device (virtio 1.2, section 4.2.2).
 const NETWORK: u64 = 0xd000_2000;
 const FEATURES: u64 = NETWORK + 0x20;
 const FEATURES_FROM: u64 = NETWORK + 0x24;
@@ -66,7 +69,7 @@ const NOTIFY: u64 = NETWORK + 0x50;
 const STATUS: u64 = NETWORK + 0x70;
 const QUEUE_RINGS: [u64; 3] = [NETWORK + 0x80, NETWORK + 0x90, NETWORK + 0xa0];
 const MAC: u64 = NETWORK + 0x100;
-/// Port of the serial console, and the port and value that switch power off (ACPI 6.5, section 4.8.3.7).
+/// Port of the serial console. A write of `OFF` to the port `POWER` switches power off (ACPI 6.5, section 4.8.3.7).
 const CONSOLE: u32 = 0x3f8;
 const POWER: u32 = 0x600;
 const OFF: u32 = 5 << 2 | 1 << 5;

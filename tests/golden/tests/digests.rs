@@ -128,7 +128,7 @@ fn run(config: &ClusterConfig, results: &Path) -> Outcome {
     outcome
 }
 
-/// Returns the digests of all files whose digests are compared.
+/// Returns the SHA-256 digests of the compared files of results, by file name.
 fn digests(results: &Path) -> BTreeMap<String, String> {
     let names = [
         TRACE_FILE,

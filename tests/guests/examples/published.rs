@@ -20,7 +20,7 @@ const PROGRAMS: [(&str, u32, u32); 6] = [
     ("grid-f", 1024, 30),
 ];
 
-/// Runs of each program in one MPI job. In each run another rank is late.
+/// Number of runs of each program in one MPI job. In successive runs, different ranks are late.
 const REPEATS: u64 = 3;
 
 fn main() -> ExitCode {

@@ -20,7 +20,7 @@ use nodescope_test_needs::{Need, have, skip};
 
 /// Picoseconds in a second.
 pub const SECOND_PS: u64 = 1_000_000_000_000;
-/// Virtual seconds after which a test's guest counts as hung; boots take about 0.3.
+/// Virtual seconds after which a test's guest counts as hung. Boots take about 0.3, and the job starts two seconds later.
 pub const PATIENCE_S: u64 = 60;
 
 /// Returns the guest image. If the image cannot be built for lack of a tool, returns None and reports the test as skipped.
@@ -51,7 +51,7 @@ pub fn image() -> Option<&'static Image> {
     }
 }
 
-/// Compiles a program of `programs/`. Without the compiler, returns None and reports the test as skipped.
+/// Compiles a program of `programs/`, and returns its ELF file. Without the compiler, returns None and reports the test as skipped.
 ///
 /// # Panics
 ///

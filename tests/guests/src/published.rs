@@ -76,19 +76,19 @@ const HEADER: u64 = 24;
 /// Costs of messages for their senders and receivers, by size in bytes, and costs of datatypes. All costs are in picoseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Overheads {
-    /// Cost for the sender.
+    /// Time that a message costs its sender.
     pub send: Table,
-    /// Cost for a receiver that waits for the message.
+    /// Time that a message costs a receiver that waits for the message.
     pub receive: Table,
-    /// Cost for a receiver whose call begins after the message has arrived.
+    /// Time that a message costs a receiver whose call begins after the message has arrived.
     pub buffered: Table,
-    /// Cost for a receiver that handles another message when this message arrives.
+    /// Time that a message costs a receiver that handles another message when this message arrives.
     pub queued: Table,
-    /// Cost for the sender to pack a derived datatype.
+    /// Time that a sender takes to pack a derived datatype, in addition to `send`.
     pub pack: Table,
-    /// Cost for the receiver to unpack a derived datatype.
+    /// Time that a receiver takes to unpack a derived datatype, in addition to `receive`.
     pub unpack: Table,
-    /// Cost of creating, committing and freeing a datatype.
+    /// Time in picoseconds to create, commit and free a derived datatype, of any size.
     pub datatype: u64,
 }
 
@@ -238,7 +238,8 @@ fn after_arrival(ring: &Calls, send: u64, way: u64) -> Vec<u64> {
     times
 }
 
-/// Returns the times from the handling of the first of two messages to the handling of the second, if the second arrived during the first.
+/// Returns the times from the end of the handling of the first of two messages to the end of the waiting call, in picoseconds. Only calls
+/// count in which the second message arrived while the receiver handled the first.
 fn after_another(sends: &Calls, waits: &Calls, send: u64, way: u64, receive: u64) -> Vec<u64> {
     let ranks = waits.len() as u32;
     let mut times = Vec::new();
@@ -265,7 +266,7 @@ fn after_another(sends: &Calls, waits: &Calls, send: u64, way: u64, receive: u64
 ///
 /// # Panics
 ///
-/// If the trace cannot be read, or has no transfers.
+/// If the trace cannot be read, or has transfers of fewer than four sizes.
 pub fn overheads(trace: &Path, network: &Network) -> Overheads {
     let mut kinds: BTreeMap<(u64, u32), Calls> = BTreeMap::new();
     let mut alone = Calls::new();
@@ -344,8 +345,8 @@ pub fn overheads(trace: &Path, network: &Network) -> Overheads {
     result
 }
 
-/// Returns the time to make and free a datatype. Between two calls on a communicator of one rank, `transfer` makes no datatype or twenty,
-/// in turn.
+/// Returns the time to make and free a datatype, in picoseconds. Between two calls on a communicator of one rank, `transfer` makes no
+/// datatype or twenty, in turn.
 fn datatype(alone: &Calls) -> u64 {
     let mut gaps = [(); 2].map(|()| Vec::new());
     for barriers in alone.values() {

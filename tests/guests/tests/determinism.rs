@@ -20,7 +20,7 @@ head -c 64 /dev/urandom | od -x >random
 nodescope-guest put random random
 ";
 
-/// Returns every file below a folder.
+/// Returns the content of every file below a folder, by the file's path in the folder.
 fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![dir.to_path_buf()];

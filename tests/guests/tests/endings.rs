@@ -24,7 +24,7 @@ fn window(name: &str, open: Trigger) -> WindowSpec {
     }
 }
 
-/// Runs a small node with a job and a time limit in virtual seconds.
+/// Runs a small node with a job and a time limit in virtual seconds. None: there is no guest image.
 fn end(
     job: &str,
     limit_s: u64,
@@ -108,7 +108,8 @@ fn a_guest_kernel_that_panics() {
     assert!(finished.outcome.virtual_ps < 60 * SECOND_PS);
 }
 
-/// Files beyond the study's limits are refused. The guest gets a message each time, the user gets few warnings, and the run continues.
+/// A file beyond the study's limits is refused: the guest's tool fails with a message. For all such files together the user gets at most
+/// three warnings, and the run continues.
 #[test]
 fn a_guest_that_puts_too_much_is_told_so() {
     let Some(image) = image() else { return };
@@ -182,13 +183,13 @@ fn a_guest_that_resets_itself() {
     assert!(error.to_string().contains("console log"), "{error}");
 }
 
-/// A node that sleeps during a window counts only idle time. The report can be made nevertheless.
+/// A node that sleeps during a whole window counts no instructions. The report can be made nevertheless.
 #[test]
 fn a_window_over_an_idle_node() {
     let Some(image) = image() else { return };
     let job = script("#!/bin/sh\nsleep 0.3\n");
     let mut config = cluster(image, 2, small_node(128), &job);
-    // Node 0 waits until the clock shows two seconds before it starts the job; node 1 has nothing to do from its boot on.
+    // Node 0 sleeps for two seconds before it starts the job; node 1 has nothing to do from its boot on.
     let windows = (0..4).map(|n| WindowSpec {
         attribution: true,
         measure: Measure::Time { ps: 200_000_000 },
@@ -236,7 +237,7 @@ fn a_root_disk_that_does_not_hold_what_was_built() {
     let root = dir.path().join("root.img");
     std::fs::copy(&image.root, &root).unwrap();
     let file = std::fs::File::options().write(true).open(&root).unwrap();
-    // All of the disk is damaged but the superblock and the group descriptors.
+    // The disk is damaged from 1 MiB to 80 MiB; the superblock and the group descriptors in front remain whole.
     let noise = vec![0x5a; 1 << 20];
     for at in (1 << 20..80 << 20).step_by(noise.len()) {
         file.write_all_at(&noise, at).unwrap();

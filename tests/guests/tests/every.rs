@@ -1,5 +1,5 @@
-//! Test of the MPI tracer in a guest, with both MPI libraries. A program calls every function that the tracer supports, and counts its
-//! calls. The trace on the host has each call, with its begin and its end.
+//! Test of the MPI tracer in a guest, with both MPI libraries. A program calls every function that the tracer and the library support,
+//! except those that start processes, and counts its calls. The trace on the host has each call, with its begin and its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -87,7 +87,7 @@ fn every(compiler: &str, launcher: &str, least: usize, opaque: &[&str]) {
     predict(&dir.path().join(TRACE_FILE), opaque);
 }
 
-/// Checks that every call is interpreted, except file transfers, whose time is taken from the trace, and the calls in `expected`.
+/// Checks that predictions interpret every function but some of MPI-IO and those in `expected`, whose times are taken from the trace.
 fn predict(trace: &Path, expected: &[&str]) {
     let mut builder = SequenceBuilder::default();
     for event in TraceReader::open(trace).unwrap().events() {

@@ -28,7 +28,8 @@ struct Ran {
     dir: tempfile::TempDir,
 }
 
-/// Runs the program's cases one after the other on `nodes` nodes of `cpus` CPUs. A case that fails does not fail the job.
+/// Runs the program's cases one after the other on `nodes` nodes of `cpus` CPUs. A case that fails does not fail the job. None: there is no
+/// compiler or no guest image.
 fn ran(
     (compiler, launcher): (&str, &str),
     cases: &[&str],
@@ -69,8 +70,8 @@ fn ran(
 }
 
 impl Ran {
-    /// Returns the source line of a call site such as `program+0x1234`. A call site is a return address, so the line is that of the byte
-    /// before.
+    /// Returns the text of the source line of a call site such as `program+0x1234`. A call site is a return address, so the line is that of
+    /// the byte before.
     fn source(&self, site: &str) -> String {
         let path = self.dir.path().join("faults");
         fs::write(&path, &self.binary).unwrap();
@@ -238,7 +239,8 @@ fn a_wait_for_what_nobody_sends() {
 }
 
 /// Checks that two ranks wait for each other. Each rank must be in one of some functions, with some arguments; window ids differ between
-/// MPI libraries. Returns the problems that the interpreter finds; None if the case could not run.
+/// MPI libraries. Returns the problems that the interpreter of predictions finds; None if the host lacks an MPI compiler or the guest
+/// image.
 fn two_in_a_cycle(
     mpi: (&str, &str),
     case: &str,

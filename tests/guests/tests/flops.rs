@@ -20,7 +20,7 @@ fn checksum() -> i64 {
     sum
 }
 
-/// Name of a build, its class of operations, and its compiler flags.
+/// Name of a build of the program, the class of its floating-point operations, and its compiler flags.
 type Build = (&'static str, FlopClass, &'static [&'static str]);
 
 const BUILDS: &[Build] = &[

@@ -1,4 +1,4 @@
-//! Test of a window's profile: costs of every kind of code are exact, and the code has a name.
+//! Test of a window's profile: the costs of all code add up to the window's counters, and every kind of code has a name.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use nodescope_profile::{Costs, Function, ModuleKind, NominalCore, Scope, WindowP
 use nodescope_window::{Measure, ModelSpec, Trigger, WindowRecord, WindowSpec};
 
 const SOURCE: &str = include_str!("../programs/hotspots.c");
-/// Numbers of iterations in `hotspots.c`.
+/// Number of iterations of the function `hot` in `hotspots.c`. `LIBRARY` are those of the shared library, `MADE` those of code made at run
+/// time.
 const HOT: u128 = 700_000;
 const LIBRARY: u128 = 200_000;
 const MADE: u128 = 150_000;

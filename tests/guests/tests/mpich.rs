@@ -10,7 +10,7 @@ use nodescope_hypercall::{Class, Function, MpiRecord, Peer};
 use nodescope_study::Study;
 use nodescope_trace::{Body, Event, MatrixBuilder, Profile, TraceReader};
 
-/// Runs a study's job on two nodes with `sockets` sockets each. The network is that of the other tests. None: there is no guest image.
+/// Runs a study's job on two nodes with `sockets` sockets each, and links of 10 Gbit/s and 20 us. None: there is no guest image.
 fn run(dir: &Path, job: &str, files: &[(&str, &[u8])], sockets: u32) -> Option<Finished> {
     let image = image()?;
     for (name, data) in files {

@@ -112,7 +112,8 @@ impl<'a> Nodes<'a> {
         figures.moves += 1;
     }
 
-    /// Forwards the frames that were sent before a time, and returns their number.
+    /// Gives the frames that the nodes have sent to the switch, and delivers what the switch forwards before a time. Returns the number of
+    /// frames that the nodes have sent.
     fn exchange(&mut self, until_ps: u64) -> u64 {
         let mut frames = Vec::new();
         for (port, node) in self.nodes.iter_mut().enumerate() {

@@ -23,7 +23,7 @@ head -c 64 /dev/urandom | od -x >after
 nodescope-guest put after after
 ";
 
-/// Returns every file below a folder.
+/// Returns the content of every file below a folder, by the file's path in the folder.
 fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![dir.to_path_buf()];

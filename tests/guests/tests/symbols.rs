@@ -15,11 +15,11 @@ use nodescope_x86::state::seg;
 
 /// Cycles between two samples.
 const STEP: u64 = 100_003;
-/// Bytes of code that are compared with the file's contents.
+/// Largest number of bytes of code that are compared with the file's contents at a sample.
 const CODE: u64 = 16;
-/// Bytes of stack that are copied for a call path.
+/// Largest number of bytes of stack that are copied for a call path.
 const STACK: usize = 64 << 10;
-/// Indices of RSP and RBP among the general registers.
+/// Index of RSP among the general registers; `RBP` is that of RBP.
 const RSP: usize = 4;
 const RBP: usize = 5;
 
@@ -30,11 +30,11 @@ struct Seen {
     modules: BTreeMap<(String, String), (u64, u64)>,
     /// Names of functions, with the functions that are inlined in them, by program.
     functions: BTreeMap<String, BTreeSet<String>>,
-    /// Call paths by program.
+    /// Call paths of the samples as text, innermost function first, by program.
     paths: BTreeMap<String, BTreeSet<String>>,
-    /// Samples of the kernel and its modules.
+    /// Number of samples in the kernel or its modules.
     kernel: u64,
-    /// Programs and addresses for which no file was found.
+    /// Programs and addresses of samples for which no file was found.
     nameless: BTreeSet<String>,
     /// Contents of files on the guest's tmpfs, which exist only in guest memory.
     read: BTreeMap<String, Arc<[u8]>>,

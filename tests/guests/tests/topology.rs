@@ -32,7 +32,7 @@ fn words(text: &str) -> Vec<Vec<&str>> {
         .collect()
 }
 
-/// Returns the bytes of memory of a NUMA node in the firmware's SRAT, from the kernel's messages.
+/// Returns the size in bytes of a NUMA node's memory in the firmware's SRAT, from the kernel's messages.
 fn srat_bytes(text: &str, node: usize) -> u64 {
     let range = |line: &str| {
         let (start, end) = line

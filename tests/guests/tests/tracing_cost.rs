@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use nodescope_guest_tests::{cluster, compile, image, program, run_well, small_node};
 
-/// Returns the least number of cycles of each call. At the nominal CPI of 1 a cycle is an instruction.
+/// Returns the least number of cycles that each case of `costs.c` took, by name. At the nominal CPI of 1 a cycle is an instruction. None:
+/// there is no guest image or no compiler.
 fn costs(compiler: &str, launcher: &str, trace: bool) -> Option<BTreeMap<String, u64>> {
     let image = image()?;
     let binary = compile(compiler, "costs.c", &["-O2"])?;

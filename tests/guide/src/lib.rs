@@ -19,11 +19,11 @@ pub struct Script {
 /// A link or a picture in a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Line of the page, from 1.
+    /// Line of the page on which the link begins, from 1.
     pub line: usize,
     /// Target, as written in the page.
     pub target: String,
-    /// True if the target is a picture.
+    /// True if the page shows the target as a picture; false for a link.
     pub picture: bool,
 }
 

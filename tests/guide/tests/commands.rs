@@ -64,7 +64,7 @@ fn tail(text: &[u8]) -> String {
     lines[lines.len().saturating_sub(30)..].join("\n")
 }
 
-/// Returns whether the guest image exists or can be built. If not, reports the test as skipped.
+/// Builds the guest image unless it exists. If the host lacks the tools, returns false and reports the test as skipped.
 fn image(program: &Path) -> bool {
     let image = |what: &str| {
         let output = Command::new(program).args(["image", what]).output();

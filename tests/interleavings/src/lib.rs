@@ -24,7 +24,7 @@ mod sync {
 
 /// Replacement of `vmm/cluster/src/parker.rs`, without sleep.
 mod parker {
-    /// Number of checks of the barrier in `arrive_and_wait` before the host thread waits instead.
+    /// Number of failed checks of the barrier after which `arrive_and_wait` gives up, and the host thread waits in `Parker::wait_until`.
     pub const SHORT_SPINS: u32 = 1;
 
     #[derive(Default)]

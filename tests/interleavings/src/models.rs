@@ -9,10 +9,11 @@ use crate::barrier::{Arrival, Quantum, QuantumBarrier};
 use crate::batch::{BarrierSummary, QuantumBatch};
 use crate::host_thread::{self, Work};
 
-/// Length of a quantum, in picoseconds.
+/// Length of a quantum that follows no decision, and of the first quantum of each batch, in picoseconds.
 const LENGTH_PS: u64 = 10;
 
-/// Length of the quantum after a decision, in picoseconds.
+/// Length of a quantum that follows a decision within a batch, in picoseconds. It is longer, since each decision finds the network
+/// disconnected.
 const DECIDED_PS: u64 = 30;
 
 /// A cluster to check, and what its nodes do.
@@ -20,7 +21,7 @@ const DECIDED_PS: u64 = 30;
 struct Model {
     threads: usize,
     nodes: usize,
-    /// Number of batches, and the largest number of quanta in a batch.
+    /// Number of batches. `quanta` is the largest number of quanta in a batch.
     batches: u64,
     quanta: u64,
     /// The node that needs a decision after a quantum, as (node, quantum).
@@ -31,7 +32,7 @@ struct Model {
     sleeps: Option<(usize, u64, u64)>,
     /// True if the deciding thread wakes the sleeping node.
     wakes: bool,
-    /// The node whose thread panics in a quantum and stops all threads, as (node, quantum).
+    /// The node and quantum, as (node, quantum), in which a thread stops all threads, as a thread that panics does.
     panics: Option<(usize, u64)>,
     /// Largest number of times that the checker preempts a thread that could continue.
     interruptions: usize,

@@ -20,7 +20,7 @@ use nodescope_machine::topology::NodeTopology;
 use nodescope_trace::{Body, TraceReader};
 use nodescope_window::{Measure, ModelSpec, Trigger, WindowSpec};
 
-/// Instructions that the window measures, over all nodes.
+/// Number of instructions over all nodes after which the window ends.
 const MEASURED: u64 = 200_000;
 /// Quantum on KVM in picoseconds; a host that is itself emulated needs a long one.
 const QUANTUM_PS: u64 = 1_000_000_000;

@@ -10,11 +10,11 @@ use nodescope_kvm_tests::kvm;
 use nodescope_machine::node::{Node, NodeStatus};
 use nodescope_machine::topology::NodeTopology;
 
-/// Number of hypercalls between the markers.
+/// Number of hypercalls that `rings.c` makes between its markers `begin` and `end`.
 const CALLS: u32 = 20_000;
 /// Number of hand-offs in each direction that are timed.
 const HANDOFFS: usize = 200;
-/// Length of a quantum in cycles.
+/// Cycles for which a node runs at a time while the test waits for a marker.
 const QUANTUM: u64 = 3_000_000;
 
 fn median(mut times: Vec<Duration>) -> f64 {

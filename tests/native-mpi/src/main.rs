@@ -22,9 +22,9 @@ use serde_json::{Value, json};
 use statrs::statistics::{Data, OrderStatistics};
 use thiserror::Error;
 
-/// Paths by name, with the transports that Open MPI must use.
+/// Paths between the two ranks by name, each with the transports that Open MPI must use.
 const PATHS: [(&str, &str); 2] = [("shm", "self,vader"), ("tcp", "self,tcp")];
-/// Programs in the folder `programs`.
+/// Names of the MPI programs, whose sources are in the folder `programs`.
 const PROGRAMS: [&str; 4] = ["halo", "solver", "pipeline", "mixed"];
 /// Arguments of the programs. A run takes some 0.4 s, so that runs that are compared are close together in time.
 const ARGUMENTS: [(&str, &[&str]); 4] = [
@@ -37,7 +37,7 @@ const ARGUMENTS: [(&str, &[&str]); 4] = [
 /// Reason for which nothing could be measured.
 #[derive(Debug, Error)]
 enum Failure {
-    /// A program does not compile.
+    /// The compiler refuses a program: the program's name, and the compiler's messages.
     #[error("cannot compile {0}: {1}")]
     Compile(String, String),
     /// A file cannot be read or written.
@@ -73,7 +73,7 @@ impl Options {
     }
 }
 
-/// Measured times of a program over a path in seconds, one value for each round.
+/// Times of a program that is traced over one path, measured and predicted, in seconds; one value for each round.
 #[derive(Clone, Debug, Default)]
 struct Runs {
     /// Times without the tracer: directly before and directly after the traced run.
@@ -236,7 +236,7 @@ fn median(values: &[f64]) -> f64 {
     Data::new(values.to_vec()).median()
 }
 
-/// Returns the mean of each round's two runs.
+/// Returns the mean of each round's two runs without the tracer.
 fn means(plain: &[[f64; 2]]) -> Vec<f64> {
     plain.iter().map(|[a, b]| (a + b) / 2.0).collect()
 }
@@ -393,7 +393,8 @@ fn fitted(path: &str, collector: Collector, options: &Options) -> Result<Cluster
     Cluster::parse(Path::new(path), &text).map_err(other)
 }
 
-/// Program of a trace, and the times of the barriers around its measured part.
+/// Program of a trace, and for each barrier around its measured part the times at which the first and the last rank passed, in picoseconds
+/// of the trace.
 struct Marked {
     program: Program,
     marks: Vec<Option<(u64, u64)>>,

@@ -173,11 +173,12 @@ fn is_executable(file: &Path) -> bool {
         .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
-/// Reports that the calling test does not run, since the host lacks `need`. The test must then return.
+/// Reports that the calling test, or a part of it, does not run, since the host lacks `need`. The test must then return, or leave out the
+/// part.
 ///
 /// # Panics
 ///
-/// If `NODESCOPE_REQUIRE` lists `need` or an unknown name, or if the file of skipped tests cannot be written.
+/// If `NODESCOPE_REQUIRE` lists `need`, `all` or an unknown name, or if the file of skipped tests cannot be written.
 pub fn skip(need: Need, reason: impl fmt::Display) {
     let required = env::var("NODESCOPE_REQUIRE").unwrap_or_default();
     match is_required(need, &required) {

@@ -103,7 +103,7 @@ impl Summary {
     }
 }
 
-/// Returns the test program whose tests begin at this line of the log, in the form of [`crate::skip`]; None for other lines.
+/// Returns the name of the test program whose tests begin at this line of the log, as [`crate::skip`] writes it; None for other lines.
 fn program_of(line: &str) -> Option<String> {
     let line = line.trim_start();
     if let Some(of) = line.strip_prefix("Doc-tests ") {

@@ -58,12 +58,13 @@ impl PageTables {
         self.next
     }
 
-    /// Maps a page of 4 KiB. `memory` begins at physical address 0. Returns the physical address of the page's table entry.
+    /// Maps the page of 4 KiB at `linear` with the page table entry `entry`. `memory` begins at physical address 0. Returns the entry's
+    /// physical address.
     pub fn map(&mut self, memory: &mut [u8], linear: u64, entry: u64) -> u64 {
         self.enter(memory, linear, entry, &[39, 30, 21], 12)
     }
 
-    /// Maps a page of 2 MiB, like [`PageTables::map`].
+    /// Maps a page of 2 MiB, like [`PageTables::map`], and sets the page size bit of the entry.
     pub fn map_large(&mut self, memory: &mut [u8], linear: u64, entry: u64) -> u64 {
         self.enter(memory, linear, entry | page::PS, &[39, 30], 21)
     }
@@ -136,12 +137,12 @@ pub fn cpuid() -> CpuidTable {
     TABLE.clone()
 }
 
-/// Returns a vCPU of which each instruction takes one cycle.
+/// Returns a vCPU in its reset state, for a node with this RAM. Each of its instructions takes one cycle.
 pub fn vcpu(ram: &Ram, translate: Translate) -> SoftVcpu {
     vcpu_with(SharedCode::new(ram.clone()), translate)
 }
 
-/// Returns a vCPU in its reset state, for a node with this shared code.
+/// Returns a vCPU in its reset state, for a node with this shared code. Each of its instructions takes one cycle.
 pub fn vcpu_with(code: SharedCode, translate: Translate) -> SoftVcpu {
     SoftVcpu::new(SoftConfig {
         id: 0,
@@ -157,7 +158,7 @@ pub fn vcpu_with(code: SharedCode, translate: Translate) -> SoftVcpu {
 /// model it holds all lines at once, and lets the L0 filter cache answer for them.
 #[derive(Default)]
 pub struct Bare {
-    /// Vector of the pending interrupt.
+    /// Vector of the pending interrupt; None: no interrupt is pending.
     pub interrupt: Option<u8>,
     /// Ports that were written, with the bytes.
     pub written: Vec<(u16, Vec<u8>)>,
@@ -165,7 +166,7 @@ pub struct Bare {
     pub reads: u8,
     /// Hypercalls so far.
     pub calls: Vec<Hypercall>,
-    /// The answer to hypercalls.
+    /// The answer to every hypercall.
     pub answer: HypercallAnswer,
     /// Value of IA32_APIC_BASE; None: there is no local APIC.
     pub apic_base: Option<u64>,

@@ -31,7 +31,8 @@ pub enum CampaignError {
     NoCase(CaseId),
 }
 
-/// Comparator that runs cases on the host's CPU and on the engine, in each of the engine's modes, and compares the outcomes.
+/// Comparator that runs cases on the host's CPU and on the engine, interpreted and in one of the two translated modes, and compares the
+/// outcomes.
 pub struct Comparator {
     native: Native,
     /// Vendor of this host's CPU, whose rules apply.
@@ -50,9 +51,10 @@ pub struct Comparison {
     pub native: Option<Outcome>,
     /// Differences of the engine from the host, or of translated from interpreted code.
     pub differences: Vec<Difference>,
-    /// Rule by which CPUs of the host's vendor differ from Intel's, which the engine follows. None: no rule was needed.
+    /// Rule by which CPUs of the host's vendor differ from Intel's CPUs in this case; the engine does as Intel's do. None: no rule was
+    /// needed.
     pub by_vendor: Option<Rule>,
-    /// True if the difference is a documented deviation of the engine; `differences` is then empty.
+    /// True if the outcome has a documented deviation of the engine; `differences` does not contain this deviation.
     pub known_deviation: bool,
     /// True if the case also ran as translated code.
     pub translated: bool,
@@ -318,11 +320,12 @@ pub struct Tally {
     pub encodings: u64,
     /// Number of cases compared.
     pub cases: u64,
-    /// Cases in which the host raised an exception.
+    /// Number of cases in which the host raised an exception.
     pub exceptions: u64,
     /// Number of cases with a documented deviation of the engine.
     pub known_deviations: u64,
-    /// Number of cases in which the host followed a rule of its vendor that Intel's CPUs do not have, or did not run the instruction.
+    /// Number of cases without mismatch in which a rule of the host's vendor, which Intel's CPUs do not follow, explained the host's
+    /// outcome or kept the host from running the instruction.
     pub by_vendor: u64,
     /// Number of cases that the engine ran both interpreted and as translated blocks.
     pub translated: u64,
@@ -332,14 +335,14 @@ pub struct Tally {
     pub hits: u64,
     /// Number of cases with unexplained differences.
     pub mismatches: u64,
-    /// Mismatches by instruction.
+    /// Number of mismatches by instruction, in iced-x86's names.
     pub by_instruction: BTreeMap<String, u64>,
     /// The cases of `by_vendor`, by the rule's text ([`Rule::describe`]).
     pub by_rule: BTreeMap<String, u64>,
 }
 
 impl Tally {
-    /// Returns the numbers in a fixed order, for sums and for transfer between processes.
+    /// Returns all counts but those by instruction and by rule, in a fixed order, for sums and for transfer between processes.
     pub fn numbers(&mut self) -> [&mut u64; 9] {
         [
             &mut self.encodings,
@@ -374,7 +377,7 @@ impl Tally {
 pub struct Settings {
     /// Seed of the campaign.
     pub seed: u64,
-    /// Number of states in which each encoding runs.
+    /// Number of states in which each encoding runs; those of the group `Invalid` run in one.
     pub states: u64,
     /// True if the host is compared with itself instead of the engine.
     pub native_only: bool,

@@ -18,7 +18,7 @@ pub enum Group {
     Sse,
     Avx,
     Fma,
-    /// FXSAVE, FXRSTOR, XSAVE, XRSTOR and the control words.
+    /// FXSAVE, FXRSTOR, XSAVE, XRSTOR, and loads and stores of MXCSR.
     State,
     /// Encodings of all other groups' instructions that must raise `#UD`.
     Invalid,
@@ -181,8 +181,8 @@ pub fn group_of(code: Code) -> Option<Group> {
     if !features.iter().all(|f| KNOWN.contains(f)) {
         return None;
     }
-    // Instructions with segment, control, debug or task registers are left out: the native side has other selectors, and other tests load
-    // segments.
+    // Instructions with segment, control, debug or test registers and far branches are left out: the native side has other selectors, and
+    // other tests load segments.
     if (0..code.op_code().op_count()).any(|i| {
         use OpCodeOperandKind as K;
         matches!(

@@ -7,18 +7,18 @@ use crate::generate::Case;
 use crate::layout::WINDOW;
 use crate::state::Outcome;
 
-/// Difference between the host's CPU and the engine in one register, flag field, part of memory, or in the exception.
+/// Difference of an outcome from the reference, in one register, flag field, part of memory, or in the exception.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// Name of the register, flags, memory range or exception.
     pub what: String,
-    /// Value on the host's CPU.
+    /// Value of the reference: of the host's CPU, or of interpreted code where translated code differs from it.
     pub expected: String,
-    /// Value on the engine.
+    /// Value of the outcome that is compared with the reference, such as the engine's.
     pub got: String,
 }
 
-/// Names of the general registers.
+/// Names of the general registers, in the order of their numbers in encodings.
 pub const GPR: [&str; 16] = [
     "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13",
     "r14", "r15",
@@ -38,7 +38,8 @@ pub fn equal(native: &Outcome, engine: &Outcome) -> bool {
         && (0..8).all(|k| nf[32 + 16 * k..][..10] == ef[32 + 16 * k..][..10])
 }
 
-/// Returns all differences between the native outcome and the engine's. `memory` has the window on both sides, native first.
+/// Returns the differences between the native outcome and the engine's that the architecture does not permit; of the window, only the
+/// first. `memory` has the window on both sides, native first.
 pub fn compare(
     case: &Case,
     native: &Outcome,
@@ -343,7 +344,7 @@ fn undefined_flags(case: &Case) -> u64 {
 }
 
 /// Returns the ranges of memory (address, bytes) that the engine may fill differently from this host: x87 pointers and opcode (SDM vol. 1
-/// section 8.1.8), which the engine does not keep, and the mask and reserved fields of FXSAVE.
+/// section 8.1.8), which the engine does not keep.
 fn open_memory(case: &Case) -> Vec<(u64, u64)> {
     let i = &case.instruction;
     let Some(at) = memory_operand(case) else {
@@ -361,7 +362,7 @@ fn open_memory(case: &Case) -> Vec<(u64, u64)> {
     }
 }
 
-/// Returns the address of the memory operand before the instruction; None without such an operand.
+/// Returns the address of the explicit memory operand, from the registers before the instruction; None without such an operand.
 pub(crate) fn memory_operand(case: &Case) -> Option<u64> {
     let i = &case.instruction;
     (0..i.op_count())

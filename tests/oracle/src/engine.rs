@@ -14,7 +14,8 @@ use crate::bare::{self, Bare, PageTables};
 use crate::layout::{CODE, CODE_LEN, GS_BASE, PAGE, WINDOW, WINDOW_LEN, WRITABLE_LEN};
 use crate::state::{Outcome, State};
 
-/// Guest-physical addresses: page tables, code, window, and the routines that access the window.
+/// Guest-physical address of the page tables. The constants below are those of the code, the window and the routines that access the
+/// window; the first byte behind them; and the size of RAM in bytes.
 const TABLES: u64 = 0x1000;
 const CODE_PHYSICAL: u64 = 0x1_0000;
 const WINDOW_PHYSICAL: u64 = 0x2_0000;
@@ -24,7 +25,8 @@ const RAM: u64 = 2 << 20;
 
 /// Linear address of the routines; no instruction under test can reach it.
 const ROUTINES: u64 = 0x7000_0000;
-/// Offsets of the routines: access all pages, read at RDI, write at RDI.
+/// Offset from `ROUTINES` of the routine that accesses all pages of the window. `READ_AT` is that of the routine that reads at RDI,
+/// `WRITE_AT` of the one that also writes there.
 const ALL_PAGES: u64 = 0;
 const READ_AT: u64 = 0x100;
 const WRITE_AT: u64 = 0x140;
@@ -58,7 +60,7 @@ pub enum ExecutionMode {
 /// Contents of the softmmu TLB before the instruction runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlbState {
-    /// The TLB has all pages of the window.
+    /// The TLB has all pages of the window; with a memory model, it has the cache line of the operand.
     Warm,
     /// The TLB has the entries that earlier instructions have left.
     Unchanged,
@@ -71,7 +73,7 @@ pub struct Engine {
     vcpu: SoftVcpu,
     ram: Ram,
     base: VcpuState,
-    /// Host addresses of the code pages and of the window.
+    /// Host address of the code pages; `window` is that of the window's pages.
     code: *mut u8,
     window: *mut u8,
     last: (usize, usize),
@@ -183,7 +185,7 @@ impl Engine {
         }
     }
 
-    /// Writes an instruction into the code pages.
+    /// Writes an instruction into the code pages, in place of the instruction that was placed before.
     pub fn place(&mut self, rip: u64, instruction: &Instruction, bytes: &[u8]) {
         self.age += 1;
         if self.age == LIFE {

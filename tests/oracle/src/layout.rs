@@ -1,6 +1,6 @@
 //! Addresses that the native side and the engine share. All are below 2 GiB, so that every address form reaches them.
 
-/// Bytes of a page.
+/// Size of a page in bytes.
 pub const PAGE: u64 = 4096;
 
 /// First address of a range that is reserved on the native side. An access that misses its target therefore faults there as in the guest.

@@ -100,12 +100,12 @@ impl Random {
         sign << (exponent_bits + fraction_bits) | exponent << fraction_bits | fraction & mask
     }
 
-    /// Returns the bits of a single-precision number.
+    /// Returns the bits of a random single-precision number.
     pub fn f32(&mut self) -> u32 {
         self.float(8, 23) as u32
     }
 
-    /// Returns the bits of a double-precision number.
+    /// Returns the bits of a random double-precision number.
     pub fn f64(&mut self) -> u64 {
         self.float(11, 52)
     }

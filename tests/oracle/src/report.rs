@@ -45,7 +45,7 @@ pub fn mismatch(case: &Case, differences: &[Difference]) -> String {
     t
 }
 
-/// Returns the machine state before the instruction: registers, and the bytes that the case puts into memory.
+/// Returns the machine state before the instruction: registers, and the first 64 bytes of each patch that the case puts into memory.
 pub fn state(case: &Case) -> String {
     let s = &case.state;
     let mut t = String::new();

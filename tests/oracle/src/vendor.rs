@@ -157,7 +157,7 @@ struct Seen<'a> {
 
 struct Answer {
     outcome: Outcome,
-    /// The window's bytes, where they differ from the engine's.
+    /// The window's bytes after the instruction; `None`: they are those of the engine.
     memory: Option<Vec<u8>>,
 }
 

@@ -144,7 +144,7 @@ fn wrong_bits() -> Vec<(String, Change)> {
     all
 }
 
-/// Checks that `rule` explains the difference on AMD hosts only, and explains none of the cases with one more wrong bit.
+/// Checks that `rule` explains the difference on AMD hosts only, and that no rule explains the case with one more wrong bit on either side.
 fn check(rule: Rule, case: Case, amd: impl Fn(&mut Outcome, &mut Vec<u8>)) {
     let sides = Sides::new(case, amd);
     let name = format!("{rule:?} {:02x?}", sides.case.bytes);

@@ -60,7 +60,7 @@ impl User {
     }
 
     /// Returns a command that runs a shell line as this user, in the user's home. `PATH` finds the program of the installation below
-    /// `prefix` first. The command inherits no other variables from this process.
+    /// `prefix` first. The only other variables of the command are `HOME` and `LC_ALL`.
     pub fn command(&self, prefix: &Path, line: &str) -> Command {
         let mut command = if self.other {
             let mut command = Command::new("unshare");
@@ -88,8 +88,8 @@ impl User {
         command
     }
 
-    /// Gives the user a copy of `folder`, whose files must not change, at `path` in the user's home. Each folder of `path` belongs to the
-    /// user. Files become hard links to the same data where that is possible.
+    /// Gives the user copies of the files of `folder`, which must not change, at `path` in the user's home. Each folder of `path` belongs
+    /// to the user. Files become hard links to the same data where that is possible.
     ///
     /// # Errors
     ///

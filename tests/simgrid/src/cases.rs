@@ -33,7 +33,7 @@ pub struct Case {
     pub cluster: Cluster,
     /// SimGrid's choice of algorithms for collectives, as options of smpirun.
     pub options: Vec<String>,
-    /// Reason for which the times differ by more than [`WITHIN`] where messages follow one another; `None` if they must agree.
+    /// Reason for which [`Times::here`] may differ from SimGrid's time by more than [`WITHIN`]; `None` if the two must agree.
     pub reason: Option<&'static str>,
 }
 
@@ -74,7 +74,7 @@ pub enum CaseError {
     /// The program does not fit on the interpreter's cluster.
     #[error(transparent)]
     Fit(#[from] FitError),
-    /// The platform file cannot be written.
+    /// The platform file or a temporary folder cannot be written.
     #[error("cannot write the platform: {0}")]
     Platform(#[from] std::io::Error),
     /// The program did not end in the interpreter.
@@ -94,7 +94,7 @@ impl Case {
         }
     }
 
-    /// Returns the interpreter's time, seconds.
+    /// Returns the interpreter's time in seconds, with messages that follow one another on links.
     ///
     /// # Errors
     ///
@@ -327,8 +327,8 @@ const ALGORITHMS: [(Kind, Algorithm, &str); 27] = [
     ),
 ];
 
-/// Returns [`SHARING`] for collectives whose messages meet on links, so that it matters how links are shared; `None` where all ranks go in
-/// step.
+/// Returns [`SHARING`] for collectives whose messages meet on links, so that it matters how links are shared; `None` for collectives whose
+/// messages do not meet.
 fn reason(kind: Kind, algorithm: Algorithm, ranks: u32, bytes: u64) -> Option<&'static str> {
     use Algorithm as A;
     // Messages meet where one rank sends several at once, and where a vector meets those of the next round.
@@ -389,7 +389,7 @@ pub fn collectives() -> Vec<Case> {
     cases
 }
 
-/// Returns cases of computation, halo exchange and all-reduce.
+/// Returns cases that mix computation with an all-reduce, some of them also with a halo exchange.
 pub fn mixed() -> Vec<Case> {
     let mut cases = Vec::new();
     for (bytes, mean) in [(8192, 50), (65536, 500)] {

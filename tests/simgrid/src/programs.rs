@@ -50,13 +50,13 @@ pub fn ring(ranks: u32, bytes: u64, mean: u64, turns: u32) -> Program {
 pub struct Halo {
     /// Number of ranks along each side of the square.
     pub side: u32,
-    /// Bytes to each of four neighbours.
+    /// Size in bytes of the message to each of the four neighbours.
     pub bytes: u64,
     /// Mean computation of a rank in a turn, picoseconds.
     pub mean: u64,
     /// True if all ranks compute for the same time.
     pub even: bool,
-    /// Number of turns.
+    /// Number of turns; in each, every rank computes and then exchanges messages.
     pub turns: u32,
     /// Bytes of an all-reduce at the end of each turn; `None` for no all-reduce.
     pub allreduce: Option<u64>,
@@ -151,8 +151,8 @@ pub fn shifts(ranks: u32, bytes: u64, turns: u32) -> Program {
     builder.finish()
 }
 
-/// Returns a program of one collective on all ranks and then a barrier, `turns` times. In the v forms, the share of rank r is `bytes` * (r
-/// % 3 + 1) / 2.
+/// Returns a program of one collective on all ranks and then a barrier, `turns` times. Ranks first compute about `mean` picoseconds in each
+/// turn. In the v forms, the share of rank r is `bytes` * (r % 3 + 1) / 2.
 pub fn collective(kind: CollectiveKind, ranks: u32, bytes: u64, mean: u64, turns: u32) -> Program {
     let mut builder = ProgramBuilder::new();
     let share = |rank: u32| bytes * u64::from(rank % 3 + 1) / 2;

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 /// The results of a replay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Replay {
-    /// Simulated time in seconds.
+    /// Simulated time of the replayed program, in seconds.
     pub simulated: f64,
     /// Processor time that smpirun took on this machine, seconds.
     pub processor: f64,
@@ -18,10 +18,10 @@ pub struct Replay {
 /// Reason for which a replay failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// The program smpirun cannot be started.
+    /// The program smpirun cannot be started, or its output cannot be read.
     #[error("cannot start smpirun: {0}")]
     Start(std::io::Error),
-    /// The program smpirun failed, with its output.
+    /// The program smpirun failed or printed no simulated time; with its output.
     #[error("smpirun failed; it said:\n{0}")]
     Failed(String),
 }

@@ -84,8 +84,8 @@ impl Awaited {
         }
     }
 
-    /// Records that a piece of a node's file was refused. If `job.collect` asks for the file, it counts as incomplete, whatever else of it
-    /// comes.
+    /// Records that a piece of a node's file was refused. A file that `job.collect` asks for then counts as incomplete, even if other
+    /// pieces of the file come.
     pub fn file_refused(&mut self, node: u32, file: &str, why: &dyn fmt::Display) {
         let asks = |(entry, _): &(Collect, Vec<u32>)| entry.is_answered_by(node, file);
         if !self.entries.iter().any(asks) {

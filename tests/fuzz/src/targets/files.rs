@@ -42,7 +42,7 @@ pub const STUDY: Target = Target {
     foreign: false,
 };
 
-/// Words of TOML, and of nodescope's files.
+/// Words of TOML and of nodescope's TOML files, which mutations insert.
 const TOML: [&str; 16] = [
     "[",
     "]",
@@ -68,7 +68,7 @@ fn bounded(told: &str, input: &[u8]) {
     assert!(told.len() <= allowed, "{} bytes of problems", told.len());
 }
 
-/// Target that reads cluster files, and predicts on the clusters.
+/// Target that reads cluster files, and predicts a small program's time on each cluster.
 pub const CLUSTER: Target = Target {
     name: "cluster",
     what: "cluster files: reading, and a prediction on what they describe",
@@ -135,7 +135,7 @@ fn predicted(cluster: &Cluster) {
     }
 }
 
-/// Target that reads sweeps, and settings as on the command line.
+/// Target that reads a sweep of a parameter as on the command line, and predicts with the first 20 values of the sweep.
 pub const SWEEP: Target = Target {
     name: "sweep",
     what: "sweeps of a parameter as predict takes them (FIELD=FROM:TO:STEPS)",
@@ -495,8 +495,8 @@ fn pack(root: &Path, folder: &Path, all: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// Returns the first file of a packed archive: name, content, and the rest of the archive. None also for a name that would leave the
-/// folder.
+/// Returns the first file of a packed archive: name, content, and the rest of the archive. None if the bytes do not begin with a whole
+/// file, or if its name could leave the folder.
 fn entry(bytes: &[u8]) -> Option<(&str, &[u8], &[u8])> {
     let (&length, rest) = bytes.split_first()?;
     let (size, rest) = rest.split_first_chunk::<4>()?;
@@ -507,7 +507,7 @@ fn entry(bytes: &[u8]) -> Option<(&str, &[u8], &[u8])> {
     plain.then_some((name, content, rest))
 }
 
-/// Returns a packed archive in which the content of one file is changed.
+/// Returns a packed archive in which the content of one file is changed; nothing if no archive can be written here.
 fn damaged(choices: &mut Choices<'_>) -> Vec<u8> {
     let Some(all) = archive() else {
         return Vec::new();

@@ -18,7 +18,8 @@ pub const SCALE: Target = Target {
     foreign: false,
 };
 
-/// Highest numbers that a trace may contain (`plugins/analysis/loop-tree`): bytes of a message, and time in picoseconds.
+/// Largest size of a message that a trace may contain, in bytes (`plugins/analysis/loop-tree`). `LATEST` is the largest time, in
+/// picoseconds.
 const MOST_BYTES: u64 = 1 << 43;
 const LATEST: u64 = 1 << 61;
 

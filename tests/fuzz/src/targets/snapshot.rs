@@ -22,10 +22,11 @@ pub const SNAPSHOT: Target = Target {
 
 static SEED: Once<Vec<Vec<u8>>> = Once::new();
 
-/// Offset of the first section: behind the header's page.
+/// Offset of the first section in the file, in bytes: behind the header's page.
 const BEGIN: u64 = 4096;
 
-/// A section in the table, field by field, and a region of RAM in a section.
+/// A section in the table of sections, field by field: name, kind, offset in the file, stored size, unpacked size, hash, regions of RAM. A
+/// `Region` is: guest address, size, offset in the file, hash of each page (None: a page of zeros). Sizes are in bytes.
 type Section = (String, Kind, u64, u64, u64, [u8; 32], Vec<Region>);
 type Region = (u64, u64, u64, Vec<Option<[u8; 32]>>);
 
@@ -89,7 +90,7 @@ fn file(input: &[u8]) -> Vec<u8> {
 }
 
 fn run(input: &[u8], folder: &Path) {
-    // Neither the input itself nor the input behind a snapshot's magic number is a snapshot.
+    // The input directly behind a snapshot's magic number has no valid header.
     let plain = [b"\x89NSS\r\n\x1a\n", input].concat();
     told(Snapshot::open(&put(folder, "plain.nss", &plain)).map(drop));
     let path = put(folder, "a.nss", &file(input));

@@ -149,7 +149,7 @@ fn clusters() -> &'static [Cluster] {
     })
 }
 
-/// Reads a trace's sequences as `nodescope predict` does; None if the trace is refused.
+/// Reads a trace's sequences as `nodescope predict` does, up to the cut if the trace is cut off; None if the trace is refused.
 fn sequences(input: &[u8]) -> Option<Sequences> {
     let mut builder = SequenceBuilder::new(SequenceOptions::default());
     for event in TraceReader::new(input, "input.nst").ok()?.events() {
@@ -173,7 +173,8 @@ fn sequences(input: &[u8]) -> Option<Sequences> {
     }
 }
 
-/// Predicts as `nodescope predict` does, with every option.
+/// Predicts as `nodescope predict` does, on all clusters, with replicas, a timeline and a reduced program. Checks that the program gives
+/// back all entries of the first four ranks.
 pub fn predicted(input: &[u8], folder: &Path) {
     let Some(sequences) = sequences(input) else {
         return;
@@ -218,7 +219,7 @@ pub fn predicted(input: &[u8], folder: &Path) {
     }
 }
 
-/// Bytes that any export may have, and bytes that it may have in addition for each byte of the trace.
+/// Bytes that the export of a trace of any size may have. `EXPORT_PER_BYTE` are the additional bytes for each byte of the trace.
 const EXPORT_FREE: u64 = 32 << 20;
 const EXPORT_PER_BYTE: u64 = 4096;
 

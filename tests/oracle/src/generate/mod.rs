@@ -80,7 +80,7 @@ pub struct Case {
     pub state: State,
     /// Contents of memory before the instruction, on top of the common contents ([`window`]).
     pub patches: Vec<Patch>,
-    /// Address that the instruction accesses; None: it accesses no memory.
+    /// First address that the instruction accesses; None: it accesses no memory.
     pub operand: Option<u64>,
     /// State of the engine's TLB before the instruction.
     pub tlb: TlbState,
@@ -145,7 +145,8 @@ impl Generator {
         &self.codes
     }
 
-    /// Returns the case with this index and variant 0. Every instruction occurs once in `codes().len()` successive indices.
+    /// Returns the case with this index and variant 0. Every instruction occurs once in `codes().len()` successive indices, but in the
+    /// group `Invalid` others replace instructions for which no invalid encoding was found.
     pub fn case(&mut self, index: u64) -> Case {
         let id = CaseId {
             group: self.group,
@@ -269,7 +270,7 @@ fn tlb(r: &mut Random) -> TlbState {
     }
 }
 
-/// Returns the value of a register for address arithmetic; of a segment register, its base.
+/// Returns the value of a register for address arithmetic: of a segment register, its base; of a vector register, one element.
 pub fn register(
     state: &State,
     register: iced_x86::Register,

@@ -1,4 +1,4 @@
-//! Random registers.
+//! Random values of general, vector, x87 and control registers.
 
 use iced_x86::{OpKind, Register};
 use nodescope_x86::{FxImage, Vector256};
@@ -45,9 +45,9 @@ fn flags(group: Group, r: &mut Random) -> u64 {
     rflags
 }
 
-/// Draws a new value for all state that the instruction can read. This is always the general registers and flags. It is also the vector
-/// registers that the instruction names, XMM0, which some instructions read implicitly, and one more. Instructions of the group `State` get
-/// all registers. State that the instruction does not read is not changed.
+/// Draws new values for the general registers, flags and MXCSR, and for the vector registers that the instruction names, XMM0, which some
+/// instructions read implicitly, and one more. The groups `X87`, `Mmx` and `State` also get new x87 state, and `State` gets all vector
+/// registers. Other state is not changed.
 pub fn vary(case: &mut Case, r: &mut Random) {
     let group = case.id.group;
     let state = &mut case.state;

@@ -18,10 +18,10 @@ const RBP: usize = 5;
 const RSI: usize = 6;
 const RDI: usize = 7;
 
-/// Bytes of the direct jump behind the instruction.
+/// Length in bytes of the direct jump behind the instruction.
 const JUMP: u64 = 5;
 
-/// Whether steering may change the instruction's bytes.
+/// Permission of steering to change the instruction's bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
     /// Immediates and displacements may change.
@@ -67,8 +67,8 @@ fn offsets(case: &Case) -> ConstantOffsets {
     d.get_constant_offsets(&i)
 }
 
-/// Returns whether both sides have the same at an address: the window or nothing in the reserved range around it, or a non-canonical
-/// address.
+/// Returns whether an access to an address does the same on both sides: in the reserved range, but not close to the code pages, or at a
+/// non-canonical address. In the reserved range only the window has memory.
 pub fn is_same_on_both_sides(address: u64) -> bool {
     let canonical = ((address as i64) << 16 >> 16) as u64 == address;
     let far = address.wrapping_add(0x8000_0000_0000_u64.wrapping_sub(0x1_0000)) & !0xffff;
@@ -127,7 +127,7 @@ fn is_branch_safe(case: &Case, target: Option<u64>) -> bool {
     target.is_none_or(|t| in_void(t) && is_outside_instruction(case, t))
 }
 
-/// Returns whether a branch target is outside the instruction and outside the jump behind it.
+/// Returns whether a branch target is outside the instruction and outside the jump behind it. The beginning of this jump is permitted.
 fn is_outside_instruction(case: &Case, target: u64) -> bool {
     let start = case.state.rip;
     let next = start + case.bytes.len() as u64;
@@ -187,7 +187,7 @@ impl Steering<'_> {
         self.case.patches.extend(clip(address, bytes));
     }
 
-    /// Fills memory at an address with random contents.
+    /// Adds a patch that fills `len` bytes of memory with random contents. Bytes outside the writable pages are left out.
     fn fill_memory(&mut self, address: u64, len: usize) {
         let mut bytes = vec![0; len];
         self.r.fill(&mut bytes);
@@ -256,7 +256,7 @@ impl Steering<'_> {
         self.i().op0_kind() == OpKind::NearBranch64
     }
 
-    /// Sets the stack pointer to an address in the window or at its ends.
+    /// Sets the stack pointer to an address in the window or at its ends; for LEAVE, RBP instead.
     fn steer_stack(&mut self) {
         let mut sp = match self.r.below(100) {
             0..=79 => WINDOW + 512 + self.r.below(WRITABLE_LEN as u64 / 8 - 128) * 8,
@@ -444,7 +444,8 @@ impl Steering<'_> {
         Some(())
     }
 
-    /// Changes displacement or registers so that the memory operand is at `target`. Returns the operand's actual address.
+    /// Changes displacement or registers so that the memory operand is at `target`, or close to it. Returns the operand's actual address;
+    /// None if the operand cannot be changed so.
     fn steer_address(&mut self, target: u64) -> Option<u64> {
         let i = self.i();
         let bits = address_bits(&i);
@@ -565,7 +566,8 @@ impl Steering<'_> {
         self.redecode()
     }
 
-    /// Steers a gather: the base is close to `target`, and the indices are small.
+    /// Steers a gather: base and displacement give `target`, or an address in the window if `target` is not canonical, and the indices are
+    /// small.
     fn steer_gather(&mut self, target: u64) -> Option<()> {
         let i = self.i();
         let element = if i.is_vsib64() { 8 } else { 4 };
@@ -730,7 +732,7 @@ impl Steering<'_> {
         }
     }
 
-    /// Makes a first operand in memory equal to some bytes.
+    /// Patches the first operand with `bytes`, if it is in memory.
     fn make_operand_equal(&mut self, bytes: &[u8]) {
         let i = self.i();
         if i.op0_kind() == OpKind::Memory
@@ -740,7 +742,7 @@ impl Steering<'_> {
         }
     }
 
-    /// Writes the images that restore instructions read into memory.
+    /// Fills memory with the image that FXRSTOR, XRSTOR or LDMXCSR will read, and with the old contents that XSAVE will overwrite.
     fn fill_state_images(&mut self) -> Option<()> {
         let i = self.i();
         let Some(at) = address_of(self.case) else {

@@ -18,9 +18,9 @@ use crate::random::Random;
 /// A model, and its pending changes to L0 filter caches of vCPUs that do not run.
 pub struct Caches {
     model: CacheModel,
-    /// True if the L0 filter cache may answer no reference.
+    /// True if the L0 filter cache must not answer any reference, so that the model gets all references.
     asks_always: bool,
-    /// As in [`Description`].
+    /// First guest-physical address of the references of the extra vCPU ([`Caches::intrude`]).
     intruded: u64,
     updates: [Vec<L0Update>; VCPUS as usize],
 }
@@ -230,7 +230,8 @@ impl Caches {
         self.model.export_state(vcpu)
     }
 
-    /// Returns the differences between two models after equal references: all counters, and the first different set of each cache.
+    /// Returns the differences of the interpreter's model (`self`) and the translator's after equal references: all different counters, and
+    /// the first different set of each cache.
     pub fn differences(&self, other: &Caches) -> Vec<String> {
         let (a, b) = (self.model.statistics(&[]), other.model.statistics(&[]));
         let lacks = |side, rows: &[Statistic], others: &[Statistic]| {

@@ -35,7 +35,7 @@ pub const DEVICE: u64 = 0x5000_0000;
 /// Distance in bytes of the addresses at which programs continue after an exception.
 pub const STRIDE: u64 = 128;
 
-/// Guest-physical addresses of page tables, IDT and GDT.
+/// Guest-physical address of the page tables. `IDT` and `GDT` are those of the descriptor tables.
 const TABLES: u64 = 0x1000;
 const IDT: u64 = 0x1_0000;
 const GDT: u64 = 0x1_1000;
@@ -60,7 +60,7 @@ const OTHER: u64 = 0x4000;
 /// Linear address at which the kernel has mapped physical address 0 and the RAM behind.
 const KERNEL: u64 = 0xffff_8000_0000_0000;
 
-/// Segment selectors of the guest.
+/// Selector of the kernel's code segment. `KERNEL_SS` and `USER_SS` are the selectors of the kernel's and the user's stack segment.
 const KERNEL_CS: u16 = 8;
 const KERNEL_SS: u16 = 0x10;
 const USER_SS: u16 = 0x23;
@@ -93,7 +93,8 @@ pub struct Image {
     pub bytes: Vec<u8>,
     /// Contents of the memory at [`LARGE`]; empty without large pages.
     pub large: Vec<u8>,
-    /// Physical addresses of the page table entries that the kernel changes: of four pages of code, then of four pages of data.
+    /// Physical addresses of the page table entries that the kernel changes: of four pages of code, then of four pages of data. An unused
+    /// word takes the place of an entry that does not exist with large pages.
     pub entries: [u64; 8],
 }
 
@@ -230,12 +231,13 @@ pub fn ram() -> Result<Ram, LayoutError> {
     Ram::new(&[RAM])
 }
 
-/// Returns the guest's CPUID tables.
+/// Returns the CPUID table of the guest's vCPUs.
 pub fn cpuid() -> CpuidTable {
     bare::cpuid()
 }
 
-/// Offsets in the kernel's data. Counts of exceptions by vector come first.
+/// Offset in the kernel's data of the MXCSR that the kernel loads after a SIMD exception. Counts of exceptions by vector come first.
+/// `SYSTEM_CALL` is the offset of the system call's address.
 const DEFAULT_MXCSR: u64 = 0x900;
 const SYSTEM_CALL: u64 = 0x908;
 /// Offset of a word that the kernel changes instead of a page table entry that does not exist.

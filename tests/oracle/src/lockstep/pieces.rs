@@ -131,7 +131,7 @@ pub fn field_access(
     );
 }
 
-/// Appends REP MOVS or REP STOS with few elements: within a page, across pages, on missing pages, or with overlapping operands.
+/// Appends REP MOVS or REP STOS with at most 607 elements: within a page, across pages, on missing pages, or with overlapping operands.
 pub fn string_instruction(code: &mut Vec<u8>, r: &mut Random) {
     let place = |r: &mut Random| {
         let page = r.pick(&[WINDOW, WINDOW, WINDOW, DEVICE]) + r.below(6) * PAGE;

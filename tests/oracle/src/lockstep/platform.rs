@@ -27,7 +27,8 @@ pub enum Event {
     Profile(Vec<((Context, Code), BlockCounts)>),
     /// The vCPU requested the context of an address space, by its CR3.
     Context(u64),
-    /// An access to a port, device memory or an MSR: kind, time, address, and value.
+    /// An access to a port, device memory, an MSR or CR8, or a change of the TSC offset: kind, time in cycles, address or offset, and
+    /// value.
     Device(&'static str, u64, u64, Vec<u8>),
     /// The vCPU requested more time at the end of its time slice. The value is the slice's new end; None: the slice was not extended.
     Extended(Option<u64>),
@@ -86,8 +87,8 @@ impl Cache {
         (ways > 1).then(|| (self.sets.entry(key).or_default(), ways))
     }
 
-    /// Uses a line, and returns the line that it replaced. This is `oldest` if the L0 filter cache names it, otherwise the line that was
-    /// answered first.
+    /// Makes a line the most recently answered one of its set. Returns the line that it replaced: `oldest` if the L0 filter cache names it,
+    /// otherwise the line whose last answer is the oldest. None: the set had space, or sets are not modelled.
     fn enter(&mut self, side: Side, line: u64, oldest: Option<u64>) -> Option<u64> {
         let (set, ways) = self.set(side, line)?;
         let held = set.contains(&line);
@@ -210,7 +211,8 @@ impl Machine {
         }
     }
 
-    /// Logs the counts by block of a window, if there are any. Checks that the sums over blocks are the window's counters.
+    /// Logs the counts by block of a window, and checks that the sums over blocks are the window's counters. Does neither if the vCPU lost
+    /// counts of some blocks; the sums of a real model's stall cycles are checked in any case.
     ///
     /// # Panics
     /// If the sums are not the window's counters.

@@ -13,10 +13,10 @@ use crate::generate::Generator;
 use crate::layout::{CODE, PAGE, WINDOW, WRITABLE_LEN};
 use crate::random::Random;
 
-/// Number of addresses at which pieces may start.
+/// Number of multiples of `STRIDE` in the code. Most pieces start at one of them, others shortly before the end of a page.
 const PLACES: u64 = CODE_LEN as u64 / STRIDE;
 
-/// Weights with which the groups are drawn.
+/// Groups of which random instructions are drawn, each with its relative weight.
 const WEIGHTS: [(Group, u64); 10] = [
     (Group::Integer, 40),
     (Group::Bmi, 6),
@@ -83,8 +83,8 @@ pub fn noise(r: &mut Random) -> Vec<u8> {
     code
 }
 
-/// Returns an endless loop of loads and stores of all sizes, at random or consecutive addresses of the data pages. With `splits`, accesses
-/// often cross the ends of pages, and some pages are in reverse order in physical memory.
+/// Returns an endless loop of loads and stores of 1 to 32 bytes, at random or consecutive addresses of the data pages. With `splits`,
+/// accesses often cross the ends of pages, and some pages are in reverse order in physical memory.
 pub fn walk(splits: bool, r: &mut Random) -> Vec<u8> {
     let mut code = Vec::new();
     for _ in 0..4 + r.below(12) {
@@ -414,7 +414,7 @@ impl Writer {
         }
     }
 
-    /// Appends a random instruction. In `steered` of 1000 cases each, the registers of its addresses are loaded first.
+    /// Appends a random instruction. Each register that its addresses use is loaded first with a probability of `steered` in 1000.
     fn instruction(&mut self, code: &mut Vec<u8>, at: u64, r: &mut Random, steered: u64) {
         let all: u64 = self.generators.iter().map(|(_, w)| w).sum();
         let mut n = r.below(all);

@@ -25,11 +25,11 @@ use crate::random::Random;
 
 /// Number of programs that one pair of sides runs, one after the other.
 const PROGRAMS: u64 = 8;
-/// Number of instructions after which a program ends, for each vCPU.
+/// Number of instructions for each vCPU. A program ends when its vCPUs together have retired more.
 const LENGTH: u64 = 4000;
 /// Maximum number of slices of a program.
 const SLICES: u64 = 300;
-/// Longest slice in cycles. A slice also ends then if no instruction ever retires.
+/// Longest slice in cycles, without extensions. This limit ends slices in which no instruction retires.
 const MOST_CYCLES: u64 = 1_000_000;
 /// Attribute bit L of a 64-bit code segment.
 const LONG: u16 = 0x2000;
@@ -37,15 +37,17 @@ const LONG: u16 = 0x2000;
 /// Kind of random programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Pieces of code that branch to each other.
+    /// Pieces of code that branch to each other, on one vCPU.
     Blocks,
-    /// Random bytes as code.
+    /// A mixture of random instructions and random bytes, on one vCPU.
     Bytes,
-    /// Blocks or bytes, on two vCPUs that run alternately, with NMIs and 32-bit code. Some pairs have a small translation cache.
+    /// Blocks or bytes, on two vCPUs of which a random one runs at a time, with NMIs and 32-bit code. Some pairs have a small translation
+    /// cache.
     Node,
-    /// Blocks, or endless loads and stores, on two such vCPUs. Every window has a real model, see [`super::caches`].
+    /// Blocks, or endless loads and stores, on two vCPUs of which a random one runs at a time. Every window has a real cache model, see
+    /// [`super::caches`]. Some pairs have a small translation cache.
     Caches,
-    /// User code of random bytes, 64-bit or 32-bit, with many prefixes and escapes to other opcode maps.
+    /// User code of random bytes, 64-bit or 32-bit, with many prefixes and escapes to other opcode maps, on one vCPU.
     Noise,
 }
 
@@ -60,11 +62,11 @@ pub struct Tally {
     pub slices: u64,
     /// Number of instructions that each side retired.
     pub instructions: u64,
-    /// Number of events in the logs.
+    /// Number of calls of the platform that one side's log recorded.
     pub events: u64,
     /// Number of blocks translated.
     pub translations: u64,
-    /// Number of these blocks that were translated for several nodes.
+    /// Number of blocks that were translated for a pool of two nodes.
     pub shared: u64,
     /// Number of times that translated code was evicted from a full translation cache.
     pub evictions: u64,
@@ -72,7 +74,7 @@ pub struct Tally {
     pub windows: u64,
     /// Number of first-level misses of a real model that translated code served itself.
     pub served: u64,
-    /// Number of NMIs.
+    /// Number of NMIs that the vCPUs got.
     pub nmis: u64,
     /// Number of slices that began in 32-bit code.
     pub compatible: u64,
@@ -96,9 +98,9 @@ pub enum Failure {
         kind: Kind,
         /// Seed of the programs.
         seed: u64,
-        /// Number of the program.
+        /// Number of the program within the seed, from 0.
         program: u64,
-        /// Number of the slice within the program.
+        /// Number of the slice within the program, from 0.
         slice: u64,
         /// The differences, and the last instructions before them.
         what: String,
@@ -330,7 +332,8 @@ struct Pair {
     /// Decides which time slices the platform may extend, in programs that change the used width of vector registers. The generator is
     /// separate, so that extensions do not change the other draws of a seed. None: no extensions.
     slice_extensions: Option<Random>,
-    /// Draws the breakpoints with which programs begin; separate for the same reason. None: no breakpoints.
+    /// Draws the breakpoints with which programs begin. The generator is separate, so that breakpoints do not change the other draws of a
+    /// seed. None: no breakpoints.
     breakpoints: Option<Random>,
 }
 
@@ -681,7 +684,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Flushes the TLBs of all vCPUs but one.
+    /// Flushes the TLBs of all vCPUs but `running`.
     fn shoot_down(&mut self, running: usize) {
         for side in &mut self.sides {
             for (n, vcpu) in side.vcpus.iter_mut().enumerate() {

@@ -19,9 +19,9 @@ use crate::layout::{
 };
 use crate::state::{Outcome, State};
 
-/// Address of the frame.
+/// Address of the `Frame`, which has the registers before and after the instruction.
 const FRAME: u64 = 0x1000_0000;
-/// Address of the stubs.
+/// Address of the entry stub, which the exit stub follows.
 const STUBS: u64 = 0x1001_0000;
 /// Offset of the upper halves of YMM0 to YMM15 in an XSAVE area of standard format (SDM vol. 1 section 13.4.3; CPUID leaf 0xD, subleaf 2,
 /// EBX).
@@ -46,9 +46,9 @@ struct Frame {
     rip_out: u64,
     /// Vector of the exception, or [`NO_TRAP`].
     trap: u64,
-    /// Error code as the kernel reports it.
+    /// Error code of the exception, as the kernel reports it.
     error: u64,
-    /// Faulting address as the kernel reports it.
+    /// Address of a page fault, as the kernel reports it (CR2).
     address: u64,
     /// 1 while the instruction under test runs, otherwise 0.
     running: u64,

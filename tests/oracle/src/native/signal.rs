@@ -17,7 +17,7 @@ const SIGNALS: [i32; 5] = [
 const STACK: usize = 256 << 10;
 /// Offset of the kernel's description of an extended FPU frame within the FXSAVE image (`sw_reserved`).
 const SOFTWARE: usize = 464;
-/// Magic number of that description (`FP_XSTATE_MAGIC1`).
+/// Magic number at the beginning of the kernel's description of an extended FPU frame (`FP_XSTATE_MAGIC1`).
 const MAGIC: u32 = 0x4650_5853;
 
 /// Address at which the handler resumes; set before the handlers are installed.
@@ -27,14 +27,14 @@ static RESUME: AtomicU64 = AtomicU64::new(0);
 pub struct Handlers {
     old: [libc::sigaction; SIGNALS.len()],
     old_stack: libc::stack_t,
-    /// The alternate stack.
+    /// Alternate stack on which the handlers run.
     _stack: Box<[u8]>,
     /// Marker: the alternate stack belongs to this thread.
     _not_send: std::marker::PhantomData<*mut ()>,
 }
 
 impl Handlers {
-    /// Installs the handlers for the calling thread.
+    /// Installs the handlers for this process, and their alternate stack for the calling thread.
     pub fn install() -> Result<Self, NativeError> {
         RESUME.store(stubs::resume(), Ordering::Relaxed);
         let mut stack = vec![0; STACK].into_boxed_slice();
