@@ -63,7 +63,7 @@ impl Avx2 {
     }
 
     /// Returns a mask in which bit n is set if word n equals the words of a vector.
-    // Without closures: a closure that is not inlined is compiled for every host, and AVX2 instructions become calls.
+    // Returns a mask in which bit n is set if word n equals the value that all words of `wanted` have.
     #[inline(always)]
     fn bits<const N: usize>(words: &[u64; N], wanted: __m256i) -> u32 {
         let (fours, rest) = words.as_chunks::<4>();
