@@ -32,7 +32,7 @@ enum End {
 
 /// Next step of the run loop.
 enum Next {
-    /// Translated code. Blocks may begin for this many instructions.
+    /// Translated code at this address. After this many instructions, no further block may begin.
     Code(CodeAddress, i64),
     /// A block that the interpreter executes.
     Block(Entry),
@@ -45,7 +45,8 @@ impl Cpu {
         self.clock_at(self.retired + executed(self.block_start, self.current))
     }
 
-    /// Returns the clock at the beginning of the running block. A model sees the block's references as simultaneous, except for stalls.
+    /// Returns the clock at the beginning of the running block, plus the stalls since then, in cycles. A model sees the block's references
+    /// as simultaneous, except for stalls.
     pub fn now_at_block_start(&self) -> u64 {
         self.clock_at(self.retired)
     }
@@ -93,7 +94,8 @@ impl Cpu {
         self.block_start = self.current;
     }
 
-    /// Runs until a limit or an event. Returns an error where the study must end.
+    /// Runs until `limit`, until the vCPU halts or shuts down, or until the platform asks for attention. Returns an error where the study
+    /// must end.
     pub fn run_until(&mut self, limit: Limit) -> Result<Exit, EngineError> {
         self.time_slice = TimeSlice::new(limit);
         self.notice_code_changes();
@@ -204,10 +206,11 @@ impl Cpu {
         }
     }
 
-    /// Delivers an exception that no other delivery raised; the clock is synchronised.
+    /// Delivers an exception that no other delivery raised. The caller has synchronised the clock.
     fn deliver_anew(&mut self, exception: Exception) -> Result<(), EngineError> {
         if self.time.delivered_at == Some(self.time.instructions) {
-            // The first instruction of a handler raised the exception. A handler with a stack of its own could repeat this for ever.
+            // No instruction has retired since the last exception: the first instruction of a handler raised this one. A handler with a
+            // stack of its own could repeat this for ever.
             self.stall += DELIVERY_CYCLES;
         }
         self.time.delivered_at = Some(self.time.instructions);
@@ -218,7 +221,8 @@ impl Cpu {
     /// last block may be cut. `deliver`: the caller delivers interrupts.
     ///
     /// Time slices end, and interrupts are taken, at the same instructions in the interpreter and in translated code, which checks its
-    /// budget at the beginnings of blocks. A vCPU also continues at the beginning of a block, which the block table may have.
+    /// budget at the beginnings of blocks. The next time slice therefore begins at the beginning of a block, which the block table may
+    /// already have.
     fn run_blocks(&mut self, cycles: u64, instructions: u64, deliver: bool) -> End {
         if self.attached {
             self.run_blocks_as::<true>(cycles, instructions, deliver)
@@ -299,8 +303,8 @@ impl Cpu {
         End::Look
     }
 
-    /// Returns how a block runs: as translated code, or by the interpreter. `whole`: see [`Cpu::known_code`]; `most`: the maximum number of
-    /// instructions.
+    /// Returns how a block runs: as translated code, or by the interpreter. `whole`: see [`Cpu::known_code`]; `most`: the number of
+    /// instructions that may still run.
     #[inline(always)]
     fn next_of(&mut self, entry: Entry, whole: i64, most: i64) -> Next {
         // Near the end of the budget, this block may still be short enough.
@@ -424,7 +428,7 @@ impl Cpu {
         }
     }
 
-    /// Executes this many instructions; an exception is returned, not delivered.
+    /// Executes at most this many instructions, without taking interrupts. An exception is returned, not delivered.
     pub fn run_undelivered(
         &mut self,
         instructions: u64,
@@ -510,7 +514,8 @@ impl Cpu {
         }
     }
 
-    /// Asks the platform for the index of the address space, and selects the records of this context.
+    /// Asks the platform for the vCPU's context (address space and MPI function), and selects the records of this context. Where the
+    /// context has changed, first hands over the counters of the previous context.
     pub fn refresh_context(&mut self) {
         let (id, cr3) = (self.id, self.control.cr3);
         let context = self.platform().context(id, cr3);
@@ -525,7 +530,7 @@ impl Cpu {
         self.select_records();
     }
 
-    /// Hands counters to the platform.
+    /// Hands the counters gathered since the last hand-over to the platform, for the current context, and clears them.
     pub fn hand_over_counters(&mut self) {
         use nodescope_plugin_api::Privilege;
         let counted = self.counters.iter().any(|counters| !counters.is_empty());

@@ -1,8 +1,8 @@
 //! Accesses that lie in two cache lines (split accesses) while a model is attached.
 //!
-//! Memory from `malloc` is aligned to 16 bytes, so every other vector of 32 bytes is split. Both lines are asked for, the lower one first.
-//! Each line that the L0 filter cache does not permit is reported to the model, as for any other access. The interpreter and translated
-//! code (`native/split.rs`) both go by the rule of [`Cpu::split_is_known`].
+//! Memory from `malloc` is aligned to 16 bytes. In an array that is not aligned to 32 bytes, every other vector of 32 bytes is split. Both
+//! lines are asked for, the lower one first. Each line that the L0 filter cache does not permit is reported to the model, as for any other
+//! access. The interpreter and translated code (`native/split.rs`) both go by the rule of [`Cpu::split_is_known`].
 
 use nodescope_plugin_api::Access;
 
@@ -56,8 +56,8 @@ impl Split {
 }
 
 impl Cpu {
-    /// Looks up both lines of an access that lies in two lines. Returns None, with nothing done, where the access lies in one line or in
-    /// more than two lines, or where the TLB cannot prove that the access succeeds.
+    /// Looks up both lines of an access that lies in two lines. Returns None, with nothing done, where no model is attached, the access
+    /// lies in one line or in more than two lines, or the TLB cannot prove that the access succeeds.
     #[inline]
     pub fn split(&mut self, linear: u64, len: usize, write: bool) -> Option<Split> {
         if !self.attached {
@@ -90,9 +90,8 @@ impl Cpu {
     }
 
     /// Returns whether the TLB proves that both pieces of an access succeed, so that nothing can fail once the first line was looked up.
-    /// The first line must be the most recently used of its set and permit the access, or the TLB must have its page. The TLB must have the
-    /// second page, too. If the first line is the most recently used, it suffices for the second line that a way of its set permits the
-    /// access. Changes nothing.
+    /// Either the TLB has the pages of both lines; or the first line is the most recently used of its set, and a way of the second line's
+    /// set or the TLB's entry of the second page permits the access. Changes nothing.
     pub fn split_is_known(&self, linear: u64, len: usize, write: bool) -> bool {
         let first = self.data_tlb.room(linear);
         if len <= first || len - first > self.data_tlb.room(0) {
@@ -128,7 +127,7 @@ impl Cpu {
         self.report_miss_in_known_page(isa, linear, len, access)
     }
 
-    /// Counts the access to the second line: the instruction's own count is one access.
+    /// Counts the access to the second line as another load or store: the instruction itself counts as one access.
     pub fn count_split(&mut self, write: bool) {
         self.count_accesses(u64::from(!write), u64::from(write));
     }

@@ -16,7 +16,7 @@ use crate::ops::random::RandomSource;
 /// Parts that a vCPU is made from.
 #[derive(Clone, Debug)]
 pub struct SoftConfig {
-    /// Number within the node.
+    /// Index of the vCPU within the node, from 0.
     pub id: u16,
     /// Guest RAM and the code in it, shared by the node's vCPUs.
     pub code: SharedCode,
@@ -46,14 +46,14 @@ impl Default for Translate {
     }
 }
 
-/// Result of one instruction.
+/// Result of a run of one or several instructions that delivers no exception.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepOutcome {
-    /// The instruction retired.
+    /// No exception and no HLT: the instructions retired, or one did a chunk of its repetition, or the run loop must check the machine.
     Retired,
-    /// The instruction raised this exception, which was not delivered.
+    /// The last instruction raised this exception, which was not delivered.
     Exception(Exception),
-    /// The instruction was HLT.
+    /// The last instruction was HLT.
     Halted,
 }
 
@@ -158,8 +158,8 @@ impl SoftVcpu {
         self.run_undelivered(platform, 1)
     }
 
-    /// Executes this many instructions as [`SoftVcpu::step_undelivered`] does. Ends at the first exception or HLT, and wherever the run
-    /// loop must check the machine.
+    /// Executes at most this many instructions as [`SoftVcpu::step_undelivered`] does. Ends at the first exception or HLT, and wherever the
+    /// run loop must check the machine.
     pub fn run_undelivered(
         &mut self,
         platform: &mut dyn Platform,
@@ -210,7 +210,7 @@ impl SoftVcpu {
         self.cpu.native.activity()
     }
 
-    /// Returns the number of blocks of the node that were translated since all were last thrown away.
+    /// Returns the number of translation blocks that only this node has; shared translation blocks do not count.
     pub fn translations(&self) -> usize {
         self.code.lock().translation_cache.len()
     }

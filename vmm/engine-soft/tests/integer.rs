@@ -1,5 +1,5 @@
 //! Integer, control-transfer and string instructions whose definition is easy to get wrong. The expected values are the SDM's. The
-//! differential test (`tests/oracle`) covers all other cases.
+//! differential test (`tests/oracle`) covers instructions in general.
 
 mod machine;
 

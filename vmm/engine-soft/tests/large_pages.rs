@@ -15,8 +15,7 @@ const LARGE: u64 = 4 << 20;
 const FUNCTION: u64 = LARGE + 0x3000;
 const RETURNS_ONE: [u8; 6] = [0xb8, 1, 0, 0, 0, 0xc3];
 
-/// Returns the function's results before and after a change of its constant. Other writes to the large page come before and after the
-/// change.
+/// Runs a program that changes the function's constant. Returns the function's results before and after the change.
 fn results(program: impl FnOnce(&mut CodeAssembler)) -> (u64, u64) {
     run(Machine::new(program).poke(FUNCTION, &RETURNS_ONE))
 }
@@ -79,7 +78,7 @@ fn a_write_to_code_is_seen_after_the_large_page_has_lost_its_code_and_got_it_bac
     assert_eq!(found, (3, 2));
 }
 
-/// Two large pages use one entry of the TLB. An address in each of them has the same offset.
+/// Reads at the same offset in two large pages, by turns, are told apart.
 #[test]
 fn large_pages_that_share_a_place_are_told_apart() {
     let m = Machine::new(|a| {

@@ -74,8 +74,8 @@ fn seeds_that_once_differed_agree() {
         (Kind::Bytes, 5360),
         (Kind::Bytes, 6473),
         (Kind::Blocks, 11_002_506),
-        // With this seed, an operation that was emitted twice resumed in the wrong copy: in a loop, a push/pop run, and a fused load and
-        // store. In one seed a way hid another way with the same key.
+        // With the seeds from here on, an operation that was emitted twice resumed in the wrong copy: in a loop, a push/pop run, and a
+        // fused load and store. With one of them, a way hid another way with the same key.
         (Kind::Node, 80_000_146),
         (Kind::Caches, 80_000_258),
         (Kind::Node, 80_000_062),

@@ -15,7 +15,7 @@ const ZF: u64 = 0x40;
 const SF: u64 = 0x80;
 const OF: u64 = 0x800;
 
-/// Returns a machine with one instruction of 32-bit code.
+/// Returns a machine that runs these bytes as 32-bit code.
 fn compatible(bytes: &[u8]) -> Machine {
     Machine::with_bytes(bytes).bits32()
 }
@@ -171,7 +171,7 @@ fn any_number_of_distinct_vector_instructions_runs() {
     let mut m = Machine::with_bytes(&[0x90]);
     m.state.control.cr4 |= 0x600;
     m.vcpu = bare::vcpu(&m.ram, nodescope_engine_soft::Translate::Never);
-    // The smallest permitted memory, which has room for some 300 stubs.
+    // The smallest permitted memory, which has less room than the 512 stubs of this test need.
     m.vcpu.limit_code(0);
     for round in 0..2 {
         for immediate in 0..=255_u8 {

@@ -65,7 +65,8 @@ fn a_second_node_decodes_nothing_and_computes_alike() {
     }
 }
 
-/// Writes a loop that adds the results of another block of the page, and changes that block's constant halfway.
+/// Writes a loop that adds the results of another block of the page, and changes that block's constant in the iteration that RDX gives
+/// (iterations count down from 40; 0: never).
 fn rewriting(a: &mut CodeAssembler) {
     let (mut again, mut same, mut constant) =
         (a.create_label(), a.create_label(), a.create_label());

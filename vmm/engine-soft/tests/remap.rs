@@ -8,7 +8,7 @@ use nodescope_engine::{Exit, Limit, Vcpu};
 
 /// Linear address of the function, at the start of a page.
 const FUNCTION: u64 = 0x7_0000;
-/// Other memory for the same page.
+/// Physical address of the memory to which a test maps a page later.
 const OTHER: u64 = 0x8_0000;
 
 /// Returns the address of a page's table entry (the machine maps the first 2 MiB by the table at 0x4000).

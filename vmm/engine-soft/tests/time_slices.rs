@@ -65,7 +65,8 @@ fn whole_vector_registers_are_in_their_places() {
     assert_ne!(state.vector.0[15][16..], [0; 16]);
 }
 
-/// Memory still holds old upper halves, since only the lower halves are stored. The old values must not come back.
+/// The vCPU's memory for vector registers still has old upper halves, since translated code stores only the lower halves. The old values
+/// must not come back.
 #[test]
 fn upper_halves_that_were_cleared_stay_so() {
     let state = agrees(|a| {

@@ -34,9 +34,9 @@ pub enum Exit {
 /// stops exactly at the bound in instructions, which only the portable engine supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// The vCPU's clock in cycles.
+    /// Bound on the vCPU's clock, in cycles since power-on; `u64::MAX` for none.
     pub cycles: u64,
-    /// Instructions retired since power-on.
+    /// Bound on the instructions retired since power-on; `u64::MAX` for none.
     pub instructions: u64,
     /// True if the bound in cycles may be extended: see [`Platform::extend`].
     pub extends: bool,
@@ -64,13 +64,13 @@ impl Limit {
 /// Numbers that windows have given to code so far. Later windows of the node continue with these numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CodeNumbers {
-    /// Blocks by their numbers.
+    /// Blocks in the order of their numbers, from number 0.
     pub blocks: Vec<ProfiledBlock>,
     /// Contexts that have records, each with the index of its vCPU. The context whose records were made last comes last.
     pub contexts: Vec<(u16, Context)>,
-    /// Number of blocks beyond the largest number of blocks.
+    /// How often a block got no number of its own, because the engine's limit of blocks was reached; a block may count several times.
     pub lost_blocks: u64,
-    /// Number of contexts beyond the largest number of contexts.
+    /// How often a context got no records of its own, because the engine's limit of records was reached; a context may count several times.
     pub lost_contexts: u64,
 }
 
@@ -82,14 +82,14 @@ pub trait Kicker: Send + Sync {
 
 /// A virtual CPU, executed by an engine.
 pub trait Vcpu: Send {
-    /// Runs until a limit or an event. Interrupts that the platform has pending are taken at instruction boundaries, where the engine reads
-    /// the clock.
+    /// Runs the vCPU until a reason of [`Exit`] arises, such as `limit`. Interrupts that the platform has pending are taken at instruction
+    /// boundaries, where the engine reads the clock.
     fn run(&mut self, platform: &mut dyn Platform, limit: Limit) -> Result<Exit, EngineError>;
 
     /// Returns the vCPU's clock in cycles since power-on.
     fn cycles(&self) -> u64;
 
-    /// Lets the clock jump forward without executing (idle time, or time taken by the platform).
+    /// Lets the clock jump forward to `cycles` without executing (idle time, or time taken by the platform).
     fn advance_to(&mut self, cycles: u64);
 
     /// Returns the instructions retired since power-on.
@@ -131,7 +131,7 @@ pub trait Vcpu: Send {
         None
     }
 
-    /// Returns the numbers of code that windows have given to all vCPUs that share code with this one.
+    /// Returns the numbers that windows have given to the code of all vCPUs that share code with this one.
     fn code_numbers(&self) -> CodeNumbers {
         CodeNumbers::default()
     }

@@ -122,6 +122,6 @@ pub trait Platform {
     }
     /// Reports the lines that the running vCPU wrote under [`nodescope_plugin_api::Permission::Exclusive`], before another vCPU runs.
     fn modified(&mut self, vcpu: u16, lines: &[u64]);
-    /// Adds the counters that the running vCPU gathered since the last call, for one address space and privilege.
+    /// Adds the counters that the running vCPU gathered since the last call, for one context and privilege.
     fn account(&mut self, vcpu: u16, context: Context, privilege: Privilege, counters: &Counters);
 }

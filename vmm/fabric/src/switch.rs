@@ -22,7 +22,8 @@ const OVERHEAD: u64 = 24;
 /// carries in half a second.
 const SMALLEST_BUFFER: u64 = 1 << 20;
 const LARGEST_BUFFER: u64 = 64 << 20;
-/// Bytes, with overhead, that may wait for the links of all receivers together.
+/// Bytes, with overhead, that may wait for the links of all receivers together. A receiver for which at most `SMALLEST_BUFFER` bytes wait
+/// gets frames beyond this bound, too.
 const SHARED_BUFFER: u64 = 512 << 20;
 
 /// A link between a node and the switch.
@@ -210,8 +211,8 @@ impl Switch {
         Ok(())
     }
 
-    /// Returns the time between the sending of a frame and its earliest delivery, in picoseconds: the longest quantum in which nodes
-    /// may run without frames of each other. None for a single node.
+    /// Returns the shortest latency of a link, in picoseconds. Every frame arrives later than this after its sending, so that nodes may run
+    /// for a quantum of this length without frames of each other. None for fewer than two nodes.
     pub fn lookahead(&self) -> Option<u64> {
         if self.ports.len() < 2 {
             return None;

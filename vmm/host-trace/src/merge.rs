@@ -11,7 +11,7 @@ use nodescope_trace::{Body, Event, Header, NodeEntry, Stamp, TraceWriter};
 use crate::HostTraceError;
 use crate::log::{LogEntry, LogReader};
 
-/// The end of a log's file name.
+/// Extension of a log's file name, without the dot.
 pub const SUFFIX: &str = "calls";
 
 /// Summary of a trace made of logs.

@@ -26,7 +26,7 @@ impl Mpi {
         }
     }
 
-    /// Returns the MPI that a launcher's answer to `--version` names.
+    /// Returns the MPI that a launcher's answer to `--version` names; None if it names neither.
     pub fn of_version(text: &str) -> Option<Mpi> {
         let has = |names: &[&str]| names.iter().any(|name| text.contains(name));
         if has(&["Open MPI", "OpenRTE", "PRRTE"]) {

@@ -11,7 +11,7 @@ use nodescope_hypercall::{ABI_VERSION, Function, Operation, Peer};
 use nodescope_test_needs::{Need, have};
 use nodescope_trace::{Body, Event, MpiCall, TraceReader};
 
-/// MPI start-up of several jobs at once on a small machine takes longer than one after the other.
+/// Lock that lets one MPI job run at a time: on a small machine, several jobs that start at once take longer than one after the other.
 static ONE_JOB: Mutex<()> = Mutex::new(());
 
 /// Messages to and fro with work between them, polls, and a fork; with an argument a rank kills itself in the midst of an all-reduce.

@@ -12,7 +12,7 @@ use nodescope_test_needs::{Need, have};
 use nodescope_trace::{Body, Event, MpiCall, PendingCalls, TraceReader, Unfinished};
 
 const RANKS: u32 = 4;
-/// Maximum number of moments of the trace, in picoseconds of its clock, at which the trace is cut and analysed.
+/// Maximum number of moments at which a test cuts the trace and analyses it.
 const MOMENTS: usize = 300;
 
 /// Lock that lets one MPI job run at a time: on a small machine, several jobs that start at once take longer than one after the other.

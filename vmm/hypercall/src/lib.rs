@@ -123,12 +123,12 @@ pub const DOORBELL_PORT: u16 = 0x5e0;
 
 /// Maximum sizes, in bytes, of the data that one call makes the host read.
 pub mod limits {
-    /// Length of a name of a window, marker or file.
+    /// Maximum length of a name of a window, marker or file, in bytes.
     pub const NAME: u64 = 255;
-    /// Length of a message to the user.
+    /// Maximum length of a message to the user, in bytes.
     pub const MESSAGE: u64 = 4096;
-    /// Length of the data of one PutFile call.
+    /// Maximum length of the data of one PutFile call, in bytes.
     pub const CHUNK: u64 = 65536;
-    /// Length of all records of one MpiEvent call together.
+    /// Maximum length of all records of one MpiEvent call together, in bytes.
     pub const RECORDS: u64 = 1 << 20;
 }

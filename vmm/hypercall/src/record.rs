@@ -110,13 +110,13 @@ impl Flags {
     pub const IN_PLACE: Flags = Flags(1);
     /// The flag of a poll run: the record stands for `calls` consecutive polls that found nothing.
     pub const POLL_RUN: Flags = Flags(2);
-    /// The call site is relative to the main program's load address.
+    /// The flag of a call whose call site is relative to the main program's load address.
     pub const CALL_SITE_IN_PROGRAM: Flags = Flags(4);
     /// The flag of a record without the sections that did not fit.
     pub const TAIL_DROPPED: Flags = Flags(8);
-    /// The communicator of the call is an intercommunicator.
+    /// The flag of a call whose communicator is an intercommunicator.
     pub const INTERCOMM: Flags = Flags(16);
-    /// The large-count form of the function was called, such as `MPI_Send_c`.
+    /// The flag of a call of the function's large-count form, such as `MPI_Send_c`.
     pub const LARGE_COUNT: Flags = Flags(32);
     const ALL: u16 = 63;
 

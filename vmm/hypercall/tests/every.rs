@@ -1,5 +1,6 @@
-//! Tests that no call is lost or counted twice, over {C, mpif.h, module mpi, mpi_f08} x {Open MPI, MPICH}. The programs call almost every
-//! function that the tracer wraps and count their own calls; the trace must have the same counts.
+//! Tests that no call is lost or counted twice, over {C, mpif.h, module mpi, mpi_f08} x {Open MPI, MPICH}. The C program calls almost every
+//! function that the tracer wraps, the Fortran programs more than ninety. The programs count their own calls, and the trace must have the
+//! same counts.
 
 mod support;
 
@@ -393,7 +394,7 @@ fn check_intercommunicators(all: &[Vec<MpiRecord>]) {
             (rank_of(1 - rank), Peer::Any, rank_of(1 - rank))
         );
     }
-    // The members of every communicator made are reported once, by one rank.
+    // The members of every communicator made are reported, and those of no other communicator.
     let ids: BTreeSet<u64> = all
         .iter()
         .flatten()

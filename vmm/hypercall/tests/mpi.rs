@@ -139,8 +139,8 @@ fn c(flavour: &'static str) {
         check_collectives(rank, records);
     }
     check_communicators(&all);
-    // Another run of the same program makes the same records except for the process ids, the addresses, and the calls of MPI_Waitsome and
-    // MPI_Waitany, which depend on timing.
+    // Another run of the same program makes the same records except for the thread ids, the sequence numbers, and the calls of MPI_Waitsome
+    // and MPI_Waitany, which depend on timing.
     let comparable = |ranks: Vec<Vec<MpiRecord>>| -> Vec<Vec<MpiRecord>> {
         let plain = |mut record: MpiRecord| {
             record.thread = Default::default();

@@ -165,8 +165,8 @@ fn leftovers(folder: &Path) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// Returns whether this process sees a mount in a folder (proc(5), /proc/PID/mountinfo: the fifth field is the mount point). Returns true
-/// if that can't be determined.
+/// Returns whether this process sees a mount at a folder or below it (proc(5), /proc/PID/mountinfo: the fifth field is the mount point).
+/// Returns true if that can't be determined.
 fn mounts_below(folder: &Path) -> bool {
     let Ok(folder) = fs::canonicalize(folder) else {
         return true;

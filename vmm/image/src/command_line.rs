@@ -2,8 +2,8 @@
 
 use std::net::Ipv4Addr;
 
-/// Kernel parameters of every node. They avoid work in the guest that has nothing to do with the measured program, or declare devices that
-/// the platform lacks.
+/// Kernel parameters of every node. Most of them avoid work in the guest that has nothing to do with the measured program, or tell the
+/// kernel that the platform lacks a device.
 pub const BASE_COMMAND_LINE: &[&str] = &[
     "console=ttyS0",
     "quiet",
@@ -55,7 +55,8 @@ pub struct NodeCommandLine {
     pub console: bool,
     /// True if programs make hypercalls through the doorbell (`vmm/hypercall`, "Transports").
     pub doorbell: bool,
-    /// True if the node reads the files of MPI jobs during its boot, so that they are in its page cache.
+    /// True if the node reads the files of MPI jobs during its boot, so that they are in its page cache. The guest then also places
+    /// programs at fixed addresses.
     pub warm: bool,
     /// Further kernel parameters, which override earlier ones.
     pub extra: Vec<String>,

@@ -29,7 +29,7 @@ pub enum ImageError {
         status: String,
         /// The file that holds the program's whole output.
         log: PathBuf,
-        /// The last lines of that output.
+        /// Last lines of the log.
         tail: String,
     },
     /// The recipe's folder has no `image.toml`.
@@ -70,7 +70,7 @@ pub enum ImageError {
     Kernel {
         /// Path of the bzImage.
         path: PathBuf,
-        /// The damage, with the offset.
+        /// Description of the problem, with its offset if one is known.
         problem: String,
     },
     /// A kernel module that the recipe names is not in the kernel package.
@@ -96,7 +96,7 @@ pub enum ImageError {
     JobFile {
         /// Path of the file on the job disk.
         path: String,
-        /// Reason why the file cannot be put there.
+        /// Reason why the file cannot be put on the job disk.
         problem: &'static str,
     },
     /// A cached image lacks a file, or a file differs from its record.

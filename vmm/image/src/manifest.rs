@@ -21,7 +21,7 @@ pub struct Manifest {
     pub suite: String,
     /// The kernel's version, as `uname -r` prints it in the guest.
     pub kernel: String,
-    /// Names of the kernel modules, in the order in which the initramfs loads them.
+    /// File names of the kernel modules, in the order in which the initramfs loads them.
     pub modules: Vec<String>,
     /// Packages that the study requested beyond the recipe's.
     pub extra_packages: Vec<String>,

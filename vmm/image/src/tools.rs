@@ -15,7 +15,7 @@ use crate::options::BuildOptions;
 
 /// Time to wait for output between two checks of the build's stop flag.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Number of such waits after which killed programs' output is no longer waited for.
+/// Number of waits of [`PATIENCE`] after which the build no longer waits for the output of programs that it has killed.
 const MAX_WAITS: u32 = 50;
 
 /// Finds a program on PATH, or else in `/usr/sbin` or `/sbin`.
@@ -68,7 +68,8 @@ pub(crate) fn tidy_environment(command: &mut Command) {
 }
 
 /// Runs `command` for the task `what`. Appends standard output and standard error to the file `log`, and passes each line to `line` when it
-/// arrives. The command does not outlive this process, even if this process is killed, and no other process sees the command's mounts.
+/// arrives. As far as the host and the user's rights allow ([`contained`]), the command does not outlive this process, even if this process
+/// is killed, and no other process sees the command's mounts.
 ///
 /// # Errors
 ///
@@ -173,10 +174,9 @@ fn kill(child: &mut Child) {
     let _ = child.kill();
 }
 
-/// Returns `command` in a form that is killed when the thread that started it dies (prctl(2), `PR_SET_PDEATHSIG`), together with all
-/// processes that the command has started. Root may mount, so root's command gets namespaces of its own. The kernel kills the processes of
-/// a PID namespace when its first process dies, and removes the mounts of a mount namespace with its last process. A plain user's
-/// mmdebstrap makes such namespaces itself.
+/// Returns `command` in a form that is killed when the thread that started it dies (prctl(2), `PR_SET_PDEATHSIG`). Root may mount, so
+/// root's command also gets namespaces of its own. The kernel kills all processes of a PID namespace when its first process dies, and
+/// removes the mounts of a mount namespace with its last process. A plain user's mmdebstrap makes such namespaces itself.
 fn contained(command: &Command) -> Command {
     let words = wrapper().iter().map(AsRef::as_ref);
     let mut words = words

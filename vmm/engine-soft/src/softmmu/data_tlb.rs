@@ -35,7 +35,8 @@ pub struct TlbEntry {
     pub write: u64,
     /// Host address of the page or line.
     pub host: u64,
-    /// Physical address of the page. An entry of a line has the line's physical address only where whole sets are not kept.
+    /// Physical address of the page. In an entry of a line, it is the line's physical address only where whole sets are not kept
+    /// ([`super::LruSets::enabled`]); otherwise it has no meaning.
     pub physical: u64,
 }
 
@@ -61,7 +62,7 @@ pub struct PageMapping {
 
 /// Table that loads and stores ask first: the softmmu TLB, and while a model is attached the L0 filter cache. The *current entries* are the
 /// entries that an access asks: those of pages, or those of lines while a model is attached. Entries of pages are kept then, too: where a
-/// line is missing, its page usually is not.
+/// line has no entry, its page usually has one.
 #[repr(C)]
 pub struct DataTlb {
     /// True if the current entries hold lines, which may be as large as pages.
@@ -74,7 +75,7 @@ pub struct DataTlb {
     index_shift: u32,
     /// Mask of the index: slots in use, minus one, times the bytes from one slot to the next.
     mask: u64,
-    /// First byte of the current entries of the current privilege.
+    /// Offset in bytes, from `entries`, of the first current entry of the current privilege.
     base: u64,
     /// Privilege whose entries are used: 0 for user, 1 for kernel.
     privilege: usize,
@@ -84,7 +85,7 @@ pub struct DataTlb {
     occupied: [[u64; BITMAP_WORDS]; 2],
     /// A bit for each word of `occupied` that is not 0.
     occupied_words: [[u64; SUMMARY_WORDS]; 2],
-    /// True if the model allows a single entry.
+    /// True if the model allows a single line: filling in a line then empties all other entries of lines.
     single_line: bool,
     /// Directory of the lines of each set, where whole sets are kept.
     pub directory: WayDirectory,
@@ -99,9 +100,9 @@ pub struct TlbLayout {
     pub index_shift: u32,
     /// Mask of the shifted address.
     pub mask: u32,
-    /// Offsets of user's and the kernel's entries.
+    /// Offsets of user's and the kernel's first current entries from [`DataTlb::entries`], in bytes.
     pub first: [usize; 2],
-    /// log2 of the way indices of a set; 0 where only the most recently used lines are kept.
+    /// log2 of the number of way indices of each set (3 or 4); 0 where only the most recently used lines are kept.
     pub way_shift: u32,
 }
 
@@ -120,7 +121,7 @@ fn bits(mut word: u64) -> impl Iterator<Item = usize> {
 
 /// Index of pages that do not survive a change of address space, in [`DataTlb::occupied`].
 const NON_GLOBAL: usize = 0;
-/// Index of global pages.
+/// Index of global pages, in [`DataTlb::occupied`].
 const GLOBAL: usize = 1;
 
 /// log2 of the size of a page.
@@ -417,7 +418,7 @@ impl DataTlb {
         there && tag == if write { entry.write } else { entry.read }
     }
 
-    /// Flushes the page of an address if an entry has a line of the page at another host address than `host`.
+    /// Flushes the page of `linear` if an entry has the line (or page) of `linear`, but leads `linear` to another host address than `host`.
     pub fn flush_if_moved(&mut self, linear: u64, host: u64) {
         let tag = self.tag(linear);
         let here = host - (linear - tag);

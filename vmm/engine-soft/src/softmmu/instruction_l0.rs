@@ -80,7 +80,8 @@ impl InstructionL0 {
         &mut self.lines[(line >> self.shift) as usize & self.mask as usize & 63]
     }
 
-    /// Fills in a line that a model has answered for. `placement`: the line's way, if whole sets are kept.
+    /// Records a model's answer for a line: fills the line in, or removes it if the answer permits no fetch. `placement`: the line's way,
+    /// if whole sets are kept.
     pub fn fill(&mut self, line: u64, outcome: &Outcome, placement: Option<Placement>) {
         let hits = outcome.permission() != Permission::None;
         *self.slot(line) = if hits { line } else { NO_LINE };

@@ -62,7 +62,7 @@ impl Avx2 {
         unsafe { _mm_blendv_epi8(a, b, _mm_cmpgt_epi64(a, b)) }
     }
 
-    /// Returns a mask in which bit n is set if word n equals the words of a vector.
+    /// Returns a mask in which bit n is set if word n equals the value that all words of `wanted` have.
     // Without closures: a closure that is not inlined is compiled for every host, and AVX2 instructions become calls.
     #[inline(always)]
     fn bits<const N: usize>(words: &[u64; N], wanted: __m256i) -> u32 {

@@ -11,19 +11,19 @@ const SETS: usize = 64;
 const MAX_WAYS: usize = 16;
 /// Number of way indices of all sets.
 pub const DIRECTORY_WAYS: usize = SETS * MAX_WAYS;
-/// Line of an empty way.
+/// Value of [`LruSets::lines`] for an empty way.
 pub const NO_LINE: u64 = u64::MAX;
-/// Line of a way beyond the ways of the cache.
+/// Value of [`LruSets::lines`] for a way index beyond the ways of the modelled cache.
 const UNUSED_WAY: u64 = u64::MAX - 1;
 /// Stamp of a way beyond the ways of the cache, which is never the oldest.
 const UNUSED_STAMP: u64 = u64::MAX >> 1;
-/// Distance of consecutive time stamps. The bits below have the offset of the stamped way's stamp from the first stamp, in bytes.
+/// Distance of consecutive time stamps. The lower bits of a stamp are the way's offset in [`LruSets::stamps`], in bytes.
 pub const TICK: u64 = 8 * DIRECTORY_WAYS as u64;
 /// Stamp that no way ever has. As exception in a search for the oldest stamp, `NO_STAMP` excepts no way. As oldest stamp, it means that the
 /// oldest stamp is unknown.
 const NO_STAMP: u64 = 1;
 
-/// Returns the stamp that a way gets at a time, a multiple of [`TICK`]. At time 0 the way has no line.
+/// Returns the stamp that a way gets at `time`, which is a multiple of [`TICK`]. Time 0 stands for a way without a line.
 #[inline(always)]
 fn stamp(time: u64, way: usize) -> u64 {
     time + 8 * way as u64
@@ -51,7 +51,7 @@ pub struct LruSets {
     pub oldest_stamps: [u64; SETS],
     /// Time of the last stamp: advances by [`TICK`] with every stamp.
     pub clock: u64,
-    /// log2 of the way indices of a set: 3 or 4; 0 where whole sets are not kept.
+    /// log2 of the number of way indices of each set: 3 or 4; 0 where whole sets are not kept.
     way_shift: u32,
     /// The number of sets, minus one.
     last_set: usize,
@@ -61,7 +61,7 @@ pub struct LruSets {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
     way: usize,
-    /// The line that must leave first, because the set is full; None if the set has an empty way.
+    /// The line that must leave first, because the set is full; None if the set has an empty way or already has the wanted line.
     pub oldest: Option<u64>,
 }
 
@@ -88,8 +88,8 @@ impl Default for LruSets {
 }
 
 impl LruSets {
-    /// Empties all sets, for sets of `ways` lines. Whole sets are not kept where the model allows one line for each slot only, or where
-    /// lines have another size than the directory's.
+    /// Empties all sets, for sets of `ways` lines. `slots` is log2 of the number of sets. Whole sets are not kept without a geometry, for a
+    /// single set or a single way, or where lines have another size than [`WayDirectory::LINE`].
     pub fn configure(&mut self, geometry: Option<L0Geometry>, slots: u8, ways: u8) {
         *self = Self::default();
         let Some(geometry) = geometry else { return };
@@ -117,7 +117,7 @@ impl LruSets {
         self.way_shift != 0
     }
 
-    /// Returns log2 of the way indices of a set.
+    /// Returns log2 of the number of way indices of each set; 0 where whole sets are not kept.
     pub fn way_shift(&self) -> u32 {
         self.way_shift
     }
@@ -179,8 +179,8 @@ impl LruSets {
         self.stamps[way] = stamp(self.clock, way);
     }
 
-    /// Returns the way of a line: the way that has the line, or the way that the line gets. For the latter, also returns the line that must
-    /// leave first, if the set is full.
+    /// Returns the way of a line: the way that has the line, or the way that the line gets. In the second case, also returns the line that
+    /// must leave first, if the set is full.
     #[inline(always)]
     pub fn placement(&self, isa: impl Isa, line: u64) -> Placement {
         let set = self.set(line);
@@ -231,7 +231,8 @@ impl LruSets {
     }
 
     /// Fills in a line at the result of [`LruSets::placement`], in place of `replaced` or in an empty way, and makes the line the most
-    /// recently used. Returns the line's way. Returns None, with nothing done, if the set has changed otherwise.
+    /// recently used. Returns the line's way. Returns None, with nothing done, if that way has another line than `replaced` (for None: if
+    /// it is not empty).
     #[inline(always)]
     pub fn fill_at(
         &mut self,

@@ -257,7 +257,7 @@ fn large_pages_answer_for_their_parts() {
         assert!(tlb.find_page(other, false).is_none());
         tlb.set_privilege(Privilege::Kernel);
 
-        // Without a model the part becomes a page of its own entry, which is flushed with the large page.
+        // Without a model the part gets an entry as a small page, which is flushed with the large page.
         let hits = |tlb: &DataTlb, base: u64| tlb.hit(base, other, 1).is_some();
         assert!(!hits(&tlb, tlb.entry(other).write));
         assert!(tlb.refill_from_large_page(other, true).is_some());

@@ -79,7 +79,7 @@ impl WayEntry {
 pub enum WritePermission {
     /// Writes go ahead.
     Allowed = 0,
-    /// Writes ask the model.
+    /// Writes take the slow path, because the model or the page does not permit them.
     Denied = 1,
     /// Writes go ahead after the line is noted for the next report to the model ([`ModifiedLines`]).
     Exclusive = 3,

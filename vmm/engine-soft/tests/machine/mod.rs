@@ -11,13 +11,13 @@ use nodescope_x86::{Exception, VcpuState};
 
 /// Address of the code.
 pub const CODE: u64 = 0x1_0000;
-/// Data, 64 KiB.
+/// Address of 64 KiB for a test's data.
 pub const DATA: u64 = 0x2_0000;
 /// Top of the stack.
 pub const STACK: u64 = 0x4_0000;
-/// A page that is not present.
+/// Address of a page that is not present.
 pub const ABSENT: u64 = 0x5_0000;
-/// A page that cannot be written.
+/// Address of a page that cannot be written, not even by the kernel.
 pub const READ_ONLY: u64 = 0x6_0000;
 
 pub const RAX: usize = 0;

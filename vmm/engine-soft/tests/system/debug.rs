@@ -14,7 +14,7 @@ const DEBUGGING_EXTENSIONS: u64 = 8;
 const QUIET: u64 = 0xffff_0ff0;
 const RESUME: u64 = 1 << 16;
 
-/// Returns DR7 with one breakpoint: its number, its kind of access, and its length field.
+/// Returns the DR7 that enables breakpoint `n` (from 0) for accesses of `kind`; `len` is its length field.
 fn enable(n: u32, kind: u64, len: u64) -> u64 {
     0x400 | 2 << (2 * n) | (len << 2 | kind) << (16 + 4 * n)
 }
@@ -159,7 +159,7 @@ fn attach(s: &mut System) {
     }));
 }
 
-/// A loop of translated code reads next to the watched data, reaches it, and traps at the access that meets the breakpoint.
+/// A loop of translated code writes upwards to the watched data, and traps at the write that meets the breakpoint.
 #[test]
 fn breakpoints_on_data_hold_in_translated_code() {
     for attached in [false, true] {

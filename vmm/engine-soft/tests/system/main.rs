@@ -23,7 +23,7 @@ const GDT: u64 = 0x7000;
 const IDT: u64 = 0x8000;
 /// Address of the handlers. The handler of vector `n` is a HLT at `HANDLERS + 16 * n`.
 const HANDLERS: u64 = 0x9000;
-/// RSP0 and IST1 of the TSS.
+/// Top of the stack in RSP0 of the TSS. `EMERGENCY_STACK` is that in IST1.
 const KERNEL_STACK: u64 = 0xc000;
 const EMERGENCY_STACK: u64 = 0xe000;
 /// The machine's last-level page table, which covers the first 2 MiB.
@@ -168,7 +168,7 @@ impl System {
         u64::from_le_bytes(self.m.peek(at))
     }
 
-    /// Runs until HLT or the limit.
+    /// Runs until HLT, or for 10,000 instructions.
     fn run(&mut self) -> Exit {
         self.m.vcpu.restore(&self.m.state);
         let limit = Limit::instructions(self.m.state.time.instructions + 10_000);

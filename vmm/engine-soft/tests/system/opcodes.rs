@@ -21,7 +21,7 @@ const AREA: u64 = 2 << 20;
 const SLOT: usize = 16;
 /// Number of instructions that are placed at a time: 16-bit code reaches no more.
 const SLOTS: usize = (64 << 10) / SLOT;
-/// Displacement in memory operands: they lie after the code.
+/// Displacement in memory operands, so that the operands lie after the code.
 const BEHIND: i32 = 0x10_0000;
 /// The byte between instructions: INT3.
 const FILLER: u8 = 0xcc;
@@ -115,7 +115,7 @@ struct Sweep {
     bits: u32,
     announced: Vec<CpuidFeature>,
     placed: Vec<Vec<u8>>,
-    /// Numbers of instructions that ran and that retired.
+    /// Number of instructions that ran; `retired` counts those of them that retired.
     ran: u64,
     retired: u64,
     wrong: BTreeMap<String, (u64, String)>,
@@ -284,7 +284,8 @@ impl Sweep {
     }
 }
 
-/// Returns ModRM bytes for all registers and several forms of memory operands, followed by SIB, displacement and immediate.
+/// Returns ModRM bytes for all values of the reg field, each with `registers` and three forms of memory operands in the other fields. SIB,
+/// displacement and immediate follow each.
 fn operands(registers: &[u8]) -> Vec<(u8, [u8; 8])> {
     let mut all = Vec::new();
     for reg in 0..8 {

@@ -7,7 +7,8 @@ use nodescope_x86::{Exception, Vector};
 use crate::machine::*;
 use crate::*;
 
-/// Checks an access to a page at [`DATA`] with these entry bits: the access raises this error code, or none.
+/// Accesses a page at [`DATA`] whose page-table entry is `entry`, after `control` has changed the machine. Returns the page fault's error
+/// code; None if the access succeeds.
 fn page_fault(user: bool, entry: u64, control: impl Fn(&mut Machine), write: bool) -> Option<u32> {
     let code = |a: &mut CodeAssembler| {
         if write {

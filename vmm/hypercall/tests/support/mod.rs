@@ -57,7 +57,7 @@ pub fn tracer() -> &'static Path {
 }
 
 impl Job {
-    /// Compiles a program and builds the tracer. Returns `None`, so that the test is skipped, where the compilers or the launcher are
+    /// Compiles a program into the job's folder. Returns `None`, so that the test is skipped, where the compilers or the launcher are
     /// absent.
     pub fn new(flavour: &'static str, compiler: &str, program: &str) -> Option<Job> {
         Job::with_options(flavour, compiler, program, &[])

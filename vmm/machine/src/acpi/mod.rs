@@ -143,7 +143,7 @@ pub enum AcpiError {
         "virtio device {index} at {base:#x} of {size:#x} bytes does not lie below 4 GiB; move it into the hole for devices"
     )]
     Device {
-        /// Index in creation order.
+        /// Index of the virtio device in creation order, from 0.
         index: usize,
         /// First guest-physical address of the device's registers.
         base: u64,

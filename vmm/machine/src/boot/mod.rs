@@ -1,5 +1,5 @@
 //! Direct boot of a Linux kernel by the 64-bit boot protocol (Documentation/x86/boot.rst): paging is on, RSI points to the boot parameters,
-//! and neither firmware nor a decompressor runs.
+//! and no firmware runs. A kernel that is an ELF file needs no decompressor either.
 //!
 //! Guest-physical addresses below 1 MiB: GDT 0x1000, boot parameters 0x7000, stack below 0x9000, page tables 0x9000 to 0xf000, command line
 //! 0x20000, ACPI tables 0xe0000. The initramfs is at the top of the RAM below the hole for devices.
@@ -38,7 +38,7 @@ const COMMAND_LINE: u64 = 0x2_0000;
 /// Maximum length of the command line in bytes, without its terminator (COMMAND_LINE_SIZE of x86 Linux).
 pub const COMMAND_LINE_MAX: usize = 2047;
 
-/// Selectors that the boot protocol prescribes.
+/// Selector of the code segment that the boot protocol prescribes. `BOOT_DS` is the prescribed selector of data segments.
 const BOOT_CS: u16 = 0x10;
 const BOOT_DS: u16 = 0x18;
 const BOOT_TR: u16 = 0x20;
@@ -64,7 +64,7 @@ pub enum BootError {
     NotAKernel {
         /// Path of the file.
         path: PathBuf,
-        /// First bytes of the file.
+        /// First bytes of the file, four at most.
         first: Vec<u8>,
     },
     /// The file is a kernel image that cannot be started.
@@ -85,7 +85,7 @@ pub enum BootError {
         /// Bytes that the file has.
         len: u64,
     },
-    /// The kernel does not fit into the RAM that starts at address 0.
+    /// The kernel needs memory below 1 MiB, or beyond the end of the RAM that starts at address 0.
     #[error(
         "kernel {path} wants memory from {start:#x} to {end:#x}, but RAM for it lies between 0x100000 and {low_end:#x}; give the node more memory",
         path = path.display()
@@ -184,14 +184,14 @@ pub struct BootConfig<'a> {
 pub struct Boot {
     /// State of the boot processor; the other vCPUs wait for a start-up IPI.
     pub state: VcpuState,
-    /// First address after the kernel.
+    /// First guest-physical address after the memory that the kernel uses before it manages memory itself.
     pub kernel_end: u64,
     /// Guest-physical address and size in bytes of the initramfs; `None` without one.
     pub initramfs: Option<(u64, u64)>,
 }
 
-/// Writes kernel, initramfs, boot parameters, page tables, GDT and ACPI tables into RAM. Returns the state in which the boot processor
-/// starts.
+/// Writes kernel, initramfs, command line, boot parameters, page tables, GDT and ACPI tables into RAM. Returns the state in which the boot
+/// processor starts.
 pub fn load(ram: &Ram, config: &BootConfig<'_>) -> Result<Boot, BootError> {
     let low_end = ram.region(0).map_or(0, |r| r.len);
     if low_end < 16 << 20 {
