@@ -19,9 +19,9 @@ pub struct Listing {
     pub address: u64,
     /// Costs of all the block's executions.
     pub costs: CodeCosts,
-    /// Core cycles of one execution, long instructions included.
+    /// Mean core cycles of one execution, long instructions included.
     pub core_per_execution: f64,
-    /// Stall cycles of one execution.
+    /// Mean stall cycles of one execution.
     pub stalls_per_execution: f64,
     /// Instructions of the block, in order.
     pub instructions: Vec<InstructionRow>,
