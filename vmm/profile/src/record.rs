@@ -85,7 +85,8 @@ pub struct SourceRange {
 pub struct Block {
     /// Index of the block's module in [`WindowProfile::modules`].
     pub module: u32,
-    /// Address of the block's first byte: an offset in the module's file, or a linear address in kernel and anonymous memory.
+    /// Address of the block's first byte: an offset in the module's file or kernel module, or a linear address in the kernel itself and in
+    /// anonymous memory.
     pub offset: u64,
     /// Linear address at which the block was entered, one of several if processes map the code differently.
     pub address: u64,
