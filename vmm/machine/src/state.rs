@@ -58,7 +58,7 @@ pub struct NodeState {
     pub transport: u32,
     /// Hypercalls that wait to be taken.
     pub events: Vec<NodeEvent>,
-    /// Approximate memory of the waiting events, plus the bytes that were read for hypercalls since events were last taken.
+    /// Approximate memory of the waiting events in bytes, plus the bytes that were read for hypercalls since events were last taken.
     pub event_bytes: u64,
     /// True if a vCPU must pause until the quantum ends.
     pub pause_requested: bool,

@@ -51,7 +51,7 @@ pub struct Stack {
     /// Functions, outermost first. The last one is the one that executed.
     pub frames: Vec<Frame>,
     /// Index in [`WindowProfile::lines`] of the source line that executed; `None` unless [`Detail::Lines`] was requested and the line has
-    /// enough cycles.
+    /// at least 1/10000 of the window's cycles.
     pub line: Option<u32>,
     /// Share of the last function's costs that belongs to the path.
     pub costs: Costs,

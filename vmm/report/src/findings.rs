@@ -123,7 +123,7 @@ pub enum FindingKind {
         share: f64,
         /// Name of the MPI function with most time, other than initialisation and finalisation.
         function: &'static str,
-        /// Share of that function in the time in MPI, without initialisation and finalisation.
+        /// Share of the function with most time in all time in MPI, without initialisation and finalisation.
         function_share: f64,
     },
     /// Most messages are short, or most bytes are in long messages, or both.
