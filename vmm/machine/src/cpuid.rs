@@ -1,12 +1,13 @@
 //! The CPUID template: the processor that the guest sees in CPUID.
 //!
-//! The default is x86-64-v3 (Haswell server: family 6, model 63) minus the features that no engine models (VMX, TSX, MPX, PKU, SGX,
-//! AVX-512, LA57, SMAP, PCID, UMIP, performance counters, MWAIT, machine check). [`FEATURES`] lists the template's features. A study hides
-//! features by name; features that an engine executes on the host's processor are also hidden if the host lacks them.
+//! The default has the signature of a Haswell server (family 6, model 63) and all features of the level x86-64-v3. It lacks features that
+//! no engine models, such as VMX, TSX, MPX, PKU, SGX, AVX-512, LA57, SMAP, PCID, UMIP, performance counters, MWAIT and machine check.
+//! [`FEATURES`] lists the template's features. A study hides features by name; features that an engine executes on the host's processor
+//! are also hidden if the host lacks them.
 //!
 //! Choices made for a stock Linux kernel (6.1):
-//! - Leaves 0x15 and 0x16 give the crystal's and the TSC's frequency exactly. The kernel then calibrates neither the TSC nor the local APIC
-//!   timer, and does not refine the frequency later.
+//! - Leaf 0x15 gives the crystal's frequency and, by an integer ratio, the TSC's frequency exactly; leaf 0x16 gives the TSC's in MHz. The
+//!   kernel then calibrates neither the TSC nor the local APIC timer, and does not refine the frequency later.
 //! - The hypervisor bit is set. The kernel then trusts the TSC-deadline timer and speculation control with any microcode revision, and does
 //!   not use uncore and C-state drivers.
 //! - The signature at 0x40000000 is KVM's, with an empty feature word. Its only effect is that the kernel keeps x2APIC without interrupt
@@ -31,7 +32,8 @@ pub const LINEAR_BITS: u32 = 48;
 /// CPU feature of the template: one CPUID bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feature {
-    /// Name of the feature, as in `/proc/cpuinfo`.
+    /// Name by which a study hides or requires the feature. Most names are those of `/proc/cpuinfo`; `sse3` and `lzcnt`, for instance, are
+    /// not.
     pub name: &'static str,
     /// Leaf and subleaf of the feature's register.
     pub leaf: (u32, u32),
@@ -350,8 +352,8 @@ impl Template {
     }
 }
 
-/// Returns the CPUID tables of all vCPUs of a node, without features that the host's processor lacks or `allowed` refuses. Fails if one of
-/// the `required` features is missing then.
+/// Returns the CPUID tables of all vCPUs of a node, without features that the host's processor lacks or `allowed` refuses. Fails if an
+/// option is wrong, or if a feature is missing that is `required` or that a 64-bit Linux kernel needs.
 pub fn tables(
     topology: &NodeTopology,
     options: &CpuidOptions,

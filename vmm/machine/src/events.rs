@@ -7,8 +7,8 @@ use crate::motherboard::NodeEvent;
 
 /// Number of waiting bytes from which on the node wants attention at the end of its quantum.
 const SOME: usize = 1 << 20;
-/// Number of waiting bytes from which on a vCPU that adds an event pauses until its quantum ends. Programs add a few hundred bytes per
-/// microsecond.
+/// Number of waiting bytes from which on a vCPU that makes any hypercall pauses until its quantum ends. Programs add a few hundred bytes
+/// per microsecond.
 const MOST: usize = 16 << 20;
 
 /// Waiting events, in the order in which they were added.

@@ -1,7 +1,7 @@
-//! Quota of the result files that a node's guest has stored, and of the space that is left for them.
+//! Quota of the result files that a node's guest stores: it limits their number, lengths and sum.
 //!
-//! Each node has its own quota, so that the answer to a guest does not depend on other host threads. Between batches of quanta, each quota
-//! is set to the number of bytes that the whole study has left.
+//! Each node has its own quota, so that the answer to a guest does not depend on other host threads. Between batches of quanta, each
+//! quota learns how many bytes the whole study has left.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,8 @@ const MOST_FILES: usize = 1 << 16;
 /// folder.
 const OVERHEAD: u64 = 4096;
 
-/// Limits on the bytes of result files that guests may store. A file with holes counts with its whole length.
+/// Limits on the bytes of result files that guests may store. A file with holes counts with its whole length. In `node` and `study`, each
+/// component of a file's name counts 4096 bytes more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileLimits {
     /// Limit of one file, bytes.

@@ -81,7 +81,8 @@ pub struct Motherboard {
     /// Changes of each vCPU's L0 filter cache that accesses of other vCPUs have caused; applied before the vCPU runs again.
     pub(crate) updates: Vec<Vec<L0Update>>,
     pub(crate) contexts: HashMap<Activity, Context>,
-    /// For each vCPU, the last address space and its context; `None` once a process has entered or left an MPI function.
+    /// For each vCPU, the address space and context of its last look-up. `None` before the first look-up, and after any process of the
+    /// node has entered or left an MPI function.
     pub(crate) recent: Vec<Option<(u64, Context)>>,
     pub(crate) activities: Vec<Activity>,
     /// MPI function that is executing in the process of each address space.
@@ -93,7 +94,8 @@ pub struct Motherboard {
     pub(crate) pause_requested: bool,
     /// MPI functions whose calls the node reports at once ([`crate::node::Node::subscribe`]).
     pub(crate) subscriptions: Vec<Function>,
-    /// True if one of the waiting events must be reported at once: any but MPI calls without a subscription.
+    /// True if one of the waiting events must be reported at once: any but entries into MPI functions and ended MPI calls without a
+    /// subscription.
     pub(crate) has_subscribed_event: bool,
     /// Transport by which programs make hypercalls ([`nodescope_hypercall`], "Transports").
     pub(crate) transport: u32,
@@ -101,7 +103,7 @@ pub struct Motherboard {
     pub(crate) identity: NodeIdentity,
     /// Notes for the user about refused hypercalls.
     pub(crate) notes: Notes,
-    /// Files that the guest has put among the results.
+    /// Quota and lengths of the files that the guest has put among the results.
     pub(crate) files: FileQuota,
     /// Clock, in cycles, up to which the node is to run.
     pub(crate) target: u64,
@@ -172,8 +174,8 @@ impl Motherboard {
         }
     }
 
-    /// Returns whether the node has output that the cluster may wait for: serial output, an event other than an MPI call without a
-    /// subscription, or many waiting bytes.
+    /// Returns whether the node has output that the cluster may wait for: serial output, an event that must be reported at once
+    /// (`has_subscribed_event`), or many waiting bytes of events.
     pub(crate) fn wants_attention(&mut self) -> bool {
         self.chipset.serial.has_output() || self.has_subscribed_event || self.events.are_many()
     }

@@ -83,7 +83,7 @@ pub enum NodeError {
 /// Reason why a node cannot be assembled.
 #[derive(Debug, Error)]
 pub enum AssemblyError {
-    /// Two devices have overlapping addresses, or an interrupt does not exist.
+    /// Two devices have overlapping addresses or the same interrupt, or an interrupt does not exist.
     #[error("cannot place the node's devices: {0}")]
     Devices(#[from] ChipsetError),
     /// The frequency of the node's clock is 0.
@@ -321,13 +321,13 @@ impl Node {
             .is_some_and(|net| net.has_frames())
     }
 
-    /// Returns whether console output or hypercalls wait to be taken.
+    /// Returns whether console output or hypercalls wait to be taken. Many refused hypercalls count too, until [`Node::take_events`].
     pub fn has_output(&mut self) -> bool {
         self.motherboard.chipset.serial.has_output() || !self.motherboard.events.is_empty()
     }
 
-    /// Returns whether the node has output that the cluster may wait for: console output, a hypercall other than an MPI call without a
-    /// subscription ([`Node::subscribe`]), or many waiting hypercalls.
+    /// Returns whether the node has output that the cluster may wait for: console output, many waiting hypercalls, or an urgent one. An
+    /// entry into an MPI function is not urgent, nor is the end of an MPI call without a subscription ([`Node::subscribe`]).
     pub fn wants_attention(&mut self) -> bool {
         self.motherboard.wants_attention()
     }
@@ -419,7 +419,7 @@ impl Node {
         next.max(self.now)
     }
 
-    /// Sets the pace, which decides how far [`Node::run_from`] continues after its target.
+    /// Sets the pace, which decides how far [`Node::run_from`] may continue after its target.
     pub fn set_pace(&mut self, pace: Box<dyn Pace>) {
         self.motherboard.pace = Some(pace);
     }
@@ -448,7 +448,8 @@ impl Node {
         self.now = target;
     }
 
-    /// Runs until the node's clock shows `target` cycles, and then on to the further targets of the node's pace.
+    /// Runs until the node's clock shows `target` cycles. A vCPU that is the only one awake may then continue to further targets, which the
+    /// node's pace gives.
     pub fn run_from(&mut self, target: u64) -> Result<NodeStatus, NodeError> {
         self.motherboard.has_pace = self.motherboard.pace.is_some();
         self.run(target)

@@ -64,13 +64,13 @@ struct Slot {
     phase: Phase,
     /// True if the vCPU has stopped in HLT, or waits for a start-up message.
     halted: bool,
-    /// True if the vCPU has stopped in HLT with interrupts disabled: only messages wake it.
+    /// True if the vCPU has stopped in HLT with interrupts disabled: only an INIT or NMI message wakes it.
     interrupts_disabled: bool,
     /// Pending vector of which the vCPU was notified last; `None` for none.
     notified: Option<u8>,
     /// Pending vector that the vCPU itself found; outer `None` if it has not checked since it began to run.
     observed: Option<Option<u8>>,
-    /// Clock, in cycles, of the access that woke the vCPU.
+    /// Clock, in cycles, of the access or device event that woke the vCPU.
     woken_at: u64,
     /// INIT, start-up and NMI messages that wait for the vCPU.
     actions: VecDeque<CpuAction>,
@@ -121,7 +121,7 @@ pub(crate) struct Parallel {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Input of a round, which returns all of it at its end.
+/// Input of a round. The motherboard, the vCPUs and their flags `halted` are taken, and put back at the round's end.
 pub(crate) struct Round<'a> {
     pub motherboard: &'a mut Option<Box<Motherboard>>,
     pub vcpus: &'a mut Vec<Box<dyn Vcpu>>,
@@ -265,7 +265,7 @@ impl Drop for Parallel {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic ends the round with a failure, after which no thread uses the state.
+    // A thread's panic may poison the mutex, and ends the round with a failure. The threads still use the state until the round has ended.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

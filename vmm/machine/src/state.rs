@@ -48,7 +48,7 @@ pub struct NodeState {
     pub now: u64,
     /// Status of the node.
     pub status: NodeStatus,
-    /// States of the vCPUs, in order. Their clocks may be ahead of the node's clock.
+    /// States of the vCPUs, in order. Their clocks may be ahead of the node's clock, or behind it.
     pub vcpus: Vec<VcpuState>,
     /// True for each vCPU that last stopped in HLT or waits for a start-up message.
     pub halted: Vec<bool>,
@@ -58,7 +58,7 @@ pub struct NodeState {
     pub transport: u32,
     /// Hypercalls that wait to be taken.
     pub events: Vec<NodeEvent>,
-    /// Approximate memory of the waiting events, bytes.
+    /// Approximate memory of the waiting events in bytes, plus the bytes that were read for hypercalls since events were last taken.
     pub event_bytes: u64,
     /// True if a vCPU must pause until the quantum ends.
     pub pause_requested: bool,
@@ -68,7 +68,7 @@ pub struct NodeState {
     pub has_subscribed_event: bool,
     /// Meaning of each [`Context`], indexed by the context's number.
     pub activities: Vec<Activity>,
-    /// For each vCPU, its last address space and the context of this address space.
+    /// For each vCPU, its last address space and the context of this address space; `None` if the context must be looked up again.
     pub recent: Vec<Option<(u64, Context)>>,
     /// MPI function that is executing in the process of each address space.
     pub inside: BTreeMap<u64, Function>,
@@ -130,7 +130,7 @@ pub enum StateError {
         node: u32,
         /// Index of the vCPU within the node.
         vcpu: usize,
-        /// Rule that the state violates.
+        /// Description of the fault, such as `CR0 has an impossible value`.
         what: &'static str,
     },
     /// The node's state is one that no node can have.
@@ -140,7 +140,7 @@ pub enum StateError {
     Impossible {
         /// Number of the node.
         node: u32,
-        /// Rule that the state violates.
+        /// Description of the fault, such as `a frame was sent in the future`.
         what: &'static str,
     },
 }
@@ -158,7 +158,7 @@ impl NodeState {
         found
     }
 
-    /// Returns the first rule that the state violates, among the rules that do not depend on a node; `None` for a valid state.
+    /// Returns a description of the state's first fault, by the checks that do not depend on a node; `None` for a valid state.
     fn fault(&self) -> Option<&'static str> {
         let clocks = self.vcpus.iter().map(|vcpu| vcpu.time.cycles);
         let latest = clocks.max().unwrap_or(0).max(self.now);
@@ -337,7 +337,8 @@ impl Node {
         Ok(())
     }
 
-    /// Returns the first vCPU of the portable engine, the only engine on which windows count code.
+    /// Returns the first vCPU of the portable engine, the only engine on which windows count code. Returns `None` if the node has no vCPUs
+    /// on this engine.
     fn portable(&self) -> Option<&dyn Vcpu> {
         let vcpus = match self.runs_in_parallel() {
             true => &self.other,

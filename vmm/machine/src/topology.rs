@@ -103,7 +103,7 @@ pub struct NodeTopology {
 /// Problem of a description, with the field at fault.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum TopologyError {
-    /// A count is out of range.
+    /// A count or the TSC frequency is out of range.
     #[error("{field} is {value}; it must lie between {min} and {max}")]
     Range {
         /// Name of the field at fault.
@@ -160,7 +160,7 @@ pub enum TopologyError {
     /// The TSC frequency in Hz is not a whole number of kHz.
     #[error("tsc_hz is {0}; it must be a multiple of 1000 Hz, the resolution of Linux's own clock")]
     TscResolution(u64),
-    /// The brand string does not fit into CPUID leaves 0x80000002 to 0x80000004.
+    /// The brand string is too long for CPUID leaves 0x80000002 to 0x80000004, or has characters that are not printable ASCII.
     #[error("brand {0:?} must be at most 47 printable ASCII characters")]
     Brand(String),
 }

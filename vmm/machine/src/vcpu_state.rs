@@ -8,7 +8,7 @@ use nodescope_x86::bits::{cr0, cr4, dr6, dr7, efer, rflags};
 
 use crate::state::MOST;
 
-/// Flags that RFLAGS can have.
+/// Bits of RFLAGS that are defined.
 const RFLAGS: u64 = rflags::STATUS
     | rflags::FIXED
     | rflags::TF
@@ -54,7 +54,7 @@ const CR4: u64 = cr4::VME
     | cr4::SMEP
     | cr4::SMAP
     | cr4::PKE;
-/// Bits of EFER that the check accepts.
+/// Bits of EFER that a vCPU's state may have set.
 const EFER: u64 = efer::SCE | efer::LME | efer::LMA | efer::NXE;
 /// State components that XCR0 can enable: x87, SSE, AVX (SDM vol. 1 §13.1).
 const XCR0: u64 = 7;
@@ -66,7 +66,7 @@ fn canonical(address: u64) -> bool {
     ((address as i64) << 16 >> 16) as u64 == address
 }
 
-/// Returns the first rule that a state violates; `None` for a valid state.
+/// Returns a description of a state's first fault; `None` for a valid state.
 pub(crate) fn fault(state: &VcpuState) -> Option<&'static str> {
     let VcpuState {
         general,

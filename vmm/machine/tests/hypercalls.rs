@@ -18,8 +18,9 @@ use nodescope_memory::Ram;
 use nodescope_plugin_api::{L0Geometry, L0Update, Privilege};
 use nodescope_x86::VcpuState;
 
-/// Length of a quantum, and of the guest's loop around a call, in cycles.
+/// Length of a quantum in cycles.
 const QUANTUM: u64 = 290_000;
+/// Length of the guest's loop around a hypercall, in cycles.
 const LOOP: u64 = 10;
 
 /// Function that returns the operation and arguments of a call, given the call's number.
@@ -154,7 +155,7 @@ fn node_with(memory: Vec<u8>, calls: Calls, transports: Arc<AtomicU32>) -> Node 
     Node::new(parts).unwrap()
 }
 
-/// Returns the maximum bytes of one call, filled with records of the minimum length.
+/// Returns records of the minimum length, as many as one call may transfer (1 MiB).
 fn records() -> Vec<u8> {
     let thread = ThreadId { pid: 1, tid: 1 };
     let mut one = Vec::new();
@@ -203,7 +204,7 @@ fn a_flood_of_records_that_make_no_sense_waits_too() {
         assert!(node.has_output() && node.wants_attention());
         assert!(node.take_events().is_empty());
         assert!(!node.has_output());
-        // The decoder has read 16 MiB, 1 MiB per call.
+        // The decoder reads a little less than 1 MiB per call, so that the 17th call reaches the limit of 16 MiB.
         assert_eq!(node.instructions(), 17 * quantum);
     }
     let notes = node.notes();
@@ -244,7 +245,8 @@ fn answers_state_the_transport() {
 
 #[test]
 fn files_beyond_the_limit_are_refused_and_noted_once() {
-    // The guest sends one endless file in pieces of 64 KiB. The file's name is at address 0, its data follow.
+    // The guest sends one endless file in pieces of 64 KiB. The file's name is at address 1, its data begin at address 2. The call with
+    // number 3 uses the bad name at address 0.
     let mut memory = vec![b'f'; 1 << 17];
     memory[0] = b'\x1b';
     memory[1] = b'n';

@@ -19,7 +19,7 @@ const TIMER: u32 = 0x832;
 const DEADLINE: u32 = 0x6e0;
 const TIMER_VECTOR: u64 = 0x41;
 
-/// Time slice of a vCPU: number of the vCPU, begin and end in cycles, and the interrupt taken at the begin.
+/// Time slice of a vCPU: number of the vCPU, begin and end in cycles, and the vector of the interrupt taken at the begin, if any.
 type TimeSlice = (u16, u64, u64, Option<u8>);
 
 /// A scripted vCPU. vCPU 0 runs to the end of each time slice; the others only take their timers' interrupts.

@@ -16,14 +16,14 @@ pub const GRANULE_SHIFT: u32 = 6;
 /// Base-2 logarithm of a large page's size in bytes.
 const LARGE_SHIFT: u32 = 21;
 
-/// Number of writes to code whose pages are recorded.
+/// Number of most recent writes to code whose pages are recorded.
 const RECENT: usize = 32;
 
 #[derive(Debug)]
 struct Page {
     /// Granules from which code has been decoded, one bit each.
     mask: AtomicU64,
-    /// Number of writes to such granules.
+    /// Number of writes to granules of the page that had code.
     generation: AtomicU32,
 }
 

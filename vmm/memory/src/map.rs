@@ -34,10 +34,10 @@ pub enum MapError {
         /// Length of the file, bytes.
         file: u64,
     },
-    /// The host could not map the memory.
+    /// The host could not map the memory, or could not return the file's length.
     #[error("the host cannot map {len} bytes of guest memory: {source}")]
     Host {
-        /// Length of the region, bytes.
+        /// Length of the region, or of all RAM if the file's length is unknown, bytes.
         len: u64,
         /// Error that the host returned.
         source: io::Error,

@@ -20,8 +20,9 @@ pub struct Access {
     pub write: bool,
 }
 
-/// Translates a linear address with four-level page tables, without changing accessed or dirty bits. `read` returns eight bytes of
-/// guest-physical memory, or `None` outside RAM. Returns `None` if the address is not canonical or not mapped.
+/// Translates a linear address to a physical one with four-level page tables, without changing accessed or dirty bits. `read` returns eight
+/// bytes of guest-physical memory, or `None` outside RAM. Returns `None` if the address is not canonical or not mapped, or if a page table
+/// is outside RAM. The physical address itself may be outside RAM.
 pub fn translate(read: impl Fn(u64) -> Option<u64>, cr3: u64, linear: u64) -> Option<u64> {
     translate_for(read, cr3, linear, Access::default())
 }

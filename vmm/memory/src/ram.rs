@@ -15,7 +15,7 @@ pub type GuestRam = GuestMemoryMmap<CodeMap>;
 
 /// Start of the address hole below 4 GiB for devices (local APIC, IOAPIC, virtio-mmio).
 pub const MMIO_GAP_START: u64 = 0xc000_0000;
-/// End of the address hole for devices.
+/// End of the address hole below 4 GiB for devices: the first address after the hole.
 pub const MMIO_GAP_END: u64 = 0x1_0000_0000;
 
 /// Memory that belongs to one NUMA node.

@@ -19,7 +19,8 @@ const NAMES: [&str; 6] = [
     "notice",
     "unlicense",
 ];
-/// Depth of folders below a library's own that are searched for such files, since sources of C libraries contain their own.
+/// Number of levels of folders below a library's own folder that are searched for files of [`NAMES`]. Sources of C libraries within a
+/// library have such files of their own.
 const DEPTH: usize = 2;
 
 /// A library from a registry.
@@ -29,7 +30,7 @@ pub struct Library {
     pub name: String,
     /// Version of the library.
     pub version: String,
-    /// Licence of the library, an SPDX expression.
+    /// Licence of the library, an SPDX expression; empty if the manifest names none.
     pub licence: String,
     /// Authors of the library, as its manifest names them.
     pub authors: Vec<String>,
@@ -42,7 +43,6 @@ pub struct Library {
 /// Returns the libraries from registries with which the crate `root` is linked, sorted by name and version. The crate is one of the
 /// workspace around the current folder. Macros, which run when the program is compiled, and dependencies of tests and build scripts are
 /// left out.
-/// when the program is compiled, nor what tests and build scripts need are among them.
 ///
 /// # Errors
 ///
@@ -176,7 +176,7 @@ pub fn third_party(libraries: &[Library]) -> Result<String, String> {
     Ok(page)
 }
 
-/// Returns the files with licences and notices in a folder and in folders up to `depth` levels below, sorted by path within each folder.
+/// Returns the files with licences and notices in a folder and in folders up to `depth` levels below, sorted by path.
 fn files(folder: &Path, depth: usize) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {

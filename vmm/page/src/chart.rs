@@ -46,7 +46,7 @@ where
         .light_line_style(TRANSPARENT)
 }
 
-/// Draws the key of a chart's series, with the squares of [`swatch`], into a corner of the chart.
+/// Draws the key of a chart's series into a corner of the chart. The caller has given each series its sign in the key, such as [`swatch`].
 ///
 /// # Errors
 ///
@@ -69,7 +69,7 @@ where
         .map_err(failed)
 }
 
-/// Returns the square of a series in the key; `x` and `y` are in pixels.
+/// Returns the coloured square of a series in the key: its left edge is at `x`, and its middle at height `y`, in pixels.
 pub fn swatch((x, y): (i32, i32), colour: RGBColor) -> Rectangle<(i32, i32)> {
     Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled())
 }

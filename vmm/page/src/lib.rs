@@ -57,8 +57,8 @@ impl Page {
                 '<' => self.0.push_str("&lt;"),
                 '>' => self.0.push_str("&gt;"),
                 '"' => self.0.push_str("&quot;"),
-                // These characters are allowed in XML (XML 1.0, section 2.2), except the carriage return, which would be read as a line
-                // feed.
+                // These are the characters that XML allows (XML 1.0, section 2.2), without the carriage return, which would be read as
+                // a line feed.
                 '\t' | '\n' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'.. => {
                     self.0.push(character);
                 }

@@ -13,17 +13,17 @@ use crate::totals::CYCLE;
 /// Kind of a frame's code, which decides the frame's colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// The window, a rank, or the other processes of a node.
+    /// The window, a rank, the other processes of a node, or one program among these processes.
     Owner,
     /// The MPI function that a rank is inside.
     Mpi,
     /// Code of a program.
     Program,
-    /// Code of a shared library.
+    /// Code of a shared library or of the vDSO.
     Library,
     /// Code of the kernel.
     Kernel,
-    /// Code in memory without a file.
+    /// Code in memory without a file, or of unknown origin.
     Anonymous,
     /// A function that the compiler has inlined.
     Inlined,
@@ -342,8 +342,8 @@ fn shade(kind: Kind, name: &str) -> String {
     )
 }
 
-/// Returns a text, shortened with an ellipsis if it has more than `most` characters. Returns an empty text if there is space for fewer than
-/// three.
+/// Returns a text, shortened with an ellipsis if it has more than `most` characters. Returns an empty text if the text would have to be
+/// shortened to fewer than three.
 fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();

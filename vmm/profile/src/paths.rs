@@ -50,7 +50,8 @@ pub struct Stack {
     pub label: u32,
     /// Functions, outermost first. The last one is the one that executed.
     pub frames: Vec<Frame>,
-    /// Index of the source line that executed; `None` unless [`Detail::Lines`] was requested and the line is a hot one.
+    /// Index in [`WindowProfile::lines`] of the source line that executed; `None` unless [`Detail::Lines`] was requested and the line has
+    /// at least 1/10000 of the window's cycles.
     pub line: Option<u32>,
     /// Share of the last function's costs that belongs to the path.
     pub costs: Costs,

@@ -63,7 +63,7 @@ pub mod proto {
         pub str: i64,
     }
 
-    /// File that contains code.
+    /// Module that contains code: a file, the kernel or other memory.
     #[derive(Clone, Copy, PartialEq, prost::Message)]
     pub struct Mapping {
         #[prost(uint64, tag = "1")]
@@ -104,7 +104,7 @@ pub mod proto {
         pub line: i64,
     }
 
-    /// Function, identified by its name.
+    /// Function: its name and source file.
     #[derive(Clone, Copy, PartialEq, prost::Message)]
     pub struct Function {
         #[prost(uint64, tag = "1")]

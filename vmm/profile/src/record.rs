@@ -63,8 +63,8 @@ pub struct SourceLine {
 pub struct Inlined {
     /// Name of the function, demangled.
     pub function: String,
-    /// Index of the source line that calls the function. The line is in the next function of the list, or in the block's function after the
-    /// last one.
+    /// Index of the source line that calls the function; `None` if unknown. The line is in the next function of [`SourceRange::inlined`],
+    /// or, for the last one, in the block's function.
     pub called_from: Option<u32>,
 }
 
@@ -85,7 +85,8 @@ pub struct SourceRange {
 pub struct Block {
     /// Index of the block's module in [`WindowProfile::modules`].
     pub module: u32,
-    /// Address of the block's first byte: an offset in the module's file, or a linear address in kernel and anonymous memory.
+    /// Address of the block's first byte: an offset in the module's file or kernel module, or a linear address in the kernel itself and in
+    /// anonymous memory.
     pub offset: u64,
     /// Linear address at which the block was entered, one of several if processes map the code differently.
     pub address: u64,
@@ -205,9 +206,12 @@ pub enum ProfileError {
 /// Maximum number of bytes of an unpacked profile, so that a damaged file cannot exhaust memory.
 const MOST_BYTES: u64 = 4 << 30;
 
-/// Upper limits that keep sums over any file from overflowing. Real runs are far below them.
+/// Maximum number of complete executions in a [`Count`]. This limit and the next two keep sums over any file from overflowing; real runs
+/// are far below them.
 const MOST_EXECUTIONS: u64 = 1 << 46;
+/// Maximum number of executions in a [`Count`] that were cut short, and of the instructions in these executions.
 const MOST_PARTIAL: u64 = 1 << 62;
+/// Maximum number of instructions of a [`Block`] with counts.
 const MOST_INSTRUCTIONS: u32 = 1 << 16;
 
 impl ProfilesFile {

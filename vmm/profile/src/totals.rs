@@ -183,8 +183,8 @@ impl WindowProfile {
     }
 
     /// Returns the costs of each source line in a scope, by the line's index; `None` is code without a line. The lines of a block share its
-    /// costs: executions belong to the line of the first instruction, all other costs are divided by the number of instructions of each
-    /// line.
+    /// costs: executions belong to the line of the first instruction, all other costs are divided in proportion to the number of
+    /// instructions of each line.
     pub fn by_line(&self, scope: Scope, core: &dyn CoreCycles) -> BTreeMap<Option<u32>, Costs> {
         let mut sums: BTreeMap<Option<u32>, Costs> = BTreeMap::new();
         for (index, costs) in self.by_block(scope, core) {
@@ -212,7 +212,7 @@ fn scaled(value: u128, part: u128, whole: u128) -> u128 {
     value / whole * part + value % whole * part / whole
 }
 
-/// Divides a block's costs among its source lines, by their numbers of instructions. The sum of the shares is the whole.
+/// Divides a block's costs among its source lines, in proportion to their numbers of instructions. The sum of the shares is the whole.
 fn split_by_line(block: &Block, costs: &Costs) -> Vec<(Option<u32>, Costs)> {
     let whole = u128::from(block.instructions.max(1));
     let mut parts: Vec<(Option<u32>, u128)> = Vec::new();

@@ -250,7 +250,7 @@ fn the_flame_graph_is_exact_and_stands_alone() {
     assert!(!rest.contains("://"));
     assert_eq!(svg, flame::svg(&tree, 1200));
 
-    // Long paths are drawn up to the maximum depth.
+    // A path that is longer than the maximum depth must also give a well-formed SVG.
     let mut functions = vec![MAIN; 5000];
     functions.push(RELAX);
     profile.paths[1].functions = functions;

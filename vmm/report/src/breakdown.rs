@@ -83,11 +83,11 @@ pub struct Scope {
     pub instructions_in_mpi: u128,
     /// Modelled cycles, in 1/65536: the sum of the terms.
     pub cycles_65536: i128,
-    /// Equation (1): modelled cycles per instruction; `None` without instructions.
+    /// Equation (1): modelled cycles, those of MPI included, per instruction outside MPI; `None` without such instructions.
     pub cpi: Option<f64>,
     /// Terms of equations (1) to (4); their cycles add up to `cycles_65536`.
     pub terms: Vec<TermValue>,
-    /// Addends of equations (3) and (4).
+    /// Addends of equations (3) and (4), and events that are only informational.
     pub events: Vec<EventValue>,
     /// Addends of equation (5).
     pub mpi: Vec<MpiValue>,
@@ -119,7 +119,7 @@ pub struct EventValue {
     pub term: Option<String>,
     /// Number of events.
     pub count: u128,
-    /// P: events per instruction; `None` without instructions.
+    /// P: events per instruction outside MPI; `None` without such instructions.
     pub per_instruction: Option<f64>,
     /// L: mean latency in cycles; 0 without events.
     pub latency: f64,
@@ -152,7 +152,7 @@ pub struct MpiValue {
     pub cpi: Option<f64>,
 }
 
-/// Counts at one privilege level, inside and outside MPI.
+/// Counts at one privilege level, of code inside and outside MPI together.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PrivilegeValue {
     /// `user` or `kernel`.
@@ -217,7 +217,7 @@ impl InMpi {
     }
 }
 
-/// Returns `value * part / whole`, rounded down; `part` must not be greater than `whole`.
+/// Returns `value * part / whole`, rounded down, or somewhat less if the product overflows; `part` must not be greater than `whole`.
 fn share(value: u128, part: u128, whole: u128) -> u128 {
     match value.checked_mul(part) {
         Some(product) => product / whole,

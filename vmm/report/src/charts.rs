@@ -10,9 +10,11 @@ use crate::mpi::{COLUMNS, GROUPS, MpiReport, Timeline};
 use crate::units::{bytes, time};
 use crate::window_tables::{column_cycles, columns};
 
-/// Maximum numbers of a timeline's lanes, of cells on a matrix's side, and of a stack chart's bars.
+/// Maximum number of lanes in a timeline; each lane is a rank.
 pub(crate) const MOST_LANES: usize = 64;
+/// Maximum number of cells on a side of the matrix; with more ranks, a cell represents several ranks.
 const MOST_CELLS: u32 = 64;
+/// Maximum number of bars in a CPI stack chart.
 const MOST_BARS: usize = 24;
 /// Maximum side, in ranks, of a matrix whose cells show their numbers.
 const LABELLED: u32 = 10;

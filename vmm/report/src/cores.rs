@@ -25,7 +25,8 @@ pub struct ModelledCore {
     pub cycles_65536: Vec<i128>,
     /// Share of the window's instructions in blocks that the model has timed, 0 to 1.
     pub coverage: f64,
-    /// Blocks that the model could not time, which have the mean of all others. Each has its index and the reason; most instructions first.
+    /// Blocks without cycles of their own, since the model could not time them or they are executed least. They have the mean CPI of the
+    /// timed blocks. Each has its index and the reason; most instructions first.
     pub not_modelled: Vec<(u32, String)>,
 }
 
@@ -40,7 +41,7 @@ impl CoreCycles for ModelledCore {
 pub struct WindowCores {
     /// Name of the window.
     pub window: String,
-    /// Cores for which cycles were modelled; the first core is the one of the CPI stack.
+    /// Cores for which cycles were modelled. If CPI_core is modelled, the first core is the one of the CPI stack.
     pub cores: Vec<ModelledCore>,
 }
 
@@ -78,9 +79,9 @@ pub struct CoreStacks {
     pub published_error: String,
     /// Share of the window's instructions in blocks that the model has timed, 0 to 1.
     pub coverage: f64,
-    /// Blocks that the model could not time, which have the mean of all others; at most 10.
+    /// Blocks that the model has not timed, which have the mean CPI of the timed blocks; at most 10.
     pub not_modelled: Vec<NotModelled>,
-    /// Number of further blocks that the model could not time.
+    /// Number of blocks that the model has not timed and that `not_modelled` does not list.
     pub more_not_modelled: usize,
     /// Number of misses that are assumed to overlap in `overlapped_cpi`; 1 for no overlap.
     pub memory_parallelism: f64,
@@ -88,7 +89,7 @@ pub struct CoreStacks {
     pub scopes: Vec<CoreStack>,
 }
 
-/// Block that the core model could not time.
+/// Block that the core model has not timed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NotModelled {
     /// Name of the function in which the block begins.
@@ -203,7 +204,7 @@ fn stack(scope: &Scope, parallelism: f64) -> CoreStack {
     }
 }
 
-/// Returns the tables of the stacks, and of the blocks that the models could not time. Scopes whose names are in `empty` are left out.
+/// Returns the tables of the stacks, and of the blocks that the models have not timed. Scopes whose names are in `empty` are left out.
 pub(crate) fn tables(stacks: &[CoreStacks], empty: &[&str]) -> Vec<Table> {
     if stacks.is_empty() {
         return Vec::new();

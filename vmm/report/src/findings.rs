@@ -23,11 +23,13 @@ const MEMORY: f64 = 0.25;
 const REMOTE: (f64, f64) = (0.1, 0.02);
 /// Minimum share of one function in the code's cycles, for a finding.
 const FUNCTION: f64 = 0.1;
-/// Thresholds of message sizes: the minimum number of messages; the size in bytes up to which a message is short; the size above which it
-/// is long; the minimum share of short messages, or of bytes in long ones.
+/// Minimum number of point-to-point messages for a finding of message sizes.
 const MESSAGES: u64 = 100;
+/// Largest size of a short message, bytes.
 const SHORT: u64 = 1 << 10;
+/// Size above which a message is long, bytes.
 const LONG: u64 = 1 << 16;
+/// Minimum share of short messages in all messages, or of long messages in all bytes, for a finding of message sizes.
 const SIZES: f64 = 0.5;
 
 /// Finding about a window or the run: its kind, its weight and a sentence.
@@ -86,9 +88,9 @@ pub enum FindingKind {
         window: String,
         /// Share of caches and memory in the cycles outside MPI.
         share: f64,
-        /// Name of the largest of these terms, as in `scopes[].terms[]`.
+        /// Name of the largest term among caches and memory, as in `scopes[].terms[]`.
         term: String,
-        /// Share of this term in the cycles outside MPI.
+        /// Share of the largest term in the cycles outside MPI.
         term_share: f64,
     },
     /// Many references that memory answers go to another socket.
@@ -112,16 +114,16 @@ pub enum FindingKind {
         cpi: f64,
         /// Name of the largest term of the function's CPI, as in `costs.terms[]`.
         term: String,
-        /// Contribution of this term to `cpi`.
+        /// Contribution of the largest term to the function's CPI, in cycles per instruction.
         term_cpi: f64,
     },
     /// Ranks spend a large share of the whole run in MPI.
     RunMpiShare {
         /// Share of MPI, without initialisation and finalisation, in all ranks' time from the first entry into MPI to the last exit.
         share: f64,
-        /// Name of the MPI function with most time.
+        /// Name of the MPI function with most time, other than initialisation and finalisation.
         function: &'static str,
-        /// Share of this function in the time in MPI.
+        /// Share of the function with most time in all time in MPI, without initialisation and finalisation.
         function_share: f64,
     },
     /// Most messages are short, or most bytes are in long messages, or both.

@@ -18,11 +18,11 @@ pub struct Flops {
     pub alpha: Option<f64>,
     /// Cycles of equation (6) as published: CPI_core / alpha + CPI_caches + CPI_memory + CPI_MPI; `None` unless alpha is positive.
     pub published_cycles: Option<f64>,
-    /// Result of equation (6) as published: frequency / `published_cycles`, FLOP/s of one core.
+    /// Result of equation (6) as published: frequency / `published_cycles`, FLOP/s of one core; `None` without such cycles or busy time.
     pub published_per_second: Option<f64>,
-    /// Direct rate: counted operations per second of modelled busy time, FLOP/s of one core.
+    /// Direct rate: counted operations per second of modelled busy time, FLOP/s of one core; `None` without busy time.
     pub direct_per_second: Option<f64>,
-    /// Direct rate: counted operations per second of the window's virtual time, FLOP/s of the whole scope.
+    /// Direct rate: counted operations per second of the window's virtual time, FLOP/s of the whole scope; `None` if this time is 0.
     pub window_per_second: Option<f64>,
     /// Modelled busy time: modelled cycles over frequency, seconds, summed over vCPUs.
     pub busy_seconds: f64,

@@ -90,7 +90,7 @@ pub struct StudyInfo {
 pub enum CoreCpi {
     /// The nominal CPI that the vCPUs' clocks used during the run, plus the extra cycles of long instructions such as REP MOVS.
     Nominal {
-        /// The source, such as `stated in the study`.
+        /// Origin of the nominal CPI, such as `stated in the study`.
         source: String,
     },
     /// A number that replaces the core's cycles outside MPI after the run. The number includes long instructions. Cycles inside MPI do not
@@ -132,7 +132,7 @@ pub struct NetworkCounts {
     pub received_frames: u64,
     /// Bytes of the frames that the node received.
     pub received_bytes: u64,
-    /// Number of frames that the network dropped: without a destination, or too many for the switch's buffer.
+    /// Number of the node's sent frames that the network dropped: without a destination, or too many for the switch's buffer.
     pub dropped_frames: u64,
 }
 

@@ -37,7 +37,7 @@ use serde::Serialize;
 
 use cores::CoreTimes;
 
-/// Version of the JSON schema.
+/// Version of the JSON schema of a [`Report`].
 pub const VERSION: u32 = 3;
 
 /// Unit and source of a kind of figure.

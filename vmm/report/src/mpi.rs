@@ -45,13 +45,13 @@ pub struct RankRow {
     pub node: Option<String>,
     /// Short name of the rank's program; `None` if the rank did not report its process to the tracer.
     pub program: Option<String>,
-    /// Calls; every poll counts.
+    /// Number of the rank's MPI calls; every poll counts as a call.
     pub calls: u64,
     /// Calls per second of virtual time between the first entry into MPI and the last exit.
     pub calls_per_second: Option<f64>,
     /// Number of bytes that calls passed to MPI.
     pub send_bytes: u64,
-    /// Number of bytes received.
+    /// Number of bytes that the rank's calls received.
     pub receive_bytes: u64,
     /// Virtual time inside MPI, picoseconds.
     pub time_ps: u64,
@@ -64,13 +64,13 @@ pub struct FunctionRow {
     pub rank: Option<u32>,
     /// Name of the MPI function.
     pub function: &'static str,
-    /// Calls; every poll counts.
+    /// Number of calls of the function; every poll counts as a call.
     pub calls: u64,
     /// Calls per second of virtual time between the first entry into MPI and the last exit.
     pub calls_per_second: Option<f64>,
     /// Number of bytes that calls passed to MPI.
     pub send_bytes: u64,
-    /// Number of bytes received.
+    /// Number of bytes that the calls received.
     pub receive_bytes: u64,
     /// Virtual time inside the function, picoseconds.
     pub time_ps: u64,
@@ -104,7 +104,7 @@ pub struct MessageSize {
     pub bytes: u64,
 }
 
-/// Origin of the trace, and how the trace ended.
+/// Extent of the trace, and how the trace and the job ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TraceSummary {
     /// Number of events that were read.

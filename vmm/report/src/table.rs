@@ -65,7 +65,8 @@ impl Table {
         self.rows.push(cells.collect());
     }
 
-    /// Returns the table as text. Cells of the first column are cut, to 8 characters at least, where lines would be longer than `width`.
+    /// Returns the table as text. Every cell is cut to `width` characters. Cells of the first column are cut further, to 8 characters at
+    /// least, where lines would be longer than `width`.
     pub(crate) fn text(&self, width: usize) -> String {
         let columns = self.head.len();
         let mut widths: Vec<usize> = (0..columns)

@@ -20,7 +20,7 @@ use serde_json::Value;
 
 const WIDTH: u32 = 1300;
 
-/// Runs the browser on a file, without a network.
+/// Runs the browser on a file, without a network. Returns the browser's standard output.
 fn browser(file: &Path, args: &[String]) -> String {
     let profile = tempfile::tempdir().unwrap();
     let output = Command::new("chromium")
@@ -38,7 +38,7 @@ fn browser(file: &Path, args: &[String]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Adds the checking script to a file before `end`, opens the file in the browser, and returns the script's outcome.
+/// Adds the checking script to a page before the page's closing tag `end`, opens the page in the browser, and returns the script's outcome.
 fn examine(content: &str, end: &str, name: &str) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let script = include_str!("browser.js");

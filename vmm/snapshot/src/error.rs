@@ -1,5 +1,5 @@
-//! Errors of snapshots. Each error but [`SnapshotError::Memory`] has the file's path. Errors about stored contents also have the offset in
-//! the file, in bytes.
+//! Errors of snapshots. Each error but [`SnapshotError::Memory`] has the file's path. Most errors about stored contents also have the
+//! offset in the file, in bytes.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub enum SnapshotError {
         /// Path of the file.
         path: PathBuf,
     },
-    /// Another version of nodescope wrote the file, or another format version.
+    /// The file was written by another version of nodescope, or has another format version.
     #[error(
         "{}: offset {offset}: written by nodescope {nodescope} in format {format}, and this is nodescope {} with format {}; take the snapshot anew",
         path.display(), crate::format::NODESCOPE, crate::format::FORMAT
@@ -34,9 +34,9 @@ pub enum SnapshotError {
     Version {
         /// Path of the snapshot.
         path: PathBuf,
-        /// Offset of the version.
+        /// Offset of the format version in the file, bytes.
         offset: u64,
-        /// The version that wrote the file.
+        /// Version of nodescope that wrote the file.
         nodescope: String,
         /// Format version of the snapshot.
         format: u32,
@@ -85,7 +85,7 @@ pub enum SnapshotError {
         /// Error of the decoder.
         cause: String,
     },
-    /// A value that cannot be encoded.
+    /// A value cannot be encoded.
     #[error("cannot encode section \"{name}\" of {}: {cause}", path.display())]
     Encode {
         /// Path of the snapshot.
@@ -102,7 +102,7 @@ pub enum SnapshotError {
         path: PathBuf,
         /// Name that the caller gave.
         name: String,
-        /// Rule that the name violates.
+        /// Description of the fault, such as `it is empty`.
         why: &'static str,
     },
     /// A section is too long to be written or read as a whole.
@@ -112,9 +112,9 @@ pub enum SnapshotError {
         path: PathBuf,
         /// Name of the section.
         name: String,
-        /// Length of the section, bytes.
+        /// Length of the section's uncompressed contents, bytes.
         bytes: u64,
-        /// Largest length of such a section, bytes.
+        /// Largest uncompressed length of a section that is written or read as a whole, bytes.
         most: u64,
     },
     /// The regions of the snapshot's RAM differ from those of the node's RAM.

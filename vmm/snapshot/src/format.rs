@@ -15,7 +15,7 @@ pub(crate) const MAGIC: [u8; 8] = *b"\x89NSS\r\n\x1a\n";
 pub(crate) const PAGE: u64 = 4096;
 /// Bytes of the header, of which only [`Header::BYTES`] are used; the others are zero.
 pub(crate) const HEADER: u64 = PAGE;
-/// Bytes of a chunk of RAM. Each chunk has a checksum.
+/// Bytes of a chunk of RAM; the last chunk of a region may be shorter. Each chunk that is not all zero has a checksum.
 pub(crate) const CHUNK: u64 = 256 << 10;
 /// Maximum length of the table, and of a section that is read as a whole, in bytes before compression.
 pub(crate) const MOST_STATE: u64 = 1 << 30;
@@ -55,9 +55,9 @@ impl Kind {
 pub(crate) struct Region {
     /// First guest-physical address of the region.
     pub start: u64,
-    /// Bytes of the region.
+    /// Length of the region, bytes.
     pub len: u64,
-    /// Offset in the file.
+    /// Offset of the region's first byte in the file, bytes.
     pub offset: u64,
     /// BLAKE3 of each chunk; `None` for a chunk whose bytes are all zero.
     pub chunks: Vec<Option<Hash>>,
@@ -70,13 +70,13 @@ pub struct Section {
     pub name: String,
     /// Kind of the section.
     pub kind: Kind,
-    /// Offset in the file.
+    /// Offset of the section's first byte in the file, bytes.
     pub offset: u64,
     /// Length in the file, bytes: compressed; for RAM, uncompressed with its holes.
     pub stored: u64,
     /// Length of the uncompressed contents, bytes.
     pub length: u64,
-    /// BLAKE3 of the bytes in the file. For RAM, zero: each chunk of RAM has a hash of its own.
+    /// BLAKE3 of the section's bytes in the file. For RAM, zero: chunks of RAM have hashes of their own.
     pub(crate) hash: Hash,
     /// Regions of RAM; empty for other sections.
     pub(crate) regions: Vec<Region>,

@@ -87,7 +87,7 @@ struct Place {
 /// Reason why RAM cannot be read.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// The host refused to read the file.
+    /// The file cannot be read, or the caller could not take the bytes.
     Io(io::Error),
     /// The chunk at this offset is not what was written.
     Damaged(u64),
@@ -142,7 +142,8 @@ fn extents(file: &File, from: u64, to: u64) -> io::Result<Vec<(u64, u64)>> {
     Ok(found)
 }
 
-/// Reads and checks all chunks on several threads. Passes each run of nonzero pages to `take`, with the run's guest-physical address.
+/// Reads and checks the chunks on several threads; zero chunks in holes of the file are skipped. Passes each run of nonzero pages to
+/// `take`, with the run's guest-physical address.
 pub(crate) fn read(
     file: &File,
     regions: &[Region],

@@ -30,7 +30,7 @@ pub enum Verify {
     Table,
 }
 
-/// Contents of a snapshot.
+/// Versions, sizes and sections of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
     /// Version of the format.
@@ -101,7 +101,7 @@ impl Snapshot {
         &self.0.path
     }
 
-    /// Returns the contents of the snapshot.
+    /// Returns the versions, sizes and sections of the snapshot.
     pub fn info(&self) -> &Info {
         &self.0.info
     }

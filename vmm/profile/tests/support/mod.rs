@@ -351,7 +351,7 @@ pub fn profile(name: &str) -> WindowProfile {
             counts,
         });
     };
-    // Stalls: L1, L2, L3, outer, local, remote, unattributed.
+    // Answers: L2, L3, another cache, local memory, remote memory. Stalls: L1, L2, L3, local memory, remote memory, unattributed.
     for (node, context, scale) in [(0, 1, 1), (1, 0, 2)] {
         add(node, context, 0, counts(200, [0; 5], [0; 6]));
         add(

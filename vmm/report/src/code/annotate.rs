@@ -14,14 +14,14 @@ pub struct Listing {
     pub function: String,
     /// Name of the block's module.
     pub module: String,
-    /// Address of the block's first byte: a linear address in the kernel and in memory without a file, otherwise an offset in the module's
-    /// file.
+    /// Address of the block's first byte: a linear address in the kernel itself and in memory without a file, otherwise an offset in the
+    /// module's file or kernel module.
     pub address: u64,
     /// Costs of all the block's executions.
     pub costs: CodeCosts,
-    /// Core cycles of one execution, long instructions included.
+    /// Mean core cycles of one execution, long instructions included.
     pub core_per_execution: f64,
-    /// Stall cycles of one execution.
+    /// Mean stall cycles of one execution.
     pub stalls_per_execution: f64,
     /// Instructions of the block, in order.
     pub instructions: Vec<InstructionRow>,

@@ -11,8 +11,9 @@ use crate::units::si;
 
 const WIDTH: u32 = 1080;
 const PANEL: u32 = 320;
-/// Half sizes, in pixels, of the areas that a point, and a number beside it, keep free of other labels.
+/// Half the side, in pixels, of the square around a point that no number may overlap.
 const DOT: i32 = 5;
+/// Half the width and half the height, in pixels, of the area of a point's number, which no other number may overlap.
 const NUMBER: (i32, i32) = (10, 8);
 const POINT: RGBColor = RGBColor(0xb0, 0x3a, 0x5b);
 const ROOF: RGBColor = RGBColor(0x3b, 0x6f, 0xb6);

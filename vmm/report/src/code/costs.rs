@@ -44,7 +44,7 @@ pub struct CodeCosts {
     /// Terms of the cycles: `core` (long instructions included), `L1`, `L2`, `L3`, `memory_local`, `memory_remote`, `other`. Each term's
     /// CPI is per instruction of this code.
     pub terms: Vec<TermValue>,
-    /// Cycles of the term `core` on each further core.
+    /// Cycles of the term `core` on each modelled core but the first, whose cycles are in `terms`.
     pub further_cores: Vec<CoreValue>,
     /// Number of data reads.
     pub loads: u128,
@@ -58,7 +58,7 @@ pub struct CodeCosts {
     pub answers: Vec<AnswerCount>,
 }
 
-/// Core cycles of a piece of code on a further core.
+/// Core cycles of a piece of code on a modelled core other than the first.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CoreValue {
     /// Name of the core.

@@ -25,7 +25,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// Returns the name of a file for a window in this format; characters that are not plain become underscores.
+    /// Returns the name of a file for a window in this format. Of the window's name, at most 100 characters are used; those other than
+    /// ASCII letters, digits, `.`, `_` and `-` become underscores.
     pub fn file_name(self, window: &str) -> String {
         let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         let window: String = (window.chars())

@@ -7,8 +7,9 @@ use super::{CodeReport, Listing};
 
 /// Maximum number of rows of a table in the page.
 const ROWS: usize = 100;
-/// Maximum number of listings in the page, and number of listings that are open at first.
+/// Maximum number of listings of machine code in the page.
 const LISTINGS: usize = 20;
+/// Number of listings of machine code, from the first on, that are open when the page is loaded.
 const OPEN: usize = 2;
 
 /// Style rules that the section needs in addition to the report's own.

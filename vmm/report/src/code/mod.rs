@@ -1,7 +1,8 @@
 //! Report of the code that was executed in a window: functions, source lines, machine code, MPI functions and a roofline, from the window's
 //! profile.
 //!
-//! All costs are integers: the entries of each list and its rest add up to the window's totals exactly.
+//! All costs are integers. The listed functions and those left out add up to the window's totals exactly; so do the source lines, and code
+//! inside and outside MPI.
 
 mod annotate;
 mod chart;
@@ -71,7 +72,7 @@ pub struct CodeReport {
     pub lines: Vec<LineCost>,
     /// Sum of the source lines that `lines` does not list.
     pub other_lines: Rest,
-    /// Machine code of the most expensive basic blocks, most expensive first.
+    /// Machine code of the most expensive basic blocks, most expensive first, at most 50.
     pub blocks: Vec<Listing>,
     /// Code inside MPI calls by MPI function, most expensive function first.
     pub mpi: Vec<MpiCode>,
@@ -110,7 +111,7 @@ pub struct LineCost {
     pub file: Option<String>,
     /// Number of the line, from 1; `None` for code without a line.
     pub line: Option<u32>,
-    /// Share of the costs of the blocks that the line is in, by the number of its instructions.
+    /// Share of the costs of the blocks that the line is in, in proportion to the number of the line's instructions.
     pub costs: CodeCosts,
 }
 
@@ -133,7 +134,8 @@ const FLAME_WIDTH: u32 = 1080;
 const WIDE_FLAME: u32 = 1280;
 
 impl CodeReport {
-    /// Makes the report of a window's code. Cycles are those of the first core; each further core adds a column. Fails without a core.
+    /// Makes the report of a window's code. Cycles are those of the first core; each further core adds a column. Fails without a core, or
+    /// if the roofline cannot be drawn.
     pub fn new(
         record: &WindowRecord,
         profile: &WindowProfile,
@@ -215,7 +217,8 @@ impl CodeReport {
     }
 }
 
-/// Returns the cores for which the code of a window is shown. The first core is normally the one of the window's CPI stack.
+/// Returns the cores for which the code of a window is shown. The first core is the one of the window's CPI stack. If a number replaces
+/// CPI_core, the nominal CPI is first and the number is second.
 pub fn cores<'p>(
     core: &CoreCpi,
     record: &WindowRecord,

@@ -29,7 +29,7 @@ pub struct Roofline {
     pub functions: Vec<RooflineRow>,
 }
 
-/// Latency-bound bandwidth of one core that waits for one line at a time.
+/// Latency-bound bandwidth of one core that waits for one line at a time, or for one access of 8 bytes to the first level.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ceiling {
     /// Name of the level: `L1`, `L2`, `L3`, `memory` or `memory_remote`.
@@ -53,7 +53,7 @@ pub struct RooflineRow {
     pub levels: Vec<LevelPoint>,
     /// Name of the lowest limit of the function: a level, or `peak`.
     pub limit: &'static str,
-    /// Rate in FLOP/s of one core that this limit allows.
+    /// Rate in FLOP/s of one core that the lowest limit allows.
     pub limit_flops: f64,
 }
 

@@ -43,7 +43,8 @@ pub fn statistic(
     }
 }
 
-/// Returns the record of rank 0 on node 0, with the reference latencies. By hand, for 1000 instructions outside MPI:
+/// Returns the record of node 0, on which rank 0 and other code run, with the reference latencies. Rank 0 by hand, for 1000 instructions
+/// outside MPI:
 ///
 /// | term | cycles |
 /// |---|---|
@@ -128,7 +129,7 @@ pub fn node0() -> NodeRecord {
     }
 }
 
-/// Returns the record of rank 1 on node 1: 2000 instructions, no stall, 100 cycles in MPI_Send, idle otherwise.
+/// Returns the record of node 1, on which rank 1 runs: 2000 instructions, no stall, 100 cycles in MPI_Send. The node is idle otherwise.
 pub fn node1() -> NodeRecord {
     let counters = |instructions, idle_cycles| Counters {
         instructions,
