@@ -4,8 +4,8 @@
 //! completion that names the message. A call can continue if the messages and ranks that it needs are there. All other calls wait for other
 //! ranks, and a set of ranks that wait only for each other, or for ranks that have ended, is a deadlock. Where the standard allows a call
 //! to wait for other ranks but does not require it, a pending call is taken to wait for at least one of them, not for all. Ranks that
-//! cannot be judged from a trace (a rank that computes, a program that polls, transfers to windows between fences, processes of other worlds) count as able to continue, so that
-//! each reported deadlock is real.
+//! cannot be judged from a trace (a rank that computes, a program that polls, transfers to windows between fences, processes of other
+//! worlds) count as able to continue, so that each reported deadlock is real.
 
 mod collectives;
 mod deadlock;
