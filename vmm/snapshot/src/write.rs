@@ -15,7 +15,8 @@ use crate::format::{
 };
 use crate::ram;
 
-/// Compression level. Higher levels save a few per cent of space and take several times as long.
+/// Zstandard level of the table and of all sections but RAM, which is not compressed. Higher levels save a few per cent of space and take
+/// several times as long.
 const ZSTD_LEVEL: i32 = 3;
 
 /// A snapshot that is being written. A writer that is dropped before [`SnapshotWriter::finish`] leaves no file.
@@ -23,7 +24,7 @@ const ZSTD_LEVEL: i32 = 3;
 pub struct SnapshotWriter {
     path: PathBuf,
     file: NamedTempFile,
-    /// Offset of the next section.
+    /// Offset in the file from which the next section may begin, bytes.
     at: u64,
     sections: Vec<Section>,
 }
@@ -163,8 +164,8 @@ impl SnapshotWriter {
         Ok(length)
     }
 
-    /// Compresses the bytes of `from` to the end of the file. Returns the offset, hash and compressed length in the file, and the number of
-    /// bytes read.
+    /// Compresses the bytes of `from` to the end of the file. Returns the offset, hash and length of the compressed bytes in the file, and
+    /// the number of bytes read.
     fn pack(
         &self,
         from: &mut dyn Read,

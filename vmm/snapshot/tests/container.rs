@@ -1,4 +1,4 @@
-//! Tests that reading a snapshot returns its contents, or an error with an offset in the file.
+//! Tests that a snapshot returns the contents that were written, and that damage is found and reported with an offset in the file.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

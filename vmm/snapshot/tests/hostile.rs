@@ -194,7 +194,8 @@ fn request() -> impl Strategy<Value = Request> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
 
-    /// Checks that a node's state at any time, with any waiting calls, survives both encodings and loading into another node.
+    /// Checks that a node's state at any time, with any events that nobody has taken yet, survives both encodings and
+    /// loading into another node.
     #[test]
     fn states_survive_encoding_and_loading(
         cycles in 1_u64..1_000_000,

@@ -51,7 +51,7 @@ impl Probe {
     }
 }
 
-/// Fields of the x86 boot protocol (Documentation/arch/x86/boot.rst).
+/// Offsets in a bzImage of fields of the x86 boot protocol (Documentation/arch/x86/boot.rst).
 mod bzimage {
     pub const SETUP_SECTS: u64 = 0x1f1;
     pub const SYSSIZE: u64 = 0x1f4;

@@ -120,7 +120,8 @@ impl Host {
         Problems::new(&study.file, list)
     }
 
-    /// Returns the tools and folders that the host lacks for an image that has not been built yet.
+    /// Returns the problems that keep the host from getting the image: missing tools, subordinate ids or cache folder, or an unreadable
+    /// cache. Returns no problems if the cache has the image.
     pub fn image_problems(&self, spec: &ImageSpec) -> Vec<Problem> {
         let host = |message: String| Problem {
             severity: Severity::Error,
@@ -162,7 +163,7 @@ impl Host {
     }
 
     fn memory_problems(&self, study: &Study) -> Vec<Problem> {
-        // If all nodes are clones of one node, they share the pages that they have not written, so this is a lower bound.
+        // If all nodes are clones of one node, they share the pages that they have not written, so one node's memory is a lower bound.
         let nodes = study.nodes.div_ceil(self.hosts.max(1));
         let guests = match study.boots_once {
             true => study.node_memory(),
@@ -203,7 +204,8 @@ fn of_core(study: &Study, error: &CoreError) -> Problem {
     of(study, Severity::Error, "node.core", error.to_string())
 }
 
-/// Returns a problem at the position of a field in the study's file. If the study does not have the field, the position is the section's.
+/// Returns a problem at the position of a field in the study's file. If the study does not have the field, the position is the section's,
+/// or else line 1.
 fn of(study: &Study, severity: Severity, field: &str, message: String) -> Problem {
     let section = field.split('.').next().unwrap_or_default();
     let position = study

@@ -19,7 +19,8 @@ impl Study {
         document::load(path, "a study", Study::parse)
     }
 
-    /// Checks the text of a study. Paths in it are relative to the folder of `file`, which need not exist.
+    /// Checks the text of a study. Paths in the text, except `results.directory`, are relative to the folder of `file`, a path
+    /// that is not read and need not exist.
     ///
     /// # Errors
     ///

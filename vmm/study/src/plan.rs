@@ -45,7 +45,7 @@ pub struct Study {
     pub host_threads: Option<usize>,
     /// Virtual time after which the study is stopped.
     pub time_limit: Time,
-    /// Virtual time after which a deadlock ends the study; 0: no search for deadlocks.
+    /// Virtual time without progress of the MPI program after which the run looks for a deadlock, which ends the study; 0: no search.
     pub deadlock: Time,
     /// Nominal cycles per instruction of the virtual clock (CPI_core of the report).
     pub core_cpi: Cpi,
@@ -82,7 +82,7 @@ pub struct Study {
     /// Processor features without which the study is refused.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub required_features: Vec<String>,
-    /// Disks of a node.
+    /// Timing of a node's disks.
     pub disk: Disk,
     /// The network between the nodes.
     pub network: Network,
@@ -149,11 +149,11 @@ pub struct FastForward {
 /// Source of kernel, initramfs and root disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImageSource {
-    /// Built from Debian packages, cached by content.
+    /// An image that nodescope builds from Debian packages, or takes from its cache.
     Debian(ImageSpec),
     /// The user's own files, checked to be complete.
     Files {
-        /// x86-64 ELF or bzImage.
+        /// Kernel: an x86-64 ELF file or a bzImage.
         kernel: PathBuf,
         /// Initial RAM file system.
         initramfs: PathBuf,
@@ -165,7 +165,7 @@ pub enum ImageSource {
 /// Timing of a node's disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Disk {
-    /// Time between a transfer and its interrupt, a whole number of nanoseconds.
+    /// Time from the end of a request's transfer to its interrupt, a whole number of nanoseconds.
     pub latency: Time,
     /// Bandwidth of the disk, bytes per second.
     pub bandwidth: ByteRate,
@@ -174,7 +174,7 @@ pub struct Disk {
 /// The network between the nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Network {
-    /// Link of every node.
+    /// Link between each node and the switch.
     pub link: LinkConfig,
     /// MTU of the guests' interfaces in bytes.
     pub mtu: u16,

@@ -140,7 +140,7 @@ fn guests_are_counted_where_the_study_says_so() {
     assert_eq!(counted.core_cpi.as_f64(), 0.8);
     let not = study("[study.core]\ncount = false").unwrap();
     assert!(!not.counts_guests);
-    // A study without the key has the same serialised form, and so the same identity, as before the key existed.
+    // With `count = false`, the serialised form leaves out the key, and so the identity is the same as before the key existed.
     let text = serde_json::to_string(&not).unwrap();
     assert!(!text.contains("counts_guests"), "{text}");
     let both = told("[study]\nengine = 'kvm'\n[study.core]\ncounters = 'perf.json'\ncount = true");

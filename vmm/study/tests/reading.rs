@@ -326,7 +326,7 @@ fn a_study_that_does_not_ask_for_openmp_keeps_its_identity() {
     assert!(plan("openmp = true\n").contains("\"openmp\":true"));
 }
 
-/// Runs the start script of a study with substitute launchers, which run the command that they get twice. Returns the standard output.
+/// Runs the start script of a study with substitute launchers, which run their command two times. Returns the standard output.
 fn started(job: &str) -> String {
     let text = format!("[cluster]\nnodes = 1\n[job]\nslots = 2\n{job}");
     let study = Study::parse(Path::new("s.toml"), &text).unwrap();

@@ -1,7 +1,7 @@
 //! Types of the kernel, from its section `.BTF` (Linux, Documentation/bpf/btf.rst).
 //!
 //! The crate `btf` keeps one type for each name, whatever its kind. A function named `page` could take the place of `struct page`. The
-//! crate also computes sizes with 32 bits without a check. This reader keeps only structures and enumerators.
+//! crate also computes sizes with 32 bits without a check. This reader finds only structures, unions and enumerators by name.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::error::KernelError;
 
 /// Maximum nesting of anonymous members, and maximum length of a chain of typedefs and qualifiers.
 const DEPTH: u32 = 32;
-/// Maximum number of members that a search examines. The largest structures have some hundreds.
+/// Maximum number of members that the search for one component of a path examines. The largest structures have some hundreds.
 const LOOKS: u32 = 10_000;
 
 const INT: u32 = 1;
@@ -34,7 +34,7 @@ struct Type {
     /// Offset of `struct btf_type` in the section.
     at: usize,
     kind: u32,
-    /// Number of members. If `flag` is true, the members' offsets also have the sizes of bit fields.
+    /// Number of members, or of enumerators. If `flag` is true, the members' offsets also have the sizes of bit fields.
     len: usize,
     flag: bool,
     /// Size in bytes; for a typedef or qualifier, the number of the type to which it refers.

@@ -217,7 +217,7 @@ impl Elf {
         section().unwrap_or_default()
     }
 
-    /// Returns the range of link-time addresses from the first to the last loaded segment.
+    /// Returns the range of link-time addresses of all loaded segments, up to the end of the last segment's bytes in the file.
     pub fn range(&self) -> Range<u64> {
         let ends = |s: &Segment| s.address.saturating_add(s.size);
         let start = self.segments.iter().map(|s| s.address).min().unwrap_or(0);
@@ -225,7 +225,8 @@ impl Elf {
     }
 }
 
-/// Returns the function that a symbol describes; `None` if the symbol is undefined, nameless, or of another kind.
+/// Returns the function that a symbol describes; `None` if the symbol is undefined, absolute or nameless, or neither code
+/// nor a label.
 fn function<'a>(symbol: impl ObjectSymbol<'a>) -> Option<Function> {
     let label = match symbol.kind() {
         SymbolKind::Text => false,

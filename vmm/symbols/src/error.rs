@@ -10,7 +10,7 @@ pub enum KernelError {
         "the guest's kernel is no ELF file for x86-64: {0}; give the vmlinux of the guest image"
     )]
     Elf(String),
-    /// The file has no section of this name.
+    /// The file has no section of this name, or the section cannot be read.
     #[error(
         "the guest's kernel has no section {0}; use a kernel that is built with CONFIG_DEBUG_INFO_BTF"
     )]
@@ -25,7 +25,7 @@ pub enum KernelError {
         /// Description of the damage.
         what: &'static str,
     },
-    /// A type, member or enumerator of this description is missing.
+    /// A type, member, enumerator or symbol of this description is missing, or the type is unusable.
     #[error("the guest's kernel has no {0}; only kernels of the series 6.1 are known")]
     Type(String),
     /// The symbol table (kallsyms) cannot be found, for the given reason.

@@ -11,7 +11,7 @@ use ext4_view::Ext4;
 use crate::kernel::{FileId, GuestKernel};
 use crate::memory::PhysicalMemory;
 
-/// Largest file that is read from the root disk or from the host.
+/// Maximum size of a file that is read from the root disk or from the host, bytes.
 pub const HOST_FILE_LIMIT: u64 = 1 << 30;
 
 /// A source of the guest's files.
@@ -124,7 +124,8 @@ impl Files for ListedFiles {
     }
 }
 
-/// Files whose contents are in a guest's memory at present, and the kernel's vDSO.
+/// Files of file systems that exist only in the guest's memory, such as `tmpfs`, and the kernel's vDSO. Files of disks are not read here,
+/// even if the guest's page cache has them.
 #[derive(Clone, Copy)]
 pub struct MemoryFiles<'a> {
     kernel: &'a GuestKernel,

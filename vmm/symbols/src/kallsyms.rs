@@ -9,7 +9,7 @@ use crate::error::KernelError;
 
 /// Number of names between two markers.
 const BLOCK: usize = 256;
-/// Linear address at which kernels are linked: `__START_KERNEL_map` (Documentation/x86/x86_64/mm.rst).
+/// Lowest linear address at which kernels are linked: `__START_KERNEL_map` (Documentation/x86/x86_64/mm.rst).
 const KERNEL: u64 = 0xffff_ffff_8000_0000;
 /// Maximum number of symbols of a kernel.
 const MOST: usize = 4 << 20;
@@ -23,7 +23,8 @@ pub struct KernelSymbol<'a> {
     pub name: &'a str,
     /// Linear address of the symbol's first byte.
     pub address: u64,
-    /// Bytes up to the next symbol of code; `None` for the last symbol of code.
+    /// Bytes up to the next symbol of code; `None` for the last symbol of code. From `GuestKernel::function`, never `None`, and at most up
+    /// to the end of the section.
     pub size: Option<u64>,
 }
 

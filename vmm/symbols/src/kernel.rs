@@ -13,7 +13,8 @@ use crate::memory::{PAGE, PhysicalMemory, read_paged, translate};
 const DIRECT_MAP: Range<u64> = 0xffff_8880_0000_0000..0xffff_c880_0000_0000;
 /// Linear addresses of the array of `struct page`: `vmemmap` without KASLR (the same page of the documentation).
 const VMEMMAP: Range<u64> = 0xffff_ea00_0000_0000..0xffff_eb00_0000_0000;
-/// Low bits of `page->mapping` (include/linux/page-flags.h): anonymous memory; movable pages of drivers.
+/// Low bits of `page->mapping` (include/linux/page-flags.h): the bit of anonymous memory, and the mask of this bit and of the bit for
+/// movable pages of drivers.
 const MAPPING_ANON: u64 = 1;
 const MAPPING_FLAGS: u64 = 3;
 /// Bytes of `super_block.s_id`.
@@ -105,7 +106,7 @@ pub struct GuestKernel {
     pub(crate) modules: u64,
     /// Offset in the per-CPU area of the variable that points to the running task.
     pub(crate) current_task: u64,
-    /// Linear addresses of the library that the kernel maps into each process.
+    /// Linear addresses of the vDSO in the kernel's image. The kernel maps this library into each process.
     pub(crate) vdso: Range<u64>,
 }
 

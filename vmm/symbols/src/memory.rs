@@ -115,7 +115,7 @@ pub(crate) mod tests {
 
     fn tables() -> Pages {
         let mut memory = Pages::default();
-        // Linear 0: a small page, then a hole, then a small page out of order.
+        // Linear 0: two small pages, the second one at a lower physical address; then a hole; then the second page again.
         memory.put(0x1000, 0x2003);
         memory.put(0x2000, 0x3003);
         memory.put(0x3000, 0x4003);

@@ -15,7 +15,7 @@ const MODULE_NAME: usize = 56;
 /// Bytes of an `Elf64_Sym`.
 const SYMBOL: usize = 24;
 
-/// A module that is loaded.
+/// A loaded module of the guest's kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Module {
     /// Name of the module.
@@ -28,7 +28,7 @@ pub struct Module {
     pub size: u64,
 }
 
-/// A function of a module.
+/// A function of a kernel module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModuleSymbol {
     /// Name of the function.

@@ -16,7 +16,8 @@ const INLINED: usize = 64;
 /// Folder in which Debian's packages put debug information.
 const DEBUG: &str = "/usr/lib/debug/.build-id";
 
-/// Maximum sum of the bytes of files in memory. The limit exists because a guest may have huge files that consist of holes.
+/// Maximum sum of the bytes of the files that a [`Symbolizer`] keeps. Code of further files gets no names. The limit exists because a guest
+/// may have huge files that consist of holes.
 const MOST_BYTES: u64 = 4 << 30;
 
 type Reader = EndianArcSlice<LittleEndian>;
@@ -44,7 +45,7 @@ pub struct Frame {
 pub struct Location {
     /// Path of the file in the guest, or `[kernel]`, `[vdso]`, `[anonymous]`, or a module's name in brackets.
     pub module: String,
-    /// Build id of the file, in hexadecimal digits.
+    /// Build id of the file, in hexadecimal digits; `None` without a build id, and always for the kernel and its modules.
     pub build_id: Option<String>,
     /// Demangled name of the function. A nameless function has the file's name, `+0x`, and the offset of the function's beginning in the
     /// file. If the beginning is not known, the offset is that of the located byte; in the kernel, its linear address.
@@ -53,7 +54,7 @@ pub struct Location {
     pub function_start: Option<u64>,
     /// Length of the function, bytes.
     pub function_size: Option<u64>,
-    /// Source line of the innermost inlined function, or of the function.
+    /// Source line of the located address, which may be a line of an inlined function.
     pub line: Option<SourceLine>,
     /// Functions that are inlined at the address, the innermost first.
     pub inlined: Vec<Frame>,

@@ -16,7 +16,7 @@ use crate::memory::{PhysicalMemory, translate};
 
 /// Maximum length of a call path, in calls.
 pub const DEPTH: usize = 1024;
-/// Maximum sum of the bytes of files in memory, as in the symbolizer.
+/// Maximum sum of the bytes of the files that an [`Unwinder`] keeps, as in the symbolizer.
 const MOST_BYTES: u64 = 4 << 30;
 /// End of the linear addresses of user code.
 const USER_END: u64 = 1 << 47;

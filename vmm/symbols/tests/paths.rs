@@ -77,7 +77,7 @@ impl Process {
     }
 }
 
-/// Compiles and runs the program.
+/// Compiles and runs the program `path`. Without the compiler, reports that the test is skipped and returns `None`.
 fn process(dir: &Path, flags: &[&str]) -> Option<Process> {
     let library = compile(
         "gcc",
@@ -155,7 +155,7 @@ fn a_cut_or_damaged_stack_gives_a_shorter_path() {
         cut.registers.sp = u64::MAX - 3;
         assert!(cut.unwind().is_empty());
     }
-    // Each word of the stack in turn gets an address in the innermost function, or an invalid address.
+    // Each of the first 128 words of the stack in turn gets 0, the instruction pointer, the stack pointer, and an invalid address.
     for at in (0..1024).step_by(8) {
         let before = process.stack[at..at + 8].to_vec();
         for value in [0, process.registers.ip, process.registers.sp, u64::MAX] {

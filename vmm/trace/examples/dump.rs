@@ -1,4 +1,4 @@
-//! Prints a trace, one event per line: `dump TRACE [RANK]`.
+//! Prints a trace, one event per line: `dump TRACE [RANK]`. With RANK, prints only the MPI calls of this world rank.
 use nodescope_trace::{Body, TraceReader};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::{Body, Event, MpiCall, Stamp, Unfinished};
 
-/// Maximum number of calls under way, and of open poll runs, that are tracked for one node. A real program has a handful; further ones of a
-/// hostile guest are not tracked.
+/// Maximum number of calls under way, of open poll runs, and of processes with a rank: of each, that are tracked for one node. A real
+/// program has a handful; further ones of a hostile guest are not tracked.
 const MOST: usize = 1 << 16;
 
 /// Maximum number of bytes of unfinished calls' arguments that are kept for one node. Beyond this limit only the function of a call is
@@ -63,7 +63,7 @@ pub struct Assembler {
     shown: usize,
 }
 
-/// State of an [`Assembler`]: the calls under way on its node.
+/// State of an [`Assembler`]: the calls under way and open poll runs on its node, the ranks of its processes, and the next event's number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AssemblerState {
     sequence: u64,

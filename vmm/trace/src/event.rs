@@ -65,7 +65,8 @@ pub struct Event {
     pub node: u32,
     /// Number of the event on its node, in the order in which the node reported, from 0.
     pub sequence: u64,
-    /// Time at which the event was reported; of an MPI call, the time at which the call ended.
+    /// Time at which the event was reported. For an MPI call, this is the end of the call; for a poll run, it may be later than the run's
+    /// end; for [`Body::Unfinished`], it is the end of the trace.
     pub stamp: Stamp,
     /// Contents of the event, by its kind.
     pub body: Body,
@@ -90,18 +91,18 @@ pub fn merge(streams: impl IntoIterator<Item = Vec<Event>>) -> Vec<Event> {
 pub enum Body {
     /// An MPI call, or a run of failed polls, ended.
     Mpi(Box<MpiCall>),
-    /// An MPI call had begun and not ended when the trace did. A deadlock shows as one of these on each rank involved
+    /// An MPI call or a poll run had begun and not ended when the trace ended. A deadlock shows as one of these on each rank involved
     /// ([`crate::PendingCalls`] finds it).
     Unfinished(Box<Unfinished>),
     /// A process reported its identity, such as its rank and program.
     Process(Hello),
-    /// The guest put a marker.
+    /// A program of the guest put a marker of this name.
     Mark(String),
-    /// A measurement window opened.
+    /// The measurement window of this name opened, or the guest asked to open a window of this name.
     WindowOpen(String),
-    /// A measurement window closed.
+    /// The measurement window of this name closed, or the guest asked to close a window of this name.
     WindowClose(String),
-    /// The guest had a message for the user.
+    /// The guest sent this message to the user.
     Message(String),
     /// The job ended, with this exit status.
     JobExit(i32),
@@ -153,7 +154,8 @@ impl MpiCall {
     }
 }
 
-/// A call that had not ended, or a run of failed polls after which the thread had made no other call.
+/// A call that had not ended, or a run of failed polls whose record the guest had not reported yet. After such a run, the thread may have
+/// begun another call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unfinished {
     /// MPI function of the call.

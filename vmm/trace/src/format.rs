@@ -2,7 +2,7 @@
 
 /// The first eight bytes of a trace.
 pub const MAGIC: [u8; 8] = *b"NSTRACE\n";
-/// The version that this crate writes and reads.
+/// The version of the file format that this crate writes and reads.
 pub const VERSION: u32 = 3;
 /// The greatest length of a header, in bytes.
 pub const HEADER_LIMIT: u32 = 16 << 20;
@@ -19,7 +19,7 @@ pub const FRAME: usize = 24;
 pub enum Kind {
     /// A chunk with events.
     Events,
-    /// The trace is complete.
+    /// The last chunk, which marks the trace as complete.
     End,
 }
 

@@ -2,10 +2,10 @@
 //!
 //! The analysis uses only the contents of the trace and predicts nothing. A message is under way from the entry of its send to the
 //! completion that names the message. A call can continue if the messages and ranks that it needs are there. All other calls wait for other
-//! ranks, and a set of ranks that wait only for each other is a deadlock. Where the standard allows a call to wait for other ranks but does
-//! not require it, a pending call is taken to wait for at least one of them, not for all. Ranks that cannot be judged from a trace (a rank
-//! that computes, a program that polls, transfers to windows between fences, processes of other worlds) count as able to continue, so that
-//! each reported deadlock is real.
+//! ranks, and a set of ranks that wait only for each other, or for ranks that have ended, is a deadlock. Where the standard allows a call
+//! to wait for other ranks but does not require it, a pending call is taken to wait for at least one of them, not for all. Ranks that
+//! cannot be judged from a trace (a rank that computes, a program that polls, transfers to windows between fences, processes of other
+//! worlds) count as able to continue, so that each reported deadlock is real.
 
 mod collectives;
 mod deadlock;
@@ -71,7 +71,7 @@ pub struct PendingCall {
 pub enum Waits {
     /// Other ranks must do something.
     Waiting {
-        /// World ranks, in order.
+        /// World ranks for which the call waits.
         ranks: Vec<u32>,
         /// True if all of `ranks` must act, false if one of them suffices.
         all: bool,
@@ -94,13 +94,13 @@ pub enum Waits {
 pub struct Deadlock {
     /// Number of the MPI job.
     pub job: usize,
-    /// Ranks that cannot continue any more, in order.
+    /// World ranks that cannot continue any more, ascending.
     pub ranks: Vec<u32>,
     /// A cycle among `ranks`: each rank waits for the next one, and the last for the first. Empty if all chains of waits lead to ranks that
     /// have ended.
     pub cycle: Vec<u32>,
     /// For each of `ranks`, a rank for which it waits, and whether that rank has ended. A rank that cannot continue is preferred to a rank
-    /// that has ended.
+    /// that has ended. A rank that waits for an empty set of ranks has no entry.
     pub next: BTreeMap<u32, (u32, bool)>,
 }
 
@@ -108,7 +108,7 @@ pub struct Deadlock {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "fault", rename_all = "snake_case")]
 pub enum Fault {
-    /// Messages to a rank that has ended without receiving them.
+    /// Messages to a rank that has entered `MPI_Finalize` without receiving them.
     Unreceived {
         /// Number of the MPI job.
         job: usize,
@@ -118,11 +118,11 @@ pub enum Fault {
         to: u32,
         /// Tag of the messages.
         tag: u32,
-        /// Bytes of the first of them.
+        /// Bytes of the first of these messages.
         bytes: u64,
-        /// Call and call site of the first of them.
+        /// MPI function and call site of the first message's send.
         sent_by: String,
-        /// Number of such messages.
+        /// Number of unreceived messages with this sender, receiver, communicator and tag.
         count: u64,
     },
     /// A message that is longer than the receive buffer.
@@ -139,9 +139,9 @@ pub enum Fault {
         bytes: u64,
         /// Bytes of the receive's buffer.
         room: u64,
-        /// Call and call site of the receive.
+        /// MPI function and call site of the receive.
         at: String,
-        /// Call and call site of the send.
+        /// MPI function and call site of the send.
         sent_by: String,
     },
     /// Two ranks call different collective operations, or name different roots, where all must agree. Only the first mismatch on each
@@ -153,11 +153,11 @@ pub enum Fault {
         communicator: String,
         /// World rank of the member whose call does not match.
         rank: u32,
-        /// Call and call site of `rank`.
+        /// MPI function and call site of `rank`.
         at: String,
         /// World rank of a member that called before `rank`.
         other: u32,
-        /// Call and call site of `other`.
+        /// MPI function and call site of `other`.
         other_at: String,
     },
     /// A call that returned an error.
@@ -166,11 +166,11 @@ pub enum Fault {
         job: usize,
         /// World rank of the caller.
         rank: u32,
-        /// Call and call site.
+        /// MPI function and call site of the failed call.
         at: String,
         /// Return code of the call. Its meaning depends on the MPI library.
         result: i32,
-        /// Number of such failures.
+        /// Number of calls of this rank from this call site that returned this code.
         count: u64,
     },
 }

@@ -38,7 +38,8 @@ pub enum TraceError {
     Cut {
         /// Path of the trace.
         file: PathBuf,
-        /// Offset at which the first incomplete chunk, or the missing end mark, would begin, bytes.
+        /// Offset at which the first incomplete chunk, or the missing end mark, would begin, bytes. If the header is incomplete, the length
+        /// of the file.
         offset: u64,
         /// Number of events returned before the cut.
         events: u64,

@@ -702,8 +702,8 @@ impl WaitBuilder {
     }
 }
 
-/// Returns the stream of collective operations to which a call belongs. None for a call that is not collective, and for a call between
-/// two groups, where not all ranks wait for all.
+/// Returns the stream of collective operations to which a call belongs. `None` for a call that is not collective, for a record without
+/// the communicator's size, and for a call between two groups, where not all ranks wait for all.
 fn collective_stream(job: usize, record: &MpiRecord) -> Option<CollectiveStream> {
     let followed = !record.flags.contains(Flags::INTERCOMM) && record.communicator_size != 0;
     let key = collective_object(record).filter(|_| followed)?;

@@ -11,7 +11,7 @@ use crate::format::{CHUNK_LIMIT, Frame, HEADER_LIMIT, Kind, MAGIC, PROLOGUE, VER
 
 /// Number of uncompressed bytes after which a chunk is written.
 const CHUNK: usize = 256 << 10;
-/// Compression level. Higher levels save a few per cent of space and take several times as long.
+/// Zstandard level of chunks. Higher levels save a few per cent of space and take several times as long.
 const ZSTD_LEVEL: i32 = 3;
 
 /// Reason why a trace cannot be written.

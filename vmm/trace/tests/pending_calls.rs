@@ -312,7 +312,8 @@ fn receives_that_are_too_short_are_told() {
 }
 
 proptest::proptest! {
-    /// Checks arbitrary traces: traces come from guests, and may contain anything.
+    /// Checks that arbitrary traces give a report without a panic, with at least one line for each pending call: traces come from guests,
+    /// and may contain anything.
     #[test]
     fn whatever_ranks_say_is_judged(
         calls in proptest::collection::vec(

@@ -82,7 +82,8 @@ fn with(mut record: MpiRecord, function: Function, request: u64) -> MpiRecord {
     record
 }
 
-/// Returns a wait that completes these requests: receives with the sender's rank and the tag, or sends (`None`).
+/// Returns a wait that completes these requests: receives with the sender's rank and the tag, or sends and collective
+/// operations (`None`).
 fn completes(rank: u32, function: Function, done: &[(u64, Option<(u32, u32)>)]) -> MpiRecord {
     let serials: Vec<u64> = done.iter().map(|(serial, _)| *serial).collect();
     let mut call = wait(rank, function, &serials);

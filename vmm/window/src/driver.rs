@@ -21,8 +21,8 @@ pub enum WindowAction {
     Detach(usize),
 }
 
-/// Times of a window: picoseconds of virtual time, and instructions that all nodes have retired, since power-on. `None` if the window has
-/// not come so far.
+/// Times of a window: picoseconds of virtual time, and instructions that all nodes together have retired, since power-on. Until the window
+/// reaches a moment, the moment's time is `None` and its number of instructions is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowTimes {
     /// Virtual time at which the window's trigger fired.
@@ -33,11 +33,11 @@ pub struct WindowTimes {
     pub measured_from_ps: Option<u64>,
     /// Virtual time at which the models were detached.
     pub closed_ps: Option<u64>,
-    /// Instructions when the window opened.
+    /// Instructions of all nodes together when the window opened.
     pub opened_at: u64,
-    /// Instructions when measuring started.
+    /// Instructions of all nodes together when measuring started.
     pub measured_from: u64,
-    /// Instructions when the window closed.
+    /// Instructions of all nodes together when the window closed.
     pub closed_at: u64,
 }
 
@@ -70,8 +70,8 @@ pub enum Ending {
     Cut,
     /// The window was closed, or the study ended, during its warm-up. The record has the warm-up's statistics only.
     CutInWarmUp,
-    /// The window's trigger fired, but the window never opened: another window was open until the end, or the guest closed the window
-    /// before it could open.
+    /// The window's trigger fired, but the window never opened: another window was open until the end, the guest closed the window before
+    /// it could open, or the study ended first.
     #[serde(rename = "no_turn")]
     NeverOpened,
     /// The window's trigger never fired.

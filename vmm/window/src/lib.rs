@@ -13,7 +13,8 @@
 //! contents kept) and *closes* (models detached). Between windows no models are attached. All three happen at boundaries of quanta only:
 //! there every node has reached the same virtual time and every event of the quantum is known. So the decision does not depend on the
 //! number of host threads that ran the nodes. A window therefore opens at most one quantum after its trigger, unless another window is
-//! open, and measures up to a quantum more than requested. The measurement is exact: the records have its begin and end.
+//! open, and measures up to a quantum more than requested. The counts of a record belong to just the time from the begin to the end that
+//! the record has.
 
 pub mod driver;
 pub mod model;

@@ -63,7 +63,7 @@ pub struct NodeRecord {
     pub counters: Vec<Measured>,
     /// Counters that the models counted.
     pub statistics: Vec<Statistic>,
-    /// Owner of each context, by its index.
+    /// Owners of contexts: the element at index `n` is the owner of `Context(n)`.
     pub owners: Vec<Owner>,
 }
 

@@ -32,7 +32,8 @@ fn attributed() -> bool {
     true
 }
 
-/// Event at which a window opens. The window opens at the end of the quantum in which the event happened.
+/// Event at which a window opens. The window opens at the end of the quantum in which the event happened, or later
+/// if another window is open then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Trigger {
@@ -180,7 +181,7 @@ pub enum SpecFault {
         /// Name of the field: `call` or `occurrence`.
         field: &'static str,
     },
-    /// A window measures nothing.
+    /// A window's length is 0 instructions or 0 picoseconds.
     #[error("windows[{window}].measure: is 0; a window measures at least something")]
     Nothing {
         /// Index of the window in the list, from 0.

@@ -137,7 +137,7 @@ mod tests {
         }
     }
 
-    /// Returns a driver after two marks. At the first mark, the first window has opened and closed.
+    /// Returns a driver after two marks. Between the marks, the first window, which the first mark triggers, has opened and closed.
     fn driver(windows: &[WindowSpec]) -> WindowDriver {
         let mut driver = WindowDriver::new(windows.to_vec()).unwrap();
         driver.observe(&mark(5));

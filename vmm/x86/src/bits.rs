@@ -69,9 +69,9 @@ pub mod cr4 {
 /// DR6 bits (SDM vol. 3B, "Debug Status Register (DR6)"); bits 0 to 3 report the breakpoints whose conditions were met.
 pub mod dr6 {
     #![allow(missing_docs)]
-    /// Always read as one.
+    /// Bits that always read as one.
     pub const FIXED: u64 = 0xffff_0ff0;
-    /// Bits that are not fixed.
+    /// Bits that can change: B0 to B3, BD, BS and BT.
     pub const CHANGES: u64 = 0xe00f;
     pub const BD: u64 = 1 << 13;
     pub const BS: u64 = 1 << 14;
@@ -82,7 +82,7 @@ pub mod dr7 {
     #![allow(missing_docs)]
     /// Always reads as one.
     pub const FIXED: u64 = 1 << 10;
-    /// Bits that are not fixed.
+    /// Bits that a write can change: enables, GD, conditions and lengths.
     pub const CHANGES: u64 = 0xffff_23ff;
     pub const GD: u64 = 1 << 13;
 }

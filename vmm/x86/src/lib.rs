@@ -15,5 +15,5 @@ pub use state::{
     Segment, Segments, Time, VcpuState, Vector256,
 };
 
-/// Size of the smallest page (SDM vol. 3A, section 4.1).
+/// Size of the smallest page, bytes (SDM vol. 3A, section 4.1).
 pub const PAGE_SIZE: u64 = 4096;

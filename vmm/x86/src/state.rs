@@ -80,7 +80,7 @@ pub mod seg {
     pub const GS: usize = 5;
 }
 
-/// Control registers CR0 to CR8, EFER and XCR0.
+/// Control registers CR0, CR2, CR3, CR4 and CR8, with EFER and XCR0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct Control {
@@ -238,7 +238,7 @@ pub struct Events {
     pub nmi_blocked: bool,
     /// True if an NMI waits for delivery.
     pub nmi_pending: bool,
-    /// Activity state: running, halted, or waiting for a start-up.
+    /// Activity state: running, halted, waiting for a start-up, or shut down.
     pub mp: MpState,
 }
 

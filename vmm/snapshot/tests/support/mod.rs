@@ -53,7 +53,7 @@ const TIMER: u8 = 0x41;
 const MESSAGE: u8 = 0x42;
 const VIRTIO_VECTOR: u8 = 0x43;
 
-/// MSRs of the local APIC (SDM vol. 3A §11.12.1).
+/// `IA32_APIC_BASE`. This and the next five constants are numbers of MSRs of the local APIC (SDM vol. 3A §11.12.1).
 const APIC_BASE: u32 = 0x1b;
 const DEADLINE: u32 = 0x6e0;
 const EOI: u32 = 0x80b;
@@ -223,7 +223,8 @@ fn main_program(a: &mut CodeAssembler) -> Done {
     a.jmp(round)
 }
 
-/// Emits a hypercall. With `sequence`, R8 has the third argument, and R9 and R10 are zero because the call has no record.
+/// Emits a hypercall. With `sequence`, the caller's code has put a third argument into R8, and R9 and R10 become zero: the call has no
+/// record.
 fn call(
     a: &mut CodeAssembler,
     operation: Operation,
@@ -463,7 +464,7 @@ pub fn booted(translate: Translate) -> Node {
     node(ram, translate)
 }
 
-/// Output of a node in a quantum, and its state at the end.
+/// Output that [`run`] takes from a node after a quantum (none after odd quanta), and the node's state at the end of the quantum.
 #[derive(Debug, PartialEq)]
 pub struct Output {
     pub console: Vec<u8>,
@@ -503,7 +504,7 @@ pub fn contents(ram: &Ram) -> Vec<u8> {
     bytes
 }
 
-/// Returns how often the handler of each vector ran, from RAM's contents.
+/// Returns how often the handlers of `TIMER`, `MESSAGE` and `VIRTIO_VECTOR` ran, from RAM's contents.
 pub fn counts(ram: &[u8]) -> [u64; 3] {
     [TIMER, MESSAGE, VIRTIO_VECTOR].map(|vector| {
         let at = (COUNTS + 8 * u64::from(vector)) as usize;

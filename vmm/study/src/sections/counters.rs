@@ -20,7 +20,7 @@ pub(super) struct Measured {
     pub source: String,
 }
 
-/// The range of `study.core_cpi`, in millionths.
+/// Accepted range of CPI_core from counters, in millionths: the same as of `study.core_cpi`.
 const RANGE: std::ops::RangeInclusive<u64> = 10_000..=1_000_000_000;
 
 /// Reads `study.core.counters` and the files that the field names. Returns `None` if the field is missing or has a problem.

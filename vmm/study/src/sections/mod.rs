@@ -108,7 +108,8 @@ fn resolve(folder: &Path, path: &str) -> PathBuf {
     folder.join(path)
 }
 
-/// Returns whether a name is safe as the name of a file or folder on any system: at most 100 letters, digits, `-`, `_` and `.`.
+/// Returns whether a name is safe as the name of a file or folder on any system: 1 to 100 letters, digits, `-`, `_` and `.`,
+/// without `-` or `.` at the beginning.
 fn plain_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 100

@@ -23,7 +23,8 @@ const LOCAL_BANDWIDTH: ByteRate = ByteRate(51_200_000_000);
 /// Default remote bandwidth in the HMAT: one direction of a QPI link of 8 GT/s.
 const REMOTE_BANDWIDTH: ByteRate = ByteRate(16_000_000_000);
 
-/// Returns a latency of one event in cycles of `frequency`.
+/// Reads the latency of one event, and returns it in cycles of `frequency`. Reports a problem and returns `None` if the value is no
+/// latency, or more than 1,000,000 cycles.
 fn cycles(item: &Item<'_>, frequency: Frequency) -> Option<u32> {
     let latency: Latency = item.with_unit("12 cycles", "a latency")?;
     let cycles = latency.cycles(frequency);

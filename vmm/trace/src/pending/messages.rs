@@ -12,7 +12,7 @@ use super::operation::{Incoming, Outgoing};
 pub struct Message {
     pub bytes: u64,
     pub site: CallSite,
-    /// Serial of the sender's request; 0 for a blocking send.
+    /// Serial of the sender's request; 0 for a blocking send that has ended, and `PENDING_SEND` for a blocking send that has not.
     pub serial: u64,
 }
 

@@ -33,7 +33,7 @@ pub enum RequiredMembers {
     All,
     /// The root. If the root has entered, perhaps some other member.
     Root(u32),
-    /// All members before the caller. If they have entered, perhaps some other member.
+    /// All members of lower rank than the caller. If they have entered, perhaps some other member.
     Before,
     /// All `sources`. If they have entered, perhaps some of `destinations`.
     Neighbours {

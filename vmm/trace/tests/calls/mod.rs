@@ -106,7 +106,7 @@ impl Trace {
         PendingCalls::of(&self.events)
     }
 
-    /// Returns the ranks that are deadlocked, and the cycle.
+    /// Returns the ranks that are deadlocked, and the cycle; `None` without a deadlock.
     pub fn deadlock(&self) -> Option<(Vec<u32>, Vec<u32>)> {
         let pending = self.pending();
         assert!(pending.deadlocks.len() <= 1, "{pending:?}");
@@ -115,7 +115,7 @@ impl Trace {
     }
 
     /// Returns the need of a rank's pending call: the ranks for which the call waits, and whether all of them must act. Returns `None` if
-    /// the need is not known.
+    /// the need is not known, the call polls, or the rank has no pending call.
     pub fn needs(&self, rank: u32) -> Option<(Vec<u32>, bool)> {
         let pending = self.pending();
         let mut calls = pending.calls.iter();
