@@ -168,8 +168,8 @@ impl NumaConfig {
         }
     }
 
-    /// Returns the faults of the configuration, grouped by field; empty if there is none. Of overlaps, only those between ranges that
-    /// follow each other in the order of their starts are found.
+    /// Returns the faults of the configuration, grouped by field; empty if there is none. A range that overlaps several ranges is reported
+    /// once.
     pub fn faults(&self) -> Vec<NumaConfigError> {
         let mut faults = Vec::new();
         if self.sockets == 0 {
@@ -195,15 +195,25 @@ impl NumaConfig {
         }
         let mut order: Vec<usize> = (0..self.ranges.len()).collect();
         order.sort_by_key(|&index| self.ranges[index].start);
-        for pair in order.windows(2) {
-            let (first, second) = (self.ranges[pair[0]], self.ranges[pair[1]]);
-            if first.length != 0 && second.length != 0 && second.start - first.start < first.length
+        // The range that reaches furthest of those before.
+        let mut furthest: Option<usize> = None;
+        for index in order {
+            let range = self.ranges[index];
+            if range.length == 0 {
+                continue;
+            }
+            let last = |range: HomeRange| range.start.saturating_add(range.length - 1);
+            if let Some(before) = furthest
+                && last(self.ranges[before]) >= range.start
             {
                 faults.push(NumaConfigError::Overlap {
-                    first: pair[0],
-                    second: pair[1],
-                    address: second.start,
+                    first: before,
+                    second: index,
+                    address: range.start,
                 });
+            }
+            if furthest.is_none_or(|before| last(self.ranges[before]) < last(range)) {
+                furthest = Some(index);
             }
         }
         for (field, latencies) in [("latency", &self.latency), ("write_back", &self.write_back)] {
