@@ -40,13 +40,6 @@ pub enum Topology {
     },
 }
 
-/// A route through the network.
-#[derive(Clone, Debug, Default)]
-pub struct Route {
-    /// Links in the order of travel.
-    pub links: Vec<u32>,
-}
-
 impl Topology {
     /// Returns the largest number of nodes that the topology connects; `u32::MAX` for a crossbar.
     pub fn capacity(&self) -> u64 {

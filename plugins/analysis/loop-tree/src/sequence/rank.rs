@@ -187,6 +187,8 @@ impl RankState {
             self.begins.clear();
             self.burst = Burst::default();
             self.live.clear();
+            self.others.clear();
+            self.free.extend(0..self.slots);
             self.first = Some(call.exit);
         } else {
             self.finalized = true;

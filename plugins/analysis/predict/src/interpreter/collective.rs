@@ -77,12 +77,11 @@ impl Interpreter<'_> {
             rank, op, clock, ..
         } = self.contexts[context as usize];
         let communicator = self.communicator(context, op);
-        let local = self
-            .communicators
-            .get(communicator as usize)
-            .map(|t| t.local_rank(rank));
-        let (Some(Some(me)), false) = (local, collective.root >= self.world) else {
-            // The rank is the only member, or not a member, so other ranks are not concerned.
+        let members = self.communicators.get(communicator as usize);
+        let size = members.map_or(0, |members| members.size);
+        let local = members.and_then(|members| members.local_rank(rank));
+        let (Some(me), false) = (local, collective.root >= size) else {
+            // The rank is the only member, or the rank or the root is not a member, so other ranks are not concerned.
             if collective.request != NONE {
                 let request = self.request(context, collective.request);
                 self.requests[request as usize] = super::IDLE;
