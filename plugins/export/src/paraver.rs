@@ -476,7 +476,6 @@ fn header(survey: &Survey) -> String {
     }
     text.push('\n');
     for (application, world) in survey.worlds.iter().enumerate() {
-        let first = world.processes.start;
         for (number, communicator) in world.communicators.iter().enumerate() {
             let tasks: Vec<String> = communicator
                 .members
@@ -488,7 +487,6 @@ fn header(survey: &Survey) -> String {
                     Some((at + 1).to_string())
                 })
                 .collect();
-            let _ = first;
             let _ = writeln!(
                 text,
                 "c:{}:{}:{}:{}",

@@ -213,6 +213,10 @@ impl Builder {
             writer.finish()?;
             Ok(calls)
         })();
+        let result = result.and_then(|calls| {
+            std::fs::rename(&partial, output).map_err(ImportError::io("write", output))?;
+            Ok(calls)
+        });
         let calls = match result {
             Ok(calls) => calls,
             Err(error) => {
@@ -221,7 +225,6 @@ impl Builder {
                 return Err(error);
             }
         };
-        std::fs::rename(&partial, output).map_err(ImportError::io("write", output))?;
         Ok(Imported {
             ranks: size,
             calls,
