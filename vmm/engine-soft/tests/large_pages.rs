@@ -80,7 +80,8 @@ fn a_write_to_code_is_seen_after_the_large_page_has_lost_its_code_and_got_it_bac
 
 /// Reads at the same offset in two large pages, by turns, are told apart.
 #[test]
-fn large_pages_that_share_a_place_are_told_apart() {
+fn large_pages_that_share_a_slot_are_told_apart() {
+    let other: u64 = 2 << 20;
     let m = Machine::new(|a| {
         for _ in 0..2 {
             a.add(rsi, qword_ptr(rbx)).unwrap();
@@ -89,11 +90,12 @@ fn large_pages_that_share_a_place_are_told_apart() {
         a.hlt().unwrap();
     })
     .set(RBX, LARGE + 0x8000)
-    // The table's entry of the second gigabyte leads to the same large pages.
-    .set(RCX, (1 << 30) + (2 << 20) + 0x8000)
-    .poke(0x2008, &(0x3000_u64 | 7).to_le_bytes())
+    // Both pages have one slot: their numbers differ by 512. The second gigabyte has a directory of its own.
+    .set(RCX, (1 << 30) + LARGE + 0x8000)
+    .poke(0x2008, &(0x5000_u64 | 7).to_le_bytes())
+    .poke(0x5000 + (LARGE >> 21) * 8, &(other | 0x87).to_le_bytes())
     .poke(LARGE + 0x8000, &1_u64.to_le_bytes())
-    .poke((2 << 20) + 0x8000, &10_u64.to_le_bytes());
+    .poke(other + 0x8000, &10_u64.to_le_bytes());
     assert_eq!(run(m), (2, 20));
 }
 
