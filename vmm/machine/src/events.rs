@@ -6,10 +6,10 @@ use crate::files::FileRefusal;
 use crate::motherboard::NodeEvent;
 
 /// Number of waiting bytes from which on the node wants attention at the end of its quantum.
-const SOME: usize = 1 << 20;
+const ATTENTION_BYTES: usize = 1 << 20;
 /// Number of waiting bytes from which on a vCPU that makes any hypercall pauses until its quantum ends. Programs add a few hundred bytes
 /// per microsecond.
-const MOST: usize = 16 << 20;
+const PAUSE_BYTES: usize = 16 << 20;
 
 /// Waiting events, in the order in which they were added.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ impl Events {
 
     /// Returns whether the waiting bytes have reached the limit at which vCPUs pause.
     pub(crate) fn are_too_many(&self) -> bool {
-        self.bytes >= MOST
+        self.bytes >= PAUSE_BYTES
     }
 
     pub(crate) fn take(&mut self) -> Vec<NodeEvent> {
@@ -58,12 +58,12 @@ impl Events {
 
     /// Returns whether the queue has no events, and few bytes of refused calls.
     pub(crate) fn is_empty(&self) -> bool {
-        self.bytes < SOME && self.list.is_empty()
+        self.bytes < ATTENTION_BYTES && self.list.is_empty()
     }
 
     /// Returns whether the waiting bytes have reached the limit at which the events should be taken soon.
     pub(crate) fn are_many(&self) -> bool {
-        self.bytes >= SOME
+        self.bytes >= ATTENTION_BYTES
     }
 }
 

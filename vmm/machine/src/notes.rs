@@ -93,7 +93,7 @@ impl Notes {
         let mut texts: Vec<String> = self.by_kind.iter().map(text).collect();
         if self.left_out > 0 {
             texts.push(format!(
-                "{} hypercalls of other kinds made no sense either",
+                "{} more hypercalls, of other kinds, were refused",
                 self.left_out
             ));
         }
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(texts.len(), MOST + 1);
         assert_eq!(
             texts[MOST],
-            "86 hypercalls of other kinds made no sense either"
+            "86 more hypercalls, of other kinds, were refused"
         );
     }
 }

@@ -408,7 +408,7 @@ impl Window {
             Phase::Triggered => (
                 Ending::NeverOpened,
                 format!(
-                    "window \"{name}\" never opened: its trigger ({open}) fired while another window was open"
+                    "window \"{name}\" never opened: its trigger ({open}) fired, but another window was open then, or the run ended"
                 ),
             ),
             Phase::Closed { .. } if self.times.opened_ps.is_none() => (

@@ -35,7 +35,7 @@ pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
         let name = item.line("hpcc-2x2")?;
         if !plain_name(&name) {
             item.add_problem(format!(
-                "{name:?} cannot name a folder; use at most 100 letters, digits, \"-\", \"_\" and \".\", a letter or digit first"
+                "{name:?} cannot name a folder; use at most 100 letters, digits, \"-\", \"_\" and \".\", no \"-\" or \".\" first"
             ));
             return None;
         }

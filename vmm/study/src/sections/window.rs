@@ -36,7 +36,7 @@ fn window(index: usize, section: &Section<'_>, job: &Job, all: &ModelSpec) -> Wi
     let name = section.item("name").and_then(|item| {
         let name = item.line("hpl")?;
         if !plain_name(&name) {
-            item.add_problem(format!("{name:?} cannot name a window; use at most 100 letters, digits, \"-\", \"_\" and \".\", a letter or digit first"));
+            item.add_problem(format!("{name:?} cannot name a window; use at most 100 letters, digits, \"-\", \"_\" and \".\", no \"-\" or \".\" first"));
         }
         Some(name)
     });
