@@ -310,7 +310,7 @@ impl Origin {
     ///
     /// # Errors
     ///
-    /// A snapshot that cannot be read, or does not fit the configuration.
+    /// A snapshot that cannot be read, or does not fit the configuration; nodes that cannot be built.
     pub fn nodes(
         &self,
         config: &ClusterConfig,

@@ -63,7 +63,7 @@ pub const RIP: u8 = 17;
 /// Index into [`Cpu::segment_base`] of an entry that is always zero.
 pub const FLAT: u8 = 6;
 
-/// Operand and address attributes of an [`Op`].
+/// Flags of an [`Op`]: its address size, its prefixes LOCK, REP and REPNE, and how it uses the stack.
 pub mod attr {
     /// Effective addresses wrap at 32 bits.
     pub const ADDRESS_32: u8 = 1 << 0;

@@ -196,7 +196,7 @@ impl WindowProfile {
         sums
     }
 
-    /// Returns the costs of all code in a scope.
+    /// Returns the costs of all code in a scope: the whole window, a node, or a context of a node. `core` gives the cycles of the core.
     pub fn total(&self, scope: Scope, core: &dyn CoreCycles) -> Costs {
         let mut sum = Costs::default();
         for costs in self.by_block(scope, core).values() {

@@ -242,7 +242,7 @@ pub struct Events {
     pub mp: MpState,
 }
 
-/// Clocks and counts since power-on.
+/// Clock and TSC offset of a vCPU, and its counts of instructions and of random numbers since power-on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Time {
     /// Cycles of the vCPU's clock since power-on. The TSC is `cycles` + `tsc_offset`.

@@ -60,7 +60,7 @@ pub enum RecordError {
 pub enum State {
     /// Outside all regions, in a thread that starts regions.
     Serial,
-    /// From the beginning of a region until a thread other than the primary one runs its code.
+    /// In a thread of the team other than the primary: from the beginning of a region until this thread runs the region's code.
     Start,
     /// In a region outside work-sharing, in the team's primary thread.
     Primary,

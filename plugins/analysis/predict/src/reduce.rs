@@ -100,7 +100,7 @@ pub struct Reduced {
     pub program: Program,
     /// Fragments that were reduced, by their numbers in the program.
     pub fragments: Vec<Fragment>,
-    /// Number of operations that the fragments replace, all occurrences together.
+    /// Number of MPI operations of all ranks that the fragments replace, summed over all occurrences. Bursts do not count.
     pub operations: u64,
 }
 

@@ -136,7 +136,7 @@ pub enum Limit {
     Efficiency,
 }
 
-/// Range of numbers of ranks in which adding ranks pays.
+/// Range of numbers of ranks in which adding ranks pays: the efficiency reaches the threshold and, in strong scaling, the time falls.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Range {
     /// Largest number of ranks up to which adding ranks pays.

@@ -26,7 +26,8 @@ pub struct Phases {
     /// Length of a step, such as "10 ms"; by default the one around which the phases are most stable.
     #[arg(long, value_name = "TIME", value_parser = step)]
     pub step: Option<Time>,
-    /// Number of classes; by default the least that leaves at most 5 % of the steps' sum of squares unexplained.
+    /// Number of classes of steps (time slices of equal length); by default the least, up to 16, that leaves at most 5 % of the steps' sum
+    /// of squares unexplained.
     #[arg(long, value_name = "K", value_parser = classes)]
     pub classes: Option<usize>,
     /// Seed of k-means.

@@ -42,7 +42,7 @@ impl Avx2 {
         Avx2(())
     }
 
-    /// Compares the words at equal positions, and returns a vector of the lesser ones.
+    /// Compares the 64-bit words at equal positions as signed numbers, and returns a vector of the lesser ones.
     ///
     /// # Safety
     /// The host has AVX2.

@@ -60,7 +60,7 @@ pub struct RoleProgram {
 /// Roles of all ranks in a shape, with the program of each role.
 #[derive(Clone, Debug)]
 pub struct Structure {
-    /// Arrangement of the ranks.
+    /// Arrangement of the ranks, such as a grid of two dimensions. The number of ranks gives the sides.
     pub shape: Shape,
     /// The program of each role.
     pub roles: BTreeMap<Role, RoleProgram>,

@@ -128,7 +128,7 @@ impl Destination for Mem {
     }
 }
 
-/// Kind of an operand.
+/// Kind of an operand: a register, memory, or an immediate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperandKind {
     /// General register, by its byte offset in [`Cpu::gpr`].
