@@ -158,7 +158,7 @@ fn speed(options: &Options, peer: bool) -> Result<(Value, f64), Failure> {
         let folder = tempfile::tempdir().map_err(Failure::Files)?;
         let empty = tempfile::tempdir().map_err(Failure::Files)?;
         let (actions, smpirun) = case.write(folder.path()).map_err(|e| failed(&case, e))?;
-        // The same number of ranks without work, to measure the start of smpirun.
+        // Run as many ranks without work, to measure the start of smpirun.
         case.platform.write(empty.path()).map_err(Failure::Files)?;
         let mut list = String::new();
         for rank in 0..case.program.ranks.len() {

@@ -274,7 +274,7 @@ pub struct Profile {
 pub enum ProfileFormat {
     /// Functions, source lines, MPI time, roofline and machine code, as in the report.
     Text,
-    /// The same figures, exact (guide: report.json).
+    /// The figures of the text, exact (guide: report.json).
     Json,
     /// A flame graph for a browser.
     Svg,

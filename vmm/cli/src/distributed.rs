@@ -101,7 +101,7 @@ pub fn group_failure(error: GroupError) -> Failure {
     Failure::of(exit, &error)
 }
 
-/// What the master needs of the run to gather workers.
+/// Facts about the run that the master needs to gather workers.
 pub struct RunInfo<'a> {
     /// Configuration of the cluster.
     pub config: &'a ClusterConfig,

@@ -310,7 +310,7 @@ fn core(study: &Study) -> CoreCpi {
     }
 }
 
-/// What the host's hardware counters give for CPI_core.
+/// Result of the host's hardware counters: CPI_core, or the reason why there is none.
 #[derive(Debug, PartialEq)]
 enum Counted {
     /// CPI_core, for the report.

@@ -15,7 +15,8 @@ const LONGEST_LINE: usize = 4096;
 /// Greatest number of lines of messages of a node that are shown.
 const MOST_SHOWN: u64 = 1000;
 
-/// What a run knows of a node from the node's console and hypercalls. The run updates the monitor between batches of quanta.
+/// State of a node, as far as the run knows the state from the node's console and hypercalls. The run updates the monitor between batches
+/// of quanta.
 pub struct NodeMonitor {
     /// Assembler of the node's hypercalls into trace events.
     pub assembler: Assembler,

@@ -98,7 +98,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// What reading has found in a text.
+/// Problems and fields that reading has found in a text.
 pub(crate) struct Findings {
     /// Problems that were kept.
     pub(crate) problems: Vec<Problem>,

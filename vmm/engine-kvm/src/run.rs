@@ -50,7 +50,7 @@ enum Event {
     Stop(String),
 }
 
-/// What the run loop must do after an exit was served.
+/// Next step of the run loop after an exit was served.
 enum Served {
     Continue,
     Halt,
@@ -224,7 +224,7 @@ impl KvmVcpu {
                 Served::Continue => {}
                 Served::Halt => self.state.events.mp = MpState::Halted,
                 Served::Shutdown => self.state.events.mp = MpState::Shutdown,
-                // The same error will occur, with its report, when the vCPU runs next.
+                // The error will occur again, with its report, when the vCPU runs next.
                 Served::Stop(_) => return Ok(()),
             }
         }

@@ -16,7 +16,7 @@ use nodescope_trace::{Body, Event, Header, MpiCall, NodeEntry, Stamp, TraceWrite
 
 use crate::timeline::{Call, Timeline};
 
-/// What a send and its receive have in common: sender, receiver, communicator, tag.
+/// Key that a send and its receive have in common: sender, receiver, communicator, tag.
 type Envelope = (u32, u32, Option<u32>, u32);
 
 /// State of a rank that its later records depend on.

@@ -6,7 +6,7 @@
 //! - [`plan`]: host cost of a larger cluster, by a fit of the measured runs.
 //!
 //! The equations (1) to (6) are those of Rechistov's full-platform simulation (2013); `vmm/report` computes them for each run.
-//! The same files always give the same analysis, byte for byte.
+//! Equal files always give equal analyses, byte for byte.
 
 pub mod analysis;
 pub mod plan;

@@ -5,7 +5,7 @@
 //! others. Only blocks without a model do so, since a model counts each reference and each line.
 //!
 //! A span may cross the end of its page, or the page may not permit all accesses. Then each operand is looked up individually, out of line.
-//! The same happens after an operation of the interpreter, which may have changed translations of pages.
+//! Operands are also looked up individually after an operation of the interpreter, which may have changed translations of pages.
 
 use iced_x86::{Code, Instruction, InstructionInfoFactory, Register};
 
