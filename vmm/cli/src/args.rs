@@ -121,14 +121,14 @@ pub struct Run {
     /// Show a node's console on standard error as it is written. Without NODE: node 0, which has the job's output.
     #[arg(long, value_name = "NODE", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
     pub follow: Option<u32>,
-    /// Write host.json among the results: the host's time and memory for each phase of the run (guide: host.json). The contents of
-    /// host.json alone differ from run to run.
+    /// Write host.json among the results: the host's time and memory for each phase of the run (guide: host.json). On
+    /// the portable engine, no other file differs from run to run.
     #[arg(long)]
     pub host_times: bool,
-    /// Take a snapshot of the whole cluster at a moment: boot (the first node has booted: a snapshot of a lone node can continue as more
-    /// nodes, or with another job), job (the job starts), a virtual time such as 2.5s, mpi:MPI_Barrier (rank 0 has returned from its
-    /// first), mpi:MPI_Barrier#3@1 (the third of rank 1), mark:NAME or mark:NAME#2 (a process puts this marker). A moment within a window
-    /// is put off to the window's end.
+    /// Take a snapshot of the whole cluster at a moment. The moment is boot (the first node has booted), job (the job starts), a virtual
+    /// time such as 2.5s, mpi:MPI_Barrier (rank 0 has returned from its first), mpi:MPI_Barrier#3@1 (the third of rank 1), mark:NAME or
+    /// mark:NAME#2 (a process puts this marker). A snapshot of a lone node at boot can continue as more nodes, or with another job. A
+    /// moment within a window is put off to the window's end.
     #[arg(long, value_name = "MOMENT")]
     pub snapshot_at: Option<SnapshotAt>,
     /// The snapshot's name, or a path that ends in .nss; by default the study's name.

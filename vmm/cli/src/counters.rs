@@ -19,12 +19,12 @@ pub fn counters(args: &args::Counters) -> Result<Exit, Failure> {
     }
     // Ctrl-C also reaches the command. This process must survive the signal to report what was counted.
     ctrlc::set_handler(|| {}).map_err(|error| Failure::of(Exit::Host, &error))?;
-    let how = if args.each {
+    let grouping = if args.each {
         Grouping::Whole
     } else {
         Grouping::Ranks
     };
-    let (measurement, status) = count(&args.command, how).map_err(fail)?;
+    let (measurement, status) = count(&args.command, grouping).map_err(fail)?;
     // With `--each` every rank runs this code, and the tables of all ranks would drown the program's output.
     print_result(&measurement, file.as_deref(), !args.each)?;
     if status == 0 {

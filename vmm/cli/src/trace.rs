@@ -233,9 +233,9 @@ fn run(
         .unwrap_or_else(|| 128 + status.signal().unwrap_or_default()))
 }
 
-/// Writes the script by which Open MPI starts its ranks. Ranks on other nodes lack this process's environment, and the script sets it.
-/// (Open MPI also has a list of variables for ranks, but refuses the list beside `mpirun -x`.) The script is in the folder of logs, where
-/// other nodes can read it, under a name of its own, and is removed when the caller drops the path. Returns `None` where the folder's path
+/// Writes the script by which Open MPI starts its ranks. Ranks on other nodes lack this process's environment, and the script sets it. Open
+/// MPI also has a list of variables for ranks, but refuses the list beside `mpirun -x`. The script is in the folder of logs, which other
+/// nodes can read, and has a name of its own. The script is removed when the caller drops the path. Returns `None` where the folder's path
 /// is not UTF-8 or has a blank, at which Open MPI would split it; ranks on this node need no script.
 fn fork_agent(
     libraries: &[PathBuf],

@@ -25,7 +25,10 @@ pub enum Grouping {
 ///
 /// A host without counters, a system that forbids counting or following processes, a processor whose events are in no table, or a command
 /// that cannot be started.
-pub fn count(command: &[OsString], how: Grouping) -> Result<(Measurement, i32), CountersError> {
+pub fn count(
+    command: &[OsString],
+    grouping: Grouping,
+) -> Result<(Measurement, i32), CountersError> {
     let cpu = Cpu::host();
     let table = table(&cpu)?;
     let mut measurement = Measurement {
@@ -37,7 +40,7 @@ pub fn count(command: &[OsString], how: Grouping) -> Result<(Measurement, i32), 
             .collect(),
         ..Measurement::default()
     };
-    let status = match how {
+    let status = match grouping {
         Grouping::Whole => {
             let counted = count_command(table.groups, command)?;
             measurement.whole = counts(table.groups, &counted.sums);

@@ -1,10 +1,15 @@
 //! The KVM engine: runs vCPUs on the host's processor between windows.
 //!
 //! The engine implements the engine interface and exchanges states with the portable engine. A vCPU can therefore change engines at any
-//! instruction boundary. Reading order: [`probe`](mod@probe) (what the host offers), [`vm`] (memory slots), [`vcpu`] (the engine
-//! interface), `run` (the loop and its exits), `clock` (virtual time), `hypercall` (the doorbell), `state` and `msrs` (the exchanged
-//! state), `alarm` (how a vCPU is brought out of the guest), `grace` (progress on hosts with slow entries), `raw` (ioctls that kvm-ioctls
-//! lacks).
+//! instruction boundary.
+//!
+//! Reading order:
+//! - [`probe`](mod@probe): what the host offers.
+//! - [`vm`]: memory slots. [`vcpu`]: the engine interface.
+//! - `run`: the loop and its exits. `clock`: virtual time. `hypercall`: the doorbell.
+//! - `state` and `msrs`: the exchanged state.
+//! - `alarm`: how a vCPU is brought out of the guest. `grace`: progress on hosts with slow entries.
+//! - `raw`: ioctls that kvm-ioctls lacks.
 //!
 //! Limits of this engine:
 //! - Instructions are not counted: `instructions()` returns the restored count, and a limit in instructions is refused.

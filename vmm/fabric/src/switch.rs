@@ -1,10 +1,10 @@
 //! A cut-through switch with one full-duplex port for each node.
 //!
-//! A frame occupies its sender's link for `(bytes + overhead) * 8 / bandwidth` seconds, arrives one latency after its last bit was sent,
-//! and waits while the receiver's link is busy with another frame. Between two otherwise idle nodes the one-way time is therefore
-//! serialisation + latency. A receiver's link serves frames in the order in which their senders' links began to send them. A frame that
-//! still waits at its sender therefore does not delay frames of other senders. The switch has a limited buffer for each receiver and for
-//! all receivers together, and drops a frame that does not fit.
+//! A frame occupies its sender's link for `(bytes + overhead) * 8 / bandwidth` seconds. The frame arrives one latency after its last bit
+//! was sent. A frame waits while the receiver's link is busy with another frame. Between two otherwise idle nodes the one-way time is
+//! therefore serialisation + latency. A receiver's link serves frames in the order in which their senders' links began to send them. A
+//! frame that still waits at its sender therefore does not delay frames of other senders. The switch has a limited buffer for each receiver
+//! and for all receivers together, and drops a frame that does not fit.
 
 use std::collections::VecDeque;
 

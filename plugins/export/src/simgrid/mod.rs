@@ -1,8 +1,8 @@
 //! Export for SimGrid: a time-independent trace with a platform and a host file, for `smpirun -replay`
 //! (simgrid.org, "SMPI: Simulate MPI Applications", "Trace Replay and Offline Simulation").
 //!
-//! That format has `MPI_COMM_WORLD` only and no non-blocking collectives, and identifies requests by sender, receiver and tag. So each
-//! message gets its own tag, and collectives that the format lacks become messages, by the algorithms of [`collectives`].
+//! SimGrid's format has `MPI_COMM_WORLD` only, and no non-blocking collectives. Collectives that the format lacks become messages, by the
+//! algorithms of [`collectives`]. The format identifies requests by sender, receiver and tag, so each message gets its own tag.
 
 mod collectives;
 mod platform;

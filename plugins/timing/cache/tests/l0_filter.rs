@@ -173,8 +173,8 @@ impl MemoryTimingModel for Fractional {
     }
 }
 
-/// Hits of the second level, hits of the third level and lines from memory take the fast miss path, even if the memory model computes with
-/// floating-point numbers.
+/// Hits of the second level, hits of the third level and lines from memory take the fast miss path. This also holds if the memory model
+/// computes with floating-point numbers.
 #[test]
 fn misses_have_a_fast_path() {
     if !is_x86_feature_detected!("avx2") || !is_x86_feature_detected!("bmi2") {
@@ -186,7 +186,7 @@ fn misses_have_a_fast_path() {
     }
     let config = CacheConfig::xeon_x5680();
     let places = VcpuPlace::grid(2, 1, 1);
-    // More lines than the first level holds, than the second level holds, and than the third level holds.
+    // Numbers of lines that exceed the first, the second and the third level.
     for (lines, misses) in [(1024, 1024), (8192, 8192), (400_000, 400_000)] {
         let memories: [Box<dyn MemoryTimingModel>; 2] = [memory(), Box::new(Fractional)];
         for memory in memories {
