@@ -1,7 +1,7 @@
 //! Tests that make packages, unpack them away from the source tree, and use them as an unprivileged user.
 //!
-//! The tests run `scripts/package`, which builds a release. The variable `NODESCOPE_PACKAGES` names a folder with packages of this version
-//! to test in place of new ones.
+//! The tests run `scripts/package`, which builds a release, unless the variable `NODESCOPE_PROGRAM` says that `scripts/test` has built one.
+//! The variable `NODESCOPE_PACKAGES` names a folder with packages of this version to test in place of new ones.
 
 use std::env;
 use std::fs;
@@ -58,6 +58,9 @@ fn packages() -> Option<&'static [PathBuf; 2]> {
         let folder = env::var_os("NODESCOPE_PACKAGES").map_or_else(
             || {
                 let mut make = Command::new("scripts/package");
+                if env::var_os("NODESCOPE_PROGRAM").is_some() {
+                    make.arg("--no-build");
+                }
                 let made = make.current_dir(root()).output().expect("scripts/package");
                 let said = succeed("scripts/package", made);
                 let archive = said.lines().last().expect("the path of a package");
