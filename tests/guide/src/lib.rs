@@ -1,7 +1,10 @@
-//! Parser for the pages of the guide: the scripts that a reader may run, and the links.
+//! Parser for the pages of the guide: the scripts that a reader may run, the links, and the faults that a reader would see.
 //!
 //! A fenced block marked `sh` is a script that a reader may run unchanged. A comment directly before the block may state the exit code of
 //! the script: `<!-- exit: 2 -->`. Blocks of other kinds (`console`, `text`, `toml`, ...) do not run.
+
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 
@@ -35,6 +38,78 @@ fn events(page: &str) -> impl Iterator<Item = (Event<'_>, std::ops::Range<usize>
 /// Returns the line of a byte offset in a page, from 1.
 fn line(page: &str, place: usize) -> usize {
     page[..place].matches('\n').count() + 1
+}
+
+/// Returns the Markdown files below a folder, sorted, without hidden folders and folders of build output and results.
+///
+/// # Panics
+///
+/// A folder that cannot be read.
+pub fn pages(folder: &Path) -> Vec<PathBuf> {
+    let mut pages = Vec::new();
+    add_pages(folder, &mut pages);
+    pages.sort();
+    pages
+}
+
+fn add_pages(folder: &Path, pages: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let written = name == "target" || name == "book" || name.starts_with("results");
+        if path.is_dir() {
+            if !name.starts_with('.') && !written {
+                add_pages(&path, pages);
+            }
+        } else if name.ends_with(".md") {
+            pages.push(path);
+        }
+    }
+}
+
+/// Returns what a reader of the page would see in place of its contents, each with its line: directives of a tool that makes books, rows
+/// that belong to no table, and rows whose number of cells is not their table's.
+pub fn faults(page: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut paragraph = false;
+    for (event, range) in events(page) {
+        let at = line(page, range.start);
+        match event {
+            Event::Start(Tag::Paragraph) => paragraph = true,
+            Event::Text(text) => {
+                if paragraph && text.starts_with('|') {
+                    faults.push(format!("{at}: a row of no table"));
+                }
+                paragraph = false;
+                if text.contains("{{#") {
+                    faults.push(format!("{at}: a directive of mdBook"));
+                }
+            }
+            Event::Start(Tag::Table(_)) => {
+                let rows = page[range].trim_end().lines().map(cells);
+                let rows: Vec<usize> = rows.collect();
+                let wrong = rows.iter().position(|cells| *cells != rows[0]);
+                faults.extend(wrong.map(|row| {
+                    format!(
+                        "{}: a row of {} cells in a table of {}",
+                        at + row,
+                        rows[row],
+                        rows[0]
+                    )
+                }));
+            }
+            _ => paragraph = false,
+        }
+    }
+    faults
+}
+
+/// Returns the number of cells of a table's row. A `|` ends a cell within code, too, unless a backslash precedes it.
+fn cells(row: &str) -> usize {
+    let row = row.trim().replace("\\|", "");
+    let row = row.strip_prefix('|').unwrap_or(&row);
+    let row = row.strip_suffix('|').unwrap_or(row);
+    row.split('|').count()
 }
 
 /// Returns the scripts of a page, in order.
@@ -184,6 +259,18 @@ mod tests {
             found,
             [(1, "b.md#c".into(), false), (5, "q.png".into(), true)]
         );
+    }
+
+    #[test]
+    fn what_a_reader_would_stumble_over_is_found() {
+        let good = "| a | b |\n|---|---|\n| `x\\|y` | z |\n\ntext | text\n";
+        assert_eq!(faults(good), Vec::<String>::new());
+        let directive = "text\n\n{{#include a.md:2:}}\n";
+        assert_eq!(faults(directive), ["3: a directive of mdBook"]);
+        let torn = "| a |\n|---|\n| b |\n\n| c |\n| d |\n";
+        assert_eq!(faults(torn), ["5: a row of no table"]);
+        let uneven = "| a | b |\n|---|---|\n| c | d |\n| `x|y` | z |\n";
+        assert_eq!(faults(uneven), ["4: a row of 3 cells in a table of 2"]);
     }
 
     #[test]

@@ -55,11 +55,13 @@ pub enum Need {
     Shell,
     /// Tools that make and unpack Debian packages.
     Packaging,
+    /// Python 3.
+    Python,
 }
 
 impl Need {
     /// Every need.
-    pub const ALL: [Need; 19] = [
+    pub const ALL: [Need; 20] = [
         Need::Kvm,
         Need::Mpi,
         Need::Compiler,
@@ -79,6 +81,7 @@ impl Need {
         Need::Manual,
         Need::Shell,
         Need::Packaging,
+        Need::Python,
     ];
 
     /// Returns the need's name in `NODESCOPE_REQUIRE`.
@@ -103,6 +106,7 @@ impl Need {
             Need::Manual => "manual",
             Need::Shell => "shell",
             Need::Packaging => "packaging",
+            Need::Python => "python",
         }
     }
 
@@ -125,6 +129,7 @@ impl Need {
             Need::Manual => "man-db",
             Need::Shell => "zsh fish",
             Need::Packaging => "dpkg-dev binutils git",
+            Need::Python => "python3",
             Need::Kvm | Need::Mount | Need::Cpu => "none",
         }
     }

@@ -12,7 +12,7 @@ use nodescope_plugin_api::{
 };
 use nodescope_x86::bits::msr;
 use nodescope_x86::state::seg;
-use nodescope_x86::{CpuidTable, Segment, VcpuState};
+use nodescope_x86::{CpuidTable, FxImage, Segment, VcpuState};
 
 /// Bits of a page table entry (SDM vol. 3A section 4.5).
 pub mod page {
@@ -106,9 +106,10 @@ pub fn flat(selector: u16, attributes: u16) -> Segment {
     }
 }
 
-/// Returns the state of 64-bit mode with the control register features that Linux enables.
+/// Returns the state of 64-bit mode with the control register features that Linux enables, and the x87 state after FNINIT.
 pub fn long_mode(code: Segment, data: Segment, cr3: u64) -> VcpuState {
     let mut s = VcpuState::reset();
+    s.fx = FxImage::default();
     s.segments.data = [data; 6];
     s.segments.data[seg::CS] = code;
     // PE, MP, ET, NE, WP, AM, PG.

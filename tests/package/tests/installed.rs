@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use nodescope_guide_tests::{faults, links, pages};
 use nodescope_image::{ImageSpec, InputSet};
 use nodescope_package_tests::User;
 use nodescope_test_needs::{Need, have};
@@ -132,6 +133,7 @@ fn packages_hold_what_an_installation_needs() {
             "share/doc/nodescope/README.md",
             "share/doc/nodescope/THIRD-PARTY.md",
             "share/doc/nodescope/docs/SUMMARY.md",
+            "share/doc/nodescope/plugins/analysis/calibrate/measure.c",
             "share/doc/nodescope/vmm/study/STUDY.md",
             "share/nodescope/guest-images/debian/image.toml",
             "share/nodescope/guest-images/jobs/hpcc/study.toml",
@@ -184,6 +186,35 @@ fn packages_hold_what_an_installation_needs() {
             "{}",
             field("Recommends")
         );
+    }
+}
+
+/// Pages of a package are read as they are, and their links lead to files of the package.
+#[test]
+fn pages_of_a_package_are_whole() {
+    let Some(packages) = packages() else { return };
+    let folder = open_folder();
+    for prefix in unpack(folder.path(), packages) {
+        let doc = prefix.join("share/doc/nodescope");
+        let mut wrong = Vec::new();
+        for page in pages(&doc) {
+            let text = fs::read_to_string(&page).expect("a page");
+            let name = page.strip_prefix(&doc).unwrap_or(&page).display();
+            wrong.extend(
+                faults(&text)
+                    .into_iter()
+                    .map(|fault| format!("{name}:{fault}")),
+            );
+            for link in links(&text) {
+                let file = link.target.split('#').next().unwrap_or_default();
+                let elsewhere = file.contains("://") || file.starts_with("mailto:");
+                let target = page.parent().unwrap_or(&doc).join(file);
+                if !elsewhere && !file.is_empty() && !target.exists() {
+                    wrong.push(format!("{name}:{}: no file {file}", link.line));
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
 }
 

@@ -95,7 +95,7 @@ pub enum SnapshotFault {
         taken_ps: u64,
     },
     #[error(
-        "no further snapshot can be taken at {at}, which lies before the snapshot that the run begins from"
+        "no further snapshot can be taken at {at}, which lies before the snapshot that the run begins from; a run without --from and with cluster.boot = \"each\" begins at power-on"
     )]
     TooLate { at: String },
 }

@@ -313,6 +313,8 @@ pub(crate) fn events_out(k: &kvm_vcpu_events, before: &Events, ran: bool) -> Eve
         },
         nmi_blocked: k.nmi.masked != 0,
         nmi_pending: k.nmi.pending != 0,
+        // KVM has no field for them, and drops those that it was not given.
+        pending_breakpoints: if ran { 0 } else { before.pending_breakpoints },
         mp: before.mp,
     }
 }
@@ -417,10 +419,17 @@ mod tests {
             shadow: InterruptShadow::MovSs,
             nmi_blocked: true,
             nmi_pending: true,
+            pending_breakpoints: 0,
             mp: Default::default(),
         };
         assert_eq!(events_out(&events_in(&e), &e, false), e);
         assert_eq!(events_out(&events_in(&e), &e, true), e);
+        let pending = Events {
+            pending_breakpoints: 5,
+            ..e
+        };
+        assert_eq!(events_out(&events_in(&pending), &pending, false), pending);
+        assert_eq!(events_out(&events_in(&pending), &pending, true), e);
     }
 
     #[test]

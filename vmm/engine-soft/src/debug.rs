@@ -5,7 +5,7 @@
 //! there.
 
 use nodescope_x86::bits::{cr4, dr6, dr7, rflags};
-use nodescope_x86::{Exception, Vector};
+use nodescope_x86::{Exception, InterruptShadow, Vector};
 
 use crate::cpu::Cpu;
 use crate::op::Trap;
@@ -27,6 +27,8 @@ pub struct Breakpoints {
     len: [u8; 4],
     /// Breakpoints that accesses of the running instruction have triggered.
     triggered: u8,
+    /// True if the running instruction has loaded RFLAGS for the kernel's entry.
+    entered: bool,
 }
 
 /// Kind of access that data and port breakpoints are checked for.
@@ -141,14 +143,41 @@ impl Cpu {
     /// Clears triggered breakpoints of accesses that were not an instruction's own.
     pub fn forget_breakpoints_met(&mut self) {
         self.breakpoints.triggered = 0;
+        self.breakpoints.entered = false;
     }
 
-    /// Returns the debug trap after an instruction, if `because` (bits of DR6) is not 0 or breakpoints were triggered. Sets these bits in
-    /// DR6.
-    pub fn trap_after(&mut self, because: u64) -> Option<Exception> {
-        let triggered = u64::from(std::mem::take(&mut self.breakpoints.triggered)) | because;
-        (triggered != 0).then(|| {
-            self.debug.dr6 |= triggered;
+    /// Lets the new TF decide whether a single-step trap follows the running instruction, which is INT n, INT1, INT3, INTO or SYSCALL.
+    pub fn step_by_new_flags(&mut self) {
+        self.breakpoints.entered = true;
+    }
+
+    /// Returns whether a single-step trap follows an instruction that began with TF set (SDM vol. 3B §17.3.1.4). Instructions that enter
+    /// the kernel and clear TF are not stepped. A kernel would otherwise find the trap on its first instruction.
+    fn steps(&self) -> bool {
+        !self.breakpoints.entered || self.rflags & rflags::TF != 0
+    }
+
+    /// Drops the data breakpoints that MOV SS or POP SS triggered before the running instruction.
+    pub fn drop_pending_breakpoints(&mut self) {
+        self.events.pending_breakpoints = 0;
+    }
+
+    /// Returns the debug trap after an instruction, if breakpoints were triggered or `traced` is true: the instruction began with TF set.
+    /// Sets the reasons in DR6.
+    ///
+    /// No trap follows MOV SS or POP SS (SDM vol. 3A §6.8.3). Data breakpoints that such an instruction triggered come up after the next
+    /// instruction, even if the next instruction enters the kernel. TF is looked at again by the next instruction.
+    pub fn trap_after(&mut self, traced: bool) -> Option<Exception> {
+        let met = std::mem::take(&mut self.breakpoints.triggered);
+        if self.events.shadow == InterruptShadow::MovSs {
+            self.events.pending_breakpoints |= met;
+            return None;
+        }
+        let pending = std::mem::take(&mut self.events.pending_breakpoints);
+        let step = if traced && self.steps() { dr6::BS } else { 0 };
+        let because = u64::from(met | pending) | step;
+        (because != 0).then(|| {
+            self.debug.dr6 |= because;
             Exception::new(Vector::Debug)
         })
     }

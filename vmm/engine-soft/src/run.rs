@@ -2,7 +2,7 @@
 
 use nodescope_engine::{EngineError, Exit, Limit, Platform, StopReport};
 use nodescope_plugin_api::Counters;
-use nodescope_x86::bits::{dr6, rflags};
+use nodescope_x86::bits::rflags;
 use nodescope_x86::state::InterruptShadow;
 use nodescope_x86::{Exception, MpState, Vector};
 
@@ -159,7 +159,7 @@ impl Cpu {
                 waits |= behind_sti && (next <= now || self.platform().interrupt_pending(id, now));
             }
             let behind_mov_ss = shadow == InterruptShadow::MovSs;
-            let trap_flag = self.rflags & rflags::TF != 0 && !behind_mov_ss;
+            let trap_flag = self.rflags & rflags::TF != 0;
             let breakpoints = self.breakpoints.on_code();
             if breakpoints {
                 if !behind_mov_ss && let Some(exception) = self.fault_before() {
@@ -189,13 +189,19 @@ impl Cpu {
                 }
                 End::Trap => {
                     self.synchronise_clock();
+                    // Processors drop the pending trap of a MOV SS or POP SS if the next instruction faults.
+                    self.drop_pending_breakpoints();
                     let exception = self.take_trap()?;
                     self.deliver_anew(exception)?;
                     continue;
                 }
             }
-            // Single-step trap after the instruction (SDM vol. 3B §17.3.1.4).
-            if let Some(exception) = self.trap_after(if stepped { dr6::BS } else { 0 }) {
+            if behind_mov_ss && self.events.shadow == InterruptShadow::MovSs {
+                // Only the first of several such instructions blocks events (SDM vol. 3A §6.8.3). A program could otherwise block them for
+                // long.
+                self.events.shadow = InterruptShadow::None;
+            }
+            if let Some(exception) = self.trap_after(stepped) {
                 self.synchronise_clock();
                 if self.events.mp == MpState::Halted {
                     // A debug exception ends the wait of HLT (SDM vol. 2A, HLT).

@@ -5,8 +5,8 @@ mod machine;
 
 use machine::*;
 use nodescope_oracle::bare;
-use nodescope_x86::Vector;
 use nodescope_x86::state::{InterruptShadow, seg};
+use nodescope_x86::{VcpuState, Vector};
 
 const CF: u64 = 1;
 const PF: u64 = 1 << 2;
@@ -127,6 +127,24 @@ fn far_pointers_load_a_segment_and_a_register() {
     for segment in [seg::DS, seg::ES] {
         assert_eq!(m.state.segments.data[segment].selector, 0x18);
     }
+}
+
+/// SDM vol. 3A table 9-1: a program that does not initialise the x87 FPU finds the state after power-on.
+#[test]
+fn the_x87_fpu_after_power_on_differs_from_an_initialised_one() {
+    let store = |initialise: bool| {
+        // FNINIT and FNSTENV [RBX].
+        let code = [0xdb, 0xe3, 0xd9, 0x33];
+        let skipped = if initialise { 0 } else { 2 };
+        let mut m = Machine::with_bytes(&code[skipped..]).set(RBX, DATA);
+        m.state.fx = VcpuState::reset().fx;
+        m = m.steps(if initialise { 2 } else { 1 });
+        let words: [u8; 12] = m.peek(DATA);
+        [0, 4, 8].map(|at| u16::from_le_bytes([words[at], words[at + 1]]))
+    };
+    // FCW, FSW and FTW.
+    assert_eq!(store(false), [0x40, 0, 0x5555]);
+    assert_eq!(store(true), [0x37f, 0, 0xffff]);
 }
 
 #[test]

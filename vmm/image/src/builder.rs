@@ -103,7 +103,6 @@ pub fn build_with(
         Some(find_tool("fakeroot", "fakeroot")?)
     };
     if fakeroot.is_some() {
-        find_tool("newuidmap", "uidmap")?;
         check_subordinate_ids()?;
     }
 

@@ -2,6 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+/// What a user can do who may not build images.
+const COPY: &str = "copy the folder .cache/nodescope/images of a user who has the image, on this or another machine with the same version of nodescope";
+
 /// Reason why an image could not be built, found or read. Each message states what failed, where, and what the user can do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
@@ -15,9 +18,14 @@ pub enum ImageError {
         /// The Debian package that contains the command.
         package: &'static str,
     },
+    /// A plain user's build needs `newuidmap`, which has rights of root and which only root can install.
+    #[error(
+        "a user who is not root needs newuidmap to build a guest image, and newuidmap is not installed; let root run: apt-get install uidmap; or {COPY}"
+    )]
+    NoUidmap,
     /// A plain user has no subordinate user and group IDs, or may not make a user namespace of them.
     #[error(
-        "a user who is not root needs subordinate user and group IDs to build a guest image ({0}); let root run: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER, and sysctl kernel.unprivileged_userns_clone=1 where that is 0; or copy the folder .cache/nodescope/images of a user who has the image"
+        "a user who is not root needs subordinate user and group IDs to build a guest image ({0}); let root run: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER, and sysctl kernel.unprivileged_userns_clone=1 where that is 0; or {COPY}"
     )]
     NoSubordinateIds(String),
     /// A program that the build ran has failed.

@@ -10,8 +10,12 @@ use crate::tools::find_tool;
 ///
 /// # Errors
 ///
-/// [`ImageError::NoSubordinateIds`], with the first line of the system's message; [`ImageError::MissingTool`] without unshare(1).
+/// [`ImageError::NoUidmap`] without newuidmap(1); [`ImageError::NoSubordinateIds`], with the first line of the system's message;
+/// [`ImageError::MissingTool`] without unshare(1).
 pub fn check_subordinate_ids() -> Result<(), ImageError> {
+    if find_tool("newuidmap", "uidmap").is_err() {
+        return Err(ImageError::NoUidmap);
+    }
     let unshare = find_tool("unshare", "util-linux")?;
     let output = Command::new(&unshare)
         .args(["--map-root-user", "--map-auto", "true"])

@@ -14,11 +14,7 @@ pub(crate) fn target(action: CpuAction) -> u16 {
 pub(crate) fn carry_out(action: CpuAction, state: &mut VcpuState) -> Option<bool> {
     match action {
         CpuAction::Init { .. } => {
-            let time = state.time;
-            *state = VcpuState {
-                time,
-                ..VcpuState::reset()
-            };
+            state.init();
             state.events.mp = MpState::WaitForSipi;
             Some(true)
         }

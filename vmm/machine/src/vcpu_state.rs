@@ -3,8 +3,8 @@
 //! Engines load the state of a vCPU without the checks of instructions that write registers. A state from a file is therefore checked here
 //! first. Vector and x87 arithmetic runs on the host's processor, which would fault on a control word with undefined bits.
 
-use nodescope_x86::VcpuState;
 use nodescope_x86::bits::{cr0, cr4, dr6, dr7, efer, rflags};
+use nodescope_x86::{InterruptShadow, VcpuState};
 
 use crate::state::MOST;
 
@@ -75,6 +75,7 @@ pub(crate) fn fault(state: &VcpuState) -> Option<&'static str> {
         debug,
         msrs,
         fx,
+        events,
         time,
         ..
     } = state;
@@ -113,6 +114,11 @@ pub(crate) fn fault(state: &VcpuState) -> Option<&'static str> {
             debug.dr6 & !(dr6::FIXED | dr6::CHANGES) == 0
                 && debug.dr7 & !(dr7::FIXED | dr7::CHANGES) == 0,
             "DR6 or DR7 has bits that do not exist",
+        ),
+        (
+            events.pending_breakpoints == 0
+                || events.pending_breakpoints < 16 && events.shadow == InterruptShadow::MovSs,
+            "its pending breakpoints do not exist or have no MOV SS before them",
         ),
         (fx.mxcsr() & !MXCSR == 0, "MXCSR has bits that do not exist"),
         (

@@ -241,7 +241,10 @@ fn other_files_and_versions_are_refused() {
     refuse(
         "newer",
         &newer,
-        "offset 8: written by nodescope 0.1.0 in format 2",
+        &format!(
+            "offset 8: written by nodescope 0.1.0 in format {}",
+            nodescope_snapshot::FORMAT + 1
+        ),
     );
     let error = Snapshot::open(folder.0.path()).unwrap_err().to_string();
     assert!(error.contains("not a snapshot"), "{error}");

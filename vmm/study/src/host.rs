@@ -12,6 +12,16 @@ use nodescope_config::quantity::Bytes;
 /// Memory that nodescope needs beside the guests' own, bytes.
 const OVERHEAD: u64 = 256 << 20;
 
+/// Memory of a node that has just booted, which its clones share, bytes (`docs/benchmarks.md`, `restore`).
+const BOOTED: u64 = 64 << 20;
+
+/// Memory of a clone that a small MPI job takes, bytes: 26 MiB of guest memory that the clone writes, and the rest for its translated code
+/// and devices (`docs/benchmarks.md`, `scale`).
+const CLONE: u64 = 38 << 20;
+
+/// The part of [`CLONE`] that is no guest memory, bytes.
+const CLONE_OVERHEAD: u64 = 12 << 20;
+
 /// Programs that the build of an image starts, each with the Debian package that holds the program.
 const BUILD_TOOLS: &[(&str, &str)] = &[
     ("mmdebstrap", "mmdebstrap"),
@@ -21,8 +31,9 @@ const BUILD_TOOLS: &[(&str, &str)] = &[
     ("mpicc.mpich", "libmpich-dev"),
 ];
 
-/// Programs that the build also starts for a user who is not root, each with its Debian package.
-const USER_TOOLS: &[(&str, &str)] = &[("fakeroot", "fakeroot"), ("newuidmap", "uidmap")];
+/// Programs that the build also starts for a user who is not root, each with its Debian package. `check_subordinate_ids` looks for
+/// `newuidmap`.
+const USER_TOOLS: &[(&str, &str)] = &[("fakeroot", "fakeroot")];
 
 /// The host, as far as studies depend on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,7 +150,7 @@ impl Host {
             Err(error) => return vec![host(error.to_string())],
         }
         let user: &[(&str, &str)] = if self.root { &[] } else { USER_TOOLS };
-        let missing: Vec<_> = BUILD_TOOLS
+        let mut missing: Vec<_> = BUILD_TOOLS
             .iter()
             .chain(user)
             .filter(|(tool, _)| !self.has(tool))
@@ -149,6 +160,10 @@ impl Host {
                 ))
             })
             .collect();
+        if !self.root && !self.has("newuidmap") {
+            let error = ImageError::NoUidmap;
+            missing.push(host(format!("the guest image has to be built: {error}")));
+        }
         if !self.root
             && missing.is_empty()
             && let Err(error) = nodescope_image::check_subordinate_ids()
@@ -163,38 +178,84 @@ impl Host {
     }
 
     fn memory_problems(&self, study: &Study) -> Vec<Problem> {
-        // If all nodes are clones of one node, they share the pages that they have not written, so one node's memory is a lower bound.
-        let nodes = study.nodes.div_ceil(self.hosts.max(1));
-        let guests = match study.boots_once {
-            true => study.node_memory(),
-            false => Bytes(study.node_memory().0.saturating_mul(nodes.into())),
-        };
-        let needed = Bytes(guests.0.saturating_add(OVERHEAD));
-        let least = if study.boots_once { "at least " } else { "" };
-        let what = format!(
-            "{} nodes of {} need {least}{guests} and {} for nodescope itself",
-            nodes,
-            study.node_memory(),
-            Bytes(OVERHEAD)
-        );
-        let fix = "lower it or cluster.nodes, or use a larger host";
+        let need = MemoryNeed::of(study, study.nodes.div_ceil(self.hosts.max(1)));
+        let problem = |severity, message| vec![of(study, severity, "node.memory", message)];
+        let (what, fix) = (&need.what, need.remedies(study));
         match (self.memory, self.free_memory) {
-            (Some(memory), _) if needed > memory => vec![of(
-                study,
+            (Some(memory), _) if need.least > memory.0 => problem(
                 Severity::Error,
-                "node.memory",
                 format!("{what}, but this host has {}; {fix}", short(memory)),
-            )],
-            (_, Some(free)) if needed > free => vec![of(
-                study,
+            ),
+            (_, Some(free)) if need.least > free.0 => problem(
                 Severity::Warning,
-                "node.memory",
                 format!(
                     "{what}, but only {} are free now; end other programs, or {fix}",
                     short(free)
                 ),
-            )],
+            ),
+            (Some(memory), _) if need.most > memory.0 => problem(
+                Severity::Warning,
+                format!(
+                    "{what}; if the job writes all of the nodes' memory, {} are needed, and this host has {}; for such a job, {fix}",
+                    short(Bytes(need.most)),
+                    short(memory)
+                ),
+            ),
             _ => Vec::new(),
+        }
+    }
+}
+
+/// Memory of a host that the nodes of a study need.
+struct MemoryNeed {
+    /// Memory without which the study cannot run, bytes.
+    least: u64,
+    /// Memory with which the study can run, whatever its job writes, bytes.
+    most: u64,
+    /// Sentence about `least`.
+    what: String,
+}
+
+impl MemoryNeed {
+    /// Returns the need of `nodes` nodes. Clones share what none of them has written, so that their job decides how much they need.
+    fn of(study: &Study, nodes: u32) -> Self {
+        let (node, count) = (study.node_memory(), u64::from(nodes));
+        if !study.boots_once {
+            let guests = Bytes(node.0.saturating_mul(count));
+            let all = guests.0.saturating_add(OVERHEAD);
+            return Self {
+                least: all,
+                most: all,
+                what: format!(
+                    "{nodes} nodes of {node} need {guests} and {} for nodescope itself",
+                    Bytes(OVERHEAD)
+                ),
+            };
+        }
+        let clone = CLONE.min(node.0.saturating_add(CLONE_OVERHEAD));
+        let shared = BOOTED.min(node.0) + OVERHEAD;
+        let least = clone.saturating_mul(count).saturating_add(shared);
+        let full = node.0.saturating_add(CLONE_OVERHEAD);
+        Self {
+            least,
+            most: full.saturating_mul(count).saturating_add(shared),
+            what: format!(
+                "{nodes} nodes of {node}, made of one that has booted, need at least {}: {} for what they share and nodescope itself, and {} a node for a small job",
+                Bytes(least),
+                Bytes(shared),
+                Bytes(clone)
+            ),
+        }
+    }
+
+    /// Returns what the user can do where the host's memory is too small.
+    fn remedies(&self, study: &Study) -> String {
+        let others = "lower node.memory or cluster.nodes, spread the nodes over several hosts (--workers, nodescope slurm run), or use a larger host";
+        match study.boots_once {
+            true => others.to_owned(),
+            false => format!(
+                "make all nodes of one that has booted (cluster.boot = \"once\"), so that they share the memory that they do not write, {others}"
+            ),
         }
     }
 }
@@ -298,9 +359,53 @@ mod tests {
         );
         let text = host().problems(&study).to_string();
         assert!(
-            text.contains("s.toml:6: node.memory: 2 nodes of 4 GiB need 8 GiB and 256 MiB for nodescope itself, but this host has 8 GiB; lower it"),
+            text.contains("s.toml:6: node.memory: 2 nodes of 4 GiB need 8 GiB and 256 MiB for nodescope itself, but this host has 8 GiB; make all nodes of one that has booted (cluster.boot = \"once\"), so that they share the memory that they do not write, lower node.memory"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn clones_need_what_they_write() {
+        let study = |nodes: u32, memory: &str, more: &str| {
+            let text = format!(
+                "cluster.nodes = {nodes}\n{more}\njob.command = \"true\"\nnode.memory = \"{memory}\"\nresults.directory = \"/tmp/r\"\n"
+            );
+            Study::parse(Path::new("s.toml"), &text).unwrap()
+        };
+        let told = |host: &Host, study: &Study| {
+            let list = host.memory_problems(study);
+            let list = list.into_iter();
+            list.map(|problem| (problem.severity, problem.message))
+                .collect::<Vec<_>>()
+        };
+        let host = |gib: u64| Host {
+            memory: Some(Bytes(gib << 30)),
+            free_memory: Some(Bytes(gib << 30)),
+            ..host()
+        };
+        // 256 nodes of 128 MiB took 9,838 MiB with a small job.
+        let many = study(256, "128 MiB", "");
+        assert_eq!(told(&host(64), &many), []);
+        let found = told(&host(24), &many);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].0, Severity::Warning);
+        assert!(found[0].1.contains("need at least 10048 MiB: 320 MiB for what they share and nodescope itself, and 38 MiB a node"), "{found:?}");
+        assert!(
+            found[0]
+                .1
+                .contains("if the job writes all of the nodes' memory, 36160 MiB are needed"),
+            "{found:?}"
+        );
+        let found = told(&host(8), &many);
+        assert_eq!(found[0].0, Severity::Error);
+        assert!(found[0].1.contains("but this host has 8 GiB; lower node.memory or cluster.nodes, spread the nodes over several hosts"), "{found:?}");
+        // Nodes that boot by themselves share nothing, and the message names what helps.
+        let each = study(256, "128 MiB", "cluster.boot = \"each\"");
+        let found = told(&host(24), &each);
+        assert_eq!(found[0].0, Severity::Error);
+        assert!(found[0].1.contains("need 32 GiB and 256 MiB for nodescope itself, but this host has 24 GiB; make all nodes of one that has booted (cluster.boot = \"once\")"), "{found:?}");
+        // A clone of a small node needs no more than the whole node.
+        assert_eq!(told(&host(1), &study(8, "64 MiB", "")), []);
     }
 
     #[test]
@@ -329,7 +434,8 @@ mod tests {
         let mut spec = ImageSpec::debian();
         spec.packages.push("lammps".into());
         let text = Problems::new(Path::new("s.toml"), host.image_problems(&spec)).to_string();
-        for (_, package) in BUILD_TOOLS.iter().chain(USER_TOOLS) {
+        let ids = ("newuidmap", "uidmap");
+        for (_, package) in BUILD_TOOLS.iter().chain(USER_TOOLS).chain([&ids]) {
             assert!(
                 text.contains(&format!("apt-get install {package}")),
                 "{text}"
@@ -337,6 +443,11 @@ mod tests {
         }
         assert!(
             text.starts_with("host: the guest image has to be built"),
+            "{text}"
+        );
+        // A user whom nobody gives rights can take another user's image.
+        assert!(
+            text.contains("or copy the folder .cache/nodescope/images of a user who has the image"),
             "{text}"
         );
     }

@@ -56,6 +56,27 @@ fn a_small_study_is_enough() {
     assert_eq!(study.topology.problems(), []);
 }
 
+/// One node boots for all from a number of nodes on, where clones can take the place of nodes that boot by themselves.
+#[test]
+fn many_nodes_boot_once() {
+    let boots_once = |nodes: u32, more: &str| {
+        let text = format!("cluster.nodes = {nodes}\njob.command = \"hpcc\"\n{more}");
+        let study = Study::parse(Path::new("study.toml"), &text).unwrap();
+        study.boots_once
+    };
+    assert!(!boots_once(7, ""));
+    assert!(boots_once(8, ""));
+    assert!(boots_once(2, "cluster.boot = \"once\""));
+    assert!(!boots_once(64, "cluster.boot = \"each\""));
+    assert!(!boots_once(64, "study.engine = \"kvm\""));
+    assert!(!boots_once(64, "study.fast_forward = \"kvm\""));
+    let window = |open: &str| {
+        format!("[[window]]\nname = \"w\"\nmeasure = \"1 M instructions\"\nopen = {open}")
+    };
+    assert!(boots_once(64, &window("{ mpi = \"MPI_Init\" }")));
+    assert!(!boots_once(64, &window("\"immediately\"")));
+}
+
 #[test]
 fn limits_of_files_fit_into_each_other() {
     let limits = |lines: &str| {

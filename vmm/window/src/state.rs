@@ -28,7 +28,7 @@ pub enum StateFault {
     Gone(String),
     /// A new window's trigger would have fired before the snapshot.
     #[error(
-        "window {name:?} would have opened before the snapshot, at {} s of virtual time; let it open later, or run the study from its beginning", *.ps as f64 / 1e12
+        "window {name:?} would have opened before the snapshot, at {} s of virtual time; let it open later, or run the study from its beginning, without --from and with cluster.boot = \"each\"", *.ps as f64 / 1e12
     )]
     Missed {
         /// Name of the window.

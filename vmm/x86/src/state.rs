@@ -155,6 +155,18 @@ impl FxImage {
     }
 }
 
+impl FxImage {
+    /// Returns the state after power-on: all exceptions are unmasked, the precision is single, and each register holds +0.0 (SDM vol. 3A
+    /// §9.1.1, table 9-1: FCW 0040H, FTW 5555H).
+    pub fn power_on() -> Self {
+        let mut image = Self::default();
+        image.0[0..2].copy_from_slice(&0x40_u16.to_le_bytes());
+        // The abridged tag word of FXSAVE has a bit for each register that is not empty.
+        image.0[4] = 0xff;
+        image
+    }
+}
+
 impl Default for FxImage {
     /// Returns the state after FNINIT with MXCSR at its reset value.
     fn default() -> Self {
@@ -203,7 +215,7 @@ impl<'de> Deserialize<'de> for FxImage {
 #[repr(C, align(64))]
 pub struct Vector256(pub [[u8; 32]; 16]);
 
-/// Blocking of events for one instruction (SDM vol. 3A §6.8.3).
+/// Blocking of events until the next instruction has finished (SDM vol. 3A §6.8.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InterruptShadow {
     /// No interrupt shadow.
@@ -211,7 +223,7 @@ pub enum InterruptShadow {
     None,
     /// Shadow of one instruction after STI.
     Sti,
-    /// Shadow of one instruction after MOV SS or POP SS.
+    /// Shadow of one instruction after MOV SS or POP SS, which holds debug exceptions back, too.
     MovSs,
 }
 
@@ -234,6 +246,9 @@ pub enum MpState {
 pub struct Events {
     /// Interrupt shadow over the next instruction.
     pub shadow: InterruptShadow,
+    /// Data breakpoints that the MOV SS or POP SS behind `shadow` has triggered, as bits of DR6 (bit `n`: DR`n`). The debug trap follows
+    /// the next instruction. Always 0 without a [`InterruptShadow::MovSs`].
+    pub pending_breakpoints: u8,
     /// True while an NMI is being handled (until IRET).
     pub nmi_blocked: bool,
     /// True if an NMI waits for delivery.
@@ -276,9 +291,12 @@ pub struct VcpuState {
 }
 
 impl VcpuState {
-    /// Returns the state after power-on or INIT (SDM vol. 3A §9.1.1, table 9-1), with the x87 state as after FNINIT.
+    /// Returns the state after power-on (SDM vol. 3A §9.1.1, table 9-1).
     pub fn reset() -> Self {
-        let mut s = Self::default();
+        let mut s = Self {
+            fx: FxImage::power_on(),
+            ..Self::default()
+        };
         s.general.rip = 0xfff0;
         s.general.rflags = 2;
         s.general.gpr[2] = 0x600;
@@ -319,15 +337,59 @@ impl VcpuState {
         s
     }
 
-    /// Sets the state after INIT and a start-up IPI with this vector (SDM vol. 3A §8.4.4): real mode at `vector << 12`. Keeps the clocks
-    /// and counts in `time`.
+    /// Sets the state after INIT. INIT leaves the x87, MMX, XMM and YMM registers, MXCSR and XCR0 unchanged (SDM vol. 3A §9.1.1, table
+    /// 9-1). The clocks and counts in `time` go on.
+    pub fn init(&mut self) {
+        let mut new = Self {
+            fx: self.fx,
+            vector: self.vector,
+            time: self.time,
+            ..Self::reset()
+        };
+        new.control.xcr0 = self.control.xcr0;
+        *self = new;
+    }
+
+    /// Sets the state after INIT and a start-up IPI with this vector (SDM vol. 3A §8.4.4): real mode at `vector << 12`.
     pub fn startup(&mut self, vector: u8) {
-        let time = self.time;
-        *self = Self::reset();
-        self.time = time;
+        self.init();
         self.general.rip = 0;
         let cs = &mut self.segments.data[seg::CS];
         cs.selector = u16::from(vector) << 8;
         cs.base = u64::from(vector) << 12;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// SDM vol. 3A table 9-1.
+    #[test]
+    fn init_keeps_the_arithmetic_registers_of_a_processor() {
+        let on = VcpuState::reset();
+        assert_eq!((on.fx.fcw(), on.fx.fsw(), on.fx.mxcsr()), (0x40, 0, 0x1f80));
+        // Eight registers with a value: +0.0.
+        assert_eq!(on.fx.legacy()[4..8], [0xff, 0, 0, 0]);
+        assert_eq!(on.fx.legacy()[32..], [0; 128]);
+        let mut used = on.clone();
+        used.fx = FxImage::default();
+        used.fx.set_mxcsr(0x1f00);
+        used.vector.0[3] = [7; 32];
+        used.control.xcr0 = 7;
+        used.control.cr0 = 0x8000_0011;
+        used.time.cycles = 5;
+        let mut started = used.clone();
+        started.startup(0x12);
+        for state in [&started, &{
+            used.init();
+            used
+        }] {
+            assert_eq!((state.fx.fcw(), state.fx.mxcsr()), (0x37f, 0x1f00));
+            assert_eq!(state.vector.0[3], [7; 32]);
+            assert_eq!((state.control.xcr0, state.control.cr0), (7, on.control.cr0));
+            assert_eq!(state.time.cycles, 5);
+        }
+        assert_eq!(started.segments.data[seg::CS].base, 0x1_2000);
     }
 }

@@ -396,7 +396,7 @@ impl LocalApic {
                 }
                 s.lvt[index] = entry;
                 if register == LVT_TIMER {
-                    s.timer.set_mode(TimerMode::of(entry));
+                    s.timer.set_mode(&clock, now, TimerMode::of(entry));
                 }
             }
             TIMER_INITIAL => s.timer.set_initial(&clock, now, value),

@@ -164,14 +164,34 @@ impl Timer {
         }
     }
 
-    /// Sets the mode from the local vector table entry. A change of the mode disarms the timer.
-    pub fn set_mode(&mut self, mode: TimerMode) {
-        if mode != self.mode {
-            self.mode = mode;
-            self.first = 0;
-            self.deadline = 0;
-            self.next = u64::MAX;
+    /// Sets the mode from the local vector table entry at the time `now`, up to which expiries have been handled. A running count goes on
+    /// between one-shot and periodic mode, as on processors. A change to or from any other mode disarms the timer.
+    pub fn set_mode(&mut self, clock: &TimerClock, now: u64, mode: TimerMode) {
+        let old = std::mem::replace(&mut self.mode, mode);
+        match (old, mode) {
+            _ if old == mode => {}
+            (TimerMode::OneShot, TimerMode::Periodic) => {}
+            (TimerMode::Periodic, TimerMode::OneShot) => self.end_periods(clock, now),
+            _ => {
+                self.first = 0;
+                self.deadline = 0;
+                self.next = u64::MAX;
+            }
         }
+    }
+
+    /// Makes the running period the last one. The next expiry stays where it is.
+    fn end_periods(&mut self, clock: &TimerClock, now: u64) {
+        if self.fired == 0 || self.initial == 0 {
+            return;
+        }
+        let past = self.elapsed(clock, now).saturating_sub(self.first.into());
+        let periods = past / u64::from(self.initial);
+        let ticks = u64::from(self.first) + periods.saturating_mul(self.initial.into());
+        let cycles = clock.cycles(ticks, self.divisor());
+        self.start = self.start.saturating_add(cycles);
+        self.first = self.initial;
+        self.fired = 0;
     }
 
     /// Returns IA32_TSC_DEADLINE, which is 0 if the timer is disarmed or in another mode.
@@ -282,7 +302,7 @@ mod tests {
     #[test]
     fn periods_do_not_drift_and_missed_ones_merge() {
         let (c, mut t) = (clock(), Timer::default());
-        t.set_mode(TimerMode::Periodic);
+        t.set_mode(&c, 0, TimerMode::Periodic);
         t.set_divide(&c, 0, 0b1011);
         t.set_initial(&c, 0, 7);
         for k in 1..1000u64 {
@@ -301,7 +321,7 @@ mod tests {
     #[test]
     fn a_new_divisor_keeps_the_count_and_then_the_period() {
         let (c, mut t) = (clock(), Timer::default());
-        t.set_mode(TimerMode::Periodic);
+        t.set_mode(&c, 0, TimerMode::Periodic);
         t.set_divide(&c, 0, 0b1011);
         t.set_initial(&c, 0, 1000);
         t.set_divide(&c, 2610, 0);
@@ -309,6 +329,35 @@ mod tests {
         assert_eq!(t.next(), 2610 + 580);
         t.expire(&c, t.next());
         assert_eq!(t.next(), 2610 + 580 + 5800);
+    }
+
+    /// What kvm-unit-tests (`apic`, change of mode) demand of processors.
+    #[test]
+    fn the_count_goes_on_between_one_shot_and_periodic_mode() {
+        let (c, mut t) = (clock(), Timer::default());
+        t.set_divide(&c, 0, 0b1011);
+        t.set_initial(&c, 0, 1000);
+        t.set_mode(&c, 2030, TimerMode::Periodic);
+        assert_eq!((t.current(&c, 2030), t.next()), (300, 2900));
+        t.expire(&c, 2900);
+        assert_eq!((t.current(&c, 2900), t.next()), (1000, 5800));
+        t.expire(&c, 5800);
+        t.set_mode(&c, 5829, TimerMode::OneShot);
+        assert_eq!((t.current(&c, 5829), t.next()), (990, 8700));
+        assert_eq!((t.current(&c, 8699), t.current(&c, 8700)), (1, 0));
+        t.expire(&c, 8700);
+        assert_eq!((t.current(&c, 9000), t.next()), (0, u64::MAX));
+        t.set_mode(&c, 9000, TimerMode::Periodic);
+        assert_eq!(
+            (t.current(&c, 9500), t.next(), t.initial()),
+            (0, u64::MAX, 1000),
+            "a count that has ended does not begin again"
+        );
+        t.set_initial(&c, 9500, 10);
+        t.set_mode(&c, 9500, TimerMode::TscDeadline);
+        assert_eq!((t.current(&c, 9500), t.next()), (0, u64::MAX));
+        t.set_mode(&c, 9500, TimerMode::Periodic);
+        assert_eq!((t.current(&c, 9500), t.next()), (0, u64::MAX));
     }
 
     #[test]
@@ -320,7 +369,7 @@ mod tests {
             (u64::MAX, 0),
             "another mode ignores it"
         );
-        t.set_mode(TimerMode::TscDeadline);
+        t.set_mode(&clock(), 0, TimerMode::TscDeadline);
         t.set_tsc_offset(0, 0u64.wrapping_sub(100));
         t.set_deadline(200, 1000);
         assert_eq!(t.next(), 1100);
@@ -338,7 +387,7 @@ mod tests {
         assert_eq!((t.next(), t.deadline()), (u64::MAX, 0));
         t.set_deadline(800, 5);
         assert_eq!(t.next(), 800, "a deadline in the past expires at once");
-        t.set_mode(TimerMode::OneShot);
+        t.set_mode(&clock(), 800, TimerMode::OneShot);
         assert_eq!((t.next(), t.deadline()), (u64::MAX, 0));
     }
 }

@@ -7,7 +7,7 @@ use nodescope_engine_soft::{SoftVcpu, StepOutcome, Translate};
 use nodescope_memory::Ram;
 use nodescope_oracle::bare::{self, Bare};
 use nodescope_x86::state::seg;
-use nodescope_x86::{Exception, VcpuState};
+use nodescope_x86::{Exception, FxImage, VcpuState};
 
 /// Address of the code.
 pub const CODE: u64 = 0x1_0000;
@@ -66,6 +66,7 @@ impl Machine {
         }
         assert!(ram.write(CODE, code));
         let mut state = VcpuState::reset();
+        state.fx = FxImage::default();
         state.control.cr0 = 0x8005_0033;
         state.control.cr3 = 0x1000;
         state.control.cr4 = 0x20;

@@ -5,6 +5,7 @@ use nodescope_engine::{Exit, Limit, Vcpu};
 use nodescope_engine_soft::Translate;
 use nodescope_oracle::bare;
 use nodescope_plugin_api::L0Geometry;
+use nodescope_x86::InterruptShadow;
 
 use crate::machine::*;
 use crate::*;
@@ -326,4 +327,173 @@ fn a_breakpoint_that_is_not_met_changes_no_count() {
         (s.m.state.general, s.m.state.time, s.m.ports.accounts)
     };
     assert_eq!(run(false), run(true));
+}
+
+/// Loads SS from memory that breakpoint 0 watches. The load is 2 bytes long.
+fn load_stack_segment(a: &mut CodeAssembler) {
+    a.mov(ss, word_ptr(rbx)).unwrap();
+}
+
+/// Returns a machine that loads SS from watched memory, and then executes `next` at `CODE + 2`.
+fn behind_a_watched_stack_segment(next: impl FnOnce(&mut CodeAssembler)) -> System {
+    let s = System::new(|a| {
+        load_stack_segment(a);
+        next(a);
+    })
+    .set(RBX, DATA)
+    .breakpoint(0, DATA, ACCESS, WORD);
+    s.put(DATA, KERNEL_SS);
+    s
+}
+
+/// What Linux's selftest `mov_ss_trap` found on processors, and SDM vol. 3A section 6.8.3.
+#[test]
+fn the_trap_of_a_loaded_stack_segment_follows_the_next_instruction() {
+    type Code = fn(&mut CodeAssembler);
+    let loads: [Code; 2] = [load_stack_segment, |a| {
+        // The stack is the watched memory. POP SS does not exist in 64-bit code, so the code is 32-bit.
+        a.db(&[0x17]).unwrap();
+    }];
+    for (n, load) in loads.into_iter().enumerate() {
+        let mut s = System::new(|a| {
+            load(a);
+            a.nop().unwrap();
+            a.nop().unwrap();
+            a.hlt().unwrap();
+        })
+        .set(RBX, DATA)
+        .breakpoint(0, DATA, ACCESS, WORD);
+        s.put(DATA, KERNEL_SS);
+        let mut length = 2;
+        if n == 1 {
+            s.m.state.segments.data[seg::CS].attributes = 0xc09b;
+            s.m.state.segments.data[seg::SS].attributes = 0xc093;
+            s = s.set(RSP, DATA);
+            length = 1;
+        }
+        assert_eq!(s.trapped(), (1, CODE + length + 1, QUIET | 1), "load {n}");
+        assert_eq!(s.m.state.events.pending_breakpoints, 0);
+    }
+}
+
+#[test]
+fn an_entry_into_the_kernel_takes_the_pending_trap_along() {
+    // The handler of vector 3 is entered, and the trap comes at its first instruction.
+    let mut s = behind_a_watched_stack_segment(|a| a.int3().unwrap());
+    assert_eq!(s.trapped(), (1, HANDLERS + 16 * 3, QUIET | 1));
+    let (_, frame) = s.frame(false);
+    assert_eq!(frame.cs, KERNEL_CS);
+
+    // SYSCALL, interpreted.
+    let mut s = behind_a_watched_stack_segment(|a| a.syscall().unwrap());
+    s.m.state.msrs.star = 0x1b << 48 | KERNEL_CS << 32;
+    s.m.state.msrs.lstar = CODE + 0x200;
+    s.m.state.control.efer |= 1;
+    assert_eq!(s.trapped(), (1, CODE + 0x200, QUIET | 1));
+}
+
+#[test]
+fn a_fault_or_int1_behind_a_loaded_stack_segment_drops_its_trap() {
+    let mut s = behind_a_watched_stack_segment(|a| a.ud2().unwrap());
+    assert_eq!(s.trapped(), (6, CODE + 2, QUIET));
+    assert_eq!(s.m.state.events.pending_breakpoints, 0);
+    let mut s = behind_a_watched_stack_segment(|a| a.int1().unwrap());
+    assert_eq!(s.trapped(), (1, CODE + 3, QUIET));
+}
+
+#[test]
+fn neither_single_steps_nor_code_breakpoints_nor_interrupts_come_behind_a_loaded_stack_segment() {
+    type Code = fn(&mut CodeAssembler);
+    let code: Code = |a| {
+        a.mov(ss, word_ptr(rbx)).unwrap();
+        a.nop().unwrap();
+        a.nop().unwrap();
+        a.hlt().unwrap();
+    };
+    let new = |flags: u64| {
+        let s = System::new(code).set(RBX, DATA).flags(flags);
+        s.put(DATA, KERNEL_SS);
+        s
+    };
+    assert_eq!(new(TRAP).trapped(), (1, CODE + 3, QUIET | 1 << 14));
+    let mut s = new(0).breakpoint(1, CODE + 2, EXECUTION, BYTE);
+    s = s.breakpoint(2, CODE + 3, EXECUTION, BYTE);
+    assert_eq!(s.trapped(), (1, CODE + 3, QUIET | 4));
+    let mut s = behind_a_watched_stack_segment(|a| a.nop().unwrap()).flags(INTERRUPTS);
+    s = s.interrupt(0x40);
+    s.m.state.events.shadow = InterruptShadow::MovSs;
+    // Behind a first load, the watched load does not block. Its trap precedes the interrupt, which would otherwise come here.
+    assert_eq!(s.trapped(), (1, CODE + 2, QUIET | 1));
+    let mut s = behind_a_watched_stack_segment(|a| a.nop().unwrap()).flags(INTERRUPTS);
+    s = s.interrupt(0x40);
+    s.m.state.events.shadow = InterruptShadow::Sti;
+    // The interrupt waits behind STI and the load.
+    assert_eq!(s.trapped(), (1, CODE + 3, QUIET | 1));
+}
+
+/// Only the first of several loads in a row blocks.
+#[test]
+fn a_second_load_of_the_stack_segment_does_not_block() {
+    let mut s = behind_a_watched_stack_segment(|a| {
+        load_stack_segment(a);
+        load_stack_segment(a);
+        a.hlt().unwrap();
+    });
+    assert_eq!(s.trapped(), (1, CODE + 4, QUIET | 1));
+}
+
+/// LSS loads the stack pointer with the segment, so that nothing has to wait.
+#[test]
+fn the_trap_of_lss_follows_at_once() {
+    let mut s = System::new(|a| {
+        a.lss(rax, fword_ptr(rbx)).unwrap();
+        a.nop().unwrap();
+        a.hlt().unwrap();
+    })
+    .set(RBX, DATA)
+    .breakpoint(0, DATA, ACCESS, FOUR);
+    s.put(DATA, KERNEL_SS << 32);
+    s.put(DATA + 8, KERNEL_SS);
+    let (vector, at, met) = s.trapped();
+    assert_eq!((vector, met), (1, QUIET | 1));
+    assert_eq!(s.m.peek::<1>(at), [0x90], "the NOP");
+}
+
+/// A state between the load and the next instruction has all that is pending.
+#[test]
+fn a_pending_trap_survives_save_and_restore() {
+    let mut s = behind_a_watched_stack_segment(|a| {
+        a.nop().unwrap();
+        a.hlt().unwrap();
+    });
+    s.m.vcpu.restore(&s.m.state);
+    let limit = Limit::instructions(s.m.state.time.instructions + 1);
+    s.m.vcpu.run(&mut s.m.ports, limit).unwrap();
+    let saved = s.m.vcpu.save();
+    let wanted = (InterruptShadow::MovSs, 1);
+    assert_eq!(
+        (saved.events.shadow, saved.events.pending_breakpoints),
+        wanted
+    );
+    s.m.state = saved;
+    s.m.vcpu = bare::vcpu(&s.m.ram, Translate::Never);
+    assert_eq!(s.trapped(), (1, CODE + 3, QUIET | 1));
+}
+
+/// INT n and SYSCALL clear TF, so that the kernel's first instruction finds no trap.
+#[test]
+fn an_entry_into_the_kernel_is_not_stepped() {
+    let mut s = System::new(|a| a.int3().unwrap()).flags(TRAP);
+    assert_eq!(s.trapped(), (3, CODE + 1, QUIET));
+    let mut s = System::new(|a| a.syscall().unwrap()).flags(TRAP);
+    s.m.state.msrs.star = 0x1b << 48 | KERNEL_CS << 32;
+    s.m.state.msrs.lstar = HANDLERS;
+    s.m.state.msrs.sfmask = TRAP;
+    assert_eq!(s.handled(), 0);
+    assert_eq!(s.m.state.debug.dr6, QUIET);
+    // A kernel that keeps TF is stepped.
+    let mut s = System::new(|a| a.syscall().unwrap()).flags(TRAP);
+    s.m.state.msrs.star = 0x1b << 48 | KERNEL_CS << 32;
+    s.m.state.msrs.lstar = CODE + 0x200;
+    assert_eq!(s.trapped(), (1, CODE + 0x200, QUIET | 1 << 14));
 }

@@ -5,6 +5,7 @@ mod code;
 mod debug;
 mod doorbell;
 mod exceptions;
+mod host_traps;
 #[path = "../machine/mod.rs"]
 mod machine;
 mod opcodes;

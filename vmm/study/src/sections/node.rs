@@ -13,8 +13,8 @@ use nodescope_config::reader::{Item, Section, closest};
 /// Placeholder for a distance that the file does not give. The reader of `[memory]` replaces it by a distance from the memory's latencies.
 pub(super) const UNSET: u8 = 0;
 
-/// Reads `[cluster]`: the number of nodes, and whether one node boots and all nodes are its clones.
-pub(super) fn cluster(section: &Section<'_>) -> (u32, bool) {
+/// Reads `[cluster]`: the number of nodes, and whether one node boots and all nodes are its clones; None if the file leaves this open.
+pub(super) fn cluster(section: &Section<'_>) -> (u32, Option<bool>) {
     let nodes = section.require("nodes", "2");
     let nodes = nodes
         .and_then(|item| item.count(1..=MAX_NODES))
@@ -23,7 +23,7 @@ pub(super) fn cluster(section: &Section<'_>) -> (u32, bool) {
         let ways = [("each", false), ("once", true)];
         item.choice("a way to boot", &ways)
     });
-    (nodes, boot.unwrap_or(false))
+    (nodes, boot)
 }
 
 /// Reads `[node]`; caches are filled in later, and distances are [`UNSET`] if the file has none.

@@ -80,6 +80,7 @@ fn deliver_behind(
     op: &Op,
     deliver: impl FnOnce(&mut Cpu) -> Result<(), Trap>,
 ) -> Done {
+    cpu.step_by_new_flags();
     let start = cpu.gpr[crate::op::RIP as usize];
     let next = cpu.next_ip(op);
     cpu.set_ip(cpu.wrap_ip(next));
@@ -106,8 +107,10 @@ fn int_n(cpu: &mut Cpu, op: &Op) -> Done {
     software(cpu, op, op.imm as u8)
 }
 
-/// Executes INT1: `#DB` as a trap, whatever the gate's privilege (SDM vol. 2A, INT n). DR6 is unchanged.
+/// Executes INT1: `#DB` as a trap, whatever the gate's privilege (SDM vol. 2A, INT n). DR6 is unchanged. The trap takes the place of the
+/// pending one of a MOV SS or POP SS before INT1.
 fn int1(cpu: &mut Cpu, op: &Op) -> Done {
+    cpu.drop_pending_breakpoints();
     deliver_behind(cpu, op, Cpu::debug_interrupt)
 }
 

@@ -14,6 +14,7 @@ pub(super) fn syscall(cpu: &mut Cpu, op: &Op) -> Done {
     if cpu.control.efer & efer::SCE == 0 || !cpu.long_mode() || cpu.mode != Mode::Bits64 {
         return Err(cpu.raise(Exception::ud()));
     }
+    cpu.step_by_new_flags();
     cpu.gpr[1] = cpu.next_ip(op);
     cpu.gpr[11] = cpu.rflags & !rflags::RF;
     let selector = (cpu.msrs.star >> 32) as u16 & !3;

@@ -8,6 +8,7 @@ mod system;
 
 use iced_x86::{Code, Decoder, DecoderOptions, Encoder, Instruction};
 use nodescope_memory::Ram;
+use nodescope_x86::FxImage;
 use nodescope_x86::bits::{cr0, cr4};
 
 use crate::code::SharedCode;
@@ -35,6 +36,8 @@ fn vcpu() -> SoftVcpu {
     cpu.control.cr0 = cr0::PE | cr0::NE | cr0::MP | cr0::ET;
     cpu.control.cr4 = cr4::OSFXSR | cr4::OSXMMEXCPT | cr4::OSXSAVE;
     cpu.control.xcr0 = 7;
+    // As after FNINIT.
+    cpu.fx = FxImage::default();
     cpu.mode = Mode::Bits64;
     cpu.gpr[RIP as usize] = IP;
     super::recompute_simd_availability(cpu);
