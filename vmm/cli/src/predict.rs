@@ -161,7 +161,7 @@ pub fn read(results: &Path, options: SequenceOptions) -> Result<(PathBuf, Sequen
     let (path, builder, cut) = builder(results, options)?;
     let mut sequences = builder.finish().map_err(|error| unusable(&path, &error))?;
     sequences.notes.extend(cut);
-    origin::complete(&mut sequences, &path)?;
+    origin::complete(&mut sequences, &path);
     Ok((path, sequences))
 }
 

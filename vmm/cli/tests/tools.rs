@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 use nodescope_hypercall::record::communicator;
 use nodescope_hypercall::{Flavour, Function, Hello, MpiRecord, Peer, ProcessKind, ThreadId};
 use nodescope_trace::{Body, Event, Header, MpiCall, NodeEntry, Stamp, TraceWriter};
+use nodescope_window::{Measure, ModelSpec, Trigger, WindowRecord, WindowSpec, WindowsFile};
 
 /// Writes the trace of two ranks on one node that call MPI_Barrier twice.
 fn trace(path: &Path) {
@@ -232,7 +233,31 @@ fn a_hybrid_job_is_predicted_where_it_was_traced() {
         assert_eq!(code, Some(0), "{text}");
         serde_json::from_str(&text).unwrap()
     };
+    let spec = WindowSpec {
+        name: "w".into(),
+        open: Trigger::Immediately,
+        warm_up: 0,
+        attribution: true,
+        measure: Measure::Guest,
+        models: ModelSpec::default(),
+    };
+    let window = WindowRecord {
+        name: "w".into(),
+        spec,
+        triggered_ps: 3_000_000,
+        opened_ps: 3_000_000,
+        measured_from_ps: Some(3_000_000),
+        closed_ps: 4_000_000,
+        complete: true,
+        nodes: Vec::new(),
+    };
+    let windows = WindowsFile::new("s", "0123", vec![window], Vec::new());
+    let windows = serde_json::to_string(&windows).unwrap();
+    fs::write(results.join("windows.json"), windows).unwrap();
     let traced = json(&[]);
+    assert_eq!(traced["windows"][0]["time"], 1_000_000);
+    let (_, text) = predict(&[]);
+    assert!(text.contains("\"w\" was open in 1.000 us"), "{text}");
     assert_eq!(traced["placement"]["rule"], "traced");
     assert_eq!(traced["placement"]["nodes"], 2);
     assert_eq!(traced["placement"]["threads_per_rank"], 2);

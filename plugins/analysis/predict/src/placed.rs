@@ -131,10 +131,8 @@ impl Placed {
         }
         if ranks > 1 && crossing == Some(0) {
             let also = match &self.traced {
-                Some(traced) if traced.nodes.nodes > 1 && self.here.nodes == 1 => {
-                    "; some did where traced, unless no two ranks of different nodes communicate"
-                }
-                Some(traced) if traced.same && self.here.nodes == 1 => ", as where traced",
+                Some(traced) if traced.same => ", as where traced",
+                _ if self.here.nodes == 1 => ", since all ranks are on one",
                 _ => "",
             };
             told.push(format!(

@@ -8,24 +8,26 @@ use nodescope_config::quantity::Time;
 use nodescope_loop_tree::{Sequences, WindowSpan};
 use nodescope_window::WindowsFile;
 
-use crate::exit::{Exit, Failure};
 use crate::openmp::most_threads;
 
-/// Completes the origin of sequences from the results in which their trace lies. A trace that lies elsewhere has no other results.
-pub fn complete(sequences: &mut Sequences, trace: &Path) -> Result<(), Failure> {
+/// Completes the origin of sequences from the results in which their trace lies. A trace that lies elsewhere has no other results. Windows
+/// that cannot be read give a note.
+pub fn complete(sequences: &mut Sequences, trace: &Path) {
     if trace.file_name().is_none_or(|name| name != TRACE_FILE) {
-        return Ok(());
+        return;
     }
     let folder = trace.parent().unwrap_or(Path::new(""));
     let windows = folder.join(WindowsFile::NAME);
     if windows.is_file() {
-        let file = WindowsFile::read(&windows);
-        let file = file.map_err(|error| Failure::of(Exit::Study, &error))?;
-        sequences.origin.windows = spans(&file, &sequences.extents);
+        match WindowsFile::read(&windows) {
+            Ok(file) => sequences.origin.windows = spans(&file, &sequences.extents),
+            Err(error) => sequences.notes.push(format!(
+                "whether the traced time contains windows is unknown: {error}"
+            )),
+        }
     }
     let ranks = sequences.ranks.len() as u32;
     sequences.origin.threads = most_threads(folder, ranks).or_else(|| stated_threads(folder));
-    Ok(())
 }
 
 /// Returns the parts of windows that lie within the ranks' extents, from the first rank's start to the last rank's end.
