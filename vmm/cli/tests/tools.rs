@@ -133,7 +133,7 @@ fn more_ranks_than_the_cluster_has_room_for_are_refused_by_number() {
     fs::write(dir.path().join("c.toml"), cluster).unwrap();
     let output = run(
         dir.path(),
-        &["predict", "t.nst", "--cluster", "c.toml", "--ranks", "8,64"],
+        &["predict", "t.nst", "--cluster", "c.toml", "--ranks", "4,64"],
     );
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
