@@ -266,6 +266,9 @@ fn total(of: &WindowReport) -> Option<&Scope> {
     (of.clone().find(kind(ScopeKind::Ranks))).or_else(|| of.clone().find(kind(ScopeKind::Total)))
 }
 
+/// Kind of work: its name, and its count in a scope.
+type Kind<'a> = (&'static str, &'a dyn Fn(&Scope) -> f64);
+
 /// Returns what two windows measured differently.
 fn work(a: &WindowReport, b: &WindowReport) -> WorkDifference {
     let mut found = WorkDifference {
@@ -276,7 +279,7 @@ fn work(a: &WindowReport, b: &WindowReport) -> WorkDifference {
         of.privileges.iter().map(count).sum::<u128>() as f64
     };
     if let (Some(one), Some(other)) = (total(a), total(b)) {
-        let kinds: [(&str, &dyn Fn(&Scope) -> f64); 4] = [
+        let kinds: [Kind<'_>; 4] = [
             ("instructions outside MPI", &|of| of.instructions as f64),
             ("floating-point operations", &|of| {
                 (of.flops.total - of.flops.in_mpi.min(of.flops.total)) as f64
