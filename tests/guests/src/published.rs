@@ -411,6 +411,6 @@ pub fn section(trace: &Path, job: usize, number: u64, cluster: &Cluster) -> Sect
     let mut prediction =
         predict(&Program::new(&sequences), cluster, &request).expect("a prediction");
     assert_eq!(prediction.outcome.problems, []);
-    prediction.between(&sequences.marks);
+    prediction.between(&sequences.marks, &sequences.origin);
     prediction.section.expect("the section")
 }

@@ -116,7 +116,7 @@ fn two_nodes() -> Cluster {
     let network = Channel::new(Model::LogGp, 20_000_000, 10_000_000_000 / 8);
     let mut cluster = Cluster::simple("two nodes", network);
     cluster.memory = Channel::new(Model::LogGp, 1_000_000, 5_000_000_000);
-    (cluster.cores, cluster.ranks_per_node) = (2, 2);
+    (cluster.cores, cluster.ranks_per_node) = (2, Some(2));
     cluster.contention = true;
     cluster
 }

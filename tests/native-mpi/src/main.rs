@@ -384,7 +384,8 @@ fn fitted(path: &str, collector: Collector, options: &Options) -> Result<Cluster
         memory: None,
     };
     options.say(&file.summary());
-    let text = file.text();
+    // All ranks were traced on this machine, and each is to have a node of its own.
+    let text = (file.text()).replacen("cores = 1\n", "cores = 1\nranks_per_node = 1\n", 1);
     if let Some(folder) = &options.keep {
         std::fs::create_dir_all(folder)
             .and_then(|()| std::fs::write(folder.join(format!("{path}.toml")), &text))
@@ -423,7 +424,7 @@ fn seconds(marked: &Marked, cluster: &Cluster) -> Result<f64, Failure> {
         ..Request::default()
     };
     let mut prediction = predict(&marked.program, cluster, &request).map_err(other)?;
-    prediction.between(&marked.marks);
+    prediction.between(&marked.marks, &marked.program.origin);
     match prediction.section {
         Some(section) if prediction.outcome.complete() => Ok(section.time as f64 * 1e-12),
         _ => Err(other(format!(

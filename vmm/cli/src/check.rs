@@ -32,6 +32,14 @@ pub fn check(args: &args::Check) -> Result<Exit, Failure> {
         println!("  {:<9} {state}", "image");
     }
     println!("  {:<9} {}", "kvm", of_kvm());
+    for (field, remark) in study.remarks() {
+        let line = study.position_of(field).map_or(1, |position| position.line);
+        println!(
+            "  {:<9} {}:{line}: {field}: {remark}",
+            "note",
+            study.file.display()
+        );
+    }
     Ok(Exit::Ok)
 }
 

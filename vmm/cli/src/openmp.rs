@@ -202,6 +202,15 @@ pub fn has_records(results: &Path) -> bool {
     records_of(results).is_ok_and(|records| !records.is_empty())
 }
 
+/// Returns the largest number of threads of a rank in a world of `ranks` ranks that were active at once; `None` without records of such
+/// ranks that can be read.
+pub fn most_threads(results: &Path, ranks: u32) -> Option<u32> {
+    let records = records_of(results).ok()?.into_iter();
+    let records = records.filter_map(|path| Record::read(&path).ok());
+    let of_ranks = records.filter(|record| record.rank.is_some() && record.ranks == Some(ranks));
+    of_ranks.map(|record| record.peak.max(1)).max()
+}
+
 /// Returns the OpenMP section of a report's page; `None` without records. Where records cannot be shown, the section contains the reason.
 pub fn section(results: &Path) -> Option<PageSection> {
     let section_markup = || {

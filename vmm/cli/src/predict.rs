@@ -1,6 +1,7 @@
 //! `nodescope predict`.
 
 pub mod args;
+mod origin;
 mod sweep;
 mod timeline;
 
@@ -54,7 +55,7 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
             for &job in &jobs {
                 let sequences = read(results, options(job))?.1;
                 passed(&sequences, args.from, args.to)?;
-                programs.push(Program::new(&sequences));
+                programs.push(Program::new(&origin::noted(sequences)));
             }
         }
         return sweep::ranks(args, &cluster, &programs, &request);
@@ -69,10 +70,11 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
         ));
     };
     let (path, sequences) = read(results, options(job))?;
-    let mut program = Program::new(&sequences);
     if let Some(sweep) = &args.sweep {
+        let program = Program::new(&origin::noted(sequences));
         return sweep::sweep(args, sweep, &file, &program, &request);
     }
+    let mut program = Program::new(&sequences);
     if let Some(rank) = args.outline {
         print(&reduce::outline(&program, rank))?;
         return Ok(Exit::Ok);
@@ -104,7 +106,7 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     };
     if args.from.is_some() {
         passed(&sequences, args.from, args.to)?;
-        prediction.between(&sequences.marks);
+        prediction.between(&sequences.marks, &sequences.origin);
     }
     prediction.traced = sequences.spans.iter().copied().max();
     prediction.loop_trees.trace_bytes = path.metadata().ok().map(|file| file.len());
@@ -159,6 +161,7 @@ pub fn read(results: &Path, options: SequenceOptions) -> Result<(PathBuf, Sequen
     let (path, builder, cut) = builder(results, options)?;
     let mut sequences = builder.finish().map_err(|error| unusable(&path, &error))?;
     sequences.notes.extend(cut);
+    origin::complete(&mut sequences, &path);
     Ok((path, sequences))
 }
 
@@ -207,6 +210,7 @@ fn events(
 ) -> Result<(SequenceBuilder, Option<String>), TraceError> {
     let reader = TraceReader::open(path)?;
     let mut builder = SequenceBuilder::new(options);
+    builder.set_header(reader.header());
     let mut cut = None;
     for event in reader.events() {
         match event {

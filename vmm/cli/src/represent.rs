@@ -210,7 +210,9 @@ fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     };
     let mut whole = ReplayPrediction::new(&sequences, assignments, &cluster, &request)
         .map_err(|error| Failure::of(Exit::Study, &error))?;
-    whole.prediction.between(&sequences.marks);
+    whole
+        .prediction
+        .between(&sequences.marks, &sequences.origin);
     if args.choice.json {
         print(&whole.json())?;
     } else if args.html {

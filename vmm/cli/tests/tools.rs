@@ -7,52 +7,62 @@ use std::process::{Command, Output};
 use nodescope_hypercall::record::communicator;
 use nodescope_hypercall::{Flavour, Function, Hello, MpiRecord, Peer, ProcessKind, ThreadId};
 use nodescope_trace::{Body, Event, Header, MpiCall, NodeEntry, Stamp, TraceWriter};
+use nodescope_window::{Measure, ModelSpec, Trigger, WindowRecord, WindowSpec, WindowsFile};
 
 /// Writes the trace of two ranks on one node that call MPI_Barrier twice.
 fn trace(path: &Path) {
-    let node = NodeEntry {
-        name: "node0".into(),
-        vcpus: 2,
+    trace_of(path, &[0, 0], 2);
+}
+
+/// Writes the trace of ranks on these nodes of so many virtual CPUs. The ranks call MPI_Barrier twice.
+fn trace_of(path: &Path, nodes: &[u32], vcpus: u32) {
+    let count = nodes.iter().max().unwrap() + 1;
+    let entries = (0..count).map(|node| NodeEntry {
+        name: format!("node{node}"),
+        vcpus,
         frequency_hz: 1_000_000_000,
-    };
-    let mut writer = TraceWriter::create(path, &Header::new("s", "0123", vec![node])).unwrap();
-    let mut sequence = 0;
-    let mut write = |time, rank, body| {
+    });
+    let header = Header::new("s", "0123", entries.collect());
+    let mut writer = TraceWriter::create(path, &header).unwrap();
+    let mut sequences = vec![0; count as usize];
+    let mut write = |time, rank: u32, body| {
         let stamp = Stamp {
             time,
             instructions: time / 1000,
             vcpu: rank,
         };
+        let node = nodes[rank as usize];
         let event = Event {
-            node: 0,
-            sequence,
+            node,
+            sequence: sequences[node as usize],
             stamp,
             body,
         };
         writer.write(&event).unwrap();
-        sequence += 1;
+        sequences[node as usize] += 1;
     };
-    for rank in 0..2 {
+    let ranks = nodes.len() as u32;
+    for rank in 0..ranks {
         let hello = Hello {
             kind: ProcessKind::MpiRank,
             rank: Peer::Rank(rank),
-            world_size: 2,
+            world_size: ranks,
             pid: 100 + rank,
             flavour: Flavour::OpenMpi,
-            host: "node0".into(),
+            host: format!("node{}", nodes[rank as usize]),
             program: "program".into(),
         };
         write(1_000_000, rank, Body::Process(hello));
     }
     for call in 0..2_u64 {
-        for rank in 0..2 {
+        for rank in 0..ranks {
             let thread = ThreadId {
                 pid: 100 + rank,
                 tid: 100 + rank,
             };
             let mut record = MpiRecord::new(Function::Barrier, thread, Peer::Rank(rank), call);
             record.communicator = communicator::WORLD;
-            record.communicator_size = 2;
+            record.communicator_size = ranks;
             let stamp = |time| Stamp {
                 time,
                 instructions: time / 1000,
@@ -123,13 +133,13 @@ fn more_ranks_than_the_cluster_has_room_for_are_refused_by_number() {
     fs::write(dir.path().join("c.toml"), cluster).unwrap();
     let output = run(
         dir.path(),
-        &["predict", "t.nst", "--cluster", "c.toml", "--ranks", "8,64"],
+        &["predict", "t.nst", "--cluster", "c.toml", "--ranks", "4,64"],
     );
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert_eq!(
         stderr,
-        "error: 64 ranks at 4 a node need 16 nodes, but cluster \"small\" has 2\n"
+        "error: 64 ranks at 2 a node need 32 nodes, but cluster \"small\" has 2; raise nodes.count (or the topology), or put more ranks on a node (nodes.ranks_per_node, --ranks-per-node)\n"
     );
     assert!(output.stdout.is_empty(), "{output:?}");
 }
@@ -181,10 +191,101 @@ fn placements_are_told_with_what_does_not_fit() {
     };
     let error = with(&[]);
     assert!(
+        error.contains("the traced placement puts 2 ranks on node 0, which has 1 cores"),
+        "{error}"
+    );
+    let error = with(&["--set", "nodes.ranks_per_node=1"]);
+    assert!(
         error.contains("need 2 nodes, but cluster \"pair\" has 1"),
         "{error}"
     );
-    let text = with(&["--set", "nodes.count=2", "--change-cost", "1ms"]);
+    let apart = ["--set", "nodes.ranks_per_node=1"];
+    let text = with(
+        &[
+            &apart[..],
+            &["--set", "nodes.count=2", "--change-cost", "1ms"],
+        ]
+        .concat(),
+    );
     assert!(text.contains("Placements on \"pair\""), "{text}");
     assert!(text.contains("no change pays"), "{text}");
+}
+
+/// The trace of a hybrid job of two nodes with two ranks of two threads each: four cores of one node have room for all ranks.
+#[test]
+fn a_hybrid_job_is_predicted_where_it_was_traced() {
+    let dir = tempfile::tempdir().unwrap();
+    let results = dir.path().join("results");
+    fs::create_dir(&results).unwrap();
+    trace_of(&results.join("trace.nst"), &[0, 0, 1, 1], 4);
+    let study = "[job]\ncommand = \"x\"\nenvironment = { OMP_NUM_THREADS = \"2\" }\n";
+    fs::write(results.join("study.toml"), study).unwrap();
+    let cluster = "name = \"c\"\n[nodes]\ncores = 4\n[network]\nlatency = \"20 us\"\nbandwidth = \"1 GB/s\"\n";
+    fs::write(dir.path().join("c.toml"), cluster).unwrap();
+    let predict = |args: &[&str]| {
+        let all = [&["predict", "results", "--cluster", "c.toml"], args].concat();
+        let output = run(dir.path(), &all);
+        let told = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        (output.status.code(), told)
+    };
+    let json = |args: &[&str]| -> serde_json::Value {
+        let (code, text) = predict(&[args, &["--json"]].concat());
+        assert_eq!(code, Some(0), "{text}");
+        serde_json::from_str(&text).unwrap()
+    };
+    let spec = WindowSpec {
+        name: "w".into(),
+        open: Trigger::Immediately,
+        warm_up: 0,
+        attribution: true,
+        measure: Measure::Guest,
+        models: ModelSpec::default(),
+    };
+    let window = WindowRecord {
+        name: "w".into(),
+        spec,
+        triggered_ps: 3_000_000,
+        opened_ps: 3_000_000,
+        measured_from_ps: Some(3_000_000),
+        closed_ps: 4_000_000,
+        complete: true,
+        nodes: Vec::new(),
+    };
+    let windows = WindowsFile::new("s", "0123", vec![window], Vec::new());
+    let windows = serde_json::to_string(&windows).unwrap();
+    fs::write(results.join("windows.json"), windows).unwrap();
+    let traced = json(&[]);
+    assert_eq!(traced["windows"][0]["time"], 1_000_000);
+    let (_, text) = predict(&[]);
+    assert!(text.contains("\"w\" was open in 1.000 us"), "{text}");
+    assert_eq!(traced["placement"]["rule"], "traced");
+    assert_eq!(traced["placement"]["nodes"], 2);
+    assert_eq!(traced["placement"]["threads_per_rank"], 2);
+    assert_eq!(traced["differences"].as_array().unwrap().len(), 0);
+    let packed = json(&["--ranks-per-node", "4"]);
+    assert_eq!(packed["placement"]["nodes"], 1);
+    assert_eq!(packed["differences"].as_array().unwrap().len(), 3);
+    let (_, text) = predict(&["--ranks-per-node", "4"]);
+    let at = |what: &str| {
+        text.find(what)
+            .unwrap_or_else(|| panic!("no {what:?} in {text}"))
+    };
+    assert!(at("8 threads in all, but 4 cores") < at("predicted time"));
+    let (_, text) = predict(&["--sweep", "nodes.ranks_per_node=2,4"]);
+    let at = |what: &str| {
+        text.find(what)
+            .unwrap_or_else(|| panic!("no {what:?} in {text}"))
+    };
+    assert!(at("- at 4: no message crosses a node") < at("95 % interval"));
+    for (args, told) in [
+        (&["--set", "nodes.count=1"][..], "raise nodes.count"),
+        (
+            &["--set", "nodes.cores=1"],
+            "the traced placement puts 2 ranks on node 0",
+        ),
+    ] {
+        let (code, text) = predict(args);
+        assert_eq!(code, Some(2), "{text}");
+        assert!(text.contains(told), "{text}");
+    }
 }

@@ -82,6 +82,11 @@ impl<'a> Source<'a> {
         self.keep(position, field, message);
     }
 
+    /// Returns whether the text sets a field that has been read.
+    pub fn is_set(&self, field: &str) -> bool {
+        self.positions.borrow().contains_key(field)
+    }
+
     /// Returns the number of problems so far, kept or only counted.
     pub fn count(&self) -> usize {
         self.problems.borrow().len() + self.more.get()

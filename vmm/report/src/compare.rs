@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use crate::Report;
-use crate::breakdown::{Scope, ScopeKind, WindowReport};
+use crate::breakdown::{PrivilegeValue, Scope, ScopeKind, WindowReport};
 use crate::mpi::FunctionRow;
 use crate::table::{Table, wrap};
 use crate::text::WIDTH;
@@ -119,6 +119,62 @@ pub struct Group {
     pub figures: Vec<Figure>,
 }
 
+/// Difference in the work that two windows of one name measured. Their times and rates do not compare as they are.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct WorkDifference {
+    /// Name of the window.
+    pub window: String,
+    /// Counts that differ by more than 2 %: instructions outside MPI, floating-point operations, loads, or stores.
+    pub counts: Vec<WorkCount>,
+    /// Events at which the windows opened, in words, first of side A; `None` if they are the same.
+    pub triggers: Option<[String; 2]>,
+    /// Functions with most cycles, first of side A; `None` if they are the same, or unknown on a side.
+    pub functions: Option<[String; 2]>,
+}
+
+/// Count of a kind of work on both sides.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WorkCount {
+    /// Kind of work, such as `floating-point operations`.
+    pub what: &'static str,
+    /// Count on the first side.
+    pub a: f64,
+    /// Count on the second side.
+    pub b: f64,
+    /// `b / a`; `None` if `a` is 0.
+    pub ratio: Option<f64>,
+}
+
+/// Largest relative difference of a count in windows of equal work.
+const EQUAL_WORK: f64 = 0.02;
+
+impl WorkDifference {
+    fn is_none(&self) -> bool {
+        self.counts.is_empty() && self.triggers.is_none() && self.functions.is_none()
+    }
+
+    /// Returns a sentence for people.
+    fn text(&self) -> String {
+        let mut parts: Vec<String> = (self.counts.iter())
+            .map(|count| match count.ratio {
+                Some(ratio) => format!("{:.3} times the {}", ratio, count.what),
+                None => format!("{} where A has none", count.what),
+            })
+            .collect();
+        if let Some([a, b]) = &self.functions {
+            parts.push(format!("most cycles in {b}, and A in {a}"));
+        }
+        if let Some([a, b]) = &self.triggers {
+            parts.push(format!("another trigger ({b}; A: {a})"));
+        }
+        format!(
+            "note: window \"{}\" did other work in B than in A, so that times do not compare: B has {}.",
+            self.window,
+            parts.join(", ")
+        )
+    }
+}
+
 /// Comparison of two results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
@@ -132,6 +188,8 @@ pub struct Comparison {
     pub description: Vec<DescriptionDifference>,
     /// Windows that only one side has: name of the window, name of the side.
     pub unmatched_windows: Vec<(String, String)>,
+    /// Windows of one name that measured different work.
+    pub different_work: Vec<WorkDifference>,
     /// Groups in this order: the run, each window that both sides have, the MPI profile, the network. Groups without figures are left out.
     pub groups: Vec<Group>,
 }
@@ -144,9 +202,17 @@ pub fn compare(sides: [String; 2], a: &Report, b: &Report, run: Vec<Figure>) -> 
     }];
     let window = |of: &Report, name: &str| of.windows.iter().position(|w| w.name == name);
     let mut unmatched = Vec::new();
+    let mut different_work = Vec::new();
     for one in &a.windows {
         match window(b, &one.name) {
-            Some(other) => groups.extend(windows(one, &b.windows[other])),
+            Some(other) => {
+                let other = &b.windows[other];
+                let work = work(one, other);
+                groups.extend(windows(one, other, !work.counts.is_empty()));
+                if !work.is_none() {
+                    different_work.push(work);
+                }
+            }
             None => unmatched.push((one.name.clone(), sides[0].clone())),
         }
     }
@@ -163,6 +229,7 @@ pub fn compare(sides: [String; 2], a: &Report, b: &Report, run: Vec<Figure>) -> 
         same_inputs: a.study.id == b.study.id,
         description: description(&a.study.description, &b.study.description),
         unmatched_windows: unmatched,
+        different_work,
         groups,
         sides,
     }
@@ -192,24 +259,91 @@ fn names<'a>(a: impl Iterator<Item = &'a str>, b: impl Iterator<Item = &'a str>)
     a.chain(b).filter(|name| seen.insert(*name)).collect()
 }
 
-/// Returns two groups: figures of the sum of all ranks (of the total, without ranks), and the CPI of each rank.
-fn windows(a: &WindowReport, b: &WindowReport) -> Vec<Group> {
-    let total = |of: &'_ WindowReport| -> Option<Scope> {
-        let of = of.scopes.iter().rev();
-        let kind = |kind| move |scope: &&Scope| scope.kind == kind;
-        (of.clone().find(kind(ScopeKind::Ranks)))
-            .or_else(|| of.clone().find(kind(ScopeKind::Total)))
-            .cloned()
+/// Returns the scope of all ranks, or the total without ranks.
+fn total(of: &WindowReport) -> Option<&Scope> {
+    let of = of.scopes.iter().rev();
+    let kind = |kind| move |scope: &&Scope| scope.kind == kind;
+    (of.clone().find(kind(ScopeKind::Ranks))).or_else(|| of.clone().find(kind(ScopeKind::Total)))
+}
+
+/// Kind of work: its name, and its count in a scope.
+type Kind<'a> = (&'static str, &'a dyn Fn(&Scope) -> f64);
+
+/// Returns what two windows measured differently.
+fn work(a: &WindowReport, b: &WindowReport) -> WorkDifference {
+    let mut found = WorkDifference {
+        window: a.name.clone(),
+        ..WorkDifference::default()
     };
-    let (one, other) = (total(a), total(b));
+    let references = |of: &Scope, count: fn(&PrivilegeValue) -> u128| {
+        of.privileges.iter().map(count).sum::<u128>() as f64
+    };
+    if let (Some(one), Some(other)) = (total(a), total(b)) {
+        let kinds: [Kind<'_>; 4] = [
+            ("instructions outside MPI", &|of| of.instructions as f64),
+            ("floating-point operations", &|of| {
+                (of.flops.total - of.flops.in_mpi.min(of.flops.total)) as f64
+            }),
+            ("loads", &|of| references(of, |of| of.loads)),
+            ("stores", &|of| references(of, |of| of.stores)),
+        ];
+        // Loads and stores are counted inside MPI, too, where a rank that polls for longer has more of them.
+        let share = |of: &Scope| {
+            let inside = of.instructions_in_mpi as f64;
+            inside / (inside + of.instructions as f64).max(1.0)
+        };
+        let alike = (share(one) - share(other)).abs() <= EQUAL_WORK;
+        for (what, count) in kinds.into_iter().take(if alike { 4 } else { 2 }) {
+            let (a, b) = (count(one), count(other));
+            if (a - b).abs() > EQUAL_WORK * a.max(b) {
+                let ratio = (a > 0.0).then(|| b / a);
+                found.counts.push(WorkCount { what, a, b, ratio });
+            }
+        }
+    }
+    if a.trigger != b.trigger {
+        found.triggers = Some([a.trigger.clone(), b.trigger.clone()]);
+    }
+    let busiest = |of: &WindowReport| Some(of.code.as_ref()?.functions.first()?.function.clone());
+    if let (Some(one), Some(other)) = (busiest(a), busiest(b))
+        && one != other
+    {
+        found.functions = Some([one, other]);
+    }
+    found
+}
+
+/// Returns two groups: figures of the sum of all ranks (of the total, without ranks), and the CPI of each rank. Where the work differs, the
+/// first group also has the time for equal work.
+fn windows(a: &WindowReport, b: &WindowReport, work_differs: bool) -> Vec<Group> {
+    let (one, other) = (total(a).cloned(), total(b).cloned());
     let both = |name: &str, unit, value: &dyn Fn(&Scope) -> Option<f64>| {
         let of = |scope: &Option<Scope>| scope.as_ref().and_then(value);
         Figure::new(name, unit, of(&one), of(&other))
     };
     let duration =
         |of: &WindowReport| Some(of.closed_ps.saturating_sub(of.measured_from_ps) as f64);
-    let mut figures = vec![
-        Figure::new("virtual time measured", Unit::Ps, duration(a), duration(b)),
+    let mut figures = vec![Figure::new(
+        "virtual time measured",
+        Unit::Ps,
+        duration(a),
+        duration(b),
+    )];
+    if work_differs {
+        let each = |name: &str, count: &dyn Fn(&Scope) -> f64| {
+            let of = |window: &WindowReport, scope: &Option<Scope>| {
+                let count = count(scope.as_ref()?);
+                (count > 0.0).then_some(duration(window)? / count * 1e6)
+            };
+            Figure::new(name, Unit::Ps, of(a, &one), of(b, &other))
+        };
+        figures.push(each("virtual time for 10^6 instructions", &|s| {
+            s.instructions as f64
+        }));
+        let by_flop = each("virtual time for 10^6 FLOP", &|s| s.flops.total as f64);
+        figures.extend((by_flop.a.is_some() || by_flop.b.is_some()).then_some(by_flop));
+    }
+    figures.extend([
         both("instructions outside MPI", Unit::Count, &|s| {
             Some(s.instructions as f64)
         }),
@@ -217,7 +351,7 @@ fn windows(a: &WindowReport, b: &WindowReport) -> Vec<Group> {
             Some(s.instructions_in_mpi as f64)
         }),
         both("CPI", Unit::CyclesPerInstruction, &|s| s.cpi),
-    ];
+    ]);
     let terms = |of: &Option<Scope>| -> Vec<String> {
         let terms = of.iter().flat_map(|scope| &scope.terms);
         terms.map(|term| term.term.clone()).collect()
@@ -357,6 +491,11 @@ impl Comparison {
         for (window, side) in &self.unmatched_windows {
             let text = format!("note: only {side} has window \"{window}\"");
             for line in wrap(&text, WIDTH) {
+                out.push_str(&format!("{line}\n"));
+            }
+        }
+        for work in &self.different_work {
+            for line in wrap(&work.text(), WIDTH) {
                 out.push_str(&format!("{line}\n"));
             }
         }

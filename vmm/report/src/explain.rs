@@ -325,7 +325,7 @@ const MEANINGS: &[(&str, &str, &str)] = &[
     (
         "roofline",
         "limit",
-        "The lowest ceiling of the function: the core's peak, or a level's latency.",
+        "The lowest ceiling of the function: the core's peak, a level's latency, or a stated bandwidth.",
     ),
     (
         "roofline",

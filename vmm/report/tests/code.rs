@@ -12,6 +12,7 @@ use nodescope_profile::WindowProfile;
 use nodescope_report::{
     CodeReport, CoreCpi, ModelledCore, Report, ReportInput, Scope, WindowCores, build,
 };
+use nodescope_window::{Bandwidth, MemorySpec, NumaConfig};
 use serde_json::Value;
 use solver::{record, with_code};
 use support::GHZ;
@@ -173,6 +174,51 @@ fn the_roofline_has_the_studys_latencies() {
     for row in &roofline.functions {
         assert!(row.limit_flops <= roofline.peak_flops);
     }
+}
+
+#[test]
+fn the_roofline_has_stated_bandwidths() {
+    let told = "The study states no bandwidth of memory (memory.local_bandwidth)";
+    let unstated = built(|_| {});
+    assert!(one_line(&unstated.text()).contains(told));
+    let report = built(|input| {
+        let models = &mut input.windows.windows[0].spec.models;
+        models.memory = Some(MemorySpec::Numa {
+            latency: NumaConfig::default_latency(),
+            write_back: NumaConfig::default_write_back(),
+            bandwidth: Some(Bandwidth {
+                local: Some(2_000_000_000),
+                remote: None,
+            }),
+        });
+    });
+    let roofline = &code(&report).roofline;
+    let memory = roofline.ceilings.iter().find(|c| c.level == "memory");
+    let memory = memory.unwrap();
+    assert_eq!(memory.stated_bytes_per_second, Some(2_000_000_000));
+    let share = memory.stated_share.unwrap();
+    assert!(share <= 2e9 && 2e9 / share == (2e9 / share).round());
+    let remote = roofline
+        .ceilings
+        .iter()
+        .find(|c| c.level == "memory_remote");
+    assert_eq!(remote.unwrap().stated_bytes_per_second, None);
+    // Two FLOPs for each byte of memory: the stated bandwidth is what limits the function there.
+    let relax = &roofline.functions[0];
+    let before = &code(&unstated).roofline.functions[0];
+    assert_eq!((relax.limit, before.limit), ("memory", "memory"));
+    assert_eq!(relax.limit_flops, 2.0 * share);
+    assert_ne!(relax.limit_flops, before.limit_flops);
+    let text = one_line(&report.text());
+    assert!(
+        text.contains("2.000 GB/s of a socket") && !text.contains(told),
+        "{text}"
+    );
+}
+
+/// Returns a text without its line breaks and indentation.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[test]

@@ -455,7 +455,7 @@ mod tests {
     #[test]
     fn cores_need_llvm() {
         let study = study(
-            "[node]\ncore = [\"skylak\", \"k8\", \"znver3\"]\n[results]\ndirectory = \"/tmp/r\"\n",
+            "[node]\ncore = [\"skylak\", \"k8\", \"znver3\"]\n[results]\ndirectory = \"/tmp/r\"\n[[window]]\nmeasure = \"1 s\"\n",
         );
         let text = host().problems(&study).to_string();
         assert!(

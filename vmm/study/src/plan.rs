@@ -240,6 +240,11 @@ impl Study {
         self.engine == Engine::Kvm || self.fast_forward.is_some()
     }
 
+    /// Returns keys that the file sets and whose effect is narrower than their name, each with a sentence.
+    pub fn remarks(&self) -> Vec<(&'static str, String)> {
+        crate::sections::remarks(self)
+    }
+
     /// Returns the study in a few lines for people: labels and values.
     pub fn description(&self) -> Vec<(String, String)> {
         let node = &self.topology;

@@ -200,6 +200,7 @@ fn every_field_arrives() {
         serde_json::json!({"numa": {
             "latency": {"local": 100, "remote": 220},
             "write_back": {"local": 5, "remote": 6},
+            "bandwidth": {"local": 32_000_000_000u64, "remote": 12_800_000_000u64},
         }})
     );
 

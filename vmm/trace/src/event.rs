@@ -45,6 +45,11 @@ pub struct NodeEntry {
     pub frequency_hz: u64,
 }
 
+impl NodeEntry {
+    /// Name of the only node of a trace whose source does not tell where ranks ran.
+    pub const UNKNOWN: &str = "unknown";
+}
+
 /// Time and virtual CPU of something that the host observed.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,

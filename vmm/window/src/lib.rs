@@ -29,7 +29,7 @@ pub use driver::{Ending, WindowAction, WindowDriver, WindowOutcome, WindowTimes}
 pub use model::{CountingOnly, ModelError, build_model};
 pub use owner::{Owner, Owners};
 pub use record::{Measured, NodeRecord, RecordError, WindowRecord, WindowsFile};
-pub use spec::{Measure, MemorySpec, ModelSpec, SpecFault, Trigger, WindowSpec};
+pub use spec::{Bandwidth, Measure, MemorySpec, ModelSpec, SpecFault, Trigger, WindowSpec};
 pub use state::{DriverState, StateFault};
 pub use trigger::Moment;
 pub use watch::TriggerWatch;

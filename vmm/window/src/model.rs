@@ -58,6 +58,7 @@ pub fn build_model(
             Some(MemorySpec::Numa {
                 latency,
                 write_back,
+                ..
             }) => Box::new(numa(latency, write_back)?),
         };
         return Ok(Box::new(CacheModel::new(caches, places, memory)?));
@@ -67,6 +68,7 @@ pub fn build_model(
         Some(MemorySpec::Numa {
             latency,
             write_back,
+            ..
         }) => Ok(Box::new(Uncached::new(
             numa(latency, write_back)?,
             places,

@@ -134,7 +134,20 @@ pub enum MemorySpec {
         /// Cycles of the write-back of a dirty line.
         #[serde(default = "NumaConfig::default_write_back")]
         write_back: Latencies,
+        /// Bandwidths that the study states; `None` if the study states none. No model uses them, and the report shows them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bandwidth: Option<Bandwidth>,
     },
+}
+
+/// Stated bandwidths of a socket's memory, bytes per second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bandwidth {
+    /// Bandwidth for the cores of the own socket; `None` if not stated.
+    pub local: Option<u64>,
+    /// Bandwidth for the cores of another socket; `None` if not stated.
+    pub remote: Option<u64>,
 }
 
 impl MemorySpec {
@@ -148,6 +161,7 @@ impl MemorySpec {
         MemorySpec::Numa {
             latency: NumaConfig::default_latency(),
             write_back: NumaConfig::default_write_back(),
+            bandwidth: None,
         }
     }
 }

@@ -118,6 +118,7 @@ fn faults_name_the_field() {
                 local: 0,
                 remote: 0,
             },
+            bandwidth: None,
         }),
     };
     let fault = build_model(&spec, &VcpuPlace::grid(2, 1, 1), &RANGES)

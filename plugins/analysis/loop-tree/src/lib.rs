@@ -4,6 +4,7 @@
 //! - [`op`]: the operations, free of handles, serials and other values that change from one iteration to the next.
 //! - [`sequence`]: from a trace to one sequence of bursts and operations per rank.
 //! - [`fold`]: exact folding of repeated sub-sequences into loops; unfolding gives the sequence back.
+//! - [`origin`]: where and how the program ran when it was traced.
 //! - [`program`]: the trees that equal ranks share, and the bursts with their values, not only their means.
 //! - [`build`]: programs written by hand, for tests and synthetic studies.
 //!
@@ -13,11 +14,13 @@
 pub mod build;
 pub mod fold;
 pub mod op;
+pub mod origin;
 pub mod program;
 pub mod sequence;
 
 pub use build::ProgramBuilder;
 pub use fold::{Forest, Node};
 pub use op::{Action, Collective, CollectiveKind, Mode, Op, PeerRef, Site, Source};
+pub use origin::{Origin, WindowSpan};
 pub use program::{Bursts, Column, Program, ProgramSize, Rank};
 pub use sequence::{Burst, Entry, Sequence, SequenceError, SequenceOptions, Sequences};

@@ -6,6 +6,7 @@ use nodescope_hypercall::Function;
 
 use crate::fold::{Forest, Node};
 use crate::op::{Action, Op, PeerRef, Site};
+use crate::origin::Origin;
 use crate::sequence::{Burst, Entry, Sequence, Sequences};
 
 /// A leaf: a burst of computation, then an operation.
@@ -75,6 +76,8 @@ pub struct Program {
     pub slots: u32,
     /// Slots for the durations of uninterpreted operations, by call site and function.
     pub opaque_slots: BTreeMap<(Site, Function), u32>,
+    /// Place and circumstances of the traced run.
+    pub origin: Origin,
     /// Notes on results that are less exact than possible.
     pub notes: Vec<String>,
 }
@@ -130,6 +133,7 @@ impl Program {
         let mut program = Program {
             communicators: sequences.communicators.clone(),
             copies: sequences.copies.clone(),
+            origin: sequences.origin.clone(),
             notes: sequences.notes.clone(),
             ..Program::default()
         };

@@ -10,9 +10,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nodescope_hypercall::record::communicator;
 use nodescope_hypercall::{Flavour, Function, MpiRecord, Peer};
-use nodescope_trace::{Body, Event, MpiCall, PendingCalls, Unfinished};
+use nodescope_trace::{Body, Event, Header, MpiCall, PendingCalls, Unfinished};
 
 use crate::op::Op;
+use crate::origin::Origin;
 use limits::Named;
 use rank::RankState;
 
@@ -59,6 +60,8 @@ pub struct Sequences {
     pub notes: Vec<String>,
     /// Node on which each rank ran, by the trace's node numbers.
     pub nodes: Vec<u32>,
+    /// Place and circumstances of the traced run.
+    pub origin: Origin,
     /// Time of each rank from the end of its initialisation to the start of its finalisation, or as far as the trace reaches, picoseconds.
     /// If only a section is taken, the time between its two marks.
     pub spans: Vec<u64>,
@@ -188,6 +191,7 @@ const MOST_RANKS: u32 = 1 << 20;
 pub struct SequenceBuilder {
     options: SequenceOptions,
     jobs: Vec<Job>,
+    header: Option<Header>,
 }
 
 /// MPI job: the processes of one `MPI_COMM_WORLD`.
@@ -218,8 +222,13 @@ impl SequenceBuilder {
     pub fn new(options: SequenceOptions) -> SequenceBuilder {
         SequenceBuilder {
             options,
-            jobs: Vec::new(),
+            ..SequenceBuilder::default()
         }
+    }
+
+    /// Sets the header of the trace, which tells how many cores the nodes had.
+    pub fn set_header(&mut self, header: &Header) {
+        self.header = Some(header.clone());
     }
 
     /// Adds an event.
@@ -282,7 +291,10 @@ impl SequenceBuilder {
     /// A trace without calls, with missing ranks, or with numbers that no program has; a job that the trace does not have.
     pub fn finish(self) -> Result<Sequences, SequenceError> {
         let marks = self.options.marks.len();
-        self.chosen()?.finish(marks)
+        let header = self.header.clone();
+        let mut sequences = self.chosen()?.finish(marks)?;
+        sequences.origin = Origin::new(&sequences.nodes, header.as_ref());
+        Ok(sequences)
     }
 
     /// Returns the rank and its sequence, from a trace of one rank alone, as a replay makes it.

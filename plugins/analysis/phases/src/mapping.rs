@@ -150,7 +150,7 @@ pub fn map_ranks(
         let cores = cluster.cores;
         return Err(MappingError::Sockets { cores, sockets });
     }
-    let given = cluster.place_ranks(analysis.ranks)?;
+    let given = cluster.place_ranks(analysis.ranks, &sequences.origin)?;
     let mut notes = Vec::new();
     let mut distinct = vec![given.clone()];
     let mut number = |nodes: Vec<u32>| -> Option<usize> {

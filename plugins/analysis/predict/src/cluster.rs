@@ -5,7 +5,7 @@ mod preset;
 
 use std::collections::BTreeMap;
 
-use nodescope_loop_tree::CollectiveKind;
+use nodescope_loop_tree::{CollectiveKind, Origin};
 use serde::Serialize;
 
 use crate::collective::{Choice, Library, Selected};
@@ -56,6 +56,9 @@ pub(crate) const LONGEST: u64 = 1 << 62;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Placement {
+    /// Each rank on a node together with the ranks that shared its node where the program was traced. If the trace does not tell where
+    /// ranks ran: as [`Placement::Block`].
+    Traced,
     /// Successive ranks fill one node after the other.
     Block,
     /// Successive ranks are on successive nodes, in turn.
@@ -102,8 +105,11 @@ pub struct Cluster {
     pub nodes: Option<u32>,
     /// Number of cores of each node.
     pub cores: u32,
-    /// Number of ranks that a block or cyclic placement puts on a node.
-    pub ranks_per_node: u32,
+    /// Number of ranks that a block or cyclic placement puts on a node; `None` for as many as where the program was traced, or as many as
+    /// there are cores if that is unknown.
+    pub ranks_per_node: Option<u32>,
+    /// Number of threads of each rank; `None` for as many as where the program was traced.
+    pub threads_per_rank: Option<u32>,
     /// Placement of the ranks on nodes.
     pub placement: Placement,
     /// Scaling of bursts.
@@ -141,7 +147,7 @@ pub struct Cluster {
 pub enum FitError {
     /// Too few nodes.
     #[error(
-        "{ranks} ranks at {per_node} a node need {needed} nodes, but cluster {cluster:?} has {nodes}"
+        "{ranks} ranks at {per_node} a node need {needed} nodes, but cluster {cluster:?} has {nodes}; raise nodes.count (or the topology), or put more ranks on a node (nodes.ranks_per_node, --ranks-per-node)"
     )]
     Nodes {
         /// Number of ranks.
@@ -149,6 +155,20 @@ pub enum FitError {
         /// Number of ranks that the placement puts on a node.
         per_node: u32,
         /// Number of nodes that the ranks need.
+        needed: u32,
+        /// Number of nodes that the cluster has and its topology connects.
+        nodes: u64,
+        /// Name of the cluster.
+        cluster: String,
+    },
+    /// Too few nodes for the placement that the ranks had where they were traced.
+    #[error(
+        "the {ranks} ranks ran on {needed} nodes where they were traced, but cluster {cluster:?} has {nodes}; raise nodes.count (or the topology), or state another placement (nodes.ranks_per_node, nodes.placement; --ranks-per-node, --placement)"
+    )]
+    TracedNodes {
+        /// Number of ranks.
+        ranks: u32,
+        /// Number of nodes on which the ranks ran.
         needed: u32,
         /// Number of nodes that the cluster has and its topology connects.
         nodes: u64,
@@ -164,8 +184,12 @@ pub enum FitError {
         ranks: u32,
     },
     /// More ranks on a node than it has cores.
-    #[error("the placement puts {ranks} ranks on node {node}, which has {cores} cores")]
+    #[error(
+        "the {rule} placement puts {ranks} ranks on node {node}, which has {cores} cores; raise nodes.cores, or state another placement (nodes.ranks_per_node, nodes.placement; --ranks-per-node, --placement)"
+    )]
     Cores {
+        /// Rule of the placement, such as `traced`.
+        rule: &'static str,
         /// Number of the node.
         node: u32,
         /// Number of ranks on the node.
@@ -194,7 +218,8 @@ impl Cluster {
             name: name.to_owned(),
             nodes: None,
             cores: 1,
-            ranks_per_node: 1,
+            ranks_per_node: Some(1),
+            threads_per_rank: None,
             placement: Placement::Block,
             speed: Speed::Factor(1.0),
             memory: network.clone(),
@@ -239,41 +264,44 @@ impl Cluster {
         self
     }
 
-    /// Returns the node of each rank.
+    /// Returns the number of ranks that a block or cyclic placement puts on a node.
+    pub(crate) fn block(&self, origin: &Origin) -> u32 {
+        let traced = || origin.ranks_per_node().unwrap_or(self.cores);
+        self.ranks_per_node.unwrap_or_else(traced).max(1)
+    }
+
+    /// Returns the node of each rank of a program that was traced as `origin` says.
     ///
     /// # Errors
     ///
     /// Too few nodes or cores, or a placement that lists another number of ranks.
-    pub fn place_ranks(&self, ranks: u32) -> Result<Vec<u32>, FitError> {
-        let per_node = self.ranks_per_node.max(1);
+    pub fn place_ranks(&self, ranks: u32, origin: &Origin) -> Result<Vec<u32>, FitError> {
+        let per_node = self.block(origin);
         let needed = ranks.div_ceil(per_node);
         let nodes = self
             .nodes
             .map_or(u64::MAX, u64::from)
             .min(self.topology.capacity());
-        let short = |needed: u32| FitError::Nodes {
-            ranks,
-            per_node,
-            needed,
-            nodes,
-            cluster: self.name.clone(),
-        };
-        let placed = match &self.placement {
-            Placement::Block => (0..ranks).map(|rank| rank / per_node).collect(),
-            Placement::Cyclic => (0..ranks).map(|rank| rank % needed.max(1)).collect(),
-            Placement::Nodes(list) => {
-                if list.len() != ranks as usize {
-                    return Err(FitError::Placement {
-                        listed: list.len(),
-                        ranks,
-                    });
-                }
-                list.clone()
-            }
-        };
+        let rule = self.rule(ranks, origin);
+        let placed = self.placed(ranks, needed, origin)?;
         let used = placed.iter().max().map_or(0, |&node| node + 1);
         if u64::from(used) > nodes {
-            return Err(short(used));
+            let cluster = self.name.clone();
+            return Err(match rule {
+                "traced" => FitError::TracedNodes {
+                    ranks,
+                    needed: used,
+                    nodes,
+                    cluster,
+                },
+                _ => FitError::Nodes {
+                    ranks,
+                    per_node,
+                    needed: used,
+                    nodes,
+                    cluster,
+                },
+            });
         }
         let mut on_node: BTreeMap<u32, u32> = BTreeMap::new();
         for &node in &placed {
@@ -281,11 +309,39 @@ impl Cluster {
         }
         match on_node.into_iter().find(|&(_, ranks)| ranks > self.cores) {
             Some((node, ranks)) => Err(FitError::Cores {
+                rule,
                 node,
                 ranks,
                 cores: self.cores,
             }),
             None => Ok(placed),
+        }
+    }
+
+    /// Returns the node of each rank, whether or not the cluster has these nodes.
+    fn placed(&self, ranks: u32, needed: u32, origin: &Origin) -> Result<Vec<u32>, FitError> {
+        let per_node = self.block(origin);
+        Ok(match (&self.placement, self.rule(ranks, origin)) {
+            (Placement::Nodes(list), _) if list.len() != ranks as usize => {
+                return Err(FitError::Placement {
+                    listed: list.len(),
+                    ranks,
+                });
+            }
+            (Placement::Nodes(list), _) => list.clone(),
+            (_, "traced") => origin.nodes.clone(),
+            (Placement::Cyclic, _) => (0..ranks).map(|rank| rank % needed.max(1)).collect(),
+            _ => (0..ranks).map(|rank| rank / per_node).collect(),
+        })
+    }
+
+    /// Returns the name of the rule by which the ranks of a program are placed: `traced`, `block`, `cyclic` or `listed`.
+    pub(crate) fn rule(&self, ranks: u32, origin: &Origin) -> &'static str {
+        match &self.placement {
+            Placement::Traced if origin.nodes.len() == ranks as usize => "traced",
+            Placement::Traced | Placement::Block => "block",
+            Placement::Cyclic => "cyclic",
+            Placement::Nodes(_) => "listed",
         }
     }
 

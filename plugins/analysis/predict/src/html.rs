@@ -39,6 +39,14 @@ impl Prediction {
         let title = format!("{} on {}", counted(self.ranks, "rank"), self.cluster.name);
         let mut page = Page::begin(&title, STYLE);
         page.element("h1", "", &title);
+        if !self.differences.is_empty() {
+            page.element("p", "", "Different from the traced run:");
+            page.raw("<ul>");
+            for difference in &self.differences {
+                page.element("li", "", difference);
+            }
+            page.raw("</ul>\n");
+        }
         let predicted = format!("predicted time {}", time(self.outcome.time));
         page.element("p", "", &predicted);
         page.raw("\n");

@@ -29,7 +29,7 @@ use std::collections::HashMap;
 use crate::cluster::{Cluster, FitError, LONGEST, Progress};
 use crate::code::{Code, Instruction, NONE, Operation};
 use crate::network::{Channel, ReceiveCost};
-use crate::result::{Outcome, Problem, RankTimes, WaitKind};
+use crate::result::{Connections, Outcome, Problem, RankTimes, WaitKind};
 use burst::ProgressThread;
 use collective::Communicator;
 use context::{Cause, Context, IDLE, Phase, Request, Target};
@@ -54,6 +54,8 @@ pub struct Options {
     pub links: usize,
     /// True to keep the times of each rank in each call: 32 bytes for each call.
     pub timeline: bool,
+    /// True to note when each two ranks of different nodes exchange their first message.
+    pub connections: bool,
 }
 
 impl Default for Options {
@@ -65,6 +67,7 @@ impl Default for Options {
             force_order: false,
             links: 10,
             timeline: false,
+            connections: false,
         }
     }
 }
@@ -79,7 +82,7 @@ pub fn interpret(
     cluster: &Cluster,
     options: &Options,
 ) -> Result<Outcome, FitError> {
-    let nodes = cluster.place_ranks(code.ranks.len() as u32)?;
+    let nodes = cluster.place_ranks(code.ranks.len() as u32, &code.program.origin)?;
     cluster.can_share()?;
     let mut interpreter = Interpreter::new(code, cluster, options, nodes);
     interpreter.run();
@@ -161,6 +164,8 @@ struct Interpreter<'a> {
     events: u64,
     sent: u64,
     sent_bytes: u64,
+    /// Time of the first message between two ranks of different nodes, by the lower and the higher rank.
+    first_messages: HashMap<(u32, u32), u64>,
     /// Times at which the first and the last rank passed each mark.
     marks: Vec<(u64, u64)>,
 }
@@ -239,6 +244,7 @@ impl<'a> Interpreter<'a> {
             events: 0,
             sent: 0,
             sent_bytes: 0,
+            first_messages: HashMap::new(),
             marks: vec![(u64::MAX, 0); code.marks as usize],
             node_of,
         }
@@ -669,6 +675,15 @@ impl<'a> Interpreter<'a> {
         }
     }
 
+    /// Notes a message that a rank sends at `time`.
+    fn note_connection(&mut self, from: u32, to: u32, time: u64) {
+        if self.options.connections && self.node_of[from as usize] != self.node_of[to as usize] {
+            let first = self.first_messages.entry((from.min(to), from.max(to)));
+            let first = first.or_insert(time);
+            *first = time.min(*first);
+        }
+    }
+
     fn request(&self, context: u32, number: u32) -> u32 {
         self.code.ranks[context as usize].requests + number
     }
@@ -693,6 +708,7 @@ impl<'a> Interpreter<'a> {
             time = time.max(self.now);
         }
         self.leftovers();
+        let marks = std::mem::take(&mut self.marks);
         let ranks = (self.contexts[..self.world as usize].iter())
             .zip(&self.accounts)
             .map(|(context, account)| {
@@ -711,7 +727,7 @@ impl<'a> Interpreter<'a> {
             time,
             ranks,
             waits: self.wait_states(),
-            marks: std::mem::take(&mut self.marks),
+            marks: marks.clone(),
             links: self.links.loads(self.cluster, self.options.links),
             critical_path: self.critical_path(),
             timeline: self.timeline(),
@@ -719,6 +735,8 @@ impl<'a> Interpreter<'a> {
             events: self.events,
             messages: self.sent,
             bytes: self.sent_bytes,
+            connections: (self.options.connections)
+                .then(|| Connections::new(self.first_messages.into_values(), &marks)),
         }
     }
 }

@@ -34,6 +34,7 @@ pub mod trace;
 mod code;
 mod html;
 mod interpreter;
+mod placed;
 mod predict;
 mod series_text;
 mod text;
@@ -43,9 +44,11 @@ pub use code::Code;
 pub use collective::{Algorithm, Choice, Library, Selected};
 pub use interpreter::{Options, interpret};
 pub use network::{Channel, Frames, Model, Table};
-pub use predict::{Interval, Prediction, Request, Section, predict, predict_reduced};
+pub use placed::{Nodes, Placed, Traced};
+pub use predict::{Interval, Prediction, Request, Section, WindowTime, predict, predict_reduced};
 pub use result::{
-    Blocked, CriticalPath, Efficiencies, LinkLoad, Outcome, Problem, RankTimes, WaitKind, WaitState,
+    Blocked, Connections, CriticalPath, Efficiencies, LinkLoad, Outcome, Problem, RankTimes,
+    WaitKind, WaitState,
 };
 pub use scale::{ScaleError, ScaleRequest, Scaled, scale};
 pub use series::{Point, PointResult, Series, Split};

@@ -1,11 +1,12 @@
 //! A prediction: the time, its interval, and where it goes.
 
-use nodescope_loop_tree::{Program, ProgramSize};
+use nodescope_loop_tree::{Origin, Program, ProgramSize};
 use serde::Serialize;
 
 use crate::cluster::{Cluster, FitError};
 use crate::code::Code;
 use crate::interpreter::{Options, interpret};
+use crate::placed::Placed;
 use crate::reduce::{Fragment, Reduced};
 use crate::result::{Efficiencies, Outcome};
 use crate::timeline::Phases;
@@ -72,6 +73,18 @@ pub struct Section {
     pub time: u64,
 }
 
+/// Time of the traced run in a measurement window. In a window clocks also count the stalls that the models find, so that bursts last
+/// longer than outside.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WindowTime {
+    /// Name of the window.
+    pub window: String,
+    /// Part of the program's traced time in which the window was open, picoseconds.
+    pub time: u64,
+    /// Part of the section's traced time in which the window was open, picoseconds; `None` without a section.
+    pub section: Option<u64>,
+}
+
 /// Prediction of a program's time on a cluster.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prediction {
@@ -81,6 +94,12 @@ pub struct Prediction {
     pub cluster: Cluster,
     /// Number of ranks.
     pub ranks: u32,
+    /// Placement of the ranks, here and where they were traced.
+    pub placement: Placed,
+    /// Differences between the traced run and the cluster that change what the prediction means, one sentence each.
+    pub differences: Vec<String>,
+    /// Measurement windows within the traced time.
+    pub windows: Vec<WindowTime>,
     /// Time of the program where it was traced, from the end of its initialisation, picoseconds; `None` if unknown.
     pub traced: Option<u64>,
     /// Section of the program; `None` if none was requested.
@@ -185,6 +204,7 @@ fn run(
         critical_path: request.critical_path,
         links: request.links,
         timeline: request.timeline,
+        connections: true,
         ..Options::default()
     };
     let outcome = interpret(code, cluster, &options)?;
@@ -223,10 +243,25 @@ fn run(
             });
         }
     }
+    let ranks = program.ranks.len() as u32;
+    let origin = &program.origin;
+    let nodes = cluster.place_ranks(ranks, origin)?;
+    let placement = Placed::new(cluster, &nodes, origin);
+    let crossing = outcome.connections.map(|of| of.pairs);
+    // A program that stopped early may have had messages yet to send, and fragments hide theirs.
+    let crossing = crossing.filter(|_| outcome.complete() && code.fragments.is_empty());
+    let windows = origin.windows.iter().map(|window| WindowTime {
+        window: window.name.clone(),
+        time: window.closed.saturating_sub(window.opened),
+        section: None,
+    });
     Ok(Prediction {
         format: 1,
         cluster: cluster.clone(),
-        ranks: program.ranks.len() as u32,
+        ranks,
+        differences: placement.differences(ranks, crossing),
+        placement,
+        windows: windows.collect(),
         traced: None,
         section: None,
         fragments: Vec::new(),
@@ -253,9 +288,9 @@ fn quantile(sorted: &[u64], part: f64) -> u64 {
 }
 
 impl Prediction {
-    /// Adds the section between two marks, whose times in the trace are given. Adds nothing unless there are exactly two marks that all
-    /// ranks passed, and the predicted program came to its end.
-    pub fn between(&mut self, traced: &[Option<(u64, u64)>]) {
+    /// Adds the section between two marks, whose times in the trace are given, with the windows that were open there. Adds nothing unless
+    /// there are exactly two marks that all ranks passed, and the predicted program came to its end.
+    pub fn between(&mut self, traced: &[Option<(u64, u64)>], origin: &Origin) {
         if let (&[Some(from), Some(to)], &[start, end]) = (traced, &*self.outcome.marks)
             && self.outcome.complete()
         {
@@ -263,6 +298,9 @@ impl Prediction {
                 traced: to.1.saturating_sub(from.0),
                 time: end.1.saturating_sub(start.0),
             });
+            for (told, window) in self.windows.iter_mut().zip(&origin.windows) {
+                told.section = Some(window.within(from.0, to.1));
+            }
         }
     }
 

@@ -140,6 +140,7 @@ pub(crate) fn unfolded(program: &Program) -> Sequences {
             .collect(),
         communicators: program.communicators.clone(),
         copies: program.copies.clone(),
+        origin: program.origin.clone(),
         notes: program.notes.clone(),
         ..Sequences::default()
     }
@@ -162,7 +163,7 @@ pub fn reduce(
     timeline: Option<&Timeline>,
 ) -> Result<Reduced, ReduceError> {
     let sequences = unfolded(program);
-    let nodes = cluster.place_ranks(sequences.ranks.len() as u32)?;
+    let nodes = cluster.place_ranks(sequences.ranks.len() as u32, &program.origin)?;
     let occurrences = selection.occurrences(program, &sequences, timeline)?;
     if let Progress::Thread { beta } = cluster.progress
         && beta > 0.0
@@ -474,6 +475,7 @@ fn replaced(sequences: &Sequences, occurrences: &[Occurrence], numbers: &[u32]) 
     let mut reduced = Sequences {
         communicators: sequences.communicators.clone(),
         copies: sequences.copies.clone(),
+        origin: sequences.origin.clone(),
         notes: sequences.notes.clone(),
         ..Sequences::default()
     };

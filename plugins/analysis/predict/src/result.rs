@@ -208,6 +208,37 @@ pub struct Outcome {
     pub messages: u64,
     /// Bytes of all messages that [`Outcome::messages`] counts.
     pub bytes: u64,
+    /// First messages between ranks of different nodes; `None` if they were not requested.
+    pub connections: Option<Connections>,
+}
+
+/// Pairs of ranks of different nodes that exchange messages. The first message of a pair opens its connection, where the MPI library does
+/// that at the first use. An interpretation knows no cost of opening. Messages within reduced fragments are not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Connections {
+    /// Number of such pairs in the whole program.
+    pub pairs: u64,
+    /// Number of pairs whose first message begins between the program's two marks; `None` without two marks.
+    pub in_section: Option<u64>,
+}
+
+impl Connections {
+    /// Counts pairs from the times of their first messages.
+    pub(crate) fn new(first: impl Iterator<Item = u64>, marks: &[(u64, u64)]) -> Connections {
+        let section = match *marks {
+            [(from, _), (_, to)] if from <= to => Some(from..=to),
+            _ => None,
+        };
+        let (mut pairs, mut within) = (0, 0);
+        for time in first {
+            pairs += 1;
+            within += u64::from(section.as_ref().is_some_and(|of| of.contains(&time)));
+        }
+        Connections {
+            pairs,
+            in_section: section.map(|_| within),
+        }
+    }
 }
 
 impl Outcome {

@@ -64,6 +64,8 @@ pub struct Point {
     pub result: Option<PointResult>,
     /// Reason for which the program cannot run, or does not come to its end, with this value; `None` if there is a prediction.
     pub error: Option<String>,
+    /// Differences between the traced run and the cluster with this value, one sentence each.
+    pub differences: Vec<String>,
 }
 
 /// Results of a prediction that a series contains.
@@ -103,10 +105,12 @@ impl Point {
                 }
             },
         };
+        let differences = prediction.as_ref().map(|of| of.differences.clone());
         Point {
             value,
             result,
             error,
+            differences: differences.unwrap_or_default(),
         }
     }
 }
@@ -186,6 +190,27 @@ impl Series {
         points.filter_map(|point| point.result.as_ref().map(|result| (&point.value, result)))
     }
 
+    /// Returns each difference from the traced run with the values that have it; no values if all have it.
+    pub(crate) fn differences(&self) -> Vec<(String, Vec<&str>)> {
+        let mut found: Vec<(String, Vec<&str>)> = Vec::new();
+        for point in &self.points {
+            for difference in &point.differences {
+                let known = found.iter_mut().find(|(other, _)| other == difference);
+                match known {
+                    Some((_, values)) => values.push(&point.value.text),
+                    None => found.push((difference.clone(), vec![&point.value.text])),
+                }
+            }
+        }
+        let all = self.times().count();
+        for (_, values) in &mut found {
+            if values.len() == all {
+                values.clear();
+            }
+        }
+        found
+    }
+
     /// Returns the contents as JSON; `SCHEMA.md` describes it.
     pub fn json(&self) -> String {
         let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
@@ -208,7 +233,7 @@ impl Series {
             self.unit
         };
         let mut out = format!(
-            "{},{},time_s,low_s,high_s,computation_s,other_s,communication_s,wait_s,idle_s,parallel_efficiency,load_balance,serialisation,transfer,messages,bytes,error\r\n",
+            "{},{},time_s,low_s,high_s,computation_s,other_s,communication_s,wait_s,idle_s,parallel_efficiency,load_balance,serialisation,transfer,messages,bytes,error,differences\r\n",
             quoted(&self.parameter),
             quoted(&format!("{} [{unit}]", self.parameter)),
         );
@@ -242,6 +267,7 @@ impl Series {
                 }
             }
             fields.push(quoted(point.error.as_deref().unwrap_or_default()));
+            fields.push(quoted(&point.differences.join("; ")));
             out.push_str(&fields.join(","));
             out.push_str("\r\n");
         }

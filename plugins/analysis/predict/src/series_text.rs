@@ -20,6 +20,17 @@ impl Series {
             "Predictions for {:?} by {}\n",
             self.cluster, self.parameter
         )?;
+        let differences = self.differences();
+        if !differences.is_empty() {
+            writeln!(out, "Different from the traced run")?;
+            for (difference, values) in differences {
+                match values.is_empty() {
+                    true => writeln!(out, "  - {difference}")?,
+                    false => writeln!(out, "  - at {}: {difference}", values.join(", "))?,
+                }
+            }
+            writeln!(out)?;
+        }
         let names = self
             .points
             .iter()

@@ -26,12 +26,18 @@ impl Prediction {
         let cluster = &self.cluster;
         writeln!(
             out,
-            "Prediction for {:?}: {}, {} a node, {}",
+            "Prediction for {:?}: {}, {}, {}",
             cluster.name,
             counted(self.ranks, "rank"),
-            cluster.ranks_per_node,
+            self.placement.told(),
             cluster.topology
         )?;
+        if !self.differences.is_empty() {
+            writeln!(out, "\nDifferent from the traced run")?;
+            for difference in &self.differences {
+                writeln!(out, "  - {difference}")?;
+            }
+        }
         if !outcome.complete() {
             writeln!(out, "\nThe program does not come to its end there:")?;
             return self.problems(out);
@@ -58,6 +64,7 @@ impl Prediction {
             let (predicted, traced) = (time(section.time), time(section.traced));
             writeln!(out, "  section         {predicted}, {traced} where traced")?;
         }
+        self.contained(out)?;
         if let Some(of) = &self.efficiencies {
             writeln!(out, "\nEfficiency")?;
             let rows = [
@@ -122,6 +129,45 @@ impl Prediction {
             writeln!(out, "Note: {note}")?;
         }
         Ok(())
+    }
+
+    /// Writes what the traced time contains that the predicted time does not, or the other way round.
+    fn contained(&self, out: &mut String) -> std::fmt::Result {
+        for window in &self.windows {
+            let mut parts = Vec::new();
+            if let Some(traced) = self.traced.filter(|_| window.time > 0) {
+                parts.push(part_of(window.time, traced, "the traced time"));
+            }
+            if let (Some(of), Some(section)) = (window.section.filter(|&of| of > 0), self.section) {
+                parts.push(part_of(of, section.traced, "the section's"));
+            }
+            if !parts.is_empty() {
+                writeln!(
+                    out,
+                    "  window          {:?} was open in {}: clocks there also count modelled stalls, so that bursts last longer than outside, here too",
+                    window.window,
+                    parts.join(", ")
+                )?;
+            }
+        }
+        match self.outcome.connections {
+            Some(of) if of.pairs > 0 => {
+                let pairs = match of.pairs {
+                    1 => "1 pair of ranks of different nodes exchanges messages".to_owned(),
+                    pairs => format!("{pairs} pairs of ranks of different nodes exchange messages"),
+                };
+                let section = match of.in_section {
+                    Some(0) => "; none of them for the first time in the section".to_owned(),
+                    Some(first) => format!("; {first} of them for the first time in the section"),
+                    None => String::new(),
+                };
+                writeln!(
+                    out,
+                    "  connections     {pairs}{section}. What a connection's first use costs is not in the predicted times; it is in the traced time of the call that uses it first"
+                )
+            }
+            _ => Ok(()),
+        }
     }
 
     fn ranks(&self, out: &mut String) -> std::fmt::Result {
@@ -325,6 +371,11 @@ fn blocked_line(f: &mut std::fmt::Formatter<'_>, rank: &Blocked) -> std::fmt::Re
         (None, _) => "anybody".to_owned(),
     };
     writeln!(f, "    rank {} in {} waits for {whom}", rank.rank, rank.at)
+}
+
+fn part_of(part: u64, whole: u64, what: &str) -> String {
+    let share = 100.0 * part as f64 / whole.max(1) as f64;
+    format!("{} ({share:.1} %) of {what}", time(part))
 }
 
 /// Returns a time in a unit that suits it.

@@ -14,6 +14,7 @@ fn reference_clusters_have_the_published_number_of_ranks() {
             .with(&[])
             .unwrap_or_else(|problems| panic!("{problems}"));
         assert_eq!((cluster.name.as_str(), cluster.nodes), (name, Some(nodes)));
-        assert_eq!(nodes * cluster.ranks_per_node, ranks);
+        assert_eq!(cluster.ranks_per_node, Some(cluster.cores));
+        assert_eq!(nodes * cluster.cores, ranks);
     }
 }

@@ -246,7 +246,7 @@ fn programs_that_do_not_fit_are_refused() {
         error
     };
     let mut small = cluster();
-    (small.nodes, small.cores, small.ranks_per_node) = (Some(2), 2, 2);
+    (small.nodes, small.cores, small.ranks_per_node) = (Some(2), 2, Some(2));
     assert!(matches!(
         fit(&small),
         FitError::Nodes {
@@ -261,7 +261,8 @@ fn programs_that_do_not_fit_are_refused() {
         FitError::Cores {
             node: 0,
             ranks: 3,
-            cores: 2
+            cores: 2,
+            rule: "listed"
         }
     ));
     small.placement = Placement::Nodes(vec![0, 0]);
@@ -322,7 +323,7 @@ fn what_takes_longer_than_is_counted_says_so() {
     let program = builder.finish();
     let mut slow = Cluster::simple("slow", Channel::new(Model::LogGp, 1 << 50, 1));
     slow.network.eager_limit = u64::MAX;
-    slow.ranks_per_node = 1;
+    slow.ranks_per_node = Some(1);
     for contention in [false, true] {
         slow.contention = contention;
         told(&program, &slow);

@@ -21,7 +21,7 @@ fn the_example_of_the_reference_is_read() {
     let cluster = parse(example).unwrap();
     assert_eq!(
         (cluster.nodes, cluster.cores, cluster.ranks_per_node),
-        (Some(112), 16, 16)
+        (Some(112), 16, Some(16))
     );
     assert_eq!(cluster.speed, Speed::Factor(1.5));
     assert_eq!(cluster.network.latency, 1_300_000);

@@ -129,7 +129,7 @@ fn clusters() -> Vec<Cluster> {
         },
         Cluster {
             cores: 3,
-            ranks_per_node: 3,
+            ranks_per_node: Some(3),
             topology: Topology::FatTree {
                 down: vec![2, 2],
                 up: vec![1],

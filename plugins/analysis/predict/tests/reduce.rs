@@ -25,7 +25,7 @@ fn clusters() -> Vec<Cluster> {
     vec![
         Cluster {
             cores: 2,
-            ranks_per_node: 2,
+            ranks_per_node: Some(2),
             ..free.clone()
         },
         Cluster::simple("post", channel(Model::Post, 0)),

@@ -17,7 +17,7 @@ fn cluster() -> Cluster {
     };
     Cluster {
         cores: 2,
-        ranks_per_node: 2,
+        ranks_per_node: Some(2),
         contention: true,
         progress: Progress::Calls,
         ..Cluster::simple("c", channel)
@@ -98,7 +98,9 @@ fn traced(program: &Program, cluster: &Cluster) -> (u64, Vec<Event>) {
         }
         assert_eq!(timeline.ends[rank] + outcome.ranks[rank].idle, outcome.time);
     }
-    let nodes = cluster.place_ranks(program.ranks.len() as u32).unwrap();
+    let nodes = cluster
+        .place_ranks(program.ranks.len() as u32, &program.origin)
+        .unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     trace::write_trace(program, &nodes, &timeline, "predicted", file.path()).unwrap();
     let events = TraceReader::open(file.path()).unwrap().events();

@@ -16,9 +16,11 @@ mod chart;
 mod html;
 mod read;
 mod text;
+mod work;
 
 pub use analysis::{Analysis, AnalysisError, Series, Spread};
 pub use html::Figure;
 pub use plan::{Plan, PlanError, PlanRequest};
 pub use point::{Host, Point, PointError};
 pub use read::{ReadError, read};
+pub use work::Work;

@@ -23,7 +23,7 @@ use crate::point::{Cost, Host, Point};
 /// A second in picoseconds.
 const SECOND_PS: f64 = 1e12;
 /// An hour in seconds.
-const HOUR: f64 = 3600.0;
+pub(crate) const HOUR: f64 = 3600.0;
 /// Largest number of nodes or cores in a request.
 const MOST: u32 = 1 << 20;
 

@@ -53,10 +53,22 @@ pub struct Window {
     pub name: String,
     /// Virtual time from the window's trigger to its end, picoseconds, warm-up included.
     pub length_ps: u64,
+    /// Virtual time that was measured, without warm-up, picoseconds; `None` in an older JSON.
+    #[serde(default)]
+    pub measured_ps: Option<u64>,
+    /// Event that opened the window, in words; `None` in an older JSON.
+    #[serde(default)]
+    pub trigger: Option<String>,
     /// Instructions outside MPI calls: the denominator of CPI.
     pub instructions: u64,
     /// Instructions within MPI calls.
     pub instructions_in_mpi: u64,
+    /// Data reads, inside and outside MPI calls; `None` in an older JSON.
+    #[serde(default)]
+    pub loads: Option<u64>,
+    /// Data writes, inside and outside MPI calls; `None` in an older JSON.
+    #[serde(default)]
+    pub stores: Option<u64>,
     /// Equation (1): the sum of the terms, cycles per instruction outside MPI.
     pub cpi: f64,
     /// Addends of equation (1), with those of equations (2) and (4) as separate terms.
@@ -81,6 +93,9 @@ pub struct Term {
 /// Floating-point operations of a window. A value is `None` where the report has no value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Flops {
+    /// Number of operations, inside and outside MPI calls; `None` in an older JSON.
+    #[serde(default)]
+    pub total: Option<u64>,
     /// Floating-point operations per instruction outside MPI calls.
     pub alpha: Option<f64>,
     /// Equation (6), FLOP/s of one core.
@@ -205,7 +220,11 @@ struct ReportMpi {
 struct ReportWindow {
     name: String,
     complete: bool,
+    #[serde(default)]
+    trigger: Option<String>,
     triggered_ps: u64,
+    #[serde(default)]
+    measured_from_ps: Option<u64>,
     closed_ps: u64,
     scopes: Vec<Scope>,
 }
@@ -219,6 +238,14 @@ struct Scope {
     cpi: Option<f64>,
     terms: Vec<ReportTerm>,
     flops: Flops,
+    #[serde(default)]
+    privileges: Vec<Privilege>,
+}
+
+#[derive(Deserialize)]
+struct Privilege {
+    loads: u64,
+    stores: u64,
 }
 
 #[derive(Deserialize)]
@@ -320,9 +347,18 @@ impl Window {
             cycles_65536: term.cycles_65536,
             cpi: term.cpi.unwrap_or(0.0),
         };
+        let references = |of: fn(&Privilege) -> u64| {
+            let counts = scope.privileges.iter().map(of);
+            (!scope.privileges.is_empty()).then(|| counts.fold(0, u64::saturating_add))
+        };
         Ok(Some(Window {
             name: window.name.clone(),
             length_ps: window.closed_ps.saturating_sub(window.triggered_ps),
+            measured_ps: (window.measured_from_ps)
+                .map(|from| window.closed_ps.saturating_sub(from)),
+            trigger: window.trigger.clone(),
+            loads: references(|of| of.loads),
+            stores: references(|of| of.stores),
             instructions: scope.instructions,
             instructions_in_mpi: scope.instructions_in_mpi,
             cpi,

@@ -6,8 +6,9 @@ use nodescope_config::quantity::Time;
 
 use crate::analysis::{Analysis, Series};
 use crate::chart::short;
-use crate::plan::{Plan, PlanRequest};
+use crate::plan::{HOUR, Plan, PlanRequest};
 use crate::point::{Group, Point};
+use crate::work::Work;
 
 /// Largest number of MPI functions that are shown; --json has all.
 const FUNCTIONS: usize = 12;
@@ -52,6 +53,27 @@ fn row(out: &mut String, name: &str, cells: impl Iterator<Item = String>) -> std
     writeln!(out)
 }
 
+/// Returns a number of seconds as a number of the unit that suits it, and the unit's name.
+fn unit(seconds: f64) -> (f64, &'static str) {
+    match seconds {
+        seconds if seconds < 100.0 => (seconds, "second"),
+        seconds if seconds < 6000.0 => (seconds / 60.0, "minute"),
+        _ => (seconds / HOUR, "hour"),
+    }
+}
+
+/// Returns a time of one core, such as `9.4 core seconds`.
+fn core_time(seconds: f64) -> String {
+    let (value, unit) = unit(seconds);
+    format!("{value:.1} core {unit}s")
+}
+
+/// Returns a time, such as `0.78 seconds`.
+fn duration(seconds: f64) -> String {
+    let (value, unit) = unit(seconds);
+    format!("{value:.2} {unit}s")
+}
+
 fn known(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), short)
 }
@@ -65,6 +87,10 @@ impl Series {
     fn write(&self, out: &mut String) -> std::fmt::Result {
         let title = format!("Scaling of {}", self.name);
         writeln!(out, "{title}\n{}", "=".repeat(title.chars().count()))?;
+        let work = self.different_work();
+        if let Some(work) = &work {
+            self.write_work(out, work)?;
+        }
         self.nodes(out)?;
         row(
             out,
@@ -78,13 +104,22 @@ impl Series {
             "window, virtual time",
             self.points.iter().map(|p| told(length(p))),
         )?;
-        let first = self.points.first().and_then(length);
-        let gain = |p: &Point| Some(first? as f64 / length(p)?.max(1) as f64);
-        row(
-            out,
-            "faster than the first",
-            self.points.iter().map(|p| ratio(gain(p))),
-        )?;
+        match &work {
+            Some(work) => row(
+                out,
+                "faster, for equal work",
+                work.speeds.iter().map(|speed| ratio(*speed)),
+            )?,
+            None => {
+                let first = self.points.first().and_then(length);
+                let gain = |p: &Point| Some(first? as f64 / length(p)?.max(1) as f64);
+                row(
+                    out,
+                    "faster than the first",
+                    self.points.iter().map(|p| ratio(gain(p))),
+                )?;
+            }
+        }
         self.write_calls(out)?;
         self.write_cpi(out)?;
         self.write_flops(out)?;
@@ -93,6 +128,33 @@ impl Series {
             Some(plan) => plan.write(out),
             None => Ok(()),
         }
+    }
+
+    /// Writes how the work of the windows differs, and by what speeds are compared.
+    fn write_work(&self, out: &mut String, work: &Work) -> std::fmt::Result {
+        let [(by, _), ..] = work.ratios.as_slice() else {
+            return Ok(());
+        };
+        writeln!(
+            out,
+            "The windows did different work, so that their times do not compare: speeds are for equal work, by\n{by}."
+        )?;
+        if work.grows_with_ranks {
+            writeln!(
+                out,
+                "Each rank did the same work: the program scales weakly."
+            )?;
+        }
+        if !work.triggers.is_empty() {
+            let triggers = work.triggers.join("; ");
+            writeln!(out, "The windows opened at different events: {triggers}.")?;
+        }
+        writeln!(out, "\n  Work beside the first window's")?;
+        self.nodes(out)?;
+        for (name, ratios) in &work.ratios {
+            row(out, name, ratios.iter().map(|value| ratio(*value)))?;
+        }
+        writeln!(out)
     }
 
     fn nodes(&self, out: &mut String) -> std::fmt::Result {
@@ -294,15 +356,15 @@ impl Plan {
         for phase in &self.phases {
             writeln!(
                 out,
-                "  {:<7} {:.3} s of virtual time, {} instructions: {:.1} core hours by the fit ({:.3} s for each node and second, {:.2} ns for each instruction; the runs differ from it by up to {}), {:.1} by instructions",
+                "  {:<7} {:.3} s of virtual time, {} instructions: {} by the fit ({:.3} s for each node and second, {:.2} ns for each instruction; the runs differ from it by up to {}), {} by instructions",
                 phase.phase,
                 phase.virtual_seconds,
                 short(phase.instructions),
-                phase.cpu_seconds / 3600.0,
+                core_time(phase.cpu_seconds),
                 phase.per_node_second,
                 1e9 * phase.per_instruction,
                 percent(phase.error),
-                phase.cpu_seconds_by_instruction / 3600.0
+                core_time(phase.cpu_seconds_by_instruction)
             )?;
         }
         let mib = |bytes: f64| bytes / f64::from(1 << 20);
@@ -324,11 +386,11 @@ impl Plan {
         )?;
         writeln!(
             out,
-            "  time    {:.1} core hours by the fit, {:.1} by instructions; {:.2} to {:.2} h on all of these hosts if every core is always busy",
-            self.core_hours,
-            self.core_hours_by_instruction,
-            self.hours[0].min(self.hours[1]),
-            self.hours[0].max(self.hours[1])
+            "  time    {} by the fit, {} by instructions; {} to {} on all of these hosts if every core is always busy",
+            core_time(HOUR * self.core_hours),
+            core_time(HOUR * self.core_hours_by_instruction),
+            duration(HOUR * self.hours[0].min(self.hours[1])),
+            duration(HOUR * self.hours[0].max(self.hours[1]))
         )?;
         writeln!(
             out,

@@ -336,3 +336,95 @@ fn pages_and_charts_are_well_formed() {
         );
     }
 }
+
+/// Returns a run whose window did `flops` operations within `measured` ps.
+fn working(nodes: u64, flops: u64, measured: u64) -> Point {
+    let mut report = report(&format!("p-{nodes}"), nodes, 0);
+    let window = &mut report["windows"][0];
+    window["trigger"] = json!("MPI_Barrier 3 of rank 0");
+    window["measured_from_ps"] = json!(window["closed_ps"].as_u64().unwrap() - measured);
+    let scope = &mut window["scopes"][1];
+    scope["instructions"] = json!(1_000_000);
+    scope["flops"]["total"] = json!(flops);
+    scope["privileges"] = json!([{"loads": 10, "stores": 5}, {"loads": 1, "stores": 1}]);
+    Point::read(&report.to_string(), None, None).unwrap()
+}
+
+#[test]
+fn windows_of_different_work_are_not_compared_as_equal() {
+    // Half of the operations in half of the time: as fast, not twice as fast.
+    let points = vec![working(1, 4000, 1_000_000), working(2, 2000, 500_000)];
+    let analysis = Analysis::new(points).unwrap();
+    let work = analysis.series[0].different_work().unwrap();
+    assert_eq!(
+        work.ratios[0],
+        ("floating-point operations", vec![Some(1.0), Some(0.5)])
+    );
+    assert_eq!(work.ratios[1].1, [Some(1.0), Some(1.0)]);
+    assert_eq!(work.ratios[2], ("loads", vec![Some(1.0), Some(1.0)]));
+    assert_eq!(work.speeds, [Some(1.0), Some(1.0)]);
+    assert!(!work.grows_with_ranks && work.triggers.is_empty());
+    let text = analysis.text();
+    let told = text.find("The windows did different work");
+    assert!(
+        told.is_some() && told < text.find("window, virtual time"),
+        "{text}"
+    );
+    assert!(text.contains("faster, for equal work"), "{text}");
+    assert!(!text.contains("faster than the first"), "{text}");
+    assert!(
+        analysis
+            .html()
+            .unwrap()
+            .contains("The windows did different work")
+    );
+
+    // Equal work, and windows from which the work is not known.
+    let equal = vec![working(1, 4000, 1_000_000), working(2, 4010, 500_000)];
+    let equal = Analysis::new(equal).unwrap();
+    assert_eq!(equal.series[0].different_work(), None);
+    assert!(equal.text().contains("faster than the first"));
+
+    // Twice the work on twice the ranks is weak scaling. Instructions count, too.
+    let mut weak = vec![working(1, 4000, 1_000_000), working(2, 8000, 1_000_000)];
+    let window = weak[1].window.as_mut().unwrap();
+    window.instructions = 2_000_000;
+    (window.loads, window.stores) = (Some(22), Some(12));
+    window.instructions_in_mpi = 10;
+    let weak = Analysis::new(weak).unwrap();
+    let work = weak.series[0].different_work().unwrap();
+    assert!(work.grows_with_ranks);
+    assert_eq!(work.speeds, [Some(1.0), Some(2.0)]);
+    assert!(weak.text().contains("the program scales weakly"));
+
+    let mut other = vec![working(1, 4000, 1_000_000), working(2, 4000, 500_000)];
+    other[1].window.as_mut().unwrap().trigger = Some("at 2 s".into());
+    let other = Analysis::new(other).unwrap();
+    assert!(
+        other
+            .text()
+            .contains("opened at different events: MPI_Barrier 3 of rank 0; at 2 s")
+    );
+}
+
+#[test]
+fn costs_of_the_host_have_a_unit_that_suits_them() {
+    let mut analysis = three();
+    let request: PlanRequest = "nodes=4,cores=2".parse().unwrap();
+    let mut plan = analysis.series[0].plan(&request).unwrap();
+    plan.core_hours = 9.4 / 3600.0;
+    plan.core_hours_by_instruction = 300.0 / 3600.0;
+    plan.hours = [0.78 / 3600.0, 2.0];
+    plan.phases[0].cpu_seconds = 9.4;
+    plan.phases[1].cpu_seconds = 47.2 * 3600.0;
+    analysis.series[0].plan = Some(plan);
+    let text = analysis.text();
+    for told in [
+        "9.4 core seconds by the fit, 5.0 core minutes by instructions; 0.78 seconds to 2.00 hours on",
+        "instructions: 9.4 core seconds by the fit",
+        "instructions: 47.2 core hours by the fit",
+    ] {
+        assert!(text.contains(told), "{told}: {text}");
+    }
+    assert!(!text.contains(" 0.0 core"), "{text}");
+}

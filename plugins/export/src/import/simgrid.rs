@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use nodescope_hypercall::record::communicator;
 use nodescope_hypercall::{Completion, Function, Peer, Tag};
+use nodescope_trace::NodeEntry;
 
 use super::Builder;
 use crate::error::ImportError;
@@ -93,7 +94,7 @@ pub(super) fn read(path: &Path, builder: &mut Builder) -> Result<Vec<String>, Im
 
 /// Adds one node for all ranks, since the trace does not contain the platform.
 fn builder_node(builder: &mut Builder) {
-    builder.nodes.push("simgrid".into());
+    builder.nodes.push(NodeEntry::UNKNOWN.into());
 }
 
 fn resolve(list: &Path, name: &str) -> PathBuf {

@@ -170,6 +170,7 @@ fn seed_windows() -> WindowsFile {
                     local: 0,
                     remote: 0,
                 },
+                bandwidth: None,
             }),
         },
     };

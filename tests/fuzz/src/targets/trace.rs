@@ -199,7 +199,7 @@ pub fn predicted(input: &[u8], folder: &Path) {
         let _ = (prediction.text(), prediction.json());
         let _ = prediction.html();
         if let Some(timeline) = &prediction.outcome.timeline
-            && let Ok(nodes) = cluster.place_ranks(prediction.ranks)
+            && let Ok(nodes) = cluster.place_ranks(prediction.ranks, &program.origin)
         {
             let path = folder.join("predicted.nst");
             let _ = write_trace(&program, &nodes, timeline, "predicted", &path);

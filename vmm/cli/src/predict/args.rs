@@ -41,7 +41,7 @@ pub struct Predict {
     /// Another bandwidth, such as "10 GB/s": network.bandwidth.
     #[arg(long, value_name = "RATE")]
     pub bandwidth: Option<ByteRate>,
-    /// Another placement: block, cyclic, or the node of each rank, such as 0,0,1,1: nodes.placement.
+    /// Another placement: traced, block, cyclic, or the node of each rank, such as 0,0,1,1: nodes.placement.
     #[arg(long, value_name = "PLACEMENT")]
     pub placement: Option<PlacementOption>,
     /// Another number of ranks on each node: nodes.ranks_per_node.
@@ -132,7 +132,7 @@ impl FromStr for PlacementOption {
     type Err = String;
 
     fn from_str(text: &str) -> Result<PlacementOption, String> {
-        if matches!(text, "block" | "cyclic") {
+        if matches!(text, "traced" | "block" | "cyclic") {
             return Ok(PlacementOption(text.to_owned()));
         }
         let nodes: Option<Vec<u32>> = (text.split(','))
@@ -140,9 +140,10 @@ impl FromStr for PlacementOption {
             .collect();
         match nodes {
             Some(nodes) => Ok(PlacementOption(format!("{nodes:?}"))),
-            None => {
-                Err("is neither block, cyclic, nor the node of each rank, such as 0,0,1,1".into())
-            }
+            None => Err(
+                "is neither traced, block, cyclic, nor the node of each rank, such as 0,0,1,1"
+                    .into(),
+            ),
         }
     }
 }
@@ -216,7 +217,7 @@ mod tests {
     #[test]
     fn mistakes_are_told() {
         let error = |options: &[&str]| parse(options).err().unwrap_or_default();
-        assert!(error(&["--placement", "0,x"]).contains("neither block, cyclic"));
+        assert!(error(&["--placement", "0,x"]).contains("neither traced, block, cyclic"));
         assert!(error(&["--set", "nodes.speed"]).contains("is no FIELD=VALUE"));
         assert!(error(&["--sweep", "network.latency=5us:1us:3"]).contains("does not ascend"));
         assert!(error(&["--plot", "x.svg"]).contains("--sweep"));

@@ -1,7 +1,7 @@
 //! Predictions for several values of a parameter, or for several numbers of ranks.
 
 use nodescope_config::document::Setting;
-use nodescope_loop_tree::Program;
+use nodescope_loop_tree::{Origin, Program};
 use nodescope_predict::series::in_parallel;
 use nodescope_predict::{
     Cluster, ClusterFile, Point, Request, ScaleRequest, Series, Sweep, predict as interpret, scale,
@@ -78,9 +78,11 @@ pub fn ranks(
     programs: &[Program],
     request: &Request,
 ) -> Result<Exit, Failure> {
-    // Every number of ranks is checked before the first is interpreted.
+    // Every number of ranks is checked before the first is interpreted. Ranks fill nodes as in the largest traced program.
+    let largest = programs.iter().max_by_key(|program| program.ranks.len());
+    let origin = largest.map_or_else(Origin::default, |program| program.origin.clone());
     (args.ranks.iter())
-        .try_for_each(|&target| cluster.place_ranks(target).map(drop))
+        .try_for_each(|&target| cluster.place_ranks(target, &origin).map(drop))
         .map_err(|error| Failure::of(Exit::Study, &error))?;
     let request = ScaleRequest {
         targets: args.ranks.clone(),

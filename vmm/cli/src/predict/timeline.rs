@@ -15,7 +15,9 @@ pub fn write(
     timeline: &Timeline,
     file: &Path,
 ) -> Result<(), Failure> {
-    let nodes = prediction.cluster.place_ranks(prediction.ranks);
+    let nodes = prediction
+        .cluster
+        .place_ranks(prediction.ranks, &program.origin);
     let nodes = nodes.map_err(|error| Failure::of(Exit::Study, &error))?;
     let name = format!("predicted for {}", prediction.cluster.name);
     let partial = file.with_extension("partial");

@@ -62,13 +62,14 @@ fn draw_level(
     let bottom = points.iter().map(|&(.., y)| y).fold(peak - 2.0, f64::min) - 0.4;
     let top = peak + 0.5;
     let title = match roofline.ceilings.iter().find(|c| c.level == level) {
-        Some(ceiling) => match ceiling.bytes_per_second {
-            Some(bandwidth) => format!(
+        Some(ceiling) => match (ceiling.stated_share, ceiling.bytes_per_second) {
+            (Some(share), _) => format!("{level}: {}B/s a core, as stated", si(share)),
+            (None, Some(bandwidth)) => format!(
                 "{level}: {}B/s, a line each {} cycles",
                 si(bandwidth),
                 ceiling.latency
             ),
-            None => format!("{level}: its hits cost no cycles"),
+            (None, None) => format!("{level}: its hits cost no cycles"),
         },
         None => format!("{level}: not modelled"),
     };

@@ -1,8 +1,11 @@
 //! Roofline: floating-point operations per byte that a memory level supplied, compared with the limits of the modelled machine.
 //!
-//! The peak is one FMA per cycle of the widest class that the window counted. The study states latencies, not bandwidths. A ceiling is
-//! therefore one line per latency: the bandwidth of a core that waits for one miss at a time, as in the models. Bytes of a level are the
-//! lines that the level supplied. Bytes of the first level are data accesses times 8, because the sizes of accesses are not counted.
+//! The peak is one FMA per cycle of the widest class that the window counted. Where the study states the bandwidth of a socket's memory, the
+//! ceiling of memory is a core's share of it while all cores of the socket work. A study cannot state bandwidths of caches. Their ceilings,
+//! and memory's without a stated bandwidth, are one line per latency: the bandwidth of a core that waits for one miss at a time, as in the
+//! models. Bytes of a level are the lines that the level supplied. Bytes of the first level are data accesses times 8, because the sizes of accesses are not counted.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use nodescope_plugin_api::{FLOP_CLASSES, FlopClass, Source};
 use nodescope_profile::{Costs, WindowProfile};
@@ -23,21 +26,33 @@ pub struct Roofline {
     pub peak_flops: f64,
     /// Scalar limit of one core in FLOP/s: one scalar operation in each cycle.
     pub scalar_flops: f64,
-    /// Latency-bound bandwidths of the memory levels.
+    /// Bandwidths of the memory levels.
     pub ceilings: Vec<Ceiling>,
     /// Functions with floating-point operations, most expensive first, at most [`Roofline::MOST`].
     pub functions: Vec<RooflineRow>,
 }
 
-/// Latency-bound bandwidth of one core that waits for one line at a time, or for one access of 8 bytes to the first level.
+/// Bandwidth of a memory level for one core.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ceiling {
     /// Name of the level: `L1`, `L2`, `L3`, `memory` or `memory_remote`.
     pub level: &'static str,
     /// Cycles of a read that the level answers, including the misses of the levels before it.
     pub latency: u64,
-    /// Bandwidth in bytes per second; `None` if the latency is 0.
+    /// Bandwidth in bytes per second of a core that waits for one line at a time, or for one access of 8 bytes to the first level; `None` if
+    /// the latency is 0.
     pub bytes_per_second: Option<f64>,
+    /// Bandwidth of a socket's memory in bytes per second, as the study states it; `None` if the study does not state it.
+    pub stated_bytes_per_second: Option<u64>,
+    /// Share of one core in the stated bandwidth if all cores of the socket work, bytes per second.
+    pub stated_share: Option<f64>,
+}
+
+impl Ceiling {
+    /// Returns the bandwidth that limits a core: the stated one if the study states it; `None` without any.
+    fn limit(&self) -> Option<f64> {
+        self.stated_share.or(self.bytes_per_second)
+    }
 }
 
 /// Row of the roofline: a function with its rate, and its intensity at each level.
@@ -151,10 +166,11 @@ impl Roofline {
         }
     }
 
-    /// Returns the latency-bound bandwidth of a level in bytes per second; `None` without a model of the level or with latency 0.
+    /// Returns the bandwidth of a level that limits a core, in bytes per second; `None` without a model of the level, or without a stated
+    /// bandwidth and with latency 0.
     pub(super) fn ceiling(&self, level: &str) -> Option<f64> {
         let ceiling = self.ceilings.iter().find(|ceiling| ceiling.level == level);
-        ceiling.and_then(|ceiling| ceiling.bytes_per_second)
+        ceiling.and_then(Ceiling::limit)
     }
 }
 
@@ -168,14 +184,27 @@ fn lanes(class: FlopClass) -> u32 {
     }
 }
 
+/// Returns the largest number of cores of a socket of the first node, at least 1.
+fn cores_of_socket(record: &WindowRecord) -> u32 {
+    let mut cores: BTreeMap<u16, BTreeSet<u16>> = BTreeMap::new();
+    for place in record.nodes.iter().take(1).flat_map(|node| &node.vcpus) {
+        cores.entry(place.socket).or_default().insert(place.core);
+    }
+    let most = cores.values().map(BTreeSet::len).max().unwrap_or(1);
+    most.max(1) as u32
+}
+
 fn ceilings(record: &WindowRecord, frequency: f64) -> Vec<Ceiling> {
     let models = &record.spec.models;
     let mut ceilings = Vec::new();
-    let mut add = |level, latency: u64, bytes: u32| {
+    let cores = cores_of_socket(record);
+    let mut add = |level, latency: u64, bytes: u32, stated: Option<u64>| {
         ceilings.push(Ceiling {
             level,
             latency,
             bytes_per_second: (latency != 0).then(|| f64::from(bytes) * frequency / latency as f64),
+            stated_bytes_per_second: stated,
+            stated_share: stated.map(|rate| rate as f64 / f64::from(cores)),
         });
     };
     let none = Vec::new();
@@ -188,7 +217,12 @@ fn ceilings(record: &WindowRecord, frequency: f64) -> Vec<Ceiling> {
     for (n, level) in levels.iter().enumerate() {
         if let Some(&name) = LEVELS[..3].get(n) {
             let bytes = if n == 0 { ACCESS as u32 } else { line };
-            add(name, missed + u64::from(level.latency.read_hit), bytes);
+            add(
+                name,
+                missed + u64::from(level.latency.read_hit),
+                bytes,
+                None,
+            );
         }
         missed += u64::from(level.latency.read_miss);
     }
@@ -198,8 +232,12 @@ fn ceilings(record: &WindowRecord, frequency: f64) -> Vec<Ceiling> {
         (None, true) => return ceilings,
     };
     match memory {
-        MemorySpec::Flat { latency } => add("memory", missed + u64::from(latency), line),
-        MemorySpec::Numa { latency, .. } => {
+        MemorySpec::Flat { latency } => {
+            add("memory", missed + u64::from(latency), line, None);
+        }
+        MemorySpec::Numa {
+            latency, bandwidth, ..
+        } => {
             let (local, remote) = match latency {
                 Latencies::Uniform { local, remote } => (Some(local), Some(remote)),
                 Latencies::Matrix(rows) => {
@@ -217,9 +255,13 @@ fn ceilings(record: &WindowRecord, frequency: f64) -> Vec<Ceiling> {
                     (least(true), least(false))
                 }
             };
-            for (name, latency) in [("memory", local), ("memory_remote", remote)] {
+            let own = bandwidth.and_then(|stated| stated.local);
+            let other = bandwidth.and_then(|stated| stated.remote);
+            for (name, latency, stated) in
+                [("memory", local, own), ("memory_remote", remote, other)]
+            {
                 if let Some(latency) = latency {
-                    add(name, missed + u64::from(latency), line);
+                    add(name, missed + u64::from(latency), line, stated);
                 }
             }
         }

@@ -339,9 +339,26 @@ fn roofline(code: &CodeReport, shape: &Shape) -> Table {
     });
     let ceilings: Vec<String> = ceilings.collect();
     table.below.push(format!(
-        "Ceilings are latency-bound, one miss of a core at a time, since the study states no bandwidths: {}.",
+        "Latency-bound ceilings, one miss of a core at a time as in the models: {}.",
         ceilings.join("; ")
     ));
+    let stated = roofline.ceilings.iter().filter_map(|ceiling| {
+        let (socket, core) = (ceiling.stated_bytes_per_second?, ceiling.stated_share?);
+        Some(format!(
+            "{} {}B/s of a socket, {}B/s for each core while all work",
+            ceiling.level,
+            si(socket as f64),
+            si(core)
+        ))
+    });
+    let stated: Vec<String> = stated.collect();
+    table.below.push(match stated.is_empty() {
+        true => "The study states no bandwidth of memory (memory.local_bandwidth); bandwidths of caches cannot be stated.".into(),
+        false => format!(
+            "Stated bandwidths, which are the ceilings there, and which no model of time uses: {}. Bandwidths of caches cannot be stated.",
+            stated.join("; ")
+        ),
+    });
     table.below.push(
         "Bytes of L1 are data accesses x 8, of other levels the lines that they answered x 64."
             .into(),

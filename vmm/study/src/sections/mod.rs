@@ -2,6 +2,7 @@
 //! next. The plan is used only if no problem was reported.
 
 mod counters;
+mod effects;
 mod general;
 mod job;
 mod models;
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use nodescope_window::{ModelSpec, Trigger};
 
+pub(crate) use self::effects::remarks;
 pub(crate) use self::job::guest_path;
 pub(crate) use self::window::named_function;
 use crate::plan::{Engine, ImageSource, Study};
@@ -52,7 +54,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
     let required_features = node::required(node, &cpuid);
     let (cores, memory_parallelism) = node::core(node);
     let network = node::network(network);
-    let cache_model = models::caches(caches, &topology);
+    let (cache_model, cache_levels) = models::caches(caches, &topology);
     let memory = models::memory(memory, &mut topology);
     topology.caches = models::descriptions(&cache_model);
     node::check(root, &topology);
@@ -82,7 +84,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
                 .iter()
                 .all(|window| window.open != Trigger::Immediately)
     });
-    Study {
+    let study = Study {
         file: file.to_path_buf(),
         text: String::new(),
         name: general.name,
@@ -115,7 +117,9 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
         results,
         file_limits,
         positions: BTreeMap::new(),
-    }
+    };
+    effects::check(root, &study, &cache_levels);
+    study
 }
 
 /// Returns a path that the study file names. A relative path is relative to `folder`, the study file's own folder.

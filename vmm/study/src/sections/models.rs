@@ -8,8 +8,9 @@ use nodescope_plugin_cache::{
     ByDistance, CacheConfig, CoherenceLatency, LevelConfig, LevelLatency, Policy, Sharing,
 };
 use nodescope_plugin_numa::Latencies;
-use nodescope_window::MemorySpec;
+use nodescope_window::{Bandwidth, MemorySpec};
 
+use super::effects::LevelField;
 use super::node::UNSET;
 use nodescope_config::quantity::{ByteRate, Bytes, Frequency, Latency};
 use nodescope_config::reader::{Item, Section};
@@ -47,8 +48,11 @@ fn cycles_or_zero(section: &Section<'_>, key: &'static str, frequency: Frequency
     item.and_then(|item| cycles(&item, frequency)).unwrap_or(0)
 }
 
-/// Reads `[caches]`: a preset or a list of levels.
-pub(super) fn caches(section: &Section<'_>, topology: &NodeTopology) -> CacheConfig {
+/// Reads `[caches]`: a preset or a list of levels. Also returns the sections that describe levels.
+pub(super) fn caches(
+    section: &Section<'_>,
+    topology: &NodeTopology,
+) -> (CacheConfig, Vec<LevelField>) {
     let frequency = Frequency(topology.tsc_hz);
     let preset = section.item("preset");
     let chosen = preset
@@ -71,12 +75,13 @@ pub(super) fn caches(section: &Section<'_>, topology: &NodeTopology) -> CacheCon
         line
     });
     let levels = section.sections("level");
+    let mut fields = Vec::new();
     if section.sets("level") {
         if let Some(item) = &preset {
             item.add_problem("is given together with [[caches.level]]; leave out one of them");
         }
         if let Some(own) = own_levels(levels, line.unwrap_or(64), topology) {
-            config = own;
+            (config, fields) = own;
         }
     } else if let Some(item) = &line_item {
         item.add_problem(
@@ -87,12 +92,25 @@ pub(super) fn caches(section: &Section<'_>, topology: &NodeTopology) -> CacheCon
     config.coherence = CoherenceLatency {
         from: by_distance(&coherence, "from", frequency),
         from_modified: by_distance(&coherence, "from_modified", frequency),
-        snoop: by_distance(&coherence, "snoop", frequency),
+        snoop: within_socket(&coherence, "snoop", frequency),
         invalidate: by_distance(&coherence, "invalidate", frequency),
         upgrade: cycles_or_zero(&coherence, "upgrade", frequency),
     };
     coherence.finish();
-    config
+    (config, fields)
+}
+
+/// Reads latencies between caches of one socket. Caches of different sockets are not asked before data comes from one of them.
+fn within_socket(section: &Section<'_>, key: &'static str, frequency: Frequency) -> ByDistance {
+    let section = section.section(key);
+    let read = |key| cycles_or_zero(&section, key, frequency);
+    let group = ByDistance {
+        same_core: read("same_core"),
+        other_core: read("other_core"),
+        other_socket: 0,
+    };
+    section.finish();
+    group
 }
 
 fn by_distance(section: &Section<'_>, key: &'static str, frequency: Frequency) -> ByDistance {
@@ -112,7 +130,7 @@ fn own_levels(
     sections: Vec<Section<'_>>,
     line: u32,
     topology: &NodeTopology,
-) -> Option<CacheConfig> {
+) -> Option<(CacheConfig, Vec<LevelField>)> {
     let frequency = Frequency(topology.tsc_hz);
     let source = sections.first()?.source();
     let before = source.count();
@@ -233,7 +251,16 @@ fn own_levels(
             None => source.problem_of("caches.level", text),
         }
     }
-    (source.count() == before).then_some(config)
+    let sections = (fields.iter().enumerate()).map(|(index, field)| LevelField {
+        field: (*field).to_owned(),
+        index: Some(index),
+    });
+    let own_instruction = instruction.iter().map(|(field, _)| LevelField {
+        field: field.clone(),
+        index: None,
+    });
+    let sections = sections.chain(own_instruction).collect();
+    (source.count() == before).then_some((config, sections))
 }
 
 fn latencies(section: &Section<'_>, frequency: Frequency) -> LevelLatency {
@@ -307,8 +334,8 @@ pub(super) fn memory(section: &Section<'_>, topology: &mut NodeTopology) -> Memo
         remote: figure("remote_write_back").unwrap_or(0),
     };
 
-    let bandwidth = |key, default: ByteRate| {
-        let rate = section.item(key).and_then(|item| {
+    let stated = |key| {
+        section.item(key).and_then(|item| {
             let rate = item.quantity::<ByteRate>()?;
             if !(1_000_000..=10_000_000_000_000).contains(&rate.0) {
                 item.add_problem(format!(
@@ -316,11 +343,17 @@ pub(super) fn memory(section: &Section<'_>, topology: &mut NodeTopology) -> Memo
                 ));
             }
             Some(rate)
-        });
+        })
+    };
+    let (own, other) = (stated("local_bandwidth"), stated("remote_bandwidth"));
+    let told = |rate: Option<ByteRate>, default: ByteRate| {
         (rate.unwrap_or(default).0 / 1_000_000).min(u64::from(u32::MAX)) as u32
     };
-    let near = bandwidth("local_bandwidth", LOCAL_BANDWIDTH);
-    let far = bandwidth("remote_bandwidth", REMOTE_BANDWIDTH);
+    let (near, far) = (told(own, LOCAL_BANDWIDTH), told(other, REMOTE_BANDWIDTH));
+    let bandwidth = Bandwidth {
+        local: own.map(|rate| rate.0),
+        remote: other.map(|rate| rate.0),
+    };
 
     let cell = |from: usize, to: usize| match &fill {
         Latencies::Uniform { local, remote } => {
@@ -362,6 +395,7 @@ pub(super) fn memory(section: &Section<'_>, topology: &mut NodeTopology) -> Memo
     MemorySpec::Numa {
         latency: fill,
         write_back,
+        bandwidth: (own.is_some() || other.is_some()).then_some(bandwidth),
     }
 }
 

@@ -133,8 +133,10 @@ fn nodes(section: &Section<'_>, cluster: &mut Cluster) {
     if let Some(item) = section.item("cores") {
         cluster.cores = item.count(1..=1 << 16).unwrap_or(1);
     }
-    cluster.ranks_per_node = cluster.cores;
-    if let Some(item) = section.item("ranks_per_node")
+    cluster.ranks_per_node = None;
+    cluster.placement = Placement::Traced;
+    let ranks_item = section.item("ranks_per_node");
+    if let Some(item) = &ranks_item
         && let Some(ranks) = item.count(1..=1 << 16)
     {
         if ranks > cluster.cores {
@@ -143,7 +145,11 @@ fn nodes(section: &Section<'_>, cluster: &mut Cluster) {
                 cluster.cores
             ));
         }
-        cluster.ranks_per_node = ranks;
+        cluster.ranks_per_node = Some(ranks);
+        cluster.placement = Placement::Block;
+    }
+    if let Some(item) = section.item("threads_per_rank") {
+        cluster.threads_per_rank = item.count(1..=1 << 16);
     }
     if let Some(item) = section.item("placement") {
         if item.is_list() {
@@ -151,11 +157,17 @@ fn nodes(section: &Section<'_>, cluster: &mut Cluster) {
             let nodes = nodes.iter().map(|node| node.count(0..=MOST_NODES - 1));
             cluster.placement = Placement::Nodes(nodes.map(Option::unwrap_or_default).collect());
         } else {
-            let names = [("block", false), ("cyclic", true)];
+            let names = [("traced", 0), ("block", 1), ("cyclic", 2)];
             cluster.placement = match item.choice("a placement", &names) {
-                Some(true) => Placement::Cyclic,
-                _ => Placement::Block,
+                Some(1) => Placement::Block,
+                Some(2) => Placement::Cyclic,
+                _ => Placement::Traced,
             };
+        }
+        if let (Some(ranks), Placement::Traced) = (&ranks_item, &cluster.placement) {
+            ranks.add_problem(
+                "has no effect beside nodes.placement = \"traced\", which has as many ranks on each node as where they were traced; leave out one of them",
+            );
         }
     }
     let speed = section.item("speed");

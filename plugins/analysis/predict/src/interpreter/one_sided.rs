@@ -27,6 +27,7 @@ impl Interpreter<'_> {
         let channel = self.channel(rank, to);
         self.events += 2;
         self.sent += 2;
+        self.note_connection(rank, to, start);
         let both = out.saturating_add(back);
         self.sent_bytes = self.sent_bytes.saturating_add(both);
         let message = Message {

@@ -99,6 +99,7 @@ impl Interpreter<'_> {
         let channel = self.channel(rank, to);
         self.events += 1;
         self.sent += 1;
+        self.note_connection(rank, to, start);
         self.sent_bytes = self.sent_bytes.saturating_add(bytes);
         let sent = self.message(context, to, bytes, target);
         let cause = Cause {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use nodescope_hypercall::Function;
 use nodescope_loop_tree::program::{Column, Rank, Step};
-use nodescope_loop_tree::{Action, Bursts, CollectiveKind, Op, PeerRef, Program, Site};
+use nodescope_loop_tree::{Action, Bursts, CollectiveKind, Op, Origin, PeerRef, Program, Site};
 
 use super::ScaleError;
 use super::fit::{Fit, Form};
@@ -58,6 +58,8 @@ pub struct Extrapolation {
     /// Fitted function of each quantity.
     pub fits: BTreeMap<Quantity, Fit>,
     communicators: Vec<Option<u32>>,
+    /// Origin of the largest traced program.
+    origin: Origin,
     notes: Vec<String>,
 }
 
@@ -157,6 +159,8 @@ impl Extrapolation {
             means,
             fits,
             communicators,
+            origin: (programs.last())
+                .map_or_else(Origin::default, |program| program.origin.clone()),
             notes: programs
                 .last()
                 .map_or(Vec::new(), |program| program.notes.clone()),
@@ -221,6 +225,7 @@ impl Extrapolation {
             program: Program {
                 communicators: vec![Vec::new(); 1 + self.communicators.len()],
                 communicator_lists: vec![self.communicators.clone()],
+                origin: self.origin_of(ranks),
                 notes: self.notes.clone(),
                 ..Program::default()
             },
@@ -263,6 +268,21 @@ impl Extrapolation {
             });
         }
         Ok(made.program)
+    }
+
+    /// Returns the origin of a program of `ranks` ranks: blocks of as many ranks a node as the largest traced program had.
+    fn origin_of(&self, ranks: u32) -> Origin {
+        let Some(per_node) = self.origin.ranks_per_node() else {
+            return self.origin.clone();
+        };
+        let nodes = ranks.div_ceil(per_node) as usize;
+        let cores = self.origin.cores.iter().copied().min();
+        Origin {
+            nodes: (0..ranks).map(|rank| rank / per_node).collect(),
+            cores: cores.map_or(Vec::new(), |cores| vec![cores; nodes]),
+            threads: self.origin.threads,
+            windows: Vec::new(),
+        }
     }
 
     fn source(&self, size: u32) -> Option<&Traced> {

@@ -1,0 +1,202 @@
+//! Keys without effect in their study are refused with their line and the reason, and keys of narrow effect are remarked on.
+
+use std::path::Path;
+
+use nodescope_study::Study;
+
+/// Returns a study of a node of this shape, with further text.
+fn text(node: &str, rest: &str) -> String {
+    format!(
+        "[cluster]\nnodes = 1\n[job]\ncommand = \"true\"\nmpi = \"none\"\n[node]\nmemory = \"256 MiB\"\n{node}\n{rest}"
+    )
+}
+
+const WINDOW: &str = "[[window]]\nmeasure = \"1 M instructions\"\n";
+/// Caches of a core, and a cache that the cores of a socket share.
+const LEVELS: &str = "[[caches.level]]\nlevel = 1\nsize = \"32 KiB\"\nways = 8\n\
+    [[caches.level]]\nlevel = 1\nkind = \"instruction\"\nsize = \"32 KiB\"\nways = 8\n\
+    [[caches.level]]\nlevel = 2\nsize = \"1 MiB\"\nways = 16\nshared_by = \"socket\"\n";
+
+fn refusal(text: &str) -> String {
+    match Study::parse(Path::new("s.toml"), text) {
+        Ok(_) => String::new(),
+        Err(problems) => problems.to_string(),
+    }
+}
+
+/// Checks that a key is refused in the first study, at the line that has `key`, and not in the second study.
+fn only_in(one: &str, other: &str, key: &str, why: &str) {
+    let told = refusal(one);
+    let name = key.rsplit('.').next().unwrap_or(key);
+    let line = one.lines().position(|line| line.contains(name)).unwrap() + 1;
+    let begins = format!("s.toml:{line}: {key}: has no effect");
+    assert!(
+        told.contains(&begins) && told.contains(why),
+        "{begins}: {told:?}\n{one}"
+    );
+    assert_eq!(refusal(other), "", "{other}");
+}
+
+#[test]
+fn keys_of_the_core_need_a_core_and_a_window() {
+    let both = "core = \"znver4\"\nmemory_parallelism = 4";
+    only_in(
+        &text("memory_parallelism = 4", WINDOW),
+        &text(both, WINDOW),
+        "node.memory_parallelism",
+        "without node.core",
+    );
+    only_in(
+        &text("core = \"znver4\"", ""),
+        &text("core = \"znver4\"", WINDOW),
+        "node.core",
+        "the study has no [[window]]",
+    );
+    let unattributed = format!("{WINDOW}attribution = false\n");
+    only_in(
+        &text("core = \"znver4\"", &unattributed),
+        &text("core = \"znver4\"", &format!("{unattributed}{WINDOW}")),
+        "node.core",
+        "window.attribution is false",
+    );
+}
+
+#[test]
+fn memory_of_other_sockets_needs_other_sockets() {
+    for (key, value) in [
+        ("remote", "220 cycles"),
+        ("remote_write_back", "6 cycles"),
+        ("remote_bandwidth", "16 GB/s"),
+    ] {
+        let rest = format!("{WINDOW}[memory]\n{key} = \"{value}\"\n");
+        only_in(
+            &text("", &rest),
+            &text("sockets = 2", &rest),
+            &format!("memory.{key}"),
+            "one socket",
+        );
+    }
+    let rest = |plugins: &str| {
+        format!("{WINDOW}plugins = [{plugins}]\n[memory]\nlocal_write_back = \"5 cycles\"\n")
+    };
+    only_in(
+        &text("", &rest("\"cache\"")),
+        &text("", &rest("\"numa\"")),
+        "memory.local_write_back",
+        "\"numa\"",
+    );
+}
+
+#[test]
+fn latencies_between_caches_need_caches_that_meet() {
+    let rest = |key: &str| format!("{WINDOW}[caches.coherence]\n{key} = \"40 cycles\"\n");
+    for (key, one, other, why) in [
+        (
+            "from_modified.other_socket",
+            "cores = 2",
+            "sockets = 2",
+            "one socket",
+        ),
+        (
+            "from_modified.other_core",
+            "sockets = 2",
+            "cores = 2",
+            "one core",
+        ),
+        ("snoop.other_core", "sockets = 2", "cores = 2", "one core"),
+        (
+            "invalidate.other_core",
+            "sockets = 2",
+            "cores = 2",
+            "one core",
+        ),
+        ("upgrade", "cores = 2", "sockets = 2", "one outermost cache"),
+    ] {
+        let field = format!("caches.coherence.{key}");
+        only_in(
+            &text(one, &rest(key)),
+            &text(other, &rest(key)),
+            &field,
+            why,
+        );
+    }
+    // Clean lines come from the level that the cores share, if there is one.
+    let private = |shared: &str| {
+        let levels = LEVELS.replace("shared_by = \"socket\"\n", shared);
+        format!("{}{levels}", rest("from.other_core"))
+    };
+    only_in(
+        &text("cores = 2", &private("shared_by = \"socket\"\n")),
+        &text("cores = 2", &private("")),
+        "caches.coherence.from.other_core",
+        "the level that the cores share",
+    );
+    let unknown = refusal(&text("sockets = 2", &rest("snoop.other_socket")));
+    assert!(
+        unknown.contains("caches.coherence.snoop.other_socket"),
+        "{unknown}"
+    );
+    only_in(
+        &text("sockets = 2", &rest("upgrade").replace(WINDOW, "")),
+        &text("sockets = 2", &rest("upgrade")),
+        "caches.coherence.upgrade",
+        "no [[window]] attaches",
+    );
+}
+
+#[test]
+fn latencies_of_a_level_need_references_that_the_level_answers() {
+    let with = |level: usize, key: &str| {
+        let mut sections: Vec<String> = LEVELS.split_inclusive("[[").map(str::to_owned).collect();
+        sections[level + 1] =
+            sections[level + 1].replacen("ways", &format!("latency.{key} = \"5 cycles\"\nways"), 1);
+        format!("{WINDOW}{}", sections.concat())
+    };
+    let refused = |level: usize, key: &str, why: &str| {
+        let told = refusal(&text("cores = 2", &with(level, key)));
+        let field = format!("caches.level[{level}].latency.{key}: has no effect");
+        assert!(
+            told.contains(&field) && told.contains(why),
+            "{field}: {told:?}"
+        );
+    };
+    refused(0, "fetch_miss", "answers no fetches");
+    refused(0, "upgrade", "no two caches inside");
+    refused(1, "read_miss", "answers fetches alone");
+    for (level, key) in [
+        (0, "read_miss"),
+        (0, "writeback"),
+        (1, "fetch_miss"),
+        (2, "fetch_miss"),
+        (2, "upgrade"),
+        (2, "writeback"),
+    ] {
+        assert_eq!(
+            refusal(&text("cores = 2", &with(level, key))),
+            "",
+            "{level} {key}"
+        );
+    }
+    // Without an instruction cache, fetches are not timed anywhere.
+    let told = text("cores = 2", &with(2, "fetch_miss"));
+    let instruction =
+        "[[caches.level]]\nlevel = 1\nkind = \"instruction\"\nsize = \"32 KiB\"\nways = 8\n";
+    let told = refusal(&told.replace(instruction, ""));
+    assert!(told.contains("without an instruction cache"), "{told}");
+}
+
+#[test]
+fn keys_of_narrow_effect_are_remarked_on() {
+    let remarks = |node: &str, rest: &str| {
+        let study = Study::parse(Path::new("s.toml"), &text(node, rest));
+        let study = study.unwrap_or_else(|problems| panic!("{problems}"));
+        let remarks = study.remarks().into_iter();
+        remarks.map(|(field, _)| field).collect::<Vec<_>>()
+    };
+    assert_eq!(remarks("cores = 2", WINDOW), [""; 0]);
+    assert_eq!(remarks("threads = 2", WINDOW), ["node.threads"]);
+    let coherence = format!("{WINDOW}[caches.coherence]\nupgrade = \"40 cycles\"\n");
+    assert_eq!(remarks("sockets = 2", &coherence), ["caches.coherence"]);
+    let bandwidth = format!("{WINDOW}[memory]\nlocal_bandwidth = \"32 GB/s\"\n");
+    assert_eq!(remarks("", &bandwidth), ["memory.local_bandwidth"]);
+}
