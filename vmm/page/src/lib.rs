@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(texts.len(), 5);
         assert!(
             texts.iter().all(|text| text.contains(
-                "</title>&\"\\u{0}\\u{1b}[31m\\r\\u{fffe}'<script>\\u{202e}\\u{2066}\\u{200b}é"
+                "</title>&\"\\0\\u{1b}[31m\\r\\u{fffe}'<script>\\u{202e}\\u{2066}\\u{200b}é"
             )),
             "{texts:?}"
         );
