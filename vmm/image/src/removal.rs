@@ -168,7 +168,10 @@ mod tests {
         fs::write(spec.recipe.join("root/etc/motd"), "changed\n").unwrap();
         assert!(!image.is_of(&spec).unwrap());
         fs::write(image.dir.join("manifest.json"), "{").unwrap();
-        assert_eq!(keys(cache.path()).unwrap(), [image.manifest.key.clone()]);
+        assert_eq!(
+            keys(cache.path()).unwrap(),
+            vec![image.manifest.key.clone()]
+        );
         remove(cache.path(), &image.manifest.key).unwrap();
         assert!(keys(cache.path()).unwrap().is_empty());
     }
