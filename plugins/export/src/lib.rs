@@ -75,6 +75,25 @@ impl Format {
             Format::Csv => "csv",
         }
     }
+
+    /// Returns the names of the files and folders that an export writes into its folder, of which a trace may need only some.
+    pub fn files(self) -> &'static [&'static str] {
+        match self {
+            Format::Otf2 => &["trace.otf2", "trace.def", "trace"],
+            Format::Perfetto => &["trace.perfetto-trace"],
+            Format::Chrome => &["trace.json"],
+            Format::Simgrid => &[
+                "trace.ti",
+                "trace.ti.ranks",
+                "platform.xml",
+                "hostfile",
+                "replay",
+            ],
+            Format::Paraver => &["trace.prv", "trace.pcf", "trace.row"],
+            Format::Dimemas => &["trace.dim"],
+            Format::Csv => &["trace.csv"],
+        }
+    }
 }
 
 /// The form of the work between MPI calls in formats that replay the work.

@@ -1,7 +1,7 @@
 //! Fuzzing: gives damaged traces and files of every kind to all code that reads them.
 //!
 //! A *target* is code that reads what users or other programs wrote: `trace` (the reader, profiles, pending calls, the report,
-//! calibration), `predict`, `export`, `study`, `cluster`, and so on. A target has seeds (valid inputs), a function that mutates them, and a
+//! calibration), `predict`, `export`, `study`, `cluster`, and so on; `zmtp` is the processes of a distributed run. A target has seeds (valid inputs), a function that mutates them, and a
 //! reader for the result. No input may make a reader panic, overflow a sum, use memory out of proportion to the input, or run for ever.
 //!
 //! - [`choices`]: random decisions, drawn from a seed with the crate `arbitrary`.

@@ -6,6 +6,7 @@ mod results;
 mod scaled;
 mod snapshot;
 mod trace;
+mod zmtp;
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -50,6 +51,7 @@ pub const ALL: &[Target] = &[
     results::RUN,
     profile::PROFILE,
     snapshot::SNAPSHOT,
+    zmtp::ZMTP,
 ];
 
 /// Returns the target with this name; None if it does not exist.

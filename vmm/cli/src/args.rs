@@ -86,7 +86,7 @@ pub enum Command {
     Counters(Counters),
     /// Report every problem of a study and of this host, each with its fix, without booting anything.
     Check(Check),
-    /// Build, list or show guest images.
+    /// Build, list, show or remove guest images.
     Image(Image),
     /// List, show or remove snapshots of running clusters (guide: KVM and snapshots).
     Snapshot(Snapshot),
@@ -267,6 +267,9 @@ pub struct Profile {
     /// The file to write, in place of standard output; or a folder, which gets a file for each window.
     #[arg(short, long, value_name = "FILE|DIR")]
     pub output: Option<PathBuf>,
+    /// Replace files that are already there.
+    #[arg(long, requires = "output")]
+    pub force: bool,
 }
 
 /// Formats of `nodescope profile`.
@@ -444,6 +447,23 @@ pub enum ImageCommand {
         /// A study whose packages are added.
         study: Option<PathBuf>,
     },
+    /// Remove images from the cache, and print the disk space of each. An image that a run uses or a process builds stays.
+    Remove(ImageRemove),
+}
+
+/// `nodescope image remove`.
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("which").required(true).args(["image", "outdated", "all"]))]
+pub struct ImageRemove {
+    /// The image: its key as nodescope image list prints it, at least the first four characters; or a study that uses it.
+    #[arg(value_name = "KEY|STUDY")]
+    pub image: Option<String>,
+    /// Remove the images that this nodescope no longer makes: those of earlier versions, and damaged ones.
+    #[arg(long)]
+    pub outdated: bool,
+    /// Remove all images.
+    #[arg(long)]
+    pub all: bool,
 }
 
 /// `nodescope snapshot`.
@@ -506,6 +526,9 @@ pub struct Export {
     /// Measure of the computation between MPI calls, in a format that replays it (simgrid).
     #[arg(long, value_enum, default_value_t = Bursts::Time)]
     pub bursts: Bursts,
+    /// Replace files that are already there.
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// Formats of `nodescope export`.

@@ -18,15 +18,7 @@ use crate::terminal::print;
 
 /// Fits a cluster's network to measurements, writes the cluster file and prints a summary.
 pub fn calibrate(args: &args::Calibrate) -> Result<Exit, Failure> {
-    if args.output.exists() && !args.force {
-        return Err(Failure::new(
-            Exit::Study,
-            format!(
-                "{} is there already; give another name, or --force to replace it",
-                args.output.display()
-            ),
-        ));
-    }
+    results::refuse_existing(&args.output, args.force)?;
     let stem = args.output.file_stem().unwrap_or_default();
     let file = ClusterFile {
         name: (args.name.clone()).unwrap_or_else(|| stem.to_string_lossy().into_owned()),
@@ -49,7 +41,8 @@ fn path(source: Option<&Path>, eager_limit: Option<Bytes>) -> Result<Option<Fitt
     let fit = measurements(source).and_then(|measured| fit(&measured, options));
     let fit = fit.map_err(|error| {
         let exit = match error {
-            CalibrateError::Io { .. } | CalibrateError::Trace(TraceError::Io { .. }) => Exit::Host,
+            CalibrateError::Io { ref cause, .. } => Exit::of_read(cause),
+            CalibrateError::Trace(ref error) => Exit::of_trace(error),
             _ => Exit::Study,
         };
         Failure::of(exit, &error)

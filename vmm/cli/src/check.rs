@@ -4,6 +4,7 @@ use std::path::Path;
 
 use nodescope_cluster::build::BuildError;
 use nodescope_cluster::kvm;
+use nodescope_hypercall::printable_lines;
 use nodescope_image::ImageSpec;
 use nodescope_machine::cpuid::FEATURES;
 use nodescope_study::{Engine, Host, ImageSource, Problems, Study};
@@ -11,14 +12,15 @@ use nodescope_study::{Engine, Host, ImageSource, Problems, Study};
 use crate::args::{self, EngineChoice};
 use crate::config;
 use crate::exit::{Exit, Failure};
-use crate::terminal::print_note;
+use crate::terminal::{print, print_error_line, print_note};
 
 /// Runs `nodescope check`: reports the problems of a study and of this host, or describes a study without problems, its image and KVM.
 pub fn check(args: &args::Check) -> Result<Exit, Failure> {
     let study = load(&args.study, None, 1)?;
-    println!("{}: no problems", study.file.display());
+    let mut text = format!("{}: no problems\n", study.file.display());
+    let mut row = |label: &str, value: &str| text += &format!("  {label:<9} {value}\n");
     for (label, value) in study.description() {
-        println!("  {label:<9} {value}");
+        row(&label, &value);
     }
     if let ImageSource::Debian(spec) = &study.image {
         let cached = nodescope_image::default_cache_dir()
@@ -29,17 +31,15 @@ pub fn check(args: &args::Check) -> Result<Exit, Failure> {
         } else {
             "will be built by the first run"
         };
-        println!("  {:<9} {state}", "image");
+        row("image", state);
     }
-    println!("  {:<9} {}", "kvm", of_kvm());
+    row("kvm", &of_kvm());
     for (field, remark) in study.remarks() {
         let line = study.position_of(field).map_or(1, |position| position.line);
-        println!(
-            "  {:<9} {}:{line}: {field}: {remark}",
-            "note",
-            study.file.display()
-        );
+        let at = study.file.display();
+        row("note", &format!("{at}:{line}: {field}: {remark}"));
     }
+    print(&text)?;
     Ok(Exit::Ok)
 }
 
@@ -76,7 +76,7 @@ pub fn load(file: &Path, engine: Option<EngineChoice>, hosts: u32) -> Result<Stu
         ..Host::probe()
     };
     let said = |exit, problems: &Problems| {
-        eprintln!("{problems}");
+        print_error_line(&printable_lines(&problems.to_string()));
         let count = problems.count();
         let are = if count == 1 {
             "1 problem"
@@ -113,7 +113,7 @@ pub fn load(file: &Path, engine: Option<EngineChoice>, hosts: u32) -> Result<Stu
     }
     config::counting(&study)?;
     if !problems.is_empty() {
-        print_note(&problems.to_string());
+        print_note(&printable_lines(&problems.to_string()));
     }
     Ok(study)
 }

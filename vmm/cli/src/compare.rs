@@ -5,7 +5,7 @@ use nodescope_report::compare::{self, Figure, Unit};
 use crate::args;
 use crate::exit::{Exit, Failure};
 use crate::results::{RunFile, report};
-use crate::terminal::print;
+use crate::terminal::{print, print_json};
 
 /// Prints the results of two runs side by side, with the differences.
 pub fn compare(args: &args::Compare) -> Result<Exit, Failure> {
@@ -23,9 +23,9 @@ pub fn compare(args: &args::Compare) -> Result<Exit, Failure> {
     let sides = [&args.a, &args.b].map(|folder| folder.display().to_string());
     let (one, other) = (report(&args.a, None, &[])?, report(&args.b, None, &[])?);
     let comparison = compare::compare(sides, &one, &other, run);
-    print(&match args.json {
-        true => comparison.json(),
-        false => comparison.text(),
-    })?;
+    match args.json {
+        true => print_json(&comparison.json())?,
+        false => print(&comparison.text())?,
+    }
     Ok(Exit::Ok)
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 
 use nodescope_cluster::{ClusterConfig, Engine};
 use nodescope_counters::guest::{GuestCounting, HostProcessor};
-use nodescope_image::BlockHashes;
+use nodescope_image::{BlockHashes, Lease};
 use nodescope_study::{Host, ImageSource, Study};
 use sha2::{Digest, Sha256};
 
@@ -24,6 +24,7 @@ struct Files {
     initramfs: PathBuf,
     root: PathBuf,
     root_blocks: Option<BlockHashes>,
+    lease: Option<Lease>,
     /// Name of the image in messages.
     name: String,
     identity: String,
@@ -35,6 +36,8 @@ pub struct Prepared {
     pub image: String,
     /// Hash of the contents of kernel, initramfs and root disk, in hexadecimal.
     pub identity: String,
+    /// Right to use the image, which is not removed as long as this value lives.
+    pub _lease: Option<Lease>,
 }
 
 fn engine(study: &Study) -> Engine {
@@ -130,6 +133,7 @@ pub fn cluster(
         cluster,
         image,
         identity: files.identity,
+        _lease: files.lease,
     })
 }
 
@@ -146,6 +150,7 @@ fn files(
             Ok(Files {
                 name: format!("Debian {}, Linux {}", manifest.suite, manifest.kernel),
                 identity: identity(digests),
+                lease: Some(image.lease().map_err(image::fail)?),
                 kernel: image.vmlinux,
                 initramfs: image.initramfs,
                 root: image.root,
@@ -163,6 +168,7 @@ fn files(
                 initramfs: initramfs.clone(),
                 root: root.clone(),
                 root_blocks: None,
+                lease: None,
                 name: "files of the study".into(),
                 identity: identity(digests.iter().map(String::as_str)),
             })

@@ -7,13 +7,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use nodescope_cluster::{Ending, Observer, Progress, ResultsFolder};
+use nodescope_hypercall::printable;
 
 use crate::args;
 use crate::exit::{Exit, Failure};
 use crate::interrupt::on_interrupt;
 use crate::results::folder_failure;
 use crate::run::exit_of;
-use crate::terminal::{RawMode, print_note};
+use crate::terminal::{RawMode, print_error_line, print_note};
 use crate::{check, config};
 
 /// Ctrl-], the key that leaves the console and ends the run.
@@ -119,7 +120,7 @@ impl Observer for Terminal {
     }
 
     fn message(&mut self, node: u32, text: &str) {
-        eprint!("node{node}: {text}\r\n");
+        print_error_line(&format!("node{node}: {}\r", printable(text)));
     }
 
     fn console(&mut self, node: u32, bytes: &[u8]) {
@@ -163,7 +164,8 @@ pub fn console(args: &args::Console) -> Result<Exit, Failure> {
     }
     let signals = on_interrupt()?;
     let interrupted = signals.flag();
-    let mut config = config::cluster(&study, None, interrupted, &mut print_note)?.cluster;
+    let prepared = config::cluster(&study, None, interrupted, &mut print_note)?;
+    let mut config = prepared.cluster;
     config.console = true;
     config.windows.clear();
     config.time_limit_ps = u64::MAX;

@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use nodescope_counters::{CountersError, Grouping, Measurement, count, follow, import};
+use nodescope_hypercall::printable_json;
 
 use crate::args;
 use crate::exit::{Exit, Failure};
-use crate::results::write;
+use crate::results::{refuse_existing, write};
 use crate::terminal::print;
 
 /// Counts a command's hardware events and prints them, or prints the counters in files of other tools.
@@ -54,21 +55,13 @@ fn file(args: &args::Counters) -> Result<Option<PathBuf>, Failure> {
     } else {
         path.clone()
     };
-    if path.exists() && !args.force {
-        return Err(Failure::new(
-            Exit::Study,
-            format!(
-                "{} is there already; give another name, or --force to replace it",
-                path.display()
-            ),
-        ));
-    }
+    refuse_existing(&path, args.force)?;
     Ok(Some(path))
 }
 
 fn print_result(measurement: &Measurement, file: Option<&Path>, show: bool) -> Result<(), Failure> {
     if let Some(file) = file {
-        write(file, &measurement.json().map_err(fail)?)?;
+        write(file, &printable_json(&measurement.json().map_err(fail)?))?;
     }
     if show {
         print(&measurement.text().map_err(fail)?)?;
@@ -84,6 +77,7 @@ fn fail(error: CountersError) -> Failure {
         CountersError::Refused { .. } | CountersError::Files { .. } | CountersError::Nothing(_) => {
             Exit::Study
         }
+        CountersError::Io { ref source, .. } => Exit::of_read(source),
         _ => Exit::Host,
     };
     Failure::of(exit, &error)

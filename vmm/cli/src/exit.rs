@@ -1,11 +1,14 @@
 //! Exit codes, and failures as a user sees them.
 
 use std::error::Error;
+use std::io;
 
 use nodescope_hypercall::printable_lines;
+use nodescope_trace::TraceError;
 
 use crate::args::LogFormat;
 use crate::interrupt::{file_limit, memory_limit};
+use crate::terminal::{print_error_json, print_error_line};
 
 /// Exit code of a command, for scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,18 +52,43 @@ impl Exit {
     }
 }
 
+impl Exit {
+    /// Returns the exit code for an input, named by the user, that cannot be read: the user's mistake, unless the host fails.
+    pub fn of_read(error: &io::Error) -> Exit {
+        use io::ErrorKind::{
+            InvalidData, InvalidFilename, InvalidInput, IsADirectory, NotADirectory, NotFound,
+            NotSeekable, PermissionDenied, UnexpectedEof,
+        };
+        match error.kind() {
+            NotFound | PermissionDenied | IsADirectory | NotADirectory | InvalidData
+            | InvalidFilename | InvalidInput | NotSeekable | UnexpectedEof => Exit::Study,
+            _ => Exit::Host,
+        }
+    }
+
+    /// Returns the exit code for a trace that cannot be read.
+    pub fn of_trace(error: &TraceError) -> Exit {
+        match error {
+            TraceError::Io { cause, .. } => Exit::of_read(cause),
+            _ => Exit::Study,
+        }
+    }
+}
+
 /// The table of exit codes, for `--help`.
 pub const EXIT_CODES: &str = "\
 Exit codes:
     0  done; with `run`: the job ended with status 0
     1  the job failed: it ended with another status, or left no file for an entry of job.collect; or a prediction
        is incomplete
-    2  wrong usage, or problems in the study; a snapshot that is damaged or does not fit the study
+    2  wrong usage, or problems in the study; a trace, results, a snapshot or another input that is missing, damaged
+       or does not fit
     3  a guest failed: panic, reset, triple fault, power-off without the job's status, an instruction that the engine
        does not know
     4  the study's time limit was reached, the MPI program is deadlocked, every node hangs, or nodes stay on after
        node 0 is off
-    5  a problem of the host: files, a full disk, too little memory, missing tools, a worker that died
+    5  a problem of the host: files, a full disk (also where standard output is written), too little memory, missing
+       tools, a worker that died
     6  the job ended well, but a window of the study measured nothing, or no snapshot was taken
   130  interrupted; what was measured until then is among the results";
 
@@ -136,6 +164,15 @@ impl Failure {
         move |error| Failure::new(Exit::Host, format!("{message}: {error}"))
     }
 
+    /// Returns a closure, for `map_err`, that turns an error of reading a user's input into a failure, see [`Exit::of_read`].
+    pub fn input(action: &str, path: &std::path::Path) -> impl FnOnce(io::Error) -> Failure {
+        let message = format!("cannot {action} {}", path.display());
+        move |error| Failure {
+            exit: Exit::of_read(&error),
+            ..Failure::new(Exit::Host, format!("{message}: {error}"))
+        }
+    }
+
     /// Returns advice to the user; `None` for most failures. The failure is recognized by the system's own words, since errors come through
     /// many crates and programs.
     fn help(&self) -> Option<String> {
@@ -177,18 +214,18 @@ impl Failure {
                 "also": self.also,
                 "help": self.help(),
             });
-            eprintln!("{line}");
+            print_error_json(&line);
             return;
         }
-        eprintln!("error: {}", printable_lines(&self.chain[0]));
+        print_error_line(&format!("error: {}", printable_lines(&self.chain[0])));
         for cause in &self.chain[1..] {
-            eprintln!("  caused by: {}", printable_lines(cause));
+            print_error_line(&format!("  caused by: {}", printable_lines(cause)));
         }
         if let Some(also) = &self.also {
-            eprintln!("  also: {}", printable_lines(also));
+            print_error_line(&format!("  also: {}", printable_lines(also)));
         }
         if let Some(help) = self.help() {
-            eprintln!("  help: {help}");
+            print_error_line(&format!("  help: {help}"));
         }
     }
 }

@@ -10,11 +10,22 @@ use nodescope_export::{Bursts, ExportError, Format, ImportError, Network, Option
 
 use crate::args;
 use crate::exit::{Exit, Failure};
+use crate::results::refuse_existing;
 use crate::terminal::print;
 
 /// Writes a trace in the formats of other tools.
 pub fn export(args: &args::Export) -> Result<Exit, Failure> {
     let (trace, network) = source(&args.results)?;
+    // Each of several formats gets a folder of its own: names of files may be the same.
+    let folder = |format: Format| match args.format.len() {
+        1 => args.output.clone(),
+        _ => args.output.join(format.name()),
+    };
+    for format in args.format.iter().copied().map(Format::from) {
+        for name in format.files() {
+            refuse_existing(&folder(format).join(name), args.force)?;
+        }
+    }
     let options = Options {
         world: args.job,
         bursts: match args.bursts {
@@ -27,12 +38,7 @@ pub fn export(args: &args::Export) -> Result<Exit, Failure> {
     let mut failures = Vec::new();
     for &format in &args.format {
         let format = Format::from(format);
-        // Each of several formats gets a folder of its own: names of files may be the same.
-        let folder = match args.format.len() {
-            1 => args.output.clone(),
-            _ => args.output.join(format.name()),
-        };
-        match nodescope_export::export(&trace, format, &folder, &options) {
+        match nodescope_export::export(&trace, format, &folder(format), &options) {
             Ok(summary) => print(&text(format, &summary))?,
             Err(error) => failures.push((format, failure(&error))),
         }
@@ -58,6 +64,7 @@ pub fn export(args: &args::Export) -> Result<Exit, Failure> {
 fn failure(error: &ExportError) -> Failure {
     let exit = match error {
         ExportError::Io { .. } => Exit::Host,
+        ExportError::Trace(error) => Exit::of_trace(error),
         ExportError::Otf2(error) if error.missing() => Exit::Host,
         _ => Exit::Study,
     };
@@ -83,17 +90,10 @@ fn text(format: Format, summary: &Summary) -> String {
 
 /// Converts a trace of another tool into a nodescope trace.
 pub fn import(args: &args::Import) -> Result<Exit, Failure> {
-    if args.output.exists() && !args.force {
-        return Err(Failure::new(
-            Exit::Study,
-            format!(
-                "{} is there already; give another name, or --force to replace it",
-                args.output.display()
-            ),
-        ));
-    }
+    refuse_existing(&args.output, args.force)?;
     let imported = nodescope_export::import(&args.input, &args.output).map_err(|error| {
         let exit = match &error {
+            ImportError::Io { file, cause, .. } if *file != args.output => Exit::of_read(cause),
             ImportError::Io { .. } | ImportError::Write(_) => Exit::Host,
             ImportError::Otf2(error) if error.missing() => Exit::Host,
             _ => Exit::Study,

@@ -4,7 +4,7 @@ use nodescope_hypercall::printable;
 use serde_json::json;
 
 use crate::args::LogFormat;
-use crate::terminal::print_error_line;
+use crate::terminal::{print_error_json, print_error_line};
 
 /// Greatest number of bytes of a line that are shown as one piece.
 const LONGEST: usize = 4096;
@@ -57,9 +57,9 @@ impl Follower {
         let text = text.trim_end_matches('\r');
         match self.format {
             LogFormat::Text => print_error_line(&format!("node{}| {}", self.node, visible(text))),
-            LogFormat::Json => print_error_line(
-                &json!({"event": "console", "node": self.node, "text": text}).to_string(),
-            ),
+            LogFormat::Json => {
+                print_error_json(&json!({"event": "console", "node": self.node, "text": text}));
+            }
         }
     }
 }

@@ -48,7 +48,10 @@ pub fn command() -> clap::Command {
 /// Runs the command that the command line of this process asks for, and returns the exit code.
 pub fn run() -> std::process::ExitCode {
     memory::report_out_of_memory();
-    let args = Args::parse();
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return told(&error).into(),
+    };
     interrupt::survive_file_limit();
     if args.quiet {
         terminal::set_quiet();
@@ -81,6 +84,22 @@ pub fn run() -> std::process::ExitCode {
         failure.exit
     });
     exit.into()
+}
+
+/// Prints what the command line asks for in place of a command, such as the help, or what is wrong with it.
+fn told(error: &clap::Error) -> Exit {
+    let printed = error.print();
+    if error.use_stderr() {
+        return Exit::Study;
+    }
+    let printed = printed.and_then(|()| std::io::Write::flush(&mut std::io::stdout()));
+    match terminal::printed(printed) {
+        Ok(()) => Exit::Ok,
+        Err(failure) => {
+            failure.print(args::LogFormat::Text);
+            failure.exit
+        }
+    }
 }
 
 impl From<Exit> for std::process::ExitCode {

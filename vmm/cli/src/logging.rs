@@ -4,6 +4,7 @@
 use std::fmt::{Debug, Write};
 use std::time::Instant;
 
+use nodescope_hypercall::printable_lines;
 use serde_json::json;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
@@ -14,7 +15,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::{LookupSpan, Registry};
 
 use crate::args::{Args, LogFormat};
-use crate::terminal::print_error_line;
+use crate::terminal::{print_error_json, print_error_line};
 
 /// Installs the logger, with the levels that the command line and the environment ask for.
 pub fn start(args: &Args) {
@@ -64,8 +65,8 @@ impl Lines {
             Level::TRACE => "trace",
         };
         match self.0 {
-            LogFormat::Text => print_error_line(&format!("{word}: {text}")),
-            LogFormat::Json => print_error_line(&json!({"event": word, "text": text}).to_string()),
+            LogFormat::Text => print_error_line(&printable_lines(&format!("{word}: {text}"))),
+            LogFormat::Json => print_error_json(&json!({"event": word, "text": text})),
         }
     }
 }
@@ -102,15 +103,12 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
                 let text = format!("{name}{} took {seconds:.2} s", begun.fields.details);
                 self.report(*span.metadata().level(), &text);
             }
-            LogFormat::Json => print_error_line(
-                &json!({
-                    "event": "phase",
-                    "phase": name,
-                    "of": begun.fields.details.trim_start_matches(", "),
-                    "host_seconds": seconds,
-                })
-                .to_string(),
-            ),
+            LogFormat::Json => print_error_json(&json!({
+                "event": "phase",
+                "phase": name,
+                "of": begun.fields.details.trim_start_matches(", "),
+                "host_seconds": seconds,
+            })),
         }
     }
 }

@@ -20,7 +20,7 @@ use nodescope_trace::{Profile, TraceError, TraceReader, WaitBuilder};
 
 use crate::args;
 use crate::exit::{Exit, Failure};
-use crate::terminal::print;
+use crate::terminal::{print, print_json};
 use crate::trace::{cache, cannot_start, fail, mpi, remove_files, sources};
 
 /// Folder of the OpenMP records: among the results of a run on this machine, and among the files that guests leave.
@@ -99,7 +99,7 @@ pub fn openmp(args: &args::Openmp) -> Result<Exit, Failure> {
     let mut analysis = Analysis::new(records, &options, &mut locator);
     analysis.notes.append(&mut notes);
     if args.json {
-        print(&analysis.json())?;
+        print_json(&analysis.json())?;
     } else if args.html {
         let page = analysis.html();
         print(&page.map_err(|error| Failure::of(Exit::Host, &error))?)?;
@@ -264,7 +264,7 @@ fn read(results: &[PathBuf]) -> Result<(Vec<Record>, Vec<String>), Failure> {
     }
     if let (true, Some(first)) = (records.is_empty(), failed.first()) {
         let exit = match first {
-            RecordError::Io { .. } => Exit::Host,
+            RecordError::Io { cause, .. } => Exit::of_read(cause),
             _ => Exit::Study,
         };
         return Err(Failure::of(exit, first));
@@ -280,7 +280,7 @@ fn mpi_time(results: &[PathBuf]) -> Result<Option<MpiTime>, Failure> {
     let Some(path) = traces.into_iter().find(|path| path.is_file()) else {
         return Ok(None);
     };
-    let fail = |error: TraceError| Failure::of(Exit::Host, &error);
+    let fail = |error: TraceError| Failure::of(Exit::of_trace(&error), &error);
     let mut profile = Profile::default();
     let (mut waiting, mut waits) = (WaitBuilder::default(), Vec::new());
     for event in TraceReader::open(&path).map_err(fail)?.events() {

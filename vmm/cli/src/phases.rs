@@ -8,7 +8,7 @@ use nodescope_predict::{Choice, Cluster, ClusterFile, Library};
 
 use crate::exit::{Exit, Failure};
 use crate::predict::read;
-use crate::terminal::print;
+use crate::terminal::{print, print_json};
 
 /// Finds the communication phases of a trace, and placements of its ranks if a cluster is given.
 pub fn phases(args: &args::Phases) -> Result<Exit, Failure> {
@@ -60,7 +60,7 @@ fn cluster(args: &args::Phases) -> Result<Option<Cluster>, Failure> {
 
 fn print_result(analysis: &Analysis, args: &args::Phases) -> Result<(), Failure> {
     if args.json {
-        print(&analysis.json())
+        print_json(&analysis.json())
     } else if args.html {
         let page = analysis.html();
         print(&page.map_err(|error| Failure::of(Exit::Study, &error))?)

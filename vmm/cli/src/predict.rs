@@ -15,11 +15,15 @@ use nodescope_predict::{ClusterFile, Prediction, Request, predict as interpret, 
 use nodescope_trace::{PendingCallsBuilder, TraceError, TraceReader};
 
 use crate::exit::{Exit, Failure};
-use crate::terminal::print;
+use crate::results::refuse_existing;
+use crate::terminal::{print, print_json};
 
 /// Predicts the time of a traced program on another cluster, and prints the prediction.
 pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     let wrong = |problems| Failure::of(Exit::Study, &problems);
+    for file in args.timeline.iter().chain(&args.plot) {
+        refuse_existing(file, args.force)?;
+    }
     let file = ClusterFile::load(&args.cluster).map_err(wrong)?;
     let mut cluster = file.with(&args.settings()).map_err(wrong)?;
     if args.ideal_network {
@@ -147,7 +151,7 @@ pub fn passed(
 
 fn print_result(prediction: &Prediction, args: &args::Predict) -> Result<(), Failure> {
     if args.json {
-        print(&prediction.json())
+        print_json(&prediction.json())
     } else if args.html {
         let page = prediction.html();
         print(&page.map_err(|error| Failure::of(Exit::Study, &error))?)
@@ -187,7 +191,8 @@ fn builder(
     } else {
         results.to_path_buf()
     };
-    let (builder, cut) = events(&path, options).map_err(|error| Failure::of(Exit::Host, &error))?;
+    let (builder, cut) =
+        events(&path, options).map_err(|error| Failure::of(Exit::of_trace(&error), &error))?;
     Ok((path, builder, cut))
 }
 

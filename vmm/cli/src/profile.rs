@@ -1,6 +1,6 @@
 //! `nodescope profile`.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 
 use nodescope_profile::{ProfilesFile, WindowProfile};
 use nodescope_report::ReportInput;
@@ -9,8 +9,8 @@ use nodescope_window::WindowRecord;
 
 use crate::args;
 use crate::exit::{Exit, Failure};
-use crate::results::{input, write_bytes};
-use crate::terminal::print;
+use crate::results::{input, refuse_existing, write_bytes};
+use crate::terminal::{print, print_bytes};
 
 /// Writes the profiles of windows in a format: to a file, to standard output, or to a folder.
 pub fn profile(args: &args::Profile) -> Result<Exit, Failure> {
@@ -25,8 +25,12 @@ pub fn profile(args: &args::Profile) -> Result<Exit, Failure> {
     };
     // In a folder each window gets a file.
     if let Some(folder) = args.output.as_deref().filter(|output| output.is_dir()) {
+        let path = |window: &(&WindowRecord, _)| folder.join(format.file_name(&window.0.name));
         for window in &windows {
-            let path = folder.join(format.file_name(&window.0.name));
+            refuse_existing(&path(window), args.force)?;
+        }
+        for window in &windows {
+            let path = path(window);
             write_bytes(&path, &made(window)?)?;
             print(&format!("{}\n", path.display()))?;
         }
@@ -35,6 +39,9 @@ pub fn profile(args: &args::Profile) -> Result<Exit, Failure> {
     let [window] = &windows[..] else {
         return Err(several(&windows));
     };
+    if let Some(path) = &args.output {
+        refuse_existing(path, args.force)?;
+    }
     let bytes = made(window)?;
     if let Some(path) = &args.output {
         write_bytes(path, &bytes)?;
@@ -47,16 +54,7 @@ pub fn profile(args: &args::Profile) -> Result<Exit, Failure> {
         }
         print(&String::from_utf8_lossy(&bytes))?;
     } else {
-        let mut out = io::stdout().lock();
-        match out.write_all(&bytes).and_then(|()| out.flush()) {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                return Err(Failure::new(
-                    Exit::Host,
-                    format!("cannot write to standard output: {error}"),
-                ));
-            }
-            _ => {}
-        }
+        print_bytes(&bytes)?;
     }
     Ok(Exit::Ok)
 }

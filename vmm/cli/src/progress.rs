@@ -12,7 +12,7 @@ use crate::args::LogFormat;
 use crate::awaited::Awaited;
 use crate::follow::Follower;
 use crate::host_times::HostTimes;
-use crate::terminal::{print_error_line, set_progress_bars};
+use crate::terminal::{print_error_json, print_error_line, set_progress_bars};
 
 /// Interval between two updates of the bars.
 const BARS_INTERVAL: Duration = Duration::from_millis(200);
@@ -117,7 +117,7 @@ impl ProgressReporter {
     pub fn print_line(&self, text: &str) {
         match &self.output {
             Output::Bars(..) | Output::Lines => print_error_line(text),
-            Output::Json => print_error_line(&json!({"event": "text", "text": text}).to_string()),
+            Output::Json => print_error_json(&json!({"event": "text", "text": text})),
             Output::Quiet => {}
         }
     }
@@ -202,17 +202,14 @@ impl ProgressReporter {
                         })
                     })
                     .collect();
-                print_error_line(
-                    &json!({
-                        "event": "progress",
-                        "host_seconds": self.start.elapsed().as_secs_f64(),
-                        "virtual_ps": progress.virtual_ps,
-                        "window": window,
-                        "left": left.map(|left| json!({"until": left.until, "host_seconds": left.seconds, "at_most": left.at_most})),
-                        "nodes": each,
-                    })
-                    .to_string(),
-                );
+                print_error_json(&json!({
+                    "event": "progress",
+                    "host_seconds": self.start.elapsed().as_secs_f64(),
+                    "virtual_ps": progress.virtual_ps,
+                    "window": window,
+                    "left": left.map(|left| json!({"until": left.until, "host_seconds": left.seconds, "at_most": left.at_most})),
+                    "nodes": each,
+                }));
             }
             Output::Quiet => {}
         }
@@ -381,9 +378,7 @@ impl Observer for ProgressReporter {
     fn message(&mut self, node: u32, text: &str) {
         match &self.output {
             Output::Json => {
-                print_error_line(
-                    &json!({"event": "message", "node": node, "text": text}).to_string(),
-                );
+                print_error_json(&json!({"event": "message", "node": node, "text": text}));
             }
             _ => self.print_line(&format!("node{node}: {}", printable(text))),
         }

@@ -6,7 +6,7 @@ use crate::args;
 use crate::exit::{Exit, Failure};
 use crate::results::report as read;
 use crate::sections::sections;
-use crate::terminal::print;
+use crate::terminal::{print, print_json};
 
 /// Prints the report of a run's results.
 pub fn report(args: &args::Report) -> Result<Exit, Failure> {
@@ -21,13 +21,12 @@ pub fn report(args: &args::Report) -> Result<Exit, Failure> {
     if args.html {
         report.sections.extend(sections(&args.results));
     }
-    let text = if args.json {
-        report.json()
+    if args.json {
+        print_json(&report.json())?;
     } else if args.html {
-        report.html()
+        print(&report.html())?;
     } else {
-        report.text()
-    };
-    print(&text)?;
+        print(&report.text())?;
+    }
     Ok(Exit::Ok)
 }

@@ -15,7 +15,7 @@ use nodescope_represent::{Analysis, Replay, ReplayPrediction, RepresentError, as
 use crate::args::{MpiName, Trace};
 use crate::exit::{Exit, Failure};
 use crate::predict::{passed, read, read_alone};
-use crate::terminal::print;
+use crate::terminal::{print, print_json};
 use crate::trace::{RankLibrary, trace_with};
 
 /// Name of the library that records and replays.
@@ -41,7 +41,7 @@ pub fn represent(args: &args::Represent) -> Result<Exit, Failure> {
 fn groups(args: &args::Groups) -> Result<Exit, Failure> {
     let (_, analysis) = analyse(&args.choice, Vec::new())?;
     if args.choice.json {
-        print(&analysis.json())?;
+        print_json(&analysis.json())?;
     } else if args.html {
         let page = analysis.html();
         print(&page.map_err(|error| Failure::of(Exit::Study, &error))?)?;
@@ -146,7 +146,7 @@ fn recordings_in(folder: &Path) -> Result<Vec<std::path::PathBuf>, Failure> {
 
 fn replay(args: &args::Replay) -> Result<Exit, Failure> {
     let recording =
-        fs::canonicalize(&args.recording).map_err(Failure::io("open", &args.recording))?;
+        fs::canonicalize(&args.recording).map_err(Failure::input("open", &args.recording))?;
     let mpi = recorded_mpi(&recording)?;
     trace_with(
         &Trace {
@@ -166,7 +166,7 @@ fn replay(args: &args::Replay) -> Result<Exit, Failure> {
 /// Returns the MPI library that a recorded program used.
 fn recorded_mpi(recording: &Path) -> Result<MpiName, Failure> {
     let mut header = [0; FLAVOUR_AT + 4];
-    let mut file = File::open(recording).map_err(Failure::io("open", recording))?;
+    let mut file = File::open(recording).map_err(Failure::input("open", recording))?;
     let read = file.read_exact(&mut header);
     let flavour = match read {
         Ok(()) if header.starts_with(MAGIC) => header[FLAVOUR_AT],
@@ -214,7 +214,7 @@ fn predict(args: &args::Predict) -> Result<Exit, Failure> {
         .prediction
         .between(&sequences.marks, &sequences.origin);
     if args.choice.json {
-        print(&whole.json())?;
+        print_json(&whole.json())?;
     } else if args.html {
         let page = whole.prediction.html();
         print(&page.map_err(|error| Failure::of(Exit::Study, &error))?)?;

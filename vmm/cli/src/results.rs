@@ -11,6 +11,7 @@ use nodescope_profile::ProfilesFile;
 use nodescope_report::{CoreCpi, NetworkCounts, Report, ReportInput, StudyInfo};
 use nodescope_window::WindowsFile;
 use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
 
 use crate::cores::{self, CoreNames};
 use crate::exit::{Exit, Failure};
@@ -73,7 +74,7 @@ impl RunFile {
                 ),
             ));
         }
-        let text = fs::read_to_string(&path).map_err(Failure::io("read", &path))?;
+        let text = fs::read_to_string(&path).map_err(Failure::input("read", &path))?;
         let wrong = |what: String| Failure::new(Exit::Study, format!("{}: {what}", path.display()));
         let value: serde_json::Value =
             serde_json::from_str(&text).map_err(|error| wrong(format!("is damaged: {error}")))?;
@@ -89,26 +90,55 @@ impl RunFile {
     }
 }
 
+/// Fails if a file or folder is at a path that the user has named for a new file, unless `force` says to replace it. Devices and pipes are
+/// written to.
+pub fn refuse_existing(path: &Path, force: bool) -> Result<(), Failure> {
+    if force || fs::symlink_metadata(path).is_err() || is_stream(path) {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Exit::Study,
+        format!(
+            "{} is there already; give another name, or --force to replace it",
+            path.display()
+        ),
+    ))
+}
+
+/// Returns whether there is a device, a pipe or a socket at a path, such as `/dev/null`. Such a thing must not be replaced by a file.
+pub fn is_stream(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
+}
+
 /// Replaces a file with a text, completely or not at all.
 pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
     write_bytes(path, text.as_bytes())
 }
 
-/// Replaces a file with these bytes, completely or not at all.
+/// Replaces a file with these bytes, completely or not at all. A device or a pipe gets the bytes.
 pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    let parent = path.parent().filter(|parent| *parent != Path::new(""));
-    // The temporary file has a name that no file of the user has, and the permissions of any new file.
-    let partial = tempfile::Builder::new()
-        .prefix(".nodescope-")
-        .permissions(fs::Permissions::from_mode(0o666))
-        .tempfile_in(parent.unwrap_or(Path::new(".")));
-    partial
+    if is_stream(path) {
+        let written = fs::File::options().write(true).open(path);
+        let written = written.and_then(|mut stream| stream.write_all(bytes));
+        return written.map_err(Failure::io("write", path));
+    }
+    new_file(path)
         .and_then(|mut partial| {
             partial.write_all(bytes)?;
             partial.persist(path).map_err(|error| error.error)
         })
         .map(drop)
         .map_err(Failure::io("write", path))
+}
+
+/// Creates a file that becomes the one at `path` when it is complete. Until then the file has a name that no file of the user has. It has
+/// the permissions of any new file.
+pub fn new_file(path: &Path) -> std::io::Result<NamedTempFile> {
+    let parent = path.parent().filter(|parent| *parent != Path::new(""));
+    tempfile::Builder::new()
+        .prefix(".nodescope-")
+        .permissions(fs::Permissions::from_mode(0o666))
+        .tempfile_in(parent.unwrap_or(Path::new(".")))
 }
 
 /// Writes a file into a results folder.

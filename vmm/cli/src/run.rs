@@ -7,12 +7,13 @@ use std::{env, fs};
 
 use nodescope_cluster::build::BuildError;
 use nodescope_cluster::once::{self, Boot};
-use nodescope_cluster::results::{FILES, console_log};
+use nodescope_cluster::results::{FILES, console_log, stored_name};
 use nodescope_cluster::{
     ClusterConfig, Ending, EngineName, EngineSpan, FolderError, Options, Origin, Outcome,
     PeerError, Peers, ResultsFolder, RunError, Save,
 };
 use nodescope_counters::Measurement;
+use nodescope_hypercall::printable_json;
 use nodescope_report::{CoreCpi, NetworkCounts, StudyInfo};
 use nodescope_study::Study;
 use nodescope_study::quantity::Time;
@@ -28,7 +29,7 @@ use crate::interrupt::{Signals, TakeOnce, on_interrupt};
 use crate::progress::{ProgressOptions, ProgressReporter};
 use crate::results::{REPORT_HTML, REPORT_JSON, RunFile, folder_failure, put, report};
 use crate::sections::sections;
-use crate::terminal::print;
+use crate::terminal::{argument, print};
 use crate::{check, config, distributed, openmp, snapshot};
 
 /// File name of the study's copy among the results.
@@ -334,7 +335,7 @@ fn counted(study: &Study, outcome: &Outcome, results: &ResultsFolder) -> Result<
     let core = core_of(measurement);
     // A measurement without cycles and instructions has no JSON, and no file is written.
     if let Ok(text) = measurement.json() {
-        put(results, COUNTERS, &text)?;
+        put(results, COUNTERS, &printable_json(&text))?;
     }
     Ok(core)
 }
@@ -371,7 +372,9 @@ fn file_names(study: &Study, config: &ClusterConfig, host_times: bool) -> Vec<St
         .collect
         .iter()
         .map(|e| e.result_paths(study.nodes));
-    let collected = paths.flatten().map(|path| format!("{FILES}/{path}"));
+    let collected = paths
+        .flatten()
+        .map(|path| format!("{FILES}/{}", stored_name(&path)));
     let mut names = nodescope_cluster::run::file_names(config);
     names.extend(own.into_iter().chain(collected));
     names
@@ -386,7 +389,7 @@ fn arm(
 ) {
     let (results, record) = (results.clone(), record.clone());
     signals.arm("; what was measured is kept", move || {
-        let folder = results.path().display();
+        let folder = argument(results.path());
         let unwritten = record.take().is_some_and(|mut file| {
             file.ending = Some(
                 "interrupted; the cluster did not stop in time, and an open window is lost".into(),
@@ -590,7 +593,7 @@ fn print_summary(
     let folder = results.path();
     let mut report = report(folder, None, &[])?;
     report.sections.extend(sections(folder));
-    put(results, REPORT_JSON, &report.json())?;
+    put(results, REPORT_JSON, &printable_json(&report.json()))?;
     put(results, REPORT_HTML, &report.html())?;
     print(&report.text())?;
     let seconds = elapsed.as_secs_f64();

@@ -5,10 +5,12 @@ pub mod args;
 use std::fs;
 use std::path::Path;
 
+use nodescope_hypercall::printable_lines;
 use nodescope_scaling::{Analysis, read};
 
 use crate::exit::{Exit, Failure};
-use crate::terminal::print;
+use crate::results::{refuse_existing, write};
+use crate::terminal::{print, print_json};
 
 /// Compares the runs of a scaling study and prints them side by side.
 pub fn scaling(args: &args::Scaling) -> Result<Exit, Failure> {
@@ -21,10 +23,10 @@ pub fn scaling(args: &args::Scaling) -> Result<Exit, Failure> {
         }
     }
     if let Some(folder) = &args.svg {
-        draw(&analysis, folder)?;
+        draw(&analysis, folder, args.force)?;
     }
     if args.json {
-        print(&analysis.json())?;
+        print_json(&analysis.json())?;
     } else if args.html {
         let page = analysis.html();
         print(&page.map_err(|error| wrong(&error))?)?;
@@ -35,16 +37,21 @@ pub fn scaling(args: &args::Scaling) -> Result<Exit, Failure> {
 }
 
 /// Writes the charts of each series to a folder.
-fn draw(analysis: &Analysis, folder: &Path) -> Result<(), Failure> {
+fn draw(analysis: &Analysis, folder: &Path, force: bool) -> Result<(), Failure> {
     fs::create_dir_all(folder).map_err(Failure::io("create", folder))?;
+    let mut charts = Vec::new();
     for series in &analysis.series {
         // Separators are replaced, so that a name from a damaged file leads to no other folder.
         let name = series.name.replace(std::path::is_separator, "_");
         let figures = series.figures();
         for figure in figures.map_err(|error| Failure::of(Exit::Study, &error))? {
             let path = folder.join(format!("{name}-{}.svg", figure.name));
-            fs::write(&path, figure.svg).map_err(Failure::io("write", &path))?;
+            refuse_existing(&path, force)?;
+            charts.push((path, figure.svg));
         }
+    }
+    for (path, svg) in charts {
+        write(&path, &printable_lines(&svg))?;
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use nodescope_loop_tree::{SequenceError, SequenceOptions, Sequences};
 use nodescope_report::PageSection;
 
 use crate::predict::sequences;
+use crate::terminal::argument;
 use crate::{openmp, phases, represent};
 
 /// Size in bytes of the largest trace for which a report's page has these sections: finding phases takes memory for each call.
@@ -34,7 +35,7 @@ fn of_trace(results: &Path) -> Vec<PageSection> {
         return Vec::new();
     };
     let sequences = if size > LARGEST {
-        let results = results.display();
+        let results = argument(results);
         Err(format!(
             "the trace has {size} bytes, more than the {LARGEST} of which a report shows it; see `nodescope phases {results} --html` and `nodescope represent groups {results} --html`"
         ))

@@ -1,26 +1,56 @@
 //! The terminal: output that may be closed, lines above progress bars, raw mode.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use indicatif::MultiProgress;
 
-use nodescope_hypercall::printable_lines;
+use nodescope_hypercall::{printable_json, printable_lines};
 
 use crate::exit::{Exit, Failure};
 
 /// Prints to standard output. A reader that has closed the pipe (`| head`) is no failure. Names in the text may come from guests and from
 /// other people's files, so characters that could control the terminal are escaped.
 pub fn print(text: &str) -> Result<(), Failure> {
-    let text = printable_lines(text);
+    print_bytes(printable_lines(text).as_bytes())
+}
+
+/// Prints JSON to standard output, as [`print`] does. Escapes are JSON's own, so that a parser reads the values as they are.
+pub fn print_json(json: &str) -> Result<(), Failure> {
+    print_bytes(printable_json(json).as_bytes())
+}
+
+/// Writes bytes to standard output unchanged. A reader that has closed the pipe is no failure.
+pub fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    printed(out.write_all(bytes).and_then(|()| out.flush()))
+}
+
+/// Returns the failure for the result of a write to standard output.
+pub fn printed(result: io::Result<()>) -> Result<(), Failure> {
+    match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(
             Exit::Host,
             format!("cannot write to standard output: {error}"),
         )),
         _ => Ok(()),
+    }
+}
+
+/// Returns a path as a word that a user can copy into a command line: a name with a leading dash is no option, and the shell leaves blanks
+/// and other characters alone.
+pub fn argument(path: &Path) -> String {
+    let text = path.display().to_string();
+    let text = match text.starts_with('-') {
+        true => format!("./{text}"),
+        false => text,
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:=@%".contains(c);
+    match !text.is_empty() && text.chars().all(plain) {
+        true => text,
+        false => format!("'{}'", text.replace('\'', r"'\''")),
     }
 }
 
@@ -32,7 +62,12 @@ pub fn set_progress_bars(bars: Option<MultiProgress>) {
     *BARS.lock().unwrap_or_else(PoisonError::into_inner) = bars;
 }
 
-/// Prints a line on standard error. A closed standard error is no failure.
+/// Prints a JSON value in a line on standard error, with the characters escaped that could control a terminal.
+pub fn print_error_json(value: &serde_json::Value) {
+    print_error_line(&printable_json(&value.to_string()));
+}
+
+/// Prints a line on standard error. A standard error that is closed or on a full disk is no failure.
 pub fn print_error_line(line: &str) {
     let bars = BARS.lock().unwrap_or_else(PoisonError::into_inner);
     let _ = match &*bars {
@@ -83,5 +118,24 @@ impl Drop for RawMode {
     fn drop(&mut self) {
         // SAFETY: `before` was filled by tcgetattr.
         unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSANOW, &self.before) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_can_be_copied_into_a_command_line() {
+        for (path, word) in [
+            ("results/s", "results/s"),
+            ("-rf", "./-rf"),
+            ("--help me", "'./--help me'"),
+            ("it's; rm -r ~", r"'it'\''s; rm -r ~'"),
+            ("~x", "'~x'"),
+            ("", "''"),
+        ] {
+            assert_eq!(argument(Path::new(path)), word);
+        }
     }
 }

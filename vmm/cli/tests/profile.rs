@@ -1,5 +1,7 @@
 //! Tests of `nodescope profile` and of the profile in `nodescope report`, on results that the tests write: no guest runs.
 
+#[path = "support/results.rs"]
+mod made;
 #[path = "../../profile/tests/support/mod.rs"]
 mod profiles;
 #[path = "../../report/tests/support/solver.rs"]
@@ -11,47 +13,9 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use made::results;
 use nodescope_plugin_api::Source;
 use nodescope_profile::ProfilesFile;
-use nodescope_window::WindowsFile;
-use tempfile::TempDir;
-
-/// Writes results with windows of these names, each with a profile.
-fn results(windows: &[&str]) -> TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    let folder = dir.path().join("r");
-    fs::create_dir(&folder).unwrap();
-    let run = serde_json::json!({
-        "version": 1,
-        "study": {"name": "heat", "id": "0123", "description": []},
-        "core": {"nominal": {"source": "stated in the study: 1.0"}},
-        "ending": "the job ended",
-        "exit_code": 0,
-        "job_status": 0,
-        "virtual_ps": 1,
-        "instructions": [],
-        "network": [],
-        "notes": [],
-    });
-    fs::write(folder.join("run.json"), run.to_string()).unwrap();
-    let mut input = solver::with_code(dir.path());
-    let record = input.windows.windows.remove(0);
-    let mut profiles = input.profiles.take().unwrap();
-    let profile = profiles.windows.remove(0);
-    let mut records = Vec::new();
-    for name in windows {
-        let mut record = record.clone();
-        record.name = (*name).into();
-        records.push(record);
-        let mut profile = profile.clone();
-        profile.name = (*name).into();
-        profiles.windows.push(profile);
-    }
-    let file = WindowsFile::new("heat", "0123", records, Vec::new());
-    file.write(folder.join(WindowsFile::NAME)).unwrap();
-    profiles.write(folder.join(ProfilesFile::NAME)).unwrap();
-    dir
-}
 
 fn run(folder: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_nodescope"))

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use nodescope_hypercall::FileChunk;
+use nodescope_hypercall::{FileChunk, printable};
+use nodescope_snapshot::write_with_holes;
 
 use crate::folder::{FolderError, ResultsFolder};
 
@@ -65,6 +65,11 @@ impl<'a> Results<'a> {
         self.begun = begun.into_iter().collect();
     }
 
+    /// Returns notes for the user about the guests' files.
+    pub fn notes(&self) -> Option<String> {
+        renamed(&self.folder.own_files(FILES))
+    }
+
     /// Returns the results folder.
     pub fn folder(&self) -> &'a ResultsFolder {
         self.folder
@@ -79,8 +84,7 @@ impl<'a> Results<'a> {
     /// Writes a piece of a file from a guest into the folder [`FILES`]. The name was checked to be a plain path when the piece was decoded.
     pub fn chunk(&mut self, chunk: &FileChunk) -> Result<Stored, FolderError> {
         let stored = self.file(&chunk.name).and_then(|(path, file)| {
-            file.write_all_at(&chunk.data, chunk.offset)
-                .map_err(FolderError::writing(path))
+            write_with_holes(file, &chunk.data, chunk.offset).map_err(FolderError::writing(path))
         });
         if chunk.last {
             self.begun.remove(&chunk.name);
@@ -98,7 +102,7 @@ impl<'a> Results<'a> {
         let open = match self.open.iter().position(|(other, _)| other == name) {
             Some(at) => self.open.remove(at),
             None => {
-                let below = format!("{FILES}/{name}");
+                let below = format!("{FILES}/{}", stored_name(name));
                 let file = match self.begun.insert(name.to_owned()) {
                     true => self.folder.create_file(&below)?,
                     false => self.folder.open_file(&below)?,
@@ -112,6 +116,32 @@ impl<'a> Results<'a> {
         self.open.push(open);
         Ok(&self.open[self.open.len() - 1].1)
     }
+}
+
+/// Returns the path, below [`FILES`], of a file that a guest has put under a name. Most commands take a name with a leading dash for an
+/// option, so that a part of a name that begins with one gets an underscore before it. So does a part that begins with underscores and a
+/// dash: different names remain different.
+pub fn stored_name(name: &str) -> String {
+    let parts = name.split('/').map(|part| {
+        let renamed = part.trim_start_matches('_').starts_with('-');
+        format!("{}{part}", if renamed { "_" } else { "" })
+    });
+    parts.collect::<Vec<_>>().join("/")
+}
+
+/// Returns a note for the user about files that have other names among the results than in the guests; `None` if there are none.
+fn renamed(files: &[String]) -> Option<String> {
+    let is_renamed =
+        |part: &str| part.starts_with('_') && part.trim_start_matches('_').starts_with('-');
+    let renamed: Vec<_> = (files.iter().filter(|file| file.split('/').any(is_renamed))).collect();
+    let first = printable(renamed.first()?);
+    let others = match renamed.len() {
+        1 => String::new(),
+        count => format!(", and {} others,", count - 1),
+    };
+    Some(format!(
+        "{FILES}/{first}{others} had a name in the guest that begins with a dash, which most commands take for an option; an underscore is put before it"
+    ))
 }
 
 /// Returns whether the cause of an error is the guest's choice of name and offset, or a file of the user, and not the host's disk.
@@ -203,6 +233,43 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"hello world");
         results.chunk(&chunk(0, b"bye", true)).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"bye");
+    }
+
+    #[test]
+    fn a_name_with_a_dash_is_no_option_and_zeros_take_no_space() {
+        use std::os::unix::fs::MetadataExt;
+        let dir = tempfile::tempdir().unwrap();
+        let folder = ResultsFolder::create(dir.path()).unwrap();
+        let mut results = Results::create(&folder, 1).unwrap();
+        assert_eq!(results.notes(), None);
+        for (name, data) in [
+            ("-rf", &b"1"[..]),
+            ("_-rf", b"2"),
+            ("a/--x/b-c", b"3"),
+            ("_x", b"4"),
+        ] {
+            results.chunk(&piece(name, 0, data, true)).unwrap();
+        }
+        let read = |name: &str| fs::read(dir.path().join("files").join(name)).unwrap();
+        assert_eq!([read("_-rf"), read("__-rf")], [b"1", b"2"]);
+        assert_eq!([read("a/_--x/b-c"), read("_x")], [b"3", b"4"]);
+        let note = results.notes().unwrap();
+        assert!(
+            note.starts_with("files/_-rf, and 2 others, had a name"),
+            "{note}"
+        );
+        // A file of 256 MiB with one page of data, as a guest reads it.
+        for at in 0..256 {
+            let mut data = vec![0; 1 << 20];
+            data[7] = u8::from(at == 100);
+            results
+                .chunk(&piece("sparse", at << 20, &data, at == 255))
+                .unwrap();
+        }
+        let found = fs::metadata(dir.path().join("files/sparse")).unwrap();
+        assert_eq!(found.len(), 256 << 20);
+        assert!(found.blocks() * 512 <= 1 << 20, "{}", found.blocks());
+        assert_eq!(read("sparse")[(100 << 20) + 7], 1);
     }
 
     #[test]

@@ -636,6 +636,7 @@ impl Run<'_> {
             let notes = notes.iter().map(|text| format!("node {node}: {text}"));
             self.warnings.extend(notes);
         }
+        self.warnings.extend(self.results.notes());
         let unknown = self.windows.driver().unknown_names().iter();
         self.warnings.extend(unknown.map(|name| {
             let name = printable(name);

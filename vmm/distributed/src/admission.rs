@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use zmq::{Context, Socket, SocketEvent};
 
 use crate::GroupError;
+use crate::gate::{Counts, Gate};
 use crate::group::{Group, Link};
 use crate::key::Key;
 use crate::message::{Hello, Message, Welcome};
-use crate::socket::{self, Connection, KeyCheck};
+use crate::socket::{self, Connection, HANDSHAKE, Threads};
 
 /// Time between two checks of the conditions that end the wait.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -46,8 +47,8 @@ pub struct Admission<'a> {
 /// A master's socket that waits for its workers.
 pub struct Listener {
     socket: Socket,
-    monitor: Socket,
-    keys: KeyCheck,
+    gate: Gate,
+    threads: Threads,
 }
 
 impl Listener {
@@ -58,21 +59,14 @@ impl Listener {
     /// An invalid address, an address in use, or a libzmq socket or thread that cannot be created.
     pub fn bind(address: &str, key: &Key) -> Result<Self, GroupError> {
         let context = Context::new();
-        let keys = socket::check_keys(&context, key)?;
+        let mut threads = Threads::new(&context);
+        socket::check_keys(&context, key, &mut threads)?;
         let socket = socket::master(&context, key)?;
-        let events = [
-            SocketEvent::HANDSHAKE_FAILED_AUTH,
-            SocketEvent::HANDSHAKE_FAILED_PROTOCOL,
-        ];
-        let monitor = socket::monitor(&context, &socket, "connections", &events)?;
-        socket.bind(address).map_err(|source| GroupError::Listen {
-            address: address.into(),
-            source,
-        })?;
+        let gate = Gate::bind(&context, &socket, address, &mut threads)?;
         Ok(Self {
             socket,
-            monitor,
-            keys,
+            gate,
+            threads,
         })
     }
 
@@ -103,26 +97,29 @@ impl Listener {
         let begin = Instant::now();
         let mut identities: Vec<Vec<u8>> = Vec::new();
         let mut names = vec![format!("the master ({})", own_hello(version).name())];
-        let mut refused = 0;
+        self.gate.expect(workers);
         while identities.len() < workers {
             check().map_err(GroupError::GivenUp)?;
-            while socket::event(&self.monitor, Duration::ZERO)?.is_some() {
-                refused += 1;
-            }
             if begin.elapsed() > limit {
+                let Counts { refused, crowded } = self.gate.counts();
                 return Err(GroupError::Missing {
                     missing: workers - identities.len(),
                     workers,
                     limit,
                     refused,
+                    crowded,
                 });
             }
             let Some(parts) = socket::receive(&self.socket, POLL_INTERVAL)? else {
                 continue;
             };
-            let [identity, message] = parts.as_slice() else {
+            let Some((identity, frames)) = parts.split_first() else {
                 continue;
             };
+            if identities.contains(identity) {
+                continue;
+            }
+            let message = &frames.concat();
             let unreadable = |why: String| GroupError::Message {
                 sender: "a worker".into(),
                 why,
@@ -142,13 +139,14 @@ impl Listener {
                 };
                 let text = error.to_string();
                 let answer = Message::Refused(&text).encode();
-                self.socket.send_multipart([identity, &answer], 0)?;
+                socket::send(&self.socket, Some(identity), &answer, 0)?;
                 return Err(error);
             }
             names.push(format!("worker {rank} ({}, {})", hello.name(), share(rank)));
             tracing::debug!("{} is there", names[rank]);
             identities.push(identity.clone());
         }
+        self.gate.close();
         for (index, identity) in identities.iter().enumerate() {
             let welcome = Welcome {
                 rank: index + 1,
@@ -157,11 +155,11 @@ impl Listener {
             };
             let welcome = serde_json::to_vec(&welcome).expect("plain values have a form in JSON");
             let message = Message::Welcome(&welcome).encode();
-            let sent = self.socket.send_multipart([identity, &message], 0);
+            let sent = socket::send(&self.socket, Some(identity), &message, 0);
             sent.map_err(|_| GroupError::GivenUp(format!("{} died", names[index + 1])))?;
         }
         let link = Link::Master(self.socket, identities);
-        Ok(Group::new(0, names, link, Some(self.keys)))
+        Ok(Group::new(0, names, link, Some(self.threads)))
     }
 }
 
@@ -178,13 +176,11 @@ pub fn join(
     limit: Duration,
 ) -> Result<(Group, serde_json::Value), GroupError> {
     let begin = Instant::now();
-    let context = Context::new();
     // The master may not listen yet, so connecting is tried again.
-    let (mut attempt, mut broken) = (0, 0);
+    let mut broken = 0;
     let master = loop {
-        attempt += 1;
         let left = limit.saturating_sub(begin.elapsed());
-        match connect(&context, address, key, attempt, left)? {
+        match connect(address, key, left)? {
             Attempt::Connected(master) => break master,
             Attempt::TurnedAway => {
                 return Err(GroupError::OtherKey {
@@ -258,15 +254,12 @@ enum Attempt {
     Nobody,
 }
 
-/// Makes one attempt to connect to a master, within `limit`.
-fn connect(
-    context: &Context,
-    address: &str,
-    key: &Key,
-    attempt: u32,
-    limit: Duration,
-) -> Result<Attempt, GroupError> {
-    let socket = socket::worker(context, key)?;
+/// Makes one attempt to connect to a master, within `limit`. The master's host drops attempts while too many strangers are connected, so
+/// that a new attempt is better than a long one.
+fn connect(address: &str, key: &Key, limit: Duration) -> Result<Attempt, GroupError> {
+    // A context of its own ends with the attempt. libzmq would wait for a reader of the monitor as long as the context lasts.
+    let context = Context::new();
+    let socket = socket::worker(&context, key)?;
     let events = [
         SocketEvent::CLOSED,
         SocketEvent::DISCONNECTED,
@@ -275,14 +268,13 @@ fn connect(
         SocketEvent::HANDSHAKE_FAILED_AUTH,
         SocketEvent::HANDSHAKE_FAILED_PROTOCOL,
     ];
-    let name = format!("connection-{attempt}");
-    let monitor = socket::monitor(context, &socket, &name, &events)?;
+    let monitor = socket::monitor(&context, &socket, "connection", &events)?;
     let connected = socket.connect(address);
     connected.map_err(|source| GroupError::Connect {
         address: address.into(),
         source,
     })?;
-    match socket::event(&monitor, limit)? {
+    match socket::event(&monitor, limit.min(HANDSHAKE))? {
         Some(SocketEvent::HANDSHAKE_SUCCEEDED) => {
             Ok(Attempt::Connected(Connection { socket, monitor }))
         }

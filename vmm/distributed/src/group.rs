@@ -7,7 +7,7 @@ use nodescope_cluster::{PeerError, Peers};
 use zmq::Socket;
 
 use crate::message::Message;
-use crate::socket::{Connection, KeyCheck, receive};
+use crate::socket::{Connection, Threads, receive, send as send_frames};
 
 /// Time without a message after which a process checks whether the other processes still run.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -27,16 +27,21 @@ pub struct Group {
     names: Vec<String>,
     /// Connections of this process; none once they are closed.
     link: Mutex<Option<Link>>,
-    _keys: Option<KeyCheck>,
+    _threads: Option<Threads>,
 }
 
 impl Group {
-    pub(crate) fn new(rank: usize, names: Vec<String>, link: Link, keys: Option<KeyCheck>) -> Self {
+    pub(crate) fn new(
+        rank: usize,
+        names: Vec<String>,
+        link: Link,
+        threads: Option<Threads>,
+    ) -> Self {
         Self {
             rank,
             names,
             link: Mutex::new(Some(link)),
-            _keys: keys,
+            _threads: threads,
         }
     }
 
@@ -80,7 +85,7 @@ impl Group {
         own: &[u8],
     ) -> Result<Vec<Vec<u8>>, PeerError> {
         let send = |rank: usize, message: &[u8]| {
-            let sent = socket.send_multipart([&workers[rank - 1][..], message], 0);
+            let sent = send_frames(socket, Some(&workers[rank - 1]), message, 0);
             sent.map_err(|_| self.died(rank))
         };
         let message = Message::Gather(0, own).encode();
@@ -100,7 +105,7 @@ impl Group {
                 }
                 continue;
             };
-            let [identity, message] = parts.as_slice() else {
+            let Some((identity, frames)) = parts.split_first() else {
                 continue;
             };
             // A process that connected too late is not part of the run.
@@ -108,7 +113,8 @@ impl Group {
                 continue;
             };
             let rank = index + 1;
-            let decoded = Message::decode(message).map_err(|why| self.unreadable(rank, why))?;
+            let message = frames.concat();
+            let decoded = Message::decode(&message).map_err(|why| self.unreadable(rank, why))?;
             match decoded {
                 Message::Gather(_, content) => {
                     if all[rank].is_some() {
@@ -155,7 +161,7 @@ impl Group {
 /// Sends a message to all workers. Errors of dead workers are ignored.
 fn send_to_workers(socket: &Socket, workers: &[Vec<u8>], message: &Message<'_>) {
     for worker in workers {
-        let _ = socket.send_multipart([worker, &message.encode()], 0);
+        let _ = send_frames(socket, Some(worker), &message.encode(), 0);
     }
 }
 
@@ -197,7 +203,7 @@ impl Peers for Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The key check's thread ends only after all other sockets are closed.
+        // The threads end only after all other sockets are closed.
         self.link().take();
     }
 }

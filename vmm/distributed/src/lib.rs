@@ -7,6 +7,7 @@
 //! `README.md` describes shared files, ports, and failures for users.
 
 mod admission;
+mod gate;
 mod group;
 mod key;
 mod message;
@@ -36,13 +37,14 @@ pub enum GroupError {
     Thread(#[from] std::io::Error),
     #[error(
         "{missing} of {workers} workers did not come within {} s{}",
-        .limit.as_secs(), turned_away(*refused)
+        .limit.as_secs(), turned_away(*refused, *crowded)
     )]
     Missing {
         missing: usize,
         workers: usize,
         limit: Duration,
         refused: usize,
+        crowded: bool,
     },
     #[error("no master answers at {address} within {} s", .limit.as_secs())]
     NoMaster { address: String, limit: Duration },
@@ -64,10 +66,16 @@ pub enum GroupError {
     GivenUp(String),
 }
 
-fn turned_away(refused: usize) -> String {
-    match refused {
+fn turned_away(refused: usize, crowded: bool) -> String {
+    let mut text = match refused {
         0 => String::new(),
-        1 => "; a connection was turned away, since it had another key".into(),
-        _ => format!("; {refused} connections were turned away, since they had another key"),
+        1 => "; a connection was turned away, since it had another key or none".into(),
+        _ => {
+            format!("; {refused} connections were turned away, since they had another key or none")
+        }
+    };
+    if crowded {
+        text += "; strangers held as many connections as there may be, so let only the workers' hosts reach this port";
     }
+    text
 }

@@ -104,7 +104,7 @@ pub use identity::{IdentityBuffer, NodeIdentity};
 pub use interval::{
     CallInterval, CallIntervalError, INTERVALS_VARIABLE, MOST_INTERVALS, NamedCall, intervals_value,
 };
-pub use printable::{printable, printable_lines};
+pub use printable::{printable, printable_json, printable_lines};
 pub use record::{Completion, EntryRecord, MpiRecord, Peer, RecordError, Reduction, Tag};
 
 /// The value of `EAX` that makes `CPUID` a hypercall: `NSCP`.

@@ -56,20 +56,40 @@ pub fn find(spec: &ImageSpec, cache_dir: &Path) -> Result<Option<Image>, ImageEr
 ///
 /// [`ImageError::Io`] if the cache exists but cannot be listed.
 pub fn list(cache_dir: &Path) -> Result<Vec<Result<Image, ImageError>>, ImageError> {
+    let keys = keys(cache_dir)?;
+    Ok(keys.iter().map(|key| open_key(cache_dir, key)).collect())
+}
+
+/// Opens the image with this key.
+///
+/// # Errors
+///
+/// [`ImageError::Damaged`] if the image is damaged or missing.
+pub fn open_key(cache_dir: &Path, key: &str) -> Result<Image, ImageError> {
+    open(&cache_dir.join(key))
+}
+
+/// Returns the keys of all images in the cache, damaged ones included, sorted.
+///
+/// # Errors
+///
+/// [`ImageError::Io`] if the cache exists but cannot be listed.
+pub fn keys(cache_dir: &Path) -> Result<Vec<String>, ImageError> {
     if !cache_dir.exists() {
         return Ok(Vec::new());
     }
-    let mut dirs = Vec::new();
+    let mut keys = Vec::new();
     for entry in fs::read_dir(cache_dir).map_err(ImageError::io("list", cache_dir))? {
         let entry = entry.map_err(ImageError::io("list", cache_dir))?;
         let name = entry.file_name();
-        let is_key = name.len() == 32 && name.as_encoded_bytes().iter().all(u8::is_ascii_hexdigit);
+        let name = name.to_string_lossy();
+        let is_key = name.len() == 32 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
         if is_key && entry.path().is_dir() {
-            dirs.push(entry.path());
+            keys.push(name.into_owned());
         }
     }
-    dirs.sort();
-    Ok(dirs.iter().map(|dir| open(dir)).collect())
+    keys.sort();
+    Ok(keys)
 }
 
 /// Records sizes and hashes of the files in folder `dir`, in the manifest and in the file of hashes. The image is then complete.
@@ -204,7 +224,7 @@ pub(crate) mod tests {
     use crate::key::tests::sample;
 
     /// Writes a small complete image of `spec` into `cache`, as a build would.
-    fn plant(spec: &ImageSpec, cache: &Path) -> PathBuf {
+    pub(crate) fn plant(spec: &ImageSpec, cache: &Path) -> PathBuf {
         let inputs = InputSet::of(spec).unwrap();
         let dir = cache.join(inputs.key());
         fs::create_dir_all(&dir).unwrap();

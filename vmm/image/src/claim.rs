@@ -55,7 +55,8 @@ impl Claim {
         }
     }
 
-    fn try_take(cache_dir: &Path, key: &str) -> Result<Option<Claim>, ImageError> {
+    /// Takes the right if no other process has it; `None` otherwise.
+    pub(crate) fn try_take(cache_dir: &Path, key: &str) -> Result<Option<Claim>, ImageError> {
         let path = cache_dir.join(format!("{key}.lock"));
         let file = File::options()
             .create(true)

@@ -118,6 +118,17 @@ pub enum ImageError {
     /// A recipe, or the tools that it names, changed during the build.
     #[error("{} or the tools that it names changed while the image was built; build it again", .0.display())]
     InputsChanged(PathBuf),
+    /// An image that was to be removed is in use.
+    #[error("image {} stays: {what}", dir.display())]
+    InUse {
+        /// Folder of the image.
+        dir: PathBuf,
+        /// Who uses the image, and perhaps what to do.
+        what: &'static str,
+    },
+    /// An image was removed after it had been found.
+    #[error("image {} was removed by another process; run the command again", .0.display())]
+    Gone(PathBuf),
     /// The caller stopped the build.
     #[error("the build of the guest image was interrupted; what it had unpacked is removed")]
     Interrupted,

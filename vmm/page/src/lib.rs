@@ -1,10 +1,12 @@
 //! HTML pages that are also well-formed XML, for reports and predictions.
 //!
-//! Names from users and guests are added by [`Page::element`] and [`Page::text`], which escape them. [`Page::raw`] adds markup unchanged.
+//! Names from users and guests are added by [`Page::element`] and [`Page::text`], which escape them. [`Page::raw`] adds markup. No character
+//! of a page is invisible or reverses the direction of writing: such characters appear as on a terminal (`nodescope_hypercall::printable`).
 
 pub mod chart;
 mod style;
 
+use nodescope_hypercall::printable;
 pub use style::STYLE;
 
 /// The script that [`Page::sort_script`] adds.
@@ -44,12 +46,15 @@ impl Page {
         self.0
     }
 
-    /// Adds markup unchanged, without escapes.
+    /// Adds markup, in which characters of the markup keep their meaning.
     pub fn raw(&mut self, markup: &str) {
-        self.0.push_str(markup);
+        if markup.is_ascii() && !markup.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
+            return self.0.push_str(markup);
+        }
+        markup.chars().for_each(|character| self.shown(character));
     }
 
-    /// Adds text, in which characters of the markup are escaped, and characters that XML forbids are replaced.
+    /// Adds text, in which characters of the markup are escaped.
     pub fn text(&mut self, text: &str) {
         for character in text.chars() {
             match character {
@@ -57,12 +62,19 @@ impl Page {
                 '<' => self.0.push_str("&lt;"),
                 '>' => self.0.push_str("&gt;"),
                 '"' => self.0.push_str("&quot;"),
-                // These are the characters that XML allows (XML 1.0, section 2.2), without the carriage return, which would be read as
-                // a line feed.
-                '\t' | '\n' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'.. => {
-                    self.0.push(character);
-                }
-                _ => self.0.push('\u{fffd}'),
+                _ => self.shown(character),
+            }
+        }
+    }
+
+    /// Adds a character, or its escape if the character is not printable. XML allows all printable characters (XML 1.0, section 2.2).
+    fn shown(&mut self, character: char) {
+        match character {
+            '\t' | '\n' | ' '..='~' => self.0.push(character),
+            _ => {
+                let mut bytes = [0; 4];
+                self.0
+                    .push_str(&printable(character.encode_utf8(&mut bytes)));
             }
         }
     }
@@ -149,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_page_is_xml_whatever_its_texts_are() {
-        let hostile = "</title>&\"\u{0}\u{1b}[31m\r\u{fffe}'<script>";
+        let hostile = "</title>&\"\u{0}\u{1b}[31m\r\u{fffe}'<script>\u{202e}\u{2066}\u{200b}é";
         let mut page = Page::begin(hostile, "p { margin: 0; }");
         page.element("p", "name", hostile);
         page.legend([(hostile, "#123456")]);
@@ -182,11 +194,15 @@ mod tests {
             .collect();
         assert_eq!(texts.len(), 5);
         assert!(
-            texts
-                .iter()
-                .all(|text| text.contains("</title>&\"\u{fffd}")),
+            texts.iter().all(|text| text.contains(
+                "</title>&\"\\0\\u{1b}[31m\\r\\u{fffe}'<script>\\u{202e}\\u{2066}\\u{200b}é"
+            )),
             "{texts:?}"
         );
+        // Charts come as markup, with names in it.
+        let mut chart = Page::default();
+        chart.raw("<text>a\u{202e}\u{1b}b ü</text>\n");
+        assert_eq!(chart.markup(), "<text>a\\u{202e}\\u{1b}b ü</text>\n");
         assert!(!page.contains("<script>"));
     }
 

@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use nodescope_hypercall::printable_lines;
+
 use crate::paths::{Frame, Stacks};
 use crate::record::{ModuleKind, WindowProfile};
 use crate::totals::CYCLE;
@@ -358,17 +360,14 @@ fn cut(text: &str, most: usize) -> String {
 
 fn escaped(text: &str) -> String {
     let mut out = String::new();
-    for character in text.chars() {
+    // XML allows all printable characters (XML 1.0, section 2.2).
+    for character in printable_lines(text).chars() {
         match character {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            // These are characters that XML allows (XML 1.0, section 2.2).
-            '\n' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'.. => {
-                out.push(character)
-            }
-            _ => out.push('\u{fffd}'),
+            _ => out.push(character),
         }
     }
     out

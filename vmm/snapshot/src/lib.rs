@@ -6,11 +6,13 @@
 
 mod error;
 mod format;
+mod holes;
 mod ram;
 mod read;
 mod write;
 
 pub use error::SnapshotError;
 pub use format::{FORMAT, Kind, Section};
+pub use holes::write_with_holes;
 pub use read::{Info, Snapshot, Verify};
 pub use write::SnapshotWriter;

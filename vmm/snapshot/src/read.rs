@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufReader, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use crate::format::{
     CHUNK, FORMAT, HEADER, Hash, Header, Kind, MOST_NAME, MOST_STATE, NODESCOPE, NoHeader, PAGE,
     Section,
 };
+use crate::holes::write_with_holes;
 use crate::ram::{self, Fault};
 
 /// Parts of a snapshot that are checked when the snapshot is opened. Header and table are always checked; states and files are checked
@@ -144,7 +145,6 @@ impl Snapshot {
         let section = self.section(name, Kind::Bytes)?;
         self.check_hash(section)?;
         let file = File::create_new(to).map_err(io(to, "create"))?;
-        let mut out = BufWriter::new(file);
         let mut reader = self.unpacked(section)?;
         let mut buffer = vec![0; 256 << 10];
         let mut length = 0;
@@ -155,11 +155,10 @@ impl Snapshot {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(cause) => return Err(self.decode(section, cause)),
             };
-            out.write_all(&buffer[..n]).map_err(io(to, "write"))?;
+            write_with_holes(&file, &buffer[..n], length).map_err(io(to, "write"))?;
             length += n as u64;
         }
         self.check_length(section, length)?;
-        out.flush().map_err(io(to, "write"))?;
         Ok(length)
     }
 

@@ -1,5 +1,7 @@
 //! Collection of the calls of imported ranks, which are then written as a trace.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use nodescope_hypercall::record::communicator;
@@ -169,9 +171,16 @@ impl Builder {
             cpus.push(*next);
             *next += 1;
         }
-        let partial = output.with_extension("partial");
+        // The partial file has a name that no file of the user has.
+        let folder = output.parent().filter(|parent| *parent != Path::new(""));
+        let partial = tempfile::Builder::new()
+            .prefix(".nodescope-")
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(folder.unwrap_or(Path::new(".")))
+            .map_err(ImportError::io("write", output))?
+            .into_temp_path();
         let size = self.ranks();
-        let result = (|| {
+        let result: Result<u64, ImportError> = (|| {
             let mut writer = TraceWriter::create(&partial, &header)?;
             let mut sequences = vec![0u64; self.nodes.len()];
             let mut put = |node: u32, stamp: Stamp, body: Body| {
@@ -213,18 +222,9 @@ impl Builder {
             writer.finish()?;
             Ok(calls)
         })();
-        let result = result.and_then(|calls| {
-            std::fs::rename(&partial, output).map_err(ImportError::io("write", output))?;
-            Ok(calls)
-        });
-        let calls = match result {
-            Ok(calls) => calls,
-            Err(error) => {
-                // A partial file has no use.
-                let _ = std::fs::remove_file(&partial);
-                return Err(error);
-            }
-        };
+        let calls = result?;
+        let persisted = partial.persist(output).map_err(|error| error.error);
+        persisted.map_err(ImportError::io("write", output))?;
         Ok(Imported {
             ranks: size,
             calls,

@@ -12,6 +12,7 @@ use nodescope_predict::reduce::Selection;
 /// `nodescope predict`.
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("several").args(["sweep", "ranks"]).multiple(false)))]
+#[command(group(clap::ArgGroup::new("written").args(["timeline", "plot"]).multiple(true)))]
 pub struct Predict {
     /// Folder of the results, or a trace; with --ranks, results of at least three numbers of ranks.
     #[arg(required = true)]
@@ -64,6 +65,9 @@ pub struct Predict {
     /// Draw a sweep, or predictions for numbers of ranks, as an SVG image: the time and its parts, by value.
     #[arg(long, value_name = "FILE", requires = "several")]
     pub plot: Option<PathBuf>,
+    /// Replace files that are already there.
+    #[arg(long, requires = "written")]
+    pub force: bool,
     /// Interpret a fragment once and replace it by what it costs: a call site (program+0x1234), a loop (loop:2, as --outline numbers
     /// loops), or an interval of the predicted run (10ms..20ms). Refused where the result would not be exact.
     #[arg(long, value_name = "FRAGMENT", conflicts_with_all = ["sweep", "ranks", "from"])]

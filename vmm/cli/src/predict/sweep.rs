@@ -1,6 +1,7 @@
 //! Predictions for several values of a parameter, or for several numbers of ranks.
 
 use nodescope_config::document::Setting;
+use nodescope_hypercall::printable_lines;
 use nodescope_loop_tree::{Origin, Program};
 use nodescope_predict::series::in_parallel;
 use nodescope_predict::{
@@ -10,7 +11,7 @@ use nodescope_predict::{
 use super::args::Predict;
 use crate::exit::{Exit, Failure};
 use crate::results::write;
-use crate::terminal::print;
+use crate::terminal::{print, print_json};
 
 /// Predicts a program for each value of a sweep, and prints the series.
 pub fn sweep(
@@ -93,7 +94,7 @@ pub fn ranks(
         scale(programs, cluster, &request).map_err(|error| Failure::of(Exit::Study, &error))?;
     if args.json {
         draw(args, &scaled.series)?;
-        print(&scaled.json())?;
+        print_json(&scaled.json())?;
     } else if args.csv {
         return print_result(args, &scaled.series);
     } else {
@@ -125,18 +126,17 @@ fn draw(args: &Predict, series: &Series) -> Result<(), Failure> {
     let svg = series
         .svg()
         .map_err(|error| Failure::of(Exit::Study, &error))?;
-    write(file, &svg)
+    write(file, &printable_lines(&svg))
 }
 
 /// Prints a series, and draws it if `--plot` asks for that.
 fn print_result(args: &Predict, series: &Series) -> Result<Exit, Failure> {
     draw(args, series)?;
-    let text = match (args.json, args.csv) {
-        (true, _) => series.json(),
-        (_, true) => series.csv(),
-        _ => series.text(),
-    };
-    print(&text)?;
+    match (args.json, args.csv) {
+        (true, _) => print_json(&series.json())?,
+        (_, true) => print(&series.csv())?,
+        _ => print(&series.text())?,
+    }
     Ok(if series.times().next().is_some() {
         Exit::Ok
     } else {

@@ -7,6 +7,7 @@ use nodescope_predict::timeline::Timeline;
 use nodescope_predict::{Prediction, trace};
 
 use crate::exit::{Exit, Failure};
+use crate::results::{is_stream, new_file};
 
 /// Writes the trace of a prediction to `file`, completely or not at all.
 pub fn write(
@@ -20,11 +21,17 @@ pub fn write(
         .place_ranks(prediction.ranks, &program.origin);
     let nodes = nodes.map_err(|error| Failure::of(Exit::Study, &error))?;
     let name = format!("predicted for {}", prediction.cluster.name);
-    let partial = file.with_extension("partial");
-    trace::write_trace(program, &nodes, timeline, &name, &partial).map_err(|error| {
-        // An incomplete file is of no use, and takes space on a full disk.
-        let _ = std::fs::remove_file(&partial);
-        Failure::of(Exit::Host, &error)
-    })?;
-    std::fs::rename(&partial, file).map_err(Failure::io("write", file))
+    let written = |path: &Path| {
+        let written = trace::write_trace(program, &nodes, timeline, &name, path);
+        written.map_err(|error| Failure::of(Exit::Host, &error))
+    };
+    if is_stream(file) {
+        return written(file);
+    }
+    let partial = new_file(file).map_err(Failure::io("write", file))?;
+    written(partial.path())?;
+    let persisted = partial.persist(file);
+    persisted
+        .map(drop)
+        .map_err(|error| Failure::io("write", file)(error.error))
 }

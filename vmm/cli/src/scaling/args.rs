@@ -20,6 +20,9 @@ pub struct Scaling {
     /// Write the charts to this folder, too, as PROGRAM-calls.svg, PROGRAM-cpi.svg, PROGRAM-flops.svg and PROGRAM-host.svg.
     #[arg(long, value_name = "DIR")]
     pub svg: Option<PathBuf>,
+    /// Replace charts that are already there.
+    #[arg(long, requires = "svg")]
+    pub force: bool,
     /// The window whose CPI and FLOPS are shown; by default the first complete one of each run.
     #[arg(long, value_name = "NAME")]
     pub window: Option<String>,
