@@ -108,8 +108,6 @@ const FILES: &[i64] = &[
     libc::SYS_stat,
     libc::SYS_statfs,
     libc::SYS_statx,
-    libc::SYS_symlink,
-    libc::SYS_symlinkat,
     libc::SYS_sync_file_range,
     libc::SYS_umask,
     libc::SYS_unlink,
@@ -167,14 +165,14 @@ const SOCKETS: &[i64] = &[
     libc::SYS_shutdown,
 ];
 
-/// Starting and ending child processes.
-const CHILDREN: &[i64] = &[
-    libc::SYS_execve,
+/// Starting child processes.
+const CHILDREN: &[i64] = &[libc::SYS_execve, libc::SYS_setpgid, libc::SYS_vfork];
+
+/// Waiting for child processes, and ending them.
+const SIGNALS: &[i64] = &[
     libc::SYS_kill,
     libc::SYS_pidfd_open,
     libc::SYS_pidfd_send_signal,
-    libc::SYS_setpgid,
-    libc::SYS_vfork,
     libc::SYS_wait4,
     libc::SYS_waitid,
 ];
@@ -252,15 +250,19 @@ impl Calls {
 
     /// Adds the calls of a process that starts child processes.
     pub fn with_children(&mut self) {
+        self.with_signals();
         self.all(CHILDREN);
         self.when(libc::SYS_clone, &[masked(0, NAMESPACES as u64, 0)]);
+    }
+
+    /// Adds waiting for child processes and signals to them.
+    pub fn with_signals(&mut self) {
+        self.all(SIGNALS);
     }
 
     /// Adds the ioctls of KVM.
     pub fn with_kvm(&mut self) {
         self.when(libc::SYS_ioctl, &[masked(1, 0xff00, KVM_TYPE << 8)]);
-        // vCPUs are told to leave the guest by a signal.
-        self.all(&[libc::SYS_eventfd2]);
     }
 
     /// Adds hardware counters.

@@ -11,8 +11,10 @@ use crate::status::{Measure, State, Status};
 ///
 /// The child enters the cell at the beginning of its work, after its libraries are loaded. From then on it can read and write the
 /// descriptors that it has, get memory up to the limit, and exit. It opens no file, makes no socket, thread or process, and makes no page
-/// executable. It reads and writes by blocking calls: poll(2) needs a limit of descriptors above its own. Its end by SIGXCPU or SIGKILL says that it used up its processor time; memory beyond the limit is refused, so that Rust's
-/// allocator aborts.
+/// executable. It reads and writes by blocking calls: poll(2) needs a limit of descriptors above its own.
+///
+/// Its end by SIGXCPU or SIGKILL says that it used up its processor time. Memory beyond the limit is refused, so that Rust's allocator
+/// aborts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
     /// Bytes of address space, the program and its libraries included (`RLIMIT_AS`).
@@ -22,19 +24,15 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Restricts this process for the rest of its life. The process must have one thread: Landlock holds threads that began before only
-    /// from Linux 7.0 on, and this is counted as a gap.
+    /// Restricts this process for the rest of its life. The process must have one thread: before Linux 7.0 Landlock holds only
+    /// threads that begin later, and others are a gap of the status.
     pub fn enter(&self) -> Status {
         let mut status = Status::default();
         status.add(Measure::NoNewPrivileges, no_new_privileges());
-        let earlier = earlier_threads();
-        // A child without paths: no error is possible.
-        let landlock = Rules::default().apply();
+        // Without paths no error is possible.
+        let landlock = Rules::default().apply(earlier_threads());
         let landlock = landlock.unwrap_or_else(|error| State::Missing(error.to_string()));
         status.add(Measure::Landlock, landlock);
-        if let Some(earlier) = earlier {
-            status.lacks(Measure::Landlock, &earlier);
-        }
         // Landlock took a descriptor for its rules; from here on there is none, and setrlimit(2) is not among the calls that are left.
         status.add(Measure::Limits, self.limit());
         status.add(Measure::Seccomp, Calls::cell().apply());

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, PathBeneath, PathFd,
-    RestrictionStatus, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError,
-    RulesetStatus, Scope, make_bitflags,
+    RestrictSelfAttr, RestrictionStatus, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr,
+    RulesetError, RulesetStatus, Scope, make_bitflags,
 };
 
 use crate::SandboxError;
@@ -25,6 +25,8 @@ pub(crate) enum Use {
     Execute,
     /// Read, write and control a device.
     Device,
+    /// Remove empty folders.
+    RemoveFolder,
 }
 
 impl Use {
@@ -33,9 +35,10 @@ impl Use {
         match self {
             Use::Read => read,
             Use::Execute => read | AccessFs::Execute,
+            Use::RemoveFolder => AccessFs::RemoveDir.into(),
             Use::Device => make_bitflags!(AccessFs::{ReadFile | WriteFile | IoctlDev}),
             Use::Write => {
-                read | make_bitflags!(AccessFs::{WriteFile | Truncate | Refer | RemoveFile | RemoveDir | MakeReg | MakeDir | MakeSym})
+                read | make_bitflags!(AccessFs::{WriteFile | Truncate | Refer | RemoveFile | RemoveDir | MakeReg | MakeDir})
             }
         }
     }
@@ -48,32 +51,46 @@ pub(crate) struct Rules {
     pub paths: Vec<(PathBuf, Use)>,
     /// True if the process may bind and connect TCP sockets.
     pub tcp: bool,
+    /// True if the process may send signals to processes outside of its sandbox.
+    pub signals: bool,
 }
 
 impl Rules {
-    /// Restricts the calling thread. Fails if a path exists and cannot be opened.
-    pub fn apply(&self) -> Result<State, SandboxError> {
+    /// Restricts the calling thread, and `earlier` other threads where the kernel can. Fails if a path exists and cannot be opened.
+    pub fn apply(&self, earlier: usize) -> Result<State, SandboxError> {
         let mut rules = Vec::new();
         for (path, of) in &self.paths {
             if let Some(rule) = rule(path, *of)? {
                 rules.push(rule);
             }
         }
-        Ok(match self.restrict(rules) {
+        Ok(match self.restrict(rules, earlier > 0) {
+            Ok(status) if earlier > 0 && !status.all_threads => {
+                with_earlier(state(&status), earlier)
+            }
             Ok(status) => state(&status),
             Err(error) => State::Missing(error.to_string()),
         })
     }
 
-    fn restrict(&self, rules: Vec<PathBeneath<PathFd>>) -> Result<RestrictionStatus, RulesetError> {
+    fn restrict(
+        &self,
+        rules: Vec<PathBeneath<PathFd>>,
+        all_threads: bool,
+    ) -> Result<RestrictionStatus, RulesetError> {
+        let scope = match self.signals {
+            false => Scope::from_all(NEWEST),
+            true => Scope::AbstractUnixSocket.into(),
+        };
         let mut ruleset = Ruleset::default()
             .handle_access(AccessFs::from_all(NEWEST))?
-            .scope(Scope::from_all(NEWEST))?;
+            .scope(scope)?;
         if !self.tcp {
             ruleset = ruleset.handle_access(AccessNet::from_all(NEWEST))?;
         }
         let created: RulesetCreated = ruleset.create()?;
         created
+            .all_threads(all_threads)?
             .add_rules(rules.into_iter().map(Ok::<_, RulesetError>))?
             .restrict_self()
     }
@@ -102,6 +119,20 @@ fn rule(path: &Path, of: Use) -> Result<Option<PathBeneath<PathFd>>, SandboxErro
     Ok(Some(PathBeneath::new(fd, rights)))
 }
 
+/// Returns the state of a process whose earlier threads are not held. The library counts these threads as a part that is missing, as it
+/// counts rights that the kernel lacks.
+fn with_earlier(state: State, earlier: usize) -> State {
+    let gap = format!("threads that began before keep their files until Linux 7.0: {earlier}");
+    match state {
+        State::Partly(why) if why != PART => State::Partly(format!("{why}; {gap}")),
+        State::Held | State::Partly(_) => State::Partly(gap),
+        missing => missing,
+    }
+}
+
+/// Clause about a kernel that has all rights that were asked for.
+const PART: &str = "the kernel enforces a part";
+
 fn state(status: &RestrictionStatus) -> State {
     match (&status.ruleset, status.landlock) {
         (RulesetStatus::FullyEnforced, _) => State::Held,
@@ -126,6 +157,6 @@ fn missing(abi: ABI) -> &'static str {
         ABI::V3 => "TCP, devices and signals are not held before Linux 6.7",
         ABI::V4 => "devices and signals are not held before Linux 6.10",
         ABI::V5 => "signals are not held before Linux 6.12",
-        _ => "the kernel enforces a part",
+        _ => PART,
     }
 }

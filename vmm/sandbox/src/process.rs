@@ -9,7 +9,7 @@ use crate::paths::{Rules, Use};
 use crate::status::{Measure, State, Status};
 
 /// Files and devices of the host that every run may read: what Rust's standard library and C libraries ask for.
-const HOST_FILES: [&str; 10] = [
+const HOST_FILES: [&str; 11] = [
     "/dev/null",
     "/dev/urandom",
     "/etc/ld.so.cache",
@@ -17,6 +17,8 @@ const HOST_FILES: [&str; 10] = [
     "/proc/cpuinfo",
     "/proc/meminfo",
     "/proc/self",
+    // A backtrace reads this program's debug information.
+    "/proc/self/exe",
     "/proc/sys/vm/overcommit_memory",
     "/sys/devices/system",
     "/sys/fs/cgroup",
@@ -66,6 +68,23 @@ impl Sandbox {
         self.with(path.as_ref(), Use::Write)
     }
 
+    /// Keeps writing a folder for temporary files, and removing it at the end. So the process can remove empty folders beside it.
+    pub fn temporary(self, path: impl AsRef<Path>) -> Sandbox {
+        let path = path.as_ref();
+        let sandbox = self.write(path);
+        match path.parent() {
+            Some(parent) => sandbox.with(parent, Use::RemoveFolder),
+            None => sandbox,
+        }
+    }
+
+    /// Keeps waiting for child processes that began before, and signals to them. The signals of Landlock's rules hold no longer.
+    pub fn earlier_children(mut self) -> Sandbox {
+        self.calls.with_signals();
+        self.rules.signals = true;
+        self
+    }
+
     /// Keeps starting this program as a child process, with its libraries. The child has the sandbox of its parent. Where Landlock is
     /// missing, the process may start any program; that is part of what [`Status`] reports as missing.
     pub fn start(mut self, program: impl AsRef<Path>) -> Sandbox {
@@ -107,20 +126,16 @@ impl Sandbox {
     pub fn enter(self) -> Result<Status, SandboxError> {
         let mut status = Status::default();
         status.add(Measure::NoNewPrivileges, no_new_privileges());
-        let earlier = earlier_threads();
-        status.add(Measure::Landlock, self.rules.apply()?);
-        if let Some(earlier) = earlier {
-            status.lacks(Measure::Landlock, &earlier);
-        }
+        let landlock = self.rules.apply(earlier_threads())?;
+        status.add(Measure::Landlock, landlock);
         status.add(Measure::Seccomp, self.calls.apply());
         Ok(status)
     }
 }
 
-/// Returns a clause about threads that Landlock cannot hold, since they began before this one restricts itself; `None` without any.
-pub(crate) fn earlier_threads() -> Option<String> {
-    let count = fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
-    (count > 1).then(|| format!("threads that began before keep their files: {}", count - 1))
+/// Returns the number of threads beside this one, as far as it can be read.
+pub(crate) fn earlier_threads() -> usize {
+    fs::read_dir("/proc/self/task").map_or(0, |tasks| tasks.count().saturating_sub(1))
 }
 
 /// Sets no_new_privs for this thread and what it starts. A seccomp filter for all threads sets it for the others.

@@ -71,17 +71,6 @@ impl Status {
         }
     }
 
-    /// Adds a gap to a measure that is held.
-    pub(crate) fn lacks(&mut self, measure: Measure, gap: &str) {
-        for (_, state) in self.measures.iter_mut().filter(|(of, _)| *of == measure) {
-            *state = match std::mem::replace(state, State::Held) {
-                State::Held => State::Partly(gap.into()),
-                State::Partly(other) => State::Partly(format!("{other}; {gap}")),
-                missing => missing,
-            };
-        }
-    }
-
     pub(crate) fn add(&mut self, measure: Measure, state: State) {
         self.measures.push((measure, state));
     }
