@@ -6,6 +6,7 @@ use nodescope_counters::{CountersError, Grouping, Measurement, count, follow, im
 
 use crate::args;
 use crate::exit::{Exit, Failure};
+use crate::interrupt::outlive_signals;
 use crate::results::write;
 use crate::terminal::print;
 
@@ -18,7 +19,7 @@ pub fn counters(args: &args::Counters) -> Result<Exit, Failure> {
         return Ok(Exit::Ok);
     }
     // Ctrl-C also reaches the command. This process must survive the signal to report what was counted.
-    ctrlc::set_handler(|| {}).map_err(|error| Failure::of(Exit::Host, &error))?;
+    outlive_signals()?;
     let grouping = if args.each {
         Grouping::Whole
     } else {

@@ -24,6 +24,17 @@ const HOST_FILES: [&str; 11] = [
     "/sys/fs/cgroup",
 ];
 
+/// Files by which a C library finds the address of a host (nss(5), resolver(5)).
+const NAME_FILES: [&str; 7] = [
+    "/etc/gai.conf",
+    "/etc/host.conf",
+    "/etc/hosts",
+    "/etc/nsswitch.conf",
+    "/etc/resolv.conf",
+    "/etc/services",
+    "/run/systemd/resolve",
+];
+
 /// Folders with the libraries of programs that the process may start.
 const LIBRARIES: [&str; 5] = ["/lib", "/lib64", "/usr/lib", "/usr/lib64", "/nix/store"];
 
@@ -101,11 +112,12 @@ impl Sandbox {
             .with(&program, Use::Execute)
     }
 
-    /// Keeps TCP, for a run of several processes.
+    /// Keeps TCP and the names of hosts, for a run of several processes.
     pub fn tcp(mut self) -> Sandbox {
         self.rules.tcp = true;
         self.calls.with_tcp();
-        self
+        let files = NAME_FILES.iter().chain(&LIBRARIES);
+        files.fold(self, |sandbox, path| sandbox.read(path))
     }
 
     /// Keeps `/dev/kvm`.
