@@ -194,7 +194,10 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWCGROUP
 
 /// System calls that a process keeps, each with conditions of which one must be true. No condition allows every use of the call.
 #[derive(Debug, Default)]
-pub(crate) struct Calls(BTreeMap<i64, Vec<SeccompRule>>);
+pub(crate) struct Calls {
+    kept: BTreeMap<i64, Vec<SeccompRule>>,
+    tcp: bool,
+}
 
 impl Calls {
     /// Returns the calls of a process that can only compute and use the descriptors that it has.
@@ -244,6 +247,7 @@ impl Calls {
 
     /// Adds the calls of a process that talks to others by TCP.
     pub fn with_tcp(&mut self) {
+        self.tcp = true;
         self.all(SOCKETS);
         for family in [libc::AF_INET, libc::AF_INET6] {
             self.when(libc::SYS_socket, &[equal(0, family as u64)]);
@@ -283,38 +287,52 @@ impl Calls {
 
     fn all(&mut self, numbers: &[i64]) {
         for number in numbers {
-            self.0.insert(*number, Vec::new());
+            self.kept.insert(*number, Vec::new());
         }
     }
 
     /// Adds a call with conditions that must all be true. Several such sets are alternatives.
     fn when(&mut self, number: i64, conditions: &[SeccompCondition]) {
         let rule = SeccompRule::new(conditions.to_vec()).expect("a rule has conditions");
-        match self.0.get_mut(&number) {
+        match self.kept.get_mut(&number) {
             // The call is allowed whatever its arguments.
             Some(rules) if rules.is_empty() => {}
             Some(rules) => rules.push(rule),
             None => {
-                self.0.insert(number, vec![rule]);
+                self.kept.insert(number, vec![rule]);
             }
         }
     }
 
     /// Restricts all threads of this process to these calls.
     pub fn apply(self) -> State {
-        let filter = SeccompFilter::new(
-            self.0,
-            SeccompAction::Errno(libc::ENOSYS as u32),
-            SeccompAction::Allow,
-            TargetArch::x86_64,
-        )
-        .expect("the lists hold at least one call");
-        let program: BpfProgram = filter.try_into().expect("the lists fit a BPF program");
-        match seccompiler::apply_filter_all_threads(&program) {
+        let missing = SeccompAction::Errno(libc::ENOSYS as u32);
+        let mut done = install(self.kept, missing, SeccompAction::Allow);
+        if self.tcp {
+            // libzmq asks for the names of network interfaces, and ends the process unless the answer is that there is no such service. Of
+            // two filters that both refuse, the answer is that of the later one (seccomp(2)).
+            let mut unsupported = Calls::default();
+            unsupported.when(libc::SYS_socket, &[equal(0, libc::AF_NETLINK as u64)]);
+            let answer = SeccompAction::Errno(libc::EOPNOTSUPP as u32);
+            done = done.and(install(unsupported.kept, SeccompAction::Allow, answer));
+        }
+        match done {
             Ok(()) => State::Held,
             Err(error) => State::Missing(error.to_string()),
         }
     }
+}
+
+/// Adds a filter for all threads: what it does with other calls, and with the listed ones.
+fn install(
+    listed: BTreeMap<i64, Vec<SeccompRule>>,
+    others: SeccompAction,
+    these: SeccompAction,
+) -> Result<(), seccompiler::Error> {
+    let filter = SeccompFilter::new(listed, others, these, TargetArch::x86_64)
+        .expect("a list has a call, and the actions differ");
+    let program: BpfProgram = filter.try_into().expect("the lists fit a BPF program");
+    seccompiler::apply_filter_all_threads(&program)
 }
 
 /// True if the bits `mask` of an argument's lower half have this value.

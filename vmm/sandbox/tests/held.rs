@@ -309,6 +309,8 @@ fn tcp() {
         .read_to_string(&mut text)
         .unwrap();
     assert_eq!(text, "frame");
+    let netlink = [i64::from(libc::AF_NETLINK), 3, 0, 0];
+    refused(libc::SYS_socket, netlink, libc::EOPNOTSUPP);
     denied(
         std::os::unix::net::UnixListener::bind("/tmp/socket"),
         libc::ENOSYS,
