@@ -109,6 +109,11 @@ fn kept_by(study: &Study, config: &ClusterConfig, kept: Kept) -> Result<Sandbox,
         // The check of the study has found the tool. If it is gone since, the report says so.
         if let Ok(tool) = Tool::installed() {
             sandbox = sandbox.start(tool.path());
+            // The report looks for the tool once more.
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            for folder in std::env::split_paths(&path) {
+                sandbox = sandbox.list(folder);
+            }
         }
         if let Some(cache) = cores::cache() {
             fs::create_dir_all(&cache).map_err(Failure::io("create", &cache))?;

@@ -249,6 +249,10 @@ impl Calls {
     pub fn with_tcp(&mut self) {
         self.tcp = true;
         self.all(SOCKETS);
+        // libzmq gives its threads the policy that they have, and ends the process if that fails. No policy here goes before others.
+        for policy in [libc::SCHED_OTHER, libc::SCHED_BATCH, libc::SCHED_IDLE] {
+            self.when(libc::SYS_sched_setscheduler, &[equal(1, policy as u64)]);
+        }
         for family in [libc::AF_INET, libc::AF_INET6] {
             self.when(libc::SYS_socket, &[equal(0, family as u64)]);
         }

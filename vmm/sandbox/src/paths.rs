@@ -25,6 +25,8 @@ pub(crate) enum Use {
     Execute,
     /// Read, write and control a device.
     Device,
+    /// List folders.
+    List,
     /// Remove empty folders.
     RemoveFolder,
 }
@@ -35,6 +37,7 @@ impl Use {
         match self {
             Use::Read => read,
             Use::Execute => read | AccessFs::Execute,
+            Use::List => AccessFs::ReadDir.into(),
             Use::RemoveFolder => AccessFs::RemoveDir.into(),
             Use::Device => make_bitflags!(AccessFs::{ReadFile | WriteFile | IoctlDev}),
             Use::Write => {

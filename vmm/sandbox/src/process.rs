@@ -74,6 +74,11 @@ impl Sandbox {
         self.with(path.as_ref(), Use::Read)
     }
 
+    /// Keeps listing a folder and those beneath it, without their files' contents.
+    pub fn list(self, path: impl AsRef<Path>) -> Sandbox {
+        self.with(path.as_ref(), Use::List)
+    }
+
     /// Keeps making, reading, writing and removing files beneath a folder. The folder must exist when the process enters the sandbox.
     pub fn write(self, path: impl AsRef<Path>) -> Sandbox {
         self.with(path.as_ref(), Use::Write)

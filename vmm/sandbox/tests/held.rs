@@ -123,6 +123,7 @@ fn guests(folder: &Path) {
         .read(&input)
         .read("/usr/share")
         .read("/no/such/file")
+        .list("/etc")
         .write(&results)
         .enter()
         .unwrap();
@@ -139,6 +140,8 @@ fn guests(folder: &Path) {
     );
     fs::remove_dir_all(results.join("files")).unwrap();
 
+    assert!(fs::read_dir("/etc").unwrap().count() > 0);
+    denied(fs::read_dir("/"), libc::EACCES);
     nothing_else(folder, libc::EACCES);
     // The engine makes code in a file of memory that is mapped twice.
     code_of_a_memory_file();
