@@ -5,6 +5,7 @@ use std::ffi::{CString, OsStr};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -38,9 +39,14 @@ fn run() {
         "child",
         "program",
         "tcp",
+        "kvm",
         "late",
         "cell",
     ] {
+        if name == "kvm" && open_kvm().is_err() {
+            skip(Need::Kvm, "/dev/kvm cannot be opened");
+            continue;
+        }
         let folder = tempfile::tempdir().unwrap();
         let out = output(name, folder.path());
         assert!(
@@ -75,6 +81,7 @@ fn probe(name: &str, folder: &Path) {
         "child" => child(folder),
         "program" => program(),
         "tcp" => tcp(),
+        "kvm" => kvm(),
         "late" => late(),
         "cell" => cell(folder),
         "processor" => {
@@ -316,6 +323,32 @@ fn tcp() {
     refused(libc::SYS_socket, netlink, libc::EOPNOTSUPP);
     denied(
         std::os::unix::net::UnixListener::bind("/tmp/socket"),
+        libc::ENOSYS,
+    );
+}
+
+fn open_kvm() -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open("/dev/kvm")
+}
+
+/// A run on KVM makes machines and vCPUs.
+fn kvm() {
+    let status = Sandbox::new().kvm().enter().unwrap();
+    assert!(status.is_complete(), "{status}");
+    let kvm = open_kvm().unwrap();
+    let made = |on: &File, request: u64| {
+        // SAFETY: these requests take a number and make a descriptor, which the new file owns.
+        let fd = unsafe { libc::ioctl(on.as_raw_fd(), request, 0) };
+        assert!(fd >= 0, "{request:#x}: {}", io::Error::last_os_error());
+        // SAFETY: as above.
+        unsafe { File::from_raw_fd(fd) }
+    };
+    // KVM_CREATE_VM and KVM_CREATE_VCPU.
+    let vm = made(&kvm, 0xae01);
+    made(&vm, 0xae41);
+    refused(
+        libc::SYS_ioctl,
+        [0, libc::TIOCSTI as i64, 0, 0],
         libc::ENOSYS,
     );
 }

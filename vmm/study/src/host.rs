@@ -203,7 +203,7 @@ impl Host {
 /// Number of windows above which a study's windows take so much that the user should know. Least memory and disk space of the report of a
 /// window, bytes, where the guests do little in it: measured for windows of 1,000 instructions on two nodes of two vCPUs.
 const MANY_WINDOWS: usize = 1000;
-const WINDOW_MEMORY: u64 = 640 << 10;
+const WINDOW_MEMORY: u64 = 768 << 10;
 const WINDOW_RESULTS: u64 = 256 << 10;
 
 /// Returns a warning if the study has so many windows that their reports take much memory and disk space.
@@ -401,7 +401,7 @@ mod tests {
         assert_eq!(problem.severity, Severity::Warning);
         // Four lines come before the windows, which have two each.
         assert_eq!(problem.position.unwrap().line, 4 + 2 * 1001);
-        let told = "there are 2048 windows; their report takes 1280 MiB of memory and 512 MiB of disk at least";
+        let told = "there are 2048 windows; their report takes 1536 MiB of memory and 512 MiB of disk at least";
         assert!(problem.message.starts_with(told), "{}", problem.message);
         let text = format!(
             "[cluster]\nnodes = 2\n[job]\ncommand = \"true\"\n{}",
