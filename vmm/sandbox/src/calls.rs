@@ -168,7 +168,13 @@ const SOCKETS: &[i64] = &[
 ];
 
 /// Starting child processes.
-const CHILDREN: &[i64] = &[libc::SYS_execve, libc::SYS_setpgid, libc::SYS_vfork];
+const CHILDREN: &[i64] = &[
+    libc::SYS_execve,
+    libc::SYS_setpgid,
+    // A child that aborts sends itself a signal, and has the filter of its parent with the parent's number.
+    libc::SYS_tgkill,
+    libc::SYS_vfork,
+];
 
 /// Waiting for child processes, and ending them.
 const SIGNALS: &[i64] = &[

@@ -38,6 +38,7 @@ fn run() {
         "temporary",
         "child",
         "program",
+        "nested",
         "tcp",
         "kvm",
         "late",
@@ -80,6 +81,12 @@ fn probe(name: &str, folder: &Path) {
         "temporary" => temporary(folder),
         "child" => child(folder),
         "program" => program(),
+        "nested" => nested(),
+        "inner" => inner(),
+        "abort" => {
+            enter_cell();
+            std::process::abort();
+        }
         "tcp" => tcp(),
         "kvm" => kvm(),
         "late" => late(),
@@ -302,6 +309,32 @@ fn program() {
     denied(Command::new("/bin/true").spawn(), libc::EACCES);
     let namespace = (libc::CLONE_NEWUSER | libc::SIGCHLD) as i64;
     refused(libc::SYS_clone, [namespace, 0, 0, 0], libc::ENOSYS);
+}
+
+/// A process starts itself, and the child restricts itself further.
+fn nested() {
+    let status = Sandbox::new().start("/proc/self/exe").enter().unwrap();
+    assert!(status.is_complete(), "{status}");
+    let child = |name: &str| {
+        let mut child = Command::new("/proc/self/exe");
+        child
+            .args(["probe", name])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    };
+    let out = child("inner");
+    assert!(out.status.success(), "{out:?}");
+    assert_eq!(out.stdout, b"from the cell");
+    let out = child("abort");
+    assert_eq!(out.status.signal(), Some(libc::SIGABRT), "{out:?}");
+}
+
+fn inner() {
+    let status = enter_cell();
+    assert!(status.is_complete(), "{status}");
+    denied(File::open("/proc/self/exe"), libc::ENOSYS);
+    print!("from the cell");
 }
 
 fn tcp() {
