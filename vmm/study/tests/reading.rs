@@ -118,7 +118,7 @@ fn every_field_arrives() {
     assert_eq!(study.host_threads, Some(1));
     assert_eq!(study.time_limit.to_string(), "10 min");
     let host = study.host_time_limit.map(|limit| limit.to_string());
-    assert_eq!(host.as_deref(), Some("60 min"));
+    assert_eq!(host.as_deref(), Some("1 h"));
     assert_eq!(study.deadlock.to_string(), "100 ms");
     assert_eq!(study.core_cpi.as_f64(), 0.85);
     assert_eq!(study.cores, ["skylake-avx512", "znver4"]);
