@@ -57,11 +57,13 @@ pub enum Need {
     Packaging,
     /// Python 3.
     Python,
+    /// A kernel with Landlock and seccomp (`vmm/sandbox`).
+    Sandbox,
 }
 
 impl Need {
     /// Every need.
-    pub const ALL: [Need; 20] = [
+    pub const ALL: [Need; 21] = [
         Need::Kvm,
         Need::Mpi,
         Need::Compiler,
@@ -82,6 +84,7 @@ impl Need {
         Need::Shell,
         Need::Packaging,
         Need::Python,
+        Need::Sandbox,
     ];
 
     /// Returns the need's name in `NODESCOPE_REQUIRE`.
@@ -107,6 +110,7 @@ impl Need {
             Need::Shell => "shell",
             Need::Packaging => "packaging",
             Need::Python => "python",
+            Need::Sandbox => "sandbox",
         }
     }
 
@@ -130,7 +134,7 @@ impl Need {
             Need::Shell => "zsh fish",
             Need::Packaging => "dpkg-dev binutils git",
             Need::Python => "python3",
-            Need::Kvm | Need::Mount | Need::Cpu => "none",
+            Need::Kvm | Need::Mount | Need::Cpu | Need::Sandbox => "none",
         }
     }
 }

@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use nodescope_study::SnapshotAt;
 use nodescope_study::quantity::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::exit::{EXIT_CODES, GUIDE};
 pub use crate::phases::args::Phases;
@@ -154,12 +155,16 @@ pub struct Run {
     /// Longest time to wait for the workers, such as 2min.
     #[arg(long, value_name = "TIME", requires = "workers", default_value = "60s")]
     pub worker_wait: humantime::Duration,
+    /// How the process that runs the guests holds back what a fault of this program could open to them: files, system calls, privileges
+    /// (guide: Sandbox).
+    #[arg(long, value_enum, default_value_t = SandboxMode::Try)]
+    pub sandbox: SandboxMode,
 }
 
 /// `nodescope worker`.
 #[derive(Debug, clap::Args)]
 pub struct Worker {
-    /// The address at which the master listens, such as tcp://node1:5555.
+    /// The address at which the master listens, such as tcp://node1:5555; with -, the first line of standard input is the address.
     #[arg(long, value_name = "ADDRESS", required_unless_present = "new_key")]
     pub connect: Option<String>,
     /// File with the key by which master and workers authenticate each other; by default the key is in the environment variable
@@ -208,6 +213,17 @@ pub struct SlurmRun {
     /// The port at which the master listens; by default one that is computed from the job's number.
     #[arg(long, value_name = "PORT")]
     pub port: Option<u16>,
+}
+
+/// How a process is restricted before the first instruction of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+pub enum SandboxMode {
+    /// Hold back all, or do not run.
+    Require,
+    /// Hold back what this host can, and say what it cannot.
+    Try,
+    /// Hold back nothing.
+    Off,
 }
 
 /// An engine to run guests on.
@@ -501,6 +517,9 @@ pub struct Console {
     /// The node whose console is connected, from 0.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub node: u32,
+    /// How this process holds back what a fault could open to the guests: see nodescope run (guide: Sandbox).
+    #[arg(long, value_enum, default_value_t = SandboxMode::Try)]
+    pub sandbox: SandboxMode,
 }
 
 /// `nodescope export`.

@@ -15,7 +15,7 @@ use crate::interrupt::on_interrupt;
 use crate::results::folder_failure;
 use crate::run::exit_of;
 use crate::terminal::{RawMode, print_error_line, print_note};
-use crate::{check, config};
+use crate::{check, config, sandbox};
 
 /// Ctrl-], the key that leaves the console and ends the run.
 const LEAVE: u8 = 0x1d;
@@ -162,14 +162,16 @@ pub fn console(args: &args::Console) -> Result<Exit, Failure> {
             ),
         ));
     }
-    let signals = on_interrupt()?;
-    let interrupted = signals.flag();
+    let mut signals = on_interrupt()?;
+    let interrupted = &Arc::clone(signals.flag());
     let prepared = config::cluster(&study, None, interrupted, &mut print_note)?;
     let mut config = prepared.cluster;
     config.console = true;
     config.windows.clear();
     config.time_limit_ps = u64::MAX;
     config.deadlock_ps = None;
+    let kept = sandbox::Kept::default();
+    let _confined = sandbox::enter(args.sandbox, &study, &config, kept, &mut signals)?;
     let folder = tempfile::Builder::new()
         .prefix("nodescope-console-")
         .tempdir()

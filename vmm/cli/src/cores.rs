@@ -30,7 +30,7 @@ impl Default for CoreNames {
 }
 
 /// Returns the folder in which results of the model are cached between reports; `None` if there is no cache folder.
-fn cache() -> Option<PathBuf> {
+pub fn cache() -> Option<PathBuf> {
     let images = nodescope_image::default_cache_dir().ok()?;
     Some(images.with_file_name("cores"))
 }

@@ -7,6 +7,7 @@ use nodescope_hypercall::printable_json;
 
 use crate::args;
 use crate::exit::{Exit, Failure};
+use crate::interrupt::outlive_signals;
 use crate::results::{refuse_existing, write};
 use crate::terminal::print;
 
@@ -19,7 +20,7 @@ pub fn counters(args: &args::Counters) -> Result<Exit, Failure> {
         return Ok(Exit::Ok);
     }
     // Ctrl-C also reaches the command. This process must survive the signal to report what was counted.
-    ctrlc::set_handler(|| {}).map_err(|error| Failure::of(Exit::Host, &error))?;
+    outlive_signals()?;
     let grouping = if args.each {
         Grouping::Whole
     } else {

@@ -1,6 +1,7 @@
 //! The master of a run over several processes: starts workers or waits for them.
 
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +14,7 @@ use nodescope_distributed::{Admission, Group, GroupError, KEY_VARIABLE, Key, Lis
 use nodescope_study::Study;
 use serde::{Deserialize, Serialize};
 
-use crate::args;
+use crate::args::{self, SandboxMode};
 use crate::exit::{Exit, Failure};
 
 /// Address at which workers on this host connect; the system chooses a free port.
@@ -36,6 +37,10 @@ pub struct Task {
     pub soft: bool,
     /// Number of hosts that share the nodes.
     pub hosts: u32,
+    /// See [`args::Run::sandbox`].
+    pub sandbox: SandboxMode,
+    /// Files and folders of snapshots that the nodes may begin from.
+    pub snapshots: Vec<PathBuf>,
 }
 
 /// The snapshot that all processes begin from.
@@ -103,6 +108,8 @@ pub fn group_failure(error: GroupError) -> Failure {
 
 /// Facts about the run that the master needs to gather workers.
 pub struct RunInfo<'a> {
+    /// Files and folders of snapshots that the nodes may begin from.
+    pub snapshots: &'a [PathBuf],
     /// Configuration of the cluster.
     pub config: &'a ClusterConfig,
     /// Set once the user has interrupted the program.
@@ -115,13 +122,18 @@ pub struct Processes {
     _started: Started,
 }
 
-/// Worker processes on this host. Dropping waits for them to end, and kills those that take too long.
-struct Started(Vec<Child>);
+/// Worker processes on this host, and the key of the run. Dropping waits for the workers to end, and kills those that take too long.
+pub struct Started {
+    workers: Vec<Child>,
+    key: Key,
+}
 
 impl Drop for Started {
     fn drop(&mut self) {
         let begin = Instant::now();
-        for worker in &mut self.0 {
+        for worker in &mut self.workers {
+            // Without an address the worker ends.
+            drop(worker.stdin.take());
             while matches!(worker.try_wait(), Ok(None)) {
                 if begin.elapsed() > WORKER_END_LIMIT {
                     // The call fails if the worker has ended in the meantime.
@@ -135,35 +147,58 @@ impl Drop for Started {
     }
 }
 
-impl Processes {
-    /// Starts the workers on this host, or waits with `--listen` for workers to connect, and forms the group.
-    pub fn gather(
-        args: &args::Run,
-        workers: u32,
-        info: RunInfo<'_>,
-        print: &mut dyn FnMut(&str),
-    ) -> Result<Processes, Failure> {
-        let RunInfo {
-            config,
-            interrupted,
-        } = info;
-        let key_failure = |error| Failure::of(Exit::Study, &error);
+impl Started {
+    /// Starts the workers on this host, unless they are started elsewhere (`--listen`). They wait for the address at which to connect, so
+    /// that this process can start them before it gives up starting programs.
+    pub fn begin(args: &args::Run, workers: u32) -> Result<Started, Failure> {
         let key = match &args.listen {
             Some(_) => Key::find(args.key_file.as_deref()),
             None => Key::new(),
         };
-        let key = key.map_err(key_failure)?;
+        let key = key.map_err(|error| Failure::of(Exit::Study, &error))?;
+        let mut started = Started {
+            workers: Vec::new(),
+            key,
+        };
+        if args.listen.is_none() {
+            for _ in 0..workers {
+                started.workers.push(start(&started.key)?);
+            }
+        }
+        Ok(started)
+    }
+
+    /// Tells the workers the address.
+    fn tell(&mut self, address: &str) {
+        for worker in &mut self.workers {
+            if let Some(mut stdin) = worker.stdin.take() {
+                // A worker that has ended is found out while the others are awaited.
+                let _ = writeln!(stdin, "{address}");
+            }
+        }
+    }
+}
+
+impl Processes {
+    /// Tells the workers on this host where to connect, or waits with `--listen` for others to connect, and forms the group.
+    pub fn gather(
+        args: &args::Run,
+        mut started: Started,
+        info: RunInfo<'_>,
+        print: &mut dyn FnMut(&str),
+    ) -> Result<Processes, Failure> {
+        let RunInfo {
+            snapshots,
+            config,
+            interrupted,
+        } = info;
+        let workers = args.workers.unwrap_or(0);
         let address = args.listen.as_deref().unwrap_or(LOCAL);
-        let listener = Listener::bind(address, &key).map_err(group_failure)?;
+        let listener = Listener::bind(address, &started.key).map_err(group_failure)?;
         let address = listener.address().map_err(group_failure)?;
-        let mut started = Started(Vec::new());
         match &args.listen {
             Some(_) => print(&format!("waiting for {workers} workers at {address}")),
-            None => {
-                for _ in 0..workers {
-                    started.0.push(start(&address, &key)?);
-                }
-            }
+            None => started.tell(&address),
         }
         let study = (args.study.canonicalize()).map_err(Failure::io("find", &args.study))?;
         let task = Task {
@@ -173,6 +208,8 @@ impl Processes {
             host_threads: args.host_threads,
             soft: args.engine == Some(args::EngineChoice::Soft),
             hosts: hosts(args),
+            sandbox: args.sandbox,
+            snapshots: snapshots.iter().map(|path| absolute(path)).collect(),
         };
         let nodes = config.nodes as usize;
         let share = |rank| {
@@ -186,7 +223,7 @@ impl Processes {
             if interrupted.load(Ordering::Relaxed) {
                 return Err("interrupted while waiting for workers".into());
             }
-            for worker in &mut started.0 {
+            for worker in &mut started.workers {
                 if let Ok(Some(status)) = worker.try_wait() {
                     let number = worker.id();
                     return Err(format!(
@@ -221,10 +258,7 @@ impl Processes {
 
     /// Sends all workers the snapshot to begin from, and waits until all have prepared.
     pub fn send_start(&self, origin: Option<&Origin>, adopt: bool) -> Result<(), RunError> {
-        let snapshot = origin.map(|origin| {
-            let path = origin.path();
-            path.canonicalize().unwrap_or_else(|_| path.into())
-        });
+        let snapshot = origin.map(|origin| absolute(origin.path()));
         let start_point = StartPoint { snapshot, adopt };
         let message = serde_json::to_vec(&start_point).expect("plain values have a form in JSON");
         self.group.all_gather(&message)?;
@@ -232,16 +266,21 @@ impl Processes {
     }
 }
 
+/// Returns the path of a file for other processes.
+fn absolute(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.into())
+}
+
 /// Starts a worker on this host, in a process group of its own: the terminal's signals reach only the master, which informs the workers.
-fn start(address: &str, key: &Key) -> Result<Child, Failure> {
+fn start(key: &Key) -> Result<Child, Failure> {
     use std::os::unix::process::CommandExt;
     let program = PathBuf::from("/proc/self/exe");
     let name = env::args_os().next().unwrap_or_else(|| "nodescope".into());
     Command::new(&program)
         .arg0(name)
-        .args(["worker", "--quiet", "--connect", address])
+        .args(["worker", "--quiet", "--connect", "-"])
         .env(KEY_VARIABLE, key.text())
-        .stdin(Stdio::null())
+        .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .process_group(0)
         .spawn()

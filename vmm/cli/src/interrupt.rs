@@ -1,8 +1,10 @@
 //! Signals: Ctrl-C, SIGTERM and SIGHUP end a command soon, whatever it is doing. A limit of file sizes gives an error in place of a silent
 //! end.
 
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::exit::{Exit, Failure};
@@ -33,10 +35,23 @@ impl<T> TakeOnce<T> {
     }
 }
 
+/// Signals that end a command.
+const ENDING: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
 /// Handler of signals, as a command sees it.
 pub struct Signals {
     flag: Arc<AtomicBool>,
+    /// True once a signal has come. `flag` may be set for other reasons.
+    seen: Arc<AtomicBool>,
     armed: Arc<Mutex<Option<Armed>>>,
+    listener: Option<Listener>,
+}
+
+/// Thread that reads a byte for each signal from a pipe, and the other end of that pipe.
+struct Listener {
+    waker: PipeWriter,
+    stopping: Arc<AtomicBool>,
+    thread: JoinHandle<PipeReader>,
 }
 
 /// Text for the user at a signal, and the work to do if the command does not end in time.
@@ -49,6 +64,61 @@ impl Signals {
     /// Returns the flag that the first Ctrl-C, SIGTERM or SIGHUP sets. The second signal ends the program at once.
     pub fn flag(&self) -> &Arc<AtomicBool> {
         &self.flag
+    }
+
+    /// Does some work while this process has no thread for signals: a restriction of the process then holds every thread. A signal that
+    /// arrives meanwhile is handled afterwards.
+    pub fn without_thread<T>(&mut self, work: impl FnOnce() -> T) -> Result<T, Failure> {
+        let Some(Listener {
+            waker,
+            stopping,
+            thread,
+        }) = self.listener.take()
+        else {
+            return Ok(work());
+        };
+        stopping.store(true, Ordering::SeqCst);
+        let failed = |error: io::Error| Failure::of(Exit::Host, &error);
+        (&waker).write_all(&[0]).map_err(failed)?;
+        let pipe = thread
+            .join()
+            .map_err(|_| Failure::new(Exit::Host, "the thread for signals failed"))?;
+        let done = work();
+        self.listen(pipe, waker)?;
+        Ok(done)
+    }
+
+    /// Starts the thread that handles each signal whose byte comes through the pipe.
+    fn listen(&mut self, mut pipe: PipeReader, waker: PipeWriter) -> Result<(), Failure> {
+        let (flag, seen, armed) = (self.flag.clone(), self.seen.clone(), self.armed.clone());
+        let stopping = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&stopping);
+        let listen = move || {
+            let mut byte = [0];
+            while let Ok(1) = pipe.read(&mut byte) {
+                // One byte more than signals is in the pipe then: the next thread reads what this one leaves.
+                if stop.load(Ordering::SeqCst) {
+                    break;
+                }
+                handle(&flag, &seen, &armed);
+            }
+            pipe
+        };
+        let thread = std::thread::Builder::new().name("signals".into());
+        let thread = thread
+            .spawn(listen)
+            .map_err(|error| Failure::of(Exit::Host, &error))?;
+        self.listener = Some(Listener {
+            waker,
+            stopping,
+            thread,
+        });
+        Ok(())
+    }
+
+    /// Returns whether a signal has come.
+    pub fn seen(&self) -> bool {
+        self.seen.load(Ordering::Relaxed)
     }
 
     /// Sets a time limit: if the command still runs a while after the first signal, `late` is called and the program ends. `kept` is the
@@ -81,38 +151,61 @@ fn watch(armed: &Mutex<Option<Armed>>) {
     std::process::exit(Exit::Interrupted as i32);
 }
 
-/// Installs the handler of Ctrl-C, SIGTERM and SIGHUP. Ctrl-C and SIGHUP remain ignored if this process ignored them before.
-pub fn on_interrupt() -> Result<Signals, Failure> {
-    let signals = Signals {
-        flag: Arc::default(),
-        armed: Arc::default(),
-    };
-    let (flag, armed) = (signals.flag.clone(), signals.armed.clone());
-    let ignored = [libc::SIGHUP, libc::SIGINT].map(|signal| (signal, is_ignored(signal)));
-    ctrlc::set_handler(move || {
-        if flag.swap(true, Ordering::Relaxed) {
-            std::process::exit(Exit::Interrupted as i32);
-        }
-        let kept = locked(&armed).as_ref().map_or("", |armed| armed.kept);
-        let armed = armed.clone();
-        let watch = std::thread::Builder::new().spawn(move || watch(&armed));
-        // Printing is left to a thread, which waits for ever if nobody reads standard error. The handler must be free for the next signal.
-        let _ = std::thread::Builder::new().spawn(move || {
-            print_error_line(&format!("\nstopping{kept} (once more to stop at once)"));
-            if let Err(error) = watch {
-                tracing::debug!(
-                    "no thread limits the time that an interrupted run takes to end: {error}"
-                );
-            }
-        });
-    })
-    .map_err(|error| Failure::of(Exit::Host, &error))?;
-    // `nohup` and a shell's `&` start programs with these signals ignored. `ctrlc` has replaced that by its handler: ignore them again.
-    for (signal, _) in ignored.into_iter().filter(|&(_, ignored)| ignored) {
-        // SAFETY: ignoring a signal runs no code.
-        unsafe { libc::signal(signal, libc::SIG_IGN) };
+/// Handles one signal: asks the command to end, or ends the program at the second one.
+fn handle(flag: &AtomicBool, seen: &AtomicBool, armed: &Arc<Mutex<Option<Armed>>>) {
+    if seen.swap(true, Ordering::Relaxed) {
+        std::process::exit(Exit::Interrupted as i32);
     }
+    flag.store(true, Ordering::Relaxed);
+    let kept = locked(armed).as_ref().map_or("", |armed| armed.kept);
+    let armed = armed.clone();
+    let watch = std::thread::Builder::new().spawn(move || watch(&armed));
+    // Printing is left to a thread, which waits for ever if nobody reads standard error. This thread must be free for the next signal.
+    let _ = std::thread::Builder::new().spawn(move || {
+        print_error_line(&format!("\nstopping{kept} (once more to stop at once)"));
+        if let Err(error) = watch {
+            tracing::debug!(
+                "no thread limits the time that an interrupted run takes to end: {error}"
+            );
+        }
+    });
+}
+
+/// Installs the handler of Ctrl-C, SIGTERM and SIGHUP. Ctrl-C and SIGHUP remain ignored if this process ignored them before: `nohup` and a
+/// shell's `&` start programs so.
+pub fn on_interrupt() -> Result<Signals, Failure> {
+    let mut signals = Signals {
+        flag: Arc::default(),
+        seen: Arc::default(),
+        armed: Arc::default(),
+        listener: None,
+    };
+    let failed = |error: io::Error| Failure::of(Exit::Host, &error);
+    let (pipe, waker) = io::pipe().map_err(failed)?;
+    for signal in handled() {
+        let sender = waker.try_clone().map_err(failed)?;
+        signal_hook::low_level::pipe::register(signal, sender).map_err(failed)?;
+    }
+    signals.listen(pipe, waker)?;
     Ok(signals)
+}
+
+/// Makes this process outlive Ctrl-C, SIGTERM and SIGHUP, which also reach the command that it has started. Programs that this one starts
+/// do not inherit the handler.
+pub fn outlive_signals() -> Result<(), Failure> {
+    for signal in handled() {
+        signal_hook::flag::register(signal, Arc::default())
+            .map_err(|error| Failure::of(Exit::Host, &error))?;
+    }
+    Ok(())
+}
+
+/// Returns the signals to handle.
+fn handled() -> impl Iterator<Item = libc::c_int> {
+    let may_be_ignored = |signal| signal != libc::SIGTERM;
+    ENDING
+        .into_iter()
+        .filter(move |&signal| !(may_be_ignored(signal) && is_ignored(signal)))
 }
 
 /// Returns whether this process ignores a signal.

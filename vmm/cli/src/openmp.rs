@@ -20,6 +20,7 @@ use nodescope_trace::{Profile, TraceError, TraceReader, WaitBuilder};
 
 use crate::args;
 use crate::exit::{Exit, Failure};
+use crate::interrupt::outlive_signals;
 use crate::terminal::{print, print_json};
 use crate::trace::{cache, cannot_start, fail, mpi, remove_files, sources};
 
@@ -144,7 +145,7 @@ fn record(args: &args::Openmp, output: &Path, calls: &[CallInterval]) -> Result<
     fs::create_dir_all(&folder).map_err(Failure::io("create", &folder))?;
     let folder = fs::canonicalize(&folder).map_err(Failure::io("open", &folder))?;
     // Ctrl-C also reaches the command. This process must survive the signal to report the figures until then.
-    ctrlc::set_handler(|| {}).map_err(|error| Failure::of(Exit::Host, &error))?;
+    outlive_signals()?;
     let mut preload = OsString::from(&library);
     if let Some(tracer) = &mpi_tracer {
         preload.push(":");

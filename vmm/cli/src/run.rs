@@ -22,15 +22,16 @@ use tempfile::TempDir;
 use crate::args::{self, Args, LogFormat};
 use crate::awaited::Awaited;
 use crate::cores::CoreNames;
-use crate::distributed::Processes;
+use crate::distributed::{Processes, Started};
 use crate::exit::{Exit, Failure};
+use crate::host_limit::HostLimit;
 use crate::host_times::HostTimes;
 use crate::interrupt::{Signals, TakeOnce, on_interrupt};
 use crate::progress::{ProgressOptions, ProgressReporter};
 use crate::results::{REPORT_HTML, REPORT_JSON, RunFile, folder_failure, put, report};
 use crate::sections::sections;
 use crate::terminal::{argument, print};
-use crate::{check, config, distributed, openmp, snapshot};
+use crate::{check, config, distributed, openmp, sandbox, snapshot};
 
 /// File name of the study's copy among the results.
 const STUDY_COPY: &str = "study.toml";
@@ -65,7 +66,7 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
         },
         study.nodes,
     );
-    let signals = on_interrupt()?;
+    let mut signals = on_interrupt()?;
     let prepared = config::cluster(&study, threads, signals.flag(), &mut |line| {
         reporter.print_line(line);
     })?;
@@ -116,15 +117,37 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
         path.display()
     );
     let boot = match origin.is_none() && study.boots_once {
-        true => Some(BootSnapshot::new(&config, &prepared.identity)?),
+        true => Some(snapshot::booted(&config, &prepared.identity)?),
         false => None,
     };
+    let workers = args.workers.map(|workers| Started::begin(args, workers));
+    let workers = workers.transpose()?;
+    // From here on the process is restricted: it opens only the files that are named here.
+    let mut kept = sandbox::Kept {
+        read: origin.iter().map(|origin| origin.path().into()).collect(),
+        write: vec![path.clone()],
+        tcp: workers.is_some(),
+        workers: workers.is_some() && args.listen.is_none(),
+    };
+    let written = save.as_ref().map(|save| &save.path).into_iter();
+    kept.write
+        .extend(written.chain(&boot).map(|file| sandbox::folder_of(file)));
+    let snapshots: Vec<PathBuf> = kept
+        .read
+        .iter()
+        .cloned()
+        .chain(boot.iter().map(|file| sandbox::folder_of(file)))
+        .collect();
+    let confined = sandbox::enter(args.sandbox, &study, &config, kept, &mut signals)?;
+    file.notes.extend(confined.gaps.clone());
+    let boot = boot.map(BootSnapshot::new).transpose()?;
     let record = TakeOnce::new(file.clone());
     arm(&signals, &results, &record, all.log_format);
-    let processes = match args.workers {
+    let processes = match workers {
         Some(workers) => {
             let print = &mut |line: &str| reporter.print_line(line);
             let info = distributed::RunInfo {
+                snapshots: &snapshots,
                 config: &config,
                 interrupted: signals.flag(),
             };
@@ -135,6 +158,10 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     reporter.host_times = args
         .host_times
         .then(|| HostTimes::start(config.host_threads));
+    let limit = study
+        .host_time_limit
+        .map(|limit| HostLimit::start(Duration::from_nanos(limit.0 / 1000), signals.flag()));
+    let limit = limit.transpose()?;
     let start = Instant::now();
     let image = prepared.identity.as_str();
     let run = |origin: Option<&Origin>, reporter: &mut ProgressReporter| {
@@ -203,6 +230,12 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
                     ),
                 );
             }
+            let by_host = limit.as_ref().is_some_and(HostLimit::is_reached) && !signals.seen();
+            if let (Ending::Interrupted, true, Some(limit)) =
+                (&outcome.ending, by_host, study.host_time_limit)
+            {
+                verdict = (Exit::TimeLimit, past_host_limit(limit, outcome, path));
+            }
             let (exit, text) = with_snapshot(verdict, outcome, save.as_ref());
             file.job_status = outcome.job_status;
             file.virtual_ps = outcome.virtual_ps;
@@ -213,7 +246,7 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
                 let engines = ("engines".into(), engines(&outcome.engines));
                 file.study.description.push(engines);
             }
-            file.notes.clone_from(&outcome.warnings);
+            file.notes.extend_from_slice(&outcome.warnings);
             if study.job.openmp && !openmp::has_records(results.path()) {
                 let why = "job.openmp is set, but no process left a record: the programs used no OpenMP, are linked statically, or did not end";
                 file.notes.push(why.into());
@@ -256,10 +289,10 @@ struct BootSnapshot {
 }
 
 impl BootSnapshot {
-    fn new(config: &ClusterConfig, image: &str) -> Result<Self, Failure> {
+    fn new(snapshot: PathBuf) -> Result<Self, Failure> {
         let scratch = tempfile::tempdir().map_err(Failure::io("create", &env::temp_dir()))?;
         Ok(Self {
-            snapshot: snapshot::booted(config, image)?,
+            snapshot,
             folder: ResultsFolder::create(scratch.path()).map_err(folder_failure)?,
             _scratch: scratch,
         })
@@ -499,6 +532,15 @@ fn verdict(study: &Study, outcome: &Outcome, folder: &Path, awaited: &Awaited) -
             )
         }
     }
+}
+
+/// Returns a sentence for a run that took longer than the host may give it.
+fn past_host_limit(limit: Time, outcome: &Outcome, folder: &Path) -> String {
+    format!(
+        "the run took {limit} of this host's time, study.host_time_limit, and ended after {} of virtual time; raise the limit, or find out what the guests do in {}",
+        Time(outcome.virtual_ps / 1_000_000_000 * 1_000_000_000),
+        folder.display()
+    )
 }
 
 /// Returns the verdict, with a clause about the snapshot if one was planned and not taken.

@@ -138,7 +138,11 @@ fn arguments(run: &Run) -> Vec<OsString> {
         listen,
         key_file,
         worker_wait,
+        sandbox,
     } = run;
+    fn named(choice: &impl clap::ValueEnum) -> Option<OsString> {
+        Some(choice.to_possible_value()?.get_name().into())
+    }
     let mut all: Vec<OsString> = vec![study.into()];
     let mut add = |name: &str, value: Option<OsString>| {
         if let Some(value) = value {
@@ -151,13 +155,8 @@ fn arguments(run: &Run) -> Vec<OsString> {
     let path = |of: &Option<PathBuf>| of.as_ref().map(|path| path.clone().into_os_string());
     add("results", path(results));
     add("host-threads", host_threads.as_ref().and_then(|n| text(n)));
-    add(
-        "engine",
-        engine.and_then(|engine| {
-            let value = clap::ValueEnum::to_possible_value(&engine)?;
-            text(&value.get_name())
-        }),
-    );
+    add("engine", engine.as_ref().and_then(named));
+    add("sandbox", named(sandbox));
     add("follow", follow.as_ref().and_then(|node| text(node)));
     add(
         "snapshot-at",

@@ -18,6 +18,7 @@ use tempfile::TempPath;
 
 use crate::args::{self, MpiName};
 use crate::exit::{Exit, Failure};
+use crate::interrupt::outlive_signals;
 use crate::terminal::print;
 
 /// Folder of the processes' logs, in the results folder.
@@ -206,7 +207,7 @@ fn run(
     logs: &Path,
 ) -> Result<i32, Failure> {
     // Ctrl-C also reaches the command. This process must survive the signal to write the trace until then.
-    ctrlc::set_handler(|| {}).map_err(|error| Failure::of(Exit::Host, &error))?;
+    outlive_signals()?;
     let mut preload = OsString::new();
     for (number, library) in libraries.iter().enumerate() {
         preload.push(if number == 0 { "" } else { ":" });

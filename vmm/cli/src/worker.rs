@@ -1,7 +1,7 @@
 //! `nodescope worker`: a process that runs some of the nodes of another process's run.
 
-use std::env;
 use std::sync::Arc;
+use std::{env, io};
 
 use nodescope_cluster::{
     Ending, Observer, Options, Origin, PeerError, Peers, Progress, ResultsFolder, RunError,
@@ -15,7 +15,7 @@ use crate::interrupt::on_interrupt;
 use crate::results::folder_failure;
 use crate::run::exit_of;
 use crate::terminal::print;
-use crate::{check, config};
+use crate::{check, config, sandbox};
 
 /// Joins the master's run and executes this process's share of the nodes. Without an address, prints a new key.
 pub fn worker(args: &args::Worker) -> Result<Exit, Failure> {
@@ -26,7 +26,17 @@ pub fn worker(args: &args::Worker) -> Result<Exit, Failure> {
         return Ok(Exit::Ok);
     };
     let key = Key::find(args.key_file.as_deref()).map_err(of_user)?;
-    let joined = join(address, &key, &version()?, *args.wait);
+    let address = match address.as_str() {
+        "-" => {
+            let told = io::read_to_string(io::stdin());
+            told.map_err(Failure::io(
+                "read an address from",
+                "standard input".as_ref(),
+            ))?
+        }
+        _ => address.clone(),
+    };
+    let joined = join(address.trim(), &key, &version()?, *args.wait);
     let (group, task) = joined.map_err(group_failure)?;
     let group = Arc::new(group);
     let task = serde_json::from_value(task)
@@ -42,7 +52,7 @@ pub fn worker(args: &args::Worker) -> Result<Exit, Failure> {
 }
 
 fn work(group: &Arc<Group>, task: &Task, host_threads: Option<u64>) -> Result<Exit, Failure> {
-    let signals = on_interrupt()?;
+    let mut signals = on_interrupt()?;
     let engine = task.soft.then_some(EngineChoice::Soft);
     let study = check::load(&task.study, engine, task.hosts)?;
     let threads = host_threads.or(task.host_threads);
@@ -59,6 +69,13 @@ fn work(group: &Arc<Group>, task: &Task, host_threads: Option<u64>) -> Result<Ex
             ),
         ));
     }
+    // The threads of libzmq have begun already, and only new kernels hold these, too.
+    let kept = sandbox::Kept {
+        read: task.snapshots.clone(),
+        tcp: true,
+        ..sandbox::Kept::default()
+    };
+    let _confined = sandbox::enter(task.sandbox, &study, &config, kept, &mut signals)?;
     let StartPoint { snapshot, adopt } = match start_point(group) {
         Ok(start_point) => start_point,
         Err(error) => return ended(group, &error),

@@ -61,6 +61,38 @@ fn a_kernel_of_a_few_instructions_runs_to_its_end() {
     }
 }
 
+/// Checks that windows cost what they contain: a profile has no code of other windows.
+#[test]
+fn a_window_has_only_the_blocks_that_ran_in_it() {
+    let windows: String = (1..=20)
+        .map(|n| {
+            format!(
+                "[[window]]\nname = \"w{n}\"\nopen = {{ marker = \"step\", occurrence = {n} }}\nmeasure = \"1000 instructions\"\n"
+            )
+        })
+        .collect();
+    let part = format!("node.frequency = \"100 MHz\"\n{windows}");
+    let work = WorkFolder::new(1, &part, |path| {
+        let steps = (0..20).fold(Kernel::new(), |kernel, _| {
+            kernel.mark("step").work(3_000_000)
+        });
+        steps.off(0, path);
+    });
+    let output = work.run(&["run", "s.toml"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let profiles = nodescope_profile::ProfilesFile::read(work.results().join("profile.json.zst"));
+    let profiles = profiles.unwrap();
+    assert_eq!(profiles.windows.len(), 20);
+    for window in &profiles.windows {
+        let counted: std::collections::BTreeSet<u32> =
+            window.counts.iter().map(|count| count.block).collect();
+        assert!(!counted.is_empty());
+        // Block 0 stands for costs outside of code.
+        let without = (1..window.blocks.len() as u32).filter(|block| !counted.contains(block));
+        assert_eq!(without.count(), 0, "{}", window.name);
+    }
+}
+
 #[test]
 fn a_killed_run_leaves_a_readable_trace_and_can_be_replaced() {
     let work = WorkFolder::new(1, "", |path| marking().for_ever(path));

@@ -286,7 +286,8 @@ impl Profile {
         self.partial.clear();
     }
 
-    /// Returns all counts, and clears them.
+    /// Returns all counts with the blocks that they are of, block 0 always among them, and clears the counts. Blocks of earlier windows that
+    /// did not run since keep their numbers here, and are not returned: a window costs what it contains.
     pub fn take(&mut self) -> BlockProfile {
         self.begin();
         let mut counts: BTreeMap<(Context, u32), BlockCounts> = BTreeMap::new();
@@ -311,11 +312,18 @@ impl Profile {
             counts.partial.add(&partial);
         }
         self.clear();
+        let mut used: BTreeMap<u32, u32> = BTreeMap::from([(0, 0)]);
+        used.extend(counts.keys().map(|&(_, block)| (block, 0)));
+        let mut blocks = Vec::with_capacity(used.len());
+        for (block, number) in &mut used {
+            *number = blocks.len() as u32;
+            blocks.push(self.blocks[*block as usize].clone());
+        }
         BlockProfile {
-            blocks: self.blocks.clone(),
+            blocks,
             counts: counts
                 .into_iter()
-                .map(|((context, block), counts)| (context, block, counts))
+                .map(|((context, block), counts)| (context, used[&block], counts))
                 .collect(),
             lost_blocks: self.lost_blocks,
             lost_contexts: self.lost_contexts,

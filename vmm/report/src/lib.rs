@@ -15,6 +15,7 @@ mod findings;
 mod flops;
 mod html;
 mod input;
+mod json;
 mod mpi;
 mod table;
 mod text;
@@ -151,10 +152,7 @@ impl Report {
 
     /// Returns the report as JSON, by the schema in `SCHEMA.md`.
     pub fn json(&self) -> String {
-        // Serialising to memory cannot fail here: every key is a string, and every number is finite or null.
-        let mut json = serde_json::to_string_pretty(self).unwrap_or_default();
-        json.push('\n');
-        json
+        json::text(self)
     }
 
     /// Returns the report as one self-contained HTML page, which loads no other resource.

@@ -100,6 +100,7 @@ impl Host {
             list.extend(self.image_problems(spec));
         }
         list.extend(self.core_problems(study));
+        list.extend(window_problem(study));
         if let Err(message) = writable(&study.results) {
             list.push(of(study, Severity::Error, "results.directory", message));
         }
@@ -258,6 +259,30 @@ impl MemoryNeed {
             ),
         }
     }
+}
+
+/// Number of windows above which a study's windows take so much that the user should know. Least memory and disk space of the report of a
+/// window, bytes, where the guests do little in it: measured for windows of 1,000 instructions on two nodes of two vCPUs.
+const MANY_WINDOWS: usize = 1000;
+const WINDOW_MEMORY: u64 = 768 << 10;
+const WINDOW_RESULTS: u64 = 256 << 10;
+
+/// Returns a warning if the study has so many windows that their reports take much memory and disk space.
+fn window_problem(study: &Study) -> Option<Problem> {
+    let count = study.windows.len();
+    let all = |each: u64| short(Bytes(each * count as u64));
+    (count > MANY_WINDOWS).then(|| {
+        of(
+            study,
+            Severity::Warning,
+            &format!("window[{MANY_WINDOWS}].measure"),
+            format!(
+                "there are {count} windows; their report takes {} of memory and {} of disk at least, and more where a window has much code",
+                all(WINDOW_MEMORY),
+                all(WINDOW_RESULTS)
+            ),
+        )
+    })
 }
 
 /// Returns a problem of `node.core`.
@@ -477,6 +502,27 @@ mod tests {
         assert_eq!(cores.count(), 2, "{text}");
         assert!(text.contains("did you mean \"skylake\""), "{text}");
         assert!(text.contains("knows no timing of \"k8\""), "{text}");
+    }
+
+    #[test]
+    fn many_windows_are_a_warning_with_an_estimate_and_too_many_an_error() {
+        let windows = |count: usize| "[[window]]\nmeasure = \"1000 instructions\"\n".repeat(count);
+        assert!(window_problem(&study(&windows(1000))).is_none());
+        let problem = window_problem(&study(&windows(2048))).unwrap();
+        assert_eq!(problem.severity, Severity::Warning);
+        // Four lines come before the windows, which have two each.
+        assert_eq!(problem.position.unwrap().line, 4 + 2 * 1001);
+        let told = "there are 2048 windows; their report takes 1536 MiB of memory and 512 MiB of disk at least";
+        assert!(problem.message.starts_with(told), "{}", problem.message);
+        let text = format!(
+            "[cluster]\nnodes = 2\n[job]\ncommand = \"true\"\n{}",
+            windows(10_001)
+        );
+        let problems = Study::parse(Path::new("s.toml"), &text)
+            .unwrap_err()
+            .to_string();
+        let told = "is one of 10001 windows, but a study has 10000 at most";
+        assert!(problems.contains(told), "{problems}");
     }
 
     #[test]

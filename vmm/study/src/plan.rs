@@ -45,6 +45,9 @@ pub struct Study {
     pub host_threads: Option<usize>,
     /// Virtual time after which the study is stopped.
     pub time_limit: Time,
+    /// Time of the host after which the study is stopped, with its results until then. None: no limit.
+    #[serde(skip)]
+    pub host_time_limit: Option<Time>,
     /// Virtual time without progress of the MPI program after which the run looks for a deadlock, which ends the study; 0: no search.
     pub deadlock: Time,
     /// Nominal cycles per instruction of the virtual clock (CPI_core of the report).

@@ -138,6 +138,8 @@ fn every_field_arrives() {
     assert_eq!((study.name.as_str(), study.seed), ("every-field", 42));
     assert_eq!(study.host_threads, Some(1));
     assert_eq!(study.time_limit.to_string(), "10 min");
+    let host = study.host_time_limit.map(|limit| limit.to_string());
+    assert_eq!(host.as_deref(), Some("1 h"));
     assert_eq!(study.deadlock.to_string(), "100 ms");
     assert_eq!(study.core_cpi.as_f64(), 0.85);
     assert_eq!(study.cores, ["skylake-avx512", "znver4"]);
@@ -649,6 +651,10 @@ fn impossible_values_are_named() {
         (
             "[study]\ntime_limit = \"0 s\"",
             "study.time_limit: is 0, so nothing would run",
+        ),
+        (
+            "[study]\nhost_time_limit = \"0 s\"",
+            "study.host_time_limit: is 0, so nothing would run",
         ),
         (
             "[study]\ncore_cpi = \"1\"",

@@ -85,6 +85,11 @@ impl Tool {
         })
     }
 
+    /// Returns the path of the program.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Returns the version, such as "22.1.8".
     pub fn version(&self) -> &str {
         &self.version

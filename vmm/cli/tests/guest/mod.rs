@@ -144,6 +144,21 @@ impl Kernel {
         self.write(path);
     }
 
+    /// Writes over its own code for ever, each time with other code, and writes the kernel's file.
+    pub fn rewrite_for_ever(mut self, path: &Path) {
+        let code = &mut self.code;
+        let mut again = code.create_label();
+        let mut written = code.create_label();
+        code.lea(rsi, ptr(written)).unwrap();
+        code.set_label(&mut again).unwrap();
+        // The immediate operand of the instruction that follows.
+        code.inc(byte_ptr(rsi + 1)).unwrap();
+        code.set_label(&mut written).unwrap();
+        code.mov(eax, 0).unwrap();
+        code.jmp(again).unwrap();
+        self.write(path);
+    }
+
     /// Ends the job with a status, powers the node off, and writes the kernel's file.
     pub fn off(mut self, status: u32, path: &Path) {
         let code = &mut self.code;

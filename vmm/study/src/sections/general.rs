@@ -21,6 +21,7 @@ pub(super) struct General {
     pub kvm_quantum: Time,
     pub host_threads: Option<usize>,
     pub time_limit: Time,
+    pub host_time_limit: Option<Time>,
     pub deadlock: Time,
     pub core_cpi: Cpi,
     pub cpi_source: String,
@@ -69,6 +70,13 @@ pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
         let limit = item.quantity::<Time>()?;
         if limit.0 == 0 {
             item.add_problem("is 0, so nothing would run; write e.g. \"120 s\"");
+        }
+        Some(limit)
+    });
+    let host_time_limit = section.item("host_time_limit").and_then(|item| {
+        let limit = item.quantity::<Time>()?;
+        if limit.0 == 0 {
+            item.add_problem("is 0, so nothing would run; write e.g. \"1 h\", or leave it out");
         }
         Some(limit)
     });
@@ -125,6 +133,7 @@ pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
         kvm_quantum: kvm_quantum.unwrap_or(KVM_QUANTUM),
         host_threads,
         time_limit: time_limit.unwrap_or(Time(120_000_000_000_000)),
+        host_time_limit,
         deadlock: deadlock.unwrap_or(Time(1_000_000_000_000)),
         core_cpi,
         cpi_source,

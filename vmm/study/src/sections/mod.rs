@@ -94,6 +94,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
         kvm_quantum: general.kvm_quantum,
         host_threads: general.host_threads,
         time_limit: general.time_limit,
+        host_time_limit: general.host_time_limit,
         deadlock: general.deadlock,
         core_cpi: general.core_cpi,
         cpi_source: general.cpi_source,

@@ -10,9 +10,21 @@ use crate::plan::{Job, Mpi};
 use nodescope_config::quantity::{Instructions, Time};
 use nodescope_config::reader::{Item, Section, closest};
 
+/// Maximum number of windows of a study.
+const MOST_WINDOWS: usize = 10_000;
+
 const OPEN_EXAMPLE: &str = r#""immediately", "guest", { time = "2 s" }, { mpi = "MPI_Barrier", call = 3, rank = 0 } or { marker = "hpl" }"#;
 
 pub(super) fn read(sections: Vec<Section<'_>>, job: &Job, all: &ModelSpec) -> Vec<WindowSpec> {
+    if let Some(beyond) = sections.get(MOST_WINDOWS) {
+        beyond.add_problem(
+            "name",
+            format!(
+                "is one of {} windows, but a study has {MOST_WINDOWS} at most; make a window longer in place of many, or several studies",
+                sections.len()
+            ),
+        );
+    }
     let mut windows = Vec::new();
     let mut names: BTreeMap<String, usize> = BTreeMap::new();
     for (index, section) in sections.into_iter().enumerate() {
