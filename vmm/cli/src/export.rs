@@ -14,9 +14,16 @@ use crate::terminal::print;
 
 /// Writes a trace in the formats of other tools.
 pub fn export(args: &args::Export) -> Result<Exit, Failure> {
+    let takes_one = |format: &args::ExportFormat| Format::from(*format).takes_one_program();
+    if args.program.is_some() && !args.format.iter().any(takes_one) {
+        return Err(Failure::new(
+            Exit::Study,
+            "--program is for the formats that hold one MPI program, simgrid and dimemas; the other formats hold all programs".to_owned(),
+        ));
+    }
     let (trace, network) = source(&args.results)?;
     let options = Options {
-        world: args.job,
+        world: args.program,
         bursts: match args.bursts {
             args::Bursts::Time => Bursts::Time,
             args::Bursts::Instructions => Bursts::Instructions,
