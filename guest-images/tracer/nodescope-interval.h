@@ -20,12 +20,12 @@ extern "C" {
 void nodescope_interval_begin_hook(const char *name) __attribute__((weak));
 void nodescope_interval_end_hook(const char *name) __attribute__((weak));
 
-static inline void nodescope_interval_begin(const char *name) {
+__attribute__((noinline, unused)) static void nodescope_interval_begin(const char *name) {
     if (nodescope_interval_begin_hook)
         nodescope_interval_begin_hook(name);
 }
 
-static inline void nodescope_interval_end(const char *name) {
+__attribute__((noinline, unused)) static void nodescope_interval_end(const char *name) {
     if (nodescope_interval_end_hook)
         nodescope_interval_end_hook(name);
 }

@@ -218,7 +218,7 @@ struct nodescope_mpi_record {
     uint32_t element_size;      /* MPI_Type_size of the element sent or, failing that, received */
     uint32_t sections;
     uint32_t detail;      /* what only some functions have, such as the thread level provided */
-    uint64_t object;      /* window or file that the call works on; 0 none */
+    uint64_t object;      /* window or file that the call works on, of MPI_Init* the program (job-id.h); 0 none */
     uint64_t offset;      /* explicit offset in a file, displacement at the target of an RMA operation */
     uint64_t call_module; /* module of the call site; 0 the main program */
     uint64_t reserved;

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "job-id.h"
 #include "mpi-log.h"
 #include "nodescope.h"
 
@@ -253,6 +254,7 @@ static void put_record(struct text *text, int complete) {
     put(text, "process\t%d\t%ld\t%ld\t%ld\t%u\t", (int)getpid(), first_number(ranks, -1), first_number(sizes, -1), sysconf(_SC_NPROCESSORS_ONLN),
         peak_threads);
     put_name(text, runtime_name);
+    put(text, "program\t%" PRIx64 "\n", job_id());
     put(text, "host\t");
     put_name(text, host);
     put(text, "clock\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\n", opened_at.ticks, opened_at.monotonic, now.ticks, now.monotonic);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* Start and end of MPI, and processes of other worlds. */
+#include "job-id.h"
 #include "mpi-wrap.h"
 
 #include <stdio.h>
@@ -28,6 +29,7 @@
                                                                    : 3;                                                        \
             call->record.communicator = NODESCOPE_COMM_WORLD;                                                                  \
             call->record.communicator_size = world_size;                                                                       \
+            call->record.object = job_id();                                                                                    \
         }                                                                                                                      \
         call_leave(call, result);                                                                                              \
         depth--;                                                                                                               \

@@ -20,7 +20,7 @@ const OFFSET_DIGITS: usize = 20;
 /// Writes `trace.dim`.
 pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
     let survey = job.survey;
-    let world = survey.one_world(job.options.world)?;
+    let world = survey.one_world(job.options.world, "Dimemas' trace")?;
     let tasks = survey.complete(world, "Dimemas' trace")?;
     let parts = tempfile::tempdir_in(job.folder).map_err(ExportError::io("write", job.folder))?;
     let mut sink = Dimemas {
@@ -94,7 +94,7 @@ pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
     }
     if survey.worlds.len() > 1 {
         notes.push(format!(
-            "the trace has {} MPI jobs; this is number {world}",
+            "the trace has {} MPI programs; this is number {world}",
             survey.worlds.len()
         ));
     }

@@ -26,24 +26,36 @@ pub enum ExportError {
     /// The trace has no MPI call of a known rank, so that the files would be empty.
     #[error("the trace {} holds no MPI call of a known rank: there is nothing to export", .0.display())]
     NoCalls(PathBuf),
-    /// The trace lacks the requested MPI job.
-    #[error("the trace has {worlds} MPI jobs, numbered from 0; there is no number {asked}")]
-    NoSuchWorld {
-        /// Number of the requested job.
+    /// The trace lacks the requested MPI program.
+    #[error("there is no program {asked}; the trace has these MPI programs: {programs}")]
+    NoSuchProgram {
+        /// Number of the requested program.
         asked: usize,
-        /// Number of jobs in the trace.
-        worlds: usize,
+        /// The programs of the trace, for people.
+        programs: String,
+    },
+    /// The format knows one `MPI_COMM_WORLD`, and the trace has several programs, of which none was requested.
+    #[error(
+        "{format} holds one MPI program, and the trace has {count}; choose one by --program N: {programs}"
+    )]
+    SeveralPrograms {
+        /// Name of the format.
+        format: &'static str,
+        /// Number of programs in the trace.
+        count: usize,
+        /// The programs of the trace, for people.
+        programs: String,
     },
     /// The format needs every rank, and the trace lacks one.
     #[error(
-        "{format} needs every rank of the job, and the trace has nothing of rank {rank} of {size}"
+        "{format} needs every rank of the program, and the trace has nothing of rank {rank} of {size}"
     )]
     MissingRank {
         /// Name of the format.
         format: &'static str,
         /// The first missing rank.
         rank: u32,
-        /// Number of ranks in the job.
+        /// Number of ranks in the program.
         size: u32,
     },
     /// An event is of a node that the trace's header lacks.

@@ -94,6 +94,11 @@ impl Format {
             Format::Csv => &["trace.csv"],
         }
     }
+
+    /// Returns whether a file of the format holds only one MPI program.
+    pub fn takes_one_program(self) -> bool {
+        matches!(self, Format::Simgrid | Format::Dimemas)
+    }
 }
 
 /// The form of the work between MPI calls in formats that replay the work.
@@ -128,7 +133,7 @@ impl Default for Network {
 /// Options of an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Options {
-    /// Number, from 0, of the MPI job to export in formats that contain only one; if `None`, the job with the most calls.
+    /// Number, from 0, of the MPI program to export in formats that contain only one; may be `None` if the trace has only one.
     pub world: Option<usize>,
     /// The form of the work between calls.
     pub bursts: Bursts,

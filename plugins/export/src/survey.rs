@@ -4,19 +4,22 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use nodescope_hypercall::record::{Flags, communicator};
-use nodescope_hypercall::{Function, Hello, MpiRecord, Peer, ThreadId};
-use nodescope_trace::{Body, Event, Header, TraceError, TraceReader};
+use nodescope_hypercall::{Function, MpiRecord, Peer, ThreadId};
+use nodescope_trace::{Body, Caller, Event, Header, ProgramFinder, TraceError, TraceReader};
 
 use crate::error::ExportError;
+
+/// Number of programs that a message lists.
+const MOST_LISTED: usize = 20;
 
 /// The processes, locations and communicators of a trace.
 #[derive(Debug)]
 pub struct Survey {
     /// The trace's header.
     pub header: Header,
-    /// The MPI jobs, in the order in which they began: a trace may contain several, one after the other.
+    /// The MPI programs of the trace, in the order in which they began.
     pub worlds: Vec<World>,
-    /// The MPI processes of all jobs, sorted by job and rank.
+    /// The MPI processes of all programs, sorted by program and rank.
     pub processes: Vec<Process>,
     /// The threads that called MPI, sorted by process; a process's main thread is first.
     pub locations: Vec<Location>,
@@ -42,13 +45,15 @@ pub struct Survey {
     order: Vec<usize>,
 }
 
-/// MPI job: the processes of one `MPI_COMM_WORLD`.
+/// MPI program: the processes of one `MPI_COMM_WORLD`.
 #[derive(Debug)]
 pub struct World {
     /// Number of ranks in the job, which may be more than the trace has processes of.
     pub size: u32,
-    /// The program's short name; empty if unknown.
+    /// The program's short name, the first of several; empty if unknown.
     pub program: String,
+    /// Name, ranks, calls and extent of the program, for people.
+    pub description: String,
     /// Range of the job's processes in [`Survey::processes`].
     pub processes: std::ops::Range<usize>,
     /// Communicators of the job except `MPI_COMM_SELF`; the world first, the others in the order in which the trace first names them.
@@ -147,64 +152,42 @@ impl CallSite {
 /// Finder of the process and thread of an event. Both passes find the same numbers, since both read events in the same order.
 #[derive(Debug, Default)]
 struct Finder {
+    programs: ProgramFinder,
     processes: Vec<Process>,
-    by_pid: HashMap<(u32, u32), usize>,
+    /// Number of each process, by program, rank, node and process id.
+    by_program: HashMap<(usize, u32, u32, u32), usize>,
     by_thread: HashMap<(usize, ThreadId), usize>,
     locations: Vec<(usize, ThreadId)>,
-    worlds: Vec<Found>,
-}
-
-#[derive(Debug, Default)]
-struct Found {
-    ranks: BTreeSet<u32>,
-    size: u32,
-    program: String,
 }
 
 impl Finder {
-    fn hello(&mut self, node: u32, hello: &Hello) {
-        if let Peer::Rank(rank) = hello.rank {
-            self.process(node, hello.pid, rank, hello.world_size, &hello.program);
+    /// Returns the number of a process in the order in which processes were found.
+    fn process(&mut self, node: u32, pid: u32, caller: &Caller) -> usize {
+        let next = self.processes.len();
+        let (world, rank) = (caller.program, caller.rank);
+        let key = (world, rank, node, pid);
+        let process = *self.by_program.entry(key).or_insert(next);
+        if process == next {
+            self.processes.push(Process {
+                world,
+                rank,
+                node,
+                pid,
+            });
         }
-    }
-
-    /// Adds a process that introduces itself, or whose first record has its rank. If the latest job already has the rank, or is of another
-    /// size, another job begins.
-    fn process(&mut self, node: u32, pid: u32, rank: u32, size: u32, program: &str) -> usize {
-        let fits = self.worlds.last().is_some_and(|world| {
-            !world.ranks.contains(&rank) && (size == 0 || world.size == 0 || world.size == size)
-        });
-        if !fits {
-            self.worlds.push(Found::default());
-        }
-        let number = self.worlds.len() - 1;
-        let world = &mut self.worlds[number];
-        world.ranks.insert(rank);
-        world.size = world.size.max(size);
-        if world.program.is_empty() {
-            world.program = program.into();
-        }
-        self.processes.push(Process {
-            world: number,
-            rank,
-            node,
-            pid,
-        });
-        let process = self.processes.len() - 1;
-        self.by_pid.insert((node, pid), process);
         process
     }
 
-    /// Returns the number of a thread in the order in which threads were found; `None` if its rank is unknown.
-    fn location(&mut self, node: u32, thread: ThreadId, rank: Peer) -> Option<usize> {
-        let process = match (self.by_pid.get(&(node, thread.pid)), rank) {
-            (Some(&process), Peer::Rank(rank)) if self.processes[process].rank != rank => {
-                self.process(node, thread.pid, rank, 0, "")
-            }
-            (Some(&process), _) => process,
-            (None, Peer::Rank(rank)) => self.process(node, thread.pid, rank, 0, ""),
-            (None, _) => return None,
+    /// Returns the number of an event's thread in the order in which threads were found; `None` if its rank is unknown, and for events
+    /// without a thread.
+    fn of(&mut self, event: &Event) -> Option<usize> {
+        let caller = self.programs.caller(event)?;
+        let thread = match &event.body {
+            Body::Mpi(call) => call.record.thread,
+            Body::Unfinished(call) => call.thread,
+            _ => return None,
         };
+        let process = self.process(event.node, thread.pid, &caller);
         let next = self.locations.len();
         let location = *self.by_thread.entry((process, thread)).or_insert(next);
         if location == next {
@@ -213,15 +196,11 @@ impl Finder {
         Some(location)
     }
 
-    fn of(&mut self, event: &Event) -> Option<usize> {
-        match &event.body {
-            Body::Mpi(call) => self.location(event.node, call.record.thread, call.record.rank),
-            Body::Unfinished(call) => self.location(event.node, call.thread, call.rank),
-            Body::Process(hello) => {
-                self.hello(event.node, hello);
-                None
-            }
-            _ => None,
+    /// Adds the processes that have introduced themselves and made no call.
+    fn settle(&mut self) {
+        for (node, caller) in self.programs.settle() {
+            let pid = caller.introduced.as_ref().map_or(0, |hello| hello.pid);
+            self.process(node, pid, &caller);
         }
     }
 }
@@ -367,7 +346,13 @@ impl Survey {
     }
 
     /// Sorts processes and threads, and assigns communicators to jobs.
-    fn settle(&mut self, finder: Finder, extents: Vec<Extent>, made: BTreeMap<(usize, u64), Made>) {
+    fn settle(
+        &mut self,
+        mut finder: Finder,
+        extents: Vec<Extent>,
+        made: BTreeMap<(usize, u64), Made>,
+    ) {
+        finder.settle();
         let mut processes: Vec<usize> = (0..finder.processes.len()).collect();
         processes.sort_by_key(|&at| (finder.processes[at].world, finder.processes[at].rank));
         let mut new_index = vec![0; processes.len()];
@@ -393,10 +378,7 @@ impl Survey {
                 calls: extent.map_or(0, |extent| extent.calls),
             });
         }
-        for (number, found) in finder.worlds.into_iter().enumerate() {
-            let size = found
-                .size
-                .max(found.ranks.last().map_or(0, |&rank| rank.saturating_add(1)));
+        for (number, program) in finder.programs.programs().iter().enumerate() {
             let first = self
                 .processes
                 .partition_point(|process| process.world < number);
@@ -406,15 +388,16 @@ impl Survey {
             let calls = self.locations.iter();
             let calls = calls.filter(|at| (first..last).contains(&at.process));
             self.worlds.push(World {
-                size,
-                program: found.program,
+                size: program.world_size(),
+                program: program.names.iter().next().cloned().unwrap_or_default(),
+                description: program.to_string(),
                 processes: first..last,
                 communicators: vec![Communicator {
                     id: communicator::WORLD,
                     made_by: None,
                     parent: communicator::NONE,
                     // A size comes from a guest and may be any number, so it must not decide how much memory is allocated.
-                    members: found.ranks.into_iter().collect(),
+                    members: program.ranks.iter().copied().collect(),
                     known: true,
                     inter: false,
                     remote: Vec::new(),
@@ -487,7 +470,7 @@ impl Survey {
             .map_or_else(|| format!("node{node}"), |entry| entry.name.clone())
     }
 
-    /// Returns the name of a thread, such as `rank 3`, `rank 3 thread 2`, or with several jobs `job 1 rank 3`.
+    /// Returns the name of a thread, such as `rank 3`, `rank 3 thread 2`, or with several programs `program 1 rank 3`.
     pub fn location_name(&self, number: usize) -> String {
         let location = &self.locations[number];
         let first = self
@@ -500,27 +483,43 @@ impl Survey {
         }
     }
 
-    /// Returns the name of a process, such as `rank 3`, or with several jobs `job 1 rank 3`.
+    /// Returns the name of a process, such as `rank 3`, or with several programs `program 1 rank 3`.
     pub fn process_name(&self, process: usize) -> String {
         let process = &self.processes[process];
         match self.worlds.len() {
             1 => format!("rank {}", process.rank),
-            _ => format!("job {} rank {}", process.world, process.rank),
+            _ => format!("program {} rank {}", process.world, process.rank),
         }
     }
 
-    /// Returns the job to export in a format that contains only one: the requested job, or the job with the most calls.
-    pub fn one_world(&self, asked: Option<usize>) -> Result<usize, ExportError> {
+    /// Returns the program to export in a format that contains only one: the requested one, or the only one of the trace.
+    pub fn one_world(
+        &self,
+        asked: Option<usize>,
+        format: &'static str,
+    ) -> Result<usize, ExportError> {
+        let programs = || {
+            let programs = self.worlds.iter().zip(0..).take(MOST_LISTED);
+            let mut list: Vec<String> = programs
+                .map(|(world, number)| format!("{number}: {}", world.description))
+                .collect();
+            if let Some(more @ 1..) = self.worlds.len().checked_sub(MOST_LISTED) {
+                list.push(format!("and {more} more"));
+            }
+            list.join("; ")
+        };
         match asked {
             Some(asked) if asked < self.worlds.len() => Ok(asked),
-            Some(asked) => Err(ExportError::NoSuchWorld {
+            Some(asked) => Err(ExportError::NoSuchProgram {
                 asked,
-                worlds: self.worlds.len(),
+                programs: programs(),
             }),
-            None => Ok((0..self.worlds.len())
-                .rev()
-                .max_by_key(|&at| self.worlds[at].calls)
-                .unwrap_or(0)),
+            None if self.worlds.len() > 1 => Err(ExportError::SeveralPrograms {
+                format,
+                count: self.worlds.len(),
+                programs: programs(),
+            }),
+            None => Ok(0),
         }
     }
 

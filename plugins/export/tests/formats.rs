@@ -693,13 +693,7 @@ fn nothing_to_export_is_told() {
     };
     let result = export(&file, Format::Simgrid, &dir.path().join("out"), &options);
     assert!(
-        matches!(
-            result,
-            Err(ExportError::NoSuchWorld {
-                asked: 3,
-                worlds: 1
-            })
-        ),
+        matches!(result, Err(ExportError::NoSuchProgram { asked: 3, .. })),
         "{result:?}"
     );
 }

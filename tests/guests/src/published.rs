@@ -394,7 +394,7 @@ pub fn target(network: &Network, overheads: &Overheads) -> Cluster {
 pub fn section(trace: &Path, job: usize, number: u64, cluster: &Cluster) -> Section {
     let barrier = |n| (Function::Barrier, 3 * number + n);
     let options = SequenceOptions {
-        job: Some(job),
+        program: Some(job),
         marks: vec![barrier(2), barrier(3)],
         ..SequenceOptions::default()
     };

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_guest_tests::{Finished, cluster, compile, image, program, run_well};
-use nodescope_hypercall::{DOORBELL_PORT, MpiRecord, Peer, ThreadId};
+use nodescope_hypercall::{DOORBELL_PORT, Function, MpiRecord, Peer, ThreadId};
 use nodescope_image::{Image, JobFile};
 use nodescope_machine::topology::NodeTopology;
 use nodescope_trace::{Body, TraceReader};
@@ -64,10 +64,12 @@ fn run(image: &Image, files: &[JobFile], doorbell: bool, dir: &Path) -> (Finishe
             Body::Mpi(call) => {
                 assert!(call.entry_seen, "{call:?}");
                 let process = (event.node, call.record.thread.pid);
-                let record = MpiRecord {
-                    thread: ThreadId::default(),
-                    ..call.record
-                };
+                let mut record = call.record;
+                record.thread = ThreadId::default();
+                // The launcher's id differs from run to run.
+                if record.function == Function::Init {
+                    record.object = 0;
+                }
                 early.entry(process).or_default().push((event.node, record));
             }
             Body::Unfinished(call) => panic!("{call:?}"),

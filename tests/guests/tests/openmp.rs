@@ -7,9 +7,9 @@ use std::path::Path;
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_guest_tests::{cluster, compile, image, run_well};
 use nodescope_hypercall::Function;
-use nodescope_openmp::{Analysis, CodeLocator, Kind, MpiTime, Options, Record};
+use nodescope_openmp::{Analysis, CodeLocator, Kind, MpiTime, Options, ProcessMpi, Record};
 use nodescope_study::Study;
-use nodescope_trace::{Profile, TraceReader, WaitBuilder};
+use nodescope_trace::{Body, ProgramFinder, TraceReader, WaitBuilder};
 
 /// Script of the job: starts the ranks, and then a program without an MPI launcher.
 const SCRIPT: &str = "#!/bin/sh
@@ -100,22 +100,39 @@ fn each_process_leaves_a_record_with_exact_counts() {
             expected.map(|(name, count)| (name.to_owned(), count))
         );
     }
-    let mut profile = Profile::default();
     let trace = TraceReader::open(finished.dir.join(TRACE_FILE)).unwrap();
+    let mut finder = ProgramFinder::default();
     let mut waiting = WaitBuilder::default();
+    let mut mpi: MpiTime = Vec::new();
     for event in trace.events().map(Result::unwrap) {
-        profile.add(&event);
         waiting.add(&event);
-    }
-    let mut mpi = MpiTime::new();
-    for wait in waiting.finish() {
-        if wait.function == Function::Allreduce {
-            mpi.entry(wait.rank).or_default().waited += u128::from(wait.time) / 1000;
+        let Some(caller) = finder.caller(&event) else {
+            continue;
+        };
+        if let Some(hello) = caller.introduced {
+            mpi.push(ProcessMpi {
+                program: caller.program,
+                rank: caller.rank,
+                host: hello.host,
+                pid: hello.pid,
+                ..ProcessMpi::default()
+            });
+        }
+        if let Body::Mpi(call) = &event.body
+            && call.record.function == Function::Allreduce
+        {
+            let mut ranks = mpi.iter_mut();
+            let rank = ranks.find(|of| of.rank == caller.rank).unwrap();
+            rank.time.inner += u128::from(call.time_inside) / 1000;
         }
     }
-    for (rank, function, sum) in profile.entries() {
-        if function == Function::Allreduce {
-            mpi.entry(rank).or_default().inner += u128::from(sum.time) / 1000;
+    // The launcher's id makes the ranks one program, in the trace and in the records.
+    assert_eq!(finder.programs().len(), 1);
+    assert!(records[0].mpi_program != 0 && records[0].mpi_program == records[1].mpi_program);
+    for wait in waiting.finish() {
+        if wait.function == Function::Allreduce {
+            let rank = mpi.iter_mut().find(|of| of.rank == wait.rank).unwrap();
+            rank.time.waited += u128::from(wait.time) / 1000;
         }
     }
     let options = Options {
@@ -152,10 +169,10 @@ fn each_process_leaves_a_record_with_exact_counts() {
             .productive
     };
     assert!(step(1) > step(0));
-    assert_eq!(analysis.hybrid.nodes.len(), 2);
-    assert!(analysis.hybrid.mpi_parallel.is_some());
+    assert_eq!(analysis.programs[0].hybrid.nodes.len(), 2);
+    assert!(analysis.programs[0].hybrid.mpi_parallel.is_some());
     // Rank 0 has less to do in its regions, and waits for rank 1 in MPI.
-    let ranks = &analysis.hybrid.ranks;
+    let ranks = &analysis.programs[0].hybrid.ranks;
     let of = |rank: u32| ranks.iter().find(|of| of.rank == rank).unwrap();
     assert!(of(0).mpi_waiting > of(1).mpi_waiting);
     for of in ranks {

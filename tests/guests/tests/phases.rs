@@ -31,7 +31,7 @@ fn emulate(dir: &Path, nodes: u32, vcpus: u32, commands: &str) -> Option<String>
 
 fn sequences(dir: &Path, job: usize) -> Sequences {
     let mut builder = SequenceBuilder::new(SequenceOptions {
-        job: Some(job),
+        program: Some(job),
         ..SequenceOptions::default()
     });
     for event in TraceReader::open(dir.join(TRACE_FILE)).unwrap().events() {

@@ -70,10 +70,13 @@ fn run(image: &Image, files: &[JobFile], engine: Engine, dir: &Path) -> (Finishe
             Body::Mpi(call) => {
                 assert!(call.entry_seen, "{call:?}");
                 let process = (event.node, call.record.thread.pid);
-                calls.entry(process).or_default().push(MpiRecord {
-                    thread: ThreadId::default(),
-                    ..call.record
-                });
+                let mut record = call.record;
+                record.thread = ThreadId::default();
+                // The launcher's id differs from run to run.
+                if record.function == Function::Init {
+                    record.object = 0;
+                }
+                calls.entry(process).or_default().push(record);
             }
             Body::Unfinished(call) => panic!("{call:?}"),
             _ => {}

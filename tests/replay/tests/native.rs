@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use nodescope_hypercall::{MpiRecord, ThreadId};
+use nodescope_hypercall::{Function, MpiRecord, ThreadId};
 use nodescope_test_needs::{Need, have};
 
 /// Lock under which one MPI job runs at a time: on a small machine, several jobs at once start more slowly than one after the other.
@@ -140,12 +140,16 @@ impl Job {
         command
     }
 
-    /// Returns the records of a rank out of a dump, with the ids of process and thread cleared.
+    /// Returns the records of a rank out of a dump, with the ids of process, thread and launch cleared.
     fn records(&self, dump: &str, rank: u32) -> Vec<MpiRecord> {
         let bytes = std::fs::read(self.path(&format!("{dump}.{rank}"))).unwrap();
         let mut records = MpiRecord::decode_all(&bytes).unwrap();
         for record in &mut records {
             record.thread = ThreadId::default();
+            // A replay is no program of the launcher that recorded.
+            if record.function == Function::Init || record.function == Function::InitThread {
+                record.object = 0;
+            }
         }
         records
     }

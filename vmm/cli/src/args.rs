@@ -539,9 +539,10 @@ pub struct Export {
     /// Folder to write to; with several formats, a folder in it for each.
     #[arg(short, long, value_name = "DIR")]
     pub output: PathBuf,
-    /// The MPI job, from 0, where the trace has several and the format takes one (simgrid, dimemas); by default the one with most calls.
-    #[arg(long, value_name = "N")]
-    pub job: Option<usize>,
+    /// The MPI program, from 0, where the trace has several and the format takes one (simgrid, dimemas). The other formats keep all
+    /// programs apart.
+    #[arg(long, visible_alias = "job", value_name = "N")]
+    pub program: Option<usize>,
     /// Measure of the computation between MPI calls, in a format that replays it (simgrid).
     #[arg(long, value_enum, default_value_t = Bursts::Time)]
     pub bursts: Bursts,

@@ -15,6 +15,13 @@ use crate::terminal::print;
 
 /// Writes a trace in the formats of other tools.
 pub fn export(args: &args::Export) -> Result<Exit, Failure> {
+    let takes_one = |format: &args::ExportFormat| Format::from(*format).takes_one_program();
+    if args.program.is_some() && !args.format.iter().any(takes_one) {
+        return Err(Failure::new(
+            Exit::Study,
+            "--program is for the formats that hold one MPI program, simgrid and dimemas; the other formats hold all programs".to_owned(),
+        ));
+    }
     let (trace, network) = source(&args.results)?;
     // Each of several formats gets a folder of its own: names of files may be the same.
     let folder = |format: Format| match args.format.len() {
@@ -27,7 +34,7 @@ pub fn export(args: &args::Export) -> Result<Exit, Failure> {
         }
     }
     let options = Options {
-        world: args.job,
+        world: args.program,
         bursts: match args.bursts {
             args::Bursts::Time => Bursts::Time,
             args::Bursts::Instructions => Bursts::Instructions,

@@ -1,5 +1,6 @@
 //! `nodescope openmp`, and the OpenMP section of the report's page.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -13,10 +14,11 @@ use nodescope_hypercall::{
     CallInterval, Function, INTERVALS_VARIABLE, MOST_INTERVALS, intervals_value,
 };
 use nodescope_openmp::{
-    Analysis, CodeLocator, MpiTime, Options, Record, RecordError, SUFFIX, Selection, TITLE,
+    Analysis, CodeLocator, MpiTime, Options, ProcessMpi, RankMpi, Record, RecordError, SUFFIX,
+    Selection, TITLE,
 };
 use nodescope_report::PageSection;
-use nodescope_trace::{Profile, TraceError, TraceReader, WaitBuilder};
+use nodescope_trace::{Body, ProgramFinder, TraceError, TraceReader, Wait, WaitBuilder};
 
 use crate::args;
 use crate::exit::{Exit, Failure};
@@ -274,7 +276,7 @@ fn read(results: &[PathBuf]) -> Result<(Vec<Record>, Vec<String>), Failure> {
     Ok((records, notes.collect()))
 }
 
-/// Returns each rank's time in MPI calls and the rank's waiting in them, in nanoseconds, from the first trace in the results; `None`
+/// Returns each process's time in MPI calls and the process's waiting in them, in nanoseconds, from the first trace in the results; `None`
 /// without a trace.
 fn mpi_time(results: &[PathBuf]) -> Result<Option<MpiTime>, Failure> {
     let traces = results.iter().map(|path| path.join(TRACE_FILE));
@@ -282,33 +284,61 @@ fn mpi_time(results: &[PathBuf]) -> Result<Option<MpiTime>, Failure> {
         return Ok(None);
     };
     let fail = |error: TraceError| Failure::of(Exit::of_trace(&error), &error);
-    let mut profile = Profile::default();
-    let (mut waiting, mut waits) = (WaitBuilder::default(), Vec::new());
-    for event in TraceReader::open(&path).map_err(fail)?.events() {
-        match event {
-            Ok(event) => {
-                profile.add(&event);
-                waiting.add(&event);
-                waits.extend(waiting.take());
-            }
+    let mut finder = ProgramFinder::default();
+    let mut processes: BTreeMap<(u32, u32), ProcessMpi> = BTreeMap::new();
+    let mut waits = WaitBuilder::default();
+    let reader = TraceReader::open(&path).map_err(fail)?;
+    let nodes = reader.header().nodes.clone();
+    for event in reader.events() {
+        let event = match event {
+            Ok(event) => event,
             Err(TraceError::Cut { .. }) => break,
             Err(error) => return Err(fail(error)),
+        };
+        waits.add(&event);
+        if let (Some(caller), Body::Mpi(call)) = (finder.caller(&event), &event.body) {
+            let pid = call.record.thread.pid;
+            let process = processes.entry((event.node, pid)).or_default();
+            if let Some(hello) = caller.introduced {
+                // An earlier process of the same id has ended.
+                *process = ProcessMpi::default();
+                process.host = hello.host;
+            } else if process.host.is_empty() {
+                let node = nodes.get(event.node as usize);
+                process.host = node.map(|node| node.name.clone()).unwrap_or_default();
+            }
+            (process.program, process.rank, process.pid) = (caller.program, caller.rank, pid);
+            let time = match is_outer(call.record.function) {
+                true => &mut process.time.outer,
+                false => &mut process.time.inner,
+            };
+            // Picoseconds until all calls are added, so that rounding does not add up.
+            *time += u128::from(call.time_inside);
+        }
+        add_waits(&mut processes, waits.take());
+    }
+    add_waits(&mut processes, waits.finish());
+    let mut times: MpiTime = processes.into_values().collect();
+    for process in &mut times {
+        let RankMpi {
+            outer,
+            inner,
+            waited,
+        } = &mut process.time;
+        for time in [outer, inner, waited] {
+            *time /= 1000;
         }
     }
-    waits.extend(waiting.finish());
-    let mut times = MpiTime::new();
-    for wait in waits.iter().filter(|wait| !is_outer(wait.function)) {
-        times.entry(wait.rank).or_default().waited += u128::from(wait.time) / 1000;
-    }
-    for (rank, function, sum) in profile.entries() {
-        let rank = times.entry(rank).or_default();
-        let time = match is_outer(function) {
-            true => &mut rank.outer,
-            false => &mut rank.inner,
-        };
-        *time += u128::from(sum.time) / 1000;
-    }
     Ok(Some(times))
+}
+
+/// Adds the waits outside of MPI's start and end to the times of the processes, in picoseconds.
+fn add_waits(processes: &mut BTreeMap<(u32, u32), ProcessMpi>, waits: Vec<Wait>) {
+    for wait in waits.iter().filter(|wait| !is_outer(wait.function)) {
+        if let Some(process) = processes.get_mut(&(wait.node, wait.pid)) {
+            process.time.waited += u128::from(wait.time);
+        }
+    }
 }
 
 /// Returns whether the function is MPI_Init, MPI_Init_thread or MPI_Finalize: TALP measures the time between these calls, not within them.

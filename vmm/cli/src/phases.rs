@@ -15,7 +15,7 @@ pub fn phases(args: &args::Phases) -> Result<Exit, Failure> {
     let wrong = |error: &dyn std::error::Error| Failure::of(Exit::Study, error);
     let cluster = cluster(args)?;
     let options = SequenceOptions {
-        job: args.job,
+        program: args.program,
         ..SequenceOptions::default()
     };
     let (_, sequences) = read(&args.results, options)?;

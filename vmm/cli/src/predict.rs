@@ -12,7 +12,7 @@ use nodescope_loop_tree::sequence::{SequenceBuilder, Sequences};
 use nodescope_loop_tree::{Program, Sequence, SequenceError, SequenceOptions};
 use nodescope_predict::reduce::{self, Selection};
 use nodescope_predict::{ClusterFile, Prediction, Request, predict as interpret, predict_reduced};
-use nodescope_trace::{PendingCallsBuilder, TraceError, TraceReader};
+use nodescope_trace::{MpiProgram, PendingCallsBuilder, TraceError, TraceReader};
 
 use crate::exit::{Exit, Failure};
 use crate::results::refuse_existing;
@@ -29,15 +29,15 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     if args.ideal_network {
         cluster = cluster.ideal_network();
     }
-    let options = |job: Option<usize>| SequenceOptions {
-        job,
+    let options = |program: Option<usize>| SequenceOptions {
+        program,
         marks: args.from.into_iter().chain(args.to).collect(),
         // With more ranks, a section is extrapolated as if the program consisted of the section alone.
         section: !args.ranks.is_empty() && args.from.is_some(),
     };
-    let jobs: Vec<Option<usize>> = match args.job.as_slice() {
+    let numbers: Vec<Option<usize>> = match args.program.as_slice() {
         [] => vec![None],
-        jobs => jobs.iter().copied().map(Some).collect(),
+        numbers => numbers.iter().copied().map(Some).collect(),
     };
     if args.stagger.is_some() && args.replicas == 0 {
         return Err(Failure::new(
@@ -56,24 +56,24 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     if !args.ranks.is_empty() {
         let mut programs = Vec::with_capacity(args.results.len());
         for results in &args.results {
-            for &job in &jobs {
-                let sequences = read(results, options(job))?.1;
+            for &number in &numbers {
+                let sequences = read(results, options(number))?.1;
                 passed(&sequences, args.from, args.to)?;
                 programs.push(Program::new(&origin::noted(sequences)));
             }
         }
         return sweep::ranks(args, &cluster, &programs, &request);
     }
-    let ([results], &[job]) = (args.results.as_slice(), jobs.as_slice()) else {
+    let ([results], &[number]) = (args.results.as_slice(), numbers.as_slice()) else {
         return Err(Failure::new(
             Exit::Study,
             format!(
                 "{} results are given, of which one can be predicted; give one, or --ranks N to predict more ranks from all of them",
-                args.results.len() * jobs.len()
+                args.results.len() * numbers.len()
             ),
         ));
     };
-    let (path, sequences) = read(results, options(job))?;
+    let (path, sequences) = read(results, options(number))?;
     if let Some(sweep) = &args.sweep {
         let program = Program::new(&origin::noted(sequences));
         return sweep::sweep(args, sweep, &file, &program, &request);
@@ -196,16 +196,18 @@ fn builder(
     Ok((path, builder, cut))
 }
 
-/// Returns the sequences of a trace's file; an inner error is the reason why the trace has none.
-pub fn sequences(
+/// Returns the programs of a trace's file, each with its sequences or with the reason why it has none.
+pub fn programs(
     path: &Path,
-    options: SequenceOptions,
-) -> Result<Result<Sequences, SequenceError>, TraceError> {
-    let (builder, cut) = events(path, options)?;
-    Ok(builder.finish().map(|mut sequences| {
-        sequences.notes.extend(cut);
-        sequences
-    }))
+) -> Result<Vec<(MpiProgram, Result<Sequences, SequenceError>)>, TraceError> {
+    let (builder, cut) = events(path, SequenceOptions::default())?;
+    let mut programs = builder.finish_each();
+    for (_, sequences) in &mut programs {
+        if let Ok(sequences) = sequences {
+            sequences.notes.extend(cut.clone());
+        }
+    }
+    Ok(programs)
 }
 
 /// Returns a builder with all events of a trace's file, and a message if the file is cut.

@@ -62,7 +62,7 @@ fn analyse(
     marks: Vec<(Function, u64)>,
 ) -> Result<(Sequences, Analysis), Failure> {
     let options = SequenceOptions {
-        job: choice.job,
+        program: choice.program,
         marks,
         ..SequenceOptions::default()
     };

@@ -15,7 +15,8 @@ use crate::terminal::{print, print_json};
 /// Compares the runs of a scaling study and prints them side by side.
 pub fn scaling(args: &args::Scaling) -> Result<Exit, Failure> {
     let wrong = |error: &dyn std::error::Error| Failure::of(Exit::Study, error);
-    let points = read(&args.results, args.window.as_deref()).map_err(|error| wrong(&error))?;
+    let points = read(&args.results, args.window.as_deref(), args.program);
+    let points = points.map_err(|error| wrong(&error))?;
     let mut analysis = Analysis::new(points).map_err(|error| wrong(&error))?;
     if let Some(request) = &args.plan {
         for series in &mut analysis.series {

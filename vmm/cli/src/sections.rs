@@ -3,15 +3,18 @@
 use std::path::Path;
 
 use nodescope_cluster::run::TRACE_FILE;
-use nodescope_loop_tree::{SequenceError, SequenceOptions, Sequences};
+use nodescope_loop_tree::{SequenceError, Sequences};
 use nodescope_report::PageSection;
 
-use crate::predict::sequences;
+use crate::predict::programs;
 use crate::terminal::argument;
 use crate::{openmp, phases, represent};
 
 /// Size in bytes of the largest trace for which a report's page has these sections: finding phases takes memory for each call.
 const LARGEST: u64 = 64 << 20;
+
+/// Number of MPI programs whose sections a page has.
+const MOST_PROGRAMS: usize = 16;
 
 /// Source of a section: its title, and a function that returns its contents or the reason why there are none.
 type SectionSource<'a> = (&'a str, &'a dyn Fn(&Sequences) -> Result<String, String>);
@@ -34,23 +37,34 @@ fn of_trace(results: &Path) -> Vec<PageSection> {
     let Ok(size) = trace.metadata().map(|found| found.len()) else {
         return Vec::new();
     };
-    let sequences = if size > LARGEST {
+    let reason = |why: String| {
+        let section = |(title, _): &SectionSource<'_'>| PageSection::new(title, Err(why.clone()));
+        sources.iter().map(section).collect()
+    };
+    if size > LARGEST {
         let results = argument(results);
-        Err(format!(
+        return reason(format!(
             "the trace has {size} bytes, more than the {LARGEST} of which a report shows it; see `nodescope phases {results} --html` and `nodescope represent groups {results} --html`"
-        ))
-    } else {
-        match sequences(&trace, SequenceOptions::default()) {
-            Ok(Err(SequenceError::NoCalls)) => return Vec::new(),
-            Ok(sequences) => sequences.map_err(|error| error.to_string()),
-            Err(error) => Err(error.to_string()),
+        ));
+    }
+    let programs = match programs(&trace) {
+        Ok(programs) => programs,
+        Err(error) => return reason(error.to_string()),
+    };
+    let several = programs.len() > 1;
+    let with_calls = (programs.iter().enumerate())
+        .filter(|(_, (_, sequences))| !matches!(sequences, Err(SequenceError::NoCalls)))
+        .take(MOST_PROGRAMS);
+    let mut sections = Vec::new();
+    for (number, (program, sequences)) in with_calls {
+        for (title, content) in sources {
+            let title = match several {
+                true => format!("{title} of program {number}, {}", program.name()),
+                false => title.to_owned(),
+            };
+            let sequences = sequences.as_ref().map_err(SequenceError::to_string);
+            sections.push(PageSection::new(&title, sequences.and_then(content)));
         }
-    };
-    let section = |(title, content): SectionSource<'_>| {
-        PageSection::new(
-            title,
-            sequences.as_ref().map_err(String::clone).and_then(content),
-        )
-    };
-    sources.map(section).into()
+    }
+    sections
 }

@@ -115,10 +115,14 @@ pub fn remove_files(files: &[PathBuf]) -> Result<(), Failure> {
 fn text(summary: &Summary, trace: &Path) -> String {
     let calls = summary.calls.max(1);
     let mut text = format!(
-        "{}: {} rank{} on {} node{}, {} MPI calls, {}\n",
+        "{}: {} rank{}{} on {} node{}, {} MPI calls, {}\n",
         trace.display(),
         summary.ranks,
         if summary.ranks == 1 { "" } else { "s" },
+        match summary.programs {
+            0 | 1 => String::new(),
+            programs => format!(" of {programs} programs"),
+        },
         summary.nodes.len(),
         if summary.nodes.len() == 1 { "" } else { "s" },
         summary.calls,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use nodescope_hypercall::Request;
 use nodescope_trace::assemble::Assembler;
-use nodescope_trace::{Body, Event, Header, NodeEntry, Stamp, TraceWriter};
+use nodescope_trace::{Body, Event, Header, NodeEntry, ProgramFinder, Stamp, TraceWriter};
 
 use crate::HostTraceError;
 use crate::log::{LogEntry, LogReader};
@@ -17,8 +17,10 @@ pub const SUFFIX: &str = "calls";
 /// Summary of a trace made of logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Number of ranks, over all jobs.
+    /// Number of ranks, over all programs.
     pub ranks: u32,
+    /// Number of MPI programs, each with an `MPI_COMM_WORLD` of its own.
+    pub programs: usize,
     /// Names of the nodes.
     pub nodes: Vec<String>,
     /// Number of MPI calls.
@@ -132,6 +134,7 @@ fn write(
         .map(|(number, process)| Reverse((process.key(), number)))
         .collect();
     let mut events: Vec<Event> = Vec::new();
+    let mut finder = ProgramFinder::default();
     let mut end = Stamp::default();
     while let Some(Reverse((key, number))) = queue.pop() {
         let process = &mut processes[number];
@@ -161,12 +164,15 @@ fn write(
         };
         assemblers[process.node].measured(request, stamp, inner, &mut events);
         for event in events.drain(..) {
+            finder.caller(&event);
             writer.write(&event)?;
         }
         if !finished {
             queue.push(Reverse((processes[number].key(), number)));
         }
     }
+    finder.settle();
+    summary.programs = finder.programs().len();
     summary.span = end.time;
     for assembler in &mut assemblers {
         assembler.finish(end, &mut events);

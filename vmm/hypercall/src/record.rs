@@ -326,7 +326,9 @@ pub struct MpiRecord {
     /// | `MPI_Pready_range`, `MPI_Pready_list` | number of partitions |
     /// | `MPI_File_open` | access: 1 read, 2 write, 3 both |
     pub detail: u32,
-    /// Id of the window or file that the call works on, equal on all ranks that share the object and in every run; 0 for none.
+    /// Id of the window or file that the call works on, equal on all ranks that share the object and in every run; 0 for none. For
+    /// `MPI_Init` and `MPI_Init_thread`, the id of the program: equal on all ranks of one `MPI_COMM_WORLD`, and another one for each
+    /// program of the launchers; 0 if unknown.
     pub object: u64,
     /// For file transfers with an explicit offset, the bytes of the view's data before the transfer. For `MPI_File_set_size` and
     /// `MPI_File_preallocate`, the size in bytes; for `MPI_File_set_view`, the displacement. For RMA operations, the target displacement as

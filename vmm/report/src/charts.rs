@@ -6,7 +6,7 @@ use plotters::prelude::*;
 use crate::breakdown::{CYCLE, ScopeKind, WindowReport};
 use crate::explain::meaning;
 use crate::input::ReportError;
-use crate::mpi::{COLUMNS, GROUPS, MpiReport, Timeline};
+use crate::mpi::{COLUMNS, GROUPS, MpiReport, ProgramReport, Timeline};
 use crate::units::{bytes, time};
 use crate::window_tables::{column_cycles, columns};
 
@@ -29,6 +29,13 @@ pub(crate) type Drawn = (String, Vec<(String, String, &'static str)>);
 pub(crate) struct Charts {
     /// CPI stack of each window.
     pub(crate) stacks: Vec<Drawn>,
+    /// Charts of the MPI programs that a page shows.
+    pub(crate) programs: Vec<ProgramCharts>,
+}
+
+/// The charts of an MPI program.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ProgramCharts {
     pub(crate) matrix: Option<String>,
     pub(crate) timeline: Option<Drawn>,
 }
@@ -83,15 +90,19 @@ pub(crate) fn failed<E: std::fmt::Display>(chart: &'static str) -> impl Fn(E) ->
 
 pub(crate) fn draw(
     windows: &[WindowReport],
-    mpi: Option<(&MpiReport, &Timeline)>,
+    mpi: Option<(&MpiReport, &[Timeline])>,
 ) -> Result<Charts, ReportError> {
     let mut charts = Charts::default();
     for window in windows {
         charts.stacks.push(stack(window)?);
     }
-    if let Some((mpi, timeline)) = mpi {
-        charts.matrix = matrix(mpi)?;
-        charts.timeline = draw_timeline(timeline, windows)?;
+    if let Some((mpi, timelines)) = mpi {
+        for (program, timeline) in mpi.programs.iter().zip(timelines) {
+            charts.programs.push(ProgramCharts {
+                matrix: matrix(program)?,
+                timeline: draw_timeline(timeline, windows)?,
+            });
+        }
     }
     Ok(charts)
 }
@@ -196,7 +207,7 @@ fn shade(share: f64) -> RGBColor {
     RGBColor(mix(0xe4, 0x12), mix(0xef, 0x3c), mix(0xf9, 0x69))
 }
 
-fn matrix(mpi: &MpiReport) -> Result<Option<String>, ReportError> {
+fn matrix(mpi: &ProgramReport) -> Result<Option<String>, ReportError> {
     let ranks = mpi
         .matrix
         .iter()

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::Report;
 use crate::breakdown::{PrivilegeValue, Scope, ScopeKind, WindowReport};
-use crate::mpi::FunctionRow;
+use crate::mpi::{FunctionRow, ProgramReport};
 use crate::table::{Table, wrap};
 use crate::text::WIDTH;
 use crate::units::{bytes, si, time};
@@ -413,20 +413,43 @@ fn windows(a: &WindowReport, b: &WindowReport, work_differs: bool) -> Vec<Group>
     ]
 }
 
-/// Returns three groups of figures by MPI function: time, calls and bytes, each summed over all ranks. Returns none unless both sides have
-/// an MPI profile.
+/// Returns the groups of figures by MPI function. Programs with the same number are compared; the titles name the program where a side
+/// has several. Returns none unless both sides have an MPI profile.
 fn mpi(a: &Report, b: &Report) -> Vec<Group> {
-    let rows = |of: &Report| of.mpi.as_ref().map(|mpi| mpi.functions.clone());
-    let (Some(own), Some(others)) = (rows(a), rows(b)) else {
+    let (Some(own), Some(others)) = (&a.mpi, &b.mpi) else {
         return Vec::new();
     };
+    let most = own.programs.len().max(others.programs.len());
+    let programs = (0..most).flat_map(|number| {
+        let pair = (own.programs.get(number), others.programs.get(number));
+        let title = match (most, pair) {
+            (2.., (Some(a), Some(b))) if a.name == b.name => {
+                format!("MPI program {number}, {}", a.name)
+            }
+            (2.., (Some(a), Some(b))) => {
+                format!("MPI program {number}, {} and {}", a.name, b.name)
+            }
+            (2.., (Some(one), None) | (None, Some(one))) => {
+                format!("MPI program {number}, {}", one.name)
+            }
+            _ => "MPI".into(),
+        };
+        program(&title, pair)
+    });
+    programs.collect()
+}
+
+/// Returns three groups of figures by MPI function: time, calls and bytes of a program on either side, each summed over all ranks.
+fn program(title: &str, pair: (Option<&ProgramReport>, Option<&ProgramReport>)) -> Vec<Group> {
+    let rows = |of: Option<&ProgramReport>| of.map(|program| program.functions.clone());
+    let (own, others) = (rows(pair.0), rows(pair.1));
     let all = names(
-        own.iter().map(|row| row.function),
-        others.iter().map(|row| row.function),
+        own.iter().flatten().map(|row| row.function),
+        others.iter().flatten().map(|row| row.function),
     );
     let figures = |unit, value: &dyn Fn(&FunctionRow) -> f64| {
-        let of = |rows: &[FunctionRow], name: &str| {
-            let row = rows.iter().find(|row| row.function == name);
+        let of = |rows: &Option<Vec<FunctionRow>>, name: &str| {
+            let row = rows.as_ref()?.iter().find(|row| row.function == name);
             // A function that a traced side never calls has the value 0.
             Some(row.map_or(0.0, value))
         };
@@ -435,7 +458,7 @@ fn mpi(a: &Report, b: &Report) -> Vec<Group> {
         all.iter().map(figure).filter(moved).collect()
     };
     let group = |name: &str, figures| Group {
-        name: name.into(),
+        name: format!("{title}, {name}"),
         figures,
     };
     let mut times: Vec<Figure> = figures(Unit::Ps, &|row| row.time_ps as f64);
@@ -443,10 +466,10 @@ fn mpi(a: &Report, b: &Report) -> Vec<Group> {
     let change = |figure: &Figure| figure.difference.map_or(0.0, f64::abs);
     times.sort_by(|a, b| change(b).total_cmp(&change(a)));
     vec![
-        group("MPI, time inside, summed over ranks", times),
-        group("MPI, calls", figures(Unit::Count, &|row| row.calls as f64)),
+        group("time inside, summed over ranks", times),
+        group("calls", figures(Unit::Count, &|row| row.calls as f64)),
         group(
-            "MPI, bytes passed in",
+            "bytes passed in",
             figures(Unit::Bytes, &|row| row.send_bytes as f64),
         ),
     ]

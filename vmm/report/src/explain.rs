@@ -332,7 +332,40 @@ const MEANINGS: &[(&str, &str, &str)] = &[
         "of limit",
         "The function's rate as a share of its lowest ceiling.",
     ),
-    // Figures of the whole run.
+    // MPI programs of the run.
+    ("programs", "program", "Number of the program in the trace."),
+    ("programs", "name", "Names of the program's executables."),
+    (
+        "programs",
+        "ranks",
+        "Number of ranks in the program's MPI_COMM_WORLD.",
+    ),
+    (
+        "programs",
+        "nodes",
+        "Number of nodes that the program's ranks ran on.",
+    ),
+    (
+        "programs",
+        "from",
+        "Virtual time of the program's first entry into MPI.",
+    ),
+    (
+        "programs",
+        "to",
+        "Virtual time of the program's last exit from MPI.",
+    ),
+    (
+        "programs",
+        "calls",
+        "Calls of all ranks, counted; every poll is a call.",
+    ),
+    (
+        "programs",
+        "in MPI",
+        "Virtual time inside MPI calls, summed over the ranks.",
+    ),
+    // Figures of a program.
     ("run", "rank", "Rank in MPI_COMM_WORLD."),
     ("run", "node", "Node that the rank ran on."),
     ("run", "program", "The rank's program."),

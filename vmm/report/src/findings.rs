@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::breakdown::{Scope, ScopeKind, WindowReport};
 use crate::code::FunctionCost;
-use crate::mpi::MpiReport;
+use crate::mpi::{MpiReport, ProgramReport};
 use crate::units::grouped;
 
 /// Maximum number of findings in a report.
@@ -43,6 +43,8 @@ pub struct Finding {
     pub weight: f64,
     /// Sentence for people.
     pub text: String,
+    /// Number of the MPI program that the finding concerns, where the run has several; `None` for findings of windows.
+    pub program: Option<usize>,
 }
 
 /// Kinds of findings. Shares are from 0 to 1.
@@ -142,7 +144,8 @@ pub enum FindingKind {
 }
 
 impl FindingKind {
-    fn text(&self) -> String {
+    /// Returns the finding as a sentence. `run` names what findings of the run concern: the whole run, or one of its programs.
+    fn text(&self, run: &str) -> String {
         match self {
             FindingKind::Deadlock { ranks, cycle } => match (ranks.as_slice(), cycle.len()) {
                 ([rank], _) => format!("Deadlock: rank {rank} waits for ever."),
@@ -230,7 +233,7 @@ impl FindingKind {
                 function,
                 function_share,
             } => format!(
-                "Whole run: {} of the ranks' time is MPI, without initialisation and end; {function} has the largest part of it, {}.",
+                "{run}: {} of the ranks' time is MPI, without initialisation and end; {function} has the largest part of it, {}.",
                 percent(*share),
                 percent(*function_share)
             ),
@@ -248,13 +251,13 @@ impl FindingKind {
                 let long = format!("{} of the bytes", percent(*long_share));
                 match (*short_share >= SIZES, *long_share >= SIZES) {
                     (true, true) => format!(
-                        "Whole run: {short}, but {long} are in messages of more than 64 KiB. Both the latency and the bandwidth of the network matter."
+                        "{run}: {short}, but {long} are in messages of more than 64 KiB. Both the latency and the bandwidth of the network matter."
                     ),
                     (true, false) => format!(
-                        "Whole run: {short}. The network's latency matters more for them than its bandwidth."
+                        "{run}: {short}. The network's latency matters more for them than its bandwidth."
                     ),
                     (false, _) => format!(
-                        "Whole run: {long} of the {messages} point-to-point messages are in messages of more than 64 KiB. The network's bandwidth matters more for them than its latency."
+                        "{run}: {long} of the {messages} point-to-point messages are in messages of more than 64 KiB. The network's bandwidth matters more for them than its latency."
                     ),
                 }
             }
@@ -299,16 +302,17 @@ pub(crate) fn find(windows: &[WindowReport], mpi: Option<&MpiReport>) -> Vec<Fin
     for window in windows.iter().filter(|window| !window.warm_up_only) {
         of_window(window, &mut found);
     }
-    if let Some(mpi) = mpi {
-        of_run(mpi, &mut found);
-    }
     let mut findings: Vec<Finding> = (found.into_iter())
         .map(|(weight, what)| Finding {
-            text: what.text(),
+            text: what.text(WHOLE_RUN),
             what,
             weight,
+            program: None,
         })
         .collect();
+    if let Some(mpi) = mpi {
+        findings.extend(of_run(mpi));
+    }
     findings.sort_by(|a, b| b.weight.total_cmp(&a.weight));
     findings.truncate(MOST);
     findings
@@ -458,15 +462,57 @@ fn function(window: &str, first: &FunctionCost, total: f64) -> Option<(f64, Find
     Some(((costs.cycles_65536 as f64 / total).min(1.0), what))
 }
 
-fn of_run(mpi: &MpiReport, found: &mut Vec<(f64, FindingKind)>) {
-    for deadlock in &mpi.pending.deadlocks {
-        let what = FindingKind::Deadlock {
-            ranks: deadlock.ranks.clone(),
-            cycle: deadlock.cycle.clone(),
+/// What findings of a run with a single MPI program concern.
+const WHOLE_RUN: &str = "Whole run";
+
+/// Returns the findings of the MPI programs of a run. A program's weights are shares of all programs' time.
+fn of_run(mpi: &MpiReport) -> Vec<Finding> {
+    let all: f64 = mpi.programs.iter().map(rank_time).sum();
+    let mut findings = Vec::new();
+    for program in &mpi.programs {
+        let mut found = Vec::new();
+        of_program(program, &mut found);
+        let part = match mpi.programs.len() {
+            1 => 1.0,
+            _ => rank_time(program) / all,
         };
-        found.push((1.0, what));
+        for (weight, _) in &mut found {
+            *weight *= part;
+        }
+        let deadlocks = mpi.pending.deadlocks.iter();
+        for deadlock in deadlocks.filter(|deadlock| deadlock.job == program.number) {
+            let what = FindingKind::Deadlock {
+                ranks: deadlock.ranks.clone(),
+                cycle: deadlock.cycle.clone(),
+            };
+            found.push((1.0, what));
+        }
+        let label = mpi.label(program.number);
+        let run = (label.as_ref()).map_or_else(|| WHOLE_RUN.into(), |label| format!("MPI {label}"));
+        for (weight, what) in found {
+            let is_deadlock = matches!(what, FindingKind::Deadlock { .. });
+            let mut text = what.text(&run);
+            if is_deadlock && label.is_some() {
+                text = format!("{run}: {text}");
+            }
+            findings.push(Finding {
+                text,
+                what,
+                weight,
+                program: label.is_some().then_some(program.number),
+            });
+        }
     }
-    let span = mpi.to_ps.saturating_sub(mpi.from_ps) as f64 * mpi.ranks.len() as f64;
+    findings
+}
+
+/// Returns the time of all ranks from the program's first entry into MPI to its last exit, picoseconds.
+fn rank_time(program: &ProgramReport) -> f64 {
+    program.to_ps.saturating_sub(program.from_ps) as f64 * program.ranks.len() as f64
+}
+
+fn of_program(mpi: &ProgramReport, found: &mut Vec<(f64, FindingKind)>) {
+    let span = rank_time(mpi);
     // Initialisation and finalisation take the same time in short and long runs, and would hide the program's own behaviour.
     let ends = ["MPI_Init", "MPI_Init_thread", "MPI_Finalize"];
     let rows = (mpi.functions.iter()).filter(|row| !ends.contains(&row.function));

@@ -5,10 +5,11 @@ use nodescope_page::{Entry, Page};
 use crate::Report;
 use crate::code;
 use crate::explain::meaning;
+use crate::mpi::MpiReport;
 use crate::table::Table;
 use crate::text::{
-    CORE, core, equations_table, matrix_table, mpi_tables, network_table, sizes_table, title,
-    window_check, window_lines, window_title,
+    CORE, core, equations_table, general_tables, matrix_table, mpi_tables, network_table,
+    program_title, sizes_table, title, window_check, window_lines, window_title,
 };
 use crate::window_tables::window_tables;
 
@@ -109,30 +110,7 @@ pub(crate) fn write(report: &Report) -> String {
         }
     }
     if let Some(mpi) = &report.mpi {
-        page.raw("<section>");
-        page.element("h2", "", "MPI profile of the whole run");
-        page.raw("<div class=\"blocks\">\n");
-        if let Some((svg, legend)) = &report.charts.timeline {
-            let shown = mpi.ranks.len();
-            let below = (shown > crate::charts::MOST_LANES).then(|| {
-                format!("Not all of the {shown} ranks are drawn: evenly spaced ones are.")
-            });
-            let title = "Timeline: how much of each interval the ranks spent inside MPI, from the first entry to the last exit";
-            chart(&mut page, title, svg, legend, below.as_deref());
-        }
-        if let Some(svg) = &report.charts.matrix {
-            let below = "The darker a cell, the more bytes: half as many bytes are half as dark.";
-            let title = "Bytes sent, point to point, counted";
-            chart(&mut page, title, svg, &[], Some(below));
-        }
-        for shown in mpi_tables(mpi) {
-            table(&mut page, shown);
-        }
-        let last = [Some(matrix_table(mpi)), sizes_table(mpi)];
-        for shown in last.into_iter().flatten() {
-            table(&mut page, shown);
-        }
-        page.raw("</div></section>\n");
+        mpi_sections(&mut page, report, mpi);
     }
     for section in &report.sections {
         page.raw("<section>");
@@ -206,6 +184,49 @@ fn table(page: &mut Page, table: Table) {
         page.element("p", "", sentence);
     }
     page.raw("</figure>\n");
+}
+
+/// Writes the MPI profile: a section for each program, after one of the whole run where the run has several programs.
+fn mpi_sections(page: &mut Page, report: &Report, mpi: &MpiReport) {
+    let mut general = general_tables(mpi);
+    if mpi.programs.len() != 1 && !general.is_empty() {
+        page.raw("<section>");
+        page.element("h2", "", "MPI programs of the run");
+        page.raw("<div class=\"blocks\">\n");
+        for shown in std::mem::take(&mut general) {
+            table(page, shown);
+        }
+        page.raw("</div></section>\n");
+    }
+    for (program, drawn) in mpi.programs.iter().zip(&report.charts.programs) {
+        page.raw("<section>");
+        page.element("h2", "", &program_title(mpi, program));
+        page.raw("<div class=\"blocks\">\n");
+        if let Some((svg, legend)) = &drawn.timeline {
+            let shown = program.ranks.len();
+            let below = (shown > crate::charts::MOST_LANES).then(|| {
+                format!("Not all of the {shown} ranks are drawn: evenly spaced ones are.")
+            });
+            let title = "Timeline: how much of each interval the ranks spent inside MPI, from the first entry to the last exit";
+            chart(page, title, svg, legend, below.as_deref());
+        }
+        if let Some(svg) = &drawn.matrix {
+            let below = "The darker a cell, the more bytes: half as many bytes are half as dark.";
+            let title = "Bytes sent, point to point, counted";
+            chart(page, title, svg, &[], Some(below));
+        }
+        for shown in std::mem::take(&mut general) {
+            table(page, shown);
+        }
+        for shown in mpi_tables(program) {
+            table(page, shown);
+        }
+        let last = [Some(matrix_table(program)), sizes_table(program)];
+        for shown in last.into_iter().flatten() {
+            table(page, shown);
+        }
+        page.raw("</div></section>\n");
+    }
 }
 
 /// Writes the rows of a table in groups, and the sums as the footer. Unless the table is ordered, the page's script can sort the rows

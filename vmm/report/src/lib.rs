@@ -31,7 +31,9 @@ pub use cores::{CoreStack, CoreStacks, ModelledCore, NotModelled, WindowCores};
 pub use findings::{Finding, FindingKind};
 pub use flops::{ClassCount, Flops};
 pub use input::{CoreCpi, NetworkCounts, PageSection, ReportError, ReportInput, StudyInfo};
-pub use mpi::{FunctionRow, MatrixCell, MessageSize, MpiReport, RankRow, TraceSummary};
+pub use mpi::{
+    FunctionRow, MatrixCell, MessageSize, MpiReport, ProgramReport, RankRow, TraceSummary,
+};
 
 use nodescope_window::WindowOutcome;
 use serde::Serialize;
@@ -39,7 +41,7 @@ use serde::Serialize;
 use cores::CoreTimes;
 
 /// Version of the JSON schema of a [`Report`].
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Unit and source of a kind of figure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -73,7 +75,7 @@ pub struct Report {
     pub windows: Vec<WindowReport>,
     /// Summary of the trace; `None` without a trace.
     pub trace: Option<TraceSummary>,
-    /// The MPI profile of the whole trace; `None` without a trace.
+    /// The MPI profile of the whole trace, by program; `None` without a trace.
     pub mpi: Option<MpiReport>,
     /// Network traffic of each node.
     pub network: Vec<NetworkCounts>,
@@ -121,7 +123,7 @@ pub fn build(input: &ReportInput) -> Result<Report, ReportError> {
         &windows,
         traced
             .as_ref()
-            .map(|traced| (&traced.report, &traced.timeline)),
+            .map(|traced| (&traced.report, traced.timelines.as_slice())),
     )?;
     let (trace, mpi) = match traced {
         Some(traced) => (Some(traced.summary), Some(traced.report)),
@@ -201,7 +203,7 @@ fn notes(
                 notes.push(format!("{problem}; the MPI profile ends there"));
             }
             for deadlock in &mpi.pending.deadlocks {
-                notes.push(match deadlock.ranks.as_slice() {
+                let note = match deadlock.ranks.as_slice() {
                     [rank] => {
                         format!("rank {rank} waits for ever: see the calls that had not ended")
                     }
@@ -209,6 +211,10 @@ fn notes(
                         "{} ranks are deadlocked: see the calls that had not ended",
                         ranks.len()
                     ),
+                };
+                notes.push(match mpi.label(deadlock.job) {
+                    Some(label) => format!("MPI {label}: {note}"),
+                    None => note,
                 });
             }
             match mpi.pending.calls.len() {

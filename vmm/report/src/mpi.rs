@@ -1,13 +1,13 @@
 //! The report of the trace: MPI profile, communication matrix, timeline.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use nodescope_hypercall::{Class, Function, Peer, ProcessKind};
 use nodescope_trace::profile::Traffic;
 use nodescope_trace::{
-    Body, FunctionProfile, MatrixBuilder, MpiCall, PendingCalls, PendingCallsBuilder, Profile,
-    TraceError, TraceReader, Wait, WaitBuilder,
+    Body, Caller, FunctionProfile, MatrixBuilder, MpiCall, MpiProgram, PendingCalls,
+    PendingCallsBuilder, Profile, ProgramFinder, TraceError, TraceReader, Wait, WaitBuilder,
 };
 use nodescope_window::WindowRecord;
 use serde::Serialize;
@@ -17,6 +17,30 @@ use crate::calls::{CallSum, Calls, Programs};
 /// The MPI part of a report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct MpiReport {
+    /// MPI programs of the trace, each with an `MPI_COMM_WORLD` of its own, in the order in which they appear.
+    pub programs: Vec<ProgramReport>,
+    /// Calls that had not ended when the trace did, deadlocks, and other errors of communication.
+    #[serde(rename = "standing")]
+    pub pending: PendingCalls,
+}
+
+impl MpiReport {
+    /// Returns how reports name a program: `program 1, heat`; `None` if the report has only one program.
+    pub fn label(&self, number: usize) -> Option<String> {
+        let program = self.programs.get(number)?;
+        (self.programs.len() > 1).then(|| format!("program {number}, {}", program.name))
+    }
+}
+
+/// The profile of an MPI program: the processes of one `MPI_COMM_WORLD`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ProgramReport {
+    /// Number of the program in the trace, from 0.
+    pub number: usize,
+    /// Short names of the program's executables; `unknown` if no process reported one.
+    pub name: String,
+    /// Number of ranks in the program's `MPI_COMM_WORLD`.
+    pub world_size: u32,
     /// Ranks that the trace has: those that reported their process to the tracer, and those that called MPI.
     pub ranks: Vec<RankRow>,
     /// First entry into MPI, picoseconds of virtual time.
@@ -31,9 +55,6 @@ pub struct MpiReport {
     pub matrix: Vec<MatrixCell>,
     /// Point-to-point messages, by size.
     pub message_sizes: Vec<MessageSize>,
-    /// Calls that had not ended when the trace did, deadlocks, and other errors of communication.
-    #[serde(rename = "standing")]
-    pub pending: PendingCalls,
 }
 
 /// Sums of a rank over all functions.
@@ -47,7 +68,7 @@ pub struct RankRow {
     pub program: Option<String>,
     /// Number of the rank's MPI calls; every poll counts as a call.
     pub calls: u64,
-    /// Calls per second of virtual time between the first entry into MPI and the last exit.
+    /// Calls per second of virtual time between the program's first entry into MPI and its last exit.
     pub calls_per_second: Option<f64>,
     /// Number of bytes that calls passed to MPI.
     pub send_bytes: u64,
@@ -66,7 +87,7 @@ pub struct FunctionRow {
     pub function: &'static str,
     /// Number of calls of the function; every poll counts as a call.
     pub calls: u64,
-    /// Calls per second of virtual time between the first entry into MPI and the last exit.
+    /// Calls per second of virtual time between the program's first entry into MPI and its last exit.
     pub calls_per_second: Option<f64>,
     /// Number of bytes that calls passed to MPI.
     pub send_bytes: u64,
@@ -117,7 +138,9 @@ pub struct TraceSummary {
     pub job_exit: Option<i32>,
 }
 
-/// Number of columns of the timeline.
+/// Number of programs whose profiles a text or page shows. JSON has all.
+pub(crate) const MOST_PROGRAMS: usize = 16;
+/// Number of columns of a timeline.
 pub(crate) const COLUMNS: usize = 900;
 /// Kinds of MPI functions that the timeline distinguishes.
 pub(crate) const GROUPS: [&str; 5] = [
@@ -171,25 +194,111 @@ pub(crate) struct Traced {
     pub(crate) report: MpiReport,
     /// Calls that ended in each window and the time that calls waited in it, by the window's index.
     pub(crate) calls: Vec<Calls>,
-    pub(crate) timeline: Timeline,
+    /// Timelines of the programs that a page shows.
+    pub(crate) timelines: Vec<Timeline>,
 }
 
-/// Reads the trace twice: first for the sums, then for the timeline, which needs the first entry and the last exit of the first reading.
+/// Sums of a program while the trace is read.
+#[derive(Default)]
+struct ProgramSums {
+    profile: Profile,
+    matrix: MatrixBuilder,
+    ranks: BTreeMap<u32, RankRow>,
+}
+
+impl ProgramSums {
+    /// Adds a process that the trace has shown for the first time.
+    fn join(&mut self, caller: &Caller, host: Option<&str>) {
+        if let Some(hello) = &caller.introduced {
+            let row = self.ranks.entry(caller.rank).or_default();
+            row.node = host.map(str::to_owned);
+            row.program = Some(hello.program.clone());
+        }
+    }
+
+    fn finish(self, number: usize, program: &MpiProgram) -> ProgramReport {
+        let ProgramSums {
+            profile,
+            matrix,
+            mut ranks,
+        } = self;
+        let (from, to) = program.span.unwrap_or((0, 0));
+        let seconds = to.saturating_sub(from) as f64 / 1e12;
+        let rate = |calls: u64| (seconds > 0.0).then(|| calls as f64 / seconds);
+        let function_row = |rank, function: Function, sums: &FunctionProfile| FunctionRow {
+            rank,
+            function: function.name(),
+            calls: sums.calls,
+            calls_per_second: rate(sums.calls),
+            send_bytes: sums.send_bytes,
+            receive_bytes: sums.receive_bytes,
+            time_ps: sums.time,
+            mean_ps: sums.mean_time(),
+            max_ps: sums.max_time,
+        };
+        for (rank, sums) in profile.by_rank() {
+            let row = ranks.entry(rank).or_default();
+            row.calls = sums.calls;
+            row.send_bytes = sums.send_bytes;
+            row.receive_bytes = sums.receive_bytes;
+            row.time_ps = sums.time;
+        }
+        for (rank, row) in &mut ranks {
+            row.rank = *rank;
+            row.calls_per_second = rate(row.calls);
+        }
+        let sizes = matrix.matrix().sizes();
+        let message_sizes = sizes
+            .map(|(up_to_bytes, Traffic { messages, bytes })| MessageSize {
+                up_to_bytes,
+                messages,
+                bytes,
+            })
+            .collect();
+        let cells = matrix.matrix().cells();
+        let matrix = cells
+            .map(|(from, to, Traffic { messages, bytes })| MatrixCell {
+                from,
+                to,
+                messages,
+                bytes,
+            })
+            .collect();
+        ProgramReport {
+            number,
+            name: program.name(),
+            world_size: program.world_size(),
+            from_ps: from,
+            to_ps: to,
+            functions: (profile.by_function().iter())
+                .map(|(function, sums)| function_row(None, *function, sums))
+                .collect(),
+            rank_functions: profile
+                .entries()
+                .map(|(rank, function, sums)| function_row(Some(rank), function, sums))
+                .collect(),
+            matrix,
+            message_sizes,
+            ranks: ranks.into_values().collect(),
+        }
+    }
+}
+
+/// Reads the trace twice: first for the sums, then for the timelines, which need the first entry and the last exit of the first reading.
 pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, TraceError> {
     let mut traced = Traced {
         calls: vec![Calls::default(); windows.len()],
         ..Traced::default()
     };
-    let mut profile = Profile::default();
-    let mut matrix = MatrixBuilder::default();
     let mut pending = PendingCallsBuilder::default();
     let mut waits = WaitBuilder::default();
     let mut programs = Programs::default();
-    let mut ranks: BTreeMap<u32, RankRow> = BTreeMap::new();
-    let mut span: Option<(u64, u64)> = None;
+    let mut finder = ProgramFinder::default();
+    let mut sums: Vec<ProgramSums> = Vec::new();
 
     let reader = TraceReader::open(file)?;
     let nodes = reader.header().nodes.clone();
+    let name_of = |node: u32| nodes.get(node as usize).map(|node| node.name.as_str());
     for event in reader.events() {
         let event = match event {
             Ok(event) => event,
@@ -205,12 +314,17 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
         }
         traced.summary.events += 1;
         traced.summary.end_ps = traced.summary.end_ps.max(event.stamp.time);
+        if let Some(caller) = finder.caller(&event) {
+            sums.resize_with(finder.programs().len(), ProgramSums::default);
+            let sums = &mut sums[caller.program];
+            sums.join(&caller, name_of(event.node));
+            if let Body::Mpi(call) = &event.body {
+                sums.profile.add_call(call);
+                sums.matrix.add_record(&call.record);
+            }
+        }
         match &event.body {
             Body::Mpi(call) => {
-                profile.add_call(call);
-                matrix.add_record(&call.record);
-                let (from, to) = span.unwrap_or((u64::MAX, 0));
-                span = Some((from.min(call.entry.time), to.max(call.exit.time)));
                 if let Peer::Rank(rank) = call.record.rank {
                     for (window, calls) in windows.iter().zip(&mut traced.calls) {
                         let from = window.measured_from();
@@ -227,11 +341,6 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
             }
             Body::Process(hello) if hello.kind == ProcessKind::MpiRank => {
                 programs.hello(event.node, hello);
-                if let Peer::Rank(rank) = hello.rank {
-                    let row = ranks.entry(rank).or_default();
-                    row.node = nodes.get(event.node as usize).map(|node| node.name.clone());
-                    row.program = Some(hello.program.clone());
-                }
             }
             Body::JobExit(status) => traced.summary.job_exit = Some(*status),
             _ => {}
@@ -239,63 +348,16 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
     }
 
     add_waits(windows, &programs, &mut traced.calls, waits.finish());
-    let (from, to) = span.unwrap_or((0, 0));
-    let seconds = to.saturating_sub(from) as f64 / 1e12;
-    let rate = |calls: u64| (seconds > 0.0).then(|| calls as f64 / seconds);
-    let function_row = |rank, function: Function, sums: &FunctionProfile| FunctionRow {
-        rank,
-        function: function.name(),
-        calls: sums.calls,
-        calls_per_second: rate(sums.calls),
-        send_bytes: sums.send_bytes,
-        receive_bytes: sums.receive_bytes,
-        time_ps: sums.time,
-        mean_ps: sums.mean_time(),
-        max_ps: sums.max_time,
-    };
-    for (rank, sums) in profile.by_rank() {
-        let row = ranks.entry(rank).or_default();
-        row.calls = sums.calls;
-        row.send_bytes = sums.send_bytes;
-        row.receive_bytes = sums.receive_bytes;
-        row.time_ps = sums.time;
-    }
-    for (rank, row) in &mut ranks {
-        row.rank = *rank;
-        row.calls_per_second = rate(row.calls);
+    for (node, caller) in finder.settle() {
+        sums.resize_with(finder.programs().len(), ProgramSums::default);
+        sums[caller.program].join(&caller, name_of(node));
     }
     let report = &mut traced.report;
-    (report.from_ps, report.to_ps) = (from, to);
-    report.functions = profile
-        .by_function()
-        .iter()
-        .map(|(function, sums)| function_row(None, *function, sums))
-        .collect();
-    report.rank_functions = profile
-        .entries()
-        .map(|(rank, function, sums)| function_row(Some(rank), function, sums))
-        .collect();
     report.pending = pending.finish();
-    let sizes = matrix.matrix().sizes();
-    report.message_sizes = sizes
-        .map(|(up_to_bytes, Traffic { messages, bytes })| MessageSize {
-            up_to_bytes,
-            messages,
-            bytes,
-        })
+    report.programs = (sums.into_iter().zip(finder.programs()).enumerate())
+        .map(|(number, (sums, program))| sums.finish(number, program))
         .collect();
-    report.matrix = matrix
-        .matrix()
-        .cells()
-        .map(|(from, to, Traffic { messages, bytes })| MatrixCell {
-            from,
-            to,
-            messages,
-            bytes,
-        })
-        .collect();
-    traced.timeline = timeline(file, from, to, ranks.keys().copied().collect())?;
-    report.ranks = ranks.into_values().collect();
+    traced.timelines = timelines(file, &report.programs)?;
     Ok(traced)
 }
 
@@ -317,38 +379,44 @@ fn add_waits(windows: &[WindowRecord], programs: &Programs, calls: &mut [Calls],
     }
 }
 
-fn timeline(
-    file: &Path,
-    from_ps: u64,
-    to_ps: u64,
-    ranks: BTreeSet<u32>,
-) -> Result<Timeline, TraceError> {
-    let mut timeline = Timeline {
-        from_ps,
-        to_ps,
-        lanes: BTreeMap::new(),
-    };
-    if to_ps <= from_ps {
-        return Ok(timeline);
+fn timelines(file: &Path, programs: &[ProgramReport]) -> Result<Vec<Timeline>, TraceError> {
+    let shown = programs.iter().take(MOST_PROGRAMS);
+    let mut timelines: Vec<Timeline> = shown.map(Timeline::of).collect();
+    if timelines.iter().all(|timeline| timeline.lanes.is_empty()) {
+        return Ok(timelines);
     }
-    // The timeline has as many lanes as a reader can distinguish. With more ranks, every k-th rank has a lane.
-    let step = ranks.len().div_ceil(crate::charts::MOST_LANES).max(1);
-    timeline.lanes = ranks
-        .into_iter()
-        .step_by(step)
-        .map(|rank| (rank, vec![[0.0; GROUPS.len()]; COLUMNS]))
-        .collect();
+    let mut finder = ProgramFinder::default();
     for event in TraceReader::open(file)?.events() {
         // The first reading has already reported where the trace becomes unreadable.
         let Ok(event) = event else { break };
-        if let Body::Mpi(call) = &event.body {
+        let caller = finder.caller(&event);
+        if let (Some(caller), Body::Mpi(call)) = (caller, &event.body)
+            && let Some(timeline) = timelines.get_mut(caller.program)
+        {
             timeline.add(call);
         }
     }
-    Ok(timeline)
+    Ok(timelines)
 }
 
 impl Timeline {
+    /// Returns the timeline of a program, still without calls.
+    fn of(program: &ProgramReport) -> Timeline {
+        let mut timeline = Timeline {
+            from_ps: program.from_ps,
+            to_ps: program.to_ps,
+            lanes: BTreeMap::new(),
+        };
+        if program.to_ps > program.from_ps {
+            // The timeline has as many lanes as a reader can distinguish. With more ranks, every k-th rank has a lane.
+            let step = (program.ranks.len().div_ceil(crate::charts::MOST_LANES)).max(1);
+            timeline.lanes = (program.ranks.iter().step_by(step))
+                .map(|row| (row.rank, vec![[0.0; GROUPS.len()]; COLUMNS]))
+                .collect();
+        }
+        timeline
+    }
+
     fn add(&mut self, call: &MpiCall) {
         let Some(lane) = call
             .record

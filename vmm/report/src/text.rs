@@ -1,10 +1,12 @@
 //! The report as text, and the tables that text and HTML share.
 
+use std::collections::BTreeSet;
+
 use nodescope_trace::PendingCalls;
 
 use crate::breakdown::{CYCLE, ScopeKind, WindowReport};
 use crate::code;
-use crate::mpi::{FunctionRow, MpiReport};
+use crate::mpi::{FunctionRow, MOST_PROGRAMS, MpiReport, ProgramReport, RankRow};
 use crate::table::{Table, wrap};
 use crate::units::{bytes, grouped, si, time};
 use crate::window_tables::window_tables;
@@ -80,16 +82,14 @@ pub(crate) fn write(report: &Report) -> String {
         }
     }
     if let Some(mpi) = &report.mpi {
-        out.push_str("\nMPI profile of the whole run\n----------------------------\n");
-        for (index, table) in mpi_tables(mpi).into_iter().enumerate() {
-            let gap = if index == 0 { "" } else { "\n" };
-            out.push_str(&format!("{gap}{}", table.limited(ROWS).text(WIDTH)));
-        }
-        for table in [Some(matrix_table(mpi)), sizes_table(mpi)]
-            .into_iter()
-            .flatten()
-        {
-            out.push_str(&format!("\n{}", table.text(WIDTH)));
+        for (title, tables) in mpi_sections(mpi) {
+            let title = wrap(&title, WIDTH).join("\n");
+            let line = "-".repeat(title.chars().count().min(WIDTH));
+            out.push_str(&format!("\n{title}\n{line}\n"));
+            for (index, table) in tables.into_iter().enumerate() {
+                let gap = if index == 0 { "" } else { "\n" };
+                out.push_str(&format!("{gap}{}", table.text(WIDTH)));
+            }
         }
     }
     if !report.network.is_empty() {
@@ -219,7 +219,92 @@ fn rate(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), si)
 }
 
-pub(crate) fn mpi_tables(mpi: &MpiReport) -> Vec<Table> {
+/// Returns the sections of the MPI profile for a terminal, each with its title and its tables.
+fn mpi_sections(mpi: &MpiReport) -> Vec<(String, Vec<Table>)> {
+    let mut sections: Vec<(String, Vec<Table>)> = (mpi.programs.iter().take(MOST_PROGRAMS))
+        .map(|program| {
+            let mut tables: Vec<Table> = (mpi_tables(program).into_iter())
+                .map(|table| table.limited(ROWS))
+                .collect();
+            tables.push(matrix_table(program));
+            tables.extend(sizes_table(program));
+            (program_title(mpi, program), tables)
+        })
+        .collect();
+    let general = general_tables(mpi);
+    match sections.as_mut_slice() {
+        // A single program's profile is that of the run.
+        [(_, tables)] => {
+            tables.splice(0..0, general);
+        }
+        _ => {
+            let general = general.into_iter().map(|table| table.limited(ROWS));
+            sections.insert(0, (WHOLE_RUN.into(), general.collect()));
+        }
+    }
+    sections
+}
+
+const WHOLE_RUN: &str = "MPI profile of the whole run";
+
+/// Returns the title of a program's profile.
+pub(crate) fn program_title(mpi: &MpiReport, program: &ProgramReport) -> String {
+    match mpi.label(program.number) {
+        Some(label) => format!("MPI profile of {label}"),
+        None => WHOLE_RUN.into(),
+    }
+}
+
+/// Returns what concerns the whole run: the programs where there are several or none, and the calls that never ended.
+pub(crate) fn general_tables(mpi: &MpiReport) -> Vec<Table> {
+    let mut tables = Vec::new();
+    if !mpi.pending.is_empty() {
+        tables.push(pending_table(&mpi.pending));
+    }
+    if mpi.programs.len() != 1 {
+        tables.push(programs_table(mpi));
+    }
+    tables
+}
+
+/// Returns a table of the MPI programs of the run.
+fn programs_table(mpi: &MpiReport) -> Table {
+    let title = "MPI programs, each with an MPI_COMM_WORLD of its own, in the order of the trace";
+    let head = [
+        "program", "name", "ranks", "nodes", "from", "to", "calls", "in MPI",
+    ];
+    let mut table = Table::new(title, 2, &head).about("programs");
+    for program in &mpi.programs {
+        let nodes: BTreeSet<&String> = (program.ranks.iter())
+            .filter_map(|row| row.node.as_ref())
+            .collect();
+        let sum = |value: fn(&RankRow) -> u64| -> u128 {
+            program.ranks.iter().map(|row| u128::from(value(row))).sum()
+        };
+        table.row(vec![
+            program.number.to_string(),
+            program.name.clone(),
+            program.world_size.to_string(),
+            nodes.len().to_string(),
+            time(program.from_ps as f64),
+            time(program.to_ps as f64),
+            grouped(sum(|row| row.calls)),
+            time(sum(|row| row.time_ps) as f64),
+        ]);
+    }
+    if mpi.programs.is_empty() {
+        table.below.push("No MPI rank introduced itself.".into());
+    }
+    if mpi.programs.len() > MOST_PROGRAMS {
+        table.below.push(format!(
+            "The profiles of the first {MOST_PROGRAMS} programs follow; report.json has all."
+        ));
+    }
+    table
+}
+
+/// Returns the tables of a program's profile by rank and function.
+pub(crate) fn mpi_tables(mpi: &ProgramReport) -> Vec<Table> {
     let span = mpi.to_ps.saturating_sub(mpi.from_ps);
     let share = |time_ps: u64, ranks: usize| {
         if span == 0 || ranks == 0 {
@@ -254,9 +339,6 @@ pub(crate) fn mpi_tables(mpi: &MpiReport) -> Vec<Table> {
             time(row.time_ps as f64),
             share(row.time_ps, 1),
         ]);
-    }
-    if mpi.ranks.is_empty() {
-        by_rank.below.push("No MPI rank introduced itself.".into());
     }
 
     let cells = |row: &FunctionRow, ranks: usize| {
@@ -304,9 +386,6 @@ pub(crate) fn mpi_tables(mpi: &MpiReport) -> Vec<Table> {
     if !functions.rows.is_empty() {
         tables.extend([functions, both]);
     }
-    if !mpi.pending.is_empty() {
-        tables.insert(0, pending_table(&mpi.pending));
-    }
     tables
 }
 
@@ -324,7 +403,7 @@ fn pending_table(pending: &PendingCalls) -> Table {
 }
 
 /// Returns the communication matrix: a square for at most 8 ranks, otherwise the 20 pairs of ranks with the most bytes.
-pub(crate) fn matrix_table(mpi: &MpiReport) -> Table {
+pub(crate) fn matrix_table(mpi: &ProgramReport) -> Table {
     const SQUARE: u32 = 8;
     const PAIRS: usize = 20;
     let ranks = mpi
@@ -389,7 +468,7 @@ pub(crate) fn matrix_table(mpi: &MpiReport) -> Table {
 }
 
 /// Returns a table of the sizes of point-to-point messages; `None` without messages.
-pub(crate) fn sizes_table(mpi: &MpiReport) -> Option<Table> {
+pub(crate) fn sizes_table(mpi: &ProgramReport) -> Option<Table> {
     let mut table = Table::new(
         "Message sizes, point to point, counted",
         0,

@@ -5,6 +5,7 @@
 //! - [`writer`], [`reader`]: the file. Its format is documented in `FORMAT.md`, well enough to write another reader.
 //! - [`pending`]: pending calls at the end of a trace, deadlocks, messages that nobody received.
 //! - [`waiting`]: how long calls waited for other ranks.
+//! - [`programs`]: the MPI programs of a trace, each with an `MPI_COMM_WORLD` of its own.
 //! - [`profile`]: sums over events by rank and function, and the communication matrix.
 //!
 //! Times are picoseconds of virtual time since power-on. Instructions are those that the calling virtual CPU has retired since power-on.
@@ -13,6 +14,7 @@ pub mod assemble;
 pub mod event;
 pub mod pending;
 pub mod profile;
+pub mod programs;
 pub mod reader;
 pub mod waiting;
 pub mod writer;
@@ -24,6 +26,7 @@ pub use event::{Body, Event, Header, MpiCall, NodeEntry, Stamp, Unfinished, merg
 pub use format::MAGIC;
 pub use pending::{PendingCalls, PendingCallsBuilder};
 pub use profile::{FunctionProfile, Matrix, MatrixBuilder, Profile};
+pub use programs::{Caller, MpiProgram, ProgramFinder, ProgramList};
 pub use reader::{Events, TraceError, TraceReader};
 pub use waiting::{Wait, WaitBuilder};
 pub use writer::{TraceWriter, WriteError, WriterState};

@@ -20,22 +20,22 @@ mod windows;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use nodescope_hypercall::{Function, MpiRecord, Peer, ThreadId};
+use nodescope_hypercall::{Function, MpiRecord, ThreadId};
 use serde::Serialize;
 
 use crate::event::{Body, Event, Unfinished};
+use crate::programs::{Caller, ProgramFinder};
 use job::Job;
-pub(crate) use job::belongs_to_job;
 
-/// Maximum number of failed calls and of channels with unreceived messages that are reported for a job, and of ranks in a sentence.
+/// Maximum number of failed calls and of channels with unreceived messages that are reported for a program, and of ranks in a sentence.
 const MAX_REPORTED: usize = 10;
 
 /// Calls that had not ended at the end of a trace, with deadlocks and faults.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PendingCalls {
-    /// Calls that had not ended, by job and rank.
+    /// Calls that had not ended, by program and rank.
     pub calls: Vec<PendingCall>,
-    /// Deadlocks, at most one for each job.
+    /// Deadlocks, at most one for each program.
     pub deadlocks: Vec<Deadlock>,
     /// Faults that are no deadlock, such as messages that nobody received.
     pub faults: Vec<Fault>,
@@ -44,7 +44,7 @@ pub struct PendingCalls {
 /// A call that had not ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PendingCall {
-    /// Number of the MPI job, from 0 in the order of the trace.
+    /// Number of the MPI program, from 0 in the order of the trace.
     pub job: usize,
     /// World rank of the caller; `None` if the caller's process did not report its rank.
     pub rank: Option<u32>,
@@ -92,7 +92,7 @@ pub enum Waits {
 /// Ranks that can never continue: they wait for each other, or for ranks that have ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Deadlock {
-    /// Number of the MPI job.
+    /// Number of the MPI program.
     pub job: usize,
     /// World ranks that cannot continue any more, ascending.
     pub ranks: Vec<u32>,
@@ -110,7 +110,7 @@ pub struct Deadlock {
 pub enum Fault {
     /// Messages to a rank that has entered `MPI_Finalize` without receiving them.
     Unreceived {
-        /// Number of the MPI job.
+        /// Number of the MPI program.
         job: usize,
         /// World rank of the sender.
         from: u32,
@@ -127,7 +127,7 @@ pub enum Fault {
     },
     /// A message that is longer than the receive buffer.
     Truncated {
-        /// Number of the MPI job.
+        /// Number of the MPI program.
         job: usize,
         /// World rank of the sender.
         from: u32,
@@ -147,7 +147,7 @@ pub enum Fault {
     /// Two ranks call different collective operations, or name different roots, where all must agree. Only the first mismatch on each
     /// communicator, window or file is reported.
     Mismatch {
-        /// Number of the MPI job.
+        /// Number of the MPI program.
         job: usize,
         /// Name of the communicator, window or file.
         communicator: String,
@@ -162,7 +162,7 @@ pub enum Fault {
     },
     /// A call that returned an error.
     Failed {
-        /// Number of the MPI job.
+        /// Number of the MPI program.
         job: usize,
         /// World rank of the caller.
         rank: u32,
@@ -178,44 +178,53 @@ pub enum Fault {
 /// Builder that follows a trace; [`PendingCallsBuilder::finish`] returns the calls that are pending at the trace's end.
 #[derive(Debug, Default)]
 pub struct PendingCallsBuilder {
+    finder: ProgramFinder,
+    /// A job for each of the finder's programs.
     jobs: Vec<Job>,
-    /// The job of a process, by node and process id.
-    processes: BTreeMap<(u32, u32), usize>,
     modules: BTreeMap<u64, String>,
-    unfinished: Vec<(u32, Unfinished)>,
+    /// Calls that did not end, with the numbers of their jobs and nodes.
+    unfinished: Vec<(usize, u32, Unfinished)>,
 }
 
 impl PendingCallsBuilder {
     /// Adds an event. Events must come in the order of the file.
     pub fn add(&mut self, event: &Event) {
-        match &event.body {
-            Body::Process(hello) => {
-                let Peer::Rank(rank) = hello.rank else {
-                    return;
-                };
-                let size = hello.world_size;
-                let fits = |job: &Job| belongs_to_job(&job.known, job.world, rank, size);
-                if !self.jobs.last().is_some_and(fits) {
-                    self.jobs.push(Job::new(size));
-                }
-                let number = self.jobs.len() - 1;
-                self.jobs[number].known.insert(rank);
-                self.processes.insert((event.node, hello.pid), number);
-                self.jobs[number].introduce(rank, hello.flavour);
+        let caller = self.finder.caller(event);
+        let number = match &caller {
+            Some(caller) => {
+                self.join(caller);
+                caller.program
             }
+            // A process that did not report its rank counts to the last program.
+            None => self.jobs.len().saturating_sub(1),
+        };
+        match &event.body {
             Body::Mpi(call) => {
-                let record = &call.record;
-                self.module(record);
-                let number = self.job_of(event.node, record.thread.pid);
-                self.jobs[number].call(record);
+                self.module(&call.record);
+                if let Some(job) = self.jobs.get_mut(number) {
+                    job.call(&call.record);
+                }
             }
             Body::Unfinished(unfinished) => {
                 if let Some(record) = &unfinished.record {
                     self.module(record);
                 }
-                self.unfinished.push((event.node, (**unfinished).clone()));
+                self.unfinished
+                    .push((number, event.node, (**unfinished).clone()));
             }
             _ => {}
+        }
+    }
+
+    /// Adds a process to its job.
+    fn join(&mut self, caller: &Caller) {
+        while self.jobs.len() <= caller.program {
+            self.jobs.push(Job::new(0));
+        }
+        let job = &mut self.jobs[caller.program];
+        if let Some(hello) = &caller.introduced {
+            job.world = job.world.max(hello.world_size);
+            job.introduce(caller.rank, hello.flavour);
         }
     }
 
@@ -226,23 +235,17 @@ impl PendingCallsBuilder {
         }
     }
 
-    /// Returns the number of the job of a process. A process that did not report its rank counts to the last job.
-    fn job_of(&mut self, node: u32, pid: u32) -> usize {
-        if let Some(&number) = self.processes.get(&(node, pid)) {
-            return number;
-        }
-        if self.jobs.is_empty() {
-            self.jobs.push(Job::new(0));
-        }
-        self.jobs.len() - 1
-    }
-
     /// Returns the pending calls after the given events.
     pub fn finish(mut self) -> PendingCalls {
         let mut pending = PendingCalls::default();
+        for (_, caller) in self.finder.settle() {
+            self.join(&caller);
+        }
+        if self.jobs.is_empty() && !self.unfinished.is_empty() {
+            self.jobs.push(Job::new(0));
+        }
         let mut of_job: BTreeMap<usize, Vec<(u32, Unfinished)>> = BTreeMap::new();
-        for (node, call) in std::mem::take(&mut self.unfinished) {
-            let number = self.job_of(node, call.thread.pid);
+        for (number, node, call) in std::mem::take(&mut self.unfinished) {
             of_job.entry(number).or_default().push((node, call));
         }
         for (number, job) in self.jobs.into_iter().enumerate() {
@@ -309,7 +312,7 @@ impl PendingCalls {
         let jobs: BTreeSet<usize> = self.calls.iter().map(|call| call.job).collect();
         let job = |number: usize| match jobs.len() {
             0 | 1 => String::new(),
-            _ => format!("job {number}, "),
+            _ => format!("program {number}, "),
         };
         let mut told: BTreeSet<(usize, u32)> = BTreeSet::new();
         let mut of_rank: BTreeMap<(usize, u32), Vec<&PendingCall>> = BTreeMap::new();

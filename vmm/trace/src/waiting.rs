@@ -16,16 +16,16 @@
 //! The transfer of a message through the network is no waiting in this sense. A trace contains nothing about these waits, and they count as
 //! none: locks and epochs of windows except fences, collectives between groups, transfers of files, calls that never ended.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use nodescope_hypercall::record::Flags;
-use nodescope_hypercall::{Class, Function, MpiRecord, Peer, ProcessKind, Tag};
+use nodescope_hypercall::{Class, Function, MpiRecord, Peer, Tag};
 
 use crate::event::{Body, Event, MpiCall};
-use crate::pending::belongs_to_job;
 use crate::pending::operation::{
     Kind, RequiredMembers, collective_object, messages, required_members,
 };
+use crate::programs::ProgramFinder;
 
 /// A part of a call in which the caller waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,7 +59,7 @@ impl Wait {
     }
 }
 
-/// A process of an MPI job: the job's number, from 0, and the rank.
+/// A process: the number of its MPI program, from 0, and its rank.
 type Process = (usize, u32);
 
 /// Messages that do not overtake each other: sender and receiver, communicator and tag.
@@ -190,10 +190,7 @@ impl<T> Slab<T> {
 /// have ended, so that [`WaitBuilder::take`] may return a wait later than the call is added.
 #[derive(Debug, Default)]
 pub struct WaitBuilder {
-    /// Known ranks of each job, and the number of ranks of the job.
-    jobs: Vec<(BTreeSet<u32>, u32)>,
-    /// The job of a process, by node and process id.
-    processes: HashMap<(u32, u32), usize>,
+    finder: ProgramFinder,
     channels: HashMap<Channel, ChannelQueues>,
     open_collectives: HashMap<CollectiveId, OpenCollective>,
     /// Number of collective operations that each rank has entered, by stream.
@@ -210,20 +207,9 @@ pub struct WaitBuilder {
 impl WaitBuilder {
     /// Adds an event.
     pub fn add(&mut self, event: &Event) {
-        match &event.body {
-            Body::Process(hello) if hello.kind == ProcessKind::MpiRank => {
-                let Peer::Rank(rank) = hello.rank else { return };
-                let size = hello.world_size;
-                let fits = |(known, world): &(_, u32)| belongs_to_job(known, *world, rank, size);
-                if !self.jobs.last().is_some_and(fits) {
-                    self.jobs.push((BTreeSet::new(), size));
-                }
-                let job = self.jobs.len() - 1;
-                self.jobs[job].0.insert(rank);
-                self.processes.insert((event.node, hello.pid), job);
-            }
-            Body::Mpi(call) => self.call(event.node, call),
-            _ => {}
+        let caller = self.finder.caller(event);
+        if let (Some(caller), Body::Mpi(call)) = (caller, &event.body) {
+            self.call(event.node, (caller.program, caller.rank), call);
         }
     }
 
@@ -251,14 +237,12 @@ impl WaitBuilder {
         self.done
     }
 
-    fn call(&mut self, node: u32, call: &MpiCall) {
+    fn call(&mut self, node: u32, process: Process, call: &MpiCall) {
         let record = &call.record;
-        let Peer::Rank(rank) = record.rank else {
+        if record.rank.rank().is_none() {
             return;
-        };
-        let job = self.processes.get(&(node, record.thread.pid)).copied();
-        // Processes that did not report themselves form one job of their own.
-        let process = (job.unwrap_or(usize::MAX), rank);
+        }
+        let (_, rank) = process;
         let mut wait = Wait {
             node,
             rank,

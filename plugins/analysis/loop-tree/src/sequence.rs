@@ -10,7 +10,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nodescope_hypercall::record::communicator;
 use nodescope_hypercall::{Flavour, Function, MpiRecord, Peer};
-use nodescope_trace::{Body, Event, Header, MpiCall, PendingCalls, Unfinished};
+use nodescope_trace::{
+    Body, Caller, Event, Header, MpiCall, MpiProgram, PendingCalls, ProgramFinder, ProgramList,
+    Unfinished,
+};
 
 use crate::op::Op;
 use crate::origin::Origin;
@@ -77,8 +80,8 @@ pub struct Sequences {
 /// Options that select the part of a trace from which sequences are made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SequenceOptions {
-    /// Number of the MPI job, from 0, in a trace of several successive jobs; `None` takes the job with most calls.
-    pub job: Option<usize>,
+    /// Number of the MPI program, from 0, in a trace of several; `None` in a trace of one.
+    pub program: Option<usize>,
     /// Marks on every rank: the return of the n-th call of a function, with n from 1.
     pub marks: Vec<(Function, u64)>,
     /// True to take only what each rank does between the first mark and the second.
@@ -173,13 +176,21 @@ pub enum SequenceError {
         /// Number of ranks in the trace.
         ranks: usize,
     },
-    /// A job that the trace does not have.
-    #[error("there is no job {asked}; the trace has {jobs} MPI jobs, numbered from 0")]
-    NoSuchJob {
-        /// Number of the requested job.
+    /// A program that the trace does not have.
+    #[error("there is no program {asked}; the trace has these MPI programs: {programs}")]
+    NoSuchProgram {
+        /// Number of the requested program.
         asked: usize,
-        /// Number of MPI jobs in the trace.
+        /// Programs of the trace.
+        programs: ProgramList,
+    },
+    /// Several programs, of which none was requested.
+    #[error("the trace has {jobs} MPI programs; choose one by --program N: {programs}")]
+    SeveralPrograms {
+        /// Number of programs in the trace.
         jobs: usize,
+        /// Programs of the trace.
+        programs: ProgramList,
     },
 }
 
@@ -190,11 +201,13 @@ const MOST_RANKS: u32 = 1 << 20;
 #[derive(Debug, Default)]
 pub struct SequenceBuilder {
     options: SequenceOptions,
+    finder: ProgramFinder,
+    /// A job for each of the finder's programs.
     jobs: Vec<Job>,
     header: Option<Header>,
 }
 
-/// MPI job: the processes of one `MPI_COMM_WORLD`.
+/// MPI program: the processes of one `MPI_COMM_WORLD`.
 #[derive(Debug, Default)]
 struct Job {
     ranks: BTreeMap<u32, RankState>,
@@ -233,39 +246,31 @@ impl SequenceBuilder {
 
     /// Adds an event.
     pub fn add(&mut self, event: &Event) {
+        let Some(caller) = self.finder.caller(event) else {
+            return;
+        };
+        self.join(&caller);
+        let job = &mut self.jobs[caller.program];
         match &event.body {
-            Body::Process(hello) if hello.world_size <= MOST_RANKS => {
-                let Peer::Rank(rank) = hello.rank else {
-                    return;
-                };
-                // A rank that is there already, or another number of ranks, begins another job.
-                let size = hello.world_size;
-                let fits = |job: &Job| !job.known.contains_key(&rank) && job.world == size;
-                if !self.jobs.last().is_some_and(fits) {
-                    self.jobs.push(Job::default());
-                }
-                if let Some(job) = self.jobs.last_mut() {
-                    job.known.insert(rank, hello.flavour);
-                    job.world = size;
-                }
-            }
-            Body::Mpi(call) => {
-                if self.jobs.is_empty() {
-                    self.jobs.push(Job::default());
-                }
-                if let Some(job) = self.jobs.last_mut() {
-                    job.call(event.node, call, &self.options);
-                }
-            }
+            Body::Mpi(call) => job.call(event.node, call, &self.options),
             Body::Unfinished(unfinished) => {
-                if let Peer::Rank(rank) = unfinished.rank
-                    && let Some(job) = self.jobs.last_mut()
-                {
-                    job.check_unfinished(rank, unfinished);
-                    job.unfinished.push((rank, (**unfinished).clone()));
-                }
+                job.check_unfinished(caller.rank, unfinished);
+                job.unfinished.push((caller.rank, (**unfinished).clone()));
             }
             _ => {}
+        }
+    }
+
+    /// Adds a process to its job.
+    fn join(&mut self, caller: &Caller) {
+        while self.jobs.len() <= caller.program {
+            self.jobs.push(Job::default());
+        }
+        let job = &mut self.jobs[caller.program];
+        let introduced = caller.introduced.as_ref();
+        if let Some(hello) = introduced.filter(|hello| hello.world_size <= MOST_RANKS) {
+            job.known.insert(caller.rank, hello.flavour);
+            job.world = job.world.max(hello.world_size);
         }
     }
 
@@ -284,17 +289,36 @@ impl SequenceBuilder {
         }
     }
 
-    /// Returns the sequences of the selected job.
+    /// Returns the sequences of the selected program, or of the only one.
     ///
     /// # Errors
     ///
-    /// A trace without calls, with missing ranks, or with numbers that no program has; a job that the trace does not have.
+    /// A trace without calls, with missing ranks, or with numbers that no program has; several programs of which none is selected; a
+    /// program that the trace does not have.
     pub fn finish(self) -> Result<Sequences, SequenceError> {
         let marks = self.options.marks.len();
         let header = self.header.clone();
         let mut sequences = self.chosen()?.finish(marks)?;
         sequences.origin = Origin::new(&sequences.nodes, header.as_ref());
         Ok(sequences)
+    }
+
+    /// Returns every program of the trace with its sequences, or with the reason why it has none.
+    pub fn finish_each(mut self) -> Vec<(MpiProgram, Result<Sequences, SequenceError>)> {
+        self.settle();
+        let marks = self.options.marks.len();
+        let programs = self.finder.programs().iter().cloned();
+        programs
+            .zip(self.jobs)
+            .map(|(program, job)| (program, job.finish(marks)))
+            .collect()
+    }
+
+    /// Adds the processes without calls to their programs.
+    fn settle(&mut self) {
+        for (_, caller) in self.finder.settle() {
+            self.join(&caller);
+        }
     }
 
     /// Returns the rank and its sequence, from a trace of one rank alone, as a replay makes it.
@@ -312,24 +336,29 @@ impl SequenceBuilder {
         }
     }
 
+    /// Returns the chosen job, or the only one.
     fn chosen(mut self) -> Result<Job, SequenceError> {
+        self.settle();
         let jobs = self.jobs.len();
-        let chosen = match self.options.job {
+        let programs = || ProgramList::new(self.finder.programs());
+        let chosen = match self.options.program {
             Some(asked) if asked >= jobs.max(1) => {
-                return Err(SequenceError::NoSuchJob { asked, jobs });
+                let programs = programs();
+                return Err(SequenceError::NoSuchProgram { asked, programs });
             }
             Some(asked) => asked,
-            None => (0..jobs)
-                .rev()
-                .max_by_key(|&at| self.jobs[at].calls)
-                .unwrap_or(0),
+            None if jobs > 1 => {
+                let programs = programs();
+                return Err(SequenceError::SeveralPrograms { jobs, programs });
+            }
+            None => 0,
         };
         if chosen >= jobs {
             return Err(SequenceError::NoCalls);
         }
         let mut job = self.jobs.swap_remove(chosen);
         if jobs > 1 {
-            let note = format!("the trace has {jobs} MPI jobs; this is number {chosen}");
+            let note = format!("the trace has {jobs} MPI programs; this is number {chosen}");
             job.notes.push(note);
         }
         Ok(job)

@@ -62,7 +62,10 @@ impl TraceOf {
         to: u64,
         with: impl FnOnce(&mut MpiRecord),
     ) {
-        let thread = ThreadId { pid: 1, tid: 1 };
+        let thread = ThreadId {
+            pid: 100 + rank,
+            tid: 100 + rank,
+        };
         let mut record = MpiRecord::new(function, thread, Peer::Rank(rank), 0);
         record.communicator = communicator::WORLD;
         record.communicator_size = 2;
@@ -348,41 +351,47 @@ proptest! {
 }
 
 #[test]
-fn a_job_of_several_and_marks_in_it_are_found() {
+fn a_program_of_several_and_marks_in_it_are_found() {
     let mut trace = TraceOf::default();
-    // A job of two ranks, then a job of three. The trace announces the last rank of each job first.
-    for (job, world) in [(0u64, 2u32), (1, 3)] {
-        let start = 1000 * job;
+    // A program of two ranks, then one of three. The trace announces the last rank of each first.
+    for (number, world) in [(0u64, 2u32), (1, 3)] {
+        let start = 1000 * number;
         let hellos = TraceOf::new(world).events;
         trace.events.extend(hellos.into_iter().rev());
         for rank in 0..world {
             let late = u64::from(rank);
             trace.call(rank, Function::Init, start, start + 100 + late, |_| {});
-            for turn in 0..3 + job {
+            for turn in 0..3 + number {
                 let from = start + 110 + 20 * turn;
                 trace.call(rank, Function::Barrier, from, from + 10 + late, |_| {});
             }
             trace.call(rank, Function::Finalize, start + 300, start + 310, |_| {});
         }
     }
-    let take_section = |job, marks: &[(Function, u64)], section| {
+    let take_section = |program, marks: &[(Function, u64)], section| {
         let marks = marks.to_vec();
         let mut builder = SequenceBuilder::new(SequenceOptions {
-            job,
+            program,
             marks,
             section,
         });
         trace.events.iter().for_each(|event| builder.add(event));
         builder.finish()
     };
-    let take = |job, marks: &[(Function, u64)]| take_section(job, marks, false);
-    // The job with most calls is taken, with a note.
-    let most = take(None, &[]).unwrap();
-    assert_eq!(most.ranks.len(), 3);
+    let take = |program, marks: &[(Function, u64)]| take_section(program, marks, false);
+    let list = "0: p, 2 ranks, 10 MPI calls from 0.000000 s to 0.000000 s; 1: p, 3 ranks, 18 MPI calls from 0.000000 s to 0.000000 s";
+    // Nothing is chosen for the user.
+    let error = take(None, &[]).unwrap_err();
     assert_eq!(
-        most.notes,
-        ["the trace has 2 MPI jobs; this is number 1"],
-        "{most:?}"
+        error.to_string(),
+        format!("the trace has 2 MPI programs; choose one by --program N: {list}")
+    );
+    let second = take(Some(1), &[]).unwrap();
+    assert_eq!(second.ranks.len(), 3);
+    assert_eq!(
+        second.notes,
+        ["the trace has 2 MPI programs; this is number 1"],
+        "{second:?}"
     );
     let marks = [(Function::Barrier, 1), (Function::Barrier, 3)];
     let first = take(Some(0), &marks).unwrap();
@@ -405,7 +414,7 @@ fn a_job_of_several_and_marks_in_it_are_found() {
     let error = take(Some(2), &[]).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "there is no job 2; the trace has 2 MPI jobs, numbered from 0"
+        format!("there is no program 2; the trace has these MPI programs: {list}")
     );
 }
 

@@ -6,8 +6,9 @@ use serde::Serialize;
 
 use crate::characteristics::{Characteristics, Ratio, add};
 use crate::code_location::{CodeLocation, CodeLocator};
-use crate::hybrid::{Hybrid, MpiTime, Part, TalpTimes};
+use crate::hybrid::{Hybrid, Part, RankMpi, TalpTimes};
 use crate::points::{LoopReport, Point, loops, points};
+use crate::programs::{MpiTime, ProgramReport, at_once, group};
 use crate::record::{Kind, Record, STATES, Site, State, Thread};
 use crate::selection::Selection;
 
@@ -16,23 +17,25 @@ use crate::selection::Selection;
 pub struct Options {
     /// Processors of each process; if `None`, the most threads that were active at once.
     pub processors: Option<u32>,
-    /// Time of the ranks in MPI calls, if a trace contains them.
+    /// Time of the processes in MPI calls, if a trace contains them.
     pub mpi: Option<MpiTime>,
     /// Intervals made of parallel regions, besides those that the program's author has named.
     pub selections: Vec<Selection>,
 }
 
-/// Analysis of a program's processes.
+/// Analysis of the programs of a job.
 #[derive(Clone, Debug, Serialize)]
 pub struct Analysis {
-    /// Version of the JSON output: 2, which has `hybrid.ranks`.
+    /// Version of the JSON output: 3, which has `programs`, each with its `hybrid`. Version 2 had one `hybrid` of all processes.
     pub format: u32,
-    /// Reports of the processes, by rank, then by host and process id.
+    /// The programs: those of the trace by number, then others in the order in which they began.
+    pub programs: Vec<ProgramReport>,
+    /// Reports of the processes, by program, then by rank, host and process id.
     pub processes: Vec<ProcessReport>,
     /// Indices of the processes, from the process with most lost and idle time to the one with least.
     pub ranking: Vec<usize>,
-    /// Efficiencies of all processes together.
-    pub hybrid: Hybrid,
+    /// The largest number of processors that the programs used at the same time, by host, summed over the hosts.
+    pub processors: u64,
     /// Notes for the reader of the figures.
     pub notes: Vec<String>,
 }
@@ -117,43 +120,77 @@ pub struct RegionReport {
 }
 
 impl Analysis {
-    /// Analyses the records of one program.
+    /// Analyses the records of a job's programs.
     pub fn new(mut records: Vec<Record>, options: &Options, locator: &mut CodeLocator) -> Analysis {
         records.sort_by(|a, b| (a.rank, &a.host, a.pid).cmp(&(b.rank, &b.host, b.pid)));
-        let mut notes = Vec::new();
-        let has_mpi = options.mpi.is_some();
-        let mut parts = Vec::new();
         let mut processes = Vec::new();
-        for record in &records {
-            let (process, part) = process(record, options, locator);
-            processes.push(process);
-            parts.push(part);
-        }
-        if let Some(size) = records.iter().filter_map(|record| record.ranks).max() {
-            let there = records
-                .iter()
-                .filter(|record| record.rank.is_some())
-                .count();
-            if there != size as usize {
+        let mut programs = Vec::new();
+        for group in group(&records, options.mpi.as_ref()) {
+            let own = |at: usize| &records[group.records[at].0];
+            let has_mpi = group.records.iter().any(|(_, mpi)| mpi.is_some());
+            let first = processes.len();
+            let mut parts = Vec::new();
+            for (number, mpi) in &group.records {
+                let mpi = mpi.unwrap_or_default();
+                let (process, part) = process(&records[*number], mpi, options, locator);
+                processes.push(process);
+                parts.push(part);
+            }
+            let all = || (0..group.records.len()).map(own);
+            let size = all().filter_map(|record| record.ranks).max();
+            let ranks = all().filter(|record| record.rank.is_some()).count();
+            let mut notes = Vec::new();
+            if let Some(size) = size.filter(|size| ranks != *size as usize) {
                 notes.push(format!(
-                    "records of {there} of {size} ranks are there; ranks without OpenMP leave none"
+                    "records of {ranks} of {size} ranks are there; ranks without OpenMP leave none"
                 ));
             }
+            programs.push(ProgramReport {
+                name: own(0).name().to_owned(),
+                mpi_program: group.mpi_program,
+                ranks: size.filter(|_| ranks > 0),
+                processes: (first..processes.len()).collect(),
+                hybrid: Hybrid::new(&parts, has_mpi),
+                notes,
+            });
         }
-        notes.extend(locator.notes().iter().cloned());
         let mut ranking: Vec<usize> = (0..processes.len()).collect();
         let lost = |at: &usize| {
             let of: &Characteristics = &processes[*at].intervals[0].characteristics;
             of.lost_sum + of.idle
         };
         ranking.sort_by_key(|at| (std::cmp::Reverse(lost(at)), *at));
+        let used = records
+            .iter()
+            .map(|record| (record, processors(record, options)));
         Analysis {
-            format: 2,
+            format: 3,
+            processors: at_once(used),
+            programs,
             ranking,
-            hybrid: Hybrid::new(&parts, has_mpi),
             processes,
-            notes,
+            notes: locator.notes().to_vec(),
         }
+    }
+
+    /// Returns the name of a program for reports, such as `program 1, heat, 4 ranks`.
+    pub fn program_name(&self, number: usize) -> String {
+        let program = &self.programs[number];
+        let name = match program.name.as_str() {
+            "" => "unknown",
+            name => name,
+        };
+        match program.ranks {
+            None => format!("program {number}, {name}"),
+            Some(1) => format!("program {number}, {name}, 1 rank"),
+            Some(ranks) => format!("program {number}, {name}, {ranks} ranks"),
+        }
+    }
+
+    /// Returns the positions of a program's processes, the one that loses most first.
+    pub(crate) fn ranked(&self, program: &ProgramReport) -> impl Iterator<Item = usize> {
+        let own: BTreeSet<usize> = program.processes.iter().copied().collect();
+        (self.ranking.iter().copied()).filter(move |at| own.contains(at))
     }
 
     /// Formats the analysis as JSON.
@@ -165,8 +202,18 @@ impl Analysis {
     }
 }
 
-fn process(record: &Record, options: &Options, locator: &mut CodeLocator) -> (ProcessReport, Part) {
-    let processors = options.processors.unwrap_or(record.peak).max(1);
+/// Returns the number of processors of a process.
+fn processors(record: &Record, options: &Options) -> u32 {
+    options.processors.unwrap_or(record.peak).max(1)
+}
+
+fn process(
+    record: &Record,
+    mpi: RankMpi,
+    options: &Options,
+    locator: &mut CodeLocator,
+) -> (ProcessReport, Part) {
+    let processors = processors(record, options);
     let mut notes = record.notes.clone();
     if processors < record.peak {
         notes.push(format!(
@@ -205,9 +252,6 @@ fn process(record: &Record, options: &Options, locator: &mut CodeLocator) -> (Pr
     let cells = || record.threads.iter().flat_map(|thread| &thread.cells);
     let sum =
         |f: fn(&crate::record::Cell) -> u64| time(cells().map(|cell| u128::from(f(cell))).sum());
-    let mpi = (record.rank)
-        .and_then(|rank| options.mpi.as_ref()?.get(&rank).copied())
-        .unwrap_or_default();
     let times = TalpTimes::new(
         whole.total,
         whole.idle,

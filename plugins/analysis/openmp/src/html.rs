@@ -6,12 +6,16 @@ use plotters::prelude::*;
 
 use crate::analysis::{Analysis, ProcessReport};
 use crate::characteristics::Characteristics;
-use crate::text::{RANK_HEAD, RANK_TITLE, percent, schedule, time};
+use crate::hybrid::Hybrid;
+use crate::programs::ProgramReport;
+use crate::text::{PROGRAM_HEAD, RANK_HEAD, RANK_TITLE, percent, schedule, time};
 
 const WIDTH: u32 = 1030;
 /// Most rows of a table or a chart.
 const ROWS: usize = 40;
-/// Most processes whose details are shown.
+/// Most programs whose details are shown.
+const PROGRAMS: usize = 12;
+/// Most processes of a program whose details are shown.
 const PROCESSES: usize = 16;
 /// Names and colours of productive time, idle time and the parts of lost time.
 const PARTS: [(&str, RGBColor); 9] = [
@@ -71,66 +75,99 @@ impl Analysis {
     }
 
     fn count(&self) -> String {
-        match self.processes.len() {
-            1 => "1 process".to_owned(),
-            count => format!("{count} processes"),
+        match (self.programs.len(), self.processes.len()) {
+            (2.., count) => format!("{} ({count} processes).", self.summary()),
+            (_, 1) => "1 process".to_owned(),
+            (_, count) => format!("{count} processes"),
         }
     }
 
     /// Returns the parts of the page; `heading` is the element of titles within a part.
     fn parts(&self, heading: &str) -> Result<Vec<Part>, ChartError> {
-        let mut parts = vec![("Efficiencies (POP, TALP)".to_owned(), self.efficiencies())];
-        if !self.hybrid.ranks.is_empty() {
+        let mut parts = Vec::new();
+        if self.programs.len() > 1 {
             let mut page = Page::default();
-            table(&mut page, &RANK_HEAD, self.hybrid.rank_rows().take(ROWS));
-            parts.push((RANK_TITLE.to_owned(), page.markup()));
+            table(&mut page, &PROGRAM_HEAD, self.program_rows().take(ROWS));
+            parts.push(("Programs".to_owned(), page.markup()));
         }
-        if self.processes.len() > 1 {
-            let title = "Processes, the one that loses most first".to_owned();
-            parts.push((title, self.ranked()?));
-        }
-        for at in self.ranking.iter().take(PROCESSES) {
-            let process = &self.processes[*at];
-            parts.push((process.name(), process.details(heading)?));
-        }
-        let more = self.ranking.len().saturating_sub(PROCESSES);
-        if more > 0 || !self.notes.is_empty() {
-            let mut page = Page::default();
-            if more > 0 {
-                page.element(
-                    "p",
-                    "",
-                    &format!("Details of {more} more processes are not shown; `nodescope openmp --json` has them all."),
-                );
+        let mut notes = Vec::new();
+        for (number, program) in self.programs.iter().enumerate().take(PROGRAMS) {
+            let own = self.program_parts(program, heading)?;
+            parts.extend(
+                own.into_iter()
+                    .map(|(title, markup)| match self.programs.len() {
+                        1 => (title, markup),
+                        _ => (format!("{}: {title}", self.title(number)), markup),
+                    }),
+            );
+            let details = program.processes.len().saturating_sub(PROCESSES);
+            if details > 0 {
+                notes.push(format!(
+                    "Details of {details} more processes are not shown; `nodescope openmp --json` has them all."
+                ));
             }
-            self.notes
-                .iter()
-                .for_each(|note| page.element("p", "", note));
+            notes.extend(program.notes.iter().map(|note| match self.programs.len() {
+                1 => note.clone(),
+                _ => format!("{}: {note}", self.program_name(number)),
+            }));
+        }
+        let more = self.programs.len().saturating_sub(PROGRAMS);
+        if more > 0 {
+            notes.push(format!(
+                "{more} more programs are not shown; `nodescope openmp --json` has them all."
+            ));
+        }
+        notes.extend(self.notes.iter().cloned());
+        if !notes.is_empty() {
+            let mut page = Page::default();
+            notes.iter().for_each(|note| page.element("p", "", note));
             parts.push(("Notes on OpenMP".to_owned(), page.markup()));
         }
         Ok(parts)
     }
 
+    /// Returns the parts of a program.
+    fn program_parts(
+        &self,
+        program: &ProgramReport,
+        heading: &str,
+    ) -> Result<Vec<Part>, ChartError> {
+        let hybrid = &program.hybrid;
+        let mut parts = vec![("Efficiencies (POP, TALP)".to_owned(), hybrid.efficiencies())];
+        if !hybrid.ranks.is_empty() {
+            let mut page = Page::default();
+            table(&mut page, &RANK_HEAD, hybrid.rank_rows().take(ROWS));
+            parts.push((RANK_TITLE.to_owned(), page.markup()));
+        }
+        if program.processes.len() > 1 {
+            let title = "Processes, the one that loses most first".to_owned();
+            let rows: Vec<(String, &Characteristics)> = (self.ranked(program).take(ROWS))
+                .map(|at| {
+                    let process = &self.processes[at];
+                    (process.name(), &process.intervals[0].characteristics)
+                })
+                .collect();
+            let mut page = Page::default();
+            bars(&mut page, &rows)?;
+            parts.push((title, page.markup()));
+        }
+        for at in self.ranked(program).take(PROCESSES) {
+            let process = &self.processes[at];
+            parts.push((process.name(), process.details(heading)?));
+        }
+        Ok(parts)
+    }
+}
+
+impl Hybrid {
     fn efficiencies(&self) -> String {
         let mut page = Page::default();
-        let rows = self.hybrid.rows();
+        let rows = self.rows();
         let rows = rows
             .iter()
             .map(|(name, ratio)| vec![(*name).to_owned(), percent(*ratio)]);
         table(&mut page, &["", "efficiency"], rows);
         page.markup()
-    }
-
-    fn ranked(&self) -> Result<String, ChartError> {
-        let mut page = Page::default();
-        let rows: Vec<(String, &Characteristics)> = (self.ranking.iter().take(ROWS))
-            .map(|at| {
-                let process = &self.processes[*at];
-                (process.name(), &process.intervals[0].characteristics)
-            })
-            .collect();
-        bars(&mut page, &rows)?;
-        Ok(page.markup())
     }
 }
 

@@ -18,9 +18,6 @@ pub struct RankMpi {
     pub waited: u128,
 }
 
-/// Time in MPI calls, by rank.
-pub type MpiTime = BTreeMap<u32, RankMpi>;
-
 /// Times of a process as TALP classifies them, in nanoseconds summed over processors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TalpTimes {
@@ -167,13 +164,13 @@ impl RankReport {
     }
 }
 
-/// Efficiencies of all processes together. Products are TALP's: `openmp_parallel = openmp_serialisation openmp_load_balance openmp_scheduling` and
+/// Efficiencies of a program's processes together. Products are TALP's: `openmp_parallel = openmp_serialisation openmp_load_balance openmp_scheduling` and
 /// `mpi_parallel = mpi_load_balance mpi_communication`; `parallel` is no product, since threads that are idle in MPI calls count in both groups.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Hybrid {
     /// Number of processes.
     pub processes: usize,
-    /// Sum of the processors of all processes.
+    /// Sum of the processors of the program's processes, which run at the same time.
     pub processors: u64,
     /// Times of all processes.
     pub times: TalpTimes,

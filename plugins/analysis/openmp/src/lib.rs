@@ -10,6 +10,7 @@ mod code_location;
 mod html;
 mod hybrid;
 mod points;
+mod programs;
 mod protocol;
 mod record;
 mod selection;
@@ -19,8 +20,9 @@ pub use analysis::{Analysis, IntervalReport, Options, ProcessReport, RegionRepor
 pub use characteristics::{Characteristics, Lost, Ratio};
 pub use code_location::{CodeLocation, CodeLocator};
 pub use html::TITLE;
-pub use hybrid::{Hybrid, MpiTime, NodeReport, RankMpi, RankReport, TalpTimes};
+pub use hybrid::{Hybrid, NodeReport, RankMpi, RankReport, TalpTimes};
 pub use points::{LoopReport, Point, Spread};
+pub use programs::{MpiTime, ProcessMpi, ProgramReport};
 pub use record::{
     Cell, Clock, Event, Interval, Kind, Module, Record, RecordError, STATES, SUFFIX, Schedule,
     Site, State, Thread,

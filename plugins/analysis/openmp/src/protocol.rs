@@ -55,11 +55,18 @@ impl Analysis {
     /// Formats the published protocol of each interval of each process.
     pub fn protocol(&self) -> String {
         let mut out = String::new();
-        for process in &self.processes {
+        let programs = self.programs.iter().enumerate();
+        let processes = programs.flat_map(|(number, program)| {
+            let name = (self.programs.len() > 1).then(|| self.program_name(number));
+            let processes = program.processes.iter();
+            processes.map(move |at| (name.clone(), &self.processes[*at]))
+        });
+        for (program, process) in processes {
+            let program = program.map_or_else(String::new, |name| format!("{name}, "));
             for interval in &process.intervals {
                 let _ = writeln!(
                     out,
-                    "{}, {}, executed {} time{} (times in milliseconds)",
+                    "{program}{}, {}, executed {} time{} (times in milliseconds)",
                     process.name(),
                     interval.name,
                     interval.count,

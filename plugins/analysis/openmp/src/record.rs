@@ -360,6 +360,8 @@ pub struct Record {
     pub rank: Option<u32>,
     /// Size of `MPI_COMM_WORLD`; `None` if the launcher does not set it.
     pub ranks: Option<u32>,
+    /// The launcher's id of the MPI program, equal on all ranks of one `MPI_COMM_WORLD`; 0 if unknown.
+    pub mpi_program: u64,
     /// Number of processors of the node.
     pub processors: u32,
     /// The most threads that were active at once.
@@ -443,6 +445,14 @@ impl Record {
         reader
             .finish(!cut.is_empty())
             .map_err(|what| no_record(&what))
+    }
+
+    /// Returns the short name of the program's file; empty if the record does not name it.
+    pub fn name(&self) -> &str {
+        let program = self.modules.get(&1);
+        program.map_or("", |module| {
+            module.path.rsplit('/').next().unwrap_or_default()
+        })
     }
 
     /// Returns for each interval whether it is `interval` or lies within `interval`.
@@ -536,6 +546,12 @@ impl Reader {
                 record.processors = columns.number("processors")?;
                 record.peak = columns.number("threads")?;
                 record.runtime = columns.name();
+            }
+            // Records of earlier releases have no such line.
+            "program" => {
+                let text = columns.text("program")?;
+                record.mpi_program = u64::from_str_radix(text, 16)
+                    .map_err(|_| format!("the program is no number: {text:?}"))?;
             }
             "host" => record.host = columns.name(),
             "clock" => {

@@ -1,19 +1,33 @@
 //! An analysis as text for a terminal.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use crate::analysis::{Analysis, ProcessReport};
 use crate::characteristics::{Characteristics, Ratio};
 use crate::hybrid::Hybrid;
 use crate::points::{LoopReport, Point, Spread};
+use crate::programs::ProgramReport;
 
-/// Most processes shown with details, and most regions, points and loops shown of each.
+/// Most programs shown with details.
+const PROGRAMS: usize = 12;
+/// Most processes of a program shown with details, and most regions, points and loops shown of each.
 const LINES: usize = 12;
 /// Most threads shown one by one.
 const THREADS: usize = 32;
-/// Most processes or ranks shown one by one in a table.
+/// Most programs, processes or ranks shown one by one in a table.
 const RANKS: usize = 32;
 
+/// Column heads of the table of programs.
+pub(crate) const PROGRAM_HEAD: [&str; 7] = [
+    "",
+    "processes",
+    "processors",
+    "efficiency",
+    "MPI",
+    "OpenMP",
+    "in MPI",
+];
 /// Title of the table of the ranks' losses.
 pub(crate) const RANK_TITLE: &str =
     "Time of processors lost by rank, to MPI and to OpenMP, the rank that loses most first";
@@ -70,13 +84,18 @@ impl Analysis {
     }
 
     fn write(&self, out: &mut String) -> std::fmt::Result {
-        if self.processes.len() > 1 {
-            self.write_hybrid(out)?;
+        if self.programs.len() > 1 {
+            self.write_programs(out)?;
         }
-        for at in self.ranking.iter().take(LINES) {
-            self.processes[*at].write(out, self.processes.len() == 1, &self.hybrid)?;
+        let shown = self.programs.iter().enumerate().take(PROGRAMS);
+        for (number, program) in shown {
+            if self.programs.len() > 1 {
+                let title = self.title(number);
+                writeln!(out, "{title}\n{}", "-".repeat(title.chars().count()))?;
+            }
+            self.write_program(out, program)?;
         }
-        more(out, LINES, self.ranking.len(), "processes")?;
+        more(out, PROGRAMS, self.programs.len(), "programs")?;
         if !self.notes.is_empty() {
             writeln!(out, "Notes")?;
             for note in &self.notes {
@@ -86,15 +105,90 @@ impl Analysis {
         Ok(())
     }
 
-    fn write_hybrid(&self, out: &mut String) -> std::fmt::Result {
-        let hybrid = &self.hybrid;
+    /// Returns the title of a program's part of a report that has several.
+    pub(crate) fn title(&self, number: usize) -> String {
+        let name = self.program_name(number);
+        match self.programs[number].mpi_program {
+            Some(traced) if traced != number => {
+                format!("{name} (number {traced} in the trace)").replacen('p', "P", 1)
+            }
+            _ => name.replacen('p', "P", 1),
+        }
+    }
+
+    fn write_program(&self, out: &mut String, program: &ProgramReport) -> std::fmt::Result {
+        let alone = program.processes.len() == 1;
+        if !alone {
+            self.write_hybrid(out, program)?;
+        }
+        for at in self.ranked(program).take(LINES) {
+            self.processes[at].write(out, alone, &program.hybrid)?;
+        }
+        more(out, LINES, program.processes.len(), "processes")?;
+        for note in &program.notes {
+            writeln!(out, "note: {note}\n")?;
+        }
+        Ok(())
+    }
+
+    /// Returns the sentence about all programs of a job that has several.
+    pub(crate) fn summary(&self) -> String {
+        let hosts: BTreeSet<&str> = (self.processes.iter())
+            .map(|process| process.host.as_str())
+            .collect();
+        format!(
+            "{} programs, which used at most {} processor{} of {} node{} at the same time",
+            self.programs.len(),
+            self.processors,
+            plural(self.processors),
+            hosts.len(),
+            plural(hosts.len() as u64),
+        )
+    }
+
+    /// Returns a row for each program, by [`PROGRAM_HEAD`].
+    pub(crate) fn program_rows(&self) -> impl Iterator<Item = Vec<String>> {
+        (self.programs.iter().enumerate()).map(|(number, program)| {
+            let hybrid = &program.hybrid;
+            let in_mpi = hybrid.mpi_parallel;
+            vec![
+                self.program_name(number),
+                hybrid.processes.to_string(),
+                hybrid.processors.to_string(),
+                percent(hybrid.parallel),
+                in_mpi.map_or_else(|| "-".into(), percent),
+                percent(hybrid.openmp_parallel),
+                in_mpi.map_or_else(|| "-".into(), |_| time(hybrid.times.mpi)),
+            ]
+        })
+    }
+
+    fn write_programs(&self, out: &mut String) -> std::fmt::Result {
+        writeln!(out, "{}\n", self.summary())?;
+        let mut line = |row: &[String]| {
+            write!(out, "  {:<40}", row[0])?;
+            for cell in &row[1..] {
+                write!(out, " {cell:>11}")?;
+            }
+            writeln!(out)
+        };
+        line(&PROGRAM_HEAD.map(str::to_owned))?;
+        for row in self.program_rows().take(RANKS) {
+            line(&row)?;
+        }
+        more(out, RANKS, self.programs.len(), "programs")?;
+        writeln!(out)
+    }
+
+    fn write_hybrid(&self, out: &mut String, program: &ProgramReport) -> std::fmt::Result {
+        let hybrid = &program.hybrid;
         writeln!(
             out,
             "{} processes on {} processors of {} node{}\n",
             hybrid.processes,
             hybrid.processors,
             hybrid.nodes.len(),
-            if hybrid.nodes.len() == 1 { "" } else { "s" },
+            plural(hybrid.nodes.len() as u64),
         )?;
         hybrid.write(out)?;
         writeln!(
@@ -118,8 +212,8 @@ impl Analysis {
             "\nBy process, the one that loses most first\n  {:<32} {:>9} {:>12} {:>12} {:>12}",
             "", "efficiency", "execution", "idle", "lost"
         )?;
-        for at in self.ranking.iter().take(RANKS) {
-            let process = &self.processes[*at];
+        for at in self.ranked(program).take(RANKS) {
+            let process = &self.processes[at];
             let whole = &process.intervals[0].characteristics;
             writeln!(
                 out,
@@ -131,9 +225,13 @@ impl Analysis {
                 time(whole.lost_sum),
             )?;
         }
-        more(out, RANKS, self.ranking.len(), "processes")?;
+        more(out, RANKS, program.processes.len(), "processes")?;
         writeln!(out)
     }
+}
+
+fn plural(count: u64) -> &'static str {
+    if count == 1 { "" } else { "s" }
 }
 
 impl Hybrid {

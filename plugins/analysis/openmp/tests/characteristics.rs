@@ -4,7 +4,7 @@
 mod records;
 
 use nodescope_openmp::{
-    Analysis, Characteristics, CodeLocator, MpiTime, Options, RankMpi, STATES, State,
+    Analysis, Characteristics, CodeLocator, Options, ProcessMpi, RankMpi, STATES, State,
 };
 use proptest::prelude::*;
 use records::record;
@@ -101,7 +101,7 @@ fn processes_are_ranked_by_what_they_lose() {
         .collect();
     assert_eq!(ranks, [Some(0), Some(1), Some(2)]);
     assert_eq!(analysis.ranking, [1, 2, 0]);
-    let notes = analysis.notes.join("\n");
+    let notes = analysis.programs[0].notes.join("\n");
     assert!(
         notes.contains("records of 3 of 4 ranks are there"),
         "{notes}"
@@ -120,6 +120,7 @@ fn waiting_in_mpi_is_told_beside_what_openmp_loses() {
         let mut record = record(1000, &[vec![(State::Shared, 1000)], worker]);
         record.rank = Some(rank);
         record.ranks = Some(2);
+        (record.pid, record.mpi_program) = (10 + rank, 7);
         record.threads[1].cells[0].imbalance = lost;
         record
     });
@@ -133,7 +134,12 @@ fn waiting_in_mpi_is_told_beside_what_openmp_loses() {
         |options: &Options| Analysis::new(records.to_vec(), options, &mut CodeLocator::new(&[]));
     let title = "Time of processors lost by rank";
     assert!(!analyse(&options).text().contains(title));
-    options.mpi = Some(MpiTime::from([(0, waits)]));
+    options.mpi = Some(vec![ProcessMpi {
+        host: "host".into(),
+        pid: 10,
+        time: waits,
+        ..ProcessMpi::default()
+    }]);
     let analysis = analyse(&options);
     let text = analysis.text();
     let from = text.find(title).unwrap();

@@ -284,6 +284,22 @@ fn intervals_nest_and_keep_their_statistics_apart() {
                 "{compiler}: interval {interval}"
             );
         }
+        // gcc may give a region's call the line of the code before it, which must not be one of the header that the program includes.
+        let mut locator = CodeLocator::new(&[]);
+        let analysis = Analysis::new(vec![record.clone()], &Options::default(), &mut locator);
+        for region in &analysis.processes[0].regions {
+            let (location, text) = (&region.location, region.location.text());
+            let file = location.file.as_ref();
+            assert!(
+                file.is_some_and(|file| file.ends_with("losses.c")),
+                "{compiler}: {text}"
+            );
+            assert_eq!(
+                location.function.as_deref(),
+                Some("intervals"),
+                "{compiler}: {text}"
+            );
+        }
         // Inner intervals are part of the interval around them.
         let [outer, inner] =
             [1, 2].map(|interval| Characteristics::of_interval(&record, interval, 4));

@@ -15,6 +15,9 @@ pub const FORMAT: u32 = 1;
 /// Numbers of steps that are tried where the step is not given: from the published tenth of the run to sixteen times as many, each
 /// about the square root of two times the one before.
 pub const CANDIDATES: [usize; 9] = [10, 14, 20, 28, 40, 56, 80, 112, 160];
+/// Least mean length of phases, in steps of the finest candidate of a row, with which the row counts. A row of shorter phases shows single
+/// iterations, or how the iterations fall into steps.
+pub const LEAST_STEPS: usize = 3;
 /// Most steps of a run: k-means over more takes minutes.
 pub const MOST_STEPS: usize = 1024;
 
@@ -225,6 +228,9 @@ pub fn analyse(messages: &Messages, request: &Request) -> Result<Analysis, Phase
     }
     let vectors = Vectors::new(&steps.vectors(messages));
     let mut classes = vectors.classify(request.classes, request.seed)?;
+    if request.step.is_none() {
+        vectors.join_mixed(&mut classes);
+    }
     vectors.compare(&mut classes)?;
     Ok(assemble(
         messages,
@@ -236,7 +242,8 @@ pub fn analyse(messages: &Messages, request: &Request) -> Result<Analysis, Phase
     ))
 }
 
-/// Chooses the step: the middle one of the longest row of successive candidates that give the same sequence of classes.
+/// Chooses the step: the middle one of the longest row of successive candidates that give the same sequence of classes, of phases that
+/// last several steps.
 fn choose(
     messages: &Messages,
     request: &Request,
@@ -251,7 +258,8 @@ fn choose(
             continue;
         }
         let vectors = Vectors::new(&steps.vectors(messages));
-        let classes = vectors.classify(request.classes, request.seed)?;
+        let mut classes = vectors.classify(request.classes, request.seed)?;
+        vectors.join_mixed(&mut classes);
         let shape: Vec<u32> = runs(&classes.of).into_iter().map(|run| run.0).collect();
         candidates.push(Candidate {
             steps: steps.count,
@@ -266,7 +274,8 @@ fn choose(
     let (mut best, mut from) = (0..1, 0);
     for at in 1..=shapes.len() {
         if at == shapes.len() || shapes[at] != shapes[from] {
-            if at - from > best.len() {
+            let lasting = shapes[from].len() * LEAST_STEPS <= tried[at - 1].count;
+            if at - from > best.len() && lasting {
                 best = from..at;
             }
             from = at;
@@ -291,7 +300,7 @@ fn assemble(
     classes: Classes,
 ) -> Analysis {
     let split = steps.split(&messages.list);
-    let Classes { of, choice } = classes;
+    let Classes { of, choice, .. } = classes;
     let phases: Vec<Phase> = runs(&of)
         .into_iter()
         .map(|(class, range)| {

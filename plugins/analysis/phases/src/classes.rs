@@ -6,7 +6,7 @@ use kodama::{Method, linkage};
 use linfa::DatasetBase;
 use linfa::traits::{Fit, Predict};
 use linfa_clustering::{KMeans, KMeansError, KMeansInit};
-use ndarray::Array2;
+use ndarray::{Array1, Array2};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng;
 use serde::Serialize;
@@ -17,6 +17,8 @@ use crate::haar::CELLS;
 pub const MOST_CLASSES: usize = 16;
 /// Share of the vectors' sum of squares that classes may leave unexplained where their number is not given.
 pub const RESIDUAL: f64 = 0.05;
+/// Greatest squared distance of a mixed step from the line between the means of its neighbours, as a part of the larger mean's square.
+pub const MIXED: f64 = 0.1;
 /// Number of other seeds for which k-means is repeated.
 pub const SEEDS: u64 = 10;
 /// Runs of k-means for each seed, of which the best result counts.
@@ -29,6 +31,10 @@ const ROUNDS: u64 = 100;
 pub struct Classes {
     /// Class of each step. Classes are numbered in the order in which they first occur.
     pub of: Vec<u32>,
+    /// Number of classes that k-means made. [`Vectors::join_mixed`] may leave fewer.
+    clusters: usize,
+    /// True if mixed steps have joined the classes of their neighbours.
+    joined: bool,
     /// Choice of the number of classes.
     pub choice: ClassChoice,
 }
@@ -40,6 +46,9 @@ pub struct ClassChoice {
     pub count: usize,
     /// True if the user gave the number of classes.
     pub given: bool,
+    /// Number of steps that were the only step of a phase, held parts of both neighbouring phases, and joined one of the phases. 0 if the
+    /// user gave the step.
+    pub mixed: usize,
     /// Number of different vectors of the steps, which limits the number of classes.
     pub different: usize,
     /// Share of the vectors' sum of squares that 1, 2, 3, ... classes leave unexplained, as far as they were tried; empty if the user gave
@@ -133,7 +142,83 @@ impl Vectors {
             seed,
             ..ClassChoice::default()
         };
-        Ok(Classes { of, choice })
+        Ok(Classes {
+            of,
+            clusters: found,
+            joined: false,
+            choice,
+        })
+    }
+
+    /// Joins mixed steps with their neighbours. A mixed step is a phase of one step whose vector lies near the line between the means of
+    /// the classes before and after it: the step holds the end of one phase and the beginning of the next. The step joins the class whose
+    /// mean is nearer, but not a silent one.
+    pub fn join_mixed(&self, classes: &mut Classes) {
+        classes.choice.mixed = self.join(&mut classes.of);
+        classes.of = in_order(classes.of.iter().copied());
+        classes.choice.count = distinct(&classes.of);
+        classes.joined = true;
+    }
+
+    /// Joins mixed steps, and returns their number.
+    fn join(&self, of: &mut [u32]) -> usize {
+        let means = self.means(of);
+        let mut joined = 0;
+        // A step that joins makes a neighbouring phase longer, and no other phase shorter, so that one pass suffices.
+        let mut at = 1;
+        while at + 1 < of.len() {
+            let (before, own, after) = (of[at - 1], of[at], of[at + 1]);
+            if own != before
+                && own != after
+                && let Some(class) =
+                    self.mixed(at, (before, &means[&before]), (after, &means[&after]))
+            {
+                of[at] = class;
+                joined += 1;
+            }
+            at += 1;
+        }
+        joined
+    }
+
+    /// Returns the class of the nearer neighbour if a step is a mixture of the means of two classes; `None` for other steps.
+    fn mixed(
+        &self,
+        step: usize,
+        (before, first): (u32, &Array1<f64>),
+        (after, second): (u32, &Array1<f64>),
+    ) -> Option<u32> {
+        let row = self.rows.row(step);
+        let way = second - first;
+        let length = way.dot(&way);
+        let part = match length > 0.0 {
+            true => ((&row - first).dot(&way) / length).clamp(0.0, 1.0),
+            false => 0.0,
+        };
+        let off = &row - first - &(part * &way);
+        let squares = [first.dot(first), second.dot(second)];
+        let largest = squares[0].max(squares[1]);
+        let class = match squares {
+            // A silent phase stays without messages.
+            [first, _] if first <= 0.0 => after,
+            [_, second] if second <= 0.0 => before,
+            _ if part < 0.5 => before,
+            _ => after,
+        };
+        (off.dot(&off) <= MIXED * largest).then_some(class)
+    }
+
+    /// Returns the mean of each class.
+    fn means(&self, of: &[u32]) -> BTreeMap<u32, Array1<f64>> {
+        let mut means: BTreeMap<u32, (f64, Array1<f64>)> = BTreeMap::new();
+        for (row, &class) in self.rows.rows().into_iter().zip(of) {
+            let (count, sum) = (means.entry(class)).or_insert_with(|| (0.0, Array1::zeros(CELLS)));
+            *count += 1.0;
+            *sum += &row;
+        }
+        (means.into_iter())
+            .map(|(class, (count, sum))| (class, sum / count))
+            .collect()
     }
 
     /// Compares classes with those of other seeds and of Ward's method.
@@ -145,13 +230,19 @@ impl Vectors {
         let choice = &mut classes.choice;
         let mut indices = Vec::new();
         for other in 1..=SEEDS {
-            let again = self.k_means(choice.count, choice.seed.wrapping_add(other))?;
+            let mut again = self.k_means(classes.clusters, choice.seed.wrapping_add(other))?;
+            if classes.joined {
+                self.join(&mut again);
+            }
             indices.push(rand_index(&classes.of, &again));
         }
         choice.seeds = SEEDS;
         choice.stability = indices.iter().sum::<f64>() / indices.len() as f64;
         choice.least_stability = indices.iter().copied().fold(1.0, f64::min);
-        let ward = self.ward(choice.count);
+        let mut ward = self.ward(classes.clusters);
+        if classes.joined {
+            self.join(&mut ward);
+        }
         choice.ward_agreement = rand_index(&classes.of, &ward);
         choice.ward_phases = runs(&ward).len();
         Ok(())

@@ -44,7 +44,12 @@ impl Analysis {
             ),
         };
         let count = self.step_classes.len();
-        format!("{} ({count} steps; {why})", time(self.step))
+        let mixed = match self.class_choice.mixed {
+            0 => String::new(),
+            1 => "; 1 step of two phases joined one of them".to_owned(),
+            mixed => format!("; {mixed} steps of two phases joined one of them"),
+        };
+        format!("{} ({count} steps; {why}{mixed})", time(self.step))
     }
 
     /// Returns sentences on how the number of classes was chosen, and on how stable the classes are.

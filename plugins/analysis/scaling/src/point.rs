@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The supported version of `report.json`.
-const REPORT_VERSION: u64 = 3;
+const REPORT_VERSION: u64 = 4;
 /// The supported version of `host.json`.
 const HOST_VERSION: u32 = 1;
 
@@ -170,6 +170,21 @@ pub enum PointError {
         "report.json holds no MPI calls: set job.trace = true in the study, and run a program that calls MPI"
     )]
     NoCalls,
+    /// The run had several MPI programs, of which none was requested, or it lacks the requested program.
+    #[error("report.json has several MPI programs, or not the one that --program names; choose one by --program N: {}", .0.join("; "))]
+    Program(Vec<String>),
+    /// Another MPI program ran in the window, so that the window's figures are not those of one program.
+    #[error(
+        "report.json: window \"{window}\" has code of MPI program {other}, too; measure a window in which program {program} alone runs, or give --window the name of one"
+    )]
+    Shared {
+        /// Name of the window.
+        window: String,
+        /// Number of the requested program.
+        program: usize,
+        /// Number of the other program.
+        other: usize,
+    },
     /// The terms do not add up to the window's cycles.
     #[error(
         "report.json: the terms of window \"{window}\" add up to {sum}/65536 cycles, not to its {cycles}; run the study again"
@@ -210,6 +225,13 @@ struct Study {
 
 #[derive(Deserialize)]
 struct ReportMpi {
+    programs: Vec<ReportProgram>,
+}
+
+#[derive(Deserialize)]
+struct ReportProgram {
+    name: String,
+    world_size: u32,
     from_ps: u64,
     to_ps: u64,
     ranks: Vec<serde::de::IgnoredAny>,
@@ -265,15 +287,17 @@ fn parse<'a, T: Deserialize<'a>>(file: &'static str, text: &'a str) -> Result<T,
 
 impl Point {
     /// Reads a run's results from the text of its `report.json` and, if present, of its `host.json`. Reads the window of the given
-    /// name, or the first complete window.
+    /// name, or the first complete window; and the MPI program of the given number, or the only one.
     ///
     /// # Errors
     ///
-    /// Fails if a text is damaged, of another version, without MPI calls, or inconsistent, or if it lacks the named window.
+    /// Fails if a text is damaged, of another version, without MPI calls, or inconsistent, or if it lacks the named window or program.
+    /// Fails if there are several programs and none is given, or if another program ran in the window.
     pub fn read(
         report: &str,
         host: Option<&str>,
         window: Option<&str>,
+        program: Option<usize>,
     ) -> Result<Point, PointError> {
         const FILE: &str = "report.json";
         let Version { version } = parse(FILE, report)?;
@@ -285,8 +309,15 @@ impl Point {
             });
         }
         let report: Report = parse(FILE, report)?;
-        let mpi = report.mpi.filter(|mpi| !mpi.ranks.is_empty());
-        let mpi = mpi.ok_or(PointError::NoCalls)?;
+        let mut programs = report.mpi.map(|mpi| mpi.programs).unwrap_or_default();
+        if programs.iter().all(|program| program.ranks.is_empty()) {
+            return Err(PointError::NoCalls);
+        }
+        let number = match program {
+            None if programs.len() == 1 => 0,
+            Some(number) if number < programs.len() => number,
+            _ => return Err(PointError::Program(listed(&programs))),
+        };
         let core = core_source(&report.core);
         let measured =
             |found: &&ReportWindow| found.complete && window.is_none_or(|name| found.name == name);
@@ -294,7 +325,21 @@ impl Point {
         if let (None, Some(name)) = (found, window) {
             return Err(PointError::NoWindow(name.to_owned()));
         }
+        let others = (programs.iter().enumerate()).filter(|(other, _)| *other != number);
+        for (other, program) in others {
+            let shared = found.is_some_and(|window| {
+                program.from_ps < window.closed_ps && window.triggered_ps < program.to_ps
+            });
+            if let (true, Some(window)) = (shared, found) {
+                return Err(PointError::Shared {
+                    window: window.name.clone(),
+                    program: number,
+                    other,
+                });
+            }
+        }
         let window = found.map(|window| Window::of(window, core)).transpose()?;
+        let mpi = programs.swap_remove(number);
         Ok(Point {
             study: report.study.name,
             nodes: count(report.network.len()),
@@ -308,6 +353,17 @@ impl Point {
             host: host.map(Host::read).transpose()?,
         })
     }
+}
+
+/// Returns a line for each program of a report.
+fn listed(programs: &[ReportProgram]) -> Vec<String> {
+    const MOST: usize = 20;
+    let lines = programs.iter().enumerate().take(MOST);
+    lines
+        .map(|(number, program)| {
+            format!("{number}: {}, {} ranks", program.name, program.world_size)
+        })
+        .collect()
 }
 
 fn count(length: usize) -> u32 {

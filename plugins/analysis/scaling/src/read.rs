@@ -40,16 +40,20 @@ pub enum ReadError {
 }
 
 /// Reads the runs of each path: a results folder is one run, a file contains the runs of an earlier analysis. For folders, reads the
-/// window of the given name, or the first complete window.
+/// window of the given name, or the first complete window, and the MPI program of the given number, or the only one.
 ///
 /// # Errors
 ///
 /// Fails at the first path that cannot be read.
-pub fn read(paths: &[PathBuf], window: Option<&str>) -> Result<Vec<Point>, ReadError> {
+pub fn read(
+    paths: &[PathBuf],
+    window: Option<&str>,
+    program: Option<usize>,
+) -> Result<Vec<Point>, ReadError> {
     let mut points = Vec::new();
     for path in paths {
         match path.is_dir() {
-            true => points.push(of_folder(path, window)?),
+            true => points.push(of_folder(path, window, program)?),
             false => points.extend(of_file(path)?),
         }
     }
@@ -63,7 +67,11 @@ fn text(path: &Path) -> Result<String, ReadError> {
     })
 }
 
-fn of_folder(folder: &Path, window: Option<&str>) -> Result<Point, ReadError> {
+fn of_folder(
+    folder: &Path,
+    window: Option<&str>,
+    program: Option<usize>,
+) -> Result<Point, ReadError> {
     let report = folder.join("report.json");
     if !report.is_file() {
         return Err(ReadError::NoReport(folder.to_owned()));
@@ -71,7 +79,7 @@ fn of_folder(folder: &Path, window: Option<&str>) -> Result<Point, ReadError> {
     let report = text(&report)?;
     let host = folder.join("host.json");
     let host = host.is_file().then(|| text(&host)).transpose()?;
-    let point = Point::read(&report, host.as_deref(), window);
+    let point = Point::read(&report, host.as_deref(), window, program);
     point.map_err(|source| ReadError::Point {
         folder: folder.to_owned(),
         source,

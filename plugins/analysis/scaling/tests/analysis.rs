@@ -29,7 +29,7 @@ fn report(study: &str, nodes: u64, mpi: u64) -> Value {
     let cycles: u64 = terms.iter().map(|(_, cycles)| cycles * ranks * CYCLE).sum();
     let term = |(term, cycles): (&str, u64)| json!({"term": term, "cycles_65536": cycles * ranks * CYCLE, "cpi": cycles as f64 / 1000.0});
     json!({
-        "version": 3,
+        "version": 4,
         "study": {"name": study, "id": "0", "description": []},
         "core": {"nominal": {"source": "by hand"}},
         "windows": [{
@@ -44,14 +44,14 @@ fn report(study: &str, nodes: u64, mpi: u64) -> Value {
                 },
             ],
         }],
-        "mpi": {
-            "from_ps": 0, "to_ps": 10_000_000,
+        "mpi": {"programs": [{
+            "name": "p", "world_size": ranks, "from_ps": 0, "to_ps": 10_000_000,
             "ranks": vec![json!({"rank": 0}); ranks as usize],
             "functions": [
                 {"function": "MPI_Send", "calls": 10 * ranks, "time_ps": 3_000_000 * ranks},
                 {"function": "MPI_Wait", "calls": 20 * ranks, "time_ps": 1_000_000 * ranks},
             ],
-        },
+        }]},
         "network": vec![json!({"node": "n"}); nodes as usize],
     })
 }
@@ -84,6 +84,7 @@ fn point(study: &str, nodes: u64, mpi: u64) -> Point {
     Point::read(
         &report(study, nodes, mpi).to_string(),
         Some(&host(nodes).to_string()),
+        None,
         None,
     )
     .unwrap()
@@ -233,7 +234,7 @@ fn the_json_of_an_analysis_gives_the_analysis_again() {
     let analysis = three();
     let file = folder.path().join("scaling.json");
     fs::write(&file, analysis.json()).unwrap();
-    let again = Analysis::new(read(&[file], None).unwrap()).unwrap();
+    let again = Analysis::new(read(&[file], None, None).unwrap()).unwrap();
     assert_eq!(again, analysis);
     assert_eq!(again.text(), analysis.text());
 }
@@ -244,28 +245,68 @@ fn folders_are_read_and_those_without_a_report_named() {
     let run = folder.path().join("p-1");
     fs::create_dir(&run).unwrap();
     let paths: [PathBuf; 1] = [run.clone()];
-    let error = read(&paths, None).unwrap_err();
+    let error = read(&paths, None, None).unwrap_err();
     assert!(matches!(error, ReadError::NoReport(path) if path == run));
     fs::write(run.join("report.json"), report("p-1", 1, 0).to_string()).unwrap();
-    let points = read(&paths, Some("steps")).unwrap();
+    let points = read(&paths, Some("steps"), None).unwrap();
     assert!(points[0].host.is_none() && points[0].window.is_some());
-    let error = read(&paths, Some("other")).unwrap_err();
+    let error = read(&paths, Some("other"), None).unwrap_err();
     assert!(
         matches!(error, ReadError::Point { source: PointError::NoWindow(name), .. } if name == "other")
     );
 }
 
 #[test]
+fn of_several_programs_one_must_be_chosen() {
+    let mut value = report("p-1", 1, 0);
+    let mut second = value["mpi"]["programs"][0].clone();
+    second["name"] = json!("q");
+    second["ranks"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"rank": 1}));
+    (second["from_ps"], second["to_ps"]) = (json!(20_000_000), json!(30_000_000));
+    value["mpi"]["programs"]
+        .as_array_mut()
+        .unwrap()
+        .push(second);
+    let read = |value: &Value, program| Point::read(&value.to_string(), None, None, program);
+    for program in [None, Some(2)] {
+        let error = read(&value, program).unwrap_err();
+        assert!(error.to_string().contains("--program N: 0: p, "), "{error}");
+    }
+    let alone = read(&report("p-1", 1, 0), None).unwrap();
+    assert_eq!(read(&value, Some(0)).unwrap(), alone);
+    // The window is of the first program's time.
+    let error = read(&value, Some(1)).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            PointError::Shared {
+                program: 1,
+                other: 0,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    value["windows"] = json!([]);
+    let second = read(&value, Some(1)).unwrap();
+    assert_eq!(second.ranks, alone.ranks + 1);
+    assert_eq!(second.mpi.from_ps, 20_000_000);
+}
+
+#[test]
 fn damaged_results_are_refused() {
     let whole = report("p-1", 1, 0);
-    let read = |value: &Value| Point::read(&value.to_string(), None, None).unwrap_err();
+    let read = |value: &Value| Point::read(&value.to_string(), None, None, None).unwrap_err();
     let mut value = whole.clone();
     value["version"] = json!(2);
     assert!(matches!(
         read(&value),
         PointError::Version {
             found: 2,
-            read: 3,
+            read: 4,
             ..
         }
     ));
@@ -284,7 +325,7 @@ fn damaged_results_are_refused() {
             ..
         }
     ));
-    let told = Point::read("{", None, None).unwrap_err().to_string();
+    let told = Point::read("{", None, None, None).unwrap_err().to_string();
     assert!(
         told.starts_with("report.json is damaged or of another form"),
         "{told}"

@@ -641,8 +641,9 @@ impl<'a> Archive<'a> {
             for (at, entry) in world.communicators.iter().enumerate() {
                 let name = match (at, survey.worlds.len()) {
                     (0, 1) => "MPI_COMM_WORLD".into(),
-                    (0, _) => format!("MPI_COMM_WORLD of job {job}"),
-                    _ => communicator_name(world, entry.id),
+                    (0, _) => format!("MPI_COMM_WORLD of program {job}"),
+                    (_, 1) => communicator_name(world, entry.id),
+                    _ => format!("{} of program {job}", communicator_name(world, entry.id)),
                 };
                 let name = strings.number(&name);
                 let one = group(nothing, value::GROUP_COMM, positions(&entry.members));

@@ -29,7 +29,7 @@ const TIME_SPEED: f64 = 1e9;
 /// Writes `trace.ti` with a file for each rank beside it, `platform.xml`, `hostfile` and a script `replay`.
 pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
     let survey = job.survey;
-    let world = survey.one_world(job.options.world)?;
+    let world = survey.one_world(job.options.world, "SimGrid's trace")?;
     let ranks = survey.complete(world, "SimGrid's trace")?;
     let parts = job.file("trace.ti.ranks");
     crate::output::folder(&parts)?;
@@ -79,7 +79,7 @@ pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
     }
     if survey.worlds.len() > 1 {
         notes.push(format!(
-            "the trace has {} MPI jobs; this is number {world}",
+            "the trace has {} MPI programs; this is number {world}",
             survey.worlds.len()
         ));
     }

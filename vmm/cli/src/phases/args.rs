@@ -36,9 +36,9 @@ pub struct Phases {
     /// Kinds of messages to count besides those of point-to-point calls.
     #[arg(long, value_name = "KIND", value_enum, value_delimiter = ',')]
     pub include: Vec<Kind>,
-    /// The MPI job, from 0, where the trace holds several; by default the one with most calls.
-    #[arg(long, value_name = "N")]
-    pub job: Option<usize>,
+    /// The MPI program, from 0, where the trace has several.
+    #[arg(long, visible_alias = "job", value_name = "N")]
+    pub program: Option<usize>,
     /// A file that describes a cluster (guide: The cluster file): place the ranks on its nodes for each phase and for the whole run, and
     /// predict the gain. The file's section "collectives" chooses the algorithms of collectives, too.
     #[arg(long, value_name = "FILE")]

@@ -75,9 +75,9 @@ pub struct Predict {
     /// Print the program of a rank, with numbered loops, in place of a prediction.
     #[arg(long, value_name = "RANK", num_args = 0..=1, default_missing_value = "0", conflicts_with_all = ["sweep", "ranks", "reduce", "json", "html"])]
     pub outline: Option<u32>,
-    /// The MPI job, from 0, where the trace holds several; by default the one with most calls. With --ranks, several such as 3,5,7.
-    #[arg(long, value_name = "N", value_delimiter = ',')]
-    pub job: Vec<usize>,
+    /// The MPI program, from 0, where the trace has several. With --ranks, several such as 3,5,7.
+    #[arg(long, visible_alias = "job", value_name = "N", value_delimiter = ',')]
+    pub program: Vec<usize>,
     /// Report the time of a section, too: from the return of a call of each rank, such as MPI_Barrier:2 for its second barrier (with
     /// --ranks, predict the section alone) ...
     #[arg(long, value_name = "CALL", requires = "to", value_parser = call)]

@@ -43,9 +43,9 @@ pub struct Choice {
     /// length. Ranks that are nearer to each other share a representative.
     #[arg(long, value_name = "PART", default_value = "5%", value_parser = threshold)]
     pub threshold: f64,
-    /// The MPI job, from 0, where the trace holds several; by default the one with most calls.
-    #[arg(long, value_name = "N")]
-    pub job: Option<usize>,
+    /// The MPI program, from 0, where the trace has several.
+    #[arg(long, visible_alias = "job", value_name = "N")]
+    pub program: Option<usize>,
     /// Print JSON in place of text (guide: Results and formats).
     #[arg(long, conflicts_with = "html")]
     pub json: bool,

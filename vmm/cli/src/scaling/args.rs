@@ -26,6 +26,9 @@ pub struct Scaling {
     /// The window whose CPI and FLOPS are shown; by default the first complete one of each run.
     #[arg(long, value_name = "NAME")]
     pub window: Option<String>,
+    /// The MPI program, from 0, where the runs have several.
+    #[arg(long, value_name = "N")]
+    pub program: Option<usize>,
     /// Estimate what a larger cluster would cost the host, by a fit of runs with --host-times: nodes=224,cores=16 and, if need be,
     /// host-cores=12, host-memory="24 GiB", job=TIME and window=TIME of virtual time.
     #[arg(long, value_name = "KEY=VALUE,...")]

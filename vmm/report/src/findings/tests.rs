@@ -3,7 +3,7 @@
 use super::*;
 use crate::breakdown::{CYCLE, EventValue, MpiValue, TermValue};
 use crate::flops::Flops;
-use crate::mpi::{FunctionRow, MessageSize, RankRow};
+use crate::mpi::{FunctionRow, MessageSize, ProgramReport, RankRow};
 
 const HZ: f64 = 1e9;
 
@@ -174,7 +174,7 @@ fn run(mpi_ps: u64, sizes: &[(u64, u64)]) -> MpiReport {
         mean_ps: 0.0,
         max_ps: 0,
     };
-    MpiReport {
+    let program = ProgramReport {
         ranks: vec![RankRow::default(), RankRow::default()],
         from_ps: 1000,
         to_ps: 2000,
@@ -190,6 +190,10 @@ fn run(mpi_ps: u64, sizes: &[(u64, u64)]) -> MpiReport {
                 bytes: up_to_bytes * messages,
             })
             .collect(),
+        ..ProgramReport::default()
+    };
+    MpiReport {
+        programs: vec![program],
         ..MpiReport::default()
     }
 }
@@ -220,6 +224,28 @@ fn the_whole_runs_mpi_and_sizes_of_messages_are_told() {
     assert_eq!(texts(run(1000, &[(0, 400)])).len(), 2);
     assert_eq!(texts(run(1000, &[(256, 4)])).len(), 1);
     assert!(texts(MpiReport::default()).is_empty());
+}
+
+#[test]
+fn findings_of_several_programs_name_the_program_and_weigh_its_part_of_the_time() {
+    let mut mpi = run(300, &[]);
+    let mut second = run(1000, &[(256, 900)]).programs.remove(0);
+    (second.number, second.name) = (1, "heat".into());
+    mpi.programs[0].name = "heat".into();
+    mpi.programs.push(second);
+    let found = find(&[], Some(&mpi));
+    let of: Vec<_> = found.iter().map(|found| found.program).collect();
+    assert_eq!(of, [Some(1), Some(1)]);
+    assert!(
+        found[0].text.starts_with("MPI program 1, heat: 50 % of"),
+        "{found:?}"
+    );
+    assert!(
+        found[1].text.starts_with("MPI program 1, heat: "),
+        "{found:?}"
+    );
+    let alone = find(&[], Some(&run(1000, &[(256, 900)])));
+    assert_eq!(found[0].weight, alone[0].weight / 2.0);
 }
 
 #[test]

@@ -206,19 +206,30 @@ fn event(node: u32, time: u64, body: Body) -> Event {
 }
 
 pub fn hello(node: u32, rank: u32) -> Event {
+    hello_in(node, rank, 3)
+}
+
+pub fn hello_in(node: u32, rank: u32, world_size: u32) -> Event {
     event(
         node,
         500_000,
         Body::Process(Hello {
             kind: ProcessKind::MpiRank,
             rank: Peer::Rank(rank),
-            world_size: 3,
+            world_size,
             pid: 100 + rank,
             flavour: Flavour::OpenMpi,
             host: format!("node{node}"),
             program: "hpcc".into(),
         }),
     )
+}
+
+fn thread(rank: u32) -> ThreadId {
+    ThreadId {
+        pid: 100 + rank,
+        tid: 100 + rank,
+    }
 }
 
 pub fn call(
@@ -230,7 +241,7 @@ pub fn call(
     entry: u64,
     exit: u64,
 ) -> Event {
-    let mut record = MpiRecord::new(function, ThreadId::default(), Peer::Rank(rank), 0);
+    let mut record = MpiRecord::new(function, thread(rank), Peer::Rank(rank), 0);
     record.send_bytes = bytes;
     record.destination = to.map_or(Peer::None, Peer::Rank);
     let stamp = |time| Stamp {

@@ -38,7 +38,7 @@ pub struct Rank {
 /// The processes of one `MPI_COMM_WORLD`.
 #[derive(Debug)]
 pub struct Job {
-    pub known: BTreeSet<u32>,
+    /// Number of ranks, as the processes state it; 0 if unknown.
     pub world: u32,
     pub ranks: BTreeMap<u32, Rank>,
     pub messages: Messages,
@@ -54,21 +54,9 @@ pub struct Job {
     truncated: Vec<(u32, CallSite, Incoming)>,
 }
 
-/// Returns whether a process belongs to a job of `world` ranks, of which the ranks `known` have already reported themselves. A process with
-/// one of these ranks, or with another number of ranks, belongs to a new job.
-pub(crate) fn belongs_to_job(
-    known: &BTreeSet<u32>,
-    world: u32,
-    rank: u32,
-    world_size: u32,
-) -> bool {
-    world == world_size && !known.contains(&rank)
-}
-
 impl Job {
     pub fn new(world: u32) -> Job {
         Job {
-            known: BTreeSet::new(),
             world,
             ranks: BTreeMap::new(),
             messages: Messages::default(),
