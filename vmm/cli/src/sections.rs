@@ -38,7 +38,7 @@ fn of_trace(results: &Path) -> Vec<PageSection> {
         return Vec::new();
     };
     let reason = |why: String| {
-        let section = |(title, _): &SectionSource<'_'>| PageSection::new(title, Err(why.clone()));
+        let section = |(title, _): &SectionSource<'_>| PageSection::new(title, Err(why.clone()));
         sources.iter().map(section).collect()
     };
     if size > LARGEST {
