@@ -55,11 +55,13 @@ pub enum Need {
     Shell,
     /// Tools that make and unpack Debian packages.
     Packaging,
+    /// A kernel with Landlock and seccomp (`vmm/sandbox`).
+    Sandbox,
 }
 
 impl Need {
     /// Every need.
-    pub const ALL: [Need; 19] = [
+    pub const ALL: [Need; 20] = [
         Need::Kvm,
         Need::Mpi,
         Need::Compiler,
@@ -79,6 +81,7 @@ impl Need {
         Need::Manual,
         Need::Shell,
         Need::Packaging,
+        Need::Sandbox,
     ];
 
     /// Returns the need's name in `NODESCOPE_REQUIRE`.
@@ -103,6 +106,7 @@ impl Need {
             Need::Manual => "manual",
             Need::Shell => "shell",
             Need::Packaging => "packaging",
+            Need::Sandbox => "sandbox",
         }
     }
 
@@ -125,7 +129,7 @@ impl Need {
             Need::Manual => "man-db",
             Need::Shell => "zsh fish",
             Need::Packaging => "dpkg-dev binutils git",
-            Need::Kvm | Need::Mount | Need::Cpu => "none",
+            Need::Kvm | Need::Mount | Need::Cpu | Need::Sandbox => "none",
         }
     }
 }
