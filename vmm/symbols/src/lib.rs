@@ -5,17 +5,22 @@
 //! these structures name. [`Unwinder`] reads stacks. `README.md` describes what is read, why reading is safe, and the limits.
 
 mod btf;
+mod debug;
+mod demangle;
 mod elf;
 mod error;
 mod files;
+mod frames;
 mod image;
 mod kallsyms;
 mod kernel;
 mod layout;
+mod limits;
 mod memory;
 mod modules;
 mod page_cache;
 mod plt;
+mod reader;
 mod symbolizer;
 mod tasks;
 #[cfg(test)]
@@ -25,6 +30,7 @@ pub use error::KernelError;
 pub use files::{Files, HOST_FILE_LIMIT, ListedFiles, MemoryFiles, RootImage, Sources};
 pub use kallsyms::{KernelSymbol, KernelSymbols};
 pub use kernel::{FileId, FilePage, GuestKernel};
+pub use limits::{Limit, Lost};
 pub use memory::{PhysicalMemory, read_linear, read_up_to, translate};
 pub use modules::{Module, ModuleSymbol};
 pub use page_cache::FILE_LIMIT;
