@@ -1,5 +1,6 @@
 //! Targets: all code that reads what users or other programs wrote.
 
+pub mod debug;
 mod files;
 mod profile;
 mod results;
@@ -50,6 +51,7 @@ pub const ALL: &[Target] = &[
     results::RUN,
     profile::PROFILE,
     snapshot::SNAPSHOT,
+    debug::DEBUG,
 ];
 
 /// Returns the target with this name; None if it does not exist.

@@ -50,6 +50,7 @@ fn damaged_inputs_are_refused_or_read() {
         ("run", 100),
         ("profile", 200),
         ("snapshot", 300),
+        ("debug", 300),
     ] {
         cases(name, count);
     }

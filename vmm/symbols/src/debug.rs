@@ -9,13 +9,14 @@ use crate::elf::{Elf, Section, Unpacked};
 use crate::files::Files;
 use crate::kernel::FileId;
 use crate::limits::{AllSteps, Limit, Meter, NAME, NESTING, SYMBOL, all_steps, cut};
+use crate::process::is_debug;
 use crate::reader::Reader;
 use crate::symbolizer::SourceLine;
 
 /// Maximum number of frames of one address, inlined functions included.
-const INLINED: usize = 64;
+pub(crate) const INLINED: usize = 64;
 /// Folder in which Debian's packages put debug information.
-const DEBUG: &str = "/usr/lib/debug";
+pub(crate) const DEBUG: &str = "/usr/lib/debug";
 /// Sections that name functions and lines. Others are not read.
 const SECTIONS: [SectionId; 11] = [
     SectionId::DebugAbbrev,
@@ -77,11 +78,8 @@ impl DebugInfo {
         if sections.get(SectionId::DebugInfo).is_empty() {
             return Ok(None);
         }
-        let shared = match elf
-            .shared_debug
-            .as_deref()
-            .and_then(|path| files.read_path(path))
-        {
+        let shared = elf.shared_debug.as_deref().filter(|path| is_debug(path));
+        let shared = match shared.and_then(|path| files.read_path(path)) {
             Some(shared) => match Elf::new(shared)? {
                 Some(shared) => {
                     unpacked.keep(&shared)?;
@@ -225,7 +223,7 @@ fn separate(files: &dyn Files, file: &FileId, elf: &Elf) -> Result<Option<Elf>, 
     let Some((name, crc)) = &elf.debug_link else {
         return Ok(None);
     };
-    if name.is_empty() || name.contains(['/', '\0']) || name == ".." {
+    if !may_link(name) {
         return Ok(None);
     }
     for name in [name.clone(), format!(".debug/{name}")] {
@@ -237,4 +235,9 @@ fn separate(files: &dyn Files, file: &FileId, elf: &Elf) -> Result<Option<Elf>, 
         }
     }
     Ok(None)
+}
+
+/// Returns whether a name may be that of a file beside another file.
+pub(crate) fn may_link(name: &str) -> bool {
+    !name.is_empty() && name.len() <= 255 && !name.contains(['/', '\0']) && name != ".."
 }

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use crate::btf::Types;
 use crate::error::KernelError;
 use crate::image::{KernelImage, Segment};
@@ -28,7 +30,7 @@ const NAME_MAX: u32 = 255;
 const PATH_MAX: usize = 4096;
 
 /// A file of the guest.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FileId {
     /// Type of the file system with the file, such as `ext4` or `tmpfs`.
     pub file_system: String,
@@ -62,7 +64,7 @@ impl FileId {
 }
 
 /// Origin of a page of code: a file, the kernel, a module, or memory without a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FilePage {
     /// A page of a file.
     File {
@@ -89,6 +91,33 @@ pub enum FilePage {
         /// Offset of the requested byte from the module's first byte in memory.
         offset: u64,
     },
+}
+
+impl FilePage {
+    /// Returns the page's location moved forward by so many bytes.
+    pub fn behind(self, bytes: u64) -> FilePage {
+        match self {
+            FilePage::File { file, offset } => FilePage::File {
+                file,
+                offset: offset.saturating_add(bytes),
+            },
+            FilePage::Anonymous => FilePage::Anonymous,
+            FilePage::Kernel { address } => FilePage::Kernel {
+                address: address.saturating_add(bytes),
+            },
+            FilePage::Module {
+                name,
+                module,
+                address,
+                offset,
+            } => FilePage::Module {
+                name,
+                module,
+                address: address.saturating_add(bytes),
+                offset: offset.saturating_add(bytes),
+            },
+        }
+    }
 }
 
 /// The kernel that a guest runs: layout of its structures, its symbols, and its addresses in memory.

@@ -72,6 +72,51 @@ impl Location {
     }
 }
 
+impl Location {
+    /// Names code of the kernel, of its modules, and of memory without a file. Code of a file has no name here.
+    pub(crate) fn outside_files(
+        kernel: &GuestKernel,
+        memory: &dyn PhysicalMemory,
+        page: &FilePage,
+    ) -> Location {
+        match page {
+            FilePage::File { file, offset } => {
+                Location::unnamed(&file.guest_path(), *offset, false)
+            }
+            FilePage::Anonymous => Location {
+                function: "[anonymous]".into(),
+                ..Location::unnamed("[anonymous]", 0, false)
+            },
+            FilePage::Kernel { address } => match kernel.function(*address) {
+                Some(function) => Location {
+                    function: function.name.into(),
+                    function_start: Some(function.address),
+                    function_size: function.size,
+                    ..Location::unnamed("[kernel]", *address, true)
+                },
+                None => Location::unnamed("[kernel]", *address, true),
+            },
+            FilePage::Module {
+                name,
+                module,
+                address,
+                offset,
+            } => {
+                let location = Location::unnamed(&format!("[{name}]"), *offset, true);
+                match kernel.module_function(memory, *module, *address) {
+                    Some(function) => Location {
+                        function: function.name,
+                        function_start: Some(function.address),
+                        function_size: function.size,
+                        ..location
+                    },
+                    None => location,
+                }
+            }
+        }
+    }
+}
+
 /// A file with its debug information.
 struct Module {
     elf: Elf,
@@ -212,36 +257,7 @@ impl Symbolizer {
     ) -> Location {
         match page {
             FilePage::File { file, offset } => self.locate(files, file, *offset, code),
-            FilePage::Anonymous => Location {
-                function: "[anonymous]".into(),
-                ..Location::unnamed("[anonymous]", 0, false)
-            },
-            FilePage::Kernel { address } => match kernel.function(*address) {
-                Some(function) => Location {
-                    function: function.name.into(),
-                    function_start: Some(function.address),
-                    function_size: function.size,
-                    ..Location::unnamed("[kernel]", *address, true)
-                },
-                None => Location::unnamed("[kernel]", *address, true),
-            },
-            FilePage::Module {
-                name,
-                module,
-                address,
-                offset,
-            } => {
-                let location = Location::unnamed(&format!("[{name}]"), *offset, true);
-                match kernel.module_function(memory, *module, *address) {
-                    Some(function) => Location {
-                        function: function.name,
-                        function_start: Some(function.address),
-                        function_size: function.size,
-                        ..location
-                    },
-                    None => location,
-                }
-            }
+            other => Location::outside_files(kernel, memory, other),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
+use serde::{Deserialize, Serialize};
 
 use crate::elf::{Elf, Section};
 use crate::files::Files;
@@ -25,7 +26,7 @@ const INDEXED: usize = 256 << 20;
 const USER_END: u64 = 1 << 47;
 
 /// Registers at the beginning of a call path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Registers {
     /// Instruction pointer, RIP.
     pub ip: u64,
@@ -45,7 +46,7 @@ pub struct Sample<'a> {
 }
 
 /// A call that has not returned yet.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
     /// Return address of the call.
     pub address: u64,
