@@ -153,6 +153,7 @@ fn files_that_end_the_process_lose_their_names_alone(path: &Path) {
         assert_eq!((files.ended.get(), names.take_lost()), (2, Vec::new()));
         assert!(paths(&mut names, &files, &deadly).iter().all(Vec::is_empty));
         assert!(!paths(&mut names, &files, path).iter().all(Vec::is_empty));
+        drop(names);
         let mut names = Names::in_process(Path::new(SELF));
         assert!(paths(&mut names, &files, &deadly).iter().all(Vec::is_empty));
         assert_eq!((files.ended.get(), names.take_lost().len()), (3, 1));
