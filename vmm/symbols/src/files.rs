@@ -160,6 +160,13 @@ impl Files for MemoryFiles<'_> {
         };
         Some(bytes.into())
     }
+
+    fn read_beside(&self, file: &FileId, name: &str) -> Option<Arc<[u8]>> {
+        let beside = file
+            .in_memory()
+            .then(|| self.kernel.beside(self.memory, file, name))?;
+        self.read(&beside?)
+    }
 }
 
 /// List of sources. The contents of a file come from the first source that has the file.

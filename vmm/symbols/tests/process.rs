@@ -77,7 +77,9 @@ fn paths(names: &mut Names, files: &dyn Files, path: &Path) -> Vec<Vec<u64>> {
     };
     let stacks: Vec<_> = (0..200).map(|n| (3, sample(word(n)))).collect();
     let found = names.unwind(files, &stacks, &mut resolve);
-    let addresses = found.iter().map(|path| path.iter().map(|call| call.address).collect());
+    let addresses = found
+        .iter()
+        .map(|path| path.iter().map(|call| call.address).collect());
     addresses.collect()
 }
 
@@ -142,10 +144,16 @@ fn files_that_end_the_process_lose_their_names_alone(path: &Path) {
         let mut names = Names::in_process(Path::new(SELF));
         let before = locate(&mut names, &files, path);
         let lost = locate(&mut names, &files, &deadly);
-        assert!(lost.iter().all(|location| location.function.starts_with("deadly+0x")));
+        assert!(
+            lost.iter()
+                .all(|location| location.function.starts_with("deadly+0x"))
+        );
         // A process that has read other files is given a second chance. The file ends the second process, too.
         assert_eq!(files.ended.get(), 2);
-        let said = format!("{}: no functions and lines, since {reason}", deadly.display());
+        let said = format!(
+            "{}: no functions and lines, since {reason}",
+            deadly.display()
+        );
         assert_eq!(names.take_lost(), [said]);
         assert_eq!(locate(&mut names, &files, path), before);
         // The file is not tried again, and a path ends in it.
