@@ -234,3 +234,34 @@ impl CodeLocator {
         found
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_among_results() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("files/deep");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("program"), "no ELF file, and without a build id").unwrap();
+        let module = Module {
+            path: "/job/program".into(),
+            build_id: None,
+        };
+        let mut locator = CodeLocator::new(&[]).among(&[dir.path().join("files")]);
+        let found = locator.file(&module).unwrap();
+        assert_eq!(Path::new(&found.path), folder.join("program"));
+        assert!(locator.notes().is_empty());
+        // Links are not followed, and a file of another build is no program of this run.
+        let other = Module {
+            build_id: Some("0123".into()),
+            ..module
+        };
+        assert_eq!(locator.file(&other), None);
+        assert!(locator.notes()[0].contains("build id differs"));
+        std::os::unix::fs::symlink(&folder, dir.path().join("link")).unwrap();
+        let links = CodeLocator::new(&[]).among(&[dir.path().to_path_buf()]);
+        assert_eq!(links.among_results.values().flatten().count(), 1);
+    }
+}
