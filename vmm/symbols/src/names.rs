@@ -1,7 +1,8 @@
 //! Names of code in files that are not trusted: made in this process within limits, or in a process of its own.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::files::Files;
 use crate::kernel::{FileId, FilePage, GuestKernel};
@@ -14,6 +15,11 @@ use crate::wire::{Ask, LOOKUPS, STACKS};
 
 /// Argument with which a program is started that is to call [`serve_names`](crate::serve_names) at once.
 pub const SERVE_ARGUMENT: &str = "--serve-names-of-guest-code";
+
+/// Processor time that the names of one file may take, and that the call paths of a run may take. What files may cost is counted; these are
+/// the last resort.
+const FILE_TIME: Duration = Duration::from_secs(300);
+const PATHS_TIME: Duration = Duration::from_secs(600);
 
 /// Maker of names.
 ///
@@ -30,8 +36,11 @@ enum How {
     Process {
         program: PathBuf,
         process: Option<Process>,
-        /// Files that have ended a process, and have no names any more.
+        /// Files that have ended a process or taken too long, and have no names any more.
         refused: BTreeSet<FileId>,
+        /// Processor time that the names of each file have taken, and that all call paths have taken.
+        spent: BTreeMap<FileId, Duration>,
+        unwinding: Duration,
         /// True once no process could be started.
         broken: bool,
         gaps: Option<String>,
@@ -55,6 +64,8 @@ impl Names {
                 program: program.into(),
                 process: None,
                 refused: BTreeSet::new(),
+                spent: BTreeMap::new(),
+                unwinding: Duration::ZERO,
                 broken: false,
                 gaps: None,
             },
@@ -132,8 +143,7 @@ impl Names {
     ) -> Vec<Location> {
         let mut found: Vec<Option<Location>> = Vec::new();
         // Look-ups in files are gathered by file.
-        let mut in_files: std::collections::BTreeMap<&FileId, Vec<(usize, u64, &[u8])>> =
-            std::collections::BTreeMap::new();
+        let mut in_files: BTreeMap<&FileId, Vec<(usize, u64, &[u8])>> = BTreeMap::new();
         for (n, (page, code)) in pages.iter().enumerate() {
             found.push(match page {
                 FilePage::File { file, offset } => {
@@ -201,7 +211,9 @@ impl Names {
             let fresh = process.is_fresh();
             match process.locations(files, ask, len) {
                 Ok((found, lost)) => {
+                    let took = process.took();
                     self.say(lost);
+                    self.spend(file, took);
                     return Some(found);
                 }
                 Err(failed) => {
@@ -227,9 +239,15 @@ impl Names {
         let len = stacks.len();
         let mut ask = Ask::Paths(stacks, *first);
         loop {
-            let How::Process { refused, .. } = &self.how else {
+            let How::Process {
+                refused, unwinding, ..
+            } = &self.how
+            else {
                 break;
             };
+            if *unwinding > PATHS_TIME {
+                break;
+            }
             let refused = refused.clone();
             // A file that has ended a process is no file here, so that paths end in it.
             let mut resolve = |space, address| {
@@ -244,8 +262,17 @@ impl Names {
             let fresh = process.is_fresh();
             match process.paths(files, &ask, len, &mut resolve) {
                 Ok((found, lost)) => {
+                    let took = process.took();
                     *first = false;
                     self.say(lost);
+                    if let How::Process { unwinding, .. } = &mut self.how {
+                        *unwinding += took;
+                        if *unwinding > PATHS_TIME {
+                            self.lost.push(
+                                "further call paths are left out, since they take too long".into(),
+                            );
+                        }
+                    }
                     return found;
                 }
                 Err(failed) => {
@@ -274,6 +301,7 @@ impl Names {
             refused,
             broken,
             gaps,
+            ..
         } = &mut self.how
         else {
             return None;
@@ -302,6 +330,18 @@ impl Names {
     fn end(&mut self) {
         if let How::Process { process, .. } = &mut self.how {
             *process = None;
+        }
+    }
+
+    /// Counts the processor time that names of a file have taken.
+    fn spend(&mut self, file: &FileId, took: Duration) {
+        let How::Process { spent, .. } = &mut self.how else {
+            return;
+        };
+        let spent = spent.entry(file.clone()).or_default();
+        *spent += took;
+        if *spent > FILE_TIME {
+            self.refuse(file, Limit::Time);
         }
     }
 

@@ -79,6 +79,12 @@ impl Process {
         }
     }
 
+    /// Returns the processor time of the last request.
+    pub fn took(&self) -> Duration {
+        let watched = self.from.get_ref();
+        processor_time(watched.process).saturating_sub(watched.used)
+    }
+
     /// Returns whether the process has answered no request yet.
     pub fn is_fresh(&self) -> bool {
         self.fresh
