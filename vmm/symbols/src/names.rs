@@ -31,8 +31,11 @@ pub struct Names {
     lost: Vec<String>,
 }
 
+/// Look-up in a file: its number in the request, offset, and executed bytes.
+type Lookup<'a> = (usize, u64, &'a [u8]);
+
 enum How {
-    Here(Box<(Symbolizer, Unwinder)>),
+    Here((Symbolizer, Unwinder)),
     Process {
         program: PathBuf,
         process: Option<Process>,
@@ -51,7 +54,7 @@ impl Names {
     /// Makes names in this process.
     pub fn here() -> Self {
         Self {
-            how: How::Here(Box::default()),
+            how: How::Here(Default::default()),
             lost: Vec::new(),
         }
     }
@@ -143,7 +146,7 @@ impl Names {
     ) -> Vec<Location> {
         let mut found: Vec<Option<Location>> = Vec::new();
         // Look-ups in files are gathered by file.
-        let mut in_files: BTreeMap<&FileId, Vec<(usize, u64, &[u8])>> = BTreeMap::new();
+        let mut in_files: BTreeMap<&FileId, Vec<Lookup<'_>>> = BTreeMap::new();
         for (n, (page, code)) in pages.iter().enumerate() {
             found.push(match page {
                 FilePage::File { file, offset } => {
@@ -238,13 +241,10 @@ impl Names {
     ) -> Vec<Vec<Call>> {
         let len = stacks.len();
         let mut ask = Ask::Paths(stacks, *first);
-        loop {
-            let How::Process {
-                refused, unwinding, ..
-            } = &self.how
-            else {
-                break;
-            };
+        while let How::Process {
+            refused, unwinding, ..
+        } = &self.how
+        {
             if *unwinding > PATHS_TIME {
                 break;
             }

@@ -44,7 +44,7 @@ pub(crate) struct Process {
 pub(crate) struct Failed {
     pub limit: Limit,
     /// Last file of which there was talk while the request was answered.
-    pub file: Option<FileId>,
+    pub file: Option<Box<FileId>>,
 }
 
 type Located = (Vec<Location>, Vec<Lost>);
@@ -156,7 +156,7 @@ impl Process {
             }
             Err(_) => Err(Failed {
                 limit: self.why(),
-                file,
+                file: file.map(Box::new),
             }),
         }
     }
